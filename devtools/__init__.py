@@ -1,0 +1,1 @@
+"""What developing Holdfast needs and using it does not: servers for tests and benchmarks."""

@@ -1,0 +1,119 @@
+"""Durations, instants and ids.
+
+Instants are stored as integers of microseconds since 1970 (UTC), so that one comparison serves three
+databases. The database's clock is the only one that decides; this process's own clocks measure spans.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Final, NewType
+
+from holdfast.errors import ConfigurationError
+
+Micros = NewType("Micros", int)
+Duration = (
+    timedelta | float | str
+)  # what callers may write: a timedelta, seconds, or "90s", "10m", "2h", "1d"
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def duration(value: Duration, what: str = "duration") -> timedelta:
+    """Read a duration as people write it; `what` names the setting in the error."""
+    if isinstance(value, timedelta):
+        span = value
+    elif isinstance(value, str):
+        parts = _DURATION.findall(value)
+        if not parts or _DURATION.sub("", value):
+            raise ConfigurationError(
+                f"{what}: {value!r} is not a duration; write '500ms', '90s', '10m', '2h' or '1d'"
+            )
+        span = timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigurationError(
+            f"{what}: {value!r} is not a duration; use seconds, a timedelta or a text such as '10m'"
+        )
+    else:
+        span = timedelta(seconds=value)
+    if span < timedelta(0):
+        raise ConfigurationError(f"{what}: {value!r} is negative; a duration counts forwards")
+    return span
+
+
+def micros(span: timedelta) -> Micros:
+    return Micros((span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds)
+
+
+def instant(at: datetime, what: str = "run_at") -> Micros:
+    """Cross from a datetime to a stored instant; a naive one is refused, because nobody knows what it means."""
+    if at.tzinfo is None:
+        raise ConfigurationError(
+            f"{what}: {at!r} has no time zone; use an aware datetime such as datetime.now(UTC)"
+        )
+    return micros(at - _EPOCH)
+
+
+def moment(at: int) -> datetime:
+    """Cross from a stored instant to an aware datetime."""
+    return _EPOCH + timedelta(microseconds=at)
+
+
+def boot_time() -> float:
+    """Seconds that also pass while the machine is suspended: what a lease is measured with locally."""
+    return time.clock_gettime(_BOOTTIME)
+
+
+def spoken(span: timedelta) -> str:
+    """A span as a person says it: 450 ms, 12 s, 3 min, 2 h, 5 d."""
+    seconds = span.total_seconds()
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s" if seconds >= 2 else f"{seconds * 1000:.0f} ms"  # noqa: PLR2004 - below two seconds, milliseconds
+
+
+class _Sequence:
+    """UUIDv7 that never goes backwards inside a process, so that ids keep the order of their making.
+
+    48 bits of milliseconds, then 12 + 14 bits that count up inside a millisecond, then 48 random bits.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def take(self, count: int) -> list[str]:
+        with self._lock:
+            first = max(time.time_ns() // 1_000_000 << 26, self._last + 1)
+            self._last = first + count - 1
+        tail = os.urandom(6 * count).hex()
+        return [_format(first + n, tail[12 * n : 12 * n + 12]) for n in range(count)]
+
+
+def _format(ticks: int, tail: str) -> str:
+    head = f"{ticks >> 26:012x}"
+    return f"{head[:8]}-{head[8:]}-7{ticks >> 14 & 0xFFF:03x}-{0x8000 | ticks & 0x3FFF:04x}-{tail}"
+
+
+_ids: Final = _Sequence()
+
+
+def new_id() -> str:
+    return _ids.take(1)[0]
+
+
+def new_ids(count: int) -> list[str]:
+    return _ids.take(count)
+
+
+def new_fence() -> int:
+    """A token that nobody else holds: 63 random bits, never zero."""
+    return int.from_bytes(os.urandom(8), "big") >> 1 or 1

@@ -1,0 +1,275 @@
+"""A connection, and the transaction every write happens in.
+
+A transaction that saw any database error is poisoned: whatever the caller caught, later statements and
+the commit raise. (MariaDB forgets the whole transaction on a deadlock and would happily commit the rest;
+PostgreSQL answers COMMIT with ROLLBACK and no exception.) Who wants to try something uses `savepoint()`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from holdfast.database.failures import is_driver_error, translate
+from holdfast.database.statement import with_parameters
+from holdfast.errors import (
+    ContentionError,
+    DatabaseError,
+    PoisonedTransactionError,
+    UnknownCommitError,
+    UnreachableError,
+)
+
+if TYPE_CHECKING:
+    from holdfast.database.dialects import Dialect
+    from holdfast.database.statement import Statement
+
+Value = Any  # what a driver takes and gives: str, int, float, bytes, None, and lists for {any_of}
+T = TypeVar("T")
+Watch = Callable[[str, str], None]
+
+_TRANSACTION_CONTROL: Final = re.compile(
+    r"\s*(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|END|ABORT|SET\s+AUTOCOMMIT)\b",
+    re.IGNORECASE,
+)
+_COMMITS_BY_ITSELF: Final = re.compile(
+    r"\s*(CREATE|ALTER|DROP|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK|ANALYZE|OPTIMIZE)\b", re.IGNORECASE
+)
+
+
+class Cursor(Protocol):
+    """What we use of a DB-API cursor."""
+
+    @property
+    def rowcount(self) -> int: ...
+    @property
+    def description(self) -> Any: ...
+    def execute(self, sql: str, parameters: Any = ..., /) -> object: ...
+    def executemany(self, sql: str, rows: Any, /) -> object: ...
+    def fetchall(self) -> Sequence[Sequence[Value]]: ...
+    def close(self) -> None: ...
+
+
+class Connection:
+    """One driver connection: begins, commits, and knows whether a COMMIT may be believed."""
+
+    watch: Watch | None = None  # crash tests hook in here: called ("before" | "after", text)
+
+    def __init__(self, raw: Any, dialect: Dialect) -> None:
+        self.raw = raw
+        self.dialect = dialect
+        self.broken = False
+        self._cursor: Cursor = raw.cursor()
+
+    def execute(self, text: str, parameters: Mapping[str, Value] | None = None) -> Cursor:
+        """Send one statement; a driver's error comes back as one of ours."""
+        if self.watch is not None:
+            self.watch("before", text)
+        try:
+            if parameters is None:
+                self._cursor.execute(text)
+            else:
+                self._cursor.execute(text, parameters)
+        except Exception as error:
+            raise self._translated(error) from error
+        if self.watch is not None:
+            self.watch("after", text)
+        return self._cursor
+
+    def execute_many(self, text: str, rows: Sequence[Mapping[str, Value]]) -> int:
+        if self.watch is not None:
+            self.watch("before", text)
+        try:
+            self._cursor.executemany(text, rows)
+        except Exception as error:
+            raise self._translated(error) from error
+        if self.watch is not None:
+            self.watch("after", text)
+        return self._cursor.rowcount
+
+    def begin(self, text: str) -> None:
+        self.execute(text)
+
+    def commit(self) -> None:
+        """End the transaction, and believe it only on the server's word."""
+        if not self.in_transaction():
+            raise PoisonedTransactionError(
+                "the transaction had already ended before its COMMIT; nothing is certain"
+            )
+        try:
+            self.execute("COMMIT")
+        except UnreachableError as error:
+            raise UnknownCommitError(f"the connection broke during COMMIT: {error}") from error
+        tag = getattr(self._cursor, "statusmessage", None)  # PostgreSQL's own word
+        if tag is not None and tag != "COMMIT":
+            raise PoisonedTransactionError(f"the database answered COMMIT with {tag}; nothing was written")
+
+    def rollback(self) -> None:
+        """Forget what was begun; a connection that cannot even do that is dropped."""
+        try:
+            if self.in_transaction():
+                self.execute("ROLLBACK")
+        except DatabaseError:
+            self.broken = True
+
+    def in_transaction(self) -> bool:
+        if self.dialect.name == "sqlite":
+            return bool(self.raw.in_transaction)
+        if self.dialect.name == "postgresql":
+            return int(self.raw.info.transaction_status) != 0  # 0: idle
+        return bool(self.raw.server_status & 1)  # SERVER_STATUS_IN_TRANS
+
+    def close(self) -> None:
+        self.broken = True
+        try:
+            self.raw.close()
+        except Exception as error:  # closing what is already broken
+            if not is_driver_error(error):
+                raise
+
+    def _translated(self, error: Exception) -> Exception:
+        if not is_driver_error(error) and not isinstance(error, OSError):
+            return error  # a programming mistake of the caller: a missing parameter, a wrong type
+        failure = UnreachableError(str(error)) if isinstance(error, OSError) else translate(error)
+        if isinstance(failure, UnreachableError):
+            self.broken = True
+        return failure
+
+
+class Transaction:
+    """Runs statements; never commits. Whoever opened it decides that."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._poison: Exception | None = None
+        self._depth = 0
+        self.wakes: set[str] = set()  # queues that got ready work: told to the workers once, at the end
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._connection.dialect
+
+    @property
+    def takes_lists(self) -> bool:
+        """Whether one statement may carry whole columns (unnest), which is how PostgreSQL does bulk."""
+        return self.dialect.name == "postgresql"
+
+    @property
+    def poisoned(self) -> Exception | None:
+        return self._poison
+
+    def run(self, statement: Statement, **parameters: Value) -> int:
+        """Execute and return how many rows matched: the only answer a write gives.
+
+        A statement that is empty on this dialect was done by the one before it, and answers -1.
+        """
+        text = statement.render(self.dialect)
+        return self._send(text, parameters).rowcount if text else -1
+
+    def run_many(self, statement: Statement, rows: Sequence[Mapping[str, Value]]) -> None:
+        if rows:
+            self._guard()
+            try:
+                self._connection.execute_many(statement.render(self.dialect), rows)
+            except Exception as error:
+                self._poison = error
+                raise
+
+    def all(self, statement: Statement, into: Callable[..., T], **parameters: Value) -> list[T]:
+        """Execute and build one `into` per row, columns in the order of its fields."""
+        return [into(*row) for row in self._send(statement.render(self.dialect), parameters).fetchall()]
+
+    def rows(self, statement: Statement, **parameters: Value) -> Sequence[Sequence[Value]]:
+        return self._send(statement.render(self.dialect), parameters).fetchall()
+
+    def first(self, statement: Statement, **parameters: Value) -> Value:
+        """The first column of the first row, or None."""
+        found = self.rows(statement, **parameters)
+        return found[0][0] if found else None
+
+    def execute(self, text: str, parameters: Mapping[str, Value] | None = None) -> int:
+        """Run a statement of your own, with `:name` parameters on every database; returns the rows matched."""
+        return self._own(text, parameters).rowcount
+
+    def query(self, text: str, parameters: Mapping[str, Value] | None = None) -> list[dict[str, Value]]:
+        """Run a SELECT of your own; one dict per row."""
+        cursor = self._own(text, parameters)
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def execute_many(self, text: str, rows: Sequence[Mapping[str, Value]]) -> None:
+        """Run one statement of your own for each row of parameters."""
+        self._refuse_control(text)
+        if rows:
+            self._guard()
+            try:
+                self._connection.execute_many(with_parameters(text, self.dialect), list(rows))
+            except Exception as error:
+                self._poison = error
+                raise
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Try something: if the block raises, its writes are undone and the transaction lives on."""
+        self._guard()
+        name = f"holdfast_{self._depth}"
+        self._depth += 1
+        self._connection.execute(f"SAVEPOINT {name}")
+        try:
+            yield
+        except BaseException:
+            # A deadlock or a lost connection took the whole transaction with it: no savepoint heals that.
+            if (
+                not isinstance(self._poison, ContentionError | UnreachableError)
+                and self._connection.in_transaction()
+            ):
+                self._connection.execute(f"ROLLBACK TO SAVEPOINT {name}")
+                self._poison = None
+            raise
+        else:
+            self._guard()
+            self._connection.execute(f"RELEASE SAVEPOINT {name}")
+        finally:
+            self._depth -= 1
+
+    def _own(self, text: str, parameters: Mapping[str, Value] | None) -> Cursor:
+        self._refuse_control(text)
+        return self._send(with_parameters(text, self.dialect), dict(parameters or {}))
+
+    def _refuse_control(self, text: str) -> None:
+        if _TRANSACTION_CONTROL.match(text):
+            raise DatabaseError(
+                f"{text.split(maxsplit=1)[0].upper()} is not yours to say here: Holdfast opens and ends the transaction"
+            )
+        if self.dialect.name == "mariadb" and _COMMITS_BY_ITSELF.match(text):
+            raise DatabaseError(
+                f"{text.split(maxsplit=1)[0].upper()} commits by itself on MariaDB and would break the step's transaction; "
+                "run it outside"
+            )
+
+    def _send(self, text: str, parameters: dict[str, Value]) -> Cursor:
+        self._guard()
+        if self.dialect.name != "postgresql":
+            for name, value in parameters.items():
+                if isinstance(value, list):
+                    parameters[name] = self._list(value)
+        try:
+            return self._connection.execute(text, parameters)
+        except Exception as error:
+            self._poison = error
+            raise
+
+    def _list(self, values: list[Value]) -> Value:
+        if self.dialect.name == "sqlite":
+            return json.dumps(values)
+        return tuple(values) if values else (None,)  # `IN ()` is no SQL; nothing equals NULL
+
+    def _guard(self) -> None:
+        if self._poison is not None:
+            raise PoisonedTransactionError(
+                f"an earlier statement of this transaction failed ({self._poison}); it can only roll back. "
+                "Wrap what may fail in tx.savepoint()"
+            ) from self._poison

@@ -1,0 +1,209 @@
+"""A database and its connections.
+
+SQLite lets one writer in at a time. Inside a process the writers queue up here (the heartbeat first),
+so that only one of them ever asks the file; between processes `BEGIN IMMEDIATE` is retried every
+millisecond. SQLite's own busy handler sleeps up to 100 ms and starved heartbeats for seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from holdfast.database.connection import Connection, Transaction
+from holdfast.database.wakeup import notify
+from holdfast.errors import ContentionError, HoldfastError, UnreachableError
+
+if TYPE_CHECKING:
+    from holdfast.database.dialects import Dialect
+
+T = TypeVar("T")
+MOST_IDLE: Final = 6  # connections kept open between uses
+WRITER_DEADLINE: Final = 20.0  # seconds to wait for SQLite's one writer
+
+
+class Database:
+    """Opens transactions on pooled connections; safe to share between threads, and across a fork."""
+
+    def __init__(
+        self, url: str, dialect: Dialect, connect: Callable[[], Connection], *, wakes: bool = False
+    ) -> None:
+        self.url = url
+        self.dialect = dialect
+        self.wakes = wakes  # whether LISTEN/NOTIFY can reach us
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._pid = os.getpid()
+        self._turn = WriterTurn()
+        self._listeners: list[Callable[[set[str]], None]] = []
+
+    def connect(self) -> Connection:
+        """A connection of the caller's own, outside the pool."""
+        return self._connect()
+
+    @contextmanager
+    def transaction(self, *, urgent: bool = False, on: Connection | None = None) -> Iterator[Transaction]:
+        """Commit when the block ends, roll back when it raises."""
+        with self._writing(urgent), self._borrowed(on) as connection:
+            self._begin(connection)
+            tx = Transaction(connection)
+            try:
+                yield tx
+                if tx.poisoned is not None:
+                    tx._guard()  # noqa: SLF001 - raises: what was caught inside cannot be committed
+                notify(tx, self)
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+        self._tell(tx.wakes)
+
+    @contextmanager
+    def reading(self, *, on: Connection | None = None) -> Iterator[Transaction]:
+        """Look without waiting for writers."""
+        with self._borrowed(on) as connection:
+            connection.begin(self.dialect.begin_reading)
+            try:
+                yield Transaction(connection)
+            finally:
+                connection.rollback()
+
+    def listen(self, listener: Callable[[set[str]], None]) -> None:
+        """Hear of ready work that this very process commits, at once and without the database."""
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Callable[[set[str]], None]) -> None:
+        self._listeners.remove(listener)
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _tell(self, queues: set[str]) -> None:
+        if queues:
+            for listener in tuple(self._listeners):
+                listener(queues)
+
+    def _begin(self, connection: Connection) -> None:
+        if self.dialect.name != "sqlite":
+            connection.begin(self.dialect.begin)
+            return
+        deadline = time.monotonic() + WRITER_DEADLINE
+        while True:
+            try:
+                connection.begin(self.dialect.begin)
+            except ContentionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.0005, 0.0015))  # noqa: S311 - jitter, not a secret
+            else:
+                return
+
+    @contextmanager
+    def _writing(self, urgent: bool) -> Iterator[None]:  # noqa: FBT001 - private
+        if self.dialect.name != "sqlite":
+            yield
+            return
+        self._after_fork()
+        self._turn.take(urgent=urgent)
+        try:
+            yield
+        finally:
+            self._turn.give()
+
+    @contextmanager
+    def _borrowed(self, own: Connection | None) -> Iterator[Connection]:
+        if own is not None:
+            yield own
+            return
+        connection = self._checkout()
+        try:
+            yield connection
+        finally:
+            self._checkin(connection)
+
+    def _checkout(self) -> Connection:
+        self._after_fork()
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def _checkin(self, connection: Connection) -> None:
+        if connection.broken:
+            # Its siblings were opened before the same outage; better to find out now than one by one.
+            connection.close()
+            self.close()
+            return
+        with self._lock:
+            if len(self._idle) < MOST_IDLE:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _after_fork(self) -> None:
+        """A child must not speak on its parent's sockets, nor close them."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._inherited = self._idle  # kept, so that no finaliser says goodbye on the parent's behalf
+            self._idle = []
+            self._lock = threading.Lock()
+            self._turn = WriterTurn()
+
+
+class WriterTurn:
+    """A lock whose urgent takers go first."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._taken = False
+        self._urgent = 0
+
+    def take(self, *, urgent: bool) -> None:
+        with self._condition:
+            if urgent:
+                self._urgent += 1
+            try:
+                while self._taken or (self._urgent and not urgent):
+                    if not self._condition.wait(WRITER_DEADLINE):
+                        raise ContentionError("another thread of this process has been writing for too long")
+                self._taken = True
+            finally:
+                if urgent:
+                    self._urgent -= 1
+
+    def give(self) -> None:
+        with self._condition:
+            self._taken = False
+            self._condition.notify_all()
+
+
+def persist(
+    database: Database,
+    work: Callable[[Transaction], T],
+    *,
+    tries: int = 10,
+    urgent: bool = False,
+    on: Connection | None = None,
+) -> T:
+    """Run `work` in a transaction of its own, and the whole of it again after a deadlock or lock timeout."""
+    for attempt in range(1, tries + 1):
+        try:
+            with database.transaction(urgent=urgent, on=on) as tx:
+                return work(tx)
+        except ContentionError:
+            if attempt == tries:
+                raise
+            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))  # noqa: S311 - jitter, not a secret
+    raise HoldfastError("unreachable")
+
+
+__all__ = ["Database", "UnreachableError", "persist"]

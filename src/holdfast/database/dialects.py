@@ -1,0 +1,108 @@
+"""Everything the three databases disagree about, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Dialect:
+    name: str
+    parameter: str  # how the driver spells the parameter called {}
+    begin: str  # opens a transaction that is going to write, with its limits
+    begin_reading: str  # opens one that only looks
+    quote: str  # around identifiers
+    most_parameters: int  # in one statement
+    words: Mapping[str, str]  # the vocabulary of `statement.sql`
+
+
+SQLITE = Dialect(
+    name="sqlite",
+    parameter=":{}",
+    begin="BEGIN IMMEDIATE",  # deferred: 183 of 240 contended transactions failed; immediate: none
+    begin_reading="BEGIN",
+    quote='"',
+    most_parameters=30_000,
+    words={
+        "key": "VARCHAR(128)",
+        "label": "VARCHAR(200)",
+        "document": "TEXT",
+        "json": "TEXT NOT NULL CHECK (json_valid({}))",
+        "sequence": "INTEGER PRIMARY KEY AUTOINCREMENT",  # without it SQLite gives a deleted row's id again
+        "table_options": "",
+        "if_not_exists": "IF NOT EXISTS",
+        "with_limits": "",
+        # Millisecond grain (3.40 has no microseconds): order inside a millisecond rests on the ids.
+        "now": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)",
+        "any_of": "IN (SELECT value FROM json_each(:{}))",
+        "for_update": "",  # BEGIN IMMEDIATE is the lock
+        "skip_locked": "",
+        "keep_existing": "ON CONFLICT DO NOTHING",
+        "claim_index": "",
+        "greater": "max",
+    },
+)
+POSTGRESQL = Dialect(
+    name="postgresql",
+    parameter="%({})s",
+    # One round trip, and inside the transaction so that a transaction pooler keeps the limits:
+    # a host that vanished must not hold our rows for hours.
+    begin=(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = '2s'; "
+        "SET LOCAL statement_timeout = '30s'; SET LOCAL idle_in_transaction_session_timeout = '10s'"
+    ),
+    begin_reading="BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL statement_timeout = '30s'",
+    quote='"',
+    most_parameters=60_000,
+    words={
+        "key": 'VARCHAR(128) COLLATE "C"',
+        "label": 'VARCHAR(200) COLLATE "C"',
+        "document": "TEXT",
+        "json": "JSON NOT NULL",  # checked when stored, kept as written
+        "sequence": "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+        "table_options": "",
+        "if_not_exists": "IF NOT EXISTS",
+        # Rows live for seconds: vacuum must follow the deletes, not the table's size.
+        "with_limits": (
+            "WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, "
+            "autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1, autovacuum_vacuum_cost_limit = 2000)"
+        ),
+        # statement_timestamp() is stable, so the index may use it; clock_timestamp() is volatile (608 ms against 59).
+        "now": "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)",
+        "any_of": "= ANY(:{})",
+        "for_update": "FOR UPDATE",
+        "skip_locked": "FOR UPDATE SKIP LOCKED",
+        "keep_existing": "ON CONFLICT DO NOTHING",
+        "claim_index": "",
+        "greater": "greatest",
+    },
+)
+MARIADB = Dialect(
+    name="mariadb",
+    parameter="%({})s",
+    begin="START TRANSACTION",
+    begin_reading="START TRANSACTION READ ONLY",
+    quote="`",
+    most_parameters=60_000,
+    words={
+        "key": "VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "label": "VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "document": "LONGTEXT",
+        "json": "LONGTEXT NOT NULL CHECK (JSON_VALID({}))",
+        "sequence": "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",
+        "if_not_exists": "",  # MySQL has none; a second try may find it there
+        "table_options": "ENGINE=InnoDB DEFAULT CHARSET=utf8mb4",
+        "with_limits": "",
+        # UNIX_TIMESTAMP(NOW(6)) goes back 3,600 s in the repeated hour of a DST change.
+        "now": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+        "any_of": "IN :{}",
+        "for_update": "FOR UPDATE",
+        "skip_locked": "FOR UPDATE SKIP LOCKED",
+        "keep_existing": "ON DUPLICATE KEY UPDATE id = id",  # INSERT IGNORE would hide other errors
+        # The optimizer would sort the whole queue, and lock it while it does.
+        "claim_index": "FORCE INDEX (holdfast_job_ready)",
+        "greater": "greatest",
+    },
+)
+DIALECTS = {dialect.name: dialect for dialect in (SQLITE, POSTGRESQL, MARIADB)}

@@ -1,0 +1,213 @@
+"""How each driver is opened, and the session settings the rest of Holdfast relies on."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from holdfast.database.connection import Connection
+from holdfast.database.database import Database
+from holdfast.database.dialects import MARIADB, POSTGRESQL, SQLITE
+from holdfast.errors import ConfigurationError, DatabaseError, UnreachableError
+
+if TYPE_CHECKING:
+    from urllib.parse import SplitResult
+
+CONNECT_SECONDS = 10
+SILENCE_MILLISECONDS = 10_000  # a peer that acknowledges nothing for so long is gone
+
+
+def open_database(url: str) -> Database:
+    """Read `url` and prepare a database; the first connection is made when it is needed."""
+    parts = urlsplit(url)
+    match parts.scheme:
+        case "sqlite":
+            path = _sqlite_path(url)
+            return Database(url, SQLITE, lambda: _connect_sqlite(path))
+        case "postgresql" | "postgres":
+            pooled = _pooled(parts)
+            conninfo = _without_own_options(url)
+            return Database(
+                url, POSTGRESQL, lambda: _connect_postgresql(conninfo, pooled=pooled), wakes=not pooled
+            )
+        case "mysql" | "mariadb":
+            return Database(url, MARIADB, lambda: _connect_mariadb(parts))
+        case "":
+            raise ConfigurationError(
+                f"{masked(url)!r} is not a database URL; write sqlite:///work.db, postgresql://user@host/name or mysql://user@host/name"
+            )
+        case other:
+            raise ConfigurationError(
+                f"no driver for {other!r} URLs; use sqlite:///, postgresql:// or mysql:// (without '+driver' suffixes)"
+            )
+
+
+def masked(url: str) -> str:
+    """The URL as it may be shown: without its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)
+
+
+def _sqlite_path(url: str) -> str:
+    path = unquote(url.removeprefix("sqlite://").split("?")[0])
+    if path in {"", "/"} or path.startswith("/:memory:"):
+        raise ConfigurationError("sqlite: work that must not be lost needs a file; write sqlite:///work.db")
+    if not path.startswith("/"):
+        raise ConfigurationError(
+            f"{url!r}: write three slashes for a relative path (sqlite:///work.db), four for an absolute one"
+        )
+    return path[1:]
+
+
+def _connect_sqlite(path: str) -> Connection:
+    import sqlite3
+
+    try:
+        # check_same_thread: a pooled connection moves between threads, one at a time.
+        raw = sqlite3.connect(
+            path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+        )
+        raw.execute("PRAGMA busy_timeout = 0")  # its handler starves heartbeats; we retry BEGIN ourselves
+        mode = _patiently(raw, "PRAGMA journal_mode = WAL")
+        raw.execute("PRAGMA synchronous = FULL")  # a commit that returned is on disk
+        raw.execute("PRAGMA foreign_keys = ON")
+    except sqlite3.OperationalError as error:
+        folder = Path(path).parent
+        hint = f"the folder {str(folder)!r} does not exist" if not folder.exists() else str(error)
+        raise UnreachableError(f"cannot open the SQLite file {path!r}: {hint}") from error
+    if mode != "wal":
+        raise ConfigurationError(
+            f"the SQLite file {path!r} cannot use WAL (journal mode {mode!r}): is it on a network file system? Use a local disk"
+        )
+    return Connection(raw, SQLITE)
+
+
+def _patiently(raw: Any, pragma: str) -> str:
+    """Switching a fresh file to WAL needs it alone for a moment; two processes may try at once."""
+    import sqlite3
+    import time
+
+    for _ in range(2_000):
+        try:
+            return str(raw.execute(pragma).fetchone()[0])
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) and "busy" not in str(error):
+                raise
+            time.sleep(0.002)
+    return str(raw.execute(pragma).fetchone()[0])
+
+
+def _connect_postgresql(conninfo: str, *, pooled: bool) -> Connection:
+    try:
+        import psycopg
+        from psycopg.types.string import TextLoader
+    except ImportError as missing:
+        raise ConfigurationError("PostgreSQL needs an extra: pip install 'holdfast[postgresql]'") from missing
+    try:
+        raw = psycopg.connect(
+            conninfo,
+            autocommit=True,
+            connect_timeout=CONNECT_SECONDS,
+            tcp_user_timeout=SILENCE_MILLISECONDS,
+            keepalives_idle=10,
+            application_name="holdfast",
+            prepare_threshold=None if pooled else 5,  # a transaction pooler loses prepared statements
+        )
+    except psycopg.OperationalError as error:
+        raise UnreachableError(
+            f"cannot reach PostgreSQL at {_place(conninfo)}: {_first_line(error)}"
+        ) from error
+    except psycopg.ProgrammingError as error:
+        raise ConfigurationError(
+            f"{masked(conninfo)!r} is not a PostgreSQL URL: {_first_line(error)}"
+        ) from error
+    raw.adapters.register_loader("json", TextLoader)  # payloads are decoded once, by msgspec
+    return Connection(raw, POSTGRESQL)
+
+
+def _connect_mariadb(parts: SplitResult) -> Connection:
+    try:
+        import pymysql
+        from pymysql.constants import CLIENT
+    except ImportError as missing:
+        raise ConfigurationError(
+            "MariaDB and MySQL need an extra: pip install 'holdfast[mysql]'"
+        ) from missing
+    name = parts.path.lstrip("/")
+    if not name:
+        raise ConfigurationError(
+            f"{masked(parts.geturl())!r} names no database; write mysql://user@host/name"
+        )
+    options = {key: values[-1] for key, values in parse_qs(parts.query).items()}
+    try:
+        raw = pymysql.connect(
+            host=parts.hostname or "localhost",
+            port=parts.port or 3306,
+            user=unquote(parts.username) if parts.username else None,
+            password=unquote(parts.password) if parts.password else "",
+            database=unquote(name),
+            unix_socket=options.get("unix_socket"),
+            autocommit=True,  # every transaction is opened by name
+            charset="utf8mb4",
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=60,
+            write_timeout=60,
+            client_flag=CLIENT.FOUND_ROWS,  # rowcount must mean matched, not changed, as elsewhere
+            init_command="SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",  # no gap locks
+        )
+        _limit_mariadb(raw)
+    except pymysql.OperationalError as error:
+        place = options.get("unix_socket") or f"{parts.hostname}:{parts.port or 3306}"
+        raise UnreachableError(f"cannot reach MariaDB/MySQL at {place}: {error.args[-1]}") from error
+    return Connection(raw, MARIADB)
+
+
+def _limit_mariadb(raw: Any) -> None:
+    """A host that vanished must not hold our rows for hours; strict mode so that nothing is cut silently."""
+    import pymysql
+
+    with raw.cursor() as cursor:
+        cursor.execute(
+            "SET SESSION innodb_lock_wait_timeout = 2, "
+            "sql_mode = 'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'"
+        )
+        try:
+            cursor.execute("SET SESSION idle_write_transaction_timeout = 10")
+        except pymysql.OperationalError as error:
+            if error.args[0] != 1193:  # noqa: PLR2004 - unknown system variable: MySQL has none of that name
+                raise
+    sock = getattr(raw, "_sock", None)
+    if sock is not None and sock.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MILLISECONDS)
+
+
+def _pooled(parts: SplitResult) -> bool:
+    """`?pooler=transaction` says that a transaction pooler stands between: no LISTEN, no prepared statements."""
+    choice = parse_qs(parts.query).get("pooler", ["none"])[-1]
+    if choice not in {"none", "transaction"}:
+        raise ConfigurationError(
+            f"pooler={choice!r}: write 'transaction' behind PgBouncer or Supavisor, else leave it out"
+        )
+    return choice == "transaction"
+
+
+def _without_own_options(url: str) -> str:
+    base, _, query = url.partition("?")
+    kept = "&".join(part for part in query.split("&") if part and not part.startswith("pooler="))
+    return f"{base}?{kept}" if kept else base
+
+
+def _place(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.hostname or 'the local socket'}:{parts.port or 5432}"
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+__all__ = ["DatabaseError", "masked", "open_database"]

@@ -1,0 +1,88 @@
+"""What a driver's exception means for the transaction it hit. One place knows the three vocabularies."""
+
+from __future__ import annotations
+
+from holdfast.errors import ConstraintError, ContentionError, DatabaseError, UnreachableError
+
+_LOST_SQLSTATES = ("08", "57P")  # connection exceptions; the server is going away or starting up
+_CONTENTION_SQLSTATES = ("40001", "40P01", "55P03")
+_CONSTRAINT_SQLSTATE = "23"
+_LOST_MYSQL = {
+    0,
+    1040,
+    1053,
+    1077,
+    1079,
+    1080,
+    1152,
+    1158,
+    1159,
+    1160,
+    1161,
+    1184,
+    1927,
+    2002,
+    2003,
+    2006,
+    2013,
+    2014,
+    2055,
+    4031,
+}
+_CONTENTION_MYSQL = {1205, 1213, 3572}
+_CONSTRAINT_MYSQL = {1048, 1062, 1169, 1216, 1217, 1364, 1451, 1452, 1557, 1761, 1762, 4025}
+
+
+def translate(error: Exception) -> DatabaseError:
+    """The same failure in our words; the driver's exception stays reachable as its cause."""
+    module = type(error).__module__.partition(".")[0]
+    if module == "psycopg":
+        return _from_postgresql(error)
+    if module == "pymysql":
+        return _from_mysql(error)
+    return _from_sqlite(error)
+
+
+def is_driver_error(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in {"psycopg", "pymysql", "sqlite3"}
+
+
+def _from_postgresql(error: Exception) -> DatabaseError:
+    state: str | None = getattr(error, "sqlstate", None)
+    text = str(error).strip() or type(error).__name__
+    if state is None:
+        # No SQLSTATE means that the client noticed: the socket broke, or never opened.
+        lost = type(error).__name__ in {"OperationalError", "InterfaceError", "ConnectionTimeout"}
+        return UnreachableError(text) if lost else DatabaseError(text)
+    if state in _CONTENTION_SQLSTATES:
+        return ContentionError(text)
+    if state.startswith(_LOST_SQLSTATES) or state == "25P03":  # 25P03: idle in transaction too long
+        return UnreachableError(text)
+    if state.startswith(_CONSTRAINT_SQLSTATE):
+        return ConstraintError(text)
+    return DatabaseError(text)
+
+
+def _from_mysql(error: Exception) -> DatabaseError:
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else -1
+    text = str(error.args[1]) if len(error.args) > 1 else str(error) or type(error).__name__
+    name = type(error).__name__
+    if code in _CONTENTION_MYSQL:
+        return ContentionError(text)
+    if code in _LOST_MYSQL or name == "InterfaceError":
+        return UnreachableError(text)
+    if code in _CONSTRAINT_MYSQL or name == "IntegrityError":
+        return ConstraintError(text)
+    return DatabaseError(text)
+
+
+def _from_sqlite(error: Exception) -> DatabaseError:
+    text = str(error)
+    name = type(error).__name__
+    if name == "IntegrityError":
+        return ConstraintError(text)
+    if "locked" in text or "busy" in text:
+        return ContentionError(text)
+    if name == "OperationalError" and ("unable to open" in text or "disk I/O" in text or "is full" in text):
+        return UnreachableError(text)
+    return DatabaseError(text)

@@ -1,0 +1,57 @@
+"""SQL written once, in the subset SQLite, PostgreSQL and MariaDB share.
+
+A statement may use `:name` parameters, the `{words}` of `dialects.Dialect`, and `{any_of:names}`
+for "is one of this list". Rendered text per dialect is kept under tests/golden for review.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast.database.dialects import Dialect
+
+_WORD = re.compile(r"\{(\w+)(?::(\w+))?\}")
+# A parameter, or something a colon may legally stand in: a quoted text, a comment, a cast.
+_PARAMETER = re.compile(
+    r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|::|:([A-Za-z_]\w*)", re.DOTALL
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    text: str
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    _rendered: dict[str, str] = field(default_factory=dict, repr=False)
+
+    def render(self, dialect: Dialect) -> str:
+        """Return the text as `dialect` and its driver want to read it."""
+        if (known := self._rendered.get(dialect.name)) is not None:
+            return known
+        text = self.overrides.get(dialect.name, self.text)
+        text = _WORD.sub(lambda word: _word(dialect, word[1], word[2]), text)
+        return self._rendered.setdefault(dialect.name, with_parameters(text, dialect))
+
+
+def sql(text: str, **overrides: str) -> Statement:
+    """Declare a statement; an override per dialect must say which measurement or gap pays for it."""
+    return Statement(text, overrides)
+
+
+def with_parameters(text: str, dialect: Dialect) -> str:
+    """Spell `:name` the driver's way, and leave quoted texts, comments and casts alone."""
+    if dialect.parameter == ":{}":
+        return text
+    # `%` must be doubled everywhere, also in quotes: both drivers read the whole text as a format.
+    return _PARAMETER.sub(
+        lambda found: dialect.parameter.format(found[1]) if found[1] else found[0], text.replace("%", "%%")
+    )
+
+
+def _word(dialect: Dialect, word: str, argument: str | None) -> str:
+    text = dialect.words[word]
+    return text.format(argument) if argument else text

@@ -1,0 +1,107 @@
+"""Bulk upsert, the effect most steps end with: one statement per chunk of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID
+
+import msgspec
+
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction, Value
+    from holdfast.database.dialects import Dialect
+
+CHUNK: Final = 500
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Upsert:
+    """Write `rows` into `table`; rows that agree on `key` replace each other."""
+
+    table: str
+    key: Sequence[str]
+    rows: Sequence[Mapping[str, Value]]
+
+    def apply(self, tx: Transaction) -> None:
+        if not self.rows:
+            return
+        columns = tuple(self.rows[0])
+        rows = self._ordered(columns)
+        step = max(1, min(CHUNK, tx.dialect.most_parameters // len(columns)))
+        for start in range(0, len(rows), step):
+            chunk = rows[start : start + step]
+            text = _statement(tx.dialect, self.table, tuple(self.key), columns, len(chunk))
+            tx.execute(
+                text, {f"{column}_{n}": value for n, row in enumerate(chunk) for column, value in row.items()}
+            )
+
+    def _ordered(self, columns: tuple[str, ...]) -> list[dict[str, Value]]:
+        """The last of several rows with one key, all in key order: two writers then never meet head-on."""
+        unique: dict[tuple[Any, ...], dict[str, Value]] = {}
+        for row in self.rows:
+            if tuple(row) != columns and set(row) != set(columns):
+                raise ConfigurationError(
+                    f"upsert into {self.table}: every row needs the columns {', '.join(columns)}"
+                )
+            missing = [name for name in self.key if row.get(name) is None]
+            if missing:
+                raise ConfigurationError(
+                    f"upsert into {self.table}: a row has no value for its key {', '.join(missing)}"
+                )
+            unique[tuple(row[name] for name in self.key)] = {name: _plain(row[name]) for name in columns}
+        return [unique[key] for key in sorted(unique, key=lambda key: tuple(map(str, key)))]
+
+
+@lru_cache(maxsize=256)
+def _statement(
+    dialect: Dialect, table: str, key: tuple[str, ...], columns: tuple[str, ...], count: int
+) -> str:
+    names = {name: _quoted(dialect, name) for name in (*columns, *key)}
+    target = ".".join(_quoted(dialect, part) for part in table.split("."))
+    values = ", ".join("(" + ", ".join(f":{column}_{n}" for column in columns) + ")" for n in range(count))
+    insert = f"INSERT INTO {target} ({', '.join(names[column] for column in columns)}) VALUES {values}"
+    others = [column for column in columns if column not in key]
+    if dialect.name == "mariadb":
+        kept = [f"{names[column]} = VALUES({names[column]})" for column in others] or [
+            f"{names[key[0]]} = {names[key[0]]}"
+        ]
+        return f"{insert} ON DUPLICATE KEY UPDATE {', '.join(kept)}"
+    match = f"ON CONFLICT ({', '.join(names[name] for name in key)})"
+    if not others:
+        return f"{insert} {match} DO NOTHING"
+    return f"{insert} {match} DO UPDATE SET " + ", ".join(
+        f"{names[it]} = excluded.{names[it]}" for it in others
+    )
+
+
+def _quoted(dialect: Dialect, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigurationError(f"{name!r} is no table or column name; use letters, digits and underscores")
+    return f"{dialect.quote}{name}{dialect.quote}"
+
+
+def _plain(value: Any) -> Value:
+    """A form that all three drivers store: no adapters to register, no surprise in SQLite."""
+    if value is None or (isinstance(value, str | int | float | bytes) and not isinstance(value, Enum | bool)):
+        return value
+    match value:
+        case bool():
+            return value
+        case Enum():
+            return _plain(value.value)
+        case datetime() | date() | time():
+            return value.isoformat(sep=" ") if isinstance(value, datetime) else value.isoformat()
+        case Decimal() | UUID():
+            return str(value)
+        case _:
+            return msgspec.json.encode(value).decode()

@@ -1,0 +1,1 @@
+"""The leased step: asked for, claimed, run, committed under its fence."""

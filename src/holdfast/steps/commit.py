@@ -1,0 +1,264 @@
+"""The one transaction a step ends in.
+
+The fence is checked first and its row locked: if the step was taken over meanwhile, nothing below
+happens. Then effects and outcome are written side by side, so there is no order in which a crash could
+lose one and keep the other. Every ending that leaves the job alive writes a new fence and keeps the one
+it consumed, so that a COMMIT whose answer was lost can be told from one that never happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, assert_never
+
+from holdfast.clock import duration, micros, new_fence
+from holdfast.database.statement import sql
+from holdfast.errors import LeaseLostError
+from holdfast.steps.failure import grouped, without_secrets
+from holdfast.steps.lease import Lease
+from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop
+from holdfast.steps.payload import encode
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+
+COLUMNS = (
+    "id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, "
+    "progress, progress_note, error_group, last_error, cursor_json"
+)
+
+LOCK = sql("""
+    SELECT id FROM holdfast_job WHERE id = :id AND fence = :fence AND state = 'leased' {for_update}
+""")
+
+LOCK_MANY = sql("""
+    SELECT id FROM holdfast_job
+     WHERE id {any_of:ids} AND fence = :fence AND state = 'leased'
+     ORDER BY id
+    {for_update}
+""")
+
+# Runs after a lock on exactly these rows. An id that is already in the archive keeps its first ending.
+ARCHIVE = sql(
+    f"""
+    INSERT INTO holdfast_archive ({COLUMNS}, committed_fence, payload, state, finished_at)
+    SELECT {COLUMNS}, fence, payload, :state, {{now}}
+      FROM holdfast_job WHERE id {{any_of:ids}}
+    ON CONFLICT DO NOTHING
+    """,
+    mariadb=f"""
+    INSERT INTO holdfast_archive ({COLUMNS}, committed_fence, payload, state, finished_at)
+    SELECT {COLUMNS}, fence, payload, :state, {{now}}
+      FROM holdfast_job WHERE id {{any_of:ids}}
+    ON DUPLICATE KEY UPDATE holdfast_archive.id = holdfast_archive.id
+    """,
+)
+
+REMOVE = sql("DELETE FROM holdfast_job WHERE id {any_of:ids}")
+
+KEEP_RESULT = sql("UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence")
+
+# One round trip instead of four; the DELETE is the lock and the guard in one.
+ACKNOWLEDGE = f"""
+    WITH mine AS (
+        DELETE FROM holdfast_job AS job
+         USING unnest(CAST(:ids AS TEXT[]), CAST(:fences AS BIGINT[]), CAST(:results AS TEXT[])) AS ended (id, fence, result)
+         WHERE job.id = ended.id AND job.fence = ended.fence AND job.state = 'leased'
+        RETURNING {", ".join("job." + name for name in COLUMNS.split(", "))}, job.fence, job.payload, ended.result
+    ), kept AS (
+        INSERT INTO holdfast_archive ({COLUMNS}, committed_fence, payload, result, state, finished_at)
+        SELECT {COLUMNS}, fence, payload, result, 'done', {{now}} FROM mine
+        ON CONFLICT DO NOTHING
+    )
+    SELECT id FROM mine
+"""
+ACKNOWLEDGE_AT_ONCE = sql("", postgresql=ACKNOWLEDGE)
+
+CONTINUE = sql("""
+    UPDATE holdfast_job
+       SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {now} + :delay,
+           owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = :cursor, step = step + 1,
+           failures = 0, crashes = 0, fence = :new_fence, committed_fence = :fence, updated_at = {now}
+     WHERE id = :id AND fence = :fence AND state = 'leased'
+""")
+
+# The next step stays with this worker, unless somebody paused, cancelled, or has more urgent work.
+CONTINUE_HERE = sql("""
+    UPDATE holdfast_job
+       SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, ready_at = {now}, leased_at = {now},
+           fence = :new_fence, committed_fence = :fence, updated_at = {now}
+     WHERE id = :id AND fence = :fence AND state = 'leased' AND cancel_at IS NULL
+""")
+
+MORE_URGENT = sql("""
+    SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+                OR EXISTS (SELECT 1 FROM holdfast_job WHERE queue = :queue AND state = 'ready' AND priority > :priority)
+""")
+
+PUT_BACK = sql("""
+    UPDATE holdfast_job
+       SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {now} + :delay,
+           owner = NULL, leased_by = NULL, lease_until = NULL,
+           fence = :new_fence, committed_fence = :fence, updated_at = {now}
+     WHERE id = :id AND fence = :fence AND state = 'leased'
+""")
+
+RETRY = sql("""
+    UPDATE holdfast_job
+       SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {now} + :delay,
+           owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
+           last_error = :error, error_group = :error_group,
+           fence = :new_fence, committed_fence = :fence, updated_at = {now}
+     WHERE id = :id AND fence = :fence AND state = 'leased'
+""")
+
+BLAME = sql("""
+    UPDATE holdfast_job
+       SET failures = failures + :charge, last_error = :error, error_group = :error_group, updated_at = {now}
+     WHERE id = :id AND fence = :fence AND state = 'leased'
+""")
+
+GIVE_BACK = sql("""
+    UPDATE holdfast_job
+       SET state = 'ready', owner = NULL, leased_by = NULL, lease_until = NULL,
+           fence = :new_fence, committed_fence = :fence, updated_at = {now}
+     WHERE id {any_of:ids} AND fence = :fence AND state = 'leased'
+""")
+
+LIVE_FENCES = sql("""
+    SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id {any_of:ids} ORDER BY id {for_update}
+""")
+ARCHIVED_FENCES = sql("SELECT id, COALESCE(committed_fence, 0) FROM holdfast_archive WHERE id {any_of:ids}")
+
+
+def commit(
+    tx: Transaction, lease: Lease, ending: Ending, effects: Sequence[Effect] = (), *, stay: bool = False
+) -> int | None:
+    """Write everything a step ends with, or raise and write nothing.
+
+    With `stay`, a continuation may remain leased to the caller: its new fence is returned.
+    """
+    if effects:
+        if not tx.rows(LOCK, id=lease.job_id, fence=lease.fence):
+            raise LeaseLostError(lease.job_id, lease.fence)
+        for effect in effects:
+            effect.apply(tx)
+    return _write(tx, lease, ending, stay=stay)
+
+
+def _write(tx: Transaction, lease: Lease, ending: Ending, *, stay: bool) -> int | None:
+    mine: dict[str, Any] = {"id": lease.job_id, "fence": lease.fence}
+    match ending:
+        case Done(result):
+            _refuse_unless(
+                acknowledge(tx, [(lease, None if result is None else encode(result))]) != [], lease
+            )
+        case Continue(cursor):
+            delay = micros(duration(ending.delay, "Continue(delay=…)"))
+            moved = {**mine, "cursor": encode(cursor), "new_fence": new_fence()}
+            if stay and not delay and not tx.rows(MORE_URGENT, queue=lease.queue, priority=lease.priority):
+                if tx.run(CONTINUE_HERE, **moved) == 1:
+                    return int(moved["new_fence"])
+            _refuse_unless(tx.run(CONTINUE, **moved, delay=delay) == 1, lease)
+            if not delay:
+                tx.wakes.add(lease.queue)
+        case Snooze(delay):
+            span = micros(duration(delay, "Snooze"))
+            _refuse_unless(tx.run(PUT_BACK, **mine, new_fence=new_fence(), delay=span) == 1, lease)
+        case Again(delay, error, group, charged):
+            span = micros(delay)
+            facts = {"error": error, "error_group": group, "charge": int(charged), "delay": span}
+            _refuse_unless(tx.run(RETRY, **mine, **facts, new_fence=new_fence()) == 1, lease)
+        case Reject(reason):
+            _bury(
+                tx, lease, f"Rejected: {without_secrets(reason)}", grouped(f"Rejected: {reason}"), "dead", 1
+            )
+        case Bury(error, group):
+            _bury(tx, lease, error, group, "dead", 1)
+        case Stop(reason):
+            _bury(tx, lease, reason, "Cancelled", "cancelled", 0)
+        case GiveBack():
+            _refuse_unless(give_back(tx, [lease.job_id], lease.fence) == 1, lease)
+        case _:
+            assert_never(ending)
+    return None
+
+
+def acknowledge(tx: Transaction, ended: Sequence[tuple[Lease, str | None]]) -> list[str]:
+    """Finish many steps that have no effects; returns the ids that were still ours.
+
+    The others were taken over: nothing of them is written, and their owners decide.
+    """
+    if tx.takes_lists:
+        rows = tx.rows(
+            ACKNOWLEDGE_AT_ONCE,
+            ids=[lease.job_id for lease, _ in ended],
+            fences=[lease.fence for lease, _ in ended],
+            results=[result for _, result in ended],
+        )
+        return [row[0] for row in rows]
+    by_fence: dict[int, list[str]] = {}
+    for lease, _ in ended:
+        by_fence.setdefault(lease.fence, []).append(lease.job_id)
+    mine: list[str] = []
+    for fence, ids in by_fence.items():
+        mine.extend(row[0] for row in tx.rows(LOCK_MANY, ids=ids, fence=fence))
+    if mine:
+        tx.run(ARCHIVE, ids=mine, state="done")
+        tx.run(REMOVE, ids=mine)
+        held = set(mine)
+        results = [
+            {"id": lease.job_id, "fence": lease.fence, "result": result}
+            for lease, result in ended
+            if result is not None and lease.job_id in held
+        ]
+        tx.run_many(KEEP_RESULT, results)
+    return mine
+
+
+def give_back(tx: Transaction, ids: list[str], fence: int) -> int:
+    """Return leased jobs to their place, unharmed; returns how many were still ours."""
+    return tx.run(GIVE_BACK, ids=ids, fence=fence, new_fence=new_fence())
+
+
+def archive(tx: Transaction, ids: list[str], state: str) -> None:
+    """Move jobs whose rows the caller has locked."""
+    tx.run(ARCHIVE, ids=ids, state=state)
+    tx.run(REMOVE, ids=ids)
+
+
+def _bury(tx: Transaction, lease: Lease, error: str, group: str, state: str, charge: int) -> None:
+    facts = {"error": error, "error_group": group, "charge": charge}
+    _refuse_unless(tx.run(BLAME, id=lease.job_id, fence=lease.fence, **facts) == 1, lease)
+    archive(tx, [lease.job_id], state)
+
+
+def _refuse_unless(held: bool, lease: Lease) -> None:  # noqa: FBT001 - reads as a sentence
+    if not held:
+        raise LeaseLostError(lease.job_id, lease.fence)
+
+
+class Fate(StrEnum):
+    """What became of a commit whose answer was lost."""
+
+    COMMITTED = "committed"
+    OPEN = "open"  # the fence is still ours: it did not happen, and may be tried again
+    SUPERSEDED = "superseded"  # somebody else has the step: write nothing
+
+
+def fates(tx: Transaction, leases: Sequence[Lease]) -> dict[str, Fate]:
+    """Look at the fences. The lock waits for a ghost session that may still be committing."""
+    ids = [lease.job_id for lease in leases]
+    live = {row[0]: (row[1], row[2]) for row in tx.rows(LIVE_FENCES, ids=ids)}
+    archived = {row[0]: row[1] for row in tx.rows(ARCHIVED_FENCES, ids=ids)}
+    found = {}
+    for lease in leases:
+        fence, committed = live.get(lease.job_id, (None, None))
+        if fence == lease.fence:
+            found[lease.job_id] = Fate.OPEN
+        elif lease.fence in (committed, archived.get(lease.job_id)):
+            found[lease.job_id] = Fate.COMMITTED
+        else:
+            found[lease.job_id] = Fate.SUPERSEDED
+    return found

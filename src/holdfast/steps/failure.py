@@ -1,0 +1,69 @@
+"""What an exception means for its step: again, not charged, or dead. Pure."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import (
+    ArgumentsError,
+    ConstraintError,
+    PermanentError,
+    StepCancelled,
+    TransientError,
+)
+from holdfast.steps.outcome import Again, Bury, Stop
+
+if TYPE_CHECKING:
+    from holdfast.steps.retry import Retry
+
+LONGEST_ERROR: Final = 4_000
+LONGEST_GROUP: Final = 200
+CRASH_NOTE: Final = "Lease expired - worker crashed or timed out"
+TRANSIENT_DELAY: Final = timedelta(seconds=30)
+
+_SECRET: Final = re.compile(
+    r"(\w+://[^\s:/@]*):[^\s@]+@|((?:password|passwd|pwd|secret|token|api[_-]?key)['\"]?\s*[=:]\s*['\"]?)[^\s'\",;&]+",
+    re.IGNORECASE,
+)
+_VARIABLE: Final = re.compile(
+    r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|'[^']*'|\"[^\"]*\"|\d+(?:\.\d+)?"
+)
+
+
+def judge(error: BaseException, retry: Retry, failures: int, dice: float) -> Again | Bury | Stop:
+    """Decide about a step that raised; `failures` counts the earlier ones of this step."""
+    text, group = describe(error), fingerprint(error)
+    match error:
+        case StepCancelled():
+            return Stop(text)
+        case TransientError():
+            return Again(error.delay or TRANSIENT_DELAY, text, group, charged=False)
+        case PermanentError() | ArgumentsError() | ConstraintError():
+            return Bury(text, group)
+        case _ if retry.exhausted(failures + 1):
+            return Bury(text, group)
+        case _:
+            return Again(retry.delay(failures + 1, dice), text, group)
+
+
+def describe(error: BaseException) -> str:
+    """The error as an operator reads it: its type and message, without what looks like a secret."""
+    message = str(error).strip()
+    name = type(error).__qualname__
+    return without_secrets(f"{name}: {message}" if message else name)[:LONGEST_ERROR]
+
+
+def fingerprint(error: BaseException) -> str:
+    """What failures of one cause have in common: the type, and the message without its values."""
+    message = str(error).strip().partition("\n")[0]
+    return grouped(f"{type(error).__qualname__}: {message}" if message else type(error).__qualname__)
+
+
+def grouped(text: str) -> str:
+    return _VARIABLE.sub("…", without_secrets(text))[:LONGEST_GROUP]
+
+
+def without_secrets(text: str) -> str:
+    return _SECRET.sub(lambda found: f"{found[1]}:***@" if found[1] else f"{found[2]}***", text)

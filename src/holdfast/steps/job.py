@@ -1,0 +1,61 @@
+"""A job, and the states it may pass through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class JobState(StrEnum):
+    SCHEDULED = "scheduled"  # waits for `ready_at`: a delay, a retry, a snooze
+    READY = "ready"  # may be leased
+    SUSPECT = "suspect"  # was on board when a worker died; may be leased, alone
+    LEASED = "leased"  # one living worker holds it
+    DONE = "done"  # its effects are committed
+    DEAD = "dead"  # out of attempts, rejected, or killed its workers; waits for an operator
+    CANCELLED = "cancelled"  # somebody asked it to stop
+
+
+LIVE = (JobState.SCHEDULED, JobState.READY, JobState.SUSPECT, JobState.LEASED)  # rows of holdfast_job
+ENDED = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)  # rows of holdfast_archive
+
+TRANSITIONS: dict[JobState, dict[JobState, str]] = {
+    JobState.SCHEDULED: {JobState.READY: "promote", JobState.CANCELLED: "cancel"},
+    JobState.READY: {JobState.LEASED: "claim", JobState.CANCELLED: "cancel"},
+    JobState.SUSPECT: {JobState.LEASED: "claim alone", JobState.CANCELLED: "cancel"},
+    JobState.LEASED: {
+        JobState.LEASED: "continue here",
+        JobState.READY: "continue, or give back",
+        JobState.SCHEDULED: "retry or snooze",
+        JobState.SUSPECT: "rescue",
+        JobState.DONE: "commit",
+        JobState.DEAD: "give up or reject",
+        JobState.CANCELLED: "cancel",
+    },
+    JobState.DONE: {},
+    JobState.DEAD: {JobState.READY: "revive"},
+    JobState.CANCELLED: {JobState.READY: "revive"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewJob:
+    """A job somebody asks for."""
+
+    id: str
+    queue: str
+    kind: str
+    payload: str
+    priority: int = 0
+    delay: int = 0  # microseconds from now, on the database's clock
+    run_at: int | None = None  # an instant; wins over `delay`
+    key: str | None = None  # unique while unfinished
+    key_until: int | None = None  # remember the key for so many microseconds, also after the job has ended
+
+
+@dataclass(frozen=True)
+class EnqueuedJob:
+    """The answer to an enqueue: which job will do it, and whether this call created it."""
+
+    id: str
+    created: bool

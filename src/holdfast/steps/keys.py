@@ -1,0 +1,49 @@
+"""Keys that are remembered longer than their job lives.
+
+Uniqueness must not rest on the live table alone: a job that ends moves to the archive, and a duplicate
+that overlaps the move would get in. So what must be remembered is a row that never moves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.database.statement import sql
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+
+REMEMBER = sql("""
+    INSERT INTO holdfast_key (id, job_id, until_at) VALUES (:id, :job_id, {now} + :keep)
+    {keep_existing}
+""")
+
+# A key whose time is over may be taken again, by whoever comes first.
+TAKE_OVER = sql("""
+    UPDATE holdfast_key SET job_id = :job_id, until_at = {now} + :keep
+     WHERE id = :id AND job_id <> :job_id AND until_at <= {now}
+""")
+
+HOLDER = sql("SELECT job_id FROM holdfast_key WHERE id = :id")
+
+FORGET = sql("""
+    DELETE FROM holdfast_key WHERE id {any_of:ids}
+""")
+
+EXPIRED = sql(
+    "SELECT id FROM holdfast_key WHERE until_at <= {now} ORDER BY until_at LIMIT :limit {skip_locked}"
+)
+
+
+def remember(tx: Transaction, scope: str, key: str, job_id: str, keep: int) -> str:
+    """Claim `key` for `job_id`; returns the job that holds it, which is another one if we came late."""
+    name = f"{scope}:{key}"
+    tx.run(REMEMBER, id=name, job_id=job_id, keep=keep)
+    tx.run(TAKE_OVER, id=name, job_id=job_id, keep=keep)
+    return str(tx.first(HOLDER, id=name))
+
+
+def forget_expired(tx: Transaction, limit: int) -> int:
+    """Drop keys whose time is over; returns how many."""
+    ids = [row[0] for row in tx.rows(EXPIRED, limit=limit)]
+    return tx.run(FORGET, ids=ids) if ids else 0

@@ -1,0 +1,100 @@
+"""What a handler may answer, and how a step may end. `commit` turns each ending into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.clock import Duration, duration
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+
+
+class Effect(Protocol):
+    """A change that happens in the step's own transaction or not at all."""
+
+    def apply(self, tx: Transaction, /) -> None: ...
+
+
+@dataclass(frozen=True)
+class Call:
+    """An effect made of a function of the transaction. It may run again after a deadlock: no I/O in it."""
+
+    function: Callable[[Transaction], object]
+
+    def apply(self, tx: Transaction, /) -> None:
+        self.function(tx)
+
+
+@dataclass(frozen=True)
+class Done:
+    """The job is finished; `result` is kept with it."""
+
+    result: Any = None
+    effects: Sequence[Effect] = field(default=(), kw_only=True)
+
+
+@dataclass(frozen=True)
+class Continue:
+    """This step is finished; the job goes on at `cursor` as a new step, with attempts of its own."""
+
+    cursor: Any
+    effects: Sequence[Effect] = field(default=(), kw_only=True)
+    delay: Duration = field(default=0, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Snooze:
+    """Not yet: run this step again later. Costs no attempt."""
+
+    delay: Duration
+    effects: Sequence[Effect] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        duration(self.delay, "Snooze")
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Never: no retry can help. The job goes to the dead letters at once."""
+
+    reason: str
+
+
+Outcome = Done | Continue | Snooze | Reject
+
+
+@dataclass(frozen=True)
+class Again:
+    """The step failed and may try again."""
+
+    delay: timedelta
+    error: str
+    group: str
+    charged: bool = True  # whether it costs an attempt
+
+
+@dataclass(frozen=True)
+class Bury:
+    """The step failed for good: its job becomes a dead letter."""
+
+    error: str
+    group: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Somebody asked the job to stop, and it has."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class GiveBack:
+    """Unfinished, through no fault of the job: it keeps its place and its attempts."""
+
+
+Ending = Done | Continue | Snooze | Reject | Again | Bury | Stop | GiveBack

@@ -1,0 +1,134 @@
+"""A handler's arguments as JSON, and back, checked against its type hints on both ways."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.config import MAX_PAYLOAD
+from holdfast.errors import ArgumentsError, ConfigurationError
+
+
+def _to_builtin(value: Any) -> Any:
+    if hasattr(value, "model_dump"):  # pydantic
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} has no JSON form; pass its id, or a dataclass")
+
+
+def _from_builtin(wanted: type, value: Any) -> Any:
+    if hasattr(wanted, "model_validate"):  # pydantic; its ValidationError is a ValueError
+        return wanted.model_validate(value)
+    if isinstance(value, wanted):
+        return value
+    raise ValueError(f"cannot make a {wanted.__name__} of {type(value).__name__}")
+
+
+_encoder: Final = msgspec.json.Encoder(enc_hook=_to_builtin, decimal_format="string")
+
+
+def encode(value: Any) -> str:
+    """Any JSON value, dates, decimals, UUIDs, enums, dataclasses and pydantic models."""
+    return _encoder.encode(value).decode()
+
+
+def decode(text: str) -> Any:
+    return msgspec.json.decode(text)
+
+
+class Arguments:
+    """The arguments of one handler: how they are checked, stored and given back."""
+
+    def __init__(self, kind: str, handler: Callable[..., Any]) -> None:
+        self.kind = kind
+        parameters = list(inspect.signature(handler).parameters.values())
+        self.wants_step = bool(parameters) and _is_step(parameters[0])
+        own = parameters[1:] if self.wants_step else parameters
+        fields = [_field(kind, handler, parameter) for parameter in own]
+        self.names = tuple(field[0] for field in fields)
+        try:
+            self._type = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+            self._decoder = msgspec.json.Decoder(self._type, dec_hook=_from_builtin)
+        except TypeError as error:
+            raise ConfigurationError(
+                f"job {kind!r}: its type hints cannot be read from JSON: {error}"
+            ) from error
+
+    def encode(self, values: Mapping[str, Any]) -> str:
+        """Check `values` the way the worker will, and return what is stored."""
+        try:
+            text = _encoder.encode(dict(values))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ArgumentsError(self.kind, str(error)) from error
+        if len(text) > MAX_PAYLOAD:
+            raise ArgumentsError(
+                self.kind,
+                f"the arguments take {len(text):,} bytes, at most {MAX_PAYLOAD:,} are stored; keep the data in a table or a file and pass its id",
+            )
+        self._read(text)
+        return text.decode()
+
+    def decode(self, text: str) -> dict[str, Any]:
+        """What the handler is called with; raises `ArgumentsError` when the row does not fit it."""
+        values = self._read(text.encode())
+        return {name: getattr(values, name) for name in self.names}
+
+    def _read(self, text: bytes) -> Any:
+        try:
+            return self._decoder.decode(text)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ArgumentsError(self.kind, _sentence(str(error), self.names)) from error
+
+
+def _sentence(problem: str, names: tuple[str, ...]) -> str:
+    problem = problem.replace(" - at `$.", ", at `").replace("Object ", "")
+    if "unknown field" in problem or "missing required field" in problem:
+        problem = (
+            problem.replace("field", "argument") + f"; the handler takes: {', '.join(names) or 'nothing'}"
+        )
+    return f"wrong arguments: {problem}"
+
+
+def _is_step(parameter: inspect.Parameter) -> bool:
+    note = parameter.annotation
+    return parameter.name == "step" or getattr(note, "__name__", note) in {"Step", "holdfast.Step"}
+
+
+def _field(kind: str, handler: Callable[..., Any], parameter: inspect.Parameter) -> tuple[Any, ...]:
+    if parameter.kind not in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}:
+        raise ConfigurationError(
+            f"job {kind!r}: parameter {str(parameter)!r} has no name to be stored under; use plain or keyword parameters"
+        )
+    note = _resolved(kind, handler, parameter)
+    if parameter.default is parameter.empty:
+        return (parameter.name, note)
+    default = parameter.default
+    if isinstance(default, list | dict | set | bytearray):
+        return (parameter.name, note, msgspec.field(default_factory=lambda: type(default)(default)))
+    return (parameter.name, note, default)
+
+
+def _resolved(kind: str, handler: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """The parameter's type, alone: a `Step` imported for type checking only must not get in the way."""
+    note = parameter.annotation
+    if note is parameter.empty:
+        return Any
+    if not isinstance(note, str):
+        return note
+    function = inspect.unwrap(handler)
+    try:
+        holder = type("holder", (), {"__annotations__": {parameter.name: note}})
+        hints = typing.get_type_hints(
+            holder,
+            getattr(function, "__globals__", {}),
+            inspect.getclosurevars(function).nonlocals,
+            include_extras=True,
+        )
+    except NameError as error:
+        raise ConfigurationError(
+            f"job {kind!r}: the type hint of {parameter.name!r} cannot be resolved ({error}); import it at run time, not only for type checking"
+        ) from error
+    return hints[parameter.name]

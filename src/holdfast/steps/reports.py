@@ -1,0 +1,42 @@
+"""Progress and log lines, written under the fence while the step runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.database.statement import sql
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+    from holdfast.steps.step import Report
+
+PROGRESS = sql("""
+    UPDATE holdfast_job
+       SET progress = COALESCE(:percent, progress), progress_note = COALESCE(:note, progress_note), updated_at = {now}
+     WHERE id = :id AND fence = :fence AND state = 'leased'
+""")
+
+LOG = sql("""
+    INSERT INTO holdfast_log (job_id, at, level, step, message)
+    SELECT id, {now}, :level, step, :message FROM holdfast_job
+     WHERE id = :id AND fence = :fence AND state = 'leased'
+""")
+
+
+def write_reports(tx: Transaction, reports: Sequence[Report]) -> set[str]:
+    """Write what still may be written; returns the jobs whose fence has moved on."""
+    lost: set[str] = set()
+    latest: dict[str, Report] = {}
+    for report in reports:
+        mine = {"id": report.lease.job_id, "fence": report.lease.fence}
+        if report.message is not None:
+            if tx.run(LOG, **mine, level=report.level, message=report.message) != 1:
+                lost.add(report.lease.job_id)
+        else:
+            latest[report.lease.job_id] = report  # only the newest progress is worth a write
+    for report in latest.values():
+        mine = {"id": report.lease.job_id, "fence": report.lease.fence}
+        if tx.run(PROGRESS, **mine, percent=report.percent, note=report.note) != 1:
+            lost.add(report.lease.job_id)
+    return lost

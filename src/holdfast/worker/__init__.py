@@ -1,0 +1,1 @@
+"""The process: claims steps, runs them, commits them, and proves that it lives."""

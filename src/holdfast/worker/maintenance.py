@@ -1,0 +1,161 @@
+"""What every worker does for all: promote what is due, rescue the abandoned, forget the old.
+
+No process is special. Each pass is a short transaction over a bounded batch, and skips rows that a
+colleague is working on.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from holdfast.clock import micros
+from holdfast.database.database import persist
+from holdfast.database.statement import sql
+from holdfast.errors import DatabaseError
+from holdfast.steps.dead_letters import purge
+from holdfast.steps.keys import forget_expired
+from holdfast.telemetry import happened
+from holdfast.worker.rescue import Rescued, declare_dead, rescue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.config import WorkerSettings
+    from holdfast.database.connection import Transaction
+    from holdfast.database.database import Database
+    from holdfast.worker.incarnation import Heartbeat
+
+SWEEP: Final = 2.0  # seconds between rescues
+PROMOTION: Final = 0.5  # seconds between looks at what is due, at most
+PRUNING: Final = 60.0
+BATCH: Final = 1_000
+WORKER_ROWS_KEPT: Final = 24 * 3600 * 1_000_000
+
+DUE = sql("""
+    SELECT id, queue FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= {now}
+     ORDER BY ready_at LIMIT :limit {skip_locked}
+""")
+PROMOTE = sql("""
+    UPDATE holdfast_job SET state = 'ready', updated_at = {now} WHERE id {any_of:ids} AND state = 'scheduled'
+""")
+NEXT_DUE = sql("SELECT min(ready_at) - {now} FROM holdfast_job WHERE state = 'scheduled'")
+
+OLD = sql("""
+    SELECT id FROM holdfast_archive WHERE state = :state AND finished_at < {now} - :age
+     ORDER BY finished_at LIMIT :limit {skip_locked}
+""")
+GONE_WORKERS = sql("""
+    DELETE FROM holdfast_worker
+     WHERE state IN ('dead', 'stopped') AND ended_at < {now} - :age
+       AND NOT EXISTS (SELECT 1 FROM holdfast_job WHERE owner = holdfast_worker.incarnation AND state = 'leased')
+""")
+
+
+def promote(tx: Transaction, limit: int = BATCH) -> int:
+    """Make ready what is due; returns how many."""
+    rows = tx.rows(DUE, limit=limit)
+    if not rows:
+        return 0
+    tx.run(PROMOTE, ids=[row[0] for row in rows])
+    tx.wakes.update(row[1] for row in rows)
+    return len(rows)
+
+
+def prune(tx: Transaction, age: int, limit: int = BATCH) -> int:
+    """Forget one batch of finished jobs older than `age`. Dead letters are not finished."""
+    removed = 0
+    for state in ("done", "cancelled"):
+        removed += purge(tx, [row[0] for row in tx.rows(OLD, state=state, age=age, limit=limit)])
+    return removed
+
+
+class Maintenance:
+    """A thread that keeps the tables in order while the worker lives."""
+
+    def __init__(
+        self, database: Database, settings: WorkerSettings, heartbeat: Heartbeat, rescued: Callable[[], None]
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._heartbeat = heartbeat
+        self._rescued = rescued
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._work_until_stopped, name="holdfast-maintenance", daemon=True
+        )
+        self._next_sweep = 0.0
+        self._next_pruning = time.monotonic() + random.uniform(1, PRUNING)  # noqa: S311 - not all at once
+        self._failing = False
+
+    def start(self) -> None:
+        """Take back at once what is certainly abandoned, then keep looking."""
+        found = self._sweep()
+        happened("worker.recovered", jobs=found.jobs, note=f"Reset {found.jobs} expired leases on startup")
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10)
+
+    def _work_until_stopped(self) -> None:
+        pause = 0.1
+        while not self._stop.wait(pause):
+            try:
+                pause = self._pass()
+                self._failing = False
+            except DatabaseError as error:
+                if not self._failing:
+                    self._failing = True
+                    happened("database.lost", error=str(error), note="maintenance waits")
+                pause = 1.0
+
+    def _pass(self) -> float:
+        due = self._next_due()
+        while due is not None and due <= 0:
+            moved = persist(self._database, promote)
+            happened("jobs.promoted", jobs=moved)
+            due = self._next_due() if moved == BATCH else None
+        now = time.monotonic()
+        if now >= self._next_sweep:
+            self._sweep()
+            self._next_sweep = now + SWEEP * random.uniform(0.9, 1.1)  # noqa: S311 - jitter
+        if now >= self._next_pruning:
+            self._prune()
+            self._next_pruning = now + PRUNING
+        return PROMOTION if due is None else min(PROMOTION, max(0.005, due / 1e6))
+
+    def _next_due(self) -> int | None:
+        """Microseconds until the next scheduled job is due; a look, so that an idle worker never takes a write lock."""
+        with self._database.reading() as tx:
+            due = tx.first(NEXT_DUE)
+        return None if due is None else int(due)
+
+    def _sweep(self) -> Rescued:
+        trust = self._heartbeat.may_rescue
+        persist(self._database, lambda tx: declare_dead(tx, self._heartbeat.incarnation, trust_clock=trust))
+        total = Rescued()
+        while True:
+            found = persist(self._database, lambda tx: rescue(tx, self._settings.crash_limit))
+            total += found
+            if not found.jobs:
+                break
+        if total.jobs:
+            self._rescued()
+        return total
+
+    def _prune(self) -> None:
+        age = micros(self._settings.retention)
+        removed = 0
+        while not self._stop.is_set():
+            batch = persist(self._database, lambda tx: prune(tx, age))
+            removed += batch
+            if not batch:
+                break
+            self._stop.wait(0.02)  # let others write in between
+        persist(self._database, lambda tx: forget_expired(tx, BATCH))
+        persist(self._database, lambda tx: tx.run(GONE_WORKERS, age=WORKER_ROWS_KEPT))
+        if removed:
+            happened("archive.pruned", jobs=removed)

@@ -1,0 +1,154 @@
+"""Take back the work of processes that died, and convict only the guilty.
+
+A job found on board of a dead process is a suspect: from then on it runs alone. It is charged with the
+crash only if it was the only one on board. So a job that kills its worker is convicted by its second
+death at the latest, and its two hundred neighbours are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from holdfast.clock import new_fence
+from holdfast.database.statement import sql
+from holdfast.steps.commit import archive
+from holdfast.steps.failure import CRASH_NOTE, grouped
+from holdfast.steps.lease import MANUAL_OWNER
+from holdfast.telemetry import happened
+from holdfast.worker.identity import is_gone
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+
+BATCH: Final = 200
+
+ALIVE = sql("""
+    SELECT incarnation, worker_id, process, CASE WHEN alive_until < {now} THEN 1 ELSE 0 END
+      FROM holdfast_worker WHERE state = 'alive' AND incarnation <> :me
+""")
+
+# The guard is repeated here: an owner that renewed meanwhile stays alive.
+DECLARE_DEAD = sql("""
+    UPDATE holdfast_worker
+       SET state = 'dead', ended_at = {now},
+           abandoned = (SELECT count(*) FROM holdfast_job WHERE owner = :incarnation AND state = 'leased')
+     WHERE incarnation = :incarnation AND state = 'alive' AND (alive_until < {now} OR :proven = 1)
+""")
+
+LEFT_BEHIND = sql("""
+    SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
+      FROM holdfast_worker w
+     WHERE w.state IN ('dead', 'stopped')
+       AND EXISTS (SELECT 1 FROM holdfast_job j WHERE j.owner = w.incarnation AND j.state = 'leased')
+     LIMIT :limit
+""")
+
+ABANDONED = sql("""
+    SELECT id, crashes, cancel_at FROM holdfast_job
+     WHERE owner = :owner AND state = 'leased'
+     LIMIT :limit {skip_locked}
+""")
+
+EXPIRED_BY_HAND = sql("""
+    SELECT id, crashes, cancel_at FROM holdfast_job
+     WHERE owner = :owner AND state = 'leased' AND lease_until < {now}
+     LIMIT :limit {skip_locked}
+""")
+
+_SUSPECT = """
+    UPDATE holdfast_job
+       SET state = :state, owner = NULL, leased_by = NULL, lease_until = NULL, fence = :fence,
+           crashes = crashes + :charge, ready_at = {{now}}, updated_at = {{now}}, error_group = :error_group,
+           last_error = CASE WHEN last_error IS NULL THEN :note WHEN length(last_error) > 3500 THEN last_error
+                             ELSE {joined} END
+     WHERE id {{any_of:ids}} AND state = 'leased'
+"""
+SUSPECT = sql(
+    _SUSPECT.format(joined="last_error || '; ' || :note"),
+    mariadb=_SUSPECT.format(joined="CONCAT(last_error, '; ', :note)"),
+    postgresql=_SUSPECT.format(joined="last_error || '; ' || CAST(:note AS TEXT)").replace(
+        "THEN :note", "THEN CAST(:note AS TEXT)"
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Rescued:
+    """What one sweep gave back."""
+
+    workers: int = 0
+    jobs: int = 0
+    died: int = 0
+
+    def __add__(self, other: Rescued) -> Rescued:
+        return Rescued(self.workers + other.workers, self.jobs + other.jobs, self.died + other.died)
+
+
+def declare_dead(tx: Transaction, me: int, *, trust_clock: bool) -> int:
+    """Mark processes that are certainly gone, and, with `trust_clock`, those whose lease ran out."""
+    dead = 0
+    for incarnation, worker_id, process, expired in tx.rows(ALIVE, me=me):
+        proven = is_gone(process)
+        if proven or (expired and trust_clock):
+            if tx.run(DECLARE_DEAD, incarnation=incarnation, proven=int(proven)) == 1:
+                dead += 1
+                happened("worker.declared-dead", worker_id=worker_id, incarnation=incarnation)
+    return dead
+
+
+def rescue(tx: Transaction, crash_limit: int) -> Rescued:
+    """Give back one batch of what dead processes and expired manual leases left behind."""
+    total = Rescued()
+    for incarnation, worker_id, state, abandoned in tx.rows(LEFT_BEHIND, limit=10):
+        # Who left in good order gave its work back; what is left was claimed in the same moment.
+        charged = state == "dead" and abandoned == 1
+        rows = tx.rows(ABANDONED, owner=incarnation, limit=BATCH)
+        jobs = [(row[0], row[1], row[2]) for row in rows]
+        total += _take_back(tx, jobs, worker_id, crash_limit, charge=int(charged), proven=state == "dead")
+    by_hand = [(row[0], row[1], row[2]) for row in tx.rows(EXPIRED_BY_HAND, owner=MANUAL_OWNER, limit=BATCH)]
+    return total + _take_back(tx, by_hand, "manual", crash_limit, charge=1, proven=False)
+
+
+def _take_back(
+    tx: Transaction,
+    jobs: list[tuple[str, int, int | None]],
+    worker_id: str,
+    crash_limit: int,
+    *,
+    charge: int,
+    proven: bool,
+) -> Rescued:
+    if not jobs:
+        return Rescued()
+    cancelled = [job_id for job_id, _, cancel_at in jobs if cancel_at is not None]
+    dead = [
+        job_id for job_id, crashes, cancel_at in jobs if cancel_at is None and crashes + charge >= crash_limit
+    ]
+    ended = {*cancelled, *dead}
+    rest = [job_id for job_id, _, _ in jobs if job_id not in ended]
+    # A manual lease that ran out killed nobody: its job goes back among the others.
+    _mark(tx, rest, "suspect" if proven else "ready", charge, CRASH_NOTE)
+    _mark(tx, dead, "leased", charge, f"{CRASH_NOTE}; killed its worker {crash_limit} times")
+    _mark(tx, cancelled, "leased", 0, CRASH_NOTE)
+    if dead:
+        archive(tx, dead, "dead")
+    if cancelled:
+        archive(tx, cancelled, "cancelled")
+    for job_id in dead:
+        happened("job.died", job_id=job_id, error=f"killed its worker {crash_limit} times")
+    happened("jobs.rescued", worker_id=worker_id, jobs=len(jobs), died=len(dead), charged=charge)
+    return Rescued(1, len(jobs), len(dead))
+
+
+def _mark(tx: Transaction, ids: list[str], state: str, charge: int, note: str) -> None:
+    if ids:
+        tx.run(
+            SUSPECT,
+            ids=ids,
+            state=state,
+            charge=charge,
+            note=note,
+            error_group=grouped(CRASH_NOTE),
+            fence=new_fence(),
+        )

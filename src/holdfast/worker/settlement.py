@@ -1,0 +1,260 @@
+"""Commit what the handlers answered.
+
+Steps without effects share a transaction: everything that finished while the last commit was under way
+goes into the next one. A step with effects has a transaction of its own. Nothing is dropped while the
+database is away: answers wait here, and a commit whose answer was lost is decided by the fences.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import (
+    ContentionError,
+    DatabaseError,
+    HoldfastError,
+    LeaseLostError,
+    UnknownCommitError,
+    UnreachableError,
+)
+from holdfast.steps.commit import Fate, acknowledge, commit, fates
+from holdfast.steps.failure import judge
+from holdfast.steps.lease import Lease
+from holdfast.steps.outcome import Again, Bury, Done, Effect, Ending, GiveBack, Reject, Stop
+from holdfast.steps.payload import encode
+from holdfast.steps.retry import Retry
+from holdfast.telemetry import happened
+
+if TYPE_CHECKING:
+    from holdfast.database.database import Database
+
+LARGEST_BATCH: Final = 1_000
+STICKY_STEPS: Final = 20  # a chain of continuations stays with one worker for so many steps ...
+STICKY_SECONDS: Final = 2.0  # ... or so long, then others get a chance
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A step whose handler has answered, or was stopped."""
+
+    lease: Lease
+    ending: Ending
+    effects: Sequence[Effect]
+    retry: Retry
+    chain: int = 0  # how many steps this job has taken here in a row
+    chain_since: float = 0.0
+
+
+class Settlement:
+    """Turns endings into rows, in the background; tells who was refused and who goes on."""
+
+    def __init__(
+        self,
+        database: Database,
+        goes_on: Callable[[Lease, int, float], bool],
+        settled: Callable[[int], None],
+    ) -> None:
+        self._database = database
+        self._goes_on = goes_on  # hands a continuation that stayed here back to the execution
+        self._settled = settled
+        self._plain: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
+        lanes = 1 if database.dialect.name == "sqlite" else 4
+        self._lanes = ThreadPoolExecutor(lanes, thread_name_prefix="holdfast-commit")
+        self._thread = threading.Thread(target=self._settle_in_batches, name="holdfast-settle", daemon=True)
+        self._hurry = threading.Event()
+        self.stays = True  # whether continuations may stay here
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def put(self, ended: Ended) -> None:
+        """Called from the event loop: must not wait."""
+        if isinstance(ended.ending, Done) and not ended.effects:
+            self._plain.put(ended)
+        else:
+            self._lanes.submit(self._settle_alone, ended)
+
+    def stop(self, *, hurry: bool) -> None:
+        """Finish what is under way; with `hurry`, stop waiting for a database that is away."""
+        if hurry:
+            self._hurry.set()
+        self._plain.put(None)
+        self._thread.join()
+        self._lanes.shutdown(wait=True)
+
+    def hurry(self) -> None:
+        self._hurry.set()
+
+    def _settle_in_batches(self) -> None:
+        stopping = False
+        while not stopping:
+            batch: list[Ended] = []
+            item: Ended | None = self._plain.get()
+            while item is not None:
+                batch.append(item)
+                if len(batch) >= LARGEST_BATCH:
+                    break
+                try:
+                    item = self._plain.get_nowait()
+                except queue.Empty:
+                    break
+            else:
+                stopping = True
+            if batch:
+                self._acknowledge(batch)
+
+    def _acknowledge(self, batch: list[Ended]) -> None:
+        rows: list[tuple[Lease, str | None]] = []
+        for ended in batch:
+            result = ended.ending.result if isinstance(ended.ending, Done) else None
+            try:
+                rows.append((ended.lease, None if result is None else encode(result)))
+            except (TypeError, ValueError) as error:
+                self._settle_alone(_failed(ended, error))
+        if not rows:
+            return
+        open_ids: set[str] | None = None
+        refused: set[str] = set()
+        pause = Pause(self._hurry)
+        while True:
+            todo = rows if open_ids is None else [row for row in rows if row[0].job_id in open_ids]
+            try:
+                if todo:
+                    with self._database.transaction() as tx:
+                        mine = set(acknowledge(tx, todo))
+                    refused |= {lease.job_id for lease, _ in todo} - mine
+                break
+            except UnknownCommitError:
+                happened("commit.unknown", jobs=len(todo))
+                found = self._fates([lease for lease, _ in todo])
+                refused |= {job_id for job_id, fate in found.items() if fate is Fate.SUPERSEDED}
+                open_ids = {job_id for job_id, fate in found.items() if fate is Fate.OPEN}
+            except DatabaseError as error:
+                if not pause.after(error):
+                    break
+        for lease, _ in rows:
+            if lease.job_id in refused:
+                happened("step.refused", job_id=lease.job_id, fence=lease.fence)
+        happened("jobs.acknowledged", jobs=len(rows) - len(refused))
+        self._settled(len(rows))
+
+    def _settle_alone(self, ended: Ended) -> None:
+        try:
+            self._commit(ended)
+        except LeaseLostError:
+            happened("step.refused", job_id=ended.lease.job_id, fence=ended.lease.fence)
+        except Exception as error:  # noqa: BLE001 - a lane must survive whatever an effect raised
+            happened("worker.failed", job_id=ended.lease.job_id, error=repr(error))
+        finally:
+            self._settled(1)
+
+    def _commit(self, ended: Ended) -> None:
+        pause = Pause(self._hurry)
+        stay = self._may_stay(ended)
+        while True:
+            try:
+                with self._database.transaction() as tx:
+                    fence = commit(tx, ended.lease, ended.ending, ended.effects, stay=stay)
+            except UnknownCommitError:
+                happened("commit.unknown", jobs=1)
+                fate = self._fates([ended.lease])[ended.lease.job_id]
+                if fate is Fate.OPEN:
+                    continue
+                if fate is Fate.SUPERSEDED:
+                    raise LeaseLostError(ended.lease.job_id, ended.lease.fence) from None
+                self._report(ended)
+                return  # a continuation that stayed under a fence we never saw is found by the rescue of this process
+            except (ContentionError, UnreachableError) as error:
+                # The effects are applied again; the handler is not run again and no attempt is charged.
+                if not pause.after(error):
+                    return
+            except LeaseLostError:
+                raise
+            except Exception as error:  # noqa: BLE001 - an effect raised: that is a failed attempt
+                ended = _failed(ended, error)
+            else:
+                self._report(ended)
+                if fence is not None:
+                    self._continue_here(ended, fence)
+                return
+
+    def _may_stay(self, ended: Ended) -> bool:
+        young = not ended.chain or time.monotonic() - ended.chain_since < STICKY_SECONDS
+        return self.stays and ended.chain < STICKY_STEPS and young
+
+    def _continue_here(self, ended: Ended, fence: int) -> None:
+        assert not isinstance(ended.ending, GiveBack)  # noqa: S101 - only a continuation returns a fence
+        cursor = encode(getattr(ended.ending, "cursor", None))
+        lease = replace(
+            ended.lease, step=ended.lease.step + 1, failures=0, crashes=0, cursor=cursor, fence=fence
+        )
+        since = ended.chain_since or time.monotonic()
+        if not self._goes_on(lease, ended.chain + 1, since):
+            self._settle_alone(Ended(lease, GiveBack(), (), ended.retry))
+
+    def _fates(self, leases: list[Lease]) -> dict[str, Fate]:
+        pause = Pause(self._hurry)
+        while True:
+            try:
+                with self._database.transaction() as tx:
+                    return fates(tx, leases)
+            except DatabaseError as error:
+                if not pause.after(error):
+                    return {lease.job_id: Fate.SUPERSEDED for lease in leases}
+
+    def _report(self, ended: Ended) -> None:
+        facts = {"job_id": ended.lease.job_id, "kind": ended.lease.kind, "step": ended.lease.step}
+        match ended.ending:
+            case Again(delay, error, _, charged):
+                happened(
+                    "step.failed",
+                    **facts,
+                    attempt=ended.lease.attempt,
+                    error=error,
+                    retry_in_s=delay.total_seconds(),
+                    charged=int(charged),
+                )
+            case Bury(error) | Reject(error):
+                happened("job.died", **facts, attempt=ended.lease.attempt, error=error)
+            case Stop(reason):
+                happened("job.cancelled", **facts, reason=reason)
+            case _:
+                happened("step.committed", **facts, fence=ended.lease.fence)
+
+
+class Pause:
+    """How long to hold an answer while the database is away or busy."""
+
+    def __init__(self, hurry: threading.Event) -> None:
+        self._hurry = hurry
+        self._tries = 0
+
+    def after(self, error: Exception) -> bool:
+        """Wait a little longer each time; False when there is no time left to wait."""
+        if not isinstance(error, ContentionError | UnreachableError):
+            raise error
+        if self._hurry.is_set() and isinstance(error, UnreachableError):
+            happened("database.lost", error=str(error), note="gave up: this worker is stopping")
+            return False
+        if self._tries == 0 and isinstance(error, UnreachableError):
+            happened("database.lost", error=str(error))
+        self._tries += 1
+        ceiling = min(1.0, 0.01 * 2 ** min(self._tries, 7))
+        self._hurry.wait(random.uniform(ceiling / 2, ceiling))  # noqa: S311 - jitter, not a secret
+        return True
+
+
+def _failed(ended: Ended, error: Exception) -> Ended:
+    """The same step, ending in the failure that its effects or its result met."""
+    verdict = judge(error, ended.retry, ended.lease.failures, random.random())  # noqa: S311 - jitter
+    return Ended(ended.lease, verdict, (), ended.retry)
+
+
+__all__ = ["Ended", "HoldfastError", "Settlement"]

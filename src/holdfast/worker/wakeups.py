@@ -1,0 +1,106 @@
+"""Hear that there is work: from this process at once, from PostgreSQL by LISTEN, from SQLite by its file.
+
+Hearing nothing is never trusted: the worker also looks every poll interval.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.database.wakeup import CHANNEL
+from holdfast.errors import DatabaseError
+from holdfast.telemetry import happened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.database.database import Database
+
+CANCEL: Final = "!cancel"  # a payload that is no queue: look for jobs that are asked to stop
+FILE_LOOK: Final = 0.006  # seconds between looks at SQLite's change counter while idle
+
+
+class Wakeups:
+    """An event the claimer waits on, and the names of the queues that raised it."""
+
+    def __init__(self, database: Database, cancel: Callable[[], None]) -> None:
+        self._database = database
+        self._cancel = cancel
+        self._event = threading.Event()
+        self._stop = threading.Event()
+        self._idle = threading.Event()
+        self._names: set[str] = set()
+        self._thread: threading.Thread | None = None
+        self.heard = False  # whether somebody will tell us; else the poll interval must be short
+
+    def start(self) -> None:
+        self._database.listen(self.wake)
+        target = {"postgresql": self._listen, "sqlite": self._watch_file}.get(self._database.dialect.name)
+        if target is not None and (self._database.wakes or self._database.dialect.name == "sqlite"):
+            self.heard = self._database.dialect.name == "sqlite"
+            self._thread = threading.Thread(target=target, name="holdfast-wakeups", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._database.unlisten(self.wake)
+        self._stop.set()
+        self._idle.set()
+        self._event.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+
+    def wake(self, queues: set[str]) -> None:
+        if CANCEL in queues:
+            self._cancel()
+        self._names |= queues - {CANCEL}
+        self._event.set()
+
+    def nudge(self) -> None:
+        self._event.set()
+
+    def wait(self, seconds: float) -> set[str]:
+        """Wait for a wake-up, at most so long; returns the queues that were named."""
+        if not self._event.is_set():
+            self._idle.set()
+            self._event.wait(seconds)
+            self._idle.clear()
+        self._event.clear()
+        names, self._names = self._names, set()
+        return names
+
+    def _listen(self) -> None:
+        while not self._stop.is_set():
+            try:
+                connection = self._database.connect()
+            except DatabaseError:
+                self._stop.wait(1.0)
+                continue
+            try:
+                connection.execute(f"LISTEN {CHANNEL}")
+                self.heard = True
+                self.nudge()  # what came while we were deaf
+                self._hear(connection.raw)
+            except Exception as error:  # noqa: BLE001 - whatever broke it, we reconnect
+                happened("wakeups.lost", error=str(error))
+            finally:
+                self.heard = False
+                connection.close()
+            self._stop.wait(0.5)
+
+    def _hear(self, raw: Any) -> None:
+        while not self._stop.is_set():
+            for notice in raw.notifies(timeout=1.0, stop_after=1):
+                self.wake({notice.payload})
+
+    def _watch_file(self) -> None:
+        connection = self._database.connect()
+        seen = None
+        while not self._stop.is_set():
+            self._idle.wait()  # nobody waits: nothing to tell
+            version = connection.execute("PRAGMA data_version").fetchall()[0][0]
+            if version != seen:
+                seen = version
+                self._event.set()
+            self._stop.wait(FILE_LOOK)
+        connection.close()

@@ -1,0 +1,139 @@
+"""Fixtures: a test that asks for a database runs once per database, each time on one of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from devtools.server import Server, ServerMissingError
+from tests import ci
+from tests.databases import ENGINES, KINDS, Databases
+
+GOLDEN = Path(__file__).parent / "golden"
+DATABASES = pytest.StashKey[Databases]()
+
+
+@pytest.fixture
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """`sqlite`, `postgresql` or `mariadb`; the marker `only_on` narrows the choice."""
+    kind: str = request.param
+    return kind
+
+
+@pytest.fixture
+def database_url(database_kind: str, pytestconfig: pytest.Config) -> Iterator[str]:
+    """One empty, migrated database."""
+    _skip_if_missing(database_kind)
+    with pytestconfig.stash[DATABASES].migrated(database_kind) as url:
+        yield url
+
+
+@pytest.fixture
+def empty_database_url(database_kind: str, pytestconfig: pytest.Config) -> Iterator[str]:
+    """One database before its first migration."""
+    _skip_if_missing(database_kind)
+    with pytestconfig.stash[DATABASES].empty(database_kind) as url:
+        yield url
+
+
+@pytest.fixture
+def server(database_kind: str, pytestconfig: pytest.Config) -> Server:
+    """The server behind `database_url`, for tests `only_on` servers that kill, pause or restart it."""
+    _skip_if_missing(database_kind)
+    return pytestconfig.stash[DATABASES].server(database_kind)
+
+
+@pytest.fixture
+def chaos(pytestconfig: pytest.Config) -> bool:
+    """Whether to try every crash point rather than a sample."""
+    chosen: bool = pytestconfig.getoption("chaos")
+    return chosen
+
+
+@pytest.fixture
+def golden(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
+    """`golden("claim.sqlite.sql", text)`: the text is what tests/golden holds; `make golden` rewrites it."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if pytestconfig.getoption("update_golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        kept = path.read_text() if path.exists() else ""
+        assert text == kept, f"tests/golden/{name} differs; if the text is right: make golden"
+
+    return compare
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("holdfast")
+    group.addoption(
+        "--databases",
+        type=_kinds,
+        default=KINDS,
+        metavar="KINDS",
+        help=f"run on these only, separated by commas: {','.join(KINDS)}",
+    )
+    group.addoption("--chaos", action="store_true", help="every crash point, and the soak")
+    group.addoption("--update-golden", action="store_true", help="rewrite tests/golden from the code")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    databases = Databases()
+    config.stash[DATABASES] = databases
+    config.add_cleanup(databases.close)
+    if ci.ENABLED:
+        config.pluginmanager.register(ci.SkipsAreFailures(), "skips-are-failures")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database_kind" in metafunc.fixturenames:
+        marker = metafunc.definition.get_closest_marker("only_on")
+        wanted = _kinds(",".join(marker.args)) if marker else KINDS
+        chosen = metafunc.config.getoption("databases")
+        metafunc.parametrize("database_kind", [it for it in wanted if it in chosen], indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("chaos"):
+        chaotic = [it for it in items if it.get_closest_marker("chaos")]
+        config.hook.pytest_deselected(items=chaotic)
+        items[:] = [it for it in items if it not in chaotic]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if not session.config.getoption("collectonly"):
+        for item in session.items:
+            if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+                session.config.stash[DATABASES].expect(str(item.callspec.params.get("database_kind")))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for kind in terminalreporter.config.getoption("databases"):
+        if missing := _missing(kind):
+            terminalreporter.write_sep("!", f"NOT TESTED on {kind}: {missing}", red=True, bold=True)
+
+
+def _kinds(text: str) -> tuple[str, ...]:
+    kinds = tuple(text.split(","))
+    if unknown := set(kinds) - set(KINDS):
+        raise pytest.UsageError(
+            f"no such database: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}"
+        )
+    return kinds
+
+
+def _skip_if_missing(kind: str) -> None:
+    if missing := _missing(kind):
+        pytest.skip(missing)
+
+
+def _missing(kind: str) -> str:
+    try:
+        if kind in ENGINES:
+            ENGINES[kind].find()
+    except ServerMissingError as error:
+        return str(error)
+    return ""

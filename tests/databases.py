@@ -1,0 +1,142 @@
+"""Databases for tests, one for each test and thrown away after it.
+
+Real servers, started once per test process and only if a collected test will want them; they come up in the
+background while the first tests run. Migrating is done once where the product can copy a database.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+
+from devtools import guardian
+from devtools.mariadb import MariaDB
+from devtools.postgresql import PostgreSQL
+from devtools.server import Engine, Server
+
+ENGINES: dict[str, Engine] = {"postgresql": PostgreSQL(), "mariadb": MariaDB()}
+KINDS = ("sqlite", *ENGINES)
+
+MEMORY = Path("/dev/shm")  # noqa: S108 - a folder in memory; the servers make private ones inside it
+ENOUGH_MEMORY = 4 * 2**30
+TEMPLATE = "holdfast_template"
+
+
+class Databases:
+    """All databases of one test process."""
+
+    def __init__(self) -> None:
+        self._starters = ThreadPoolExecutor(len(ENGINES), "server-start")
+        self._servers: dict[str, Future[Server]] = {}
+        self._templates: set[str] = set()
+        self._numbers = count(1)
+
+    def expect(self, kind: str) -> None:
+        """A test will ask for this kind: begin to start its server."""
+        if kind in ENGINES and kind not in self._servers:
+            self._servers[kind] = self._starters.submit(_started, ENGINES[kind])
+
+    def server(self, kind: str) -> Server:
+        """The running server, brought back if the last test left it paused or dead."""
+        self.expect(kind)
+        server = self._servers[kind].result()
+        server.cont()
+        server.start()
+        return server
+
+    @contextmanager
+    def empty(self, kind: str) -> Iterator[str]:
+        """The URL of a database without any table."""
+        with self._new(kind, None) as url:
+            yield url
+
+    @contextmanager
+    def migrated(self, kind: str) -> Iterator[str]:
+        """The URL of a database with all tables of Holdfast, and without rows."""
+        match kind:
+            case "mariadb":
+                with self._new(kind, None) as url:
+                    _migrate(url)
+                    yield url
+            case _:
+                self._make_template(kind)
+                with self._new(kind, TEMPLATE) as url:
+                    yield url
+
+    def close(self) -> None:
+        """Stop and remove everything, servers that are still starting included."""
+        self._starters.shutdown(cancel_futures=True)
+        for start in self._servers.values():
+            if not start.cancelled() and start.exception() is None:
+                start.result().remove()
+        self._servers.clear()
+        if "_folder" in vars(self):
+            shutil.rmtree(self._folder)
+            self._folder_guardian.communicate()
+
+    @cached_property
+    def _folder(self) -> Path:
+        """For SQLite's files."""
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-sqlite-", dir=_parent()))
+        self._folder_guardian = guardian.hire(folder)
+        return folder
+
+    @contextmanager
+    def _new(self, kind: str, template: str | None) -> Iterator[str]:
+        name = f"test_{next(self._numbers)}"
+        if kind == "sqlite":
+            path = self._folder / f"{name}.db"
+            if template:
+                shutil.copyfile(self._folder / f"{template}.db", path)
+            try:
+                yield f"sqlite:///{path}"
+            finally:
+                for leftover in self._folder.glob(f"{name}.db*"):
+                    leftover.unlink()
+        else:
+            server = self.server(kind)
+            server.create_database(name, template)
+            try:
+                yield server.url(name)
+            finally:
+                self.server(kind).drop_database(name)
+
+    def _make_template(self, kind: str) -> None:
+        if kind in self._templates:
+            return
+        if kind == "sqlite":
+            path = self._folder / f"{TEMPLATE}.db"
+            path.unlink(missing_ok=True)
+            _migrate(f"sqlite:///{path}")
+            assert not path.with_name(f"{path.name}-wal").exists(), "rows are still outside the file to copy"
+        else:
+            server = self.server(kind)
+            server.drop_database(TEMPLATE)  # left half-made by a migration that failed
+            server.create_database(TEMPLATE)
+            _migrate(server.url(TEMPLATE))
+        self._templates.add(kind)
+
+
+def _started(engine: Engine) -> Server:
+    return Server(engine, _parent()).__enter__()  # Databases.close is its end
+
+
+def _parent() -> Path | None:
+    """Memory if there is plenty: creating and dropping databases is twice as fast there, and fsync is free."""
+    roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ENOUGH_MEMORY
+    return MEMORY if roomy else None
+
+
+def _migrate(url: str) -> None:
+    # Imported here, so that tests of other things run while these modules do not even compile.
+    from holdfast.database.drivers import open_database
+    from holdfast.database.migrate import migrate
+
+    with closing(open_database(url)) as database:
+        migrate(database)
