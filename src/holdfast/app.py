@@ -273,7 +273,7 @@ class Job(Generic[P, R]):
 
 
 def _priority(value: int) -> int:
-    if not isinstance(value, int) or not -32_768 <= value <= 32_767:
+    if not -32_768 <= value <= 32_767:
         raise ConfigurationError(
             f"priority {value!r}: a whole number from -32768 to 32767; higher runs first"
         )

@@ -20,6 +20,7 @@ LEVELS: Final = {
     "jobs.acknowledged": logging.DEBUG,
     "job.enqueued": logging.DEBUG,
     "jobs.promoted": logging.DEBUG,
+    "step.postponed": logging.DEBUG,
     "step.failed": logging.WARNING,
     "step.timed-out": logging.WARNING,
     "step.refused": logging.WARNING,
@@ -34,6 +35,8 @@ LEVELS: Final = {
     "loop.stuck": logging.CRITICAL,
     "worker.failed": logging.ERROR,
     "kind.unknown": logging.WARNING,
+    "leases.leaked": logging.WARNING,
+    "worker.ended": logging.WARNING,
 }
 
 

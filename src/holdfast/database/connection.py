@@ -31,12 +31,16 @@ Value = Any  # what a driver takes and gives: str, int, float, bytes, None, and 
 T = TypeVar("T")
 Watch = Callable[[str, str], None]
 
+_LEADING: Final = (
+    r"(?:\s|;|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*.*?\*/)*"  # what may stand before the first word
+)
 _TRANSACTION_CONTROL: Final = re.compile(
-    r"\s*(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|END|ABORT|SET\s+AUTOCOMMIT)\b",
-    re.IGNORECASE,
+    _LEADING + r"(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|END|ABORT|SET\s+AUTOCOMMIT)\b",
+    re.IGNORECASE | re.DOTALL,
 )
 _COMMITS_BY_ITSELF: Final = re.compile(
-    r"\s*(CREATE|ALTER|DROP|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK|ANALYZE|OPTIMIZE)\b", re.IGNORECASE
+    _LEADING + r"(CREATE|ALTER|DROP|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK|ANALYZE|OPTIMIZE)\b",
+    re.IGNORECASE | re.DOTALL,
 )
 
 
@@ -210,6 +214,7 @@ class Transaction:
             except Exception as error:
                 self._poison = error
                 raise
+            self._require_open()
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -237,18 +242,27 @@ class Transaction:
 
     def _own(self, text: str, parameters: Mapping[str, Value] | None) -> Cursor:
         self._refuse_control(text)
-        return self._send(with_parameters(text, self.dialect), dict(parameters or {}))
+        cursor = self._send(with_parameters(text, self.dialect), dict(parameters or {}))
+        self._require_open()
+        return cursor
 
     def _refuse_control(self, text: str) -> None:
-        if _TRANSACTION_CONTROL.match(text):
+        if word := _TRANSACTION_CONTROL.match(text):
             raise DatabaseError(
-                f"{text.split(maxsplit=1)[0].upper()} is not yours to say here: Holdfast opens and ends the transaction"
+                f"{word[1].upper()} is not yours to say here: Holdfast opens and ends the transaction"
             )
-        if self.dialect.name == "mariadb" and _COMMITS_BY_ITSELF.match(text):
+        if self.dialect.name == "mariadb" and (word := _COMMITS_BY_ITSELF.match(text)):
             raise DatabaseError(
-                f"{text.split(maxsplit=1)[0].upper()} commits by itself on MariaDB and would break the step's transaction; "
-                "run it outside"
+                f"{word[1].upper()} commits by itself on MariaDB and would break the step's transaction; run it outside"
             )
+
+    def _require_open(self) -> None:
+        """A COMMIT may hide behind a semicolon or in a procedure: what follows must not run outside the transaction."""
+        if not self._connection.in_transaction():
+            self._poison = PoisonedTransactionError(
+                "a statement of yours ended the transaction that Holdfast had opened; what came before it is committed"
+            )
+            raise self._poison
 
     def _send(self, text: str, parameters: dict[str, Value]) -> Cursor:
         self._guard()
@@ -268,8 +282,12 @@ class Transaction:
         return tuple(values) if values else (None,)  # `IN ()` is no SQL; nothing equals NULL
 
     def _guard(self) -> None:
-        if self._poison is not None:
-            raise PoisonedTransactionError(
-                f"an earlier statement of this transaction failed ({self._poison}); it can only roll back. "
-                "Wrap what may fail in tx.savepoint()"
-            ) from self._poison
+        if self._poison is None:
+            return
+        # A deadlock or a lost connection is nobody's failure: who opened the transaction runs all of it again.
+        again = isinstance(self._poison, ContentionError | UnreachableError)
+        refusal = type(self._poison) if again else PoisonedTransactionError
+        raise refusal(
+            f"an earlier statement of this transaction failed ({self._poison}); it can only roll back. "
+            "Wrap what may fail in tx.savepoint()"
+        ) from self._poison

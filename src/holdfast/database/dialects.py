@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # there are three of them, each equal to itself only
 class Dialect:
     name: str
     parameter: str  # how the driver spells the parameter called {}

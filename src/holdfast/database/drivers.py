@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,16 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10
 SILENCE_MILLISECONDS = 10_000  # a peer that acknowledges nothing for so long is gone
 
+_PASSWORD = re.compile(r"^((?:[^/@]*//)?+[^:@/]*):.*@")
+_QUERY_SECRET = re.compile(r"([?&](?:ssl)?pass\w*=)([^&]*)", re.IGNORECASE)
+
 
 def open_database(url: str) -> Database:
     """Read `url` and prepare a database; the first connection is made when it is needed."""
-    parts = urlsplit(url)
+    parts = _split(url)
     match parts.scheme:
         case "sqlite":
-            path = _sqlite_path(url)
+            path = sqlite_path(url)
             return Database(url, SQLITE, lambda: _connect_sqlite(path))
         case "postgresql" | "postgres":
             pooled = _pooled(parts)
@@ -46,13 +50,27 @@ def open_database(url: str) -> Database:
 
 def masked(url: str) -> str:
     """The URL as it may be shown: without its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
+    if url.startswith("sqlite:"):
         return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
+    # By shape and not by parsing: a URL that is written wrongly is the one that gets printed.
+    return _QUERY_SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
-def _sqlite_path(url: str) -> str:
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        good = parts.netloc.count("@") <= 1 and parts.port != 0  # reading the port raises if it is none
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigurationError(
+            f"{masked(url)!r} is not a database URL: check host and port, and write special characters of the password as %40 (@), %2F (/), %3A (:)"
+        )
+    return parts
+
+
+def sqlite_path(url: str) -> str:
+    """The file that a sqlite:/// URL names."""
     path = unquote(url.removeprefix("sqlite://").split("?")[0])
     if path in {"", "/"} or path.startswith("/:memory:"):
         raise ConfigurationError("sqlite: work that must not be lost needs a file; write sqlite:///work.db")
@@ -119,11 +137,11 @@ def _connect_postgresql(conninfo: str, *, pooled: bool) -> Connection:
         )
     except psycopg.OperationalError as error:
         raise UnreachableError(
-            f"cannot reach PostgreSQL at {_place(conninfo)}: {_first_line(error)}"
+            f"cannot reach PostgreSQL at {_place(conninfo)}: {_first_line(error, conninfo)}"
         ) from error
     except psycopg.ProgrammingError as error:
         raise ConfigurationError(
-            f"{masked(conninfo)!r} is not a PostgreSQL URL: {_first_line(error)}"
+            f"{masked(conninfo)!r} is not a PostgreSQL URL: {_first_line(error, conninfo)}"
         ) from error
     raw.adapters.register_loader("json", TextLoader)  # payloads are decoded once, by msgspec
     return Connection(raw, POSTGRESQL)
@@ -206,8 +224,14 @@ def _place(url: str) -> str:
     return f"{parts.hostname or 'the local socket'}:{parts.port or 5432}"
 
 
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _first_line(error: Exception, url: str) -> str:
+    """What the driver says, unless it quotes the password."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    parts = urlsplit(url)
+    secrets = [parts.password, *(found[1] for found in _QUERY_SECRET.findall(url))]
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
+    return text
 
 
-__all__ = ["DatabaseError", "masked", "open_database"]
+__all__ = ["DatabaseError", "masked", "open_database", "sqlite_path"]

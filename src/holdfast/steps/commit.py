@@ -16,25 +16,29 @@ from holdfast.clock import duration, micros, new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import LeaseLostError
 from holdfast.steps.failure import grouped, without_secrets
-from holdfast.steps.lease import Lease
 from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop
 from holdfast.steps.payload import encode
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
+    from holdfast.database.statement import Statement
+    from holdfast.steps.lease import Lease
 
+CANCELLED = "cancelled by an operator"
 COLUMNS = (
     "id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, "
     "progress, progress_note, error_group, last_error, cursor_json"
 )
 
+# The fence alone says "leased by me": every claim, ending and rescue writes a new one. `state = 'leased'` beside it
+# would tempt PostgreSQL's generic plans into the small leased index, once per row (75 µs a job against 13).
 LOCK = sql("""
-    SELECT id FROM holdfast_job WHERE id = :id AND fence = :fence AND state = 'leased' {for_update}
+    SELECT id FROM holdfast_job WHERE id = :id AND fence = :fence {for_update}
 """)
 
 LOCK_MANY = sql("""
     SELECT id FROM holdfast_job
-     WHERE id {any_of:ids} AND fence = :fence AND state = 'leased'
+     WHERE id {any_of:ids} AND fence = :fence
      ORDER BY id
     {for_update}
 """)
@@ -64,7 +68,7 @@ ACKNOWLEDGE = f"""
     WITH mine AS (
         DELETE FROM holdfast_job AS job
          USING unnest(CAST(:ids AS TEXT[]), CAST(:fences AS BIGINT[]), CAST(:results AS TEXT[])) AS ended (id, fence, result)
-         WHERE job.id = ended.id AND job.fence = ended.fence AND job.state = 'leased'
+         WHERE job.id = ended.id AND job.fence = ended.fence
         RETURNING {", ".join("job." + name for name in COLUMNS.split(", "))}, job.fence, job.payload, ended.result
     ), kept AS (
         INSERT INTO holdfast_archive ({COLUMNS}, committed_fence, payload, result, state, finished_at)
@@ -80,7 +84,7 @@ CONTINUE = sql("""
        SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {now} + :delay,
            owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = :cursor, step = step + 1,
            failures = 0, crashes = 0, fence = :new_fence, committed_fence = :fence, updated_at = {now}
-     WHERE id = :id AND fence = :fence AND state = 'leased'
+     WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
 # The next step stays with this worker, unless somebody paused, cancelled, or has more urgent work.
@@ -88,7 +92,7 @@ CONTINUE_HERE = sql("""
     UPDATE holdfast_job
        SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, ready_at = {now}, leased_at = {now},
            fence = :new_fence, committed_fence = :fence, updated_at = {now}
-     WHERE id = :id AND fence = :fence AND state = 'leased' AND cancel_at IS NULL
+     WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
 MORE_URGENT = sql("""
@@ -101,7 +105,7 @@ PUT_BACK = sql("""
        SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {now} + :delay,
            owner = NULL, leased_by = NULL, lease_until = NULL,
            fence = :new_fence, committed_fence = :fence, updated_at = {now}
-     WHERE id = :id AND fence = :fence AND state = 'leased'
+     WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
 RETRY = sql("""
@@ -110,20 +114,27 @@ RETRY = sql("""
            owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
            last_error = :error, error_group = :error_group,
            fence = :new_fence, committed_fence = :fence, updated_at = {now}
-     WHERE id = :id AND fence = :fence AND state = 'leased'
+     WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
 BLAME = sql("""
     UPDATE holdfast_job
        SET failures = failures + :charge, last_error = :error, error_group = :error_group, updated_at = {now}
-     WHERE id = :id AND fence = :fence AND state = 'leased'
+     WHERE id = :id AND fence = :fence
 """)
 
 GIVE_BACK = sql("""
     UPDATE holdfast_job
        SET state = 'ready', owner = NULL, leased_by = NULL, lease_until = NULL,
            fence = :new_fence, committed_fence = :fence, updated_at = {now}
-     WHERE id {any_of:ids} AND fence = :fence AND state = 'leased'
+     WHERE id {any_of:ids} AND fence = :fence AND cancel_at IS NULL
+""")
+
+ASKED_TO_STOP = sql("""
+    SELECT id FROM holdfast_job
+     WHERE id {any_of:ids} AND fence = :fence AND cancel_at IS NOT NULL
+     ORDER BY id
+    {for_update}
 """)
 
 LIVE_FENCES = sql("""
@@ -148,41 +159,53 @@ def commit(
 
 
 def _write(tx: Transaction, lease: Lease, ending: Ending, *, stay: bool) -> int | None:
-    mine: dict[str, Any] = {"id": lease.job_id, "fence": lease.fence}
     match ending:
+        case Continue():
+            return _go_on(tx, lease, ending, stay=stay)
         case Done(result):
-            _refuse_unless(
-                acknowledge(tx, [(lease, None if result is None else encode(result))]) != [], lease
-            )
-        case Continue(cursor):
-            delay = micros(duration(ending.delay, "Continue(delay=…)"))
-            moved = {**mine, "cursor": encode(cursor), "new_fence": new_fence()}
-            if stay and not delay and not tx.rows(MORE_URGENT, queue=lease.queue, priority=lease.priority):
-                if tx.run(CONTINUE_HERE, **moved) == 1:
-                    return int(moved["new_fence"])
-            _refuse_unless(tx.run(CONTINUE, **moved, delay=delay) == 1, lease)
-            if not delay:
-                tx.wakes.add(lease.queue)
+            ended = acknowledge(tx, [(lease, None if result is None else encode(result))])
+            _refuse_unless(ended == [lease.job_id], lease)
         case Snooze(delay):
-            span = micros(duration(delay, "Snooze"))
-            _refuse_unless(tx.run(PUT_BACK, **mine, new_fence=new_fence(), delay=span) == 1, lease)
+            _live_on(tx, lease, PUT_BACK, delay=micros(duration(delay, "Snooze")))
         case Again(delay, error, group, charged):
-            span = micros(delay)
-            facts = {"error": error, "error_group": group, "charge": int(charged), "delay": span}
-            _refuse_unless(tx.run(RETRY, **mine, **facts, new_fence=new_fence()) == 1, lease)
+            facts = {"error": error, "error_group": group, "charge": int(charged)}
+            _live_on(tx, lease, RETRY, **facts, delay=micros(delay))
         case Reject(reason):
-            _bury(
-                tx, lease, f"Rejected: {without_secrets(reason)}", grouped(f"Rejected: {reason}"), "dead", 1
-            )
-        case Bury(error, group):
-            _bury(tx, lease, error, group, "dead", 1)
+            _bury(tx, lease, Bury(f"Rejected: {without_secrets(reason)}", grouped(f"Rejected: {reason}")))
+        case Bury():
+            _bury(tx, lease, ending)
         case Stop(reason):
-            _bury(tx, lease, reason, "Cancelled", "cancelled", 0)
+            _stop(tx, lease.job_id, lease.fence, reason)
         case GiveBack():
             _refuse_unless(give_back(tx, [lease.job_id], lease.fence) == 1, lease)
         case _:
             assert_never(ending)
     return None
+
+
+def _refuse_unless(held: bool, lease: Lease) -> None:  # noqa: FBT001 - reads as a sentence
+    if not held:
+        raise LeaseLostError(lease.job_id, lease.fence)
+
+
+def _go_on(tx: Transaction, lease: Lease, ending: Continue, *, stay: bool) -> int | None:
+    delay = micros(duration(ending.delay, "Continue(delay=…)"))
+    cursor, fence = encode(ending.cursor), new_fence()
+    if stay and not delay and not tx.rows(MORE_URGENT, queue=lease.queue, priority=lease.priority):
+        mine = {"id": lease.job_id, "fence": lease.fence}
+        if tx.run(CONTINUE_HERE, **mine, cursor=cursor, new_fence=fence) == 1:
+            return fence
+    _live_on(tx, lease, CONTINUE, cursor=cursor, delay=delay)
+    if not delay:
+        tx.wakes.add(lease.queue)
+    return None
+
+
+def _live_on(tx: Transaction, lease: Lease, statement: Statement, **facts: Any) -> None:
+    """Write an ending that leaves the job alive; one that was asked to stop ends here instead."""
+    mine = {"id": lease.job_id, "fence": lease.fence}
+    if tx.run(statement, **mine, **facts, new_fence=new_fence()) != 1:
+        _stop(tx, lease.job_id, lease.fence, CANCELLED)
 
 
 def acknowledge(tx: Transaction, ended: Sequence[tuple[Lease, str | None]]) -> list[str]:
@@ -218,8 +241,17 @@ def acknowledge(tx: Transaction, ended: Sequence[tuple[Lease, str | None]]) -> l
 
 
 def give_back(tx: Transaction, ids: list[str], fence: int) -> int:
-    """Return leased jobs to their place, unharmed; returns how many were still ours."""
-    return tx.run(GIVE_BACK, ids=ids, fence=fence, new_fence=new_fence())
+    """Return leased jobs to their place, unharmed; returns how many were still ours.
+
+    Those that were asked to stop end here.
+    """
+    matched = tx.run(GIVE_BACK, ids=ids, fence=fence, new_fence=new_fence())
+    if matched == len(ids):
+        return matched
+    stopped = [row[0] for row in tx.rows(ASKED_TO_STOP, ids=ids, fence=fence)]
+    for job_id in stopped:
+        _stop(tx, job_id, fence, CANCELLED)
+    return matched + len(stopped)
 
 
 def archive(tx: Transaction, ids: list[str], state: str) -> None:
@@ -228,15 +260,20 @@ def archive(tx: Transaction, ids: list[str], state: str) -> None:
     tx.run(REMOVE, ids=ids)
 
 
-def _bury(tx: Transaction, lease: Lease, error: str, group: str, state: str, charge: int) -> None:
-    facts = {"error": error, "error_group": group, "charge": charge}
-    _refuse_unless(tx.run(BLAME, id=lease.job_id, fence=lease.fence, **facts) == 1, lease)
-    archive(tx, [lease.job_id], state)
+def _bury(tx: Transaction, lease: Lease, why: Bury) -> None:
+    _blame(tx, lease.job_id, lease.fence, why, charge=1)
+    archive(tx, [lease.job_id], "dead")
 
 
-def _refuse_unless(held: bool, lease: Lease) -> None:  # noqa: FBT001 - reads as a sentence
-    if not held:
-        raise LeaseLostError(lease.job_id, lease.fence)
+def _stop(tx: Transaction, job_id: str, fence: int, reason: str) -> None:
+    _blame(tx, job_id, fence, Bury(reason, "Cancelled"), charge=0)
+    archive(tx, [job_id], "cancelled")
+
+
+def _blame(tx: Transaction, job_id: str, fence: int, why: Bury, *, charge: int) -> None:
+    facts = {"error": why.error, "error_group": why.group, "charge": charge}
+    if tx.run(BLAME, id=job_id, fence=fence, **facts) != 1:
+        raise LeaseLostError(job_id, fence)
 
 
 class Fate(StrEnum):

@@ -2,64 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
-from holdfast.clock import new_fence
+from holdfast.clock import moment, new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import DuplicateKeyError, NotFoundError, StateError
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
 
-# NULL means "any": one statement serves one, filtered and all.
-_FILTER = """
-       AND (:kind IS NULL OR kind = :kind) AND (:queue IS NULL OR queue = :queue)
-       AND (:error_group IS NULL OR error_group = :error_group)
-"""
+# Oldest first, and never past `until`: a letter that dies again while many are being revived must not be
+# chosen again. `any_…` switches a filter off (PostgreSQL cannot guess the type of a lone NULL).
+CHOOSE = sql("""
+    SELECT id, queue, finished_at FROM holdfast_archive
+     WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
+       AND (:any_error = 1 OR error_group = :error_group)
+       AND finished_at BETWEEN :after AND :until AND (finished_at > :after OR id > :after_id)
+     ORDER BY finished_at, id LIMIT :limit {skip_locked}
+""")
 
-CHOOSE = sql(
-    f"""
-    SELECT id FROM holdfast_archive
-     WHERE state = 'dead' {_FILTER}
-     ORDER BY finished_at LIMIT :limit {{skip_locked}}
-    """,
-    # PostgreSQL cannot guess the type of a parameter that is only compared with NULL.
-    postgresql=f"""
-    SELECT id FROM holdfast_archive
-     WHERE state = 'dead' {_FILTER.replace(":kind IS", "CAST(:kind AS TEXT) IS").replace(":queue IS", "CAST(:queue AS TEXT) IS").replace(":error_group IS", "CAST(:error_group AS TEXT) IS")}
-     ORDER BY finished_at LIMIT :limit FOR UPDATE SKIP LOCKED
-    """,
-)
+COUNT = sql("""
+    SELECT count(*) FROM holdfast_archive
+     WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
+       AND (:any_error = 1 OR error_group = :error_group) AND finished_at <= :until
+""")
 
 LOCK_ENDED = sql("SELECT state, queue, unique_key FROM holdfast_archive WHERE id = :id {for_update}")
 HOLDER = sql("SELECT id FROM holdfast_job WHERE unique_key = :key")
 
-# A new fence, so that nobody who held the job before its death can end it again.
+# A new fence, so that nobody who held the job before its death can end it again. A letter whose key an
+# unfinished job holds stays where it is.
+_REVIVE = """
+    INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
+                              step, failures, crashes, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
+    SELECT id, queue, kind, 'ready', priority, {{now}}, created_at, {{now}}, unique_key,
+           step, 0, 0, :fence, progress, progress_note, last_error, error_group, cursor_json, {payload}
+      FROM holdfast_archive WHERE id {{any_of:ids}} AND state IN ('dead', 'cancelled')
+     ORDER BY finished_at, id
+    {keep_existing}
+"""
 REVIVE = sql(
-    """
-    INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
-                              step, failures, crashes, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
-    SELECT id, queue, kind, 'ready', priority, {now}, created_at, {now}, unique_key,
-           step, 0, 0, :fence, progress, progress_note, last_error, error_group, cursor_json, payload
-      FROM holdfast_archive WHERE id = :id AND state IN ('dead', 'cancelled')
-""",
-    postgresql="""
-    INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
-                              step, failures, crashes, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
-    SELECT id, queue, kind, 'ready', priority, {now}, created_at, {now}, unique_key,
-           step, 0, 0, :fence, progress, progress_note, last_error, error_group, cursor_json, CAST(payload AS JSON)
-      FROM holdfast_archive WHERE id = :id AND state IN ('dead', 'cancelled')
-""",
+    _REVIVE.format(payload="payload", keep_existing="ON CONFLICT DO NOTHING"),
+    postgresql=_REVIVE.format(payload="CAST(payload AS JSON)", keep_existing="ON CONFLICT DO NOTHING"),
+    mariadb=_REVIVE.format(
+        payload="payload", keep_existing="ON DUPLICATE KEY UPDATE holdfast_job.id = holdfast_job.id"
+    ),
 )
+
+LEAVE = sql("""
+    DELETE FROM holdfast_archive
+     WHERE id {any_of:ids}
+       AND EXISTS (SELECT 1 FROM holdfast_job WHERE holdfast_job.id = holdfast_archive.id AND fence = :fence)
+""")
 
 FORGET = sql("DELETE FROM holdfast_archive WHERE id {any_of:ids}")
 FORGET_LOGS = sql("DELETE FROM holdfast_log WHERE job_id {any_of:ids}")
 
 GROUPS = sql("""
     SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
-      FROM holdfast_archive WHERE state = 'dead'
-     GROUP BY kind, error_group ORDER BY count(*) DESC, kind LIMIT :limit
+      FROM holdfast_archive
+     WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
+       AND (:any_error = 1 OR error_group = :error_group)
+     GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT :limit
 """)
 
 
@@ -73,21 +80,37 @@ class Filter:
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """A dead letter that the caller has locked, and its place in the order."""
+
+    id: str
+    queue: str
+    finished_at: int
+
+
+@dataclass(frozen=True)
 class FailureGroup:
     """Dead letters of one cause."""
 
     kind: str
     error_group: str
     count: int
-    first_at: int
-    last_at: int
+    first_at: datetime
+    last_at: datetime
     newest_id: str
 
 
-def choose(tx: Transaction, which: Filter, limit: int) -> list[str]:
-    """Lock up to `limit` dead letters, oldest first."""
-    rows = tx.rows(CHOOSE, kind=which.kind, queue=which.queue, error_group=which.error_group, limit=limit)
-    return [row[0] for row in rows]
+def choose(
+    tx: Transaction, which: Filter, limit: int, until: int, after: Chosen | None = None
+) -> list[Chosen]:
+    """Lock up to `limit` dead letters that died by `until`, oldest first, beginning behind `after`."""
+    place = {"after": after.finished_at if after else 0, "after_id": after.id if after else ""}
+    return tx.all(CHOOSE, Chosen, **asked(which), **place, until=until, limit=limit)
+
+
+def count(tx: Transaction, which: Filter, until: int) -> int:
+    """How many `choose` would find in the end."""
+    return int(tx.first(COUNT, **asked(which), until=until))
 
 
 def revive(tx: Transaction, job_id: str) -> None:
@@ -100,11 +123,21 @@ def revive(tx: Transaction, job_id: str) -> None:
     state, queue, key = rows[0]
     if state not in {"dead", "cancelled"}:
         raise StateError(f"job {job_id} is {state}; only dead and cancelled jobs can be retried")
-    if key is not None and (holder := tx.first(HOLDER, key=key)) is not None:
-        raise DuplicateKeyError(key, holder)
-    tx.run(REVIVE, id=job_id, fence=new_fence())
-    tx.run(FORGET, ids=[job_id])
-    tx.wakes.add(queue)
+    if revive_many(tx, [Chosen(job_id, queue, 0)]) == 1:
+        return
+    if key is None:
+        raise StateError(f"job {job_id} is unfinished; it needs no retry")
+    raise DuplicateKeyError(key, tx.first(HOLDER, key=key) or job_id)
+
+
+def revive_many(tx: Transaction, letters: Sequence[Chosen]) -> int:
+    """Revive what the caller has locked; returns how many. The keys of the others are held by unfinished jobs."""
+    if not letters:
+        return 0
+    ids, fence = [it.id for it in letters], new_fence()
+    tx.run(REVIVE, ids=ids, fence=fence)
+    tx.wakes.update(it.queue for it in letters)
+    return tx.run(LEAVE, ids=ids, fence=fence)
 
 
 def purge(tx: Transaction, ids: list[str]) -> int:
@@ -115,5 +148,23 @@ def purge(tx: Transaction, ids: list[str]) -> int:
     return tx.run(FORGET, ids=ids)
 
 
-def failure_groups(tx: Transaction, limit: int = 50) -> list[FailureGroup]:
-    return tx.all(GROUPS, FailureGroup, limit=limit)
+def failure_groups(tx: Transaction, which: Filter | None = None, limit: int = 50) -> list[FailureGroup]:
+    """Dead letters by kind and error, the most frequent first."""
+    return [
+        FailureGroup(kind, error, count, moment(first), moment(last), newest)
+        for kind, error, count, first, last, newest in tx.rows(
+            GROUPS, **asked(which or Filter()), limit=limit
+        )
+    ]
+
+
+def asked(which: Filter) -> dict[str, Any]:
+    """The filter as parameters."""
+    return {
+        "kind": which.kind,
+        "any_kind": int(which.kind is None),
+        "queue": which.queue,
+        "any_queue": int(which.queue is None),
+        "error_group": which.error_group,
+        "any_error": int(which.error_group is None),
+    }

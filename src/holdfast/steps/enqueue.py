@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from holdfast.clock import new_fence
+from holdfast.clock import new_fence, new_id
 from holdfast.database.statement import sql
 from holdfast.errors import ContentionError, DuplicateKeyError
 from holdfast.steps.job import EnqueuedJob, NewJob
-from holdfast.steps.keys import remember
+from holdfast.steps.keys import hand_over, remember
+from holdfast.steps.payload import encode
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
 
 OnDuplicate = Literal["reject", "skip", "replace"]
 TRIES = 5
+PORTION = 2_000_000  # characters of payload in one statement: by default MariaDB refuses packets above 16 MB
 
 ENQUEUE = sql("""
     INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, payload)
@@ -23,19 +25,33 @@ ENQUEUE = sql("""
     {keep_existing}
 """)
 
-# Thousands in one statement. SQLite runs the row form in-process; PyMySQL joins the rows into one VALUES list.
+# Thousands in one statement: the rows travel as one document, or as lists where the driver takes them.
+# (PyMySQL joins rows into one VALUES list only if every value is a bare parameter; 5,000 jobs as a document take
+# MariaDB 0.08 s against 0.5, SQLite 0.013 s against 0.028 for its own executemany.)
+_ENQUEUE_MANY = """
+    INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, payload)
+    SELECT {row}, :queue, :kind, :state, :priority, COALESCE(:run_at, {{now}} + :delay), {{now}}, {{now}}, {key}, {payload}
+      FROM {source}
+"""
 ENQUEUE_MANY = sql(
-    """
-    INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, payload)
-    VALUES (:id, :queue, :kind, :state, :priority, COALESCE(:run_at, {now} + :delay), {now}, {now}, :key, :payload)
-    {keep_existing}
-    """,
-    postgresql="""
-    INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, payload)
-    SELECT new.id, :queue, :kind, :state, :priority, COALESCE(:run_at, {now} + :delay), {now}, {now}, new.key, CAST(new.payload AS JSON)
-      FROM unnest(CAST(:ids AS TEXT[]), CAST(:keys AS TEXT[]), CAST(:payloads AS TEXT[])) AS new (id, key, payload)
-    ON CONFLICT DO NOTHING
-    """,
+    _ENQUEUE_MANY.format(
+        row="value ->> 0", key="value ->> 1", payload="value ->> 2", source="json_each(:rows) WHERE true"
+    )
+    + " ON CONFLICT DO NOTHING",
+    postgresql=_ENQUEUE_MANY.format(
+        row="new.id",
+        key="new.key",
+        payload="CAST(new.payload AS JSON)",
+        source="unnest(CAST(:ids AS TEXT[]), CAST(:keys AS TEXT[]), CAST(:payloads AS TEXT[])) AS new (id, key, payload)",
+    )
+    + " ON CONFLICT DO NOTHING",
+    mariadb=_ENQUEUE_MANY.format(
+        row="new.id",
+        key="new.unique_key",
+        payload="new.payload",
+        source="JSON_TABLE(:rows, '$[*]' COLUMNS (id VARCHAR(128) PATH '$[0]', unique_key VARCHAR(128) PATH '$[1]', payload LONGTEXT PATH '$[2]')) AS new",
+    )
+    + " ON DUPLICATE KEY UPDATE id = holdfast_job.id",
 )
 
 HOLDERS = sql("SELECT unique_key, id FROM holdfast_job WHERE unique_key {any_of:keys}")
@@ -55,19 +71,31 @@ REPLACE = sql("""
 def enqueue(tx: Transaction, job: NewJob, on_duplicate: OnDuplicate = "reject") -> EnqueuedJob:
     """Store one job. A key that an unfinished (or remembered) job holds is met as `on_duplicate` says."""
     if job.key is not None and job.key_until is not None:
-        holder = remember(tx, "unique", job.key, job.id, job.key_until)
-        if holder != job.id:
-            return _duplicate(job.key, holder, "skip" if on_duplicate == "replace" else on_duplicate)
+        remembered = remember(tx, "unique", job.key, job.id, job.key_until)
+        if remembered != job.id:
+            return _remembered(tx, job, job.key, remembered, on_duplicate)
     for _ in range(TRIES):
         _insert(tx, job)
-        holder = job.id if job.key is None else _holders(tx, [job.key]).get(job.key)
-        if holder == job.id:
+        if job.key is None or (holder := _holders(tx, [job.key]).get(job.key)) == job.id:
             _wake(tx, job)
             return EnqueuedJob(job.id, created=True)
         if holder is not None and (on_duplicate != "replace" or _replace(tx, job)):
-            return _duplicate(str(job.key), holder, on_duplicate)
+            if job.key_until is not None:
+                hand_over(tx, "unique", job.key, job.id, holder)
+            return _duplicate(job.key, holder, on_duplicate)
         # The holder ended between our insert and our look: the key is free now.
     raise ContentionError(f"key {job.key!r} changed hands {TRIES} times while we looked; try again")
+
+
+def _remembered(
+    tx: Transaction, job: NewJob, key: str, remembered: str, on_duplicate: OnDuplicate
+) -> EnqueuedJob:
+    """The key's time is not over. Replacing is possible while a job with it is unfinished; one that ended stays."""
+    if on_duplicate != "replace":
+        return _duplicate(key, remembered, on_duplicate)
+    holder = _holders(tx, [key]).get(key)
+    replaced = holder is not None and _replace(tx, job)
+    return EnqueuedJob(holder if holder is not None and replaced else remembered, created=False)
 
 
 def _insert(tx: Transaction, job: NewJob) -> None:
@@ -85,11 +113,13 @@ def _insert(tx: Transaction, job: NewJob) -> None:
     )
 
 
-def enqueue_with_id(tx: Transaction, job: NewJob, keep: int) -> EnqueuedJob:
+def enqueue_with_id(
+    tx: Transaction, job: NewJob, keep: int, on_duplicate: OnDuplicate = "reject"
+) -> EnqueuedJob:
     """Store a job under an id the caller chose. The same id again is the same job, also long after it ended."""
-    holder = remember(tx, "id", job.id, job.id, keep)
-    if holder == job.id and not tx.first(KNOWN, id=job.id):
-        return enqueue(tx, job, "skip")
+    mine = new_id()  # the job's id would be the same for all who ask, and could not tell who came first
+    if remember(tx, "id", job.id, mine, keep) == mine and not tx.first(KNOWN, id=job.id):
+        return enqueue(tx, job, on_duplicate)
     return EnqueuedJob(job.id, created=False)
 
 
@@ -104,6 +134,31 @@ def enqueue_many(
     """Store jobs of one kind, with the same options, in one statement; keys may differ."""
     if not jobs:
         return []
+    # Sorted keys: two batches that share some would otherwise lock each other out.
+    ordered = sorted(jobs, key=lambda job: job.key or "") if any(job.key for job in jobs) else jobs
+    for portion in _portions(ordered):
+        _insert_many(tx, portion)
+    _wake(tx, jobs[0])
+    keys = [job.key for job in jobs if job.key is not None]
+    if not keys:
+        return [EnqueuedJob(job.id, created=True) for job in jobs]
+    holders = _holders(tx, keys)
+    return [_settled(tx, job, holders, on_duplicate) for job in jobs]
+
+
+def _portions(jobs: Sequence[NewJob]) -> Iterator[list[NewJob]]:
+    portion: list[NewJob] = []
+    size = 0
+    for job in jobs:
+        if portion and size + len(job.payload) > PORTION:
+            yield portion
+            portion, size = [], 0
+        portion.append(job)
+        size += len(job.payload)
+    yield portion
+
+
+def _insert_many(tx: Transaction, jobs: Sequence[NewJob]) -> None:
     first = jobs[0]
     shared = {
         "queue": first.queue,
@@ -113,27 +168,16 @@ def enqueue_many(
         "run_at": first.run_at,
         "delay": first.delay,
     }
-    # Sorted keys: two batches that share some would otherwise lock each other out.
-    ordered = sorted(jobs, key=lambda job: job.key or "") if any(job.key for job in jobs) else jobs
     if tx.takes_lists:
         tx.run(
             ENQUEUE_MANY,
             **shared,
-            ids=[job.id for job in ordered],
-            keys=[job.key for job in ordered],
-            payloads=[job.payload for job in ordered],
+            ids=[job.id for job in jobs],
+            keys=[job.key for job in jobs],
+            payloads=[job.payload for job in jobs],
         )
     else:
-        tx.run_many(
-            ENQUEUE_MANY,
-            [{**shared, "id": job.id, "key": job.key, "payload": job.payload} for job in ordered],
-        )
-    _wake(tx, first)
-    keys = [job.key for job in jobs if job.key is not None]
-    if not keys:
-        return [EnqueuedJob(job.id, created=True) for job in jobs]
-    holders = _holders(tx, keys)
-    return [_settled(tx, job, holders, on_duplicate) for job in jobs]
+        tx.run(ENQUEUE_MANY, **shared, rows=encode([(job.id, job.key, job.payload) for job in jobs]))
 
 
 def _settled(tx: Transaction, job: NewJob, holders: dict[str, str], on_duplicate: OnDuplicate) -> EnqueuedJob:

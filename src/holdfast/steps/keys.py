@@ -26,6 +26,8 @@ TAKE_OVER = sql("""
 
 HOLDER = sql("SELECT job_id FROM holdfast_key WHERE id = :id")
 
+HAND_OVER = sql("UPDATE holdfast_key SET job_id = :holder WHERE id = :id AND job_id = :job_id")
+
 FORGET = sql("""
     DELETE FROM holdfast_key WHERE id {any_of:ids}
 """)
@@ -41,6 +43,11 @@ def remember(tx: Transaction, scope: str, key: str, job_id: str, keep: int) -> s
     tx.run(REMEMBER, id=name, job_id=job_id, keep=keep)
     tx.run(TAKE_OVER, id=name, job_id=job_id, keep=keep)
     return str(tx.first(HOLDER, id=name))
+
+
+def hand_over(tx: Transaction, scope: str, key: str, job_id: str, holder: str) -> None:
+    """Remember the key for `holder` instead: our own job was not needed."""
+    tx.run(HAND_OVER, id=f"{scope}:{key}", job_id=job_id, holder=holder)
 
 
 def forget_expired(tx: Transaction, limit: int) -> int:

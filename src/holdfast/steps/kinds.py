@@ -59,7 +59,7 @@ class Kinds:
 
 
 def checked_name(what: str, name: str) -> str:
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ConfigurationError(
             f"{what} {name!r}: use 1 to 120 letters, digits and . _ : / - (and start with a letter, digit or _)"
         )

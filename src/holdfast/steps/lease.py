@@ -9,8 +9,7 @@ worker remembers the lowest time it saw (`hint`) and starts there, with a claim 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.clock import new_fence
 from holdfast.database.statement import sql
@@ -21,8 +20,9 @@ if TYPE_CHECKING:
 MANUAL_OWNER = 0  # leases taken by hand, which carry a duration of their own
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
+    """A step that somebody owns. A tuple, because thousands are made in a second."""
+
     job_id: str
     kind: str
     queue: str
@@ -82,7 +82,7 @@ TAKE = sql(
 SUSPECT = sql("""
     SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
       FROM holdfast_job
-     WHERE state = 'suspect' AND ready_at <= {now} - :age
+     WHERE state = 'suspect' AND (:anywhere = 1 OR queue {any_of:queues})
        AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
      ORDER BY ready_at
      LIMIT 1
@@ -114,19 +114,19 @@ def claim(
     if not rows:
         return []
     tx.run(TAKE, owner=owner, fence=fence, ids=[row[0] for row in rows])
-    leases = [Lease(*row, fence) for row in rows]
+    leases = [Lease._make((*row, fence)) for row in rows]
     leases.sort(key=_order)  # RETURNING keeps no order
     return leases
 
 
-def claim_suspect(tx: Transaction, owner: int, age: int = 0) -> Lease | None:
-    """Take one job that was on board when a worker died; the caller runs it alone."""
-    rows = tx.rows(SUSPECT, age=age)
+def claim_suspect(tx: Transaction, owner: int, queues: list[str]) -> Lease | None:
+    """Take one job that was on board when a worker died; the caller runs it alone. No queues means all."""
+    rows = tx.rows(SUSPECT, queues=queues, anywhere=int(not queues))
     if not rows:
         return None
     fence = new_fence()
     tx.run(TAKE_SUSPECT, owner=owner, fence=fence, id=rows[0][0])
-    return Lease(*rows[0], fence)
+    return Lease._make((*rows[0], fence))
 
 
 def _order(lease: Lease) -> tuple[int, int, str]:

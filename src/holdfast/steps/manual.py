@@ -45,7 +45,7 @@ HOLD = sql("""
 
 EXTEND = sql("""
     UPDATE holdfast_job SET lease_until = {now} + :duration, updated_at = {now}
-     WHERE id = :id AND fence = :fence AND state = 'leased' AND owner = :owner
+     WHERE id = :id AND fence = :fence AND owner = :owner
 """)
 
 UNTIL = sql("SELECT lease_until FROM holdfast_job WHERE id = :id")
@@ -84,7 +84,7 @@ def acquire(tx: Transaction, worker_id: str, duration: timedelta, queue: str) ->
     if not rows:
         return None
     fence = new_fence()
-    lease = Lease(*rows[0], fence)
+    lease = Lease._make((*rows[0], fence))
     tx.run(
         HOLD, id=lease.job_id, owner=MANUAL_OWNER, fence=fence, worker_id=worker_id, duration=micros(duration)
     )

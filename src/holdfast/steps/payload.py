@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any, Final
 
 import msgspec
@@ -107,7 +108,7 @@ def _field(kind: str, handler: Callable[..., Any], parameter: inspect.Parameter)
         return (parameter.name, note)
     default = parameter.default
     if isinstance(default, list | dict | set | bytearray):
-        return (parameter.name, note, msgspec.field(default_factory=lambda: type(default)(default)))
+        return (parameter.name, note, msgspec.field(default_factory=lambda: copy(default)))
     return (parameter.name, note, default)
 
 

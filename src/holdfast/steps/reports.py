@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 PROGRESS = sql("""
     UPDATE holdfast_job
        SET progress = COALESCE(:percent, progress), progress_note = COALESCE(:note, progress_note), updated_at = {now}
-     WHERE id = :id AND fence = :fence AND state = 'leased'
+     WHERE id = :id AND fence = :fence
 """)
 
 LOG = sql("""
     INSERT INTO holdfast_log (job_id, at, level, step, message)
     SELECT id, {now}, :level, step, :message FROM holdfast_job
-     WHERE id = :id AND fence = :fence AND state = 'leased'
+     WHERE id = :id AND fence = :fence
 """)
 
 

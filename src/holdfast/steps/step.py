@@ -56,7 +56,7 @@ class Step:
     def __init__(self, lease: Lease, reports: Reports, worker_id: str) -> None:
         self._lease = lease
         self._reports = reports
-        self._halt = threading.Event()
+        self._halt: threading.Event | None = None  # made when a handler waits; most never do
         self._halted: Halt | None = None
         self._uncertain = False
         self.worker_id = worker_id
@@ -136,6 +136,8 @@ class Step:
 
     def wait(self, seconds: float) -> None:
         """Sleep in a plain handler, but wake up and raise as soon as the step should stop."""
+        self._halt = self._halt or threading.Event()
+        self.check()  # after the event exists: a halt is seen here or wakes us below
         self._halt.wait(seconds)
         self.check()
 
@@ -143,7 +145,8 @@ class Step:
         """Tell the handler to stop. Called by the worker."""
         if self._halted is None:
             self._halted = why
-            self._halt.set()
+            if self._halt is not None:
+                self._halt.set()
 
     def doubt(self, uncertain: bool) -> None:  # noqa: FBT001 - a fact, not a switch
         self._uncertain = uncertain

@@ -16,20 +16,30 @@ UNHINTED_AFTER_WAKE: Final = 0.1  # a wake-up may mean more urgent work
 MARGIN: Final = 500_000  # microseconds before the lowest time seen: transactions commit out of order
 
 
-def appetite(concurrency: int, held: int, average: float, batch: int) -> int:
-    """How many jobs to claim now.
+@dataclass(frozen=True)
+class Appetite:
+    """How much to hold, and when to ask for more.
 
     Slow handlers get what they can start at once. Fast ones get `HORIZON` seconds of work in advance, up to
     one batch that runs and one that waits, and ask again when half of it is gone.
     """
-    free = concurrency - held
-    if average <= 0:
-        return max(0, free)
-    ahead = min(2 * batch, int(concurrency * HORIZON / max(average, 1e-6)))
-    if ahead <= concurrency:
-        return max(0, free)
-    room = concurrency + ahead - held
-    return min(batch, room) if room >= min(batch, (concurrency + ahead) // 2) else 0
+
+    most: int
+    low_water: int  # ask again when no more than this is held
+    batch: int
+
+    def want(self, held: int) -> int:
+        """How many jobs to claim now."""
+        return min(self.batch, self.most - held) if held <= self.low_water else 0
+
+
+def appetite(slots: int, average: float, batch: int) -> Appetite:
+    """The appetite of `slots` handlers that take `average` seconds each (0: not known yet)."""
+    ahead = 0 if average <= 0 else min(2 * batch, int(slots * HORIZON / max(average, 1e-6)))
+    if ahead <= slots:
+        return Appetite(slots, slots - 1, batch)
+    most = slots + ahead
+    return Appetite(most, most - min(batch, most // 2), batch)
 
 
 @dataclass

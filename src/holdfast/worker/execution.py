@@ -30,6 +30,9 @@ WATCH: Final = 0.1  # seconds between looks at the deadlines
 UNWIND: Final = 5.0  # seconds a handler gets to clean up after its timeout
 UNKNOWN_KIND_DELAY: Final = timedelta(seconds=15)  # a rolling deployment may bring the code
 DEFAULT_RETRY: Final = Retry()
+DONE: Final = Done()
+OUTCOMES: Final = (Done, Continue, Snooze, Reject)
+CARRIERS: Final = (Done, Continue, Snooze)  # outcomes that may bring effects
 
 
 class Running:
@@ -60,6 +63,7 @@ class Execution:
         reports: Reports,
         put: Callable[[Ended], None],
         changed: Callable[[], None],
+        owned: dict[str, int],
     ) -> None:
         self._kinds = kinds
         self._concurrency = concurrency
@@ -67,31 +71,43 @@ class Execution:
         self._reports = reports
         self._put = put
         self._changed = changed  # tells the claimer that there is room
+        self._owned = owned
         self._loop: asyncio.AbstractEventLoop | None = None
         self._buffer: deque[tuple[Lease, int, float]] = deque()
         self._running: dict[str, Running] = {}
-        self._lock = threading.Lock()  # around `_running`, which the heartbeat reads
+        self._held = 0
+        self._lock = threading.Lock()  # around `_running` and `_held`, which other threads read
         self._threads: ThreadPoolExecutor | None = None
         self._watching = False
         self._accepting = True
+        self._ticked = True
+        self._announced: set[str] = set()
         self.lost_slots = 0
         self.average = 0.0  # seconds a handler takes, smoothed
         self.finished = 0
+        self.low_water = concurrency  # when so few leases are held, the claimer wants to know
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
     def start(self, leases: Sequence[Lease]) -> None:
         """Called from the claimer: hand over a batch."""
-        assert self._loop is not None  # noqa: S101 - bound before the claimer starts
-        self._loop.call_soon_threadsafe(self._accept, [(lease, 0, 0.0) for lease in leases])
+        self._hand_over([(lease, 0, 0.0) for lease in leases])
 
     def go_on(self, lease: Lease, chain: int, chain_since: float) -> bool:
         """Called from the settlement: the next step of a job that stayed here. False when we are stopping."""
         if not self._accepting or self._loop is None:
             return False
-        self._loop.call_soon_threadsafe(self._accept, [(lease, chain, chain_since)])
+        self._hand_over([(lease, chain, chain_since)])
         return True
+
+    def _hand_over(self, leases: list[tuple[Lease, int, float]]) -> None:
+        assert self._loop is not None  # noqa: S101 - bound before anything is claimed
+        self._owned.update((lease.job_id, lease.fence) for lease, _, _ in leases)
+        with self._lock:
+            self._held += len(leases)
+        self._buffer.extend(leases)
+        self._loop.call_soon_threadsafe(self._fill)
 
     @property
     def active(self) -> int:
@@ -99,7 +115,8 @@ class Execution:
 
     @property
     def held(self) -> int:
-        return len(self._running) + len(self._buffer)
+        """Leases in this process that have not ended: running, waiting, or on their way between."""
+        return self._held
 
     def running(self) -> dict[str, int]:
         """Which steps run, and under which fences."""
@@ -120,7 +137,15 @@ class Execution:
             try:
                 taken.append(self._buffer.pop()[0])
             except IndexError:
-                return taken
+                break
+        self._release(len(taken))
+        for lease in taken:
+            self._owned.pop(lease.job_id, None)
+        return taken
+
+    def _release(self, count: int) -> None:
+        with self._lock:
+            self._held -= count
 
     def stop_accepting(self) -> None:
         self._accepting = False
@@ -157,6 +182,16 @@ class Execution:
                 if it.deadline is not None and now > it.deadline + UNWIND and not it.abandoned
             ]
 
+    def ticks(self) -> bool:
+        """Whether the event loop has run since the last time this was asked; asked every few seconds."""
+        ticked, self._ticked = self._ticked, False
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tick)
+        return ticked
+
+    def _tick(self) -> None:
+        self._ticked = True
+
     def abandon(self, it: Running) -> None:
         """Stop vouching for a step that cannot be stopped: it fails now, and its slot is lost until it returns."""
         it.abandoned = True
@@ -175,10 +210,6 @@ class Execution:
             self._loop.call_soon_threadsafe(it.task.cancel)
 
     # Everything below runs on the event loop.
-
-    def _accept(self, leases: list[tuple[Lease, int, float]]) -> None:
-        self._buffer.extend(leases)
-        self._fill()
 
     def _fill(self) -> None:
         while self._buffer and len(self._running) < self._concurrency:
@@ -199,6 +230,7 @@ class Execution:
         except Exception as error:  # noqa: BLE001 - whatever is in the row, the worker goes on
             verdict = judge(error, kind.retry, lease.failures, random.random())  # noqa: S311 - jitter
             self._put(Ended(lease, verdict, (), kind.retry))
+            self._release(1)
             self._changed()
             return
         if kind.arguments.wants_step:
@@ -237,22 +269,24 @@ class Execution:
             self._finish(it, _outcome(done.result()))
 
     def _finish(self, it: Running, ending: Ending) -> None:
-        with self._lock:
-            if self._running.get(it.lease.job_id) is it:
-                del self._running[it.lease.job_id]
         if it.abandoned:
             self.lost_slots -= 1  # it came back after all; its answer comes too late
         else:
             self._put(self._ended(it, ending))
+        with self._lock:
+            if self._running.get(it.lease.job_id) is it:
+                del self._running[it.lease.job_id]
+            self._held -= 1
         self.finished += 1
         self.average += (time.monotonic() - it.started - self.average) * 0.05
         if self._buffer:
             self._fill()
-        self._changed()
+        if self._held <= self.low_water:
+            self._changed()
 
     def _ended(self, it: Running, ending: Ending) -> Ended:
-        effects: list[Any] = []
-        if isinstance(ending, Done | Continue | Snooze):
+        effects: Sequence[Any] = ()
+        if (it.step.effects or ending is not DONE) and isinstance(ending, CARRIERS):
             effects = [*it.step.effects, *ending.effects]
         return Ended(it.lease, ending, effects, it.kind.retry, it.chain, it.chain_since)
 
@@ -297,9 +331,12 @@ class Execution:
 
     def _unknown(self, lease: Lease) -> None:
         error = UnknownKindError(lease.kind, self._kinds.names())
-        happened("kind.unknown", job_id=lease.job_id, kind=lease.kind)
+        if lease.kind not in self._announced:
+            self._announced.add(lease.kind)  # once is enough: a backlog of them would flood the log
+            happened("kind.unknown", job_id=lease.job_id, kind=lease.kind, error=str(error))
         text = describe(error)
         self._put(Ended(lease, Again(UNKNOWN_KIND_DELAY, text, text[:200], charged=False), (), DEFAULT_RETRY))
+        self._release(1)
         self._changed()
 
     def _pool(self) -> ThreadPoolExecutor:
@@ -314,6 +351,6 @@ def _call(it: Running, call: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
 
 def _outcome(answer: Any) -> Ending:
     """A plain value is a result; None is just done."""
-    if isinstance(answer, Done | Continue | Snooze | Reject):
-        return answer
-    return Done(answer)
+    if answer is None:
+        return DONE
+    return answer if isinstance(answer, OUTCOMES) else Done(answer)

@@ -18,8 +18,8 @@ from holdfast.clock import boot_time, micros, new_fence
 from holdfast.database.database import persist
 from holdfast.database.statement import sql
 from holdfast.errors import DatabaseError, ReplacedError
+from holdfast.steps.identity import this_process
 from holdfast.telemetry import happened
-from holdfast.worker.identity import this_process
 
 if TYPE_CHECKING:
     from holdfast.config import WorkerSettings
@@ -51,7 +51,7 @@ RESIGN = sql("""
 CLOCK = sql("SELECT {now}")
 
 STILL_MINE = sql("""
-    SELECT id, fence, cancel_at FROM holdfast_job WHERE id {any_of:ids} AND state = 'leased'
+    SELECT id, fence, cancel_at FROM holdfast_job WHERE id {any_of:ids}
 """)
 
 

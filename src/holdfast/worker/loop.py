@@ -1,56 +1,38 @@
 """The worker: claim, run, settle, until told to stop.
 
-Threads: the claimer here, the event loop that runs handlers, the settlement, the heartbeat, the
-maintenance. They share nothing but queues and the database.
+Threads: the claimer, the event loop that runs handlers, the settlement, the heartbeat, the maintenance.
+They share nothing but queues and the database.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from holdfast.clock import Micros
-from holdfast.database.database import persist
 from holdfast.database.migrate import require_current_schema
-from holdfast.database.statement import sql
-from holdfast.errors import DatabaseError, HoldfastError
-from holdfast.steps.commit import give_back
-from holdfast.steps.lease import Lease, claim, claim_suspect
+from holdfast.errors import HoldfastError
 from holdfast.steps.step import Halt
 from holdfast.telemetry import happened
-from holdfast.worker.claiming import Hint, appetite
+from holdfast.worker.claimer import Claimer, Room
 from holdfast.worker.execution import Execution
 from holdfast.worker.incarnation import Heartbeat, Pulse
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.reporter import Reporter
-from holdfast.worker.settlement import Ended, Settlement
+from holdfast.worker.settlement import Settlement
 from holdfast.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
     from holdfast.config import WorkerSettings
     from holdfast.database.database import Database
     from holdfast.steps.kinds import Kinds
+    from holdfast.steps.lease import Lease
+    from holdfast.worker.lone import LoneProcesses
 
-QUICK_LOOKS: Final = (0.002, 0.004, 0.008, 0.016)  # after work, for longer than a wake-up may be withheld
-STUCK_AFTER: Final = 1.0  # seconds without movement after which unstarted jobs go back
-DISCOVER_EVERY: Final = 0.25
-
-# Names of queues with ready work: a loose index scan, one probe per queue and not one per job.
-QUEUES_WITH_WORK = sql("""
-    WITH RECURSIVE named (queue) AS (
-        SELECT min(queue) FROM holdfast_job WHERE state = 'ready'
-        UNION ALL
-        SELECT (SELECT min(j.queue) FROM holdfast_job j WHERE j.state = 'ready' AND j.queue > named.queue)
-          FROM named WHERE named.queue IS NOT NULL
-    )
-    SELECT queue FROM named
-     WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
-""")
+UNWIND: Final = 2.0  # seconds that interrupted handlers get to clean up before the worker leaves
 
 
 @dataclass(frozen=True)
@@ -76,77 +58,81 @@ class Worker:
         kinds: Kinds,
         settings: WorkerSettings,
         *,
-        lone: Callable[[], None] | None = None,
+        lone: bool = False,
+        suspects: LoneProcesses | None = None,
+        stuck: Callable[[], None] | None = None,
     ) -> None:
         self.settings = settings
         self._database = database
-        self._lone = lone  # starts a process that runs suspects alone; without it they run here, alone
+        self._lone = lone  # this process runs suspects, one at a time, and nothing else
+        self._suspects = suspects
+        self._stuck = stuck
+        self._owned: dict[str, int] = {}  # job → fence of every lease that has not been settled here
+        self._stopping = threading.Event()
+        self._at_once = threading.Event()
+        self._stopped = threading.Event()
+        self._started = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: threading.Thread | None = None
+        self.needs_recycling = False  # a handler cannot be stopped: only a new process gets its slot back
+
         self._wakeups = Wakeups(database, self._look_for_cancellations)
         self._reporter = Reporter(database, self._replaced)
-        self._settlement = Settlement(database, self._goes_on, self._settled)
+        self._settlement = Settlement(database, self._reporter, self._goes_on, self._settled)
+        self._settlement.stays = not lone
         self._execution = Execution(
-            kinds, settings.concurrency, settings.worker_id, self._reporter, self._put, self._changed
+            kinds,
+            settings.concurrency,
+            settings.worker_id,
+            self._reporter,
+            self._settlement.put,
+            self._changed,
+            self._owned,
         )
         pulse = Pulse(
             running=self._execution.running,
             cancelled=lambda job_id, fence: self._execution.halt(job_id, fence, Halt.CANCELLED),
             replaced=self._replaced,
-            all_replaced=lambda: self._execution.halt_all(Halt.REPLACED),
+            all_replaced=self._all_replaced,
             doubt=self._execution.doubt,
             overdue=self._overdue,
         )
         self._heartbeat = Heartbeat(database, settings, pulse)
-        self._maintenance = Maintenance(database, settings, self._heartbeat, self._wakeups.nudge)
-        self._hints: dict[str, Hint] = {}
-        self._discovered: list[str] = []
-        self._discovered_at = 0.0
-        self._turn = 0
-        self._unsettled = 0
-        self._count = threading.Lock()
-        self._stopping = threading.Event()
-        self._at_once = threading.Event()
-        self._stopped = threading.Event()
-        self._started = False
-        self._loop_thread: threading.Thread | None = None
-        self._claimer = threading.Thread(target=self._work, name="holdfast-claimer", daemon=True)
-        self._alone = False  # a suspect runs here: nothing else may
-        self.needs_recycling = False
+        self._maintenance = Maintenance(database, settings, self._heartbeat, self._isolate, self._owned)
+        room = Room(slots=self._slots, behind=self._behind)
+        self._claimer = Claimer(database, settings, self._execution, self._heartbeat, self._wakeups, room)
+        self._thread = threading.Thread(target=self._work, name="holdfast-claimer", daemon=True)
 
     # For the caller
 
     def start(self) -> None:
         """Begin to work in the background, handlers on an event loop of their own."""
-        ready = threading.Event()
-        loops: list[asyncio.AbstractEventLoop] = []
+        loop = asyncio.new_event_loop()
 
         def serve() -> None:
-            loop = asyncio.new_event_loop()
-            loops.append(loop)
             asyncio.set_event_loop(loop)
-            loop.call_soon(ready.set)
             loop.run_forever()
             loop.close()
 
         self._loop_thread = threading.Thread(target=serve, name="holdfast-loop", daemon=True)
         self._loop_thread.start()
-        ready.wait()
         try:
-            self._begin(loops[0])
+            self._begin(loop)
         except BaseException:
-            loops[0].call_soon_threadsafe(loops[0].stop)
+            loop.call_soon_threadsafe(loop.stop)
             raise
 
-    def stop(self, *, at_once: bool = False, timeout: float | None = None) -> None:
+    def stop(self, *, at_once: bool = False, timeout: float | None = None) -> bool:
         """Stop taking work, let steps finish within the grace period, give back the rest."""
         self.ask_to_stop(at_once=at_once)
-        self._stopped.wait(timeout)
-        thread = self._loop_thread
-        if thread is not None and self._execution._loop is not None:  # noqa: SLF001 - our own part
-            self._execution._loop.call_soon_threadsafe(self._execution._loop.stop)  # noqa: SLF001
-            thread.join(timeout=5)
+        stopped = self._stopped.wait(timeout)
+        if self._loop_thread is not None and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop_thread.join(timeout=5)
+        return stopped
 
     def ask_to_stop(self, *, at_once: bool = False) -> None:
-        """The first ask is polite, the second gives everything back at once. Safe in a signal handler."""
+        """The first ask is polite; the second gives everything back at once."""
         if at_once or self._stopping.is_set():
             self._at_once.set()
             self._settlement.hurry()
@@ -155,9 +141,8 @@ class Worker:
 
     async def serve(self) -> None:
         """Work on the running event loop until asked to stop."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._begin, loop)
-        await loop.run_in_executor(None, self._stopped.wait)
+        async with self:
+            await asyncio.get_running_loop().run_in_executor(None, self._stopped.wait)
 
     async def __aenter__(self) -> Worker:
         loop = asyncio.get_running_loop()
@@ -165,7 +150,8 @@ class Worker:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.ask_to_stop()
+        if not self._stopped.is_set():
+            self.ask_to_stop()
         await asyncio.get_running_loop().run_in_executor(None, self._stopped.wait)
 
     def __enter__(self) -> Worker:
@@ -195,160 +181,74 @@ class Worker:
             raise HoldfastError("this worker was started before; make a new one")
         require_current_schema(self._database)
         self._started = True
+        self._loop = loop
         self._execution.bind(loop)
         self._heartbeat.start()
         self._reporter.start()
         self._settlement.start()
-        self._maintenance.start()
+        if not self._lone:
+            self._maintenance.start()
         self._wakeups.start()
         happened("worker.started", worker_id=self.settings.worker_id, concurrency=self.settings.concurrency)
-        self._claimer.start()
+        self._thread.start()
 
     def _work(self) -> None:
-        quick = 0
-        named: set[str] = set()
-        while not self._stopping.is_set():
-            try:
-                found = self._claim_round(named)
-            except DatabaseError as error:
-                happened("database.lost", error=str(error), note="claiming waits")
-                self._wakeups.wait(random.uniform(0.5, 1.0))  # noqa: S311 - jitter
-                continue
-            quick = 0 if found else quick + 1
-            named = self._wakeups.wait(self._pause(found, quick))
-            if named:
-                quick = 0
-                for queue in named:
-                    self._hints.setdefault(queue, Hint()).woken = True
-        self._shut_down()
-
-    def _pause(self, found: int, quick: int) -> float:
-        if found:
-            return 0.0 if self._hungry() else 1.0  # full: woken when a slot is free
-        if not self._hungry():
-            return STUCK_AFTER
-        if quick <= len(QUICK_LOOKS):
-            return QUICK_LOOKS[quick - 1]
-        poll = self.settings.poll_interval
-        seconds = poll.total_seconds() if poll else (1.0 if self._wakeups.heard else 0.05)
-        return seconds * random.uniform(0.9, 1.1)  # noqa: S311 - jitter
-
-    def _hungry(self) -> bool:
-        return self._appetite() > 0 and not self._alone
-
-    def _appetite(self) -> int:
-        slots = max(0, self.settings.concurrency - self._execution.lost_slots)
-        if self._unsettled > 5 * self.settings.batch:
-            return 0  # commits fall behind: more answers would only wait
-        return appetite(slots, self._execution.held, self._execution.average, self.settings.batch)
-
-    def _claim_round(self, named: set[str]) -> int:
-        """Ask each queue once, starting with another one each time; returns how many jobs were taken."""
-        self._return_stuck()
-        if self._alone:
-            if self._execution.held:
-                return 0
-            self._alone = False
-        if not self._heartbeat.may_claim:
-            return 0
-        if self._suspects():
-            return 1
-        taken = 0
-        queues = self._queues(named)
-        for _ in queues:
-            self._turn = (self._turn + 1) % len(queues)
-            want = self._appetite()
-            if want <= 0:
-                break
-            leases = self._claim(queues[self._turn], want)
-            if leases:
-                taken += len(leases)
-                self._execution.start(leases)
-        return taken
-
-    def _queues(self, named: set[str]) -> list[str]:
-        """The queues to ask: those we were given, or all that have work."""
-        if self.settings.queues:
-            return list(self.settings.queues)
-        if named:
-            return sorted(named)
-        now = time.monotonic()
-        if not self._discovered or now - self._discovered_at > DISCOVER_EVERY:
-            with self._database.reading() as tx:
-                self._discovered = [str(row[0]) for row in tx.rows(QUEUES_WITH_WORK)]
-            self._discovered_at = now
-        return self._discovered
-
-    def _claim(self, queue: str, want: int) -> list[Lease]:
-        hint = self._hints.setdefault(queue, Hint())
-        now = time.monotonic()
-        start = hint.start(now)
-        owner = self._heartbeat.incarnation
-        leases = persist(self._database, lambda tx: claim(tx, queue, owner, want, start))
-        hint.learn(leases, want, now, hinted=start is not None)
-        if start is not None and len(leases) < want:
-            rest = want - len(leases)
-            more = persist(self._database, lambda tx: claim(tx, queue, owner, rest))
-            hint.learn(more, rest, now, hinted=False)
-            leases += more
-        if not leases:
-            self._discovered = [name for name in self._discovered if name != queue]
-        happened("jobs.claimed", queue=queue, jobs=len(leases))
-        return leases
-
-    def _suspects(self) -> bool:
-        """Jobs that were on board of a dead process run alone: in a process of their own, or here when idle."""
-        return False
-
-    def _return_stuck(self) -> None:
-        """What waits here behind slow steps goes back, so that other workers can run it."""
-        since = self._execution.waiting_since()
-        if since is not None and time.monotonic() - since > STUCK_AFTER:
-            self._give_back(self._execution.take_buffer())
+        try:
+            if self._lone:
+                self._claimer.suspects_until_none(self._stopping)
+            else:
+                self._claimer.work_until(self._stopping)
+        except Exception as error:  # noqa: BLE001 - whatever it is, leave in good order
+            happened("worker.failed", worker_id=self.settings.worker_id, error=repr(error))
+        finally:
+            self._shut_down()
 
     def _shut_down(self) -> None:
+        """Stop taking, finish or give back, leave."""
+        self._stopping.set()
         happened("worker.stopping", worker_id=self.settings.worker_id, active=self._execution.active)
         self._settlement.stays = False
         self._execution.stop_accepting()
-        self._give_back(self._execution.take_buffer())
         deadline = time.monotonic() + self.settings.grace.total_seconds()
-        while self._execution.held and not self._at_once.is_set() and time.monotonic() < deadline:
+        while True:
+            self._claimer.give_back(self._execution.take_buffer())
+            if not self._execution.held or self._at_once.is_set() or time.monotonic() >= deadline:
+                break
             self._at_once.wait(0.02)
-            self._give_back(self._execution.take_buffer())
         left = self._execution.halt_all(Halt.SHUTDOWN)
-        self._give_back(left)
+        self._claimer.give_back(left)
+        unwound = time.monotonic() + UNWIND
+        while self._execution.active and time.monotonic() < unwound:
+            time.sleep(0.01)
+        if self._suspects is not None:
+            self._suspects.close(at_once=self._at_once.is_set())
         self._wakeups.stop()
-        self._maintenance.stop()
-        self._reporter.stop()
+        if not self._lone:
+            self._maintenance.stop()
         self._settlement.stop(hurry=self._at_once.is_set() or time.monotonic() >= deadline)
+        self._reporter.stop()
         self._heartbeat.stop()
         self._execution.close()
         happened("worker.stopped", worker_id=self.settings.worker_id, given_back=len(left))
         self._stopped.set()
 
-    def _give_back(self, leases: list[Lease]) -> None:
-        by_fence: dict[int, list[str]] = {}
-        for lease in leases:
-            by_fence.setdefault(lease.fence, []).append(lease.job_id)
-        for fence, ids in by_fence.items():
-            try:
-                persist(self._database, lambda tx, ids=ids, fence=fence: give_back(tx, ids, fence))
-            except DatabaseError as error:
-                happened("database.lost", error=str(error), note="leases run out by themselves")
-
     # What the parts tell each other
 
-    def _put(self, ended: Ended) -> None:
-        with self._count:
-            self._unsettled += 1
-        self._settlement.put(ended)
+    def _slots(self) -> int:
+        return max(0, self.settings.concurrency - self._execution.lost_slots)
 
-    def _settled(self, count: int) -> None:
-        with self._count:
-            self._unsettled -= count
+    def _behind(self) -> bool:
+        """Commits fall behind: more answers would only wait."""
+        return len(self._owned) - self._execution.held > (0 if self._lone else 5 * self.settings.batch)
+
+    def _settled(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            if self._owned.get(lease.job_id) == lease.fence:
+                del self._owned[lease.job_id]
+        self._changed()  # a claimer that waits for the settlement to catch up hears it from here only
 
     def _changed(self) -> None:
-        if self._stopping.is_set() or self._hungry():
+        if self._lone or self._claimer.hungry():
             self._wakeups.nudge()
 
     def _goes_on(self, lease: Lease, chain: int, since: float) -> bool:
@@ -357,13 +257,49 @@ class Worker:
     def _replaced(self, job_id: str, fence: int) -> None:
         self._execution.halt(job_id, fence, Halt.REPLACED)
 
+    def _all_replaced(self) -> None:
+        self._execution.take_buffer()  # rescued with the rest; nothing of it has started
+        self._execution.halt_all(Halt.REPLACED)
+
     def _look_for_cancellations(self) -> None:
         self._heartbeat.nudge()
 
+    def _isolate(self, waiting: int, oldest: float) -> None:
+        """Suspects wait: they get a process of their own, or this one to themselves."""
+        if self._suspects is not None:
+            self._suspects.ensure(waiting, oldest)
+        elif waiting:
+            self._claimer.alone_wanted.set()
+            self._wakeups.nudge()
+
     def _overdue(self) -> None:
-        for it in self._execution.overdue():
+        """Stop vouching for steps that ignore their timeout. Called by the heartbeat."""
+        ticking = self._execution.ticks()
+        late = self._execution.overdue()
+        if late and not ticking:
+            self._leave_stuck_loop()
+            return
+        for it in late:
             self._execution.abandon(it)
             self.needs_recycling = True
+        if self.needs_recycling and self._stuck is not None and not self._stopping.is_set():
+            self.ask_to_stop()  # only a new process gets the lost slots back
+
+    def _leave_stuck_loop(self) -> None:
+        """No handler can finish any more: fail the guilty, give the others back, and end."""
+        happened("loop.stuck", worker_id=self.settings.worker_id, active=self._execution.active)
+        late = self._execution.overdue()
+        for it in late:
+            self._execution.abandon(it)
+        guilty = {it.lease.job_id for it in late}
+        self._claimer.give_back(self._execution.take_buffer())
+        self._claimer.give_back(
+            [it for it in self._execution.halt_all(Halt.SHUTDOWN) if it.job_id not in guilty]
+        )
+        self._settlement.stop(hurry=True)
+        if self._stuck is not None:
+            self._stuck()
+        self.ask_to_stop(at_once=True)
 
 
-__all__ = ["Any", "Micros", "Worker", "WorkerStatus", "claim_suspect"]
+__all__ = ["Worker", "WorkerStatus"]

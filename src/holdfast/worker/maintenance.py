@@ -15,10 +15,11 @@ from holdfast.clock import micros
 from holdfast.database.database import persist
 from holdfast.database.statement import sql
 from holdfast.errors import DatabaseError
+from holdfast.steps.commit import give_back
 from holdfast.steps.dead_letters import purge
 from holdfast.steps.keys import forget_expired
+from holdfast.steps.rescue import Rescued, declare_dead, rescue
 from holdfast.telemetry import happened
-from holdfast.worker.rescue import Rescued, declare_dead, rescue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,15 +33,15 @@ SWEEP: Final = 2.0  # seconds between rescues
 PROMOTION: Final = 0.5  # seconds between looks at what is due, at most
 PRUNING: Final = 60.0
 BATCH: Final = 1_000
+LEAKED_AFTER: Final = 5_000_000  # microseconds; a lease nobody knows of is then no race between threads
 WORKER_ROWS_KEPT: Final = 24 * 3600 * 1_000_000
 
 DUE = sql("""
     SELECT id, queue FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= {now}
      ORDER BY ready_at LIMIT :limit {skip_locked}
 """)
-PROMOTE = sql("""
-    UPDATE holdfast_job SET state = 'ready', updated_at = {now} WHERE id {any_of:ids} AND state = 'scheduled'
-""")
+# The rows are locked by DUE; naming their state again would tempt PostgreSQL to walk the scheduled index.
+PROMOTE = sql("UPDATE holdfast_job SET state = 'ready', updated_at = {now} WHERE id {any_of:ids}")
 NEXT_DUE = sql("SELECT min(ready_at) - {now} FROM holdfast_job WHERE state = 'scheduled'")
 
 OLD = sql("""
@@ -52,6 +53,12 @@ GONE_WORKERS = sql("""
      WHERE state IN ('dead', 'stopped') AND ended_at < {now} - :age
        AND NOT EXISTS (SELECT 1 FROM holdfast_job WHERE owner = holdfast_worker.incarnation AND state = 'leased')
 """)
+
+LONG_MINE = sql("""
+    SELECT id, fence FROM holdfast_job
+     WHERE owner = :owner AND state = 'leased' AND leased_at < {now} - :age LIMIT :limit
+""")
+SUSPECTS = sql("SELECT count(*), {now} - min(ready_at) FROM holdfast_job WHERE state = 'suspect'")
 
 
 def promote(tx: Transaction, limit: int = BATCH) -> int:
@@ -76,12 +83,19 @@ class Maintenance:
     """A thread that keeps the tables in order while the worker lives."""
 
     def __init__(
-        self, database: Database, settings: WorkerSettings, heartbeat: Heartbeat, rescued: Callable[[], None]
+        self,
+        database: Database,
+        settings: WorkerSettings,
+        heartbeat: Heartbeat,
+        isolate: Callable[[int, float], None],
+        owned: dict[str, int],
     ) -> None:
         self._database = database
         self._settings = settings
         self._heartbeat = heartbeat
-        self._rescued = rescued
+        self._isolate = isolate
+        self._owned = owned
+        self._strangers: set[tuple[str, int]] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._work_until_stopped, name="holdfast-maintenance", daemon=True
@@ -122,6 +136,7 @@ class Maintenance:
         if now >= self._next_sweep:
             self._sweep()
             self._next_sweep = now + SWEEP * random.uniform(0.9, 1.1)  # noqa: S311 - jitter
+            self._return_leaked()
         if now >= self._next_pruning:
             self._prune()
             self._next_pruning = now + PRUNING
@@ -142,9 +157,21 @@ class Maintenance:
             total += found
             if not found.jobs:
                 break
-        if total.jobs:
-            self._rescued()
+        with self._database.reading() as tx:
+            waiting, oldest = tx.rows(SUSPECTS)[0]
+        self._isolate(int(waiting), (oldest or 0) / 1e6)
         return total
+
+    def _return_leaked(self) -> None:
+        """Give back what the database says is ours and nobody here has: a claim or commit whose answer was lost."""
+        with self._database.reading() as tx:
+            rows = tx.rows(LONG_MINE, owner=self._heartbeat.incarnation, age=LEAKED_AFTER, limit=BATCH)
+        strangers = {(row[0], row[1]) for row in rows if self._owned.get(row[0]) != row[1]}
+        for job_id, fence in strangers & self._strangers:  # seen twice: not just on its way between threads
+            with self._database.transaction() as tx:
+                give_back(tx, [job_id], fence)
+            happened("leases.leaked", job_id=job_id, fence=fence)
+        self._strangers = strangers
 
     def _prune(self) -> None:
         age = micros(self._settings.retention)

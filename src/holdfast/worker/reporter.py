@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -14,80 +13,76 @@ from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
     from holdfast.database.database import Database
+    from holdfast.steps.lease import Lease
     from holdfast.steps.step import Report
 
-GATHER: Final = 0.05  # seconds to wait for more of the same before writing
-MOST: Final = 10_000  # reports held while the database is away
+GATHER: Final = 0.05  # seconds to wait for more before writing
+MOST: Final = 1_000  # lines of one job held while the database is away; the oldest go first
 
 
 class Reporter:
-    """A thread with a queue; a job whose fence has moved on is told through `replaced`."""
+    """Holds what running steps said until it is written: by its thread, or by the step's own commit."""
 
     def __init__(self, database: Database, replaced: Callable[[str, int], None]) -> None:
         self._database = database
         self._replaced = replaced
-        self._queue: queue.SimpleQueue[Report | None] = queue.SimpleQueue()
-        self._written = threading.Condition()
-        self._pending: dict[str, int] = {}
+        self._said: dict[str, list[Report]] = {}
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()  # held while lines are between memory and the database
+        self._something = threading.Event()
+        self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._write_until_stopped, name="holdfast-reports", daemon=True
         )
-        self._stopping = threading.Event()
 
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, report: Report) -> None:
-        with self._written:
-            self._pending[report.lease.job_id] = self._pending.get(report.lease.job_id, 0) + 1
-        self._queue.put(report)
-
-    def flush(self, job_id: str, timeout: float = 5.0) -> None:
-        """Wait until what this job said is written: its row leaves with the commit that follows."""
-        with self._written:
-            if job_id in self._pending:
-                self._written.wait_for(lambda: job_id not in self._pending, timeout)
-
-    def says_nothing(self, job_id: str) -> bool:
-        return job_id not in self._pending
-
     def stop(self) -> None:
-        self._stopping.set()
-        self._queue.put(None)
+        self._stop.set()
+        self._something.set()
         self._thread.join(timeout=10)
 
-    def _write_until_stopped(self) -> None:
-        while True:
-            first = self._queue.get()
-            if first is None:
-                return
-            batch = [first]
-            self._stopping.wait(GATHER)
-            last = False
-            while not self._queue.empty() and len(batch) < MOST:
-                item = self._queue.get()
-                if item is None:
-                    last = True
-                    break
-                batch.append(item)
-            self._write(batch)
-            if last:
-                return
+    def put(self, report: Report) -> None:
+        with self._lock:
+            lines = self._said.setdefault(report.lease.job_id, [])
+            lines.append(report)
+            if len(lines) > MOST:
+                del lines[0]
+        self._something.set()
 
-    def _write(self, batch: list[Report]) -> None:
-        try:
-            lost = persist(self._database, lambda tx: write_reports(tx, batch))
-        except DatabaseError as error:
-            happened("reports.dropped", reports=len(batch), error=str(error))
-            lost = set()
-        fences = {report.lease.job_id: report.lease.fence for report in batch}
-        with self._written:
-            for report in batch:
-                left = self._pending[report.lease.job_id] - 1
-                if left:
-                    self._pending[report.lease.job_id] = left
-                else:
-                    del self._pending[report.lease.job_id]
-            self._written.notify_all()
+    def has(self, job_id: str) -> bool:
+        """Whether this job's last words are not written yet; such a step commits alone, with them."""
+        return job_id in self._said or self._writing.locked()
+
+    def take(self, lease: Lease) -> list[Report]:
+        """What the step said and nobody wrote yet; waits for a write that is under way."""
+        with self._writing, self._lock:
+            return [it for it in self._said.pop(lease.job_id, []) if it.lease.fence == lease.fence]
+
+    def _write_until_stopped(self) -> None:
+        while not self._stop.is_set():
+            self._something.wait()
+            self._stop.wait(GATHER)
+            self._something.clear()
+            self._write()
+
+    def _write(self) -> None:
+        with self._writing:
+            with self._lock:
+                said, self._said = self._said, {}
+            reports = [report for lines in said.values() for report in lines]
+            if not reports:
+                return
+            try:
+                lost = persist(self._database, lambda tx: write_reports(tx, reports))
+            except DatabaseError as error:
+                happened("reports.delayed", reports=len(reports), error=str(error))
+                with self._lock:
+                    for job_id, lines in said.items():
+                        self._said[job_id] = (lines + self._said.get(job_id, []))[-MOST:]
+                self._stop.wait(1.0)
+                self._something.set()
+                return
         for job_id in lost:
-            self._replaced(job_id, fences[job_id])
+            self._replaced(job_id, said[job_id][-1].lease.fence)

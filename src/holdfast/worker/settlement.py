@@ -13,8 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import (
     ContentionError,
@@ -27,21 +26,22 @@ from holdfast.errors import (
 from holdfast.steps.commit import Fate, acknowledge, commit, fates
 from holdfast.steps.failure import judge
 from holdfast.steps.lease import Lease
-from holdfast.steps.outcome import Again, Bury, Done, Effect, Ending, GiveBack, Reject, Stop
+from holdfast.steps.outcome import Again, Bury, Call, Done, Effect, Ending, GiveBack, Reject, Stop
 from holdfast.steps.payload import encode
+from holdfast.steps.reports import write_reports
 from holdfast.steps.retry import Retry
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
     from holdfast.database.database import Database
+    from holdfast.worker.reporter import Reporter
 
 LARGEST_BATCH: Final = 1_000
 STICKY_STEPS: Final = 20  # a chain of continuations stays with one worker for so many steps ...
 STICKY_SECONDS: Final = 2.0  # ... or so long, then others get a chance
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(NamedTuple):
     """A step whose handler has answered, or was stopped."""
 
     lease: Lease
@@ -58,10 +58,12 @@ class Settlement:
     def __init__(
         self,
         database: Database,
+        reporter: Reporter,
         goes_on: Callable[[Lease, int, float], bool],
-        settled: Callable[[int], None],
+        settled: Callable[[Sequence[Lease]], None],
     ) -> None:
         self._database = database
+        self._reporter = reporter
         self._goes_on = goes_on  # hands a continuation that stayed here back to the execution
         self._settled = settled
         self._plain: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
@@ -76,7 +78,11 @@ class Settlement:
 
     def put(self, ended: Ended) -> None:
         """Called from the event loop: must not wait."""
-        if isinstance(ended.ending, Done) and not ended.effects:
+        if (
+            isinstance(ended.ending, Done)
+            and not ended.effects
+            and not self._reporter.has(ended.lease.job_id)
+        ):
             self._plain.put(ended)
         else:
             self._lanes.submit(self._settle_alone, ended)
@@ -143,25 +149,36 @@ class Settlement:
             if lease.job_id in refused:
                 happened("step.refused", job_id=lease.job_id, fence=lease.fence)
         happened("jobs.acknowledged", jobs=len(rows) - len(refused))
-        self._settled(len(rows))
+        self._settled([lease for lease, _ in rows])
 
     def _settle_alone(self, ended: Ended) -> None:
         try:
             self._commit(ended)
         except LeaseLostError:
             happened("step.refused", job_id=ended.lease.job_id, fence=ended.lease.fence)
-        except Exception as error:  # noqa: BLE001 - a lane must survive whatever an effect raised
+        except Exception as error:  # noqa: BLE001 - a lane must survive whatever an effect or the database says
             happened("worker.failed", job_id=ended.lease.job_id, error=repr(error))
+            self._charge(ended, error)
         finally:
-            self._settled(1)
+            self._settled([ended.lease])
+
+    def _charge(self, ended: Ended, error: Exception) -> None:
+        """Not even the failure could be written the usual way: write that, so that the job is not held for ever."""
+        try:
+            with self._database.transaction() as tx:
+                commit(tx, ended.lease, _failed(ended, error).ending)
+        except HoldfastError as again:
+            happened("worker.failed", job_id=ended.lease.job_id, error=repr(again))
 
     def _commit(self, ended: Ended) -> None:
         pause = Pause(self._hurry)
         stay = self._may_stay(ended)
+        said = self._reporter.take(ended.lease)
+        last_words: list[Effect] = [Call(lambda tx: write_reports(tx, said))] if said else []
         while True:
             try:
                 with self._database.transaction() as tx:
-                    fence = commit(tx, ended.lease, ended.ending, ended.effects, stay=stay)
+                    fence = commit(tx, ended.lease, ended.ending, [*last_words, *ended.effects], stay=stay)
             except UnknownCommitError:
                 happened("commit.unknown", jobs=1)
                 fate = self._fates([ended.lease])[ended.lease.job_id]
@@ -170,7 +187,7 @@ class Settlement:
                 if fate is Fate.SUPERSEDED:
                     raise LeaseLostError(ended.lease.job_id, ended.lease.fence) from None
                 self._report(ended)
-                return  # a continuation that stayed under a fence we never saw is found by the rescue of this process
+                return  # a continuation that stayed under a fence we never saw is given back by the maintenance
             except (ContentionError, UnreachableError) as error:
                 # The effects are applied again; the handler is not run again and no attempt is charged.
                 if not pause.after(error):
@@ -178,6 +195,8 @@ class Settlement:
             except LeaseLostError:
                 raise
             except Exception as error:  # noqa: BLE001 - an effect raised: that is a failed attempt
+                if isinstance(ended.ending, Again | Bury | Stop):
+                    raise  # its failure cannot be written either
                 ended = _failed(ended, error)
             else:
                 self._report(ended)
@@ -192,8 +211,8 @@ class Settlement:
     def _continue_here(self, ended: Ended, fence: int) -> None:
         assert not isinstance(ended.ending, GiveBack)  # noqa: S101 - only a continuation returns a fence
         cursor = encode(getattr(ended.ending, "cursor", None))
-        lease = replace(
-            ended.lease, step=ended.lease.step + 1, failures=0, crashes=0, cursor=cursor, fence=fence
+        lease = ended.lease._replace(
+            step=ended.lease.step + 1, failures=0, crashes=0, cursor=cursor, fence=fence
         )
         since = ended.chain_since or time.monotonic()
         if not self._goes_on(lease, ended.chain + 1, since):
@@ -210,8 +229,14 @@ class Settlement:
                     return {lease.job_id: Fate.SUPERSEDED for lease in leases}
 
     def _report(self, ended: Ended) -> None:
-        facts = {"job_id": ended.lease.job_id, "kind": ended.lease.kind, "step": ended.lease.step}
+        facts: dict[str, str | int] = {
+            "job_id": ended.lease.job_id,
+            "kind": ended.lease.kind,
+            "step": ended.lease.step,
+        }
         match ended.ending:
+            case Again(charged=False):
+                happened("step.postponed", **facts, error=ended.ending.error)
             case Again(delay, error, _, charged):
                 happened(
                     "step.failed",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.database.wakeup import CHANNEL
+from holdfast.database.wakeup import CANCEL, CHANNEL
 from holdfast.errors import DatabaseError
 from holdfast.telemetry import happened
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from holdfast.database.database import Database
 
-CANCEL: Final = "!cancel"  # a payload that is no queue: look for jobs that are asked to stop
 FILE_LOOK: Final = 0.006  # seconds between looks at SQLite's change counter while idle
 
 
@@ -57,7 +56,8 @@ class Wakeups:
         self._event.set()
 
     def nudge(self) -> None:
-        self._event.set()
+        if not self._event.is_set():
+            self._event.set()
 
     def wait(self, seconds: float) -> set[str]:
         """Wait for a wake-up, at most so long; returns the queues that were named."""

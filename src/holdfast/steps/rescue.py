@@ -14,9 +14,9 @@ from holdfast.clock import new_fence
 from holdfast.database.statement import sql
 from holdfast.steps.commit import archive
 from holdfast.steps.failure import CRASH_NOTE, grouped
+from holdfast.steps.identity import is_gone
 from holdfast.steps.lease import MANUAL_OWNER
 from holdfast.telemetry import happened
-from holdfast.worker.identity import is_gone
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
@@ -56,6 +56,14 @@ EXPIRED_BY_HAND = sql("""
      LIMIT :limit {skip_locked}
 """)
 
+# The row of its owner is gone: deleted by hand, or pruned while a stopped process was in the middle of a claim.
+ORPHANED = sql("""
+    SELECT id, crashes, cancel_at FROM holdfast_job
+     WHERE owner > :owner AND state = 'leased'
+       AND NOT EXISTS (SELECT 1 FROM holdfast_worker WHERE incarnation = owner)
+     LIMIT :limit {skip_locked}
+""")
+
 _SUSPECT = """
     UPDATE holdfast_job
        SET state = :state, owner = NULL, leased_by = NULL, lease_until = NULL, fence = :fence,
@@ -85,15 +93,16 @@ class Rescued:
         return Rescued(self.workers + other.workers, self.jobs + other.jobs, self.died + other.died)
 
 
-def declare_dead(tx: Transaction, me: int, *, trust_clock: bool) -> int:
-    """Mark processes that are certainly gone, and, with `trust_clock`, those whose lease ran out."""
+def declare_dead(tx: Transaction, me: int, *, trust_clock: bool, trust_machine: bool = True) -> int:
+    """Mark the dead: whose lease ran out (`trust_clock`), whom this machine knows to be gone (`trust_machine`)."""
     dead = 0
     for incarnation, worker_id, process, expired in tx.rows(ALIVE, me=me):
-        proven = is_gone(process)
-        if proven or (expired and trust_clock):
-            if tx.run(DECLARE_DEAD, incarnation=incarnation, proven=int(proven)) == 1:
-                dead += 1
-                happened("worker.declared-dead", worker_id=worker_id, incarnation=incarnation)
+        proven = trust_machine and is_gone(process)
+        if not proven and not (expired and trust_clock):
+            continue
+        if tx.run(DECLARE_DEAD, incarnation=incarnation, proven=int(proven)) == 1:
+            dead += 1
+            happened("worker.declared-dead", worker_id=worker_id, incarnation=incarnation)
     return dead
 
 
@@ -106,6 +115,8 @@ def rescue(tx: Transaction, crash_limit: int) -> Rescued:
         rows = tx.rows(ABANDONED, owner=incarnation, limit=BATCH)
         jobs = [(row[0], row[1], row[2]) for row in rows]
         total += _take_back(tx, jobs, worker_id, crash_limit, charge=int(charged), proven=state == "dead")
+    orphans = [(row[0], row[1], row[2]) for row in tx.rows(ORPHANED, owner=MANUAL_OWNER, limit=BATCH)]
+    total += _take_back(tx, orphans, "forgotten", crash_limit, charge=0, proven=False)
     by_hand = [(row[0], row[1], row[2]) for row in tx.rows(EXPIRED_BY_HAND, owner=MANUAL_OWNER, limit=BATCH)]
     return total + _take_back(tx, by_hand, "manual", crash_limit, charge=1, proven=False)
 
@@ -123,7 +134,9 @@ def _take_back(
         return Rescued()
     cancelled = [job_id for job_id, _, cancel_at in jobs if cancel_at is not None]
     dead = [
-        job_id for job_id, crashes, cancel_at in jobs if cancel_at is None and crashes + charge >= crash_limit
+        job_id
+        for job_id, crashes, cancel_at in jobs
+        if cancel_at is None and charge and crashes + charge >= crash_limit
     ]
     ended = {*cancelled, *dead}
     rest = [job_id for job_id, _, _ in jobs if job_id not in ended]

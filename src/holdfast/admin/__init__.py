@@ -1,0 +1,1 @@
+"""What an operator may see and do; the command line and the dashboard are thin over it."""

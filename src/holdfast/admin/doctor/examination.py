@@ -1,0 +1,117 @@
+"""The whole examination: is the database there, is it set up well, do the tables fit, is work being done?
+
+Each look has a transaction of its own, so that one that is refused (a missing privilege) spoils no other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from holdfast.admin.doctor import mariadb, postgresql, sqlite
+from holdfast.admin.doctor.facts import gather
+from holdfast.admin.doctor.finding import Finding, fail, ok, warn
+from holdfast.admin.doctor.work import judge
+from holdfast.admin.rows import now
+from holdfast.database.drivers import masked
+from holdfast.database.migrate import known_version, schema_version
+from holdfast.errors import DatabaseError, HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+    from holdfast.database.database import Database
+
+PRODUCTS: Final = {"sqlite": sqlite, "postgresql": postgresql, "mariadb": mariadb}
+SLOW: Final = 0.050  # seconds for one question; a claim asks a few
+SKEW: Final = 1.0
+
+Look = Callable[["Transaction"], list[Finding]]
+
+
+def examine(database: Database) -> list[Finding]:
+    """Look at everything, and say what to do about what is wrong."""
+    found = _reach(database)
+    if found[0].cure is None or found[0].name != "database":
+        product = PRODUCTS[database.dialect.name]
+        for name, look in product.checks(database):
+            found += _looked(database, name, look)
+        found += _schema(database)
+    return found
+
+
+def _reach(database: Database) -> list[Finding]:
+    product = PRODUCTS[database.dialect.name]
+    try:
+        with database.reading() as tx:
+            name = product.version(tx)
+            samples = sorted(_asked(tx) for _ in range(5))
+    except HoldfastError as error:
+        return [
+            fail(
+                "database",
+                f"{masked(database.url)} does not answer: {error}",
+                "check that it runs, and the URL, user, password and network",
+            )
+        ]
+    latency, skew = samples[len(samples) // 2]
+    said = f"{name} at {masked(database.url)} answers in {latency * 1000:.1f} ms"
+    slow = warn("database", said, "run workers closer to the database: every claim and commit waits for it")
+    return [ok("database", said) if latency < SLOW else slow, _clock(skew, latency)]
+
+
+def _asked(tx: Transaction) -> tuple[float, float]:
+    """How long one question takes, and how far the database's clock is ahead of ours."""
+    began, ours = time.perf_counter(), time.time()
+    theirs = now(tx) / 1e6
+    took = time.perf_counter() - began
+    return took, theirs - (ours + took / 2)
+
+
+def _clock(skew: float, latency: float) -> Finding:
+    if abs(skew) <= SKEW + latency:
+        return ok("clock", f"the database's clock and ours agree ({skew * 1000:+.0f} ms)")
+    direction = "ahead of" if skew > 0 else "behind"
+    return warn(
+        "clock",
+        f"the database's clock is {abs(skew):.1f} s {direction} this machine's",
+        "synchronize both (NTP); leases are safe, since only the database's clock counts, but run_at is read by it too",
+    )
+
+
+def _schema(database: Database) -> list[Finding]:
+    try:
+        version, known = schema_version(database), known_version()
+    except DatabaseError as error:
+        return [fail("tables", f"cannot be read: {error}", "check the privileges of this user")]
+    if version == known:
+        return [ok("tables", f"version {version}, as this code wants it"), *_looked(database, "work", _work)]
+    if version is None:
+        return [fail("tables", "the database has no Holdfast tables", "holdfast migrate")]
+    if version < known:
+        return [fail("tables", f"version {version}, this code needs {known}", "holdfast migrate")]
+    return [
+        fail(
+            "tables",
+            f"version {version}, newer than this code knows ({known})",
+            "upgrade holdfast here; do not downgrade the tables",
+        )
+    ]
+
+
+def _work(tx: Transaction) -> list[Finding]:
+    return judge(gather(tx))
+
+
+def _looked(database: Database, name: str, look: Look) -> list[Finding]:
+    try:
+        with database.reading() as tx:
+            return look(tx)
+    except DatabaseError as error:
+        return [
+            warn(
+                name,
+                f"could not look: {str(error).splitlines()[0]}",
+                "give this user the privilege to watch (PostgreSQL: GRANT pg_monitor TO …; MariaDB: GRANT PROCESS ON *.* TO …)",
+            )
+        ]

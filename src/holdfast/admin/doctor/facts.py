@@ -1,0 +1,70 @@
+"""What our own tables say, gathered once for all judgements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.admin.reports.leases import count_leases
+from holdfast.admin.reports.queues import QueueReport, list_queues
+from holdfast.admin.reports.workers import WorkerReport, list_workers
+from holdfast.database.statement import sql
+from holdfast.steps.dead_letters import FailureGroup, failure_groups
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+
+OVERDUE = sql("""
+    SELECT count(*), COALESCE(max({now} - ready_at), 0) FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= {now}
+""")
+
+SUSPECTS = sql("SELECT COALESCE(max({now} - ready_at), 0) FROM holdfast_job WHERE state = 'suspect'")
+
+# What a worker writes when it meets a kind it has no handler for; the job is put back without a charge.
+UNKNOWN_KINDS = sql("""
+    SELECT kind, count(*) FROM holdfast_job
+     WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%' GROUP BY kind ORDER BY kind
+""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    workers: Sequence[WorkerReport] = ()
+    queues: Sequence[QueueReport] = ()
+    leases: int = 0
+    expired_leases: int = 0
+    overdue: int = 0  # scheduled jobs whose time has come
+    overdue_seconds: float = 0.0
+    suspect_seconds: float = 0.0  # how long the longest has been waiting
+    unknown_kinds: Sequence[tuple[str, int]] = ()
+    dead: Sequence[FailureGroup] = ()
+
+    @property
+    def running(self) -> list[WorkerReport]:
+        return [worker for worker in self.workers if worker.running]
+
+    @property
+    def open_queues(self) -> list[QueueReport]:
+        return [queue for queue in self.queues if queue.paused_at is None]
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that somebody should take now."""
+        return sum(queue.ready + queue.suspect for queue in self.open_queues) + self.overdue
+
+
+def gather(tx: Transaction) -> Facts:
+    leases, expired = count_leases(tx)
+    overdue, overdue_age = tx.rows(OVERDUE)[0]
+    return Facts(
+        workers=list_workers(tx),
+        queues=list_queues(tx),
+        leases=leases,
+        expired_leases=expired,
+        overdue=int(overdue),
+        overdue_seconds=int(overdue_age) / 1e6,
+        suspect_seconds=int(tx.first(SUSPECTS)) / 1e6,
+        unknown_kinds=[(str(kind), int(count)) for kind, count in tx.rows(UNKNOWN_KINDS)],
+        dead=failure_groups(tx, limit=1_000),
+    )

@@ -1,0 +1,172 @@
+"""MariaDB and MySQL: the settings that decide whether a commit lasts, and the sessions that hold our rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from holdfast.admin.doctor.finding import Finding, fail, ok, warn
+from holdfast.admin.doctor.session import Session, outline
+from holdfast.database.statement import sql
+from holdfast.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+    from holdfast.database.database import Database
+
+OLD_TRANSACTION: Final = 15  # seconds; ours end within ten
+CROWDED: Final = 0.8
+SMALLEST_PACKET: Final = 4 * 1024 * 1024
+OLDEST_MARIADB: Final = (10, 6)  # SKIP LOCKED
+SORTING_MARIADB: Final = (10, 8)  # descending indexes
+OLDEST_MYSQL: Final = (8, 0, 21)  # SKIP LOCKED, expressions as defaults, JSON_VALUE
+
+VERSION = sql("SELECT version()")
+
+VARIABLES = sql("""
+    SHOW GLOBAL VARIABLES WHERE variable_name IN ('innodb_flush_log_at_trx_commit', 'max_connections', 'read_only',
+                                                  'sql_mode', 'max_allowed_packet')
+""")
+ISOLATION = sql("SHOW SESSION VARIABLES WHERE variable_name IN ('tx_isolation', 'transaction_isolation')")
+CONNECTED = sql("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+
+SESSIONS = sql("""
+    SELECT t.trx_mysql_thread_id, p.user, p.host, p.command, TIMESTAMPDIFF(SECOND, t.trx_started, NOW()),
+           COALESCE(t.trx_query, p.info, ''), t.trx_rows_locked + t.trx_rows_modified
+      FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+     WHERE p.db = database() AND p.id <> connection_id() AND TIMESTAMPDIFF(SECOND, t.trx_started, NOW()) >= :age
+     ORDER BY t.trx_started
+""")
+
+# Only locks that somebody waits for are listed; MySQL keeps them elsewhere.
+BLOCKERS = sql("""
+    SELECT t.trx_mysql_thread_id, count(*)
+      FROM information_schema.innodb_lock_waits w
+      JOIN information_schema.innodb_locks l ON l.lock_id = w.blocking_lock_id
+      JOIN information_schema.innodb_trx t ON t.trx_id = w.blocking_trx_id
+     WHERE l.lock_table LIKE '%`holdfast%'
+     GROUP BY t.trx_mysql_thread_id
+""")
+
+
+def version(tx: Transaction) -> str:
+    text = str(tx.first(VERSION))
+    return f"MariaDB {text.partition('-')[0]}" if "mariadb" in text.lower() else f"MySQL {text}"
+
+
+def settings(tx: Transaction) -> list[Finding]:
+    values = {str(name).lower(): str(value) for name, value in tx.rows(VARIABLES)}
+    found = [_age(version(tx)), _durability(values["innodb_flush_log_at_trx_commit"])]
+    isolation = str(tx.rows(ISOLATION)[0][1])
+    if isolation != "READ-COMMITTED":
+        found.append(
+            fail(
+                "isolation",
+                f"sessions of Holdfast run at {isolation}",
+                "something between here and the server changes it; a pooler must keep session settings",
+            )
+        )
+    if values["read_only"] not in {"OFF", "0"}:
+        found.append(fail("role", "this server is read-only", "point the URL at the primary"))
+    if "STRICT_TRANS_TABLES" not in values["sql_mode"] and "STRICT_ALL_TABLES" not in values["sql_mode"]:
+        found.append(
+            warn(
+                "sql_mode",
+                "the server's sql_mode is not strict: plain SQL that enqueues may be cut off silently",
+                "add STRICT_TRANS_TABLES to sql_mode; sessions of Holdfast set it themselves",
+            )
+        )
+    if int(values["max_allowed_packet"]) < SMALLEST_PACKET:
+        found.append(
+            warn(
+                "max_allowed_packet",
+                f"max_allowed_packet is {int(values['max_allowed_packet']):,} bytes; large payloads may be refused",
+                f"set it to {SMALLEST_PACKET:,} or more",
+            )
+        )
+    return found
+
+
+def connections(tx: Transaction) -> list[Finding]:
+    most = next(int(value) for name, value in tx.rows(VARIABLES) if str(name).lower() == "max_connections")
+    used = int(tx.rows(CONNECTED)[0][1])
+    said = f"{used} of {most} connections are in use"
+    if used < CROWDED * most:
+        return [ok("connections", said)]
+    return [warn("connections", said, "run fewer workers, or raise max_connections")]
+
+
+def sessions(tx: Transaction) -> list[Finding]:
+    """Who holds our rows, as far as InnoDB tells: which tables a lock is on shows only while somebody waits for it."""
+    blockers = _blockers(tx)
+    every = [_session(row, blockers) for row in tx.rows(SESSIONS, age=OLD_TRANSACTION)]
+    found = [
+        fail(
+            "sessions",
+            f"{it} holds rows of Holdfast",
+            f"end its transaction; if nobody owns it: KILL {it.id}",
+        )
+        if it.locks_ours
+        else warn(
+            "sessions",
+            f"{it} {'has locked rows, perhaps of Holdfast' if it.pins else 'keeps old row versions alive'}",
+            f"end its transaction; if nobody owns it: KILL {it.id}",
+        )
+        for it in every
+    ]
+    return found or [ok("sessions", "no foreign transaction is in the way")]
+
+
+def _blockers(tx: Transaction) -> dict[int, int]:
+    try:
+        with tx.savepoint():
+            return {int(thread): int(waiting) for thread, waiting in tx.rows(BLOCKERS)}
+    except DatabaseError:
+        return {}
+
+
+def _session(row: object, blockers: dict[int, int]) -> Session:
+    number, user, host, command, seconds, query, rows = row  # type: ignore[misc]
+    return Session(
+        int(number),
+        str(user),
+        str(host),
+        str(command).lower(),
+        timedelta(seconds=max(0, int(seconds))),
+        outline(str(query), "mariadb"),
+        int(number) in blockers,
+        int(rows) > 0,
+        blockers.get(int(number), 0),
+    )
+
+
+def _age(product: str) -> Finding:
+    numbers = tuple(int(part) for part in re.findall(r"\d+", product)[:3])
+    oldest = OLDEST_MARIADB if product.startswith("MariaDB") else OLDEST_MYSQL
+    if numbers < oldest:
+        return fail(
+            "version", f"{product} lacks SKIP LOCKED", f"upgrade to {'.'.join(map(str, oldest))} or newer"
+        )
+    if product.startswith("MariaDB") and numbers < SORTING_MARIADB:
+        return warn(
+            "version",
+            f"{product} ignores descending indexes, and claims must sort",
+            "upgrade to 10.8 or newer",
+        )
+    return ok("version", product)
+
+
+def _durability(flush: str) -> Finding:
+    if flush == "1":
+        return ok("durability", "innodb_flush_log_at_trx_commit = 1")
+    return fail(
+        "durability",
+        f"innodb_flush_log_at_trx_commit = {flush}: a power cut loses commits that were already reported",
+        "set it to 1",
+    )
+
+
+def checks(_: Database) -> tuple[tuple[str, Callable[[Transaction], list[Finding]]], ...]:
+    return (("settings", settings), ("connections", connections), ("sessions", sessions))

@@ -1,0 +1,227 @@
+"""Which jobs to take, when: the loop that turns ready rows into running steps."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from holdfast.database.database import persist
+from holdfast.database.statement import sql
+from holdfast.errors import DatabaseError
+from holdfast.steps.commit import give_back
+from holdfast.steps.lease import Lease, claim, claim_suspect
+from holdfast.telemetry import happened
+from holdfast.worker.claiming import Hint, appetite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.config import WorkerSettings
+    from holdfast.database.database import Database
+    from holdfast.worker.execution import Execution
+    from holdfast.worker.incarnation import Heartbeat
+    from holdfast.worker.wakeups import Wakeups
+
+QUICK_LOOKS: Final = (0.002, 0.004, 0.008, 0.016)  # after work, for longer than a wake-up may be withheld
+STUCK_AFTER: Final = 1.0  # seconds without movement after which unstarted jobs go back
+DISCOVER_EVERY: Final = 0.25
+ALONE_FOR: Final = 2.0  # seconds that suspects may keep a worker for themselves, when others wait
+
+# Names of queues with ready work: a loose index scan, one probe per queue and not one per job.
+QUEUES_WITH_WORK = sql("""
+    WITH RECURSIVE named (queue) AS (
+        SELECT min(queue) FROM holdfast_job WHERE state = 'ready'
+        UNION ALL
+        SELECT (SELECT min(j.queue) FROM holdfast_job j WHERE j.state = 'ready' AND j.queue > named.queue)
+          FROM named WHERE named.queue IS NOT NULL
+    )
+    SELECT queue FROM named
+     WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+""")
+
+
+@dataclass(frozen=True)
+class Room:
+    """What limits the appetite, asked anew each time."""
+
+    slots: Callable[[], int]
+    behind: Callable[[], bool]  # commits fall behind: more answers would only wait
+
+
+class Claimer:
+    """Asks the queues in turn, as much as the handlers can take."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: WorkerSettings,
+        execution: Execution,
+        heartbeat: Heartbeat,
+        wakeups: Wakeups,
+        room: Room,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._execution = execution
+        self._heartbeat = heartbeat
+        self._wakeups = wakeups
+        self._room = room
+        self._hints: dict[str, Hint] = {}
+        self._discovered: list[str] = []
+        self._discovered_at = 0.0
+        self._turn = 0
+        self._lost = False
+        self.alone_wanted = threading.Event()  # suspects wait and have no process of their own
+        self._alone_since: float | None = None
+        self._normal_until = 0.0
+
+    def work_until(self, stopping: threading.Event) -> None:
+        """Claim and hand over until told to stop."""
+        empty = 0
+        named: set[str] = set()
+        while not stopping.is_set():
+            try:
+                found = self._alone() if self._wants_to_be_alone() else self._round(named)
+                self._lost = False
+            except DatabaseError as error:
+                if not self._lost:
+                    self._lost = True
+                    happened("database.lost", error=str(error), note="claiming waits")
+                self._wakeups.wait(random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                continue
+            empty = 0 if found else empty + 1
+            named = self._wakeups.wait(self._pause(empty))
+            if named:
+                empty = 0
+                for queue in named:
+                    self._hints.setdefault(queue, Hint()).woken = True
+
+    def suspects_until_none(self, stopping: threading.Event) -> None:
+        """The whole life of a lone process: one suspect at a time, nothing else on board."""
+        while not stopping.is_set():
+            if not self._execution.held and not self._room.behind() and not self._claim_suspect():
+                return
+            self._wakeups.wait(0.2)
+
+    def hungry(self) -> bool:
+        return self._alone_since is None and self._appetite() > 0
+
+    def _pause(self, empty: int) -> float:
+        if not self.hungry():
+            return STUCK_AFTER  # full: woken when there is room
+        if not empty:
+            return 0.0
+        if empty <= len(QUICK_LOOKS):
+            return QUICK_LOOKS[empty - 1]
+        poll = self._settings.poll_interval
+        seconds = poll.total_seconds() if poll else (1.0 if self._wakeups.heard else 0.05)
+        return seconds * random.uniform(0.9, 1.1)  # noqa: S311 - jitter
+
+    def _appetite(self) -> int:
+        if self._room.behind():
+            return 0
+        hunger = appetite(self._room.slots(), self._execution.average, self._settings.batch)
+        self._execution.low_water = hunger.low_water
+        return hunger.want(self._execution.held)
+
+    def _round(self, named: set[str]) -> int:
+        """Ask each queue once, starting with another one each time; returns how many jobs were taken."""
+        self._return_stuck()
+        if not self._heartbeat.may_claim:
+            return 0
+        taken = 0
+        queues = self._queues(named)
+        for _ in queues:
+            want = self._appetite()
+            if want <= 0:
+                break
+            self._turn = (self._turn + 1) % len(queues)
+            leases = self._claim(queues[self._turn], want)
+            if leases:
+                taken += len(leases)
+                self._execution.start(leases)
+        return taken
+
+    def _queues(self, named: set[str]) -> list[str]:
+        """The queues to ask: those we were given, or all that have work."""
+        if self._settings.queues:
+            return list(self._settings.queues)
+        if named:
+            return sorted(named)
+        now = time.monotonic()
+        if not self._discovered or now - self._discovered_at > DISCOVER_EVERY:
+            with self._database.reading() as tx:
+                self._discovered = [str(row[0]) for row in tx.rows(QUEUES_WITH_WORK)]
+            self._discovered_at = now
+        return list(self._discovered)
+
+    def _claim(self, queue: str, want: int) -> list[Lease]:
+        hint = self._hints.setdefault(queue, Hint())
+        now = time.monotonic()
+        start = hint.start(now)
+        leases = self._take(queue, want, start)
+        hint.learn(leases, want, now, hinted=start is not None)
+        if start is not None and len(leases) < want:
+            rest = want - len(leases)
+            more = self._take(queue, rest, None)
+            hint.learn(more, rest, now, hinted=False)
+            leases += more
+        if not leases and queue in self._discovered:
+            self._discovered.remove(queue)
+        happened("jobs.claimed", queue=queue, jobs=len(leases))
+        return leases
+
+    def _take(self, queue: str, want: int, start: tuple[int, int] | None) -> list[Lease]:
+        owner = self._heartbeat.incarnation
+        return persist(self._database, lambda tx: claim(tx, queue, owner, want, start))
+
+    def _return_stuck(self) -> None:
+        """What waits here behind slow steps goes back, so that other workers can run it."""
+        since = self._execution.waiting_since()
+        if since is not None and time.monotonic() - since > STUCK_AFTER:
+            self.give_back(self._execution.take_buffer())
+
+    def give_back(self, leases: list[Lease]) -> None:
+        by_fence: dict[int, list[str]] = {}
+        for lease in leases:
+            by_fence.setdefault(lease.fence, []).append(lease.job_id)
+        for fence, ids in by_fence.items():
+            try:
+                with self._database.transaction() as tx:
+                    give_back(tx, ids, fence)
+            except DatabaseError as error:
+                happened("database.lost", error=str(error), note="leases run out by themselves")
+
+    # Suspects, where no process of their own can be started for them
+
+    def _wants_to_be_alone(self) -> bool:
+        return self._alone_since is not None or (
+            self.alone_wanted.is_set() and time.monotonic() >= self._normal_until
+        )
+
+    def _alone(self) -> int:
+        """Let everything here finish, then run suspects one by one; after a while the others get a turn."""
+        if self._alone_since is None:
+            self._alone_since = time.monotonic()
+        self.give_back(self._execution.take_buffer())
+        if self._execution.held or self._room.behind() or not self._heartbeat.may_claim:
+            return 0
+        enough = time.monotonic() - self._alone_since > ALONE_FOR
+        if not enough and self._claim_suspect():
+            return 1
+        self._alone_since = None
+        if enough:
+            self._normal_until = time.monotonic() + ALONE_FOR
+        else:
+            self.alone_wanted.clear()
+        return 0
+
+    def _claim_suspect(self) -> bool:
+        owner, queues = self._heartbeat.incarnation, list(self._settings.queues)
+        lease = persist(self._database, lambda tx: claim_suspect(tx, owner, queues))
+        if lease is not None:
+            self._execution.start([lease])
+        return lease is not None

@@ -1,0 +1,35 @@
+"""The application under test, on one database, and a table of the user's own beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from holdfast import Holdfast
+
+
+@pytest.fixture
+def app(database_url: str) -> Iterator[Holdfast]:
+    with closing(Holdfast(database_url)) as app:
+        yield app
+
+
+@pytest.fixture
+def another_app(database_url: str) -> Iterator[Callable[[], Holdfast]]:
+    """More applications on the same database, as other processes would have them."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(Holdfast(database_url)))
+
+
+@pytest.fixture
+def ledger(database_url: str) -> Iterator[None]:
+    """The user's own table: what effects are written to."""
+    with closing(Holdfast(database_url)) as app:
+        connection = app.database.connect()
+        connection.execute(
+            "CREATE TABLE ledger (id VARCHAR(50) NOT NULL PRIMARY KEY, amount INTEGER NOT NULL)"
+        )
+        connection.close()
+        yield

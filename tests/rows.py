@@ -1,0 +1,103 @@
+"""Look at the tables behind the engine's back, and set what a test needs to find there.
+
+Time is moved by writing instants into rows: the database's clock decides, and it cannot be set.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.database.statement import sql
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+
+T = TypeVar("T")
+Row = dict[str, Any]
+
+PATIENCE = 20.0  # seconds; only a test that fails waits so long
+SECOND = 1_000_000
+HOUR = 3_600 * SECOND
+DAY = 24 * HOUR
+
+CLOCK = sql("SELECT {now}")
+WORKER = sql("""
+    INSERT INTO holdfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
+                                 process, host, pid, concurrency, queues)
+    VALUES (:incarnation, :worker_id, :state, {now} + :alive_for, 10000000, {now}, {now},
+            'another machine/1/1', 'elsewhere', 1, 10, '*')
+""")
+
+
+def query(app: Holdfast, text: str, **parameters: Any) -> list[Row]:
+    with app.database.reading() as tx:
+        return tx.query(text, parameters)
+
+
+def change(app: Holdfast, text: str, **parameters: Any) -> int:
+    with app.transaction() as tx:
+        return tx.execute(text, parameters)
+
+
+def now(app: Holdfast) -> int:
+    """The database's time."""
+    with app.database.reading() as tx:
+        return int(tx.first(CLOCK))
+
+
+def live(app: Holdfast, job_id: str) -> Row | None:
+    """The row of an unfinished job."""
+    found = query(app, "SELECT * FROM holdfast_job WHERE id = :id", id=job_id)
+    return found[0] if found else None
+
+
+def ended(app: Holdfast, job_id: str) -> Row | None:
+    """The row of a job that ended."""
+    found = query(app, "SELECT * FROM holdfast_archive WHERE id = :id", id=job_id)
+    return found[0] if found else None
+
+
+def state(app: Holdfast, job_id: str) -> str | None:
+    """In which state the job is; it must not be live and ended at once."""
+    rows = [row for row in (live(app, job_id), ended(app, job_id)) if row is not None]
+    assert len(rows) <= 1, f"job {job_id} is live and archived"
+    return str(rows[0]["state"]) if rows else None
+
+
+def count(app: Holdfast, table: str, where: str = "1 = 1") -> int:
+    return int(query(app, f"SELECT count(*) AS n FROM {table} WHERE {where}")[0]["n"])
+
+
+def logs(app: Holdfast, job_id: str) -> list[str]:
+    found = query(app, "SELECT message FROM holdfast_log WHERE job_id = :id ORDER BY id", id=job_id)
+    return [str(row["message"]) for row in found]
+
+
+def add_worker(
+    app: Holdfast, incarnation: int, *, worker_id: str = "alice", state: str = "alive", alive_for: int = HOUR
+) -> int:
+    """A process as the others see it. With a negative `alive_for` it has been silent for that long."""
+    with app.transaction() as tx:
+        tx.run(WORKER, incarnation=incarnation, worker_id=worker_id, state=state, alive_for=alive_for)
+    return incarnation
+
+
+def make_due(app: Holdfast, job_id: str) -> None:
+    """Let the time of a scheduled job come."""
+    matched = change(
+        app,
+        "UPDATE holdfast_job SET state = 'ready', ready_at = 1 WHERE id = :id AND state = 'scheduled'",
+        id=job_id,
+    )
+    assert matched == 1
+
+
+def eventually(look: Callable[[], T | None], patience: float = PATIENCE) -> T:
+    """Wait until `look` sees something true, and return it."""
+    deadline = time.monotonic() + patience
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"did not happen within {patience} s"
+        time.sleep(0.005)
+    return found
