@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import update_wrapper
@@ -24,6 +23,8 @@ from holdfast.steps.retry import Retry
 from holdfast.worker.loop import Worker
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
     from holdfast.database.connection import Transaction
 
 P = ParamSpec("P")
@@ -36,6 +37,7 @@ OPTIONS: Final = frozenset(
 )
 REMEMBER_IDS: Final = timedelta(days=15)  # longer than a broker keeps a message
 LONGEST_KEY: Final = 128
+PRIORITIES: Final = range(-32_768, 32_768)
 CHUNK: Final = 5_000  # rows of one bulk statement
 
 
@@ -75,7 +77,7 @@ class Holdfast:
             arguments = Arguments(kind_name, handler)
             if taken := OPTIONS.intersection(arguments.names):
                 raise ConfigurationError(
-                    f"job {kind_name!r}: parameter {sorted(taken)[0]!r} has the name of an enqueue option; rename it"
+                    f"job {kind_name!r}: parameter {min(taken)!r} has the name of an enqueue option; rename it"
                 )
             kind = Kind(
                 name=kind_name,
@@ -145,8 +147,10 @@ class Holdfast:
         """End a lease taken by hand as 'done', 'retry' or 'failed'."""
         kind = self.kinds.find(held.kind)
         retry = kind.retry if kind else Retry()
-        dice = random.random()  # noqa: S311 - jitter, not a secret
-        persist(self.database, lambda tx: release(tx, held, how, error, retry, dice, result))
+        dice = random.random()
+        persist(
+            self.database, lambda tx: release(tx, held, how, error, retry=retry, dice=dice, result=result)
+        )
 
     def close(self) -> None:
         self._database.close()
@@ -273,7 +277,7 @@ class Job(Generic[P, R]):
 
 
 def _priority(value: int) -> int:
-    if not -32_768 <= value <= 32_767:
+    if value not in PRIORITIES:
         raise ConfigurationError(
             f"priority {value!r}: a whole number from -32768 to 32767; higher runs first"
         )

@@ -24,7 +24,10 @@ HoldfastError
 
 from __future__ import annotations
 
-from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 
 class HoldfastError(Exception):

@@ -11,7 +11,6 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -20,6 +19,8 @@ from holdfast.database.wakeup import notify
 from holdfast.errors import ContentionError, HoldfastError, UnreachableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from holdfast.database.dialects import Dialect
 
 T = TypeVar("T")
@@ -103,7 +104,7 @@ class Database:
             except ContentionError:
                 if time.monotonic() > deadline:
                     raise
-                time.sleep(random.uniform(0.0005, 0.0015))  # noqa: S311 - jitter, not a secret
+                time.sleep(random.uniform(0.0005, 0.0015))
             else:
                 return
 
@@ -202,7 +203,7 @@ def persist(
         except ContentionError:
             if attempt == tries:
                 raise
-            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))  # noqa: S311 - jitter, not a secret
+            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
     raise HoldfastError("unreachable")
 
 

@@ -7,7 +7,6 @@ there each statement can be run again, and a lock held by name keeps a second pr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
@@ -17,6 +16,8 @@ from holdfast.database.statement import Statement, sql
 from holdfast.errors import DatabaseError, SchemaError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.database.connection import Connection, Transaction
     from holdfast.database.database import Database
     from holdfast.database.dialects import Dialect

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
@@ -17,6 +16,8 @@ import msgspec
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from holdfast.database.connection import Transaction, Value
     from holdfast.database.dialects import Dialect
 

@@ -8,7 +8,6 @@ it consumed, so that a COMMIT whose answer was lost can be told from one that ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -20,6 +19,8 @@ from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, Ending, 
 from holdfast.steps.payload import encode
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.database.connection import Transaction
     from holdfast.database.statement import Statement
     from holdfast.steps.lease import Lease

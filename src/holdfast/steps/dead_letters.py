@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import moment, new_fence
@@ -12,6 +10,9 @@ from holdfast.database.statement import sql
 from holdfast.errors import DuplicateKeyError, NotFoundError, StateError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
     from holdfast.database.connection import Transaction
 
 # Oldest first, and never past `until`: a letter that dies again while many are being revived must not be

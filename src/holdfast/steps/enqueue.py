@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from holdfast.clock import new_fence, new_id
@@ -13,6 +12,8 @@ from holdfast.steps.keys import hand_over, remember
 from holdfast.steps.payload import encode
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from holdfast.database.connection import Transaction
 
 OnDuplicate = Literal["reject", "skip", "replace"]

@@ -27,7 +27,7 @@ def _machine() -> str:
     """The boot and the PID namespace; empty where the system does not tell."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+        return f"{boot}:{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
         return ""
 

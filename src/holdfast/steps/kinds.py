@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import ConfigurationError, UnknownKindError
-from holdfast.steps.payload import Arguments
-from holdfast.steps.retry import Retry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+
+    from holdfast.steps.payload import Arguments
+    from holdfast.steps.retry import Retry
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,119}")
 

@@ -7,7 +7,6 @@ worker, and a crash is charged to it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.clock import micros, moment, new_fence
@@ -19,10 +18,12 @@ from holdfast.steps.failure import grouped, without_secrets
 from holdfast.steps.lease import MANUAL_OWNER, Lease
 from holdfast.steps.outcome import Again, Bury, Done
 from holdfast.steps.payload import decode
-from holdfast.steps.retry import Retry
 
 if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
     from holdfast.database.connection import Transaction
+    from holdfast.steps.retry import Retry
 
 ReleaseAs = Literal["done", "retry", "failed"]
 
@@ -104,6 +105,7 @@ def release(
     held: ManualLease,
     how: ReleaseAs,
     error: str | None,
+    *,
     retry: Retry,
     dice: float,
     result: Any = None,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
 from copy import copy
 from typing import Any, Final
 
@@ -12,6 +11,9 @@ import msgspec
 
 from holdfast.config import MAX_PAYLOAD
 from holdfast.errors import ArgumentsError, ConfigurationError
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 
 def _to_builtin(value: Any) -> Any:

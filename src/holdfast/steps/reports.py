@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.database.statement import sql
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.database.connection import Transaction
     from holdfast.steps.step import Report
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -14,6 +13,8 @@ from holdfast.steps.outcome import Call, Effect
 from holdfast.steps.payload import decode
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
     from holdfast.database.connection import Transaction, Value
     from holdfast.steps.lease import Lease
 
@@ -148,5 +149,5 @@ class Step:
             if self._halt is not None:
                 self._halt.set()
 
-    def doubt(self, uncertain: bool) -> None:  # noqa: FBT001 - a fact, not a switch
+    def doubt(self, *, uncertain: bool) -> None:
         self._uncertain = uncertain

@@ -58,6 +58,7 @@ class Claimer:
         self,
         database: Database,
         settings: WorkerSettings,
+        *,
         execution: Execution,
         heartbeat: Heartbeat,
         wakeups: Wakeups,
@@ -90,7 +91,7 @@ class Claimer:
                 if not self._lost:
                     self._lost = True
                     happened("database.lost", error=str(error), note="claiming waits")
-                self._wakeups.wait(random.uniform(0.5, 1.0))  # noqa: S311 - jitter
+                self._wakeups.wait(random.uniform(0.5, 1.0))
                 continue
             empty = 0 if found else empty + 1
             named = self._wakeups.wait(self._pause(empty))
@@ -118,7 +119,7 @@ class Claimer:
             return QUICK_LOOKS[empty - 1]
         poll = self._settings.poll_interval
         seconds = poll.total_seconds() if poll else (1.0 if self._wakeups.heard else 0.05)
-        return seconds * random.uniform(0.9, 1.1)  # noqa: S311 - jitter
+        return seconds * random.uniform(0.9, 1.1)
 
     def _appetite(self) -> int:
         if self._room.behind():

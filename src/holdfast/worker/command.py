@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.config import worker_settings
@@ -52,14 +53,15 @@ def load(target: str) -> Holdfast:
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise ConfigurationError(f"{target!r} is not an app; write module:app, for example shop.jobs:app")
-    if "" not in sys.path and os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    here = str(Path.cwd())
+    if "" not in sys.path and here not in sys.path:
+        sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is not None and module_name.startswith(error.name):
             raise ConfigurationError(
-                f"no module {module_name!r} here (in {os.getcwd()}) or on the Python path"
+                f"no module {module_name!r} here (in {here}) or on the Python path"
             ) from error
         raise
     app = getattr(module, attribute, None)

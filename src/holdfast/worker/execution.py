@@ -8,7 +8,6 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import timedelta
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import LeaseLostError, StepCancelled, StepTimeout, UnknownKindError
 from holdfast.steps.failure import describe, judge
-from holdfast.steps.lease import Lease
 from holdfast.steps.outcome import Again, Continue, Done, Ending, GiveBack, Reject, Snooze, Stop
 from holdfast.steps.retry import Retry
 from holdfast.steps.step import Halt, Report, Reports, Step
@@ -24,7 +22,10 @@ from holdfast.telemetry import happened
 from holdfast.worker.settlement import Ended
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from holdfast.steps.kinds import Kind, Kinds
+    from holdfast.steps.lease import Lease
 
 WATCH: Final = 0.1  # seconds between looks at the deadlines
 UNWIND: Final = 5.0  # seconds a handler gets to clean up after its timeout
@@ -58,6 +59,7 @@ class Execution:
     def __init__(
         self,
         kinds: Kinds,
+        *,
         concurrency: int,
         worker_id: str,
         reports: Reports,
@@ -167,10 +169,10 @@ class Execution:
             self._interrupt(it)
         return [it.lease for it in running]
 
-    def doubt(self, uncertain: bool) -> None:  # noqa: FBT001 - a fact, not a switch
+    def doubt(self, *, uncertain: bool) -> None:
         with self._lock:
             for it in self._running.values():
-                it.step.doubt(uncertain)
+                it.step.doubt(uncertain=uncertain)
 
     def overdue(self) -> list[Running]:
         """Steps that ignored their timeout and the time to unwind."""
@@ -228,7 +230,7 @@ class Execution:
         try:
             arguments = kind.arguments.decode(lease.payload)
         except Exception as error:  # noqa: BLE001 - whatever is in the row, the worker goes on
-            verdict = judge(error, kind.retry, lease.failures, random.random())  # noqa: S311 - jitter
+            verdict = judge(error, kind.retry, lease.failures, random.random())
             self._put(Ended(lease, verdict, (), kind.retry))
             self._release(1)
             self._changed()
@@ -240,7 +242,7 @@ class Execution:
         it = Running(lease, kind, step, chain, since)
         with self._lock:
             self._running[lease.job_id] = it
-        assert self._loop is not None  # noqa: S101 - we run on it
+        assert self._loop is not None  # noqa: S101 - bound before anything is claimed
         if kind.is_async:
             it.task = self._loop.create_task(self._drive(it, call, arguments))
         else:
@@ -255,7 +257,7 @@ class Execution:
             answer = await it.kind.handler(*call, **arguments)
         except asyncio.CancelledError:
             self._finish(it, self._halted(it))
-        except Exception as error:  # noqa: BLE001 - the handler's own
+        except Exception as error:  # noqa: BLE001 - whatever is in the row, the worker goes on
             self._finish(it, self._judged(it, error))
         else:
             self._finish(it, _outcome(answer))
@@ -296,7 +298,7 @@ class Execution:
         if isinstance(error, Exception):
             trace = "".join(traceback.format_exception(error)[-6:])
             self._reports.put(Report(it.lease, None, None, "error", f"{describe(error)}\n{trace}"[:8000]))
-        return judge(error, it.kind.retry, it.lease.failures, random.random())  # noqa: S311 - jitter
+        return judge(error, it.kind.retry, it.lease.failures, random.random())
 
     def _halted(self, it: Running) -> Ending:
         """What an interrupted step ends in depends on who interrupted it."""
@@ -312,9 +314,9 @@ class Execution:
                 return GiveBack()
 
     def _judged_timeout(self, it: Running) -> Ending:
-        assert it.kind.timeout is not None  # noqa: S101 - it had one
+        assert it.kind.timeout is not None  # noqa: S101 - only steps with a timeout are overdue
         happened("step.timed-out", job_id=it.lease.job_id, kind=it.kind.name)
-        return judge(StepTimeout(it.kind.timeout), it.kind.retry, it.lease.failures, random.random())  # noqa: S311 - jitter
+        return judge(StepTimeout(it.kind.timeout), it.kind.retry, it.lease.failures, random.random())
 
     def _watch(self) -> None:
         now = time.monotonic()

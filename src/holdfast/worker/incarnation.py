@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.clock import boot_time, micros, new_fence
 from holdfast.database.database import persist
@@ -22,6 +21,8 @@ from holdfast.steps.identity import this_process
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.config import WorkerSettings
     from holdfast.database.connection import Connection, Transaction
     from holdfast.database.database import Database
@@ -55,6 +56,12 @@ STILL_MINE = sql("""
 """)
 
 
+class Doubt(Protocol):
+    """Hears that the database has been silent for a whole lease, and that it is back."""
+
+    def __call__(self, *, uncertain: bool) -> None: ...
+
+
 @dataclass(frozen=True)
 class Pulse:
     """What the heartbeat needs to know of the worker, and whom it tells."""
@@ -63,7 +70,7 @@ class Pulse:
     cancelled: Callable[[str, int], None]
     replaced: Callable[[str, int], None]
     all_replaced: Callable[[], None]
-    doubt: Callable[[bool], None]
+    doubt: Doubt
     overdue: Callable[[], None]
 
 
@@ -192,7 +199,7 @@ class Heartbeat:
         self.believed_until = sent + self._lease
         if self._failing:
             self._failing = False
-            self._pulse.doubt(False)
+            self._pulse.doubt(uncertain=False)
             happened("heartbeat.recovered", worker_id=self._settings.worker_id)
 
     def _jumped(self, database_now: int, sent: float) -> bool:
@@ -223,7 +230,7 @@ class Heartbeat:
             self._failed(error)
         else:
             self._failing = False
-            self._pulse.doubt(False)
+            self._pulse.doubt(uncertain=False)
 
     def _failed(self, error: DatabaseError) -> None:
         if self._connection is not None:
@@ -233,7 +240,7 @@ class Heartbeat:
             self._failing = True
             happened("heartbeat.failed", worker_id=self._settings.worker_id, error=str(error))
         if boot_time() >= self.believed_until:
-            self._pulse.doubt(True)
+            self._pulse.doubt(uncertain=True)
 
     def _own_connection(self) -> Connection:
         if self._connection is None or self._connection.broken:

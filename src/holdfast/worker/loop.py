@@ -9,9 +9,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from holdfast.database.migrate import require_current_schema
 from holdfast.errors import HoldfastError
@@ -26,6 +25,8 @@ from holdfast.worker.settlement import Settlement
 from holdfast.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from holdfast.config import WorkerSettings
     from holdfast.database.database import Database
     from holdfast.steps.kinds import Kinds
@@ -82,12 +83,12 @@ class Worker:
         self._settlement.stays = not lone
         self._execution = Execution(
             kinds,
-            settings.concurrency,
-            settings.worker_id,
-            self._reporter,
-            self._settlement.put,
-            self._changed,
-            self._owned,
+            concurrency=settings.concurrency,
+            worker_id=settings.worker_id,
+            reports=self._reporter,
+            put=self._settlement.put,
+            changed=self._changed,
+            owned=self._owned,
         )
         pulse = Pulse(
             running=self._execution.running,
@@ -100,7 +101,14 @@ class Worker:
         self._heartbeat = Heartbeat(database, settings, pulse)
         self._maintenance = Maintenance(database, settings, self._heartbeat, self._isolate, self._owned)
         room = Room(slots=self._slots, behind=self._behind)
-        self._claimer = Claimer(database, settings, self._execution, self._heartbeat, self._wakeups, room)
+        self._claimer = Claimer(
+            database,
+            settings,
+            execution=self._execution,
+            heartbeat=self._heartbeat,
+            wakeups=self._wakeups,
+            room=room,
+        )
         self._thread = threading.Thread(target=self._work, name="holdfast-claimer", daemon=True)
 
     # For the caller
@@ -144,7 +152,7 @@ class Worker:
         async with self:
             await asyncio.get_running_loop().run_in_executor(None, self._stopped.wait)
 
-    async def __aenter__(self) -> Worker:
+    async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self._begin, loop)
         return self
@@ -154,7 +162,7 @@ class Worker:
             self.ask_to_stop()
         await asyncio.get_running_loop().run_in_executor(None, self._stopped.wait)
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> Self:
         self.start()
         return self
 
@@ -300,6 +308,3 @@ class Worker:
         if self._stuck is not None:
             self._stuck()
         self.ask_to_stop(at_once=True)
-
-
-__all__ = ["Worker", "WorkerStatus"]

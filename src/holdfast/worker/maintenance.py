@@ -101,7 +101,7 @@ class Maintenance:
             target=self._work_until_stopped, name="holdfast-maintenance", daemon=True
         )
         self._next_sweep = 0.0
-        self._next_pruning = time.monotonic() + random.uniform(1, PRUNING)  # noqa: S311 - not all at once
+        self._next_pruning = time.monotonic() + random.uniform(1, PRUNING)
         self._failing = False
 
     def start(self) -> None:
@@ -135,7 +135,7 @@ class Maintenance:
         now = time.monotonic()
         if now >= self._next_sweep:
             self._sweep()
-            self._next_sweep = now + SWEEP * random.uniform(0.9, 1.1)  # noqa: S311 - jitter
+            self._next_sweep = now + SWEEP * random.uniform(0.9, 1.1)
             self._return_leaked()
         if now >= self._next_pruning:
             self._prune()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from holdfast.database.database import persist
@@ -12,6 +11,8 @@ from holdfast.steps.reports import write_reports
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.database.database import Database
     from holdfast.steps.lease import Lease
     from holdfast.steps.step import Report

@@ -11,29 +11,30 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.errors import (
     ContentionError,
     DatabaseError,
-    HoldfastError,
     LeaseLostError,
     UnknownCommitError,
     UnreachableError,
 )
 from holdfast.steps.commit import Fate, acknowledge, commit, fates
 from holdfast.steps.failure import judge
-from holdfast.steps.lease import Lease
-from holdfast.steps.outcome import Again, Bury, Call, Done, Effect, Ending, GiveBack, Reject, Stop
+from holdfast.steps.outcome import Again, Bury, Call, Continue, Done, Effect, Ending, GiveBack, Reject, Stop
 from holdfast.steps.payload import encode
 from holdfast.steps.reports import write_reports
-from holdfast.steps.retry import Retry
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
+    from holdfast.steps.lease import Lease
+    from holdfast.steps.retry import Retry
     from holdfast.worker.reporter import Reporter
 
 LARGEST_BATCH: Final = 1_000
@@ -117,100 +118,94 @@ class Settlement:
                 self._acknowledge(batch)
 
     def _acknowledge(self, batch: list[Ended]) -> None:
-        rows: list[tuple[Lease, str | None]] = []
+        results: dict[str, str | None] = {}
+        leases: list[Lease] = []
         for ended in batch:
             result = ended.ending.result if isinstance(ended.ending, Done) else None
             try:
-                rows.append((ended.lease, None if result is None else encode(result)))
+                results[ended.lease.job_id] = None if result is None else encode(result)
             except (TypeError, ValueError) as error:
                 self._settle_alone(_failed(ended, error))
-        if not rows:
-            return
-        open_ids: set[str] | None = None
-        refused: set[str] = set()
-        pause = Pause(self._hurry)
-        while True:
-            todo = rows if open_ids is None else [row for row in rows if row[0].job_id in open_ids]
-            try:
-                if todo:
-                    with self._database.transaction() as tx:
-                        mine = set(acknowledge(tx, todo))
-                    refused |= {lease.job_id for lease, _ in todo} - mine
-                break
-            except UnknownCommitError:
-                happened("commit.unknown", jobs=len(todo))
-                found = self._fates([lease for lease, _ in todo])
-                refused |= {job_id for job_id, fate in found.items() if fate is Fate.SUPERSEDED}
-                open_ids = {job_id for job_id, fate in found.items() if fate is Fate.OPEN}
-            except DatabaseError as error:
-                if not pause.after(error):
-                    break
-        for lease, _ in rows:
-            if lease.job_id in refused:
-                happened("step.refused", job_id=lease.job_id, fence=lease.fence)
-        happened("jobs.acknowledged", jobs=len(rows) - len(refused))
-        self._settled([lease for lease, _ in rows])
+            else:
+                leases.append(ended.lease)
+        try:
+            self._write(leases, lambda tx, todo: acknowledge(tx, [(it, results[it.job_id]) for it in todo]))
+        except DatabaseError as error:
+            # One of them cannot be stored, and took the others with it: alone, only the guilty one fails.
+            happened("worker.failed", jobs=len(leases), error=repr(error))
+            for ended in batch:
+                if ended.lease.job_id in results:
+                    self._settle_alone(ended)
+        else:
+            happened("jobs.acknowledged", jobs=len(leases))
+            self._settled(leases)
 
     def _settle_alone(self, ended: Ended) -> None:
         try:
             self._commit(ended)
-        except LeaseLostError:
-            happened("step.refused", job_id=ended.lease.job_id, fence=ended.lease.fence)
         except Exception as error:  # noqa: BLE001 - a lane must survive whatever an effect or the database says
             happened("worker.failed", job_id=ended.lease.job_id, error=repr(error))
-            self._charge(ended, error)
         finally:
             self._settled([ended.lease])
 
-    def _charge(self, ended: Ended, error: Exception) -> None:
-        """Not even the failure could be written the usual way: write that, so that the job is not held for ever."""
-        try:
-            with self._database.transaction() as tx:
-                commit(tx, ended.lease, _failed(ended, error).ending)
-        except HoldfastError as again:
-            happened("worker.failed", job_id=ended.lease.job_id, error=repr(again))
-
     def _commit(self, ended: Ended) -> None:
-        pause = Pause(self._hurry)
-        stay = self._may_stay(ended)
+        """Commit one step; if its effects fail, that failure is its ending."""
         said = self._reporter.take(ended.lease)
         last_words: list[Effect] = [Call(lambda tx: write_reports(tx, said))] if said else []
-        while True:
+        stay = self._may_stay(ended)
+        stayed: list[int | None] = []
+
+        def write(tx: Transaction, _: list[Lease]) -> list[str]:
+            stayed[:] = [commit(tx, ended.lease, ended.ending, [*last_words, *ended.effects], stay=stay)]
+            return [ended.lease.job_id]
+
+        try:
+            held = self._write([ended.lease], write)
+        except Exception as error:  # noqa: BLE001 - a lane must survive whatever an effect or the database says
+            ended = _failed(ended, error)
+            held = self._write([ended.lease], lambda tx, _: _ended_alone(tx, ended))
+        if held:
+            self._report(ended)
+            if stayed and stayed[0] is not None:
+                self._continue_here(ended, stayed[0])
+
+    def _write(self, leases: list[Lease], write: Callable[[Transaction, list[Lease]], list[str]]) -> set[str]:
+        """Write until the database has answered for each of these steps; returns the jobs that were still ours.
+
+        Deadlocks and outages are waited out: effects are applied again, the handler is not run again, and no
+        attempt is charged. A COMMIT whose answer was lost is decided by the fences.
+        """
+        written: set[str] = set()
+        open_leases = list(leases)
+        pause = Pause(self._hurry)
+        while open_leases:
             try:
                 with self._database.transaction() as tx:
-                    fence = commit(tx, ended.lease, ended.ending, [*last_words, *ended.effects], stay=stay)
-            except UnknownCommitError:
-                happened("commit.unknown", jobs=1)
-                fate = self._fates([ended.lease])[ended.lease.job_id]
-                if fate is Fate.OPEN:
-                    continue
-                if fate is Fate.SUPERSEDED:
-                    raise LeaseLostError(ended.lease.job_id, ended.lease.fence) from None
-                self._report(ended)
-                return  # a continuation that stayed under a fence we never saw is given back by the maintenance
-            except (ContentionError, UnreachableError) as error:
-                # The effects are applied again; the handler is not run again and no attempt is charged.
-                if not pause.after(error):
-                    return
+                    mine = write(tx, open_leases)
+                written.update(mine)
+                break
             except LeaseLostError:
-                raise
-            except Exception as error:  # noqa: BLE001 - an effect raised: that is a failed attempt
-                if isinstance(ended.ending, Again | Bury | Stop):
-                    raise  # its failure cannot be written either
-                ended = _failed(ended, error)
-            else:
-                self._report(ended)
-                if fence is not None:
-                    self._continue_here(ended, fence)
-                return
+                break
+            except UnknownCommitError:
+                happened("commit.unknown", jobs=len(open_leases))
+                found = self._fates(open_leases)
+                written.update(job_id for job_id, fate in found.items() if fate is Fate.COMMITTED)
+                open_leases = [lease for lease in open_leases if found[lease.job_id] is Fate.OPEN]
+            except (ContentionError, UnreachableError) as error:
+                if not pause.after(error):
+                    return written  # nobody was refused: we stopped waiting
+        for lease in leases:
+            if lease.job_id not in written:
+                happened("step.refused", job_id=lease.job_id, fence=lease.fence)
+        return written
 
     def _may_stay(self, ended: Ended) -> bool:
         young = not ended.chain or time.monotonic() - ended.chain_since < STICKY_SECONDS
         return self.stays and ended.chain < STICKY_STEPS and young
 
     def _continue_here(self, ended: Ended, fence: int) -> None:
-        assert not isinstance(ended.ending, GiveBack)  # noqa: S101 - only a continuation returns a fence
-        cursor = encode(getattr(ended.ending, "cursor", None))
+        assert isinstance(ended.ending, Continue)  # noqa: S101 - only a continuation returns a fence
+        cursor = encode(ended.ending.cursor)
         lease = ended.lease._replace(
             step=ended.lease.step + 1, failures=0, crashes=0, cursor=cursor, fence=fence
         )
@@ -224,7 +219,7 @@ class Settlement:
             try:
                 with self._database.transaction() as tx:
                     return fates(tx, leases)
-            except DatabaseError as error:
+            except (ContentionError, UnreachableError) as error:
                 if not pause.after(error):
                     return {lease.job_id: Fate.SUPERSEDED for lease in leases}
 
@@ -263,8 +258,6 @@ class Pause:
 
     def after(self, error: Exception) -> bool:
         """Wait a little longer each time; False when there is no time left to wait."""
-        if not isinstance(error, ContentionError | UnreachableError):
-            raise error
         if self._hurry.is_set() and isinstance(error, UnreachableError):
             happened("database.lost", error=str(error), note="gave up: this worker is stopping")
             return False
@@ -272,14 +265,16 @@ class Pause:
             happened("database.lost", error=str(error))
         self._tries += 1
         ceiling = min(1.0, 0.01 * 2 ** min(self._tries, 7))
-        self._hurry.wait(random.uniform(ceiling / 2, ceiling))  # noqa: S311 - jitter, not a secret
+        self._hurry.wait(random.uniform(ceiling / 2, ceiling))
         return True
+
+
+def _ended_alone(tx: Transaction, ended: Ended) -> list[str]:
+    commit(tx, ended.lease, ended.ending)
+    return [ended.lease.job_id]
 
 
 def _failed(ended: Ended, error: Exception) -> Ended:
     """The same step, ending in the failure that its effects or its result met."""
-    verdict = judge(error, ended.retry, ended.lease.failures, random.random())  # noqa: S311 - jitter
+    verdict = judge(error, ended.retry, ended.lease.failures, random.random())
     return Ended(ended.lease, verdict, (), ended.retry)
-
-
-__all__ = ["Ended", "HoldfastError", "Settlement"]

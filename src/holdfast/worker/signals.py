@@ -10,8 +10,10 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -19,7 +21,7 @@ STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def on_stop_signal(stop: Callable[[], None]) -> None:
     """Call `stop` for each SIGTERM or SIGINT; must be called from the main thread."""
     receiver, sender = socket.socketpair()
-    sender.setblocking(False)
+    sender.settimeout(0)
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: None)
     signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)

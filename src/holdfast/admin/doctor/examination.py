@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.admin.doctor import mariadb, postgresql, sqlite
 from holdfast.admin.doctor.facts import gather
-from holdfast.admin.doctor.finding import Finding, fail, ok, warn
+from holdfast.admin.doctor.finding import Finding, fail, healthy, ok, warn
 from holdfast.admin.doctor.work import judge
 from holdfast.admin.rows import now
 from holdfast.database.drivers import masked
@@ -32,12 +32,11 @@ Look = Callable[["Transaction"], list[Finding]]
 def examine(database: Database) -> list[Finding]:
     """Look at everything, and say what to do about what is wrong."""
     found = _reach(database)
-    if found[0].cure is None or found[0].name != "database":
-        product = PRODUCTS[database.dialect.name]
-        for name, look in product.checks(database):
-            found += _looked(database, name, look)
-        found += _schema(database)
-    return found
+    if not healthy(found):
+        return found  # nobody answers: there is nothing more to ask
+    for name, look in PRODUCTS[database.dialect.name].checks(database):
+        found += _looked(database, name, look)
+    return found + _schema(database)
 
 
 def _reach(database: Database) -> list[Finding]:

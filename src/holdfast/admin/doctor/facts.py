@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,8 @@ from holdfast.database.statement import sql
 from holdfast.steps.dead_letters import FailureGroup, failure_groups
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.database.connection import Transaction
 
 OVERDUE = sql("""

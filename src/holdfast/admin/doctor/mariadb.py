@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.admin.doctor.finding import Finding, fail, ok, warn
 from holdfast.admin.doctor.session import Session, outline
@@ -13,10 +12,13 @@ from holdfast.database.statement import sql
 from holdfast.errors import DatabaseError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
 
 OLD_TRANSACTION: Final = 15  # seconds; ours end within ten
+READING: Final = 60  # seconds a transaction that locks nothing may last before it is worth a word
 CROWDED: Final = 0.8
 SMALLEST_PACKET: Final = 4 * 1024 * 1024
 OLDEST_MARIADB: Final = (10, 6)  # SKIP LOCKED
@@ -58,7 +60,7 @@ def version(tx: Transaction) -> str:
 
 def settings(tx: Transaction) -> list[Finding]:
     values = {str(name).lower(): str(value) for name, value in tx.rows(VARIABLES)}
-    found = [_age(version(tx)), _durability(values["innodb_flush_log_at_trx_commit"])]
+    found = [age(version(tx)), durability(values["innodb_flush_log_at_trx_commit"])]
     isolation = str(tx.rows(ISOLATION)[0][1])
     if isolation != "READ-COMMITTED":
         found.append(
@@ -102,6 +104,7 @@ def sessions(tx: Transaction) -> list[Finding]:
     """Who holds our rows, as far as InnoDB tells: which tables a lock is on shows only while somebody waits for it."""
     blockers = _blockers(tx)
     every = [_session(row, blockers) for row in tx.rows(SESSIONS, age=OLD_TRANSACTION)]
+    long = timedelta(seconds=READING)
     found = [
         fail(
             "sessions",
@@ -115,6 +118,7 @@ def sessions(tx: Transaction) -> list[Finding]:
             f"end its transaction; if nobody owns it: KILL {it.id}",
         )
         for it in every
+        if it.locks_ours or it.pins or it.age >= long
     ]
     return found or [ok("sessions", "no foreign transaction is in the way")]
 
@@ -127,22 +131,23 @@ def _blockers(tx: Transaction) -> dict[int, int]:
         return {}
 
 
-def _session(row: object, blockers: dict[int, int]) -> Session:
-    number, user, host, command, seconds, query, rows = row  # type: ignore[misc]
+def _session(row: Sequence[Any], blockers: dict[int, int]) -> Session:
+    number, user, host, command, seconds, query, rows = row
     return Session(
-        int(number),
-        str(user),
-        str(host),
-        str(command).lower(),
-        timedelta(seconds=max(0, int(seconds))),
-        outline(str(query), "mariadb"),
-        int(number) in blockers,
-        int(rows) > 0,
-        blockers.get(int(number), 0),
+        number,
+        user,
+        application=host,
+        state=command.lower(),
+        age=timedelta(seconds=max(0, seconds)),
+        query=outline(query, "mariadb"),
+        locks_ours=number in blockers,
+        pins=rows > 0,
+        blocks=blockers.get(number, 0),
     )
 
 
-def _age(product: str) -> Finding:
+def age(product: str) -> Finding:
+    """Whether this version has what our statements need."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", product)[:3])
     oldest = OLDEST_MARIADB if product.startswith("MariaDB") else OLDEST_MYSQL
     if numbers < oldest:
@@ -158,7 +163,8 @@ def _age(product: str) -> Finding:
     return ok("version", product)
 
 
-def _durability(flush: str) -> Finding:
+def durability(flush: str) -> Finding:
+    """Whether a commit that was reported is still there after the lights went out."""
     if flush == "1":
         return ok("durability", "innodb_flush_log_at_trx_commit = 1")
     return fail(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.admin.doctor.finding import Finding, counted, fail, ok, warn
 from holdfast.admin.doctor.session import Session, outline
 from holdfast.database.statement import sql
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
 
@@ -74,24 +75,7 @@ def settings(tx: Transaction) -> list[Finding]:
         )
     if standby:
         found.append(fail("role", "this server is a read-only standby", "point the URL at the primary"))
-    if fsync == "off" or full_pages == "off":
-        found.append(
-            fail(
-                "durability",
-                f"fsync = {fsync}, full_page_writes = {full_pages}: a power cut can destroy the database",
-                "set both to on in postgresql.conf and reload",
-            )
-        )
-    elif synchronous == "off":
-        found.append(
-            fail(
-                "durability",
-                "synchronous_commit = off: a crash of the server loses commits that were already reported",
-                "set it to on, at least for this role: ALTER ROLE … SET synchronous_commit = on",
-            )
-        )
-    else:
-        found.append(ok("durability", f"fsync = on, synchronous_commit = {synchronous}"))
+    found.append(durability(fsync, full_pages, synchronous))
     if autovacuum == "off":
         found.append(
             warn(
@@ -101,6 +85,23 @@ def settings(tx: Transaction) -> list[Finding]:
             )
         )
     return found
+
+
+def durability(fsync: str, full_pages: str, synchronous: str) -> Finding:
+    """Whether a commit that was reported is still there after the lights went out."""
+    if fsync == "off" or full_pages == "off":
+        return fail(
+            "durability",
+            f"fsync = {fsync}, full_page_writes = {full_pages}: a power cut can destroy the database",
+            "set both to on in postgresql.conf and reload",
+        )
+    if synchronous == "off":
+        return fail(
+            "durability",
+            "synchronous_commit = off: a crash of the server loses commits that were already reported",
+            "set it to on, at least for this role: ALTER ROLE … SET synchronous_commit = on",
+        )
+    return ok("durability", f"fsync = on, synchronous_commit = {synchronous}")
 
 
 def connections(tx: Transaction) -> list[Finding]:
@@ -154,18 +155,18 @@ def dead_rows(tx: Transaction) -> list[Finding]:
     return found or [ok("dead rows", "autovacuum keeps up")]
 
 
-def _session(*row: object) -> Session:
+def _session(*row: Any) -> Session:
     number, user, application, state, seconds, query, locks, pins, blocks = row
     return Session(
-        int(str(number)),
-        str(user),
-        str(application),
-        str(state),
-        timedelta(seconds=float(str(seconds))),
-        outline(str(query), "postgresql"),
-        bool(locks),
-        bool(pins),
-        int(str(blocks)),
+        number,
+        user,
+        application,
+        state,
+        age=timedelta(seconds=seconds),
+        query=outline(query, "postgresql"),
+        locks_ours=locks,
+        pins=pins,
+        blocks=blocks,
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.clock import spoken
+
+if TYPE_CHECKING:
+    from datetime import timedelta
 
 LONGEST_OUTLINE: Final = 100
 

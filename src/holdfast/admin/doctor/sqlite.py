@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +14,8 @@ from holdfast.database.statement import sql
 from holdfast.errors import ContentionError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
 

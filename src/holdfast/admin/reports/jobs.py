@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.admin.rows import reader
@@ -15,6 +13,9 @@ from holdfast.steps.job import ENDED, LIVE, JobState
 from holdfast.steps.payload import decode
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime
+
     from holdfast.database.connection import Transaction
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.admin.rows import reader
@@ -11,6 +10,8 @@ from holdfast.database.statement import sql
 from holdfast.steps.lease import MANUAL_OWNER
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from holdfast.database.connection import Transaction
 
 

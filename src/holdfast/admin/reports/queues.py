@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.admin.rows import now, reader
 from holdfast.database.statement import sql
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from holdfast.database.connection import Transaction
 
 

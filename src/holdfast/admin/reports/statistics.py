@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.clock import micros
 from holdfast.database.statement import sql
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from holdfast.database.connection import Transaction
 
 

@@ -138,7 +138,7 @@ CREATE OR REPLACE VIEW processing_jobs AS
 SELECT j.id, CAST(COALESCE(j.unique_key, j.id) AS TEXT) AS job_id, j.payload ->> 'order_id' AS order_id, j.kind AS job_type,
        CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' ELSE 'queued' END AS status,
        j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
-       CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS locked_by,
+       CAST(CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS VARCHAR(100)) AS locked_by,
        CASE j.state WHEN 'leased' THEN to_timestamp(COALESCE(j.lease_until, w.alive_until) / 1000000.0) END AS locked_until,
        j.last_error, to_timestamp(j.created_at / 1000000.0) AS created_at,
        to_timestamp(greatest(j.updated_at, CASE j.state WHEN 'leased' THEN w.beat_at END) / 1000000.0) AS updated_at,
