@@ -145,7 +145,8 @@ class Database:
             self.close()
             return
         with self._lock:
-            if len(self._idle) < MOST_IDLE:
+            # One that an interrupt left in the middle of something is not lent to the next.
+            if len(self._idle) < MOST_IDLE and not connection.in_transaction():
                 self._idle.append(connection)
                 return
         connection.close()

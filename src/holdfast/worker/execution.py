@@ -6,51 +6,33 @@ import asyncio
 import random
 import threading
 import time
-import traceback
 from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import LeaseLostError, StepCancelled, StepTimeout, UnknownKindError
+from holdfast.errors import UnknownKindError
 from holdfast.steps.failure import describe, judge
-from holdfast.steps.outcome import Again, Continue, Done, Ending, GiveBack, Reject, Snooze, Stop
+from holdfast.steps.outcome import Again, Ending, GiveBack
 from holdfast.steps.retry import Retry
-from holdfast.steps.step import Halt, Report, Reports, Step
+from holdfast.steps.step import Halt, Reports, Step
 from holdfast.telemetry import happened
+from holdfast.worker.running import InContext, Running
 from holdfast.worker.settlement import Ended
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from holdfast.steps.kinds import Kind, Kinds
+    from holdfast.steps.kinds import Kinds
     from holdfast.steps.lease import Lease
 
 WATCH: Final = 0.1  # seconds between looks at the deadlines
 UNWIND: Final = 5.0  # seconds a handler gets to clean up after its timeout
+BREATH: Final = 0.001  # seconds after which a row of short handlers lets the event loop look around
 UNKNOWN_KIND_DELAY: Final = timedelta(seconds=15)  # a rolling deployment may bring the code
 DEFAULT_RETRY: Final = Retry()
-DONE: Final = Done()
-OUTCOMES: Final = (Done, Continue, Snooze, Reject)
-CARRIERS: Final = (Done, Continue, Snooze)  # outcomes that may bring effects
 
-
-class Running:
-    """A step whose handler is at work."""
-
-    __slots__ = ("abandoned", "chain", "chain_since", "deadline", "kind", "lease", "started", "step", "task")
-
-    def __init__(self, lease: Lease, kind: Kind, step: Step, chain: int, chain_since: float) -> None:
-        self.lease = lease
-        self.kind = kind
-        self.step = step
-        self.chain = chain
-        self.chain_since = chain_since
-        self.started = time.monotonic()
-        self.deadline = self.started + kind.timeout.total_seconds() if kind.timeout else None
-        self.task: asyncio.Task[None] | None = None
-        self.abandoned = False
+Waiting = tuple["Lease", int, float]  # a lease, and how long its job has been going on here
 
 
 class Execution:
@@ -75,7 +57,7 @@ class Execution:
         self._changed = changed  # tells the claimer that there is room
         self._owned = owned
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._buffer: deque[tuple[Lease, int, float]] = deque()
+        self._buffer: deque[Waiting] = deque()
         self._running: dict[str, Running] = {}
         self._held = 0
         self._lock = threading.Lock()  # around `_running` and `_held`, which other threads read
@@ -86,7 +68,6 @@ class Execution:
         self._announced: set[str] = set()
         self.lost_slots = 0
         self.average = 0.0  # seconds a handler takes, smoothed
-        self.finished = 0
         self.low_water = concurrency  # when so few leases are held, the claimer wants to know
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -103,7 +84,7 @@ class Execution:
         self._hand_over([(lease, chain, chain_since)])
         return True
 
-    def _hand_over(self, leases: list[tuple[Lease, int, float]]) -> None:
+    def _hand_over(self, leases: list[Waiting]) -> None:
         assert self._loop is not None  # noqa: S101 - bound before anything is claimed
         self._owned.update((lease.job_id, lease.fence) for lease, _, _ in leases)
         with self._lock:
@@ -135,19 +116,11 @@ class Execution:
     def take_buffer(self) -> list[Lease]:
         """Give up what has not started; the caller returns it to the queue."""
         taken = []
-        while True:
-            try:
-                taken.append(self._buffer.pop()[0])
-            except IndexError:
-                break
+        while (waiting := self._next_waiting(last=True)) is not None:
+            taken.append(waiting[0])
+            self._owned.pop(waiting[0].job_id, None)
         self._release(len(taken))
-        for lease in taken:
-            self._owned.pop(lease.job_id, None)
         return taken
-
-    def _release(self, count: int) -> None:
-        with self._lock:
-            self._held -= count
 
     def stop_accepting(self) -> None:
         self._accepting = False
@@ -157,32 +130,20 @@ class Execution:
         with self._lock:
             it = self._running.get(job_id)
         if it is not None and it.lease.fence == fence and it.step.halted is None:
-            it.step.halt(why)
-            self._interrupt(it)
+            self._halt(it, why)
 
     def halt_all(self, why: Halt) -> list[Lease]:
         """Tell every step to stop; returns what was running."""
         with self._lock:
             running = list(self._running.values())
         for it in running:
-            it.step.halt(why)
-            self._interrupt(it)
+            self._halt(it, why)
         return [it.lease for it in running]
 
     def doubt(self, *, uncertain: bool) -> None:
         with self._lock:
             for it in self._running.values():
                 it.step.doubt(uncertain=uncertain)
-
-    def overdue(self) -> list[Running]:
-        """Steps that ignored their timeout and the time to unwind."""
-        now = time.monotonic()
-        with self._lock:
-            return [
-                it
-                for it in self._running.values()
-                if it.deadline is not None and now > it.deadline + UNWIND and not it.abandoned
-            ]
 
     def ticks(self) -> bool:
         """Whether the event loop has run since the last time this was asked; asked every few seconds."""
@@ -191,168 +152,162 @@ class Execution:
             self._loop.call_soon_threadsafe(self._tick)
         return ticked
 
-    def _tick(self) -> None:
-        self._ticked = True
+    def overdue(self) -> list[Running]:
+        """Steps that ignored their timeout and the time to unwind."""
+        latest = time.monotonic() - UNWIND
+        with self._lock:
+            running = list(self._running.values())
+        return [it for it in running if it.deadline is not None and it.deadline < latest and not it.abandoned]
 
     def abandon(self, it: Running) -> None:
-        """Stop vouching for a step that cannot be stopped: it fails now, and its slot is lost until it returns."""
+        """Stop vouching for a step that cannot be stopped: it fails now; its slot is lost until it returns."""
         it.abandoned = True
         self.lost_slots += 1
-        assert it.kind.timeout is not None  # noqa: S101 - only steps with a timeout are overdue
         it.step.halt(Halt.TIMED_OUT)
-        self._put(self._ended(it, self._judged(it, StepTimeout(it.kind.timeout))))
+        self._put(it.ended(it.timed_out()))
         happened("slot.lost", job_id=it.lease.job_id, kind=it.kind.name)
 
     def close(self) -> None:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _interrupt(self, it: Running) -> None:
-        if it.task is not None and self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(it.task.cancel)
+    def _halt(self, it: Running, why: Halt) -> None:
+        it.step.halt(why)
+        if it.kind.is_async and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel, it)
+
+    def _release(self, count: int) -> None:
+        with self._lock:
+            self._held -= count
+
+    def _next_waiting(self, *, last: bool = False) -> Waiting | None:
+        try:  # both ends are taken from, by two threads: asking first would not help
+            return self._buffer.pop() if last else self._buffer.popleft()
+        except IndexError:
+            return None
 
     # Everything below runs on the event loop.
 
+    def _tick(self) -> None:
+        self._ticked = True
+
+    def _cancel(self, it: Running) -> None:
+        if it.task is not None and self._running.get(it.lease.job_id) is it:
+            it.task.cancel()
+
     def _fill(self) -> None:
-        while self._buffer and len(self._running) < self._concurrency:
+        """Start handlers while there is work and a slot."""
+        while len(self._running) < self._concurrency and (it := self._next()) is not None:
+            assert self._loop is not None  # noqa: S101 - we run on it
+            if it.kind.is_async:
+                it.task = self._loop.create_task(self._drive(it))
+            else:
+                self._call_in_thread(it)
+
+    def _next(self) -> Running | None:
+        """Take the next lease that can be run at all."""
+        while (waiting := self._next_waiting()) is not None:
+            lease, chain, chain_since = waiting
+            kind = self._kinds.find(lease.kind)
+            if kind is None:
+                self._postpone(lease)
+                continue
             try:
-                lease, chain, since = self._buffer.popleft()
-            except IndexError:  # the claimer took it back meanwhile
-                return
-            self._begin(lease, chain, since)
+                arguments = kind.arguments.decode(lease.payload)
+            except Exception as error:  # noqa: BLE001 - whatever is in the row, the worker goes on
+                verdict = judge(error, kind.retry, lease.failures, random.random())
+                self._end(Ended(lease, verdict, (), kind.retry))
+                continue
+            it = Running(lease, kind, Step(lease, self._reports, self._worker_id), arguments)
+            it.chain, it.chain_since = chain, chain_since
+            with self._lock:
+                self._running[lease.job_id] = it
+            if it.deadline is not None and not self._watching and self._loop is not None:
+                self._watching = True
+                self._loop.call_later(WATCH, self._watch)
+            return it
+        return None
 
-    def _begin(self, lease: Lease, chain: int, since: float) -> None:
-        kind = self._kinds.find(lease.kind)
-        if kind is None:
-            self._unknown(lease)
-            return
-        step = Step(lease, self._reports, self._worker_id)
-        try:
-            arguments = kind.arguments.decode(lease.payload)
-        except Exception as error:  # noqa: BLE001 - whatever is in the row, the worker goes on
-            verdict = judge(error, kind.retry, lease.failures, random.random())
-            self._put(Ended(lease, verdict, (), kind.retry))
-            self._release(1)
-            self._changed()
-            return
-        if kind.arguments.wants_step:
-            call: tuple[Any, ...] = (step,)
-        else:
-            call = ()
-        it = Running(lease, kind, step, chain, since)
-        with self._lock:
-            self._running[lease.job_id] = it
-        assert self._loop is not None  # noqa: S101 - bound before anything is claimed
-        if kind.is_async:
-            it.task = self._loop.create_task(self._drive(it, call, arguments))
-        else:
-            future = self._loop.run_in_executor(self._pool(), copy_context().run, _call, it, call, arguments)
-            future.add_done_callback(lambda done: self._plain_returned(it, done))
-        if it.deadline is not None and not self._watching:
-            self._watching = True
-            self._loop.call_later(WATCH, self._watch)
+    async def _drive(self, first: Running) -> None:
+        """Run one coroutine after the other, as long as the next one is there without waiting."""
+        it: Running | None = first
+        task = asyncio.current_task()
+        rested = time.monotonic()
+        while it is not None:
+            it.task = task
+            try:
+                ending = it.answered(await InContext(it.call()))
+            except asyncio.CancelledError as error:
+                ending = it.interrupted(error, self._reports)
+                if task is not None:
+                    task.uncancel()  # it was meant for this step, not for the next
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - the handler's own
+                ending = it.raised(error, self._reports)
+            self._finish(it, ending)
+            if time.monotonic() - rested > BREATH:
+                await asyncio.sleep(0)
+                rested = time.monotonic()
+            it = self._next_coroutine()
 
-    async def _drive(self, it: Running, call: tuple[Any, ...], arguments: dict[str, Any]) -> None:
-        try:
-            answer = await it.kind.handler(*call, **arguments)
-        except asyncio.CancelledError:
-            self._finish(it, self._halted(it))
-        except Exception as error:  # noqa: BLE001 - whatever is in the row, the worker goes on
-            self._finish(it, self._judged(it, error))
-        else:
-            self._finish(it, _outcome(answer))
+    def _next_coroutine(self) -> Running | None:
+        if len(self._running) >= self._concurrency or not self._buffer:
+            return None
+        it = self._next()
+        if it is not None and not it.kind.is_async:
+            self._call_in_thread(it)
+            return self._next_coroutine()
+        return it
 
-    def _plain_returned(self, it: Running, done: asyncio.Future[Any]) -> None:
+    def _call_in_thread(self, it: Running) -> None:
+        assert self._loop is not None  # noqa: S101 - we run on it
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="holdfast-handler")
+        future = self._loop.run_in_executor(self._threads, copy_context().run, it.call)
+        future.add_done_callback(lambda done: self._thread_returned(it, done))
+
+    def _thread_returned(self, it: Running, done: asyncio.Future[Any]) -> None:
         if done.cancelled():
             self._finish(it, GiveBack())
         elif (error := done.exception()) is not None:
-            self._finish(it, self._judged(it, error))
+            self._finish(it, it.raised(error, self._reports))
         else:
-            self._finish(it, _outcome(done.result()))
+            self._finish(it, it.answered(done.result()))
+        self._fill()
 
     def _finish(self, it: Running, ending: Ending) -> None:
-        if it.abandoned:
-            self.lost_slots -= 1  # it came back after all; its answer comes too late
-        else:
-            self._put(self._ended(it, ending))
+        self.average += (time.monotonic() - it.started - self.average) * 0.05
         with self._lock:
             if self._running.get(it.lease.job_id) is it:
                 del self._running[it.lease.job_id]
-            self._held -= 1
-        self.finished += 1
-        self.average += (time.monotonic() - it.started - self.average) * 0.05
-        if self._buffer:
-            self._fill()
+        if it.abandoned:
+            self.lost_slots -= 1  # it came back after all, with an answer that comes too late
+            self._release(1)
+        else:
+            self._end(it.ended(ending))
+
+    def _end(self, ended: Ended) -> None:
+        self._put(ended)
+        self._release(1)  # after `put`: at no moment does the lease look as if nobody had it
         if self._held <= self.low_water:
             self._changed()
-
-    def _ended(self, it: Running, ending: Ending) -> Ended:
-        effects: Sequence[Any] = ()
-        if (it.step.effects or ending is not DONE) and isinstance(ending, CARRIERS):
-            effects = [*it.step.effects, *ending.effects]
-        return Ended(it.lease, ending, effects, it.kind.retry, it.chain, it.chain_since)
-
-    def _judged(self, it: Running, error: BaseException) -> Ending:
-        if isinstance(error, LeaseLostError | StepCancelled) and it.step.halted is not None:
-            return self._halted(it)
-        if isinstance(error, Exception):
-            trace = "".join(traceback.format_exception(error)[-6:])
-            self._reports.put(Report(it.lease, None, None, "error", f"{describe(error)}\n{trace}"[:8000]))
-        return judge(error, it.kind.retry, it.lease.failures, random.random())
-
-    def _halted(self, it: Running) -> Ending:
-        """What an interrupted step ends in depends on who interrupted it."""
-        match it.step.halted:
-            case Halt.CANCELLED:
-                return Stop("cancelled by an operator")
-            case Halt.TIMED_OUT:
-                assert it.kind.timeout is not None  # noqa: S101 - it had one
-                return self._judged_timeout(it)
-            case _:  # replaced or shutting down; also a handler that cancelled itself
-                if it.step.halted is None:
-                    return self._judged(it, StepCancelled("the handler cancelled itself"))
-                return GiveBack()
-
-    def _judged_timeout(self, it: Running) -> Ending:
-        assert it.kind.timeout is not None  # noqa: S101 - only steps with a timeout are overdue
-        happened("step.timed-out", job_id=it.lease.job_id, kind=it.kind.name)
-        return judge(StepTimeout(it.kind.timeout), it.kind.retry, it.lease.failures, random.random())
 
     def _watch(self) -> None:
         now = time.monotonic()
         with self._lock:
-            running = list(self._running.values())
-        for it in running:
+            timed = [it for it in self._running.values() if it.deadline is not None]
+        for it in timed:
             if it.deadline is not None and now >= it.deadline and it.step.halted is None:
                 it.step.halt(Halt.TIMED_OUT)
-                if it.task is not None:
-                    it.task.cancel()
-        self._watching = any(it.deadline is not None for it in running)
+                self._cancel(it)
+        self._watching = bool(timed)
         if self._watching and self._loop is not None:
             self._loop.call_later(WATCH, self._watch)
 
-    def _unknown(self, lease: Lease) -> None:
+    def _postpone(self, lease: Lease) -> None:
+        """Nobody here knows this kind of job; perhaps a newer worker does."""
         error = UnknownKindError(lease.kind, self._kinds.names())
         if lease.kind not in self._announced:
             self._announced.add(lease.kind)  # once is enough: a backlog of them would flood the log
             happened("kind.unknown", job_id=lease.job_id, kind=lease.kind, error=str(error))
         text = describe(error)
-        self._put(Ended(lease, Again(UNKNOWN_KIND_DELAY, text, text[:200], charged=False), (), DEFAULT_RETRY))
-        self._release(1)
-        self._changed()
-
-    def _pool(self) -> ThreadPoolExecutor:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="holdfast-handler")
-        return self._threads
-
-
-def _call(it: Running, call: tuple[Any, ...], arguments: dict[str, Any]) -> Any:
-    return it.kind.handler(*call, **arguments)
-
-
-def _outcome(answer: Any) -> Ending:
-    """A plain value is a result; None is just done."""
-    if answer is None:
-        return DONE
-    return answer if isinstance(answer, OUTCOMES) else Done(answer)
+        self._end(Ended(lease, Again(UNKNOWN_KIND_DELAY, text, text[:200], charged=False), (), DEFAULT_RETRY))

@@ -1,0 +1,218 @@
+"""A worker is killed in the middle of its work, and every effect is there exactly once at the end.
+
+    python -m examples.crash_and_recover
+
+320 jobs, 400 steps, one row per step. The first worker gets SIGKILL, a second one is started, and the
+proof is read from the database. Exits with 1 if anything is missing or doubled. Takes about 15 seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+from examples.display import Display, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[1]
+FAST, SLOW, REPORTS, PAGES = 280, 20, 20, 5
+JOBS, EFFECTS = FAST + SLOW + REPORTS, FAST + SLOW + REPORTS * PAGES
+CONCURRENCY = 4
+KILL_AT = 0.4  # of the effects
+PATIENCE = 60.0  # seconds; a demo that takes longer has failed
+TOLD = {"worker.declared-dead", "jobs.rescued", "suspects.isolated", "step.refused", "job.died", "step.failed"}
+
+
+@dataclass(frozen=True)
+class Crash:
+    """What the killed worker left behind, and how soon others went on with it."""
+
+    leases: int
+    taken_back_after: float
+    running_after: float
+
+
+def main() -> int:
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    os.environ["HOLDFAST_DATABASE_URL"] = f"sqlite:///{folder}/work.db"  # for us and for the workers
+    os.environ["DEMO_OUTSIDE_WORLD"] = str(folder / "outside-world.txt")
+    console = Console(highlight=False)
+    console.rule("Holdfast: 320 jobs, 400 steps, one kill -9")
+    with Display(console) as display:
+        enqueue(display)
+        crash = work(display)
+    return prove(console, crash, folder)
+
+
+def enqueue(display: Display) -> None:
+    from examples import invoices  # here: the app reads its URL from the environment
+
+    invoices.create_ledger()
+    invoices.issue_invoice.enqueue_many({"number": f"F-{n}", "amount": n} for n in range(FAST))
+    invoices.print_invoice.enqueue_many(({"number": f"S-{n}", "amount": n} for n in range(SLOW)), priority=1)
+    invoices.write_report.enqueue_many(({"name": f"R-{n}"} for n in range(REPORTS)), priority=1)
+    display.event(f"enqueued {FAST + SLOW} invoices and {REPORTS} reports of {PAGES} pages")
+
+
+def work(display: Display) -> Crash:
+    with worker(display, "first worker") as first:
+        watch(display, f"first worker {first.pid}", lambda tally: tally.effects >= KILL_AT * EFFECTS)
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+        killed_at = time.time()
+    held = [row["id"] for row in query("SELECT id FROM holdfast_job WHERE state = 'leased'")]
+    display.event(f"kill -9 {first.pid}: it held {len(held)} leases, and nobody has them now", "bold red")
+    with worker(display, "second worker") as second:
+        running_after = wait_until_taken_again(held, killed_at)
+        watch(display, f"second worker {second.pid}", lambda tally: tally.done == JOBS)
+        display.event("all jobs are done; SIGTERM to the second worker", "bold green")
+        second.terminate()
+        display.event(f"it left with exit code {second.wait(PATIENCE)}")
+    ended_at = query("SELECT ended_at FROM holdfast_worker WHERE state = 'dead'")[0]["ended_at"]
+    return Crash(len(held), ended_at / 1e6 - killed_at, running_after)
+
+
+@contextmanager
+def worker(display: Display, name: str) -> Iterator[subprocess.Popen[str]]:
+    """`holdfast worker examples.invoices:app`, with its log told as events."""
+    command = ["worker", "examples.invoices:app", "--concurrency", str(CONCURRENCY)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast", *command], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    display.event(f"{name} started: pid {process.pid}")
+    threading.Thread(target=tell, args=(process, display), daemon=True).start()
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def tell(process: subprocess.Popen[str], display: Display) -> None:
+    """Pass on what the worker's log says, as far as it belongs to the story."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        event = line.split()[3:4]
+        if set(event) & TOLD:
+            display.event("log: " + " ".join(line.split()[3:]), "yellow")
+        elif "Traceback" in line or "rror" in line:
+            display.event(f"log: {line.strip()}", "red")
+
+
+def watch(display: Display, name: str, enough: Callable[[Tally], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not enough(tally := look(name)):
+        display.tally(tally)
+        if time.monotonic() > deadline:
+            raise SystemExit(f"gave up after {PATIENCE:.0f} s: {tally}")
+        time.sleep(0.05)
+    display.tally(tally)
+
+
+def look(name: str) -> Tally:
+    states = query(
+        "SELECT state, count(*) AS n FROM holdfast_job GROUP BY state "
+        "UNION ALL SELECT state, count(*) FROM holdfast_archive GROUP BY state"
+    )
+    count = {row["state"]: row["n"] for row in states}
+    return Tally(
+        jobs=JOBS,
+        done=count.get("done", 0),
+        running=count.get("leased", 0),
+        waiting=count.get("ready", 0) + count.get("scheduled", 0),
+        suspects=count.get("suspect", 0),
+        effects=query("SELECT count(*) AS n FROM ledger")[0]["n"],
+        expected=EFFECTS,
+        worker=name,
+    )
+
+
+def wait_until_taken_again(held: list[str], since: float) -> float:
+    """Seconds until the first of the abandoned jobs was leased once more."""
+    taken = f"leased_at > {since * 1e6:.0f} AND id IN ({', '.join(repr(it) for it in held)})"
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        found = query(
+            f"SELECT min(leased_at) AS at FROM (SELECT id, leased_at FROM holdfast_job "
+            f"UNION ALL SELECT id, leased_at FROM holdfast_archive) WHERE {taken}"
+        )
+        if found[0]["at"]:
+            return float(found[0]["at"] / 1e6 - since)
+        time.sleep(0.02)
+    raise SystemExit("nobody took the abandoned jobs")
+
+
+def query(text: str) -> list[dict[str, Any]]:
+    from examples.invoices import app
+
+    with app.transaction() as tx:
+        return tx.query(text)
+
+
+def prove(console: Console, crash: Crash, folder: Path) -> int:
+    """Ask the database what is there; print it, and say whether it is right."""
+    ledger = query(
+        "SELECT count(*) AS entries, count(DISTINCT what || '/' || page) AS steps, sum(amount) AS total FROM ledger"
+    )[0]
+    jobs = query("SELECT state, count(*) AS n, sum(crashes) AS crashes FROM holdfast_archive GROUP BY state")
+    done = sum(row["n"] for row in jobs if row["state"] == "done")
+    unfinished = query("SELECT count(*) AS n FROM holdfast_job")[0]["n"]
+    runs = (folder / "outside-world.txt").read_text(encoding="utf-8").splitlines()
+    total = sum(range(FAST)) + sum(range(SLOW)) + REPORTS * PAGES
+    lost, doubled = EFFECTS - ledger["steps"], ledger["entries"] - ledger["steps"]
+    proofs = [
+        ("rows in the ledger", ledger["entries"], EFFECTS),
+        ("different steps among them", ledger["steps"], EFFECTS),
+        ("effects lost", lost, 0),
+        ("effects doubled", doubled, 0),
+        ("sum of the amounts", ledger["total"], total),
+        ("jobs done", done, JOBS),
+        ("jobs unfinished, dead or cancelled", unfinished + sum(row["n"] for row in jobs) - done, 0),
+    ]
+    table = Table("from the database", "is", "should be", "", title="The proof")
+    for what, found, wanted in proofs:
+        table.add_row(
+            what, str(found), str(wanted), "[green]right" if found == wanted else "[bold red]WRONG"
+        )
+    console.print(table)
+    facts = Table("the crash", "")
+    facts.add_row("leases that the killed worker held", str(crash.leases))
+    facts.add_row("taken back after the kill", f"{crash.taken_back_after:.1f} s")
+    facts.add_row("the first of them ran again after", f"{crash.running_after:.1f} s")
+    facts.add_row("crashes charged to a job", str(sum(row["crashes"] for row in jobs)))
+    facts.add_row("handler runs", f"{len(runs)} for {len(set(runs))} steps")
+    console.print(facts)
+    right = all(found == wanted for _, found, wanted in proofs)
+    if right:
+        console.print(
+            f"Every effect is there exactly once. {len(runs) - len(set(runs))} handlers ran twice: what a handler "
+            "does outside the database happens at least once, so give the other side step.idempotency_key.",
+            style="green",
+        )
+    console.print("\nThe database stays where it is. Look around:", style="bold")
+    console.print(
+        f"  export HOLDFAST_DATABASE_URL=sqlite:///{folder}/work.db\n"
+        "  holdfast jobs list\n  holdfast workers list --all\n  holdfast doctor\n"
+        f"  sqlite3 {folder}/work.db 'SELECT * FROM processing_jobs LIMIT 10'\n"
+        f"  rm -r {folder}",
+        soft_wrap=True,
+    )
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

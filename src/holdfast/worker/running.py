@@ -1,0 +1,131 @@
+"""One step at work: how its handler is called, and what its answer, its error or its interruption means."""
+
+from __future__ import annotations
+
+import random
+import time
+import traceback
+from collections.abc import Coroutine, Generator
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.errors import LeaseLostError, StepCancelled, StepTimeout
+from holdfast.steps.commit import CANCELLED
+from holdfast.steps.failure import describe, judge
+from holdfast.steps.outcome import Continue, Done, Ending, GiveBack, Reject, Snooze, Stop
+from holdfast.steps.step import LONGEST_LOG, Halt, Report, Reports, Step
+from holdfast.telemetry import happened
+from holdfast.worker.settlement import Ended
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from holdfast.steps.kinds import Kind
+    from holdfast.steps.lease import Lease
+
+DONE: Final = Done()
+OUTCOMES: Final = (Done, Continue, Snooze, Reject)
+CARRIERS: Final = (Done, Continue, Snooze)  # outcomes that may bring effects
+
+
+class Running:
+    """A step whose handler is at work."""
+
+    __slots__ = (
+        "abandoned",
+        "arguments",
+        "chain",
+        "chain_since",
+        "deadline",
+        "kind",
+        "lease",
+        "started",
+        "step",
+        "task",
+    )
+
+    def __init__(self, lease: Lease, kind: Kind, step: Step, arguments: dict[str, Any]) -> None:
+        self.lease = lease
+        self.kind = kind
+        self.step = step
+        self.arguments = arguments
+        self.chain = 0
+        self.chain_since = 0.0
+        self.started = time.monotonic()
+        self.deadline = self.started + kind.timeout.total_seconds() if kind.timeout else None
+        self.task: asyncio.Task[None] | None = None  # the one that drives its coroutine
+        self.abandoned = False
+
+    def call(self) -> Any:
+        """Call the handler; of a coroutine function this only makes the coroutine."""
+        if self.kind.arguments.wants_step:
+            return self.kind.handler(self.step, **self.arguments)
+        return self.kind.handler(**self.arguments)
+
+    def ended(self, ending: Ending) -> Ended:
+        effects: list[Any] = []
+        if (self.step.effects or ending is not DONE) and isinstance(ending, CARRIERS):
+            effects = [*self.step.effects, *ending.effects]
+        return Ended(self.lease, ending, effects, self.kind.retry, self.chain, self.chain_since)
+
+    def answered(self, answer: Any) -> Ending:
+        """A plain value is a result; None is just done."""
+        if answer is None:
+            return DONE
+        return answer if isinstance(answer, OUTCOMES) else Done(answer)
+
+    def raised(self, error: BaseException, reports: Reports) -> Ending:
+        """What an exception of the handler means."""
+        if isinstance(error, LeaseLostError | StepCancelled) and self.step.halted is not None:
+            return self.interrupted(error, reports)
+        trace = "".join(traceback.format_exception(error)[-6:])
+        reports.put(Report(self.lease, None, None, "error", f"{describe(error)}\n{trace}"[:LONGEST_LOG]))
+        return judge(error, self.kind.retry, self.lease.failures, random.random())
+
+    def interrupted(self, error: BaseException, reports: Reports) -> Ending:
+        """What an interrupted step ends in depends on who interrupted it."""
+        match self.step.halted:
+            case Halt.CANCELLED:
+                return Stop(CANCELLED)
+            case Halt.TIMED_OUT:
+                return self.timed_out()
+            case Halt.REPLACED | Halt.SHUTDOWN:
+                return GiveBack()
+            case None:  # nobody did: something inside the handler was cancelled and let it through
+                return self.raised(error, reports)
+
+    def timed_out(self) -> Ending:
+        assert self.kind.timeout is not None  # noqa: S101 - only who has a timeout can miss it
+        happened("step.timed-out", job_id=self.lease.job_id, kind=self.kind.name)
+        return judge(StepTimeout(self.kind.timeout), self.kind.retry, self.lease.failures, random.random())
+
+
+class InContext:
+    """Awaits a coroutine in a context of its own, without a task of its own.
+
+    One task drives many short handlers in a row, which saves making a task for each (a fifth of the event
+    loop's time); what a handler puts into context variables must not be there for the next one.
+    """
+
+    __slots__ = ("_context", "_coroutine")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+        self._context: Context = copy_context()
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        run, coroutine = self._context.run, self._coroutine
+        try:
+            future = run(coroutine.send, None)
+            while True:
+                try:
+                    value = yield future
+                except GeneratorExit:
+                    run(coroutine.close)
+                    raise
+                except BaseException as error:  # noqa: BLE001 - a cancellation belongs to the handler
+                    future = run(coroutine.throw, error)
+                else:
+                    future = run(coroutine.send, value)
+        except StopIteration as stop:
+            return stop.value

@@ -1,0 +1,80 @@
+"""All rows of a database, in words that two runs of the same operation share.
+
+Ids, fences and instants differ from run to run: jobs get the numbers of their payloads, fences and incarnations
+are named in the order in which they appear, and an instant is long ago, now, or later.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests import rows
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+
+Picture = dict[str, list[dict[str, Any]]]
+
+TABLES = ("job", "archive", "worker", "queue", "key", "log")
+OWN_TABLES = ("effect",)
+ALL_TABLES = (*(f"holdfast_{name}" for name in TABLES), *OWN_TABLES)
+
+ACCIDENTAL = {"process", "host", "pid"}  # who runs the test
+TOKENS = {"fence", "committed_fence", "owner", "incarnation"}
+MINUTE = 60 * rows.SECOND
+
+
+def taken(app: Holdfast) -> Picture:
+    """What is committed now."""
+    found = {table: rows.query(app, f"SELECT * FROM {table}") for table in ALL_TABLES}
+    jobs = _names([*found["holdfast_job"], *found["holdfast_archive"]])
+    now = rows.now(app)
+    tokens: dict[int, str] = {0: "nobody"}
+    picture: Picture = {}
+    for table, lines in found.items():
+        named = [_renamed(table, line, jobs, now) for line in lines]
+        named.sort(key=lambda line: json.dumps({k: v for k, v in line.items() if k not in TOKENS}, default=str))
+        picture[table] = [_tokens_named(line, tokens) for line in named]
+    return picture
+
+
+def _names(jobs: list[rows.Row]) -> dict[str, str]:
+    return {str(row["id"]): f"job {_payload(row)['n']}" for row in jobs}
+
+
+def _payload(row: rows.Row) -> dict[str, Any]:
+    payload = row["payload"]
+    found: dict[str, Any] = json.loads(payload) if isinstance(payload, str) else payload
+    return found
+
+
+def _renamed(table: str, line: rows.Row, jobs: dict[str, str], now: int) -> rows.Row:
+    renamed: rows.Row = {}
+    for column, value in line.items():
+        if column in ACCIDENTAL or (table == "holdfast_log" and column == "id") or value is None:
+            continue
+        if isinstance(value, int) and column.endswith(("_at", "_until", "until_at")):
+            renamed[column] = _when(value, now)
+        elif column == "at":
+            renamed[column] = _when(value, now)
+        elif isinstance(value, str):
+            for job_id, name in jobs.items():
+                value = value.replace(job_id, name)  # noqa: PLW2901 - also inside texts: active_ids, keys
+            renamed[column] = value
+        else:
+            renamed[column] = value
+    return renamed
+
+
+def _when(instant: int, now: int) -> str:
+    if instant < now - MINUTE:
+        return "long ago"
+    return "later" if instant > now + MINUTE else "now"
+
+
+def _tokens_named(line: rows.Row, tokens: dict[int, str]) -> rows.Row:
+    """An equal token has an equal name, wherever it stands."""
+    for column in sorted(TOKENS & line.keys()):
+        line[column] = tokens.setdefault(line[column], f"token {len(tokens)}")
+    return line
