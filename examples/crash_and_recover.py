@@ -8,6 +8,7 @@ proof is read from the database. Exits with 1 if anything is missing or doubled.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -31,10 +32,18 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 FAST, SLOW, REPORTS, PAGES = 280, 20, 20, 5
 JOBS, EFFECTS = FAST + SLOW + REPORTS, FAST + SLOW + REPORTS * PAGES
-CONCURRENCY = 4
+PARTS = 4
+CONCURRENCY = 5
 KILL_AT = 0.4  # of the effects
 PATIENCE = 60.0  # seconds; a demo that takes longer has failed
-TOLD = {"worker.declared-dead", "jobs.rescued", "suspects.isolated", "step.refused", "job.died", "step.failed"}
+TOLD = {
+    "worker.declared-dead",
+    "jobs.rescued",
+    "suspects.isolated",
+    "step.refused",
+    "job.died",
+    "step.failed",
+}
 
 
 @dataclass(frozen=True)
@@ -62,9 +71,14 @@ def enqueue(display: Display) -> None:
     from examples import invoices  # here: the app reads its URL from the environment
 
     invoices.create_ledger()
-    invoices.issue_invoice.enqueue_many({"number": f"F-{n}", "amount": n} for n in range(FAST))
-    invoices.print_invoice.enqueue_many(({"number": f"S-{n}", "amount": n} for n in range(SLOW)), priority=1)
-    invoices.write_report.enqueue_many(({"name": f"R-{n}"} for n in range(REPORTS)), priority=1)
+    for part in range(PARTS):  # a mixed queue: fast and slow ones, and jobs of several steps
+        invoices.issue_invoice.enqueue_many(
+            {"number": f"F-{n}", "amount": n} for n in range(part, FAST, PARTS)
+        )
+        invoices.print_invoice.enqueue_many(
+            {"number": f"S-{n}", "amount": n} for n in range(part, SLOW, PARTS)
+        )
+        invoices.write_report.enqueue_many({"name": f"R-{n}"} for n in range(part, REPORTS, PARTS))
     display.event(f"enqueued {FAST + SLOW} invoices and {REPORTS} reports of {PAGES} pages")
 
 
@@ -89,10 +103,9 @@ def work(display: Display) -> Crash:
 @contextmanager
 def worker(display: Display, name: str) -> Iterator[subprocess.Popen[str]]:
     """`holdfast worker examples.invoices:app`, with its log told as events."""
-    command = ["worker", "examples.invoices:app", "--concurrency", str(CONCURRENCY)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", *command], cwd=ROOT, stderr=subprocess.PIPE, text=True
-    )
+    job = {"target": "examples.invoices:app", "options": {"concurrency": CONCURRENCY}, "lone": False}
+    command = [sys.executable, "-m", "holdfast.worker.command", json.dumps(job)]
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     display.event(f"{name} started: pid {process.pid}")
     threading.Thread(target=tell, args=(process, display), daemon=True).start()
     try:
@@ -104,8 +117,7 @@ def worker(display: Display, name: str) -> Iterator[subprocess.Popen[str]]:
 
 def tell(process: subprocess.Popen[str], display: Display) -> None:
     """Pass on what the worker's log says, as far as it belongs to the story."""
-    assert process.stderr is not None
-    for line in process.stderr:
+    for line in process.stderr or ():
         event = line.split()[3:4]
         if set(event) & TOLD:
             display.event("log: " + " ".join(line.split()[3:]), "yellow")
@@ -132,7 +144,7 @@ def look(name: str) -> Tally:
     return Tally(
         jobs=JOBS,
         done=count.get("done", 0),
-        running=count.get("leased", 0),
+        leased=count.get("leased", 0),
         waiting=count.get("ready", 0) + count.get("scheduled", 0),
         suspects=count.get("suspect", 0),
         effects=query("SELECT count(*) AS n FROM ledger")[0]["n"],
@@ -159,7 +171,7 @@ def wait_until_taken_again(held: list[str], since: float) -> float:
 def query(text: str) -> list[dict[str, Any]]:
     from examples.invoices import app
 
-    with app.transaction() as tx:
+    with app.database.reading() as tx:
         return tx.query(text)
 
 
@@ -168,7 +180,10 @@ def prove(console: Console, crash: Crash, folder: Path) -> int:
     ledger = query(
         "SELECT count(*) AS entries, count(DISTINCT what || '/' || page) AS steps, sum(amount) AS total FROM ledger"
     )[0]
-    jobs = query("SELECT state, count(*) AS n, sum(crashes) AS crashes FROM holdfast_archive GROUP BY state")
+    jobs = query(
+        "SELECT state, count(*) AS n, sum(failures) AS failures, sum(crashes) AS crashes "
+        "FROM holdfast_archive GROUP BY state"
+    )
     done = sum(row["n"] for row in jobs if row["state"] == "done")
     unfinished = query("SELECT count(*) AS n FROM holdfast_job")[0]["n"]
     runs = (folder / "outside-world.txt").read_text(encoding="utf-8").splitlines()
@@ -185,14 +200,13 @@ def prove(console: Console, crash: Crash, folder: Path) -> int:
     ]
     table = Table("from the database", "is", "should be", "", title="The proof")
     for what, found, wanted in proofs:
-        table.add_row(
-            what, str(found), str(wanted), "[green]right" if found == wanted else "[bold red]WRONG"
-        )
+        table.add_row(what, str(found), str(wanted), "[green]right" if found == wanted else "[bold red]WRONG")
     console.print(table)
     facts = Table("the crash", "")
     facts.add_row("leases that the killed worker held", str(crash.leases))
     facts.add_row("taken back after the kill", f"{crash.taken_back_after:.1f} s")
     facts.add_row("the first of them ran again after", f"{crash.running_after:.1f} s")
+    facts.add_row("attempts charged to a job", str(sum(row["failures"] for row in jobs)))
     facts.add_row("crashes charged to a job", str(sum(row["crashes"] for row in jobs)))
     facts.add_row("handler runs", f"{len(runs)} for {len(set(runs))} steps")
     console.print(facts)

@@ -24,7 +24,7 @@ class Tally:
 
     jobs: int
     done: int
-    running: int
+    leased: int
     waiting: int
     suspects: int
     effects: int
@@ -85,7 +85,7 @@ class Display:
         ):
             bars.add_row(name, ProgressBar(want, have, width=40), f"{have} of {want}")
         counts = Text(
-            f"running {tally.running}   waiting {tally.waiting}   to be run alone {tally.suspects}   "
+            f"leased {tally.leased}   waiting {tally.waiting}   to be run alone {tally.suspects}   "
         )
         counts.append(tally.worker, style="bold")
         return Group(bars, counts, Text(), *events)
@@ -93,6 +93,6 @@ class Display:
 
 def _sentence(tally: Tally) -> str:
     return (
-        f"{tally.done} of {tally.jobs} jobs done, {tally.running} running, {tally.waiting} waiting, "
+        f"{tally.done} of {tally.jobs} jobs done, {tally.leased} leased, {tally.waiting} waiting, "
         f"{tally.effects} of {tally.expected} effects, {tally.worker}"
     )

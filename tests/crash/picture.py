@@ -40,13 +40,7 @@ def taken(app: Holdfast) -> Picture:
 
 
 def _names(jobs: list[rows.Row]) -> dict[str, str]:
-    return {str(row["id"]): f"job {_payload(row)['n']}" for row in jobs}
-
-
-def _payload(row: rows.Row) -> dict[str, Any]:
-    payload = row["payload"]
-    found: dict[str, Any] = json.loads(payload) if isinstance(payload, str) else payload
-    return found
+    return {str(row["id"]): f"job {json.loads(row['payload'])['n']}" for row in jobs}
 
 
 def _renamed(table: str, line: rows.Row, jobs: dict[str, str], now: int) -> rows.Row:

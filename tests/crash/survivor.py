@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast import Continue, Done
 from holdfast.config import WorkerSettings
@@ -42,6 +42,11 @@ def effect_of(lease: Lease) -> Effect:
         )
 
     return Call(write)
+
+
+def steps_of(payload: str) -> int:
+    """How many steps a job of these scenes has, as its payload says."""
+    return int(json.loads(payload).get("steps", 1))
 
 
 @dataclass
@@ -91,7 +96,7 @@ class Survivor:
         return leases
 
     def _run(self, lease: Lease) -> None:
-        last = lease.step + 1 >= json.loads(lease.payload)["steps"]
+        last = lease.step + 1 >= steps_of(lease.payload)
         ending = Done() if last else Continue(lease.step + 1)
         persist(self.app.database, lambda tx: commit(tx, lease, ending, [effect_of(lease)]))
 
@@ -120,7 +125,7 @@ def _end_of(row: rows.Row, owner: rows.Row | None, on_board: int) -> tuple[str, 
         crashes += _charge(row, owner, on_board)
         if crashes >= CRASH_LIMIT:
             return "dead", step, failures, crashes
-    last = _steps(row) - 1
+    last = steps_of(row["payload"]) - 1
     return ("done", last, failures, crashes) if step == last else ("done", last, 0, 0)
 
 
@@ -132,11 +137,6 @@ def _charge(row: rows.Row, owner: rows.Row | None, on_board: int) -> int:
     return int((on_board if owner["state"] == "alive" else owner["abandoned"]) == 1)
 
 
-def _steps(row: rows.Row) -> int:
-    payload: Any = row["payload"]
-    return int((json.loads(payload) if isinstance(payload, str) else payload)["steps"])
-
-
 def check_promises(app: Holdfast, expected: Ends) -> None:
     """Nothing is lost, doubled, stuck or charged to the innocent; every key is free again."""
     archived = rows.query(app, "SELECT * FROM holdfast_archive")
@@ -145,6 +145,6 @@ def check_promises(app: Holdfast, expected: Ends) -> None:
     assert Counter((row["job_id"], row["step"]) for row in effects) == Counter(
         (row["id"], step)
         for row in archived
-        for step in range(_steps(row) if row["state"] == "done" else row["step"])
+        for step in range(steps_of(row["payload"]) if row["state"] == "done" else row["step"])
     )
     assert not rows.count(app, "holdfast_job")

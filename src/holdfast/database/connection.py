@@ -266,10 +266,9 @@ class Transaction:
 
     def _send(self, text: str, parameters: dict[str, Value]) -> Cursor:
         self._guard()
-        if self.dialect.name != "postgresql":
-            for name, value in parameters.items():
-                if isinstance(value, list):
-                    parameters[name] = self._list(value)
+        for name, value in parameters.items():
+            if isinstance(value, list):
+                parameters[name] = self._list(value)
         try:
             return self._connection.execute(text, parameters)
         except Exception as error:
@@ -277,9 +276,13 @@ class Transaction:
             raise
 
     def _list(self, values: list[Value]) -> Value:
-        if self.dialect.name == "sqlite":
-            return json.dumps(values)
-        return tuple(values) if values else (None,)  # `IN ()` is no SQL; nothing equals NULL
+        match self.dialect.name:
+            case "sqlite":
+                return json.dumps(values)
+            case "postgresql":
+                return _array(values)
+            case _:
+                return tuple(values) if values else (None,)  # `IN ()` is no SQL; nothing equals NULL
 
     def _guard(self) -> None:
         if self._poison is None:
@@ -291,3 +294,14 @@ class Transaction:
             f"an earlier statement of this transaction failed ({self._poison}); it can only roll back. "
             "Wrap what may fail in tx.savepoint()"
         ) from self._poison
+
+
+def _array(values: list[Value]) -> str:
+    """PostgreSQL's text form of an array; psycopg's own takes four times as long for a bulk enqueue."""
+    return "{" + ",".join([_element(value) for value in values]) + "}"
+
+
+def _element(value: Value) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return "NULL" if value is None else str(value)

@@ -73,7 +73,7 @@ POSTGRESQL = Dialect(
         ),
         # statement_timestamp() is stable, so the index may use it; clock_timestamp() is volatile (608 ms against 59).
         "now": "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)",
-        "any_of": "= ANY(:{})",
+        "any_of": "= ANY(CAST(:{} AS TEXT[]))",
         "for_update": "FOR UPDATE",
         "skip_locked": "FOR UPDATE SKIP LOCKED",
         "keep_existing": "ON CONFLICT DO NOTHING",

@@ -68,7 +68,7 @@ class Execution:
         self._announced: set[str] = set()
         self.lost_slots = 0
         self.average = 0.0  # seconds a handler takes, smoothed
-        self.low_water = concurrency  # when so few leases are held, the claimer wants to know
+        self.low_water = concurrency - 1  # when so few leases are held, the claimer wants to know
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -288,7 +288,7 @@ class Execution:
     def _end(self, ended: Ended) -> None:
         self._put(ended)
         self._release(1)  # after `put`: at no moment does the lease look as if nobody had it
-        if self._held <= self.low_water:
+        if self._held in (self.low_water, 0):  # on the way down, once
             self._changed()
 
     def _watch(self) -> None:

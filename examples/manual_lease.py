@@ -1,0 +1,58 @@
+"""Leases by hand, for a program that is not a Holdfast worker: acquire, extend, release.
+
+python -m examples.manual_lease
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+
+from holdfast import Holdfast, LeaseLostError
+from holdfast.admin.actions import reset_leases
+from holdfast.admin.reports.jobs import show_job
+
+app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
+
+
+@app.job(queue="scans")
+def scan(path: str) -> None:
+    """Somebody else does it: only its name, its queue and its retry policy matter here."""
+
+
+def main() -> int:
+    first, second = (scan.enqueue(path=f"/scans/{n}.tif").id for n in (1, 2))
+
+    # The usual way: acquire, extend while it takes long, release.
+    lease = app.acquire("scanner-1", lease="5m", queue="scans")
+    assert lease is not None
+    print(f"{lease.worker_id} has {lease.payload['path']} until {lease.until:%H:%M:%S}, try {lease.attempt}")
+    lease = app.extend(lease, "10m")
+    print(f"extended until {lease.until:%H:%M:%S}")
+    app.release(lease, "done", result={"pages": 3})
+    print(f"{first} is {state(first)}")
+
+    # A scanner that goes silent: its lease runs out, and somebody else gets the job.
+    silent = app.acquire("scanner-1", lease="1ms", queue="scans")
+    assert silent is not None
+    time.sleep(0.05)
+    print(f"reset {reset_leases(app.database).jobs} expired lease")  # workers do this by themselves
+    successor = app.acquire("scanner-2", lease="5m", queue="scans")
+    assert successor is not None
+    try:
+        app.release(silent, "done")
+    except LeaseLostError as error:
+        print(f"scanner-1 comes back too late: {error}")
+    app.release(successor, "failed", "the page is torn")
+    print(f"{second} is {state(second)}")
+    return 0 if (state(first), state(second)) == ("done", "dead") else 1
+
+
+def state(job_id: str) -> str:
+    with app.transaction() as tx:
+        return show_job(tx, job_id).job.state
+
+
+if __name__ == "__main__":
+    sys.exit(main())

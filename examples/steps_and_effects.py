@@ -1,0 +1,59 @@
+"""A catalogue of 95 rows is copied page by page; each page is a step with a transaction of its own.
+
+One page meets a shop that does not answer, and its step alone is tried again.
+
+    python -m examples.steps_and_effects
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+
+from holdfast import Continue, Done, Holdfast, Reject, Retry, Snooze, Step
+from holdfast.admin.reports.jobs import show_job
+
+CATALOGUE = [{"sku": f"S-{n:03}", "price": n} for n in range(95)]
+PAGE = 30
+
+app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/catalogue.db")
+
+
+@app.job(retry=Retry(attempts=3, first="10ms"), timeout="10s")
+async def copy_catalogue(step: Step, shop: str) -> Continue | Done | Reject | Snooze:
+    offset = step.cursor or 0
+    if shop != "corner-shop":
+        return Reject(f"no such shop: {shop}")  # no retry can help: a dead letter at once
+    if offset == 0 and step.attempt == 1 and shop == "closed":
+        return Snooze("1h")  # not yet: no attempt is charged
+    if offset == 60 and step.attempt == 1:
+        raise ConnectionError("the shop does not answer")  # tried again, this page only
+    page = CATALOGUE[offset : offset + PAGE]
+    step.upsert("product", page, key="sku")  # written when this step commits, with the new cursor
+    step.progress(100 * (offset + len(page)) / len(CATALOGUE), f"{offset + len(page)} rows")
+    step.log(f"page at {offset}: {len(page)} rows")
+    return Continue(offset + PAGE) if offset + PAGE < len(CATALOGUE) else Done({"rows": len(CATALOGUE)})
+
+
+def main() -> int:
+    with app.transaction() as tx:
+        tx.execute("CREATE TABLE product (sku TEXT PRIMARY KEY, price INTEGER)")
+    good, bad = copy_catalogue.enqueue(shop="corner-shop").id, copy_catalogue.enqueue(shop="nowhere").id
+
+    with app.worker(), app.database.reading() as tx:
+        while tx.query("SELECT count(*) AS n FROM holdfast_job")[0]["n"]:
+            time.sleep(0.02)
+
+    with app.transaction() as tx:
+        detail = show_job(tx, good)
+        for line in detail.logs:
+            print(f"step {line.step}  {line.level:5}  {line.message.splitlines()[0]}")
+        print(f"{detail.job.state} after {detail.job.step + 1} steps, result {detail.result}")
+        rows = tx.query("SELECT count(*) AS n FROM product")[0]["n"]
+        print(f"{rows} products; the other job is {show_job(tx, bad).job.state}")
+    return 0 if rows == len(CATALOGUE) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

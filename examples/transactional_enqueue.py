@@ -1,0 +1,62 @@
+"""An order and the job that ships it are stored together, or neither is.
+
+python -m examples.transactional_enqueue
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from holdfast import Holdfast, Step
+
+if TYPE_CHECKING:
+    from holdfast import Transaction
+
+app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/shop.db")
+
+
+@app.job(queue="shipping")
+def ship(step: Step, order_id: str) -> None:
+    step.effect(
+        lambda tx: tx.execute("UPDATE orders SET shipped_by = :job WHERE id = :id", _order(step, order_id))
+    )
+
+
+def _order(step: Step, order_id: str) -> dict[str, str]:
+    return {"id": order_id, "job": step.job_id}
+
+
+def place_order(tx: Transaction, order_id: str, amount: int) -> None:
+    """Business code: it is given a transaction and knows nothing of commits."""
+    tx.execute("INSERT INTO orders (id, amount) VALUES (:id, :amount)", {"id": order_id, "amount": amount})
+    ship.enqueue(order_id=order_id, tx=tx, key=f"ship:{order_id}")
+    if amount > 1_000:
+        raise ValueError(f"order {order_id}: {amount} is above the limit of this customer")
+
+
+def main() -> int:
+    with app.transaction() as tx:
+        tx.execute("CREATE TABLE orders (id TEXT PRIMARY KEY, amount INTEGER, shipped_by TEXT)")
+
+    for order_id, amount in (("A-1", 100), ("A-2", 5_000), ("A-3", 300)):
+        try:
+            with app.transaction() as tx:
+                place_order(tx, order_id, amount)
+        except ValueError as error:
+            print(f"refused: {error}")
+
+    orders, jobs = query("SELECT id FROM orders ORDER BY id"), query("SELECT unique_key FROM holdfast_job")
+    print("orders:", [row["id"] for row in orders])
+    print("jobs:  ", [row["unique_key"] for row in jobs])
+    return 0 if len(orders) == len(jobs) == 2 else 1
+
+
+def query(text: str) -> list[dict[str, Any]]:
+    with app.transaction() as tx:
+        return tx.query(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""All commands in one tree. A refusal is one sentence on stderr and exit code 1; wrong usage is exit code 2."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from holdfast.cli import dead_letters, doctor, jobs, leases, migrate, queues, worker, workers
+from holdfast.cli.options import URL_HELP, Json
+from holdfast.cli.output import complain, print_json
+from holdfast.errors import HoldfastError
+
+
+class Commands(TyperGroup):
+    """The root of the tree: turns what Holdfast raises into a sentence."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except HoldfastError as error:
+            complain(str(error))
+            raise typer.Exit(1) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    name="holdfast",
+    help="Background work that is not lost and not done twice.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,  # its listings of local variables would show passwords
+)
+
+
+@app.callback()
+def database(
+    ctx: typer.Context,
+    database_url: Annotated[
+        str | None,
+        typer.Option(
+            "--database-url", envvar="HOLDFAST_DATABASE_URL", metavar="URL", help=URL_HELP, show_default=False
+        ),
+    ] = None,
+) -> None:
+    """Background work that is not lost and not done twice."""
+    ctx.obj = database_url
+
+
+app.command("migrate")(migrate.migrate)
+app.command("worker", short_help="Run jobs until told to stop.")(worker.worker)
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(queues.app, name="queues")
+app.add_typer(workers.app, name="workers")
+app.add_typer(leases.app, name="leases")
+app.command("doctor", short_help="Find what is wrong, and what to do.")(doctor.doctor)
+
+
+@app.command("version", short_help="Say which version this is.")
+def version(*, json: Json = False) -> None:
+    """Say which version of Holdfast, Python and the tables this is."""
+    import platform
+    from importlib.metadata import version as installed
+
+    from holdfast.database.migrate import known_version
+
+    facts = {
+        "holdfast": installed("holdfast"),
+        "python": platform.python_version(),
+        "schema": known_version(),
+    }
+    if json:
+        print_json(facts)
+    else:
+        typer.echo("holdfast {holdfast} (Python {python}, tables version {schema})".format(**facts))

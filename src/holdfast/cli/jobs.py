@@ -1,0 +1,235 @@
+"""`holdfast jobs`: look at jobs, revive them, stop them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.cli.options import DatabaseUrl, Json, Kind, Limit, Queue, opened
+from holdfast.cli.output import complain, print_facts, print_json, print_table, said
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.admin.reports.jobs import JobDetail, JobSummary
+    from holdfast.database.connection import Transaction
+    from holdfast.database.database import Database
+    from holdfast.steps.job import JobState
+
+app = typer.Typer(help="Look at jobs, revive them, stop them.", no_args_is_help=True)
+
+Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Which jobs.")]
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    *,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            help="Only jobs in this state: scheduled, ready, suspect, leased, done, dead, cancelled, live (the first four) "
+            "or ended (the last three). May be given more than once.",
+            show_default=False,
+        ),
+    ] = None,
+    kind: Kind = None,
+    queue: Queue = None,
+    limit: Limit = 50,
+    before: Annotated[
+        str | None,
+        typer.Option(
+            "--before", metavar="ID", help="The next page: only older ids than this.", show_default=False
+        ),
+    ] = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """List jobs, newest first."""
+    from holdfast.admin.reports.jobs import list_jobs
+
+    wanted = _states(state or [])
+    with opened(ctx, database_url) as database, database.reading() as tx:
+        found = list_jobs(tx, wanted, kind=kind, queue=queue, limit=limit, before=before)
+    if json:
+        print_json(found)
+        return
+    print_jobs(found, "no such jobs")
+    if len(found) == limit:
+        typer.echo(f"more with --before {found[-1].id}", err=True)
+
+
+@app.command("show")
+def show(
+    ctx: typer.Context,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Which job.")],
+    *,
+    logs: Annotated[
+        int, typer.Option("--logs", min=0, help="Show so many lines of its log, the newest.")
+    ] = 100,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Show everything about one job: state, attempts, lease, error, progress, payload, result and log."""
+    from holdfast.admin.reports.jobs import show_job
+
+    with opened(ctx, database_url) as database, database.reading() as tx:
+        print_job(show_job(tx, job_id, logs=logs), json=json)
+
+
+@app.command("retry")
+def retry(ctx: typer.Context, ids: Ids, *, json: Json = False, database_url: DatabaseUrl = None) -> None:
+    """Revive dead or cancelled jobs with fresh attempts, or run scheduled ones now."""
+    from holdfast.admin.actions import retry as retry_job
+
+    _each(ctx, ids, retry_job, {"ready": "is ready"}, json=json, database_url=database_url)
+
+
+@app.command("cancel")
+def cancel(
+    ctx: typer.Context,
+    ids: Ids,
+    *,
+    reason: Annotated[
+        str | None, typer.Option("--reason", help="Why; kept with the job.", show_default=False)
+    ] = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """End jobs that wait; ask those that run to stop."""
+    from holdfast.admin.actions import cancel as cancel_job
+
+    words = {"cancelled": "is cancelled", "leased": "is running; its worker was asked to stop it"}
+    _each(ctx, ids, lambda tx, it: cancel_job(tx, it, reason), words, json=json, database_url=database_url)
+
+
+@app.command("stats")
+def stats(
+    ctx: typer.Context,
+    *,
+    since: Annotated[
+        str, typer.Option("--since", metavar="DURATION", help="How far to look back: 90s, 10m, 2h, 7d.")
+    ] = "24h",
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Tell by kind how many jobs ended, how well, and how long they took."""
+    from holdfast.admin.reports.statistics import kind_statistics
+    from holdfast.clock import duration
+
+    span = duration(since, "--since")
+    with opened(ctx, database_url) as database, database.reading() as tx:
+        found = kind_statistics(tx, span)
+    if json:
+        print_json(found)
+        return
+    print_table(
+        ("kind", "done", "dead", "cancelled", "success", "average s", "longest s", "wait s"),
+        [
+            (
+                it.kind,
+                it.done,
+                it.dead,
+                it.cancelled,
+                "" if it.success_rate is None else f"{it.success_rate:.1%}",
+                it.average_seconds,
+                it.longest_seconds,
+                it.average_wait_seconds,
+            )
+            for it in found
+        ],
+        empty=f"no job ended in the last {since}",
+        less=("wait s", "longest s", "cancelled"),
+    )
+
+
+def print_jobs(found: list[JobSummary], empty: str) -> None:
+    print_table(
+        ("id", "state", "kind", "queue", "try", "%", "created (UTC)", "held by", "error"),
+        [
+            (
+                it.id,
+                it.state,
+                it.kind,
+                it.queue,
+                it.attempts,
+                it.progress or "",
+                it.created_at,
+                it.locked_by,
+                it.last_error,
+            )
+            for it in found
+        ],
+        empty=empty,
+        less=("%", "try", "queue", "created (UTC)", "held by", "kind"),
+    )
+
+
+def print_job(detail: JobDetail, *, json: bool) -> None:
+    from holdfast.steps.payload import encode
+
+    job = asdict(detail.job)
+    if json:
+        rest = {
+            "payload": detail.payload,
+            "cursor": detail.cursor,
+            "result": detail.result,
+            "logs": detail.logs,
+        }
+        print_json(job | rest)
+        return
+    documents = (("payload", detail.payload), ("cursor", detail.cursor), ("result", detail.result))
+    facts: list[tuple[str, Any]] = [(name.replace("_", " "), value) for name, value in job.items()]
+    print_facts([*facts, *((name, None if it is None else encode(it)) for name, it in documents)])
+    if detail.logs:
+        typer.echo()
+    for line in detail.logs:
+        typer.echo(f"{said(line.at)}  {line.level:<7}  {said(line.message)}")
+
+
+def _states(names: list[str]) -> set[JobState]:
+    from holdfast.steps.job import ENDED, LIVE, JobState
+
+    groups = {"live": set(LIVE), "ended": set(ENDED)} | {state.value: {state} for state in JobState}
+    wanted: set[JobState] = set()
+    for name in (part.strip() for given in names for part in given.split(",")):
+        if name not in groups:
+            raise typer.BadParameter(f"{name!r} is no state; use {', '.join([*JobState, 'live', 'ended'])}")
+        wanted |= groups[name]
+    return wanted
+
+
+def _each(
+    ctx: typer.Context,
+    ids: list[str],
+    action: Callable[[Transaction, str], JobState],
+    words: dict[str, str],
+    *,
+    json: bool,
+    database_url: str | None,
+) -> None:
+    """Do it to each job by itself; one that refuses does not stop the others, but the exit code tells."""
+    from holdfast.database.database import persist
+
+    def attempt(database: Database, job_id: str) -> JobState:
+        return persist(database, lambda tx: action(tx, job_id))
+
+    done: list[dict[str, str | None]] = []
+    with opened(ctx, database_url) as database:
+        for job_id in ids:
+            try:
+                state = attempt(database, job_id)
+            except HoldfastError as error:
+                complain(str(error))
+                done.append({"id": job_id, "state": None, "error": str(error)})
+            else:
+                done.append({"id": job_id, "state": state.value, "error": None})
+                if not json:
+                    typer.echo(f"job {job_id} {words[state.value]}")
+    if json:
+        print_json(done)
+    if any(it["error"] for it in done):
+        raise typer.Exit(1)

@@ -1,0 +1,61 @@
+"""Options that many commands share, and the database they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from holdfast.config import database_url as chosen_url
+from holdfast.errors import NotFoundError, SchemaError
+
+if TYPE_CHECKING:
+    from holdfast.database.database import Database
+
+URL_HELP: Final = (
+    "Where the jobs are: sqlite:///work.db, postgresql://user@host/name or mysql://user@host/name; "
+    "without it sqlite:///holdfast.db."
+)
+MOST_ROWS: Final = 10_000
+
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--database-url", metavar="URL", help="As before the command: where the jobs are.", show_default=False
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=MOST_ROWS, help="Show at most so many.")]
+Kind = Annotated[str | None, typer.Option("--kind", help="Only jobs of this kind.", show_default=False)]
+Queue = Annotated[str | None, typer.Option("--queue", help="Only jobs of this queue.", show_default=False)]
+ErrorGroup = Annotated[
+    str | None,
+    typer.Option("--error", help="Only this group of errors, as `--by-error` prints it.", show_default=False),
+]
+
+
+def url(ctx: typer.Context, given: str | None) -> str:
+    """The URL given with the command, before it, in the environment, or the default."""
+    return chosen_url(given or ctx.obj)
+
+
+@contextmanager
+def opened(ctx: typer.Context, given: str | None, *, checked: bool = True) -> Iterator[Database]:
+    """The database, which must be there; if `checked`, with tables this code knows. Looking never creates one."""
+    from holdfast.database.drivers import open_database, sqlite_path
+    from holdfast.database.migrate import require_current_schema, schema_version
+
+    with closing(open_database(url(ctx, given))) as database:
+        if database.dialect.name == "sqlite" and not (path := Path(sqlite_path(database.url))).exists():
+            raise NotFoundError(
+                f"there is no SQLite file {str(path)!r}; name the database with --database-url or "
+                "HOLDFAST_DATABASE_URL, or create it with `holdfast migrate`"
+            )
+        if checked:
+            if schema_version(database) is None:
+                raise SchemaError("the database has no Holdfast tables; run `holdfast migrate` once")
+            require_current_schema(database)
+        yield database

@@ -1,0 +1,125 @@
+"""`holdfast worker`: run an application's jobs until told to stop."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.options import DatabaseUrl  # noqa: TC001 - Typer reads the annotations
+
+
+def worker(
+    ctx: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:APP", help="Where the Holdfast app is, for example shop.jobs:app."),
+    ],
+    *,
+    queues: Annotated[
+        str | None,
+        typer.Option("--queues", metavar="A,B", help="Serve only these queues.", show_default="all"),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option("--concurrency", help="Steps that may run at once.", show_default="10")
+    ] = None,
+    processes: Annotated[int, typer.Option("--processes", min=1, help="Worker processes to run.")] = 1,
+    poll_interval: Annotated[
+        str | None,
+        typer.Option(
+            "--poll-interval",
+            metavar="DURATION",
+            help="How often an idle worker looks for work that nobody told it of.",
+            show_default="1s where the database wakes it up, else 50ms",
+        ),
+    ] = None,
+    lease: Annotated[
+        str | None,
+        typer.Option(
+            "--lease",
+            metavar="DURATION",
+            help="How long a silent worker is believed alive; its jobs are taken over after that. It renews by itself, "
+            "so that a job may take much longer.",
+            show_default="10s",
+        ),
+    ] = None,
+    renew_at: Annotated[
+        int | None,
+        typer.Option(
+            "--renew-at",
+            metavar="PERCENT",
+            help="Renew when so much of the lease has passed.",
+            show_default="50",
+        ),
+    ] = None,
+    grace: Annotated[
+        str | None,
+        typer.Option(
+            "--grace",
+            metavar="DURATION",
+            help="How long running steps may finish after SIGTERM.",
+            show_default="30s",
+        ),
+    ] = None,
+    worker_id: Annotated[
+        str | None,
+        typer.Option(
+            "--worker-id",
+            help="Name of this worker, at most 100 characters.",
+            show_default="host, pid and chance",
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            "--batch", help="The most jobs to take at once, when they are fast.", show_default="500"
+        ),
+    ] = None,
+    crash_limit: Annotated[
+        int | None,
+        typer.Option(
+            "--crash-limit",
+            help="A job that killed its worker so often becomes a dead letter.",
+            show_default="3",
+        ),
+    ] = None,
+    retention: Annotated[
+        str | None,
+        typer.Option(
+            "--retention",
+            metavar="DURATION",
+            help="How long finished jobs are kept; dead letters always.",
+            show_default="7d",
+        ),
+    ] = None,
+    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Run jobs until SIGTERM or Ctrl-C: then finish what runs, give back the rest, exit with 0. Twice: at once.
+
+    A --database-url reaches apps that do not name a database themselves.
+    """
+    from holdfast.worker.command import run_worker
+
+    if given := database_url or ctx.obj:
+        os.environ["HOLDFAST_DATABASE_URL"] = (
+            given  # read when the module makes its Holdfast(), here and in children
+        )
+    options = {
+        "queues": queues,
+        "concurrency": concurrency,
+        "poll_interval": poll_interval,
+        "lease": lease,
+        "renew_at": renew_at,
+        "grace": grace,
+        "worker_id": worker_id,
+        "batch": batch,
+        "crash_limit": crash_limit,
+        "retention": retention,
+        "log_level": log_level,
+    }
+    code = run_worker(
+        target, {name: value for name, value in options.items() if value is not None}, processes
+    )
+    raise typer.Exit(code)

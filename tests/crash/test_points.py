@@ -1,0 +1,89 @@
+"""A process is killed before and after every statement of everything the engine writes.
+
+Afterwards the rows are exactly those of the last COMMIT that returned, and whoever is left brings all jobs to their
+end: none lost, none doubled, every counter as the rules say. SQLite is tried at every point; the servers at a
+sample that changes daily, and with --chaos at every point too.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast import Holdfast, Job
+from tests import rows
+from tests.crash import picture
+from tests.crash.operations import OPERATIONS, Operation
+from tests.crash.points import Act, Point, die_at, recorded
+from tests.crash.scenes import KEY, Scene, work
+from tests.crash.survivor import Survivor, check_promises, forecast
+
+SEED = os.environ.get("HOLDFAST_CRASH_SEED") or f"{datetime.now(UTC):%Y-%m-%d}"
+SAMPLE = 2  # points of each operation on a server, without --chaos
+
+
+@dataclass
+class Stage:
+    """A database on which one operation is played again and again."""
+
+    app: Holdfast
+    job: Job[..., None]
+    observer: Holdfast  # looks while the operation is under way
+
+    def set(self, operation: Operation) -> Act:
+        return operation.arrange(Scene(self.app, self.job))
+
+    def empty_handed(self) -> None:
+        """SQLite keeps its locks per process: a child must not inherit open files."""
+        if self.app.database.dialect.name == "sqlite":
+            self.app.database.close()
+            self.observer.database.close()
+
+    def finish(self, act: Act, operation: Operation) -> None:
+        """Let the caller ask again, and somebody else do the work."""
+        if operation.repeated:
+            act()
+        expected = forecast(self.observer)
+        Survivor(self.app).finish_everything()
+        check_promises(self.observer, expected)
+        assert self.job.enqueue(n=0, key=KEY).created, "the key is not free"
+
+
+@pytest.fixture
+def stage(database_url: str) -> Iterator[Stage]:
+    with closing(Holdfast(database_url)) as app, closing(Holdfast(database_url)) as observer:
+        connection = app.database.connect()
+        connection.execute("CREATE TABLE effect (job_id VARCHAR(128) NOT NULL, step INTEGER NOT NULL)")
+        connection.close()
+        yield Stage(app, app.job()(work), observer)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_process_may_die_at_any_point(name: str, stage: Stage, chaos: bool) -> None:
+    operation = OPERATIONS[name]
+    act = stage.set(operation)
+    states = [picture.taken(stage.observer)]
+    points = recorded(act, lambda: states.append(picture.taken(stage.observer)))
+    stage.finish(act, operation)
+
+    for point in points if chaos else _chosen(points, stage, name):
+        act = stage.set(operation)
+        stage.empty_handed()
+        die_at(point, act)
+        where = f"{name}, {point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+
+        assert picture.taken(stage.observer) == states[point.commits], where
+        stage.finish(act, operation)
+
+
+def _chosen(points: list[Point], stage: Stage, name: str) -> list[Point]:
+    if stage.app.database.dialect.name == "sqlite":
+        return points
+    dice = random.Random(f"{SEED}, {name}")  # noqa: S311 - a sample, not a secret
+    return dice.sample(points, min(SAMPLE, len(points)))
