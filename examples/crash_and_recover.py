@@ -8,7 +8,6 @@ proof is read from the database. Exits with 1 if anything is missing or doubled.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -17,14 +16,13 @@ import tempfile
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from examples.display import Display, Tally
+from examples.proof import Crash, Expected, prove, query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 FAST, SLOW, REPORTS, PAGES = 280, 20, 20, 5
 JOBS, EFFECTS = FAST + SLOW + REPORTS, FAST + SLOW + REPORTS * PAGES
+TOTAL = sum(range(FAST)) + sum(range(SLOW)) + REPORTS * PAGES
 PARTS = 4
 CONCURRENCY = 5
 KILL_AT = 0.4  # of the effects
@@ -46,15 +45,6 @@ TOLD = {
 }
 
 
-@dataclass(frozen=True)
-class Crash:
-    """What the killed worker left behind, and how soon others went on with it."""
-
-    leases: int
-    taken_back_after: float
-    running_after: float
-
-
 def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     os.environ["HOLDFAST_DATABASE_URL"] = f"sqlite:///{folder}/work.db"  # for us and for the workers
@@ -64,7 +54,7 @@ def main() -> int:
     with Display(console) as display:
         enqueue(display)
         crash = work(display)
-    return prove(console, crash, folder)
+    return prove(console, crash, Expected(JOBS, EFFECTS, TOTAL), folder)
 
 
 def enqueue(display: Display) -> None:
@@ -103,8 +93,8 @@ def work(display: Display) -> Crash:
 @contextmanager
 def worker(display: Display, name: str) -> Iterator[subprocess.Popen[str]]:
     """`holdfast worker examples.invoices:app`, with its log told as events."""
-    job = {"target": "examples.invoices:app", "options": {"concurrency": CONCURRENCY}, "lone": False}
-    command = [sys.executable, "-m", "holdfast.worker.command", json.dumps(job)]
+    holdfast = str(Path(sys.executable).with_name("holdfast"))
+    command = [holdfast, "worker", "examples.invoices:app", "--concurrency", str(CONCURRENCY)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     display.event(f"{name} started: pid {process.pid}")
     threading.Thread(target=tell, args=(process, display), daemon=True).start()
@@ -166,66 +156,6 @@ def wait_until_taken_again(held: list[str], since: float) -> float:
             return float(found[0]["at"] / 1e6 - since)
         time.sleep(0.02)
     raise SystemExit("nobody took the abandoned jobs")
-
-
-def query(text: str) -> list[dict[str, Any]]:
-    from examples.invoices import app
-
-    with app.database.reading() as tx:
-        return tx.query(text)
-
-
-def prove(console: Console, crash: Crash, folder: Path) -> int:
-    """Ask the database what is there; print it, and say whether it is right."""
-    ledger = query(
-        "SELECT count(*) AS entries, count(DISTINCT what || '/' || page) AS steps, sum(amount) AS total FROM ledger"
-    )[0]
-    jobs = query(
-        "SELECT state, count(*) AS n, sum(failures) AS failures, sum(crashes) AS crashes "
-        "FROM holdfast_archive GROUP BY state"
-    )
-    done = sum(row["n"] for row in jobs if row["state"] == "done")
-    unfinished = query("SELECT count(*) AS n FROM holdfast_job")[0]["n"]
-    runs = (folder / "outside-world.txt").read_text(encoding="utf-8").splitlines()
-    total = sum(range(FAST)) + sum(range(SLOW)) + REPORTS * PAGES
-    lost, doubled = EFFECTS - ledger["steps"], ledger["entries"] - ledger["steps"]
-    proofs = [
-        ("rows in the ledger", ledger["entries"], EFFECTS),
-        ("different steps among them", ledger["steps"], EFFECTS),
-        ("effects lost", lost, 0),
-        ("effects doubled", doubled, 0),
-        ("sum of the amounts", ledger["total"], total),
-        ("jobs done", done, JOBS),
-        ("jobs unfinished, dead or cancelled", unfinished + sum(row["n"] for row in jobs) - done, 0),
-    ]
-    table = Table("from the database", "is", "should be", "", title="The proof")
-    for what, found, wanted in proofs:
-        table.add_row(what, str(found), str(wanted), "[green]right" if found == wanted else "[bold red]WRONG")
-    console.print(table)
-    facts = Table("the crash", "")
-    facts.add_row("leases that the killed worker held", str(crash.leases))
-    facts.add_row("taken back after the kill", f"{crash.taken_back_after:.1f} s")
-    facts.add_row("the first of them ran again after", f"{crash.running_after:.1f} s")
-    facts.add_row("attempts charged to a job", str(sum(row["failures"] for row in jobs)))
-    facts.add_row("crashes charged to a job", str(sum(row["crashes"] for row in jobs)))
-    facts.add_row("handler runs", f"{len(runs)} for {len(set(runs))} steps")
-    console.print(facts)
-    right = all(found == wanted for _, found, wanted in proofs)
-    if right:
-        console.print(
-            f"Every effect is there exactly once. {len(runs) - len(set(runs))} handlers ran twice: what a handler "
-            "does outside the database happens at least once, so give the other side step.idempotency_key.",
-            style="green",
-        )
-    console.print("\nThe database stays where it is. Look around:", style="bold")
-    console.print(
-        f"  export HOLDFAST_DATABASE_URL=sqlite:///{folder}/work.db\n"
-        "  holdfast jobs list\n  holdfast workers list --all\n  holdfast doctor\n"
-        f"  sqlite3 {folder}/work.db 'SELECT * FROM processing_jobs LIMIT 10'\n"
-        f"  rm -r {folder}",
-        soft_wrap=True,
-    )
-    return 0 if right else 1
 
 
 if __name__ == "__main__":

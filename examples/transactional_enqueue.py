@@ -19,13 +19,8 @@ app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/shop.db")
 
 @app.job(queue="shipping")
 def ship(step: Step, order_id: str) -> None:
-    step.effect(
-        lambda tx: tx.execute("UPDATE orders SET shipped_by = :job WHERE id = :id", _order(step, order_id))
-    )
-
-
-def _order(step: Step, order_id: str) -> dict[str, str]:
-    return {"id": order_id, "job": step.job_id}
+    row = {"id": order_id, "job": step.job_id}
+    step.effect(lambda tx: tx.execute("UPDATE orders SET shipped_by = :job WHERE id = :id", row))
 
 
 def place_order(tx: Transaction, order_id: str, amount: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,13 @@ def empty_database_url(database_kind: str, pytestconfig: pytest.Config) -> Itera
     _skip_if_missing(database_kind)
     with pytestconfig.stash[DATABASES].empty(database_kind) as url:
         yield url
+
+
+@pytest.fixture
+def new_database(database_kind: str, pytestconfig: pytest.Config) -> Callable[[], AbstractContextManager[str]]:
+    """`with new_database() as url`: as many databases without tables as a test needs."""
+    _skip_if_missing(database_kind)
+    return lambda: pytestconfig.stash[DATABASES].empty(database_kind)
 
 
 @pytest.fixture

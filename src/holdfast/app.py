@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from holdfast.clock import Duration, duration, instant, micros, new_id, new_ids
 from holdfast.config import database_url, worker_settings
+from holdfast.database.borrowed import finish, lend
+from holdfast.database.connection import Transaction
 from holdfast.database.database import Database, persist
 from holdfast.database.drivers import open_database
 from holdfast.database.migrate import migrate, require_current_schema
@@ -22,11 +25,7 @@ from holdfast.steps.payload import Arguments
 from holdfast.steps.retry import Retry
 from holdfast.worker.loop import Worker
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from holdfast.database.connection import Transaction
-
+Lent = Transaction | Any | None  # ours, or a connection of sqlite3, psycopg, PyMySQL or SQLAlchemy
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -171,7 +170,7 @@ class Job(Generic[P, R]):
     def enqueue(
         self,
         *,
-        tx: Transaction | None = None,
+        tx: Lent = None,
         key: str | None = None,
         unique_for: Duration | None = None,
         on_duplicate: OnDuplicate = "reject",
@@ -206,7 +205,7 @@ class Job(Generic[P, R]):
         self,
         calls: Iterable[Mapping[str, Any]],
         *,
-        tx: Transaction | None = None,
+        tx: Lent = None,
         keys: Sequence[str | None] | None = None,
         on_duplicate: OnDuplicate = "reject",
         priority: int | None = None,
@@ -272,8 +271,15 @@ class Job(Generic[P, R]):
             key_until=None if unique_for is None else micros(duration(unique_for, "unique_for")),
         )
 
-    def _in(self, tx: Transaction | None, work: Callable[[Transaction], T]) -> T:
-        return persist(self.app.database, work) if tx is None else work(tx)
+    def _in(self, tx: Lent, work: Callable[[Transaction], T]) -> T:
+        if tx is None:
+            return persist(self.app.database, work)
+        if isinstance(tx, Transaction):
+            return work(tx)
+        lent = lend(tx, self.app.database)
+        answer = work(lent)
+        finish(lent, self.app.database)
+        return answer
 
 
 def _priority(value: int) -> int:

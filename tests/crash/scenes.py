@@ -71,8 +71,8 @@ class Scene:
         self.do(lambda tx: commit(tx, lease, ending or Done(), with_it))
 
     def ended(self, count: int = 1, ending: Ending | None = None) -> list[str]:
-        """New jobs that have ended, without an effect."""
-        leases = self.leased(count, steps=0)
+        """New jobs that have ended; those that are done had nothing to do."""
+        leases = self.leased(count, steps=1 if ending else 0)
         for lease in leases:
             self.end(lease, ending, effects=())
         return [lease.job_id for lease in leases]

@@ -7,12 +7,9 @@ sample that changes daily, and with --chaos at every point too.
 
 from __future__ import annotations
 
-import os
-import random
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import pytest
 
@@ -20,12 +17,10 @@ from holdfast import Holdfast, Job
 from tests import rows
 from tests.crash import picture
 from tests.crash.operations import OPERATIONS, Operation
-from tests.crash.points import Act, Point, die_at, recorded
+from tests.crash.points import Act, die_at, recorded
+from tests.crash.sample import SEED, chosen
 from tests.crash.scenes import KEY, Scene, work
 from tests.crash.survivor import Survivor, check_promises, forecast
-
-SEED = os.environ.get("HOLDFAST_CRASH_SEED") or f"{datetime.now(UTC):%Y-%m-%d}"
-SAMPLE = 2  # points of each operation on a server, without --chaos
 
 
 @dataclass
@@ -65,14 +60,14 @@ def stage(database_url: str) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_process_may_die_at_any_point(name: str, stage: Stage, chaos: bool) -> None:
+def test_a_process_may_die_at_any_point(name: str, stage: Stage, database_kind: str, chaos: bool) -> None:
     operation = OPERATIONS[name]
     act = stage.set(operation)
     states = [picture.taken(stage.observer)]
     points = recorded(act, lambda: states.append(picture.taken(stage.observer)))
     stage.finish(act, operation)
 
-    for point in points if chaos else _chosen(points, stage, name):
+    for point in chosen(name, points, database_kind, chaos, most=2):
         act = stage.set(operation)
         stage.empty_handed()
         die_at(point, act)
@@ -80,10 +75,3 @@ def test_a_process_may_die_at_any_point(name: str, stage: Stage, chaos: bool) ->
 
         assert picture.taken(stage.observer) == states[point.commits], where
         stage.finish(act, operation)
-
-
-def _chosen(points: list[Point], stage: Stage, name: str) -> list[Point]:
-    if stage.app.database.dialect.name == "sqlite":
-        return points
-    dice = random.Random(f"{SEED}, {name}")  # noqa: S311 - a sample, not a secret
-    return dice.sample(points, min(SAMPLE, len(points)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import DatabaseUrl, Json, Kind, Limit, Queue, opened
+from holdfast.cli.options import DatabaseUrl, Json, Kind, Limit, Queue, opened, span
 from holdfast.cli.output import complain, print_facts, print_json, print_table, said
 from holdfast.errors import HoldfastError
 
@@ -31,6 +31,7 @@ def list_(
         list[str] | None,
         typer.Option(
             "--state",
+            metavar="STATE",
             help="Only jobs in this state: scheduled, ready, suspect, leased, done, dead, cancelled, live (the first four) "
             "or ended (the last three). May be given more than once.",
             show_default=False,
@@ -68,7 +69,7 @@ def show(
     job_id: Annotated[str, typer.Argument(metavar="ID", help="Which job.")],
     *,
     logs: Annotated[
-        int, typer.Option("--logs", min=0, help="Show so many lines of its log, the newest.")
+        int, typer.Option("--logs", metavar="N", min=0, help="Show so many lines of its log, the newest.")
     ] = 100,
     json: Json = False,
     database_url: DatabaseUrl = None,
@@ -94,7 +95,8 @@ def cancel(
     ids: Ids,
     *,
     reason: Annotated[
-        str | None, typer.Option("--reason", help="Why; kept with the job.", show_default=False)
+        str | None,
+        typer.Option("--reason", metavar="TEXT", help="Why; kept with the job.", show_default=False),
     ] = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
@@ -120,9 +122,9 @@ def stats(
     from holdfast.admin.reports.statistics import kind_statistics
     from holdfast.clock import duration
 
-    span = duration(since, "--since")
+    past = duration(span(since) or 0, "--since")
     with opened(ctx, database_url) as database, database.reading() as tx:
-        found = kind_statistics(tx, span)
+        found = kind_statistics(tx, past)
     if json:
         print_json(found)
         return

@@ -60,7 +60,10 @@ def reset(
     crash_limit: Annotated[
         int,
         typer.Option(
-            "--crash-limit", min=1, help="A job that killed its worker so often becomes a dead letter."
+            "--crash-limit",
+            metavar="N",
+            min=1,
+            help="A job that killed its worker so often becomes a dead letter.",
         ),
     ] = WorkerSettings.crash_limit,
     json: Json = False,

@@ -28,7 +28,10 @@ def migrate(
     dialect: Annotated[
         DialectName | None,
         typer.Option(
-            "--dialect", help="With --print: the SQL of this product.", show_default="that of the URL"
+            "--dialect",
+            metavar="sqlite|postgresql|mariadb|mysql",
+            help="With --print: the SQL of this product.",
+            show_default="that of the URL",
         ),
     ] = None,
     json: Json = False,

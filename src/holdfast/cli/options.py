@@ -28,13 +28,32 @@ DatabaseUrl = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Limit = Annotated[int, typer.Option("--limit", min=1, max=MOST_ROWS, help="Show at most so many.")]
-Kind = Annotated[str | None, typer.Option("--kind", help="Only jobs of this kind.", show_default=False)]
-Queue = Annotated[str | None, typer.Option("--queue", help="Only jobs of this queue.", show_default=False)]
+Limit = Annotated[
+    int, typer.Option("--limit", metavar="N", min=1, max=MOST_ROWS, help="Show at most so many.")
+]
+Kind = Annotated[
+    str | None, typer.Option("--kind", metavar="NAME", help="Only jobs of this kind.", show_default=False)
+]
+Queue = Annotated[
+    str | None, typer.Option("--queue", metavar="NAME", help="Only jobs of this queue.", show_default=False)
+]
 ErrorGroup = Annotated[
     str | None,
-    typer.Option("--error", help="Only this group of errors, as `--by-error` prints it.", show_default=False),
+    typer.Option(
+        "--error",
+        metavar="TEXT",
+        help="Only this group of errors, as `--by-error` prints it.",
+        show_default=False,
+    ),
 ]
+
+
+def span(text: str | None) -> float | str | None:
+    """A duration as it is typed: a bare number means seconds."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return text
 
 
 def url(ctx: typer.Context, given: str | None) -> str:

@@ -62,7 +62,7 @@ def pause(
     name: Name,
     *,
     note: Annotated[
-        str | None, typer.Option("--note", help="Why; shown to others.", show_default=False)
+        str | None, typer.Option("--note", metavar="TEXT", help="Why; shown to others.", show_default=False)
     ] = None,
     json: Json = False,
     database_url: DatabaseUrl = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import DatabaseUrl  # noqa: TC001 - Typer reads the annotations
+from holdfast.cli.options import DatabaseUrl, span
 
 
 def worker(
@@ -22,9 +22,12 @@ def worker(
         typer.Option("--queues", metavar="A,B", help="Serve only these queues.", show_default="all"),
     ] = None,
     concurrency: Annotated[
-        int | None, typer.Option("--concurrency", help="Steps that may run at once.", show_default="10")
+        int | None,
+        typer.Option("--concurrency", metavar="N", help="Steps that may run at once.", show_default="10"),
     ] = None,
-    processes: Annotated[int, typer.Option("--processes", min=1, help="Worker processes to run.")] = 1,
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=1, help="Worker processes to run.")
+    ] = 1,
     poll_interval: Annotated[
         str | None,
         typer.Option(
@@ -66,6 +69,7 @@ def worker(
         str | None,
         typer.Option(
             "--worker-id",
+            metavar="NAME",
             help="Name of this worker, at most 100 characters.",
             show_default="host, pid and chance",
         ),
@@ -73,13 +77,17 @@ def worker(
     batch: Annotated[
         int | None,
         typer.Option(
-            "--batch", help="The most jobs to take at once, when they are fast.", show_default="500"
+            "--batch",
+            metavar="N",
+            help="The most jobs to take at once, when they are fast.",
+            show_default="500",
         ),
     ] = None,
     crash_limit: Annotated[
         int | None,
         typer.Option(
             "--crash-limit",
+            metavar="N",
             help="A job that killed its worker so often becomes a dead letter.",
             show_default="3",
         ),
@@ -93,7 +101,9 @@ def worker(
             show_default="7d",
         ),
     ] = None,
-    log_level: Annotated[str, typer.Option("--log-level", help="debug, info, warning or error.")] = "info",
+    log_level: Annotated[
+        str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+    ] = "info",
     database_url: DatabaseUrl = None,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C: then finish what runs, give back the rest, exit with 0. Twice: at once.
@@ -109,14 +119,14 @@ def worker(
     options = {
         "queues": queues,
         "concurrency": concurrency,
-        "poll_interval": poll_interval,
-        "lease": lease,
+        "poll_interval": span(poll_interval),
+        "lease": span(lease),
         "renew_at": renew_at,
-        "grace": grace,
+        "grace": span(grace),
         "worker_id": worker_id,
         "batch": batch,
         "crash_limit": crash_limit,
-        "retention": retention,
+        "retention": span(retention),
         "log_level": log_level,
     }
     code = run_worker(

@@ -11,6 +11,7 @@ import os
 import random
 import threading
 import time
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -162,30 +163,38 @@ class Database:
 
 
 class WriterTurn:
-    """A lock whose urgent takers go first."""
+    """A lock that is handed from one waiter to the next, urgent ones first, then in the order of asking.
+
+    A plain lock may be taken again at once by the thread that gave it, and starve the others.
+    """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
         self._taken = False
-        self._urgent = 0
+        self._urgent: deque[threading.Event] = deque()
+        self._others: deque[threading.Event] = deque()
 
     def take(self, *, urgent: bool) -> None:
-        with self._condition:
-            if urgent:
-                self._urgent += 1
-            try:
-                while self._taken or (self._urgent and not urgent):
-                    if not self._condition.wait(WRITER_DEADLINE):
-                        raise ContentionError("another thread of this process has been writing for too long")
+        with self._lock:
+            if not self._taken:
                 self._taken = True
-            finally:
-                if urgent:
-                    self._urgent -= 1
+                return
+            mine = threading.Event()
+            line = self._urgent if urgent else self._others
+            line.append(mine)
+        if not mine.wait(WRITER_DEADLINE):
+            with self._lock:
+                if not mine.is_set():  # nobody handed it over in this very moment
+                    line.remove(mine)
+                    raise ContentionError("another thread of this process has been writing for too long")
 
     def give(self) -> None:
-        with self._condition:
-            self._taken = False
-            self._condition.notify_all()
+        with self._lock:
+            line = self._urgent or self._others
+            if line:
+                line.popleft().set()  # it stays taken: by whom it was handed to
+            else:
+                self._taken = False
 
 
 def persist(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
@@ -37,7 +37,7 @@ class Upsert:
         if not self.rows:
             return
         columns = tuple(self.rows[0])
-        rows = self._ordered(columns)
+        rows = self._ordered(columns, tx.dialect)
         step = max(1, min(CHUNK, tx.dialect.most_parameters // len(columns)))
         for start in range(0, len(rows), step):
             chunk = rows[start : start + step]
@@ -46,7 +46,7 @@ class Upsert:
                 text, {f"{column}_{n}": value for n, row in enumerate(chunk) for column, value in row.items()}
             )
 
-    def _ordered(self, columns: tuple[str, ...]) -> list[dict[str, Value]]:
+    def _ordered(self, columns: tuple[str, ...], dialect: Dialect) -> list[dict[str, Value]]:
         """The last of several rows with one key, all in key order: two writers then never meet head-on."""
         unique: dict[tuple[Any, ...], dict[str, Value]] = {}
         for row in self.rows:
@@ -59,7 +59,9 @@ class Upsert:
                 raise ConfigurationError(
                     f"upsert into {self.table}: a row has no value for its key {', '.join(missing)}"
                 )
-            unique[tuple(row[name] for name in self.key)] = {name: _plain(row[name]) for name in columns}
+            unique[tuple(row[name] for name in self.key)] = {
+                name: plain(row[name], dialect) for name in columns
+            }
         return [unique[key] for key in sorted(unique, key=lambda key: tuple(map(str, key)))]
 
 
@@ -91,17 +93,20 @@ def _quoted(dialect: Dialect, name: str) -> str:
     return f"{dialect.quote}{name}{dialect.quote}"
 
 
-def _plain(value: Any) -> Value:
-    """A form that all three drivers store: no adapters to register, no surprise in SQLite."""
-    if value is None or (isinstance(value, str | int | float | bytes) and not isinstance(value, Enum | bool)):
-        return value
+def plain(value: Any, dialect: Dialect) -> Value:  # noqa: PLR0911 - one line per type
+    """A form that the driver stores without adapters, and without a surprise in SQLite."""
     match value:
-        case bool():
-            return value
         case Enum():
-            return _plain(value.value)
-        case datetime() | date() | time():
-            return value.isoformat(sep=" ") if isinstance(value, datetime) else value.isoformat()
+            return plain(value.value, dialect)
+        case None | str() | int() | float() | bytes():
+            return value
+        case datetime() if value.tzinfo is not None and dialect.name != "postgresql":
+            # Neither keeps a zone: UTC, as everything else here.
+            return value.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ")
+        case datetime():
+            return value.isoformat(sep=" ")
+        case date() | time():
+            return value.isoformat()
         case Decimal() | UUID():
             return str(value)
         case _:

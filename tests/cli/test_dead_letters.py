@@ -1,0 +1,83 @@
+"""`holdfast dead-letters`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import rows
+from tests.operations import died, greeting
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+    from tests.cli.conftest import Cli
+
+
+def test_dead_letters_are_listed_and_counted_by_error(cli: Cli, app: Holdfast) -> None:
+    greet = greeting(app)
+    dead = [died(app, greet, "OSError: no answer") for _ in range(2)]
+    died(app, greet, "KeyError: 'a'")
+
+    assert {it["id"] for it in cli.json("dead-letters", "list", "--error", "OSError: no answer")} == set(dead)
+    first, _ = cli.json("dead-letters", "list", "--by-error")
+    assert set(first) == {"kind", "error_group", "count", "first_at", "last_at", "newest_id"}
+    assert (first["kind"], first["error_group"], first["count"]) == ("greet", "OSError: no answer", 2)
+    assert "KeyError" in cli("dead-letters", "list", "--by-error")
+    assert dead[0] in cli("dead-letters", "list")
+    assert cli("dead-letters", "list", "--kind", "other") == "no dead letters\n"
+
+
+def test_one_dead_letter_is_shown(cli: Cli, app: Holdfast) -> None:
+    greet = greeting(app)
+    dead, waiting = died(app, greet), greet.enqueue().id
+
+    assert cli.json("dead-letters", "show", dead)["last_error"] == "OSError: no answer"
+    assert "is no dead letter" in cli("dead-letters", "show", waiting, code=1)
+
+
+def test_one_those_that_match_or_all_are_retried(cli: Cli, app: Holdfast) -> None:
+    greet = greeting(app)
+    one, other, rest = died(app, greet), died(app, greet, "KeyError"), died(app, greet)
+
+    assert cli("dead-letters", "retry", one) == "1 dead letter is ready to be tried again\n"
+    assert cli.json("dead-letters", "retry", "--error", "KeyError") == {"retried": 1, "refused": 0}
+    assert (rows.state(app, other), rows.state(app, rest)) == ("ready", "dead")
+    assert cli.json("dead-letters", "retry", "--all") == {"retried": 1, "refused": 0}
+    assert cli("dead-letters", "retry", "--all") == "0 dead letters are ready to be tried again\n"
+    assert "no ended job" in cli("dead-letters", "retry", one, code=1)
+
+
+def test_letters_whose_keys_are_taken_are_counted(cli: Cli, app: Holdfast) -> None:
+    greet = greeting(app)
+    died(app, greet, key="once")
+    greet.enqueue(key="once")
+
+    assert cli.json("dead-letters", "retry", "--all") == {"retried": 0, "refused": 1}
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("action", ["retry", "purge"])
+@pytest.mark.parametrize(
+    "which", [(), ("an-id", "--all"), ("an-id", "--kind", "greet"), ("--kind", "greet", "--all")]
+)
+def test_which_ones_must_be_said_in_exactly_one_way(cli: Cli, action: str, which: tuple[str, ...]) -> None:
+    assert "say which ones" in cli("dead-letters", action, *which, code=2)
+
+
+def test_purging_asks_first(cli: Cli, app: Holdfast) -> None:
+    greet = greeting(app)
+    one, spared = died(app, greet), died(app, greet, "KeyError")
+
+    cli("dead-letters", "purge", "--all", answer="n\n", code=1)
+    assert rows.state(app, one) == "dead"
+    cli("dead-letters", "purge", "--all", answer="", code=1)
+    assert rows.state(app, one) == "dead"
+
+    assert "1 dead letter deleted" in cli(
+        "dead-letters", "purge", "--error", "OSError: no answer", answer="y\n"
+    )
+    assert (rows.state(app, one), rows.state(app, spared)) == (None, "dead")
+    assert cli.json("dead-letters", "purge", spared, "--yes") == {"purged": 1}
+    assert rows.state(app, spared) is None
+    assert cli("dead-letters", "purge", "--all") == "0 dead letters deleted\n"  # nothing to ask about

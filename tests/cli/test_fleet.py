@@ -1,0 +1,79 @@
+"""`holdfast queues`, `workers` and `leases`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests import rows
+from tests.operations import expire, greeting, leased
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+    from tests.cli.conftest import Cli
+
+
+def test_a_queue_is_paused_listed_and_resumed(cli: Cli, app: Holdfast) -> None:
+    greeting(app, queue="mail").enqueue()
+
+    assert cli("queues", "pause", "mail", "--note", "the relay is down") == "queue mail is paused\n"
+    assert cli("queues", "pause", "mail") == "queue mail was already paused\n"
+    (queue,) = cli.json("queues", "list")
+    assert set(queue) == {
+        "queue", "scheduled", "ready", "suspect", "leased", "dead", "oldest_ready_seconds", "paused_at", "note",
+    }  # fmt: skip
+    assert (queue["queue"], queue["ready"], queue["note"]) == ("mail", 1, "the relay is down")
+    assert queue["paused_at"].endswith("Z")
+    assert "the relay is down" in cli("queues", "list")
+
+    assert cli.json("queues", "resume", "mail") == {"queue": "mail", "paused": False, "changed": True}
+    assert cli("queues", "resume", "mail") == "queue mail was not paused\n"
+
+
+def test_no_queues_are_one_line(cli: Cli) -> None:
+    assert cli("queues", "list") == "no queues: nothing waits, nothing is paused\n"
+
+
+def test_a_worker_is_listed_with_the_six_facts_of_its_status(cli: Cli, app: Holdfast) -> None:
+    rows.add_worker(app, 11, worker_id="alice")
+    rows.change(app, "UPDATE holdfast_worker SET active = 2, active_ids = 'a,b'")
+    rows.add_worker(app, 12, worker_id="gone", state="stopped")
+
+    (worker,) = cli.json("workers", "list")
+
+    facts = ("worker_id", "running", "active_jobs", "concurrency", "lease_seconds", "active_job_ids")
+    assert [worker[name] for name in facts] == ["alice", True, 2, 10, 10.0, ["a", "b"]]
+    assert set(worker) - set(facts) == {
+        "state", "host", "pid", "incarnation", "queues", "started_at", "beat_at", "alive_until", "ended_at",
+    }  # fmt: skip
+    assert len(cli.json("workers", "list", "--all")) == 2
+    assert "alice" in cli("workers", "list")
+
+
+def test_no_workers_is_advice(cli: Cli) -> None:
+    assert "start one with" in cli("workers", "list")
+
+
+def test_expired_leases_are_listed_and_reset_and_counted(cli: Cli, app: Holdfast) -> None:
+    greet = greeting(app)
+    held, silent = greet.enqueue().id, greet.enqueue().id
+    leased(app, worker_id="alice")
+    expire(app, leased(app, worker_id="silent")[0])
+
+    assert [(it["job_id"], it["locked_by"], it["expired"]) for it in cli.json("leases", "list")] == [
+        (held, "alice", False),
+        (silent, "silent", True),
+    ]
+    assert [it["job_id"] for it in cli.json("leases", "list", "--expired")] == [silent]
+    assert silent in cli("leases", "list", "--expired")
+
+    assert cli("leases", "reset") == "reset 1 expired lease\n"
+    assert cli.json("leases", "reset") == {"reset": 0, "died": 0}
+    assert cli("leases", "list", "--expired") == "no expired leases\n"
+    assert rows.state(app, held) == "leased"
+
+
+def test_a_reset_says_how_many_went_to_the_dead_letters(cli: Cli, app: Holdfast) -> None:
+    greeting(app).enqueue()
+    expire(app, leased(app)[0])
+
+    assert "1 of them beyond the crash limit" in cli("leases", "reset", "--crash-limit", "1")

@@ -1,0 +1,66 @@
+"""Somebody kills `holdfast migrate` before and after every statement; the next one brings the tables up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from functools import partial
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.database.drivers import open_database
+from holdfast.database.migrate import migrate
+from tests import rows
+from tests.crash.points import die_at, recorded
+from tests.crash.sample import SEED, chosen
+from tests.crash.scenes import work
+from tests.crash.survivor import Survivor, check_promises, forecast
+
+NewDatabase = Callable[[], AbstractContextManager[str]]
+
+STRUCTURE = {
+    "sqlite": "SELECT type, name, sql FROM sqlite_master ORDER BY type, name",
+    "postgresql": "SELECT table_name AS a, column_name AS b FROM information_schema.columns WHERE table_schema = 'public'"
+    " UNION ALL SELECT tablename, indexdef FROM pg_indexes WHERE schemaname = 'public' ORDER BY 1, 2",
+    "mariadb": "SELECT table_name AS a, column_name AS b FROM information_schema.columns WHERE table_schema = database()"
+    " UNION ALL SELECT index_name, column_name FROM information_schema.statistics WHERE table_schema = database()"
+    " ORDER BY 1, 2",
+}
+
+
+def test_a_migration_may_die_at_any_point(new_database: NewDatabase, database_kind: str, chaos: bool) -> None:
+    with new_database() as url:
+        points = recorded(partial(_migrate, url), lambda: None)
+        whole = _structure(url)
+
+    for point in chosen("migrate", points, database_kind, chaos, most=6):
+        with new_database() as url:
+            die_at(point, partial(_migrate, url))
+            where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+
+            _migrate(url)
+
+            assert _structure(url) == whole, where
+            _live_through_a_job(url)
+
+
+def _migrate(url: str) -> None:
+    with closing(open_database(url)) as database:
+        migrate(database)
+
+
+def _structure(url: str) -> list[rows.Row]:
+    with closing(Holdfast(url)) as app:
+        return rows.query(app, STRUCTURE[app.database.dialect.name])
+
+
+def _live_through_a_job(url: str) -> None:
+    with closing(Holdfast(url)) as app:
+        connection = app.database.connect()
+        connection.execute("CREATE TABLE effect (job_id VARCHAR(128) NOT NULL, step INTEGER NOT NULL)")
+        connection.close()
+        app.job()(work).enqueue(n=1, steps=2)
+        expected = forecast(app)
+        Survivor(app).finish_everything()
+        check_promises(app, expected)
