@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
 from holdfast.clock import Duration, duration, instant, micros, new_id, new_ids
 from holdfast.config import database_url, worker_settings
@@ -24,6 +24,9 @@ from holdfast.steps.manual import ManualLease, ReleaseAs, acquire, extend, relea
 from holdfast.steps.payload import Arguments
 from holdfast.steps.retry import Retry
 from holdfast.worker.loop import Worker
+
+if TYPE_CHECKING:
+    from holdfast.admin.operator import Operator
 
 Lent = Transaction | Any | None  # ours, or a connection of sqlite3, psycopg, PyMySQL or SQLAlchemy
 P = ParamSpec("P")
@@ -55,6 +58,13 @@ class Holdfast:
             require_current_schema(self._database)
             self._checked = True
         return self._database
+
+    @property
+    def operator(self) -> Operator:
+        """What an operator may see and do: jobs, dead letters, queues, workers, leases."""
+        from holdfast.admin.operator import Operator
+
+        return Operator(self.database)
 
     def migrate(self) -> list[str]:
         """Create or upgrade the tables; safe to run from many processes at once."""

@@ -216,4 +216,4 @@ def test_help_appears_without_drivers_tables_or_network() -> None:
 def test_the_reference_of_the_command_line_is_current() -> None:
     kept = (ROOT / "docs/reference/cli.md").read_text()
 
-    assert kept == cli_reference.reference(), "run: python -m devtools.cli_reference > docs/reference/cli.md"
+    assert cli_reference.text() in kept, "run: PYTHONPATH=. cog -r docs/reference/cli.md"

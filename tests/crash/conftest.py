@@ -2,6 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
 import pytest
 
+from holdfast import Holdfast
+from tests.crash.workers import Fleet
+
 pytest.register_assert_rewrite("tests.crash.survivor")
+
+
+@pytest.fixture
+def fleet(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
+    """Worker processes on one database; what they said is shown when the test fails."""
+    with closing(Holdfast(database_url)) as app:
+        make_effect_table(app)
+        fleet = Fleet(app, tmp_path, database_url)
+        try:
+            yield fleet
+        finally:
+            fleet.close()
+
+
+def make_effect_table(app: Holdfast) -> None:
+    connection = app.database.connect()
+    connection.execute("CREATE TABLE effect (job_id VARCHAR(128) NOT NULL, step INTEGER NOT NULL)")
+    connection.close()

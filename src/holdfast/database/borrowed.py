@@ -39,7 +39,8 @@ def lend(connection: object, database: Database) -> Transaction:
 
 def finish(tx: Transaction, database: Database) -> None:
     """Tell the workers, as part of the caller's transaction where the database can, else leave it to their polling."""
-    notify(tx, database)
+    if database.wakes:
+        notify(tx, database.url)
 
 
 def _driver_connection(connection: Any) -> Any:

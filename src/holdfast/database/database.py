@@ -59,7 +59,8 @@ class Database:
                 yield tx
                 if tx.poisoned is not None:
                     tx._guard()  # noqa: SLF001 - raises: what was caught inside cannot be committed
-                notify(tx, self)
+                if self.wakes and tx.wakes:
+                    notify(tx, self.url)
                 connection.commit()
             except BaseException:
                 connection.rollback()

@@ -15,7 +15,6 @@ from holdfast.database.statement import sql
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
-    from holdfast.database.database import Database
 
 CHANNEL: Final = "holdfast"
 CANCEL: Final = "!cancel"  # a payload that is no queue: look for jobs that are asked to stop
@@ -27,12 +26,10 @@ _lock: Final = threading.Lock()
 _last: Final[dict[tuple[str, str], float]] = {}
 
 
-def notify(tx: Transaction, database: Database) -> None:
+def notify(tx: Transaction, url: str) -> None:
     """Send what the transaction's enqueues asked for, as part of it."""
-    if not tx.wakes or not database.wakes:
-        return
     for queue in sorted(tx.wakes):
-        if _due(database.url, queue):
+        if _due(url, queue):
             tx.run(NOTIFY, queue=queue)
 
 

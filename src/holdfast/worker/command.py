@@ -17,7 +17,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.config import worker_settings
 from holdfast.errors import ConfigurationError, HoldfastError
@@ -27,10 +27,20 @@ from holdfast.worker.loop import Worker
 from holdfast.worker.signals import on_parent_gone, on_stop_signal
 
 if TYPE_CHECKING:
-    from holdfast.app import Holdfast
+    from holdfast.database.database import Database
+    from holdfast.steps.kinds import Kinds
 
 STUCK: Final = 70  # exit code: the event loop hung; work was given back
 RECYCLE: Final = 75  # exit code: a handler could not be stopped; start me again
+
+
+class App(Protocol):
+    """What a worker needs of an application."""
+
+    @property
+    def database(self) -> Database: ...
+    @property
+    def kinds(self) -> Kinds: ...
 
 
 def run_worker(target: str, options: dict[str, Any], processes: int = 1) -> int:
@@ -48,7 +58,7 @@ def run_worker(target: str, options: dict[str, Any], processes: int = 1) -> int:
     return Supervisor(target, options, processes).run()
 
 
-def load(target: str) -> Holdfast:
+def load(target: str) -> App:
     """Import "module:app"; the working folder counts, as it does for `python -m`."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
@@ -67,7 +77,7 @@ def load(target: str) -> Holdfast:
     app = getattr(module, attribute, None)
     if app is None or not hasattr(app, "kinds"):
         raise ConfigurationError(f"{module_name!r} has no Holdfast app named {attribute!r}")
-    found: Holdfast = app
+    found: App = app
     return found
 
 

@@ -241,7 +241,7 @@ class Execution:
                 ending = it.interrupted(error, self._reports)
                 if task is not None:
                     task.uncancel()  # it was meant for this step, not for the next
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - the handler's own
+            except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - a handler cannot end the process
                 ending = it.raised(error, self._reports)
             self._finish(it, ending)
             if time.monotonic() - rested > BREATH:

@@ -1,0 +1,116 @@
+"""What an operator may see and do, from Python: the same functions, and the same words, as the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.admin import actions
+from holdfast.admin.doctor.examination import examine
+from holdfast.admin.reports.dead_letters import list_dead_letters
+from holdfast.admin.reports.jobs import list_jobs, show_job
+from holdfast.admin.reports.leases import list_leases
+from holdfast.admin.reports.queues import list_queues
+from holdfast.admin.reports.statistics import kind_statistics
+from holdfast.admin.reports.workers import list_workers
+from holdfast.clock import Duration, duration
+from holdfast.database.database import persist
+from holdfast.steps.dead_letters import FailureGroup, Filter, failure_groups
+
+if TYPE_CHECKING:
+    from holdfast.admin.doctor.finding import Finding
+    from holdfast.admin.reports.jobs import JobDetail, JobSummary
+    from holdfast.admin.reports.leases import LeaseReport
+    from holdfast.admin.reports.queues import QueueReport
+    from holdfast.admin.reports.statistics import KindStatistics
+    from holdfast.admin.reports.workers import WorkerReport
+    from holdfast.database.connection import Transaction
+    from holdfast.database.database import Database
+    from holdfast.steps.job import JobState
+
+T = TypeVar("T")
+
+
+class Operator:
+    """Looks at the work and steps in. Every action is safe to repeat, and refused in words where it is not."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def jobs(
+        self,
+        states: Collection[JobState] = (),
+        *,
+        kind: str | None = None,
+        queue: str | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[JobSummary]:
+        """Jobs in any of `states` (none given: all), newest first."""
+        return self._look(
+            lambda tx: list_jobs(tx, states, kind=kind, queue=queue, limit=limit, before=before)
+        )
+
+    def job(self, job_id: str, *, logs: int = 100) -> JobDetail:
+        """Everything about one job, with its newest log lines."""
+        return self._look(lambda tx: show_job(tx, job_id, logs=logs))
+
+    def cancel(self, job_id: str, reason: str | None = None) -> JobState:
+        """End a waiting job; ask a running one to stop. Returns the state it is in now."""
+        return self._act(lambda tx: actions.cancel(tx, job_id, reason))
+
+    def retry(self, job_id: str) -> JobState:
+        """Revive a dead or cancelled job, or let a scheduled one run now."""
+        return self._act(lambda tx: actions.retry(tx, job_id))
+
+    def dead_letters(self, which: Filter | None = None, *, limit: int = 50) -> list[JobSummary]:
+        return self._look(lambda tx: list_dead_letters(tx, which, limit=limit))
+
+    def failures(self, which: Filter | None = None, *, limit: int = 50) -> list[FailureGroup]:
+        """Dead letters grouped by what went wrong, the largest group first."""
+        return self._look(lambda tx: failure_groups(tx, which, limit))
+
+    def retry_dead_letters(self, which: Filter | None = None) -> actions.Retried:
+        """Revive all that match (none given: all), in batches."""
+        return actions.retry_dead(self._database, which)
+
+    def purge_dead_letters(self, which: Filter | None = None) -> int:
+        """Delete all that match for good, in batches; returns how many."""
+        return actions.purge_dead(self._database, which)
+
+    def queues(self) -> list[QueueReport]:
+        return self._look(list_queues)
+
+    def pause(self, queue: str, note: str | None = None) -> bool:
+        """Let nobody take jobs of this queue; what runs goes on."""
+        return self._act(lambda tx: actions.pause_queue(tx, queue, note))
+
+    def resume(self, queue: str) -> bool:
+        return self._act(lambda tx: actions.resume_queue(tx, queue))
+
+    def workers(self, *, everyone: bool = False) -> list[WorkerReport]:
+        """Living workers, or everyone who is remembered."""
+        return self._look(lambda tx: list_workers(tx, everyone=everyone))
+
+    def leases(self, *, expired: bool | None = None) -> list[LeaseReport]:
+        """Who holds what; `expired=True` only what nobody renewed in time, `False` only what is in force."""
+        return self._look(lambda tx: list_leases(tx, expired=expired))
+
+    def reset_leases(self) -> int:
+        """Take back what expired leases hold; returns how many jobs. Living workers do this by themselves."""
+        return actions.reset_leases(self._database).jobs
+
+    def statistics(self, span: Duration = "1d") -> list[KindStatistics]:
+        """Per kind of job: how many ended how, and how long they took."""
+        return self._look(lambda tx: kind_statistics(tx, duration(span, "span")))
+
+    def doctor(self) -> list[Finding]:
+        """What is wrong, and what to do about it."""
+        return examine(self._database)
+
+    def _look(self, report: Callable[[Transaction], T]) -> T:
+        with self._database.reading() as tx:
+            return report(tx)
+
+    def _act(self, action: Callable[[Transaction], T]) -> T:
+        return persist(self._database, action)

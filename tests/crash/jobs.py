@@ -1,0 +1,134 @@
+"""The application that worker processes of the crash tests run: `tests.crash.jobs:app`.
+
+Handlers write what happens to them into a journal that outlives them, and wait for files that a test creates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast import Continue, Done, Holdfast, LeaseLostError, Retry, Step, StepCancelled, Transaction
+
+FOLDER = Path(os.environ["HOLDFAST_TEST_FOLDER"])
+LOOK = 0.005  # seconds between looks for a file
+
+# Seconds that a test cannot wait for; defaults are measured where the default is the promise.
+for _name, _value in json.loads(os.environ.get("HOLDFAST_TEST_CONSTANTS", "{}")).items():
+    _module, _, _constant = _name.rpartition(".")
+    setattr(importlib.import_module(_module), _constant, _value)
+
+app = Holdfast()
+_journal = os.open(FOLDER / "journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+
+def note(event: str, step: Step, **facts: Any) -> None:
+    """One write of one line: whole, or not there."""
+    line = {
+        "event": event,
+        "job": step.job_id,
+        "step": step.number,
+        "attempt": step.attempt,
+        "worker": step.worker_id,
+        "pid": os.getpid(),
+        "at": time.monotonic(),
+        **facts,
+    }
+    os.write(_journal, (json.dumps(line) + "\n").encode())
+
+
+def leave_effect(step: Step) -> None:
+    """A row of the user's own in the step's commit; nothing in its table would refuse a second one."""
+
+    def write(tx: Transaction) -> None:
+        tx.execute(
+            "INSERT INTO effect (job_id, step) VALUES (:job_id, :step)",
+            {"job_id": step.job_id, "step": step.number},
+        )
+
+    step.effect(write)
+
+
+@app.job()
+async def brief(step: Step, n: int = 0) -> None:
+    """A fast job with an effect."""
+    note("started", step, n=n)
+    leave_effect(step)
+
+
+@app.job()
+async def plain(n: int = 0) -> int:
+    """A fast job without any effect: these are acknowledged together."""
+    return n
+
+
+@app.job()
+async def hold(step: Step, gate: str, stubborn: bool = False) -> None:  # noqa: FBT001, FBT002 - a payload field
+    """Work until the file `gate` is there; a stubborn one goes on when told to stop."""
+    note("started", step)
+    try:
+        await _open(gate)
+    except asyncio.CancelledError:
+        note("told", step, why=step.halted)
+        if not stubborn:
+            raise
+        await _open(gate)
+    leave_effect(step)
+    note("answered", step)
+
+
+@app.job()
+def hold_in_thread(step: Step, gate: str) -> None:
+    """The same as plain code, which is told by `step.wait`."""
+    note("started", step)
+    try:
+        while not (FOLDER / gate).exists():
+            step.wait(LOOK)
+    except (LeaseLostError, StepCancelled) as told:
+        note("told", step, why=type(told).__name__)
+        raise
+    leave_effect(step)
+    note("answered", step)
+
+
+@app.job()
+async def pages(step: Step, count: int, seconds: float = 0.0) -> Done | Continue:
+    """As many steps, each with an effect."""
+    note("started", step)
+    await asyncio.sleep(seconds)
+    leave_effect(step)
+    return Done() if step.number + 1 >= count else Continue(step.number + 1)
+
+
+@app.job()
+async def abort(step: Step) -> None:
+    """The poison."""
+    note("started", step)
+    os.abort()
+
+
+@app.job(timeout="200ms", retry=Retry(attempts=1))
+async def block(step: Step, gate: str) -> None:
+    """Hangs the event loop, and everybody on it."""
+    note("started", step)
+    while not (FOLDER / gate).exists():
+        time.sleep(LOOK)  # noqa: ASYNC251 - the mistake that this job is about
+
+
+@app.job(timeout="200ms", retry=Retry(attempts=1))
+def ignore_timeout(step: Step, gate: str) -> None:
+    """A thread that looks at no clock and no cancellation."""
+    note("started", step)
+    while not (FOLDER / gate).exists():
+        time.sleep(LOOK)
+    note("answered", step)
+
+
+async def _open(gate: str) -> None:
+    while not (FOLDER / gate).exists():
+        await asyncio.sleep(LOOK)

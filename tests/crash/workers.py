@@ -1,0 +1,150 @@
+"""Real worker processes, as `holdfast worker` starts them, and what their handlers wrote down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from devtools.processes import family, kill_family, wait_until_gone
+from holdfast import Holdfast
+from tests import rows
+
+ROOT = Path(__file__).parents[2]
+TARGET = "tests.crash.jobs:app"
+RUN = "import json, sys; from holdfast.worker.command import run_worker; sys.exit(run_worker(*json.loads(sys.argv[1])))"
+PATIENCE = 30.0  # seconds; only a test that fails waits so long
+
+Entry = dict[str, Any]
+
+
+class WorkerProcess:
+    """`holdfast worker`, with its words in a file."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("wb") as words:
+            self._process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=words,
+                stderr=words,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+
+    def signal(self, what: signal.Signals) -> None:
+        self._process.send_signal(what)
+
+    def kill(self) -> None:
+        """SIGKILL, to this process alone; returns when it is gone."""
+        self._process.kill()
+        self._process.wait(PATIENCE)
+
+    def ended(self, patience: float = PATIENCE) -> int:
+        """The exit code, once it has ended by itself."""
+        try:
+            return self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still runs after {patience} s:\n{self.words()}") from None
+
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def children(self) -> list[int]:
+        return family(self.pid)[1:]
+
+    def words(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def says(self, event: str, times: int = 1) -> None:
+        """Wait until the log has this event."""
+        rows.eventually(lambda: self.words().count(event) >= times or not self.runs(), PATIENCE)
+        assert self.words().count(event) >= times, f"ended without {event!r}:\n{self.words()}"
+
+    def remove(self) -> None:
+        """Whatever is left of it goes."""
+        if self._process.poll() is None:
+            kill_family(self.pid)
+        self._process.wait(PATIENCE)
+
+
+@dataclass
+class Fleet:
+    """The workers of one test on one database, and a folder in which they meet."""
+
+    app: Holdfast
+    folder: Path
+    url: str
+    workers: list[WorkerProcess] = field(default_factory=list)
+
+    def worker(
+        self, *, processes: int = 1, constants: dict[str, float] | None = None, url: str | None = None, **options: Any
+    ) -> WorkerProcess:
+        """Start one. `constants` are set in the process, for what a test cannot wait for."""
+        environment = {
+            **os.environ,
+            "HOLDFAST_DATABASE_URL": url or self.url,
+            "HOLDFAST_TEST_FOLDER": str(self.folder),
+            "HOLDFAST_TEST_CONSTANTS": json.dumps(constants or {}),
+        }
+        command = [sys.executable, "-c", RUN, json.dumps([TARGET, options, processes])]
+        worker = WorkerProcess(command, environment, self.folder / f"worker-{len(self.workers)}.log")
+        self.workers.append(worker)
+        return worker
+
+    def open(self, gate: str) -> None:
+        """Let the handlers that wait for this file go on."""
+        (self.folder / gate).touch()
+
+    def enqueue(self, kind: str, count: int = 1, **arguments: Any) -> list[str]:
+        """Jobs of a kind that only the workers know; a plain INSERT is a valid enqueue."""
+        ids = [f"{kind}-{number}" for number in range(1, count + 1)]
+        payload = json.dumps(arguments)
+        with self.app.transaction() as tx:
+            tx.execute_many(
+                "INSERT INTO holdfast_job (id, kind, payload) VALUES (:id, :kind, :payload)",
+                [{"id": job_id, "kind": kind, "payload": payload} for job_id in ids],
+            )
+        return ids
+
+    def journal(self, event: str | None = None, job: str | None = None) -> list[Entry]:
+        """What the handlers wrote down, in the order of writing."""
+        path = self.folder / "journal"
+        lines = path.read_text().splitlines() if path.exists() else []
+        entries = [json.loads(line) for line in lines]
+        return [it for it in entries if event in (None, it["event"]) and job in (None, it["job"])]
+
+    def wait_for(self, event: str, times: int = 1, *, job: str | None = None, patience: float = PATIENCE) -> Entry:
+        """The `times`-th entry of this kind, as soon as it is there."""
+
+        def look() -> list[Entry]:
+            found = self.journal(event, job)
+            return found if len(found) >= times else []
+
+        return rows.eventually(look, patience)[times - 1]
+
+    def wait_until_done(self, patience: float = PATIENCE) -> None:
+        """Until no job is unfinished."""
+        rows.eventually(lambda: not rows.count(self.app, "holdfast_job"), patience)
+
+    def effects(self) -> Counter[tuple[str, int]]:
+        found = rows.query(self.app, "SELECT job_id, step FROM effect")
+        return Counter((row["job_id"], row["step"]) for row in found)
+
+    def archived(self) -> dict[str, rows.Row]:
+        return {row["id"]: row for row in rows.query(self.app, "SELECT * FROM holdfast_archive")}
+
+    def close(self) -> None:
+        for worker in self.workers:
+            children = worker.children() if worker.runs() else []
+            worker.remove()
+            assert wait_until_gone(children, PATIENCE), "children outlived their worker"
