@@ -22,6 +22,10 @@ SECOND = 1_000_000
 HOUR = 3_600 * SECOND
 DAY = 24 * HOUR
 
+# One statement, so that a job on its way from one table to the other is seen once.
+STATES = """
+    SELECT state FROM holdfast_job WHERE id = :id UNION ALL SELECT state FROM holdfast_archive WHERE id = :id
+"""
 CLOCK = sql("SELECT {now}")
 WORKER = sql("""
     INSERT INTO holdfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
@@ -61,9 +65,9 @@ def ended(app: Holdfast, job_id: str) -> Row | None:
 
 def state(app: Holdfast, job_id: str) -> str | None:
     """In which state the job is; it must not be live and ended at once."""
-    rows = [row for row in (live(app, job_id), ended(app, job_id)) if row is not None]
-    assert len(rows) <= 1, f"job {job_id} is live and archived"
-    return str(rows[0]["state"]) if rows else None
+    found = query(app, STATES, id=job_id)
+    assert len(found) <= 1, f"job {job_id} is live and archived"
+    return str(found[0]["state"]) if found else None
 
 
 def count(app: Holdfast, table: str, where: str = "1 = 1") -> int:

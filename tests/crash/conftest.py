@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -24,6 +25,8 @@ def fleet(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
             yield fleet
         finally:
             fleet.close()
+            for worker in fleet.workers:
+                sys.stdout.write(f"--- {worker.log.name}\n{worker.words()}")  # shown when the test failed
 
 
 def make_effect_table(app: Holdfast) -> None:

@@ -72,12 +72,12 @@ async def hold(step: Step, gate: str, stubborn: bool = False) -> None:  # noqa: 
     """Work until the file `gate` is there; a stubborn one goes on when told to stop."""
     note("started", step)
     try:
-        await _open(gate)
+        await _pass(gate, step)
     except asyncio.CancelledError:
         note("told", step, why=step.halted)
         if not stubborn:
             raise
-        await _open(gate)
+        await _pass(gate, step)
     leave_effect(step)
     note("answered", step)
 
@@ -87,7 +87,7 @@ def hold_in_thread(step: Step, gate: str) -> None:
     """The same as plain code, which is told by `step.wait`."""
     note("started", step)
     try:
-        while not (FOLDER / gate).exists():
+        while not _is_open(gate, step):
             step.wait(LOOK)
     except (LeaseLostError, StepCancelled) as told:
         note("told", step, why=type(told).__name__)
@@ -116,7 +116,7 @@ async def abort(step: Step) -> None:
 async def block(step: Step, gate: str) -> None:
     """Hangs the event loop, and everybody on it."""
     note("started", step)
-    while not (FOLDER / gate).exists():
+    while not _is_open(gate, step):
         time.sleep(LOOK)  # noqa: ASYNC251 - the mistake that this job is about
 
 
@@ -124,11 +124,16 @@ async def block(step: Step, gate: str) -> None:
 def ignore_timeout(step: Step, gate: str) -> None:
     """A thread that looks at no clock and no cancellation."""
     note("started", step)
-    while not (FOLDER / gate).exists():
+    while not _is_open(gate, step):
         time.sleep(LOOK)
     note("answered", step)
 
 
-async def _open(gate: str) -> None:
-    while not (FOLDER / gate).exists():
+def _is_open(gate: str, step: Step) -> bool:
+    """The gate is open to all, or to this try of the step."""
+    return (FOLDER / gate).exists() or (FOLDER / f"{gate}-{step.attempt}").exists()
+
+
+async def _pass(gate: str, step: Step) -> None:
+    while not _is_open(gate, step):
         await asyncio.sleep(LOOK)

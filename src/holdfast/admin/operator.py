@@ -68,7 +68,7 @@ class Operator:
 
     def failures(self, which: Filter | None = None, *, limit: int = 50) -> list[FailureGroup]:
         """Dead letters grouped by what went wrong, the largest group first."""
-        return self._look(lambda tx: failure_groups(tx, which, limit))
+        return self._look(lambda tx: failure_groups(tx, which, limit=limit))
 
     def retry_dead_letters(self, which: Filter | None = None) -> actions.Retried:
         """Revive all that match (none given: all), in batches."""

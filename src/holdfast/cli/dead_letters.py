@@ -37,7 +37,7 @@ def list_(
     which = Filter(kind, queue, error)
     with opened(ctx, database_url) as database, database.reading() as tx:
         letters = [] if by_error else list_dead_letters(tx, which, limit=limit)
-        groups = failure_groups(tx, which, limit) if by_error else []
+        groups = failure_groups(tx, which, limit=limit) if by_error else []
     if json:
         print_json(groups if by_error else letters)
     elif by_error:

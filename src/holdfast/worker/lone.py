@@ -6,13 +6,11 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from typing import Any, Final
 
 from holdfast.telemetry import happened
 
-MOST: Final = 4  # at once
-ANOTHER_AFTER: Final = 2.0  # seconds a suspect may wait before one more process is started
+MOST: Final = 10  # at once
 
 
 class LoneProcesses:
@@ -22,28 +20,29 @@ class LoneProcesses:
         self._command = json.dumps({"target": target, "options": options, "lone": True})
         self._lock = threading.Lock()
         self._children: list[subprocess.Popen[bytes]] = []
-        self._started_at = 0.0
+        self._waited = 0  # how many suspects waited when we last looked
         self._closed = False
 
-    def ensure(self, waiting: int, oldest: float) -> None:
-        """Start what is needed for `waiting` suspects, the oldest of which has waited `oldest` seconds."""
+    def ensure(self, waiting: int) -> None:
+        """Start what `waiting` suspects need. Called about twice a second while there are any."""
         with self._lock:
             self._children = [child for child in self._children if child.poll() is None]
-            running = len(self._children)
-            patient = running and (
-                oldest < ANOTHER_AFTER or time.monotonic() - self._started_at < ANOTHER_AFTER
-            )
-            if self._closed or not waiting or running >= min(waiting, MOST) or patient:
-                return
-            # A session of its own: a Ctrl-C at the terminal is for the parent, which passes it on once.
-            child = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            wanted = 0 if self._closed else additional(waiting, self._waited, len(self._children))
+            self._waited = waiting
+            for _ in range(wanted):
+                self._start()
+        if wanted:
+            happened("suspects.isolated", waiting=waiting, processes=wanted)
+
+    def _start(self) -> None:
+        # A session of its own: a Ctrl-C at the terminal is for the parent, which passes it on once.
+        self._children.append(
+            subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 [sys.executable, "-m", "holdfast.worker.command", self._command],
                 stdin=subprocess.PIPE,
                 start_new_session=True,
             )
-            self._children.append(child)
-            self._started_at = time.monotonic()
-        happened("suspects.isolated", waiting=waiting, pid=child.pid)
+        )
 
     def close(self, *, at_once: bool) -> None:
         """Ask the children to stop, and wait for them; they give back what they hold."""
@@ -58,3 +57,13 @@ class LoneProcesses:
                 child.wait(timeout=40)
             except subprocess.TimeoutExpired:
                 child.kill()
+
+
+def additional(waiting: int, waited: int, running: int) -> int:
+    """How many processes to start: one is enough while it gets through them; slow jobs get one each."""
+    if not waiting:
+        return 0
+    if not running:
+        return 1
+    slow = waiting > waited / 2
+    return max(0, min(waiting, MOST - running)) if slow else 0

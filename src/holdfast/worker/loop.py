@@ -272,10 +272,10 @@ class Worker:
     def _look_for_cancellations(self) -> None:
         self._heartbeat.nudge()
 
-    def _isolate(self, waiting: int, oldest: float) -> None:
+    def _isolate(self, waiting: int) -> None:
         """Suspects wait: they get a process of their own, or this one to themselves."""
         if self._suspects is not None:
-            self._suspects.ensure(waiting, oldest)
+            self._suspects.ensure(waiting)
         elif waiting:
             self._claimer.alone_wanted.set()
             self._wakeups.nudge()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.worker.incarnation import Heartbeat
 
 SWEEP: Final = 2.0  # seconds between rescues
+SUSPECT_SWEEP: Final = 0.5  # while suspects wait
 PROMOTION: Final = 0.5  # seconds between looks at what is due, at most
 PRUNING: Final = 60.0
 BATCH: Final = 1_000
@@ -58,7 +59,7 @@ LONG_MINE = sql("""
     SELECT id, fence FROM holdfast_job
      WHERE owner = :owner AND state = 'leased' AND leased_at < {now} - :age LIMIT :limit
 """)
-SUSPECTS = sql("SELECT count(*), {now} - min(ready_at) FROM holdfast_job WHERE state = 'suspect'")
+SUSPECTS = sql("SELECT count(*) FROM holdfast_job WHERE state = 'suspect'")
 
 
 def promote(tx: Transaction, limit: int = BATCH) -> int:
@@ -87,7 +88,7 @@ class Maintenance:
         database: Database,
         settings: WorkerSettings,
         heartbeat: Heartbeat,
-        isolate: Callable[[int, float], None],
+        isolate: Callable[[int], None],
         owned: dict[str, int],
     ) -> None:
         self._database = database
@@ -95,6 +96,7 @@ class Maintenance:
         self._heartbeat = heartbeat
         self._isolate = isolate
         self._owned = owned
+        self._suspects = 0
         self._strangers: set[tuple[str, int]] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(
@@ -135,7 +137,8 @@ class Maintenance:
         now = time.monotonic()
         if now >= self._next_sweep:
             self._sweep()
-            self._next_sweep = now + SWEEP * random.uniform(0.9, 1.1)
+            pause = SUSPECT_SWEEP if self._suspects else SWEEP
+            self._next_sweep = now + pause * random.uniform(0.9, 1.1)
             self._return_leaked()
         if now >= self._next_pruning:
             self._prune()
@@ -158,8 +161,8 @@ class Maintenance:
             if not found.jobs:
                 break
         with self._database.reading() as tx:
-            waiting, oldest = tx.rows(SUSPECTS)[0]
-        self._isolate(int(waiting), (oldest or 0) / 1e6)
+            self._suspects = int(tx.first(SUSPECTS))
+        self._isolate(self._suspects)
         return total
 
     def _return_leaked(self) -> None:
