@@ -10,8 +10,6 @@ import tempfile
 import time
 
 from holdfast import Holdfast, LeaseLostError
-from holdfast.admin.actions import reset_leases
-from holdfast.admin.reports.jobs import show_job
 
 app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
 
@@ -35,7 +33,7 @@ def main() -> int:
     # A scanner that goes silent: its lease runs out, and somebody else gets the job.
     silent = app.acquire("scanner-1", lease="1ms", queue="scans")
     time.sleep(0.05)
-    print(f"reset {reset_leases(app.database).jobs} expired lease")  # running workers do this by themselves
+    print(f"reset {app.operator.reset_leases()} expired lease")  # running workers do this by themselves
     successor = app.acquire("scanner-2", lease="5m", queue="scans")
     if silent is None or successor is None:
         return 1
@@ -49,8 +47,7 @@ def main() -> int:
 
 
 def state(job_id: str) -> str:
-    with app.transaction() as tx:
-        return show_job(tx, job_id).job.state
+    return app.operator.job(job_id).job.state
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import tempfile
 import time
 
 from holdfast import Continue, Done, Holdfast, Reject, Retry, Step
-from holdfast.admin.reports.jobs import show_job
+from holdfast.steps.job import LIVE
 
 CATALOGUE = [{"sku": f"S-{n:03}", "price": n} for n in range(95)]
 PAGE = 30
@@ -40,22 +40,17 @@ def main() -> int:
     good, bad = copy_catalogue.enqueue(shop="corner-shop").id, copy_catalogue.enqueue(shop="nowhere").id
 
     with app.worker():
-        while unfinished():
+        while app.operator.jobs(LIVE):
             time.sleep(0.02)
 
+    detail = app.operator.job(good)
+    for line in detail.logs:
+        print(f"step {line.step}  {line.level:5}  {line.message.splitlines()[0]}")
+    print(f"{detail.job.state} after {detail.job.step + 1} steps, result {detail.result}")
     with app.transaction() as tx:
-        detail = show_job(tx, good)
-        for line in detail.logs:
-            print(f"step {line.step}  {line.level:5}  {line.message.splitlines()[0]}")
-        print(f"{detail.job.state} after {detail.job.step + 1} steps, result {detail.result}")
         rows = tx.query("SELECT count(*) AS n FROM product")[0]["n"]
-        print(f"{rows} products; the other job is {show_job(tx, bad).job.state}")
+    print(f"{rows} products; the other job is {app.operator.job(bad).job.state}")
     return 0 if rows == len(CATALOGUE) else 1
-
-
-def unfinished() -> int:
-    with app.transaction() as tx:
-        return int(tx.query("SELECT count(*) AS n FROM holdfast_job")[0]["n"])
 
 
 if __name__ == "__main__":

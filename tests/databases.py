@@ -83,7 +83,7 @@ class Databases:
     @cached_property
     def _folder(self) -> Path:
         """For SQLite's files."""
-        folder = Path(tempfile.mkdtemp(prefix="holdfast-sqlite-", dir=_parent()))
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-sqlite-", dir=memory()))
         self._folder_guardian = guardian.hire(folder)
         return folder
 
@@ -124,11 +124,11 @@ class Databases:
 
 
 def _started(engine: Engine) -> Server:
-    return Server(engine, _parent()).__enter__()  # Databases.close is its end
+    return Server(engine, memory()).__enter__()  # Databases.close is its end
 
 
-def _parent() -> Path | None:
-    """Memory if there is plenty: creating and dropping databases is twice as fast there, and fsync is free."""
+def memory() -> Path | None:
+    """A folder in memory if there is plenty: creating and dropping databases is twice as fast there, and fsync is free."""
     roomy = MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ENOUGH_MEMORY
     return MEMORY if roomy else None
 

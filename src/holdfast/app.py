@@ -23,10 +23,10 @@ from holdfast.steps.kinds import Kind, Kinds, checked_name, is_async
 from holdfast.steps.manual import ManualLease, ReleaseAs, acquire, extend, release
 from holdfast.steps.payload import Arguments
 from holdfast.steps.retry import Retry
-from holdfast.worker.loop import Worker
 
 if TYPE_CHECKING:
     from holdfast.admin.operator import Operator
+    from holdfast.worker.loop import Worker
 
 Lent = Transaction | Any | None  # ours, or a connection of sqlite3, psycopg, PyMySQL or SQLAlchemy
 P = ParamSpec("P")
@@ -124,6 +124,8 @@ class Holdfast:
         worker_id: str | None = None,
     ) -> Worker:
         """A worker inside your own program: `with app.worker():`, `async with`, or start() and stop()."""
+        from holdfast.worker.loop import Worker  # asyncio and threads: not for programs that only enqueue
+
         settings = worker_settings(
             queues=list(queues) if queues is not None and not isinstance(queues, str) else queues,
             concurrency=concurrency,

@@ -28,24 +28,30 @@ _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 def duration(value: Duration, what: str = "duration") -> timedelta:
     """Read a duration as people write it; `what` names the setting in the error."""
+    try:
+        span = _span(value, what)
+    except (OverflowError, ValueError) as error:
+        raise ConfigurationError(f"{what}: {value!r} is longer than time itself ({error})") from error
+    if span < timedelta(0):
+        raise ConfigurationError(f"{what}: {value!r} is negative; a duration counts forwards")
+    return span
+
+
+def _span(value: Duration, what: str) -> timedelta:
     if isinstance(value, timedelta):
-        span = value
-    elif isinstance(value, str):
+        return value
+    if isinstance(value, str):
         parts = _DURATION.findall(value)
         if not parts or _DURATION.sub("", value):
             raise ConfigurationError(
                 f"{what}: {value!r} is not a duration; write '500ms', '90s', '10m', '2h' or '1d'"
             )
-        span = timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
-    elif isinstance(value, bool) or not isinstance(value, int | float):
+        return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ConfigurationError(
             f"{what}: {value!r} is not a duration; use seconds, a timedelta or a text such as '10m'"
         )
-    else:
-        span = timedelta(seconds=value)
-    if span < timedelta(0):
-        raise ConfigurationError(f"{what}: {value!r} is negative; a duration counts forwards")
-    return span
+    return timedelta(seconds=value)
 
 
 def micros(span: timedelta) -> Micros:

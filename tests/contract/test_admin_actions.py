@@ -12,7 +12,8 @@ from holdfast.admin.actions import cancel, pause_queue, purge_dead_letter, resum
 from holdfast.admin.reports.jobs import show_job
 from holdfast.database.wakeup import CANCEL
 from holdfast.errors import ConfigurationError, DuplicateKeyError, LeaseLostError, NotFoundError, StateError
-from holdfast.steps.commit import commit
+from holdfast.steps.commit import Fate, commit, fates
+from holdfast.steps.dead_letters import revive
 from holdfast.steps.job import JobState
 from holdfast.steps.lease import claim
 from holdfast.steps.outcome import Done, Stop
@@ -102,6 +103,8 @@ def test_cancelling_takes_the_job_from_a_zombie_too(app: Holdfast) -> None:
 
     with pytest.raises(LeaseLostError), app.transaction() as tx:
         commit(tx, lease, Done())
+    with app.transaction() as tx:
+        assert fates(tx, [lease]) == {job_id: Fate.SUPERSEDED}  # nor does it take the ending for its own
     assert rows.state(app, job_id) == "cancelled"
 
 
@@ -169,6 +172,16 @@ def test_a_job_that_waits_runs_or_is_done_cannot_be_retried(app: Holdfast) -> No
     for job_id, complaint in ((done, "is done"), (lease.job_id, "is leased"), (waiting, "is ready")):
         with pytest.raises(StateError, match=complaint), app.transaction() as tx:
             retry(tx, job_id)
+
+
+def test_a_job_that_lives_already_is_not_revived(app: Holdfast) -> None:
+    dead = died(app, greeting(app))
+    rows.change(app, "INSERT INTO holdfast_job (id, kind, payload) VALUES (:id, 'greet', '{}')", id=dead)
+
+    with pytest.raises(StateError, match="is unfinished"), app.transaction() as tx:
+        revive(tx, dead)
+
+    assert rows.ended(app, dead) is not None
 
 
 def test_a_job_whose_key_is_taken_is_not_revived(app: Holdfast) -> None:

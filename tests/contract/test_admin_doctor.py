@@ -43,6 +43,8 @@ def open_transaction(app: Holdfast, statement: str | None) -> Iterator[Connectio
 
 
 def test_an_idle_database_has_nothing_stuck(app: Holdfast) -> None:
+    greeting(app).enqueue(delay="1h")
+
     found = findings(app)
 
     for name in ("database", "clock", "tables", "workers", "queues", "leases", "dead letters"):

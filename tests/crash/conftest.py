@@ -17,16 +17,21 @@ pytest.register_assert_rewrite("tests.crash.survivor")
 
 @pytest.fixture
 def fleet(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
-    """Worker processes on one database; what they said is shown when the test fails."""
+    """Worker processes on one database."""
     with closing(Holdfast(database_url)) as app:
-        make_effect_table(app)
-        fleet = Fleet(app, tmp_path, database_url)
-        try:
-            yield fleet
-        finally:
-            fleet.close()
-            for worker in fleet.workers:
-                sys.stdout.write(f"--- {worker.log.name}\n{worker.words()}")  # shown when the test failed
+        yield from fleet_on(app, tmp_path, database_url)
+
+
+def fleet_on(app: Holdfast, folder: Path, url: str) -> Iterator[Fleet]:
+    """A fleet and its end; what its workers said is shown when the test failed."""
+    make_effect_table(app)
+    fleet = Fleet(app, folder, url)
+    try:
+        yield fleet
+    finally:
+        fleet.close()
+        for worker in fleet.workers:
+            sys.stdout.write(f"--- {worker.log.name}\n{worker.words()}")
 
 
 def make_effect_table(app: Holdfast) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import importlib
 import json
 import os
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,7 @@ async def pages(step: Step, count: int, seconds: float = 0.0) -> Done | Continue
 async def abort(step: Step) -> None:
     """The poison."""
     note("started", step)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.abort()
 
 

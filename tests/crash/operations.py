@@ -88,7 +88,9 @@ def enqueue_many(scene: Scene) -> Act:
 def enqueue_beside_rows_of_ones_own(scene: Scene) -> Act:
     def act() -> None:
         with scene.app.transaction() as tx:
-            tx.execute("INSERT INTO holdfast_log (job_id, at, level, step, message) VALUES ('mine', 1, '', 0, '')")
+            tx.execute(
+                "INSERT INTO holdfast_log (job_id, at, level, step, message) VALUES ('mine', 1, '', 0, '')"
+            )
             scene.job.enqueue(n=1, tx=tx, key=KEY)
 
     return act
@@ -173,7 +175,9 @@ def acknowledge_three(scene: Scene) -> Act:
     def act(tx: Transaction) -> None:
         for lease in leases:
             effect_of(lease).apply(tx)
-        assert len(acknowledge(tx, [(lease, '"ok"' if lease is leases[1] else None) for lease in leases])) == 3
+        assert (
+            len(acknowledge(tx, [(lease, '"ok"' if lease is leases[1] else None) for lease in leases])) == 3
+        )
 
     return lambda: scene.do(act)
 
@@ -399,7 +403,9 @@ def forget_old_keys(scene: Scene) -> Act:
 def forget_old_workers(scene: Scene) -> Act:
     scene.leased(by=scene.another_worker())
     rows.add_worker(scene.app, 815)
-    scene.change("UPDATE holdfast_worker SET state = 'dead', ended_at = 1 WHERE incarnation <> :me", me=scene.victim)
+    scene.change(
+        "UPDATE holdfast_worker SET state = 'dead', ended_at = 1 WHERE incarnation <> :me", me=scene.victim
+    )
     return lambda: scene.do(lambda tx: tx.run(GONE_WORKERS, age=rows.DAY))
 
 

@@ -36,7 +36,9 @@ def taken(app: Holdfast) -> Picture:
     picture: Picture = {}
     for table, lines in found.items():
         named = [_renamed(table, line, jobs, now) for line in lines]
-        named.sort(key=lambda line: json.dumps({k: v for k, v in line.items() if k not in TOKENS}, default=str))
+        named.sort(
+            key=lambda line: json.dumps({k: v for k, v in line.items() if k not in TOKENS}, default=str)
+        )
         picture[table] = [_tokens_named(line, tokens) for line in named]
     return picture
 

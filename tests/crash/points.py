@@ -103,7 +103,9 @@ class Child:
 
     def __init__(self, act: Act, watch: Watch) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # threads of ours that the child does not need
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # threads of ours that the child does not need
             self.pid = os.fork()
         if not self.pid:
             _live(act, watch)

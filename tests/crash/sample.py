@@ -19,7 +19,11 @@ SEED = os.environ.get("HOLDFAST_CRASH_SEED") or f"{datetime.now(UTC):%Y-%m-%d}"
 
 
 def chosen(
-    name: str, points: Sequence[Point], database_kind: str, chaos: bool, most: int  # noqa: FBT001 - a fact
+    name: str,
+    points: Sequence[Point],
+    database_kind: str,
+    chaos: bool,
+    most: int,  # noqa: FBT001 - a fact
 ) -> Sequence[Point]:
     """All points of the operation called `name`, or `most` of them."""
     if chaos or database_kind == "sqlite" or len(points) <= most:

@@ -65,7 +65,9 @@ class Scene:
         assert len(leases) == count
         return leases
 
-    def end(self, lease: Lease, ending: Ending | None = None, effects: Sequence[Effect] | None = None) -> None:
+    def end(
+        self, lease: Lease, ending: Ending | None = None, effects: Sequence[Effect] | None = None
+    ) -> None:
         """Commit a step, with its effect unless told otherwise."""
         with_it = [effect_of(lease)] if effects is None else effects
         self.do(lambda tx: commit(tx, lease, ending or Done(), with_it))
@@ -78,7 +80,9 @@ class Scene:
         return [lease.job_id for lease in leases]
 
     def another_worker(self, *, silent: bool = False) -> int:
-        return rows.add_worker(self.app, 4711, worker_id="another", alive_for=-rows.HOUR if silent else rows.HOUR)
+        return rows.add_worker(
+            self.app, 4711, worker_id="another", alive_for=-rows.HOUR if silent else rows.HOUR
+        )
 
     def change(self, text: str, **parameters: object) -> None:
         assert rows.change(self.app, text, **parameters), "arranged nothing"

@@ -68,7 +68,9 @@ def test_the_default_lease_and_all_that_follows_it_take_less_than_15_seconds(fle
     survivor.says("worker.started")
 
     _kill_on_another_machine(fleet, victim)
-    (row,) = rows.query(fleet.app, "SELECT alive_until, lease FROM holdfast_worker WHERE process = 'elsewhere'")
+    (row,) = rows.query(
+        fleet.app, "SELECT alive_until, lease FROM holdfast_worker WHERE process = 'elsewhere'"
+    )
     left = row["alive_until"] - rows.now(fleet.app)
     rows.change(fleet.app, "UPDATE holdfast_worker SET alive_until = 1 WHERE process = 'elsewhere'")
     ran_out = time.monotonic()

@@ -6,24 +6,21 @@ from tests.crash.workers import Fleet
 
 
 def test_one_poison_among_two_hundred_ends_in_the_dead_letters_alone(fleet: Fleet) -> None:
-    innocent = fleet.enqueue("brief", 100)
+    innocent = fleet.enqueue("hold", 38, gate="open")
+    supervisor = fleet.worker(processes=2, concurrency=20, lease=2)
+    fleet.wait_for("started", 38)  # each process has at least 18 on board, and room for two more at most
     (poison,) = fleet.enqueue("abort")
-    innocent += fleet.enqueue("plain", 100)
-    supervisor = fleet.worker(processes=2, lease=2)
-
+    fleet.wait_for("started", job=poison)
+    innocent += [*fleet.enqueue("brief", 100), *fleet.enqueue("plain", 62)]
+    fleet.open("open")
     fleet.wait_until_done(60)
 
     ended = fleet.archived()
     letter = ended.pop(poison)
     assert (letter["state"], letter["crashes"]) == ("dead", 3)
     assert letter["last_error"].endswith("killed its worker 3 times")
-    assert {(row["state"], row["crashes"], row["failures"]) for row in ended.values()} == {("done", 0, 0)}
+    assert len(fleet.journal("started", poison)) == 4  # once in company, and three times alone
     assert sorted(ended) == sorted(innocent)
-    assert fleet.effects() == dict.fromkeys([(f"brief-{n}", 0) for n in range(1, 101)], 1)
-    assert len(fleet.journal("started", poison)) == 3 + _uncharged(fleet, poison)
+    assert {(row["state"], row["crashes"], row["failures"]) for row in ended.values()} == {("done", 0, 0)}
+    assert fleet.effects() == {(job_id, 0): 1 for job_id in innocent if not job_id.startswith("plain")}
     assert supervisor.runs()
-
-
-def _uncharged(fleet: Fleet, poison: str) -> int:
-    """Whether it was alone when it killed for the first time is chance; later it is."""
-    return len(fleet.journal("started", poison)) - 3

@@ -11,30 +11,11 @@ from tests import rows
 from tests.crash.workers import Fleet, WorkerProcess
 
 
-@pytest.mark.parametrize("kind", ["hold", "hold_in_thread"])
-def test_a_zombie_is_told_and_changes_nothing(fleet: Fleet, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "why"), [("hold", "replaced"), ("hold_in_thread", "LeaseLostError")])
+def test_a_zombie_is_told_and_changes_nothing(fleet: Fleet, kind: str, why: str) -> None:
     fleet.enqueue(kind, gate="open")
     zombie = fleet.worker(lease=1)
     first = fleet.wait_for("started")
-    pause(fleet, zombie)
-    fleet.worker(lease=1)
-    second = fleet.wait_for("started", 2)
-    fleet.open("open-2")  # for the second try only
-    fleet.wait_until_done()
-
-    zombie.signal(signal.SIGCONT)
-    told = fleet.wait_for("told")
-
-    assert (told["pid"], told["attempt"]) == (first["pid"], 1)
-    assert second["pid"] != first["pid"]
-    assert fleet.effects() == {(f"{kind}-1", 0): 1}
-    zombie.says("incarnation.replaced")
-
-
-def test_a_zombie_is_told_while_its_successor_still_works(fleet: Fleet) -> None:
-    fleet.enqueue("hold", gate="open")
-    zombie = fleet.worker(lease=1)
-    fleet.wait_for("started")
     pause(fleet, zombie)
     fleet.worker(lease=1)
     successor = fleet.wait_for("started", 2)
@@ -44,9 +25,10 @@ def test_a_zombie_is_told_while_its_successor_still_works(fleet: Fleet) -> None:
     fleet.open("open")
     fleet.wait_until_done()
 
-    assert told["why"] == "replaced"
+    assert (told["pid"], told["attempt"], told["why"]) == (first["pid"], 1, why)
     assert [it["pid"] for it in fleet.journal("answered")] == [successor["pid"]]
-    assert fleet.effects() == {("hold-1", 0): 1}
+    assert fleet.effects() == {(f"{kind}-1", 0): 1}
+    zombie.says("incarnation.replaced")
 
 
 def test_the_answer_of_a_zombie_is_refused(fleet: Fleet) -> None:

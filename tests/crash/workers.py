@@ -87,7 +87,12 @@ class Fleet:
     workers: list[WorkerProcess] = field(default_factory=list)
 
     def worker(
-        self, *, processes: int = 1, constants: dict[str, float] | None = None, url: str | None = None, **options: Any
+        self,
+        *,
+        processes: int = 1,
+        constants: dict[str, float] | None = None,
+        url: str | None = None,
+        **options: Any,
     ) -> WorkerProcess:
         """Start one. `constants` are set in the process, for what a test cannot wait for."""
         environment = {
@@ -123,7 +128,9 @@ class Fleet:
         entries = [json.loads(line) for line in lines]
         return [it for it in entries if event in (None, it["event"]) and job in (None, it["job"])]
 
-    def wait_for(self, event: str, times: int = 1, *, job: str | None = None, patience: float = PATIENCE) -> Entry:
+    def wait_for(
+        self, event: str, times: int = 1, *, job: str | None = None, patience: float = PATIENCE
+    ) -> Entry:
         """The `times`-th entry of this kind, as soon as it is there."""
 
         def look() -> list[Entry]:

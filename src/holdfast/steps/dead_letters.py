@@ -149,7 +149,7 @@ def purge(tx: Transaction, ids: list[str]) -> int:
     return tx.run(FORGET, ids=ids)
 
 
-def failure_groups(tx: Transaction, which: Filter | None = None, *, limit: int = 50) -> list[FailureGroup]:
+def failure_groups(tx: Transaction, which: Filter | None = None, limit: int = 50) -> list[FailureGroup]:
     """Dead letters by kind and error, the most frequent first."""
     return [
         FailureGroup(kind, error, count, moment(first), moment(last), newest)

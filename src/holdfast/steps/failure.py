@@ -23,8 +23,11 @@ LONGEST_GROUP: Final = 200
 CRASH_NOTE: Final = "Lease expired - worker crashed or timed out"
 TRANSIENT_DELAY: Final = timedelta(seconds=30)
 
+# Every repetition is bounded or anchored: a message of a megabyte must not hold the process up.
 _SECRET: Final = re.compile(
-    r"(\w+://[^\s:/@]*):[^\s@]+@|((?:password|passwd|pwd|secret|token|api[_-]?key)['\"]?\s*[=:]\s*['\"]?)[^\s'\",;&]+",
+    r"(\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{0,200}):[^\s@]{1,500}@"
+    r"|(\b\w{0,30}(?:password|passwd|pwd|secret|token|api[_-]?key)['\"]?\s{0,5}[=:]\s{0,5}['\"]?)[^\s'\",;&]+"
+    r"|(\bbearer\s{1,5})[\w.~+/=-]{6,}",
     re.IGNORECASE,
 )
 _VARIABLE: Final = re.compile(
@@ -50,7 +53,9 @@ def judge(error: BaseException, retry: Retry, failures: int, dice: float) -> Aga
 
 def describe(error: BaseException) -> str:
     """The error as an operator reads it: its type and message, without what looks like a secret."""
-    message = str(error).strip()
+    message = str(error).strip()[
+        : 2 * LONGEST_ERROR
+    ]  # longer first: a secret must not lose its end before it is seen
     name = type(error).__qualname__
     return without_secrets(f"{name}: {message}" if message else name)[:LONGEST_ERROR]
 
@@ -62,8 +67,8 @@ def fingerprint(error: BaseException) -> str:
 
 
 def grouped(text: str) -> str:
-    return _VARIABLE.sub("…", without_secrets(text))[:LONGEST_GROUP]
+    return _VARIABLE.sub("…", without_secrets(text[:LONGEST_ERROR]))[:LONGEST_GROUP]
 
 
 def without_secrets(text: str) -> str:
-    return _SECRET.sub(lambda found: f"{found[1]}:***@" if found[1] else f"{found[2]}***", text)
+    return _SECRET.sub(lambda found: f"{found[1]}:***@" if found[1] else f"{found[2] or found[3]}***", text)

@@ -64,6 +64,9 @@ ORPHANED = sql("""
      LIMIT :limit {skip_locked}
 """)
 
+# One charge for one death: what the dead process was claiming in that moment may be committed later, and never ran.
+CHARGED = sql("UPDATE holdfast_worker SET abandoned = 0 WHERE incarnation = :incarnation AND state = 'dead'")
+
 _SUSPECT = """
     UPDATE holdfast_job
        SET state = :state, owner = NULL, leased_by = NULL, lease_until = NULL, fence = :fence,
@@ -110,11 +113,13 @@ def rescue(tx: Transaction, crash_limit: int) -> Rescued:
     """Give back one batch of what dead processes and expired manual leases left behind."""
     total = Rescued()
     for incarnation, worker_id, state, abandoned in tx.rows(LEFT_BEHIND, limit=10):
-        # Who left in good order gave its work back; what is left was claimed in the same moment.
-        charged = state == "dead" and abandoned == 1
         rows = tx.rows(ABANDONED, owner=incarnation, limit=BATCH)
+        # Who left in good order gave its work back; what is left was claimed in the same moment.
+        charged = state == "dead" and abandoned == 1 and len(rows) == 1
         jobs = [(row[0], row[1], row[2]) for row in rows]
         total += _take_back(tx, jobs, worker_id, crash_limit, charge=int(charged), proven=state == "dead")
+        if charged:
+            tx.run(CHARGED, incarnation=incarnation)
     orphans = [(row[0], row[1], row[2]) for row in tx.rows(ORPHANED, owner=MANUAL_OWNER, limit=BATCH)]
     total += _take_back(tx, orphans, "forgotten", crash_limit, charge=0, proven=False)
     by_hand = [(row[0], row[1], row[2]) for row in tx.rows(EXPIRED_BY_HAND, owner=MANUAL_OWNER, limit=BATCH)]
