@@ -110,9 +110,9 @@ class Fleet:
         """Let the handlers that wait for this file go on."""
         (self.folder / gate).touch()
 
-    def enqueue(self, kind: str, count: int = 1, **arguments: Any) -> list[str]:
+    def enqueue(self, kind: str, jobs: int = 1, /, **arguments: Any) -> list[str]:
         """Jobs of a kind that only the workers know; a plain INSERT is a valid enqueue."""
-        ids = [f"{kind}-{number}" for number in range(1, count + 1)]
+        ids = [f"{kind}-{number}" for number in range(1, jobs + 1)]
         payload = json.dumps(arguments)
         with self.app.transaction() as tx:
             tx.execute_many(

@@ -50,10 +50,15 @@ class Database:
         return self._connect()
 
     @contextmanager
-    def transaction(self, *, urgent: bool = False, on: Connection | None = None) -> Iterator[Transaction]:
-        """Commit when the block ends, roll back when it raises."""
+    def transaction(
+        self, *, ours: bool = False, urgent: bool = False, on: Connection | None = None
+    ) -> Iterator[Transaction]:
+        """Commit when the block ends, roll back when it raises.
+
+        `ours` says that no statement of the user's runs in it; `urgent` that others have to wait.
+        """
         with self._writing(urgent), self._borrowed(on) as connection:
-            self._begin(connection)
+            self._begin(connection, self.dialect.begin_ours if ours else self.dialect.begin)
             tx = Transaction(connection)
             try:
                 yield tx
@@ -95,14 +100,14 @@ class Database:
             for listener in tuple(self._listeners):
                 listener(queues)
 
-    def _begin(self, connection: Connection) -> None:
+    def _begin(self, connection: Connection, begin: str) -> None:
         if self.dialect.name != "sqlite":
-            connection.begin(self.dialect.begin)
+            connection.begin(begin)
             return
         deadline = time.monotonic() + WRITER_DEADLINE
         while True:
             try:
-                connection.begin(self.dialect.begin)
+                connection.begin(begin)
             except ContentionError:
                 if time.monotonic() > deadline:
                     raise
@@ -206,10 +211,10 @@ def persist(
     urgent: bool = False,
     on: Connection | None = None,
 ) -> T:
-    """Run `work` in a transaction of its own, and the whole of it again after a deadlock or lock timeout."""
+    """Run `work` of our own in a transaction, and the whole of it again after a deadlock or lock timeout."""
     for attempt in range(1, tries + 1):
         try:
-            with database.transaction(urgent=urgent, on=on) as tx:
+            with database.transaction(ours=True, urgent=urgent, on=on) as tx:
                 return work(tx)
         except ContentionError:
             if attempt == tries:

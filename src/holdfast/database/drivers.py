@@ -144,6 +144,10 @@ def _connect_postgresql(conninfo: str, *, pooled: bool) -> Connection:
             f"{masked(conninfo)!r} is not a PostgreSQL URL: {_first_line(error, conninfo)}"
         ) from error
     raw.adapters.register_loader("json", TextLoader)  # payloads are decoded once, by msgspec
+    if not pooled:
+        raw.execute(
+            "SET plan_cache_mode = force_custom_plan"
+        )  # a plan kept from an empty queue is no plan for a full one
     return Connection(raw, POSTGRESQL)
 
 

@@ -71,4 +71,12 @@ def grouped(text: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    return _SECRET.sub(lambda found: f"{found[1]}:***@" if found[1] else f"{found[2] or found[3]}***", text)
+    """Fit to be kept and shown: without what looks like a secret, and storable."""
+    return _SECRET.sub(
+        lambda found: f"{found[1]}:***@" if found[1] else f"{found[2] or found[3]}***", storable(text)
+    )
+
+
+def storable(text: str) -> str:
+    """The text with what no database takes spelled out: NUL characters, and halves of characters from file names."""
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

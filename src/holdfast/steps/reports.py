@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.database.statement import sql
+from holdfast.steps.failure import storable
+from holdfast.steps.step import LONGEST_NOTE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,12 +34,14 @@ def write_reports(tx: Transaction, reports: Sequence[Report]) -> set[str]:
     for report in reports:
         mine = {"id": report.lease.job_id, "fence": report.lease.fence}
         if report.message is not None:
-            if tx.run(LOG, **mine, level=report.level, message=report.message) != 1:
+            said = {"level": storable(report.level or "info"), "message": storable(report.message)}
+            if tx.run(LOG, **mine, **said) != 1:
                 lost.add(report.lease.job_id)
         else:
             latest[report.lease.job_id] = report  # only the newest progress is worth a write
     for report in latest.values():
         mine = {"id": report.lease.job_id, "fence": report.lease.fence}
-        if tx.run(PROGRESS, **mine, percent=report.percent, note=report.note) != 1:
+        note = None if report.note is None else storable(report.note)[:LONGEST_NOTE]
+        if tx.run(PROGRESS, **mine, percent=report.percent, note=note) != 1:
             lost.add(report.lease.job_id)
     return lost

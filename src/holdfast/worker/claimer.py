@@ -191,7 +191,7 @@ class Claimer:
             by_fence.setdefault(lease.fence, []).append(lease.job_id)
         for fence, ids in by_fence.items():
             try:
-                with self._database.transaction() as tx:
+                with self._database.transaction(ours=True) as tx:
                     give_back(tx, ids, fence)
             except DatabaseError as error:
                 happened("database.lost", error=str(error), note="leases run out by themselves")

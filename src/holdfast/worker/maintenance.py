@@ -171,7 +171,7 @@ class Maintenance:
             rows = tx.rows(LONG_MINE, owner=self._heartbeat.incarnation, age=LEAKED_AFTER, limit=BATCH)
         strangers = {(row[0], row[1]) for row in rows if self._owned.get(row[0]) != row[1]}
         for job_id, fence in strangers & self._strangers:  # seen twice: not just on its way between threads
-            with self._database.transaction() as tx:
+            with self._database.transaction(ours=True) as tx:
                 give_back(tx, [job_id], fence)
             happened("leases.leaked", job_id=job_id, fence=fence)
         self._strangers = strangers

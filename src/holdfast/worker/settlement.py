@@ -160,7 +160,7 @@ class Settlement:
             return [ended.lease.job_id]
 
         try:
-            held = self._write([ended.lease], write)
+            held = self._write([ended.lease], write, ours=not ended.effects)
         except Exception as error:  # noqa: BLE001 - a lane must survive whatever an effect or the database says
             ended = _failed(ended, error)
             held = self._write([ended.lease], lambda tx, _: _ended_alone(tx, ended))
@@ -169,7 +169,13 @@ class Settlement:
             if stayed and stayed[0] is not None:
                 self._continue_here(ended, stayed[0])
 
-    def _write(self, leases: list[Lease], write: Callable[[Transaction, list[Lease]], list[str]]) -> set[str]:
+    def _write(
+        self,
+        leases: list[Lease],
+        write: Callable[[Transaction, list[Lease]], list[str]],
+        *,
+        ours: bool = True,
+    ) -> set[str]:
         """Write until the database has answered for each of these steps; returns the jobs that were still ours.
 
         Deadlocks and outages are waited out: effects are applied again, the handler is not run again, and no
@@ -180,7 +186,7 @@ class Settlement:
         pause = Pause(self._hurry)
         while open_leases:
             try:
-                with self._database.transaction() as tx:
+                with self._database.transaction(ours=ours) as tx:
                     mine = write(tx, open_leases)
                 written.update(mine)
                 break
@@ -217,7 +223,7 @@ class Settlement:
         pause = Pause(self._hurry)
         while True:
             try:
-                with self._database.transaction() as tx:
+                with self._database.transaction(ours=True) as tx:
                     return fates(tx, leases)
             except (ContentionError, UnreachableError) as error:
                 if not pause.after(error):

@@ -1,0 +1,1 @@
+"""Measure Holdfast beside its limits and its peers: `python -m benchmarks`."""

@@ -1,0 +1,77 @@
+"""What every measurement needs: databases, children, how often to repeat, and a place to say what is going on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.databases import Databases, Place
+from benchmarks.figures import Section
+from benchmarks.processes import PATIENCE, Subject
+from benchmarks.tally import Tally
+
+
+@dataclass
+class Bench:
+    databases: Databases
+    console: Console
+    quick: bool = False
+    known: dict[str, Section] = field(default_factory=dict)
+    _count: int = 0
+
+    @property
+    def rounds(self) -> int:
+        return 1 if self.quick else 3
+
+    def size(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    def say(self, words: str) -> None:
+        self.console.print(f"  [dim]{words}[/dim]", highlight=False)
+
+    def section(self, name: str, measure: Callable[[Bench], Section]) -> Section:
+        """Measured once in a run, however many others compare themselves with it."""
+        if name not in self.known:
+            self.known[name] = measure(self)
+        return self.known[name]
+
+    def tally(self, moments: int = 0) -> tuple[Tally, Path]:
+        self._count += 1
+        path = self.databases.folder / f"tally-{self._count}"
+        return Tally.create(path, moments), path
+
+    def subject(self, command: Sequence[str], place: Place, tally: Path, **more: str) -> Subject:
+        environment: Mapping[str, str] = {
+            "HOLDFAST_DATABASE_URL": place.url,
+            "BENCH_URL": place.url,
+            "BENCH_TALLY": str(tally),
+            **more,
+        }
+        return Subject(command, environment, self.databases.folder / "subjects.log")
+
+    @contextmanager
+    def running(self, command: Sequence[str], place: Place, tally: Path, **more: str) -> Iterator[Subject]:
+        """A program that is stopped at the end."""
+        subject = self.subject(command, place, tally, **more)
+        try:
+            yield subject
+        finally:
+            if subject.process.poll() is None:
+                subject.stop()
+
+
+def wait_until(true: Callable[[], object], subject: Subject | None = None, patience: float = PATIENCE) -> float:
+    """Look every millisecond; the moment at which it was so."""
+    deadline = time.monotonic() + patience
+    while not true():
+        if subject is not None:
+            subject.check()
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not so after {patience:.0f} s")
+        time.sleep(0.001)
+    return time.monotonic()

@@ -1,0 +1,75 @@
+"""What a measurement answers: several runs of the same thing, and how they stand to what was promised."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The same thing measured several times; the median speaks for it."""
+
+    values: tuple[float, ...]
+    unit: str
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    def __str__(self) -> str:
+        low, high = min(self.values), max(self.values)
+        return f"{_number(self.median)} {self.unit} [{_number(low)}–{_number(high)}]"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A promise: `value` must reach `bound`, from below or from above."""
+
+    words: str
+    value: float
+    bound: float
+    at_most: bool = False
+    unit: str = "×"
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.bound if self.at_most else self.value >= self.bound
+
+    def __str__(self) -> str:
+        sign = "≤" if self.at_most else "≥"
+        return f"{self.words}: {_number(self.value)}{self.unit} (target {sign} {_number(self.bound)}{self.unit})"
+
+
+@dataclass(frozen=True)
+class Figure:
+    name: str
+    sample: Sample
+    goals: tuple[Goal, ...] = ()
+    foreign: float | None = None  # cores that other programs used meanwhile
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """One question, its method in a sentence or two, and its figures."""
+
+    title: str
+    method: str
+    figures: list[Figure] = field(default_factory=list)
+
+
+def at_least(words: str, sample: Sample, other: Sample, bound: float) -> Goal:
+    """`sample` is to be at least `bound` times `other`."""
+    return Goal(words, sample.median / other.median, bound)
+
+
+def at_most(words: str, sample: Sample, bound: float) -> Goal:
+    """`sample` itself is to stay within `bound`."""
+    return Goal(words, sample.median, bound, at_most=True, unit=f" {sample.unit}")
+
+
+def _number(value: float) -> str:
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -1,0 +1,56 @@
+"""Section: what a worker costs that has nothing to do."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from benchmarks.databases import PRODUCTS
+from benchmarks.figures import Figure, Sample, Section, at_most
+from benchmarks.processes import Subject
+from benchmarks.systems import holdfast
+
+if TYPE_CHECKING:
+    from benchmarks.bench import Bench
+
+SETTLING = 5.0
+
+
+def idleness(bench: Bench) -> Section:
+    seconds = bench.size(20, 5)
+    with ExitStack() as stack:
+        workers: dict[str, Subject] = {}
+        for product in PRODUCTS:
+            place = stack.enter_context(bench.databases.place(product))
+            place.prepare()
+            system = holdfast(product)
+            _, tally = bench.tally()
+            workers[system.name] = stack.enter_context(bench.running(system.work, place, tally))
+        time.sleep(SETTLING)
+        shares: dict[str, list[float]] = {name: [] for name in workers}
+        for _ in range(bench.rounds):
+            used = {name: worker.cpu_seconds() for name, worker in workers.items()}
+            began = time.monotonic()
+            time.sleep(seconds)
+            elapsed = time.monotonic() - began
+            for name, worker in workers.items():
+                shares[name].append(100 * (worker.cpu_seconds() - used[name]) / elapsed)
+                bench.say(f"{name}: {shares[name][-1]:.2f} % of a core")
+        memory = {name: worker.memory() for name, worker in workers.items()}
+    figures = []
+    for name in workers:
+        share = Sample(tuple(shares[name]), "%")
+        resident, proportional = (Sample((it,), "MB") for it in memory[name])
+        figures += [
+            Figure(f"{name}, CPU", share, (at_most("of a core", share, 0.5),)),
+            Figure(
+                f"{name}, resident memory",
+                resident,
+                (at_most("resident", resident, 60),),
+                note=f"proportional {proportional.median:.0f} MB",
+            ),
+        ]
+    return Section(
+        "An idle worker", f"`holdfast worker` with default settings, {seconds} s at a time, nothing to do.", figures
+    )

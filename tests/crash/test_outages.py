@@ -1,0 +1,112 @@
+"""The database goes away and comes back: nobody is charged, nothing runs twice, no worker needs a restart."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from devtools.server import Server
+from holdfast import Holdfast
+from tests import rows
+from tests.crash.conftest import fleet_on
+from tests.databases import ENGINES, memory
+
+if TYPE_CHECKING:
+    from tests.crash.workers import Fleet
+
+pytestmark = pytest.mark.only_on("postgresql", "mariadb")
+
+LEASE = 2
+
+
+@pytest.fixture
+def own_server(database_kind: str) -> Iterator[Server]:
+    """Not the one that other tests use."""
+    with Server(ENGINES[database_kind], memory()) as server:
+        yield server
+
+
+@pytest.fixture
+def fleet(own_server: Server, tmp_path: Path) -> Iterator[Fleet]:
+    own_server.create_database("work")
+    with closing(Holdfast(own_server.url("work"))) as app:
+        app.migrate()
+        yield from fleet_on(app, tmp_path, own_server.url("work"))
+
+
+def test_three_outages_longer_than_the_lease_charge_nobody_and_repeat_nothing(
+    fleet: Fleet, own_server: Server
+) -> None:
+    fleet.enqueue("hold", 2, gate="open")  # run through all of them
+    workers = [fleet.worker(lease=LEASE, concurrency=3) for _ in range(2)]
+    fleet.wait_for("started", 2)
+    fleet.enqueue("pages", 4, count=30, seconds=0.2)
+    for outage in (1, 2, 3):
+        fleet.wait_for("started", len(fleet.journal("started")) + 4)  # steps are being committed
+        own_server.stop()
+        time.sleep(LEASE + 0.5)  # the outage
+        own_server.start()
+        for worker in workers:
+            worker.says("heartbeat.recovered", times=outage)
+    fleet.open("open")
+    fleet.wait_until_done()
+
+    _each_step_ran_once(fleet, {"hold-1": 1, "hold-2": 1} | {f"pages-{n}": 30 for n in range(1, 5)})
+    assert all(worker.runs() and "declared-dead" not in worker.words() for worker in workers)
+
+
+def test_a_killed_server_loses_nothing_that_was_committed(fleet: Fleet, own_server: Server) -> None:
+    fleet.enqueue("pages", 4, count=15, seconds=0.05)
+    fleet.enqueue("brief", 30)
+    workers = [fleet.worker(lease=LEASE) for _ in range(2)]
+    fleet.wait_for("started", 20)
+
+    own_server.kill()
+    own_server.start()
+    fleet.wait_until_done()
+
+    _each_step_ran_once(
+        fleet, {f"pages-{n}": 15 for n in range(1, 5)} | {f"brief-{n}": 1 for n in range(1, 31)}
+    )
+    assert all(worker.runs() for worker in workers)
+
+
+def test_a_server_that_hangs_longer_than_the_lease_makes_nobody_look_dead(
+    fleet: Fleet, own_server: Server
+) -> None:
+    """Whoever was asking for the dead when it began must not believe the answer."""
+    restless = {"holdfast.worker.maintenance.SWEEP": 0.0, "holdfast.worker.maintenance.PROMOTION": 0.001}
+    fleet.enqueue("hold", 2, gate="open")
+    workers = [fleet.worker(lease=LEASE, concurrency=1, constants=restless) for _ in range(2)]
+    fleet.wait_for("started", 2)
+    time.sleep(LEASE + 0.5)  # they have watched for a lease: now they may judge
+    for _ in range(3):
+        own_server.pause()
+        time.sleep(LEASE + 0.5)  # the outage
+        own_server.cont()
+        before = rows.now(fleet.app)
+        rows.eventually(lambda: _all_have_renewed_since(fleet, before))
+    fleet.open("open")
+    fleet.wait_until_done()
+
+    _each_step_ran_once(fleet, {"hold-1": 1, "hold-2": 1})
+    assert all(worker.runs() and "declared-dead" not in worker.words() for worker in workers)
+
+
+def _all_have_renewed_since(fleet: Fleet, then: int) -> bool:
+    return not rows.count(fleet.app, "holdfast_worker", f"state = 'alive' AND beat_at < {then}")
+
+
+def _each_step_ran_once(fleet: Fleet, steps: dict[str, int]) -> None:
+    once = Counter((job_id, number) for job_id, count in steps.items() for number in range(count))
+    ended = fleet.archived()
+    assert {job_id: row["state"] for job_id, row in ended.items()} == dict.fromkeys(steps, "done")
+    assert {(row["crashes"], row["failures"]) for row in ended.values()} == {(0, 0)}
+    assert Counter((it["job"], it["step"]) for it in fleet.journal("started")) == once
+    assert fleet.effects() == once

@@ -1,0 +1,301 @@
+"""The documentation is true: its code runs, its links lead somewhere, and nothing that exists is left out."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cogapp import Cog
+
+import holdfast
+from devtools import cli_reference
+from holdfast import Holdfast, Step, Transaction, errors, telemetry
+from holdfast.admin.operator import Operator
+from holdfast.config import WorkerSettings
+from holdfast.steps.job import JobState
+from tests.markdown import PAGES, ROOT, anchors, blocks, links, named, prose
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DOCS = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
+HOWTOS = [page for page in DOCS if page.parent.name == "howto"]
+REFERENCE = ROOT / "docs" / "reference"
+WITH_CODE = [page for page in PAGES if any("fragment" not in it.words for it in blocks(page, "python"))]
+SOURCES = sorted((ROOT / "src" / "holdfast").rglob("*.py"))
+
+# Nobody can keep these, or nobody has measured them.
+NEVER_SAID = ("exactly-once execution", "exactly once execution", "fastest", "blazing", "the only library")
+# Where the words are named in order to refuse them.
+REFUSALS = {"docs/decisions/0004-what-we-promise.md"}
+
+
+# The code
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=named)
+def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    script = []
+    for block in blocks(page, "python"):
+        if block.file:
+            (tmp_path / block.file).write_text(block.text)
+        elif "fragment" not in block.words:
+            script.append("\n" * (block.line - 1 - sum(it.count("\n") for it in script)) + block.text)
+
+    done = subprocess.run(
+        [sys.executable, "-"],
+        input="".join(script),
+        cwd=tmp_path,
+        env=_surroundings(),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert done.returncode == 0, f"{named(page)}:\n{done.stderr}"
+
+
+def _surroundings() -> dict[str, str]:
+    """A reader's shell: the programs of this environment, and no database chosen yet."""
+    programs = str(Path(sys.executable).parent)
+    chosen = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    return chosen | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_block_of_python_is_python(page: Path) -> None:
+    for block in blocks(page, "python"):
+        ast.parse(block.text, f"{named(page)}:{block.line}")
+
+
+def test_the_quickstart_is_the_example() -> None:
+    (block,) = (it for it in blocks(ROOT / "README.md", "python") if it.file == "quickstart.py")
+
+    assert block.text == (ROOT / "examples" / "quickstart.py").read_text()
+
+
+# The pages
+
+
+@pytest.mark.parametrize("page", DOCS, ids=named)
+def test_a_page_says_for_whom_it_is(page: Path) -> None:
+    title, first, *_ = [line for line in page.read_text().splitlines() if line]
+
+    assert title.startswith("# ")
+    assert first.startswith("For "), f"{named(page)} begins with: {first}"
+
+
+@pytest.mark.parametrize("page", HOWTOS, ids=named)
+def test_a_howto_ends_with_how_to_see_that_it_worked(page: Path) -> None:
+    headings = [line for line in prose(page).splitlines() if line.startswith("## ")]
+
+    assert headings[-1] == "## See that it worked"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in links(page):
+        if re.match(r"https?://", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{named(page)} links to {link}, which is not there"
+        assert target.is_relative_to(ROOT), f"{named(page)} links out of the repository: {link}"
+        if anchor:
+            assert anchor in anchors(target), f"{named(page)} links to {link}; there are {anchors(target)}"
+
+
+def test_every_page_can_be_reached_from_the_index_or_the_readme() -> None:
+    linked = {(page.parent / link.partition("#")[0]).resolve() for page in PAGES for link in links(page)}
+
+    decisions = set((ROOT / "docs" / "decisions").glob("*.md"))  # numbered: who finds one finds all
+
+    assert [named(it) for it in PAGES if it not in linked | decisions and it != ROOT / "README.md"] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_nothing_is_claimed_that_nobody_can_keep(page: Path) -> None:
+    if named(page) not in REFUSALS:
+        text = page.read_text().lower()
+        assert [words for words in NEVER_SAID if words in text] == []
+
+
+def test_every_promise_of_the_readme_names_its_proof() -> None:
+    text = (ROOT / "README.md").read_text()
+    section = text.partition("## What we promise\n")[2].partition("\n## ")[0]
+    promises = [row for row in section.splitlines() if row.startswith("|")][2:]
+
+    assert len(promises) > 10
+    for row in promises:
+        proofs = re.findall(r"\]\((tests/[^)]+\.py)\)", row)
+        assert proofs, f"no test proves: {row}"
+        for proof in proofs:
+            assert "def test_" in (ROOT / proof).read_text()
+
+
+# The command line
+
+
+def _commands_in(page: Path) -> Iterator[str]:
+    """What a reader is told to type."""
+    for block in blocks(page, "console"):
+        for line in block.text.splitlines():
+            yield from (part.strip() for part in re.split(r"[;&]", line))
+    yield from re.findall(r"`(holdfast [^`]+)`", prose(page))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_command_that_is_shown_exists(page: Path) -> None:
+    known = dict(cli_reference.commands())
+    for typed in _commands_in(page):
+        words = shlex.split(typed, comments=True)
+        if words[:1] != ["holdfast"]:
+            continue
+        words = [it for it in _after_url(words) if it not in {"…", "..."}]
+        if words == ["holdfast"] or words[1].startswith("-"):
+            continue
+        name = next((name for name in known if words[: len(name.split())] == name.split()), None)
+        group = any(it.startswith(" ".join(words[:2]) + " ") for it in known)
+        assert name or group, f"{named(page)}: there is no command `{typed}`"
+        if name:
+            accepted = {opt for it in cli_reference.options(known[name]) for opt in it.opts} | {"--help"}
+            used = {word.partition("=")[0] for word in words if word.startswith("--")}
+            assert used <= accepted, f"{named(page)}: `{typed}` does not take {used - accepted}"
+
+
+def _after_url(words: list[str]) -> list[str]:
+    return [words[0], *words[3:]] if words[1:2] == ["--database-url"] else words
+
+
+def test_every_command_and_every_option_is_documented() -> None:
+    text = (REFERENCE / "cli.md").read_text()
+
+    for name, command in cli_reference.commands():
+        assert f"## {name}" in text
+        section = text.partition(f"## {name}")[2].partition("\n## ")[0]
+        missing = [
+            it.opts[0]
+            for it in cli_reference.options(command)
+            if it.opts[0] not in section and it.opts[0] not in cli_reference.SHARED
+        ]
+        assert missing == [], name
+
+
+# The generated parts
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", ["cli.md", "settings.md", "states.md"])
+def test_a_generated_page_is_current(
+    name: str, pytestconfig: pytest.Config, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = "-r" if pytestconfig.getoption("update_golden") else "--check"
+
+    differs = Cog().main(["cog", how, "-I", str(ROOT), str(REFERENCE / name)])
+
+    assert not differs, f"docs/reference/{name} is old ({capsys.readouterr().out.strip()}); run: make golden"
+
+
+# The reference
+
+
+def test_every_setting_of_a_worker_is_documented() -> None:
+    text = (REFERENCE / "settings.md").read_text()
+
+    assert [it.name for it in fields(WorkerSettings) if f"| `{it.name}` |" not in text] == []
+
+
+def test_every_public_name_is_documented() -> None:
+    text = (REFERENCE / "api.md").read_text()
+    public: dict[str, set[str]] = {
+        "": set(holdfast.__all__),
+        "app.": _public(Holdfast) - {"database", "kinds"},
+        "step.": _public(Step) - {"doubt", "halt", "effects"},  # those are for the worker
+        "tx.": {"execute", "execute_many", "query", "savepoint"} & _public(Transaction),
+        "operator ": _public(Operator),
+    }
+
+    missing = {prefix + it for prefix, names in public.items() for it in names if not _mentions(text, it)}
+
+    assert missing == set()
+
+
+def test_every_option_of_enqueue_is_documented() -> None:
+    text = (REFERENCE / "api.md").read_text()
+
+    assert [it for it in holdfast.app.OPTIONS if f"`{it}`" not in text] == []
+
+
+def _public(thing: type) -> set[str]:
+    return {name for name in vars(thing) if not name.startswith("_")}
+
+
+def _mentions(text: str, name: str) -> bool:
+    return re.search(rf"(?<!\w){name}(?!\w)", text) is not None
+
+
+def test_every_event_is_documented_with_its_level() -> None:
+    text = (REFERENCE / "events.md").read_text()
+    sources = "\n".join(path.read_text() for path in SOURCES)
+    reported = set(re.findall(r'\bhappened\(\s*"([\w.-]+)"', sources))
+    assert len(reported) > 20
+
+    for event in reported | set(telemetry.LEVELS):
+        assert f"`{event}`" in text, f"docs/reference/events.md does not know {event}"
+    for event in reported:
+        level = telemetry.LEVELS.get(event, 20)
+        word = {10: "debug", 20: "info", 30: "warning", 40: "error", 50: "critical"}[level]
+        assert f"| `{event}` | {word} |" in text, f"{event} is reported as {word}"
+
+
+def test_every_documented_event_exists() -> None:
+    text = (REFERENCE / "events.md").read_text()
+    sources = "\n".join(path.read_text() for path in SOURCES)
+
+    assert [
+        it for it in re.findall(r"^\| `([\w.-]+)` \|", text, re.MULTILINE) if f'"{it}"' not in sources
+    ] == []
+
+
+def test_every_error_is_documented() -> None:
+    text = (REFERENCE / "errors.md").read_text()
+    every = [it for it in vars(errors).values() if isinstance(it, type) and issubclass(it, Exception)]
+
+    assert [it.__name__ for it in every if f"| `{it.__name__}`" not in text] == []
+
+
+def test_every_state_is_documented() -> None:
+    text = (REFERENCE / "states.md").read_text()
+
+    assert [state for state in JobState if f"| `{state}` |" not in text] == []
+
+
+def test_every_table_and_every_column_is_documented(tmp_path: Path) -> None:
+    text = (REFERENCE / "tables.md").read_text()
+    with closing(Holdfast(f"sqlite:///{tmp_path}/work.db")) as app:
+        app.migrate()
+    with closing(sqlite3.connect(tmp_path / "work.db")) as connection:
+        tables = _names(connection, "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')")
+        columns = {it: _names(connection, f"SELECT name FROM pragma_table_info('{it}')") for it in tables}
+
+    ours = {table: names for table, names in columns.items() if not table.startswith("sqlite_")}
+    assert len(ours) > 6
+    for table, names in ours.items():
+        assert f"## {table}\n" in text
+        section = text.partition(f"## {table}\n")[2].partition("\n## ")[0]
+        assert [name for name in names if f"`{name}`" not in section] == [], table
+
+
+def _names(connection: sqlite3.Connection, query: str) -> list[Any]:
+    return [row[0] for row in connection.execute(query)]

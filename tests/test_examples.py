@@ -1,0 +1,129 @@
+"""The examples run, and say what they prove."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = str(Path(sys.executable).with_name("holdfast"))
+
+
+def run(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", f"examples.{module}"],
+        cwd=ROOT,
+        env=_surroundings(folder),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def _surroundings(folder: Path) -> dict[str, str]:
+    chosen = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    return chosen | {"TMPDIR": str(folder), "COLUMNS": "120", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def test_a_killed_worker_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    done = run("crash_and_recover", tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    for fact in ("rows in the ledger", "different steps among them"):
+        assert re.search(rf"{fact} +│ 400 +│ 400 +│ right", done.stdout)
+    for fact in ("effects lost", "effects doubled", "jobs unfinished, dead or cancelled"):
+        assert re.search(rf"{fact} +│ 0 +│ 0 +│ right", done.stdout)
+    assert "Every effect is there exactly once" in done.stdout
+    held = re.search(r"leases that the killed worker held +│ (\d+)", done.stdout)
+    again = re.search(r"the first of them ran again after +│ ([\d.]+) s", done.stdout)
+    runs = re.search(r"handler runs +│ (\d+) for 400 steps", done.stdout)
+    assert held and int(held[1]) > 0, "the kill hit nothing: it proves nothing"
+    assert again and float(again[1]) < 15
+    assert runs and int(runs[1]) > 400, (
+        "a handler that was interrupted runs again: that is no promise of ours"
+    )
+
+
+def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
+    script = (
+        "import io, os, pathlib, sys\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "os.environ['HOLDFAST_DATABASE_URL'] = f'sqlite:///{folder}/work.db'\n"
+        "from rich.console import Console\n"
+        "from examples import invoices, proof\n"
+        "invoices.create_ledger()\n"
+        "(folder / 'outside-world.txt').touch()\n"
+        "crash = proof.Crash(1, 0.0, 0.0)\n"
+        "sys.exit(proof.prove(Console(file=io.StringIO()), crash, proof.Expected(0, 1, 0), folder))\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=ROOT, check=False, timeout=60)
+
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        ("transactional_enqueue", ["refused: order A-2", "['ship:A-1', 'ship:A-3']"]),
+        ("manual_lease", ["reset 1 expired lease", "scanner-1 comes back too late", "is dead"]),
+        ("steps_and_effects", ["step 2  error  ConnectionError", "done after 4 steps", "95 products"]),
+    ],
+)
+def test_an_example_runs(module: str, says: list[str], tmp_path: Path) -> None:
+    done = run(module, tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    for words in says:
+        assert words in done.stdout
+
+
+def test_the_quickstart_ends_in_one_invoice_after_a_crash(tmp_path: Path) -> None:
+    (tmp_path / "quickstart.py").write_text((ROOT / "examples" / "quickstart.py").read_text())
+    subprocess.run([sys.executable, "quickstart.py"], cwd=tmp_path, check=True, timeout=60)
+
+    with _worker(tmp_path, "first") as first:
+        rows.eventually(lambda: "A-17: try 1" in (tmp_path / "first").read_text())
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    with _worker(tmp_path, "second") as second:
+        rows.eventually(lambda: _invoices(tmp_path))
+        second.terminate()
+        code = second.wait(timeout=30)
+
+    assert code == 0
+    assert "A-17: try 2" in (tmp_path / "second").read_text()
+    assert _invoices(tmp_path) == ["A-17"]
+
+
+@contextmanager
+def _worker(folder: Path, log: str) -> Iterator[subprocess.Popen[bytes]]:
+    with (folder / log).open("wb") as output:
+        process = subprocess.Popen(
+            [PROGRAM, "worker", "quickstart:app"], cwd=folder, stdout=output, stderr=subprocess.STDOUT
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _invoices(folder: Path) -> list[str]:
+    with closing(sqlite3.connect(folder / "quickstart.db")) as connection:
+        return [row[0] for row in connection.execute("SELECT order_id FROM invoice")]

@@ -1,0 +1,44 @@
+"""How values are said to people."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from holdfast.cli.options import span
+from holdfast.cli.output import clean, fitting, said
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (True, "yes"),
+        (False, ""),
+        (0, "0"),
+        (0.12345, "0.123"),
+        (timedelta(minutes=3), "3 min"),
+        (datetime(2026, 1, 23, 21, 0, 5, 999, tzinfo=UTC), "2026-01-23 21:00:05 UTC"),
+        (("a", "b"), "a, b"),
+        ("a\x1b[31m\n", "a\\x1b[31m\n"),
+    ],
+)
+def test_a_value_is_said_as_a_person_reads_it(value: object, text: str) -> None:
+    assert said(value) == text
+
+
+def test_what_moves_the_cursor_is_made_visible() -> None:
+    assert clean("a\x1bb\x9bc\rd\te\nf") == "a\\x1bb\\x9bc\\x0dd\te\nf"
+
+
+def test_columns_are_left_out_in_the_order_given_until_the_rest_fits() -> None:
+    columns, widths = ("id", "kind", "queue", "error"), (10, 10, 10, 300)
+
+    assert fitting(columns, widths, 100, ("queue", "kind")) == [0, 1, 2, 3]
+    assert fitting(columns, widths, 50, ("queue", "kind")) == [0, 1, 3]
+    assert fitting(columns, widths, 10, ("queue", "kind")) == [0, 3]
+
+
+def test_a_bare_number_means_seconds() -> None:
+    assert (span("600"), span("1.5"), span("10m"), span(None)) == (600.0, 1.5, "10m", None)
