@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from benchmarks.databases import Databases, Place
-from benchmarks.figures import Section
 from benchmarks.processes import PATIENCE, Subject
 from benchmarks.tally import Tally
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from benchmarks.databases import Databases, Place
+    from benchmarks.figures import Section
 
 
 @dataclass
@@ -65,7 +68,9 @@ class Bench:
                 subject.stop()
 
 
-def wait_until(true: Callable[[], object], subject: Subject | None = None, patience: float = PATIENCE) -> float:
+def wait_until(
+    true: Callable[[], object], subject: Subject | None = None, patience: float = PATIENCE
+) -> float:
     """Look every millisecond; the moment at which it was so."""
     deadline = time.monotonic() + patience
     while not true():

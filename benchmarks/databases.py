@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 import psycopg
@@ -94,12 +94,12 @@ class Databases:
     """Starts a server when it is first asked for; leaves nothing behind."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir="/var/tmp"))  # noqa: S108 - a disk, not memory
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir="/var/tmp"))
         self.folder.chmod(0o755)  # the servers run as accounts of their own
         self._servers: dict[str, Server] = {}
         self._count = 0
 
-    def __enter__(self) -> Databases:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -138,4 +138,6 @@ class Databases:
 
     def version(self, product: Product) -> str:
         with self.place(product) as place:
-            return str(place.rows("SELECT sqlite_version()" if product == "sqlite" else "SELECT version()")[0][0])
+            return str(
+                place.rows("SELECT sqlite_version()" if product == "sqlite" else "SELECT version()")[0][0]
+            )

@@ -41,14 +41,17 @@ class Drained:
 
     def figure(self, *goals: Goal, name: str = "") -> Figure:
         worker, server = (
-            statistics.median(values) for values in zip(*((it.worker, it.server) for it in self.runs), strict=True)
+            statistics.median(values)
+            for values in zip(*((it.worker, it.server) for it in self.runs), strict=True)
         )
         note = f"CPU per job: worker {worker:.0f} µs" + (f", server {server:.0f} µs" if server else "")
         foreign = max(run.foreign for run in self.runs)
         return Figure(name or self.system.name, self.rate, goals, foreign, note)
 
 
-def drains(bench: Bench, counts: Sequence[tuple[System, int]], rounds: int | None = None) -> dict[str, Drained]:
+def drains(
+    bench: Bench, counts: Sequence[tuple[System, int]], rounds: int | None = None
+) -> dict[str, Drained]:
     """Measure several systems in turns, so that a noisy minute hits all of them; by name."""
     runs: dict[str, list[Run]] = {system.name: [] for system, _ in counts}
     for _ in range(rounds or bench.rounds):
@@ -93,7 +96,9 @@ def work(bench: Bench, system: System, place: Place, count: int) -> Run:
         wait_until(lambda: tally.count, worker)
         meter, used, served = Meter(), worker.cpu_seconds(), _served(place)
         wait_until(lambda: tally.count >= count, worker)
-        started = worker.cpu_seconds()  # the raw limit ends by itself, and a process that is gone used nothing
+        started = (
+            worker.cpu_seconds()
+        )  # the raw limit ends by itself, and a process that is gone used nothing
         end = wait_until(finished, worker)
         elapsed = end - tally.first
         return Run(

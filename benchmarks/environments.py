@@ -27,7 +27,15 @@ def core_environment() -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     wheels = FOLDER / "wheels"
     shutil.rmtree(wheels, ignore_errors=True)
-    _pip(Path(sys.executable), "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(ROOT))
+    _pip(
+        Path(sys.executable),
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(wheels),
+        str(ROOT),
+    )
     constraints = ROOT / "requirements" / "dev.txt"
     return _environment("core", ("--constraint", str(constraints), str(next(wheels.glob("*.whl")))))
 
@@ -46,4 +54,6 @@ def _environment(name: str, requirements: tuple[str, ...]) -> Path:
 
 def _pip(python: Path, *arguments: str) -> None:
     command = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", *arguments]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        raise OSError(f"{' '.join(command)} failed:\n{done.stderr}")

@@ -19,7 +19,7 @@ class Sample:
 
     def __str__(self) -> str:
         low, high = min(self.values), max(self.values)
-        return f"{_number(self.median)} {self.unit} [{_number(low)}–{_number(high)}]"
+        return f"{_number(self.median)} {self.unit} [{_number(low)} to {_number(high)}]"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Goal:
     value: float
     bound: float
     at_most: bool = False
-    unit: str = "×"
+    unit: str = ""
 
     @property
     def met(self) -> bool:
@@ -38,7 +38,7 @@ class Goal:
 
     def __str__(self) -> str:
         sign = "≤" if self.at_most else "≥"
-        return f"{self.words}: {_number(self.value)}{self.unit} (target {sign} {_number(self.bound)}{self.unit})"
+        return f"{_number(self.value)}{self.unit} {self.words} ({sign} {self.bound:g})"
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from benchmarks.databases import PRODUCTS
 from benchmarks.figures import Figure, Sample, Section, at_most
-from benchmarks.processes import Subject
 from benchmarks.systems import holdfast
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
+    from benchmarks.processes import Subject
 
 SETTLING = 5.0
 
@@ -52,5 +52,7 @@ def idleness(bench: Bench) -> Section:
             ),
         ]
     return Section(
-        "An idle worker", f"`holdfast worker` with default settings, {seconds} s at a time, nothing to do.", figures
+        "An idle worker",
+        f"`holdfast worker` with default settings, {seconds} s at a time, nothing to do.",
+        figures,
     )

@@ -38,7 +38,9 @@ def holdfast(product: Product, kind: str = "noop", *options: str) -> System:
 
 def raw_drain(product: Product, batch: int = 500) -> System:
     worker = (sys.executable, "-m", MODULE + "raw_limit", "drain", str(batch))
-    return System(f"raw limit of {NAMES[product]}", product, _holdfast_load("noop"), worker, HOLDFAST_UNFINISHED)
+    return System(
+        f"raw limit of {NAMES[product]}", product, _holdfast_load("noop"), worker, HOLDFAST_UNFINISHED
+    )
 
 
 def raw_effects(product: Product, connections: int) -> System:

@@ -61,7 +61,10 @@ def effects(bench: Bench) -> Section:
     count = bench.size(3_000, 300)
     products: tuple[Product, ...] = ("postgresql", "mariadb", "sqlite")
     ours = {product: holdfast(product, "effect") for product in products}
-    limits = {product: [raw_effects(product, n) for n in ((1,) if product == "sqlite" else (1, 4))] for product in products}
+    limits = {
+        product: [raw_effects(product, n) for n in ((1,) if product == "sqlite" else (1, 4))]
+        for product in products
+    }
     found = drains(bench, [(it, count) for product in products for it in (*limits[product], ours[product])])
     peer = procrastinate_rate(bench)
     figures = []

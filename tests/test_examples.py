@@ -49,14 +49,18 @@ def test_a_killed_worker_loses_and_doubles_nothing(tmp_path: Path) -> None:
     for fact in ("effects lost", "effects doubled", "jobs unfinished, dead or cancelled"):
         assert re.search(rf"{fact} +│ 0 +│ 0 +│ right", done.stdout)
     assert "Every effect is there exactly once" in done.stdout
-    held = re.search(r"leases that the killed worker held +│ (\d+)", done.stdout)
-    again = re.search(r"the first of them ran again after +│ ([\d.]+) s", done.stdout)
-    runs = re.search(r"handler runs +│ (\d+) for 400 steps", done.stdout)
-    assert held and int(held[1]) > 0, "the kill hit nothing: it proves nothing"
-    assert again and float(again[1]) < 15
-    assert runs and int(runs[1]) > 400, (
-        "a handler that was interrupted runs again: that is no promise of ours"
-    )
+    held = _figure(done.stdout, r"leases that the killed worker held +│ (\d+)")
+    again = _figure(done.stdout, r"the first of them ran again after +│ ([\d.]+) s")
+    runs = _figure(done.stdout, r"handler runs +│ (\d+) for 400 steps")
+    assert held > 0, "the kill hit nothing: it proves nothing"
+    assert again < 15
+    assert runs > 400, "a handler that was interrupted runs again: its running once is no promise of ours"
+
+
+def _figure(text: str, pattern: str) -> float:
+    found = re.search(pattern, text)
+    assert found, f"{pattern} is not in:\n{text}"
+    return float(found[1])
 
 
 def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:

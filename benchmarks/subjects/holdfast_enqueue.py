@@ -11,12 +11,14 @@ import select
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.pace import INTERVAL, paced
 from benchmarks.subjects import holdfast_app
 from benchmarks.tally import Tally
-from holdfast import Job
+
+if TYPE_CHECKING:
+    from holdfast import Job
 
 
 def bulk(job: Job[Any, Any], count: int, batch: int) -> None:

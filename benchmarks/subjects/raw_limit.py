@@ -43,7 +43,7 @@ class Limit:
         self.fence += 1
         taken = {"owner": OWNER, "fence": self.fence}
         asked = {"queue": "default", "limit": batch}
-        self.cursor.execute(self.dialect.begin)
+        self.cursor.execute(self.dialect.begin_ours)
         if take := TAKE.render(self.dialect):
             self.cursor.execute(PICK.render(self.dialect), asked)
             rows = list(self.cursor.fetchall())
@@ -56,7 +56,7 @@ class Limit:
         return rows
 
     def acknowledge(self, ids: list[str]) -> None:
-        self.cursor.execute(self.dialect.begin)
+        self.cursor.execute(self.dialect.begin_ours)
         self.finish(ids)
         self.cursor.execute("COMMIT")
 
@@ -112,7 +112,8 @@ def main() -> None:
         drain(Limit(url), tally, number)
         return
     lanes = [
-        threading.Thread(target=effects, args=(Limit(url, lane << 32), tally, 100)) for lane in range(1, number + 1)
+        threading.Thread(target=effects, args=(Limit(url, lane << 32), tally, 100))
+        for lane in range(1, number + 1)
     ]
     for lane in lanes:
         lane.start()

@@ -118,6 +118,18 @@ def test_a_payload_without_an_order_has_none(app: Holdfast) -> None:
     assert seen(app, job.id)["order_id"] is None
 
 
+def test_a_payload_with_a_nul_character_does_not_hide_the_others(app: Holdfast) -> None:
+    @app.job()
+    def work(text: str, order_id: str = "A-17") -> None: ...
+
+    strange, plain = work.enqueue(text="a\0b"), work.enqueue(text="ab", order_id="B-4")
+    settle(app, take(app), Done())
+
+    found = rows.query(app, "SELECT id, order_id FROM processing_jobs ORDER BY created_at, id")
+    assert [row["id"] for row in found] == [strange.id, plain.id]
+    assert found[1]["order_id"] == "B-4"
+
+
 def test_the_key_is_the_job_id_of_the_documents(app: Holdfast) -> None:
     job = work_on(app).enqueue(key="order:17")
     assert seen(app, job.id)["job_id"] == "order:17"

@@ -361,6 +361,29 @@ def test_a_log_line_of_any_length_and_script_is_stored(app: Holdfast) -> None:
     assert set(line) == {"🙂"}
 
 
+def test_characters_that_no_database_takes_fail_no_job(app: Holdfast) -> None:
+    strange = "NUL \0 and half a character \udc80"
+
+    @app.job(retry=ONCE)
+    def work(step: Step, how: str) -> None:
+        step.log(strange)
+        step.progress(5, strange)
+        if how == "raise":
+            raise ValueError(strange)
+
+    good, bad = work.enqueue(how="return"), work.enqueue(how="raise")
+    drain(app)
+
+    spelled = r"NUL \0 and half a character \udc80"
+    row = rows.ended(app, bad.id)
+    assert row is not None
+    assert result_of(app, good.id) is None
+    assert row["last_error"] == f"ValueError: {spelled}"
+    assert (row["progress"], row["progress_note"]) == (5, spelled)
+    assert rows.logs(app, good.id) == [spelled]
+    assert rows.logs(app, bad.id)[0] == spelled
+
+
 # Being stopped
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import PermanentError, Retry, StepCancelled, TransientError
 from holdfast.errors import ArgumentsError, ConstraintError, PoisonedTransactionError, StepTimeout
-from holdfast.steps.failure import describe, fingerprint, grouped, judge, without_secrets
+from holdfast.steps.failure import describe, fingerprint, grouped, judge, storable, without_secrets
 from holdfast.steps.outcome import Again, Bury, Stop
 
 RETRY = Retry(attempts=3, first="10s")
@@ -108,6 +108,11 @@ def test_a_secret_at_the_cut_is_still_masked() -> None:
     error = ValueError("x" * 3_980 + " postgresql://me:hunter2hunter2@host/db")
 
     assert "hunter" not in describe(error)
+
+
+def test_what_no_database_stores_is_spelled_out() -> None:
+    assert storable("a\0b \udc80 ü🙂") == r"a\0b \udc80 ü🙂"
+    assert describe(ValueError("a\0b")) == r"ValueError: a\0b"
 
 
 def test_failures_of_one_cause_have_one_fingerprint() -> None:

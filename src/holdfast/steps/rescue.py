@@ -19,6 +19,8 @@ from holdfast.steps.lease import MANUAL_OWNER
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from holdfast.database.connection import Transaction
 
 BATCH: Final = 200
@@ -26,6 +28,11 @@ BATCH: Final = 200
 ALIVE = sql("""
     SELECT incarnation, worker_id, process, CASE WHEN alive_until < {now} THEN 1 ELSE 0 END
       FROM holdfast_worker WHERE state = 'alive' AND incarnation <> :me
+""")
+
+LATE = sql("""
+    SELECT incarnation, alive_until FROM holdfast_worker
+     WHERE state = 'alive' AND incarnation <> :me AND alive_until < {now}
 """)
 
 # The guard is repeated here: an owner that renewed meanwhile stays alive.
@@ -96,12 +103,28 @@ class Rescued:
         return Rescued(self.workers + other.workers, self.jobs + other.jobs, self.died + other.died)
 
 
-def declare_dead(tx: Transaction, me: int, *, trust_clock: bool, trust_machine: bool = True) -> int:
-    """Mark the dead: whose lease ran out (`trust_clock`), whom this machine knows to be gone (`trust_machine`)."""
+def late(tx: Transaction, me: int) -> set[tuple[int, int]]:
+    """Whose lease ran out, and when."""
+    return {(row[0], row[1]) for row in tx.rows(LATE, me=me)}
+
+
+def declare_dead(
+    tx: Transaction,
+    me: int,
+    *,
+    trust_clock: bool,
+    trust_machine: bool = True,
+    only: Container[int] | None = None,
+) -> int:
+    """Mark the dead: whose lease ran out (`trust_clock`), whom this machine knows to be gone (`trust_machine`).
+
+    With `only`, the clock convicts nobody else.
+    """
     dead = 0
     for incarnation, worker_id, process, expired in tx.rows(ALIVE, me=me):
         proven = trust_machine and is_gone(process)
-        if not proven and not (expired and trust_clock):
+        silent = expired and trust_clock and (only is None or incarnation in only)
+        if not proven and not silent:
             continue
         if tx.run(DECLARE_DEAD, incarnation=incarnation, proven=int(proven)) == 1:
             dead += 1

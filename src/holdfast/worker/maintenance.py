@@ -11,14 +11,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
-from holdfast.clock import micros
+from holdfast.clock import boot_time, micros
 from holdfast.database.database import persist
 from holdfast.database.statement import sql
 from holdfast.errors import DatabaseError
 from holdfast.steps.commit import give_back
 from holdfast.steps.dead_letters import purge
 from holdfast.steps.keys import forget_expired
-from holdfast.steps.rescue import Rescued, declare_dead, rescue
+from holdfast.steps.rescue import Rescued, declare_dead, late, rescue
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 SWEEP: Final = 2.0  # seconds between rescues
 SUSPECT_SWEEP: Final = 0.5  # while suspects wait
+CONFIRMED_AFTER: Final = 0.5  # seconds a lease must have been seen to have run out
 PROMOTION: Final = 0.5  # seconds between looks at what is due, at most
 PRUNING: Final = 60.0
 BATCH: Final = 1_000
@@ -98,6 +99,7 @@ class Maintenance:
         self._owned = owned
         self._suspects = 0
         self._strangers: set[tuple[str, int]] = set()
+        self._late: dict[tuple[int, int], float] = {}  # since when we have seen them late
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._work_until_stopped, name="holdfast-maintenance", daemon=True
@@ -137,7 +139,7 @@ class Maintenance:
         now = time.monotonic()
         if now >= self._next_sweep:
             self._sweep()
-            pause = SUSPECT_SWEEP if self._suspects else SWEEP
+            pause = SUSPECT_SWEEP if self._suspects or self._late else SWEEP
             self._next_sweep = now + pause * random.uniform(0.9, 1.1)
             self._return_leaked()
         if now >= self._next_pruning:
@@ -152,8 +154,8 @@ class Maintenance:
         return None if due is None else int(due)
 
     def _sweep(self) -> Rescued:
-        trust = self._heartbeat.may_rescue
-        persist(self._database, lambda tx: declare_dead(tx, self._heartbeat.incarnation, trust_clock=trust))
+        me, silent = self._heartbeat.incarnation, self._silent()
+        persist(self._database, lambda tx: declare_dead(tx, me, trust_clock=bool(silent), only=silent))
         total = Rescued()
         while True:
             found = persist(self._database, lambda tx: rescue(tx, self._settings.crash_limit))
@@ -164,6 +166,17 @@ class Maintenance:
             self._suspects = int(tx.first(SUSPECTS))
         self._isolate(self._suspects)
         return total
+
+    def _silent(self) -> set[int]:
+        """Who has been late for a while. After the database hung, everybody looks late: the living renew first."""
+        if not self._heartbeat.may_rescue:
+            self._late = {}
+            return set()
+        with self._database.reading() as tx:
+            found = late(tx, self._heartbeat.incarnation)
+        now = boot_time()
+        self._late = {it: self._late.get(it, now) for it in found}
+        return {it[0] for it, since in self._late.items() if now - since >= CONFIRMED_AFTER}
 
     def _return_leaked(self) -> None:
         """Give back what the database says is ours and nobody here has: a claim or commit whose answer was lost."""

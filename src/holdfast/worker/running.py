@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import LeaseLostError, StepCancelled, StepTimeout
 from holdfast.steps.commit import CANCELLED
-from holdfast.steps.failure import describe, judge
+from holdfast.steps.failure import describe, judge, without_secrets
 from holdfast.steps.outcome import Continue, Done, Ending, GiveBack, Reject, Snooze, Stop
 from holdfast.steps.step import LONGEST_LOG, Halt, Report, Reports, Step
 from holdfast.telemetry import happened
@@ -78,7 +78,7 @@ class Running:
         """What an exception of the handler means."""
         if isinstance(error, LeaseLostError | StepCancelled) and self.step.halted is not None:
             return self.interrupted(error, reports)
-        trace = "".join(traceback.format_exception(error)[-6:])
+        trace = without_secrets("".join(traceback.format_exception(error)[-6:]))
         reports.put(Report(self.lease, None, None, "error", f"{describe(error)}\n{trace}"[:LONGEST_LOG]))
         return judge(error, self.kind.retry, self.lease.failures, random.random())
 

@@ -26,6 +26,7 @@ from holdfast.steps.failure import judge
 from holdfast.steps.outcome import Again, Bury, Call, Continue, Done, Effect, Ending, GiveBack, Reject, Stop
 from holdfast.steps.payload import encode
 from holdfast.steps.reports import write_reports
+from holdfast.steps.step import Report
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Settlement:
             held = self._write([ended.lease], write, ours=not ended.effects)
         except Exception as error:  # noqa: BLE001 - a lane must survive whatever an effect or the database says
             ended = _failed(ended, error)
-            held = self._write([ended.lease], lambda tx, _: _ended_alone(tx, ended))
+            held = self._write([ended.lease], lambda tx, _: _failure(tx, ended, said))
         if held:
             self._report(ended)
             if stayed and stayed[0] is not None:
@@ -275,8 +276,12 @@ class Pause:
         return True
 
 
-def _ended_alone(tx: Transaction, ended: Ended) -> list[str]:
-    commit(tx, ended.lease, ended.ending)
+def _failure(tx: Transaction, ended: Ended, said: list[Report]) -> list[str]:
+    """The failure of a step whose effects were rolled back: what it said is kept all the same."""
+    assert isinstance(ended.ending, Again | Bury | Stop)  # noqa: S101 - what `judge` answers
+    error = ended.ending.reason if isinstance(ended.ending, Stop) else ended.ending.error
+    said = [*said, Report(ended.lease, None, None, "error", error)]
+    commit(tx, ended.lease, ended.ending, [Call(lambda tx: write_reports(tx, said))])
     return [ended.lease.job_id]
 
 

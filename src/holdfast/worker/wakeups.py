@@ -5,6 +5,8 @@ Hearing nothing is never trusted: the worker also looks every poll interval.
 
 from __future__ import annotations
 
+import selectors
+import socket
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,11 +31,13 @@ class Wakeups:
         self._event = threading.Event()
         self._stop = threading.Event()
         self._idle = threading.Event()
+        self._bell: tuple[socket.socket, socket.socket] | None = None  # wakes the listener up to stop
         self._names: set[str] = set()
         self._thread: threading.Thread | None = None
         self.heard = False  # whether somebody will tell us; else the poll interval must be short
 
     def start(self) -> None:
+        self._bell = socket.socketpair()
         self._database.listen(self.wake)
         target = {"postgresql": self._listen, "sqlite": self._watch_file}.get(self._database.dialect.name)
         if target is not None and (self._database.wakes or self._database.dialect.name == "sqlite"):
@@ -44,10 +48,14 @@ class Wakeups:
     def stop(self) -> None:
         self._database.unlisten(self.wake)
         self._stop.set()
+        assert self._bell is not None  # noqa: S101 - only what was started is stopped
+        self._bell[1].send(b"!")
         self._idle.set()
         self._event.set()
         if self._thread is not None:
             self._thread.join(timeout=5)
+        for end in self._bell:
+            end.close()
 
     def wake(self, queues: set[str]) -> None:
         if CANCEL in queues:
@@ -70,6 +78,7 @@ class Wakeups:
         return names
 
     def _listen(self) -> None:
+        assert self._bell is not None  # noqa: S101 - made by `start`
         while not self._stop.is_set():
             try:
                 connection = self._database.connect()
@@ -80,7 +89,7 @@ class Wakeups:
                 connection.execute(f"LISTEN {CHANNEL}")
                 self.heard = True
                 self.nudge()  # what came while we were deaf
-                self._hear(connection.raw)
+                self._hear(connection.raw, self._bell[0])
             except Exception as error:  # noqa: BLE001 - whatever broke it, we reconnect
                 happened("wakeups.lost", error=str(error))
             finally:
@@ -88,10 +97,16 @@ class Wakeups:
                 connection.close()
             self._stop.wait(0.5)
 
-    def _hear(self, raw: Any) -> None:
-        while not self._stop.is_set():
-            for notice in raw.notifies(timeout=1.0, stop_after=1):
-                self.wake({notice.payload})
+    def _hear(self, raw: Any, bell: socket.socket) -> None:
+        """Sleep until the server or `stop` has something to say; no waking up to ask."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(raw.fileno(), selectors.EVENT_READ)
+            selector.register(bell, selectors.EVENT_READ)
+            while not self._stop.is_set():
+                selector.select()
+                raw.pgconn.consume_input()
+                while (notice := raw.pgconn.notifies()) is not None:
+                    self.wake({notice.extra.decode()})
 
     def _watch_file(self) -> None:
         connection = self._database.connect()

@@ -1,0 +1,52 @@
+"""Section: what Holdfast weighs before it does anything."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.environments import core_environment
+from benchmarks.figures import Figure, Sample, Section, at_most
+
+if TYPE_CHECKING:
+    from benchmarks.bench import Bench
+
+IMPORT = "import time; began = time.perf_counter(); import holdfast; print(time.perf_counter() - began)"
+NOT_OURS = ("pip", "setuptools", "_distutils_hack", "pkg_resources", "distutils-precedence")
+
+
+def footprint(bench: Bench) -> Section:
+    environment = core_environment()
+    times = bench.size(11, 3)
+    imported = Sample(tuple(_import(environment) for _ in range(times)), "ms")
+    helped = Sample(tuple(_help(environment) for _ in range(times)), "ms")
+    size = Sample((_megabytes(next((environment / "lib").glob("python*/site-packages"))),), "MB")
+    return Section(
+        "Footprint",
+        f"A fresh environment without extras, installed from the wheel; {times} times, byte code present.",
+        [
+            Figure("import holdfast", imported, (at_most("import", imported, 150),)),
+            Figure("holdfast --help", helped, (at_most("the whole process", helped, 350),)),
+            Figure("installed, with its dependencies", size, (at_most("on disk", size, 30),)),
+        ],
+    )
+
+
+def _import(environment: Path) -> float:
+    asked = [str(environment / "bin" / "python"), "-c", IMPORT]
+    return 1000 * float(subprocess.run(asked, check=True, capture_output=True, text=True).stdout)
+
+
+def _help(environment: Path) -> float:
+    began = time.perf_counter()
+    subprocess.run([str(environment / "bin" / "holdfast"), "--help"], check=True, capture_output=True)
+    return 1000 * (time.perf_counter() - began)
+
+
+def _megabytes(folder: Path) -> float:
+    """Of all that pip put there but itself; byte code counts, because it is written at the first import."""
+    ours = [it for it in folder.iterdir() if not it.name.startswith(NOT_OURS)]
+    files = [file for top in ours for file in ([top] if top.is_file() else top.rglob("*")) if file.is_file()]
+    return sum(file.stat().st_size for file in files) / 1e6

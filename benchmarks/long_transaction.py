@@ -1,0 +1,68 @@
+"""Section: a foreign transaction stays open, so that no dead row can be removed, and work goes on."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from benchmarks.bench import wait_until
+from benchmarks.figures import Figure, Sample, Section, at_least
+from benchmarks.processes import Meter
+from benchmarks.systems import MODULE, holdfast
+
+if TYPE_CHECKING:
+    from benchmarks.bench import Bench
+    from benchmarks.tally import Tally
+
+AHEAD = 5_000  # ready jobs that the enqueuer keeps in front of the worker
+WINDOW = 3.0
+LATER = 15.0
+
+
+def long_transaction(bench: Bench) -> Section:
+    pairs, foreign = [], 0.0
+    for _ in range(bench.rounds):
+        meter = Meter()
+        pairs.append(_pair(bench))
+        foreign = max(foreign, meter.foreign())
+        bench.say(f"{pairs[-1][0]:,.0f} jobs/s at the start, {pairs[-1][1]:,.0f} after {LATER:.0f} s")
+    start, later = (Sample(tuple(values), "jobs/s") for values in zip(*pairs, strict=True))
+    return Section(
+        "A foreign transaction held open, PostgreSQL",
+        f"A REPEATABLE READ transaction with a snapshot in another session; a process enqueues steadily ({AHEAD:,} jobs "
+        f"ahead of the worker); jobs started in windows of {WINDOW:.0f} s.",
+        [
+            Figure("at the start", start, (), foreign),
+            Figure(
+                f"after {LATER:.0f} s",
+                later,
+                (at_least("of the rate at the start", later, start, 0.6),),
+                foreign,
+            ),
+        ],
+    )
+
+
+def _pair(bench: Bench) -> tuple[float, float]:
+    system = holdfast("postgresql")
+    enqueue = [sys.executable, "-m", MODULE + "holdfast_enqueue", "steady", "noop", str(AHEAD)]
+    with bench.databases.place("postgresql") as place:
+        place.prepare()
+        place.rest()
+        tally, path = bench.tally()
+        with place.connection() as holder, bench.running(enqueue, place, path):
+            holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+            holder.execute("SELECT count(*) FROM holdfast_job")  # takes the snapshot
+            with bench.running(system.work, place, path) as worker:
+                began = wait_until(lambda: tally.count >= AHEAD, worker)
+                first = _rate(tally)
+                time.sleep(max(0.0, began + LATER - time.monotonic()))
+                second = _rate(tally)
+    return first, second
+
+
+def _rate(tally: Tally) -> float:
+    before, began = tally.count, time.monotonic()
+    time.sleep(WINDOW)
+    return (tally.count - before) / (time.monotonic() - began)

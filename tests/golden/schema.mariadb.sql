@@ -1,0 +1,142 @@
+CREATE TABLE IF NOT EXISTS holdfast_schema (
+        version INTEGER NOT NULL PRIMARY KEY,
+        name VARCHAR(100) NOT NULL,
+        applied_at BIGINT NOT NULL
+    ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+-- 0001 engine
+
+-- The leased step. Unfinished jobs live in one small hot table; ended ones move to the archive in the
+-- transaction that ends them. Instants are microseconds since 1970, UTC, on the database's clock.
+-- Every column has a default except id, kind and payload, so that a plain INSERT is a valid enqueue.
+
+CREATE TABLE IF NOT EXISTS holdfast_job (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    queue VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT 'default',
+    kind VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    state VARCHAR(10) NOT NULL DEFAULT 'ready',
+    priority INTEGER NOT NULL DEFAULT 0,
+    ready_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    updated_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    unique_key VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    step INTEGER NOT NULL DEFAULT 0,
+    failures INTEGER NOT NULL DEFAULT 0,
+    crashes INTEGER NOT NULL DEFAULT 0,
+    owner BIGINT,
+    fence BIGINT NOT NULL DEFAULT 0,
+    committed_fence BIGINT,
+    leased_at BIGINT,
+    leased_by VARCHAR(100),
+    lease_until BIGINT,
+    cancel_at BIGINT,
+    progress INTEGER NOT NULL DEFAULT 0,
+    progress_note VARCHAR(500),
+    error_group VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    last_error LONGTEXT,
+    cursor_json LONGTEXT,
+    payload LONGTEXT NOT NULL CHECK (JSON_VALID(payload))
+)  ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX holdfast_job_ready ON holdfast_job (queue, state, priority DESC, ready_at, id);
+
+CREATE INDEX holdfast_job_scheduled ON holdfast_job (state, ready_at);
+
+CREATE INDEX holdfast_job_leased ON holdfast_job (owner, lease_until);
+
+CREATE UNIQUE INDEX holdfast_job_unique ON holdfast_job (unique_key);
+
+-- Jobs that ended: done, cancelled, or dead (a dead letter waits here for an operator, whatever its age).
+CREATE TABLE IF NOT EXISTS holdfast_archive (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    queue VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    kind VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    state VARCHAR(10) NOT NULL,
+    priority INTEGER NOT NULL,
+    ready_at BIGINT NOT NULL,
+    created_at BIGINT NOT NULL,
+    finished_at BIGINT NOT NULL,
+    leased_at BIGINT,
+    unique_key VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    step INTEGER NOT NULL,
+    failures INTEGER NOT NULL,
+    crashes INTEGER NOT NULL,
+    committed_fence BIGINT,
+    progress INTEGER NOT NULL,
+    progress_note VARCHAR(500),
+    error_group VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    last_error LONGTEXT,
+    cursor_json LONGTEXT,
+    payload LONGTEXT NOT NULL,
+    result LONGTEXT
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX  holdfast_archive_ended ON holdfast_archive (state, finished_at);
+
+-- A process proves that it lives by one row; its leases live as long as it does.
+CREATE TABLE IF NOT EXISTS holdfast_worker (
+    incarnation BIGINT NOT NULL PRIMARY KEY,
+    worker_id VARCHAR(100) NOT NULL,
+    state VARCHAR(10) NOT NULL,
+    alive_until BIGINT NOT NULL,
+    lease BIGINT NOT NULL,
+    started_at BIGINT NOT NULL,
+    beat_at BIGINT NOT NULL,
+    ended_at BIGINT,
+    process VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    host VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    pid INTEGER NOT NULL,
+    concurrency INTEGER NOT NULL,
+    active INTEGER NOT NULL DEFAULT 0,
+    abandoned INTEGER,
+    queues LONGTEXT NOT NULL,
+    active_ids LONGTEXT
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX  holdfast_worker_alive ON holdfast_worker (state, alive_until);
+
+CREATE TABLE IF NOT EXISTS holdfast_queue (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    paused_at BIGINT,
+    note VARCHAR(500)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+-- Ids and keys that must be remembered longer than their job lives; never moved, pruned only after until_at.
+CREATE TABLE IF NOT EXISTS holdfast_key (
+    id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    until_at BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX  holdfast_key_until ON holdfast_key (until_at);
+
+CREATE TABLE IF NOT EXISTS holdfast_log (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    at BIGINT NOT NULL,
+    level VARCHAR(10) NOT NULL,
+    step INTEGER NOT NULL,
+    message LONGTEXT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX  holdfast_log_job ON holdfast_log (job_id, id);
+
+CREATE OR REPLACE VIEW processing_jobs AS
+SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, JSON_VALUE(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
+       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' ELSE 'queued' END AS status,
+       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
+       CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS locked_by,
+       CASE j.state WHEN 'leased' THEN FROM_UNIXTIME(COALESCE(j.lease_until, w.alive_until) / 1000000) END AS locked_until,
+       j.last_error, FROM_UNIXTIME(j.created_at / 1000000) AS created_at,
+       FROM_UNIXTIME(greatest(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000) AS updated_at,
+       CAST(NULL AS DATETIME(6)) AS finished_at
+  FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+UNION ALL
+SELECT a.id, COALESCE(a.unique_key, a.id), JSON_VALUE(a.payload, '$.order_id'), a.kind,
+       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
+       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
+       NULL, NULL, a.last_error, FROM_UNIXTIME(a.created_at / 1000000), FROM_UNIXTIME(a.finished_at / 1000000),
+       FROM_UNIXTIME(a.finished_at / 1000000)
+  FROM holdfast_archive a;
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (1, 'engine', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));

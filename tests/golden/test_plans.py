@@ -1,0 +1,96 @@
+"""The indexes are used: what is asked all the time must not walk over the whole table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.database.statement import sql
+from holdfast.steps import lease, manual, rescue
+from holdfast.worker import claimer, maintenance
+from tests import rows
+
+if TYPE_CHECKING:
+    from holdfast.database.statement import Statement
+
+EXPLAIN = {
+    "sqlite": "EXPLAIN QUERY PLAN",
+    "postgresql": "EXPLAIN (FORMAT JSON)",
+    "mariadb": "EXPLAIN FORMAT=JSON",
+}
+ANALYZE = {"sqlite": "ANALYZE", "postgresql": "ANALYZE", "mariadb": "ANALYZE TABLE holdfast_job"}
+
+
+@pytest.fixture
+def app(database_url: str) -> Iterator[Holdfast]:
+    """Twenty thousand jobs: ready in two queues and three priorities, scheduled, and leased by two processes."""
+    with closing(Holdfast(database_url)) as app:
+
+        @app.job()
+        def work(n: int) -> None: ...
+
+        calls = [{"n": n} for n in range(2_000)]
+        for priority in range(3):
+            work.enqueue_many(calls, priority=priority)
+            work.enqueue_many(calls, priority=priority, queue="other")
+        work.enqueue_many([{"n": n} for n in range(4_000)], delay="1h")
+        for owner in (11, 22):
+            work.enqueue_many(calls, queue=f"of {owner}".replace(" ", "-"))
+            rows.change(
+                app,
+                "UPDATE holdfast_job SET state = 'leased', owner = :owner WHERE queue = :queue",
+                owner=owner,
+                queue=f"of-{owner}",
+            )
+        connection = app.database.connect()
+        connection.execute(ANALYZE[app.database.dialect.name])
+        connection.close()
+        yield app
+
+
+def plan(app: Holdfast, statement: Statement, **parameters: Any) -> str:
+    """How the database would run it, as text that names the indexes."""
+    name = app.database.dialect.name
+    explained = sql(f"{EXPLAIN[name]} {statement.overrides.get(name, statement.text)}")
+    with app.transaction() as tx:
+        return str([tuple(row) for row in tx.rows(explained, **parameters)])
+
+
+def sorts(text: str) -> bool:
+    return any(word in text for word in ("USE TEMP B-TREE", "'Sort'", "filesort"))
+
+
+def test_a_claim_walks_along_its_index_without_sorting(app: Holdfast) -> None:
+    owned = {"owner": 1, "fence": 1} if app.database.dialect.name == "postgresql" else {}
+    asked = {"queue": "default", "limit": 100, **owned}
+
+    plans = [
+        plan(app, lease.PICK, **asked),
+        plan(app, lease.PICK_FROM_HINT, **asked, priority=1, hint=50),
+        plan(app, manual.PICK_ONE, queue="default"),
+        plan(app, claimer.QUEUES_WITH_WORK),
+    ]
+
+    assert ["holdfast_job_ready" in text for text in plans] == [True] * 4
+    assert not any(sorts(text) for text in plans[:3])
+
+
+def test_a_rescue_finds_what_the_dead_held_by_its_index(app: Holdfast) -> None:
+    plans = [
+        plan(app, rescue.ABANDONED, owner=11, limit=200),
+        plan(app, rescue.EXPIRED_BY_HAND, owner=0, limit=200),
+    ]
+
+    assert ["holdfast_job_leased" in text for text in plans] == [True, True]
+
+
+def test_a_promotion_finds_what_is_due_by_its_index_without_sorting(app: Holdfast) -> None:
+    due, next_due = plan(app, maintenance.DUE, limit=1000), plan(app, maintenance.NEXT_DUE)
+
+    assert "holdfast_job_scheduled" in due
+    assert not sorts(due)
+    assert "holdfast_job_scheduled" in next_due or "optimized away" in next_due  # answered by the index alone

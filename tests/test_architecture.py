@@ -1,0 +1,155 @@
+"""What the code promises about itself: who writes, in which words, and how large it may grow."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.database.dialects import DIALECTS, Dialect
+from holdfast.steps.job import TRANSITIONS, JobState
+from tests.statements import statements
+
+SOURCE = Path(holdfast.__file__).parent
+FILES = sorted(SOURCE.rglob("*.py"))
+LONGEST_FILE = 300
+
+PUBLIC = [
+    "Continue",
+    "Done",
+    "Effect",
+    "Holdfast",
+    "HoldfastError",
+    "Job",
+    "LeaseLostError",
+    "PermanentError",
+    "Reject",
+    "Retry",
+    "Snooze",
+    "Step",
+    "StepCancelled",
+    "Transaction",
+    "TransientError",
+    "Upsert",
+]
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(holdfast.__all__) == PUBLIC
+    assert all(hasattr(holdfast, name) for name in PUBLIC)
+
+
+def test_transactions_are_opened_in_few_places_only() -> None:
+    openers = {
+        relative(path).split("/")[0].removesuffix(".py")
+        for path in FILES
+        if re.search(r"\b(database|_database)\.(transaction|reading)\(|\bpersist\(", path.read_text())
+    }
+
+    assert openers <= {"app", "worker", "admin", "cli", "database"}
+
+
+def test_a_function_of_a_transaction_never_opens_another() -> None:
+    offenders = []
+    for path in FILES:
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef) and _takes_tx(function):
+                offenders += [f"{relative(path)}:{function.name}" for it in ast.walk(function) if _opens(it)]
+
+    assert offenders == []
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())
+def test_every_statement_renders_for_every_dialect(dialect: Dialect) -> None:
+    for name, statement in statements().items():
+        text = statement.render(dialect)
+        left = re.sub(r"'[^']*'", "", text)
+        assert "{" not in left, f"{name} has a word left: {text}"
+        if dialect.parameter != ":{}":
+            assert not re.search(r"(?<![:\w]):[a-z_]+", left), f"{name} has a parameter left: {text}"
+
+
+def test_no_value_is_ever_written_into_a_statement() -> None:
+    """A statement is a constant: it is declared at the top of a module, not inside a function."""
+    offenders = [
+        f"{relative(path)}:{it.lineno}"
+        for path in FILES
+        if path.name != "migrate.py"  # builds its own from files
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for it in ast.walk(function)
+        if isinstance(it, ast.Call) and isinstance(it.func, ast.Name) and it.func.id == "sql"
+    ]
+
+    assert offenders == []
+
+
+@pytest.mark.parametrize("table", ["holdfast_job", "holdfast_worker"])
+def test_a_statement_that_changes_a_state_names_the_state_it_leaves(table: str) -> None:
+    offenders = []
+    for name, statement in statements().items():
+        for text in {statement.text, *statement.overrides.values()}:
+            update = re.search(rf"UPDATE {table}\s+SET(.*?)\bWHERE\b(.*)", text, re.DOTALL)
+            if (
+                update
+                and re.search(r"\bstate\s*=", update[1])
+                and not re.search(r"\bstate (=|IN) ", update[2])
+            ):
+                offenders.append(name)
+
+    assert offenders == []
+
+
+def test_a_statement_that_ends_or_moves_a_leased_job_shows_its_fence() -> None:
+    """In the modules that speak for an owner; a rescue takes from owners, and says so by its state."""
+    offenders = []
+    for name, statement in statements().items():
+        if name.startswith(("steps.commit.", "steps.reports.", "steps.manual.EXTEND")):
+            text = statement.text or statement.overrides["postgresql"]
+            if "UPDATE holdfast_job" in text and "fence = :fence" not in text.rpartition("WHERE")[2]:
+                offenders.append(name)
+
+    assert offenders == []
+
+
+def test_every_state_has_its_arrows() -> None:
+    assert set(TRANSITIONS) == set(JobState)
+    assert {target for arrows in TRANSITIONS.values() for target in arrows} <= set(JobState)
+
+
+def test_no_type_is_ignored() -> None:
+    assert [relative(path) for path in FILES if "type: ignore" in path.read_text()] == []
+
+
+def test_no_file_outgrows_a_screenful_or_six() -> None:
+    long = {relative(path): lines for path in FILES if (lines := path.read_text().count("\n")) > LONGEST_FILE}
+
+    assert long == {}
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (SOURCE / "py.typed").exists()
+
+
+def test_every_module_opens_with_its_idea() -> None:
+    silent = [relative(path) for path in FILES if not ast.get_docstring(ast.parse(path.read_text()))]
+
+    assert silent == []
+
+
+def _takes_tx(function: ast.FunctionDef) -> bool:
+    return bool(function.args.args) and function.args.args[0].arg == "tx"
+
+
+def _opens(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and (
+        (isinstance(node.func, ast.Attribute) and node.func.attr in {"transaction", "reading"})
+        or (isinstance(node.func, ast.Name) and node.func.id == "persist")
+    )

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.database.drivers import masked, open_database
+from holdfast.errors import ConfigurationError, UnreachableError
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("work.db", r"not a database URL; write sqlite:///work\.db"),
+        ("", "not a database URL"),
+        ("oracle://host/x", "no driver for 'oracle' URLs"),
+        ("postgresql+psycopg://host/x", r"without '\+driver' suffixes"),
+        ("mysql+pymysql://host/x", r"without '\+driver' suffixes"),
+        ("sqlite://", "needs a file"),
+        ("sqlite:///:memory:", "needs a file"),
+        ("sqlite:///", "needs a file"),
+        ("sqlite://work.db", "three slashes"),
+        ("postgresql://me@host/x?pooler=session", "pooler='session'"),
+        ("postgresql://me@host:port/x", "check host and port"),
+        ("postgresql://me:p@ss@host/x", "%40"),
+    ],
+)
+def test_a_url_that_cannot_work_is_refused_with_the_cure(url: str, sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        open_database(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "dialect", "wakes"),
+    [
+        ("sqlite:///work.db", "sqlite", False),
+        ("sqlite:////var/lib/work.db", "sqlite", False),
+        ("postgresql://me@host/x", "postgresql", True),
+        ("postgres://me@host/x", "postgresql", True),
+        ("postgresql://me@host/x?pooler=transaction", "postgresql", False),
+        ("mysql://me@host/x", "mariadb", False),
+        ("mariadb://me@host/x", "mariadb", False),
+    ],
+)
+def test_a_url_names_its_database(url: str, dialect: str, wakes: bool) -> None:  # noqa: FBT001 - a parameter
+    database = open_database(url)
+
+    assert (database.dialect.name, database.wakes) == (dialect, wakes)
+
+
+def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "work.db"
+
+    open_database(f"sqlite:///{path}")
+
+    assert not path.exists()
+
+
+def test_a_file_in_a_missing_folder_is_unreachable_with_its_name(tmp_path: Path) -> None:
+    with pytest.raises(UnreachableError, match=r"missing.* does not exist"):
+        open_database(f"sqlite:///{tmp_path}/missing/work.db").connect()
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("postgresql://me:hunter2@127.0.0.1:1/x", "PostgreSQL at 127.0.0.1:1"),
+        ("mysql://me:hunter2@127.0.0.1:1/x", "MariaDB/MySQL at 127.0.0.1:1"),
+    ],
+)
+def test_a_server_that_does_not_answer_is_unreachable_with_its_place(url: str, place: str) -> None:
+    with pytest.raises(UnreachableError) as refusal:
+        open_database(url).connect()
+
+    assert f"cannot reach {place}: " in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "url", "extra"),
+    [
+        ("psycopg", "postgresql://me@host/x", r"holdfast\[postgresql\]"),
+        ("pymysql", "mysql://me@host/x", r"holdfast\[mysql\]"),
+    ],
+)
+def test_a_missing_driver_is_told_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, module: str, url: str, extra: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # what Python does with modules that cannot be imported
+
+    with pytest.raises(ConfigurationError, match=f"pip install '{extra}'"):
+        open_database(url).connect()
+
+
+def test_a_mysql_url_without_a_database_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="names no database"):
+        open_database("mysql://me:hunter2@host").connect()
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:hunter2@host/x", "postgresql://me:***@host/x"),
+        ("postgresql://me@host/x", "postgresql://me@host/x"),
+        (
+            "postgresql://host/x?password=hunter2&sslmode=require",
+            "postgresql://host/x?password=***&sslmode=require",
+        ),
+        ("postgresql://me:hunt@er2@host/x", "postgresql://me:***@host/x"),
+        ("sqlite:///a:b@c.db", "sqlite:///a:b@c.db"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert masked(url) == shown

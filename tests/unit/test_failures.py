@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import sqlite3
+
+import psycopg
+import pymysql
+import pytest
+
+from holdfast.database.failures import is_driver_error, translate
+from holdfast.errors import ConstraintError, ContentionError, DatabaseError, UnreachableError
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (psycopg.errors.DeadlockDetected("x"), ContentionError),
+        (psycopg.errors.SerializationFailure("x"), ContentionError),
+        (psycopg.errors.LockNotAvailable("x"), ContentionError),
+        (psycopg.errors.UniqueViolation("x"), ConstraintError),
+        (psycopg.errors.NotNullViolation("x"), ConstraintError),
+        (psycopg.errors.CheckViolation("x"), ConstraintError),
+        (psycopg.errors.ForeignKeyViolation("x"), ConstraintError),
+        (psycopg.errors.AdminShutdown("x"), UnreachableError),
+        (psycopg.errors.CrashShutdown("x"), UnreachableError),
+        (psycopg.errors.CannotConnectNow("x"), UnreachableError),
+        (psycopg.errors.ConnectionFailure("x"), UnreachableError),
+        (psycopg.errors.IdleInTransactionSessionTimeout("x"), UnreachableError),
+        (psycopg.OperationalError("the connection is lost"), UnreachableError),
+        (psycopg.errors.UndefinedTable("x"), DatabaseError),
+        (psycopg.errors.QueryCanceled("x"), DatabaseError),
+        (psycopg.DataError("x"), DatabaseError),
+        (pymysql.err.OperationalError(1213, "Deadlock found"), ContentionError),
+        (pymysql.err.OperationalError(1205, "Lock wait timeout"), ContentionError),
+        (pymysql.err.IntegrityError(1062, "Duplicate entry"), ConstraintError),
+        (pymysql.err.OperationalError(4025, "CONSTRAINT failed"), ConstraintError),
+        (pymysql.err.OperationalError(2006, "server has gone away"), UnreachableError),
+        (pymysql.err.OperationalError(2013, "Lost connection"), UnreachableError),
+        (pymysql.err.OperationalError(1053, "Server shutdown in progress"), UnreachableError),
+        (pymysql.err.InterfaceError(0, ""), UnreachableError),
+        (pymysql.err.ProgrammingError(1146, "no such table"), DatabaseError),
+        (sqlite3.IntegrityError("UNIQUE constraint failed"), ConstraintError),
+        (sqlite3.OperationalError("database is locked"), ContentionError),
+        (sqlite3.OperationalError("database table is locked"), ContentionError),
+        (sqlite3.OperationalError("disk I/O error"), UnreachableError),
+        (sqlite3.OperationalError("unable to open database file"), UnreachableError),
+        (sqlite3.OperationalError("no such table: x"), DatabaseError),
+    ],
+    ids=lambda it: (
+        f"{type(it).__module__}.{type(it).__name__}-{it}" if isinstance(it, Exception) else it.__name__
+    ),
+)
+def test_a_drivers_error_means_one_of_ours(error: Exception, meaning: type[DatabaseError]) -> None:
+    assert is_driver_error(error)
+
+    assert type(translate(error)) is meaning
+
+
+def test_the_drivers_words_are_kept() -> None:
+    assert "Duplicate entry 'a'" in str(translate(pymysql.err.IntegrityError(1062, "Duplicate entry 'a'")))
+    assert "UNIQUE" in str(translate(sqlite3.IntegrityError("UNIQUE constraint failed: ledger.id")))
+
+
+def test_a_mistake_of_the_caller_is_no_drivers_error() -> None:
+    assert not is_driver_error(KeyError("amount"))
