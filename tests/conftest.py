@@ -40,7 +40,9 @@ def empty_database_url(database_kind: str, pytestconfig: pytest.Config) -> Itera
 
 
 @pytest.fixture
-def new_database(database_kind: str, pytestconfig: pytest.Config) -> Callable[[], AbstractContextManager[str]]:
+def new_database(
+    database_kind: str, pytestconfig: pytest.Config
+) -> Callable[[], AbstractContextManager[str]]:
     """`with new_database() as url`: as many databases without tables as a test needs."""
     _skip_if_missing(database_kind)
     return lambda: pytestconfig.stash[DATABASES].empty(database_kind)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar, Unpack
 
 from holdfast.clock import Duration, duration, instant, micros, new_id, new_ids
-from holdfast.config import database_url, worker_settings
+from holdfast.config import WorkerOptions, database_url, worker_settings
 from holdfast.database.borrowed import finish, lend
 from holdfast.database.connection import Transaction
 from holdfast.database.database import Database, persist
@@ -109,36 +109,21 @@ class Holdfast:
         with self.database.transaction() as tx:
             yield tx
 
-    def worker(
-        self,
-        *,
-        queues: Sequence[str] | str | None = None,
-        concurrency: int | None = None,
-        lease: Duration | None = None,
-        renew_at: int | None = None,
-        poll_interval: Duration | None = None,
-        grace: Duration | None = None,
-        batch: int | None = None,
-        crash_limit: int | None = None,
-        retention: Duration | None = None,
-        worker_id: str | None = None,
-    ) -> Worker:
-        """A worker inside your own program: `with app.worker():`, `async with`, or start() and stop()."""
+    @contextmanager
+    def reading(self) -> Iterator[Transaction]:
+        """A look that changes nothing and waits for no writer."""
+        with self.database.reading() as tx:
+            yield tx
+
+    def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
+        """A worker inside your own program: `with app.worker():`, `async with`, or start() and stop().
+
+        Options are those of `holdfast worker`: queues, concurrency, lease, renew_at, poll_interval, grace, batch,
+        crash_limit, retention, worker_id.
+        """
         from holdfast.worker.loop import Worker  # asyncio and threads: not for programs that only enqueue
 
-        settings = worker_settings(
-            queues=list(queues) if queues is not None and not isinstance(queues, str) else queues,
-            concurrency=concurrency,
-            lease=lease,
-            renew_at=renew_at,
-            poll_interval=poll_interval,
-            grace=grace,
-            batch=batch,
-            crash_limit=crash_limit,
-            retention=retention,
-            worker_id=worker_id,
-        )
-        return Worker(self.database, self.kinds, settings)
+        return Worker(self.database, self.kinds, worker_settings(**options))
 
     # Leases by hand
 
@@ -210,7 +195,7 @@ class Job(Generic[P, R]):
             unique_for=unique_for,
         )
         if id is not None:
-            return self._in(tx, lambda inner: enqueue_with_id(inner, job, micros(REMEMBER_IDS)))
+            return self._in(tx, lambda inner: enqueue_with_id(inner, job, micros(REMEMBER_IDS), on_duplicate))
         return self._in(tx, lambda inner: enqueue(inner, job, on_duplicate))
 
     def enqueue_many(

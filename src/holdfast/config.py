@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, TypedDict, Unpack
 
 from holdfast.clock import Duration, duration
 from holdfast.errors import ConfigurationError
@@ -14,6 +15,7 @@ from holdfast.errors import ConfigurationError
 DEFAULT_URL: Final = "sqlite:///holdfast.db"
 WORKER_ID_LENGTH: Final = 100  # the width of locked_by in the operators' view
 MAX_PAYLOAD: Final = 1024 * 1024
+SHORTEST_LEASE: Final = timedelta(seconds=1)
 
 
 def database_url(given: str | None) -> str:
@@ -41,48 +43,66 @@ class WorkerSettings:
     retention: timedelta = timedelta(days=7)  # how long finished jobs stay in the archive
     worker_id: str = field(default_factory=default_worker_id)
 
-
-def worker_settings(
-    *,
-    queues: list[str] | tuple[str, ...] | str | None = None,
-    concurrency: int | None = None,
-    lease: Duration | None = None,
-    renew_at: int | None = None,
-    poll_interval: Duration | None = None,
-    grace: Duration | None = None,
-    batch: int | None = None,
-    crash_limit: int | None = None,
-    retention: Duration | None = None,
-    worker_id: str | None = None,
-) -> WorkerSettings:
-    """Check what was given and leave the rest at its default; every problem is a sentence."""
-    given: dict[str, object] = {}
-    if queues is not None:
-        names = queues.split(",") if isinstance(queues, str) else list(queues)
-        given["queues"] = tuple(name.strip() for name in names if name.strip())
-    for name, number, least, most in (
-        ("concurrency", concurrency, 1, 10_000),
-        ("renew_at", renew_at, 1, 90),
-        ("batch", batch, 1, 5_000),
-        ("crash_limit", crash_limit, 1, 1_000),
-    ):
-        if number is not None:
+    def __post_init__(self) -> None:
+        for name, number, least, most in (
+            ("concurrency", self.concurrency, 1, 10_000),
+            ("renew_at", self.renew_at, 1, 90),
+            ("batch", self.batch, 1, 5_000),
+            ("crash_limit", self.crash_limit, 1, 1_000),
+        ):
             if not least <= number <= most:
                 raise ConfigurationError(f"{name}={number}: must lie between {least} and {most}")
-            given[name] = number
-    for name, span in (
-        ("lease", lease),
-        ("poll_interval", poll_interval),
-        ("grace", grace),
-        ("retention", retention),
-    ):
-        if span is not None:
-            given[name] = duration(span, name)
-    settings = WorkerSettings(**given, **({"worker_id": worker_id} if worker_id else {}))  # type: ignore[arg-type]
-    if settings.lease < timedelta(seconds=1):
-        raise ConfigurationError("lease: below 1 s a slow heartbeat would look like a crash; use 1s or more")
-    if len(settings.worker_id) > WORKER_ID_LENGTH:
-        raise ConfigurationError(
-            f"worker_id: {len(settings.worker_id)} characters; at most {WORKER_ID_LENGTH} fit"
-        )
-    return settings
+        if self.lease < SHORTEST_LEASE:
+            raise ConfigurationError(
+                "lease: below 1 s a slow heartbeat would look like a crash; use 1s or more"
+            )
+        if len(self.worker_id) > WORKER_ID_LENGTH:
+            raise ConfigurationError(
+                f"worker_id: {len(self.worker_id)} characters; at most {WORKER_ID_LENGTH} fit"
+            )
+
+
+class WorkerOptions(TypedDict, total=False):
+    """The same as a caller may write them: durations as text, queues separated by commas, None for the default."""
+
+    queues: Sequence[str] | str | None
+    concurrency: int | None
+    lease: Duration | None
+    renew_at: int | None
+    poll_interval: Duration | None
+    grace: Duration | None
+    batch: int | None
+    crash_limit: int | None
+    retention: Duration | None
+    worker_id: str | None
+
+
+def worker_settings(**given: Unpack[WorkerOptions]) -> WorkerSettings:
+    """Read what was given and leave the rest at its default; every problem is a sentence."""
+    default = WorkerSettings(worker_id=given.get("worker_id") or default_worker_id())
+    poll_interval = given.get("poll_interval")
+    return WorkerSettings(
+        queues=_names(given.get("queues")),
+        concurrency=_number(given.get("concurrency"), default.concurrency),
+        lease=_span("lease", given.get("lease"), default.lease),
+        renew_at=_number(given.get("renew_at"), default.renew_at),
+        poll_interval=None if poll_interval is None else duration(poll_interval, "poll_interval"),
+        grace=_span("grace", given.get("grace"), default.grace),
+        batch=_number(given.get("batch"), default.batch),
+        crash_limit=_number(given.get("crash_limit"), default.crash_limit),
+        retention=_span("retention", given.get("retention"), default.retention),
+        worker_id=default.worker_id,
+    )
+
+
+def _names(given: Sequence[str] | str | None) -> tuple[str, ...]:
+    names = given.split(",") if isinstance(given, str) else given or ()
+    return tuple(name.strip() for name in names if name.strip())
+
+
+def _number(given: int | None, default: int) -> int:
+    return default if given is None else given
+
+
+def _span(name: str, given: Duration | None, default: timedelta) -> timedelta:
+    return default if given is None else duration(given, name)

@@ -116,7 +116,7 @@ class PermanentError(HoldfastError):
 class TransientError(HoldfastError):
     """Raise it in a handler for a throttle or an outage elsewhere: try again later, no attempt is charged."""
 
-    def __init__(self, message: str, *, delay: timedelta | None = None) -> None:
+    def __init__(self, message: str, *, delay: timedelta | float | str | None = None) -> None:
         super().__init__(message)
         self.delay = delay
 

@@ -15,16 +15,13 @@ _log: Final = logging.getLogger("holdfast")
 # Events that deserve attention; everything else is information, and the ones per step are detail.
 LEVELS: Final = {
     "step.committed": logging.DEBUG,
-    "step.started": logging.DEBUG,
     "jobs.claimed": logging.DEBUG,
     "jobs.acknowledged": logging.DEBUG,
-    "job.enqueued": logging.DEBUG,
     "jobs.promoted": logging.DEBUG,
     "step.postponed": logging.DEBUG,
     "step.failed": logging.WARNING,
     "step.timed-out": logging.WARNING,
     "step.refused": logging.WARNING,
-    "step.overdue": logging.WARNING,
     "job.died": logging.ERROR,
     "heartbeat.failed": logging.WARNING,
     "incarnation.replaced": logging.WARNING,

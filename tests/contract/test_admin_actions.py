@@ -12,8 +12,9 @@ from holdfast.admin.actions import cancel, pause_queue, purge_dead_letter, resum
 from holdfast.admin.reports.jobs import show_job
 from holdfast.database.wakeup import CANCEL
 from holdfast.errors import ConfigurationError, DuplicateKeyError, LeaseLostError, NotFoundError, StateError
-from holdfast.steps.commit import Fate, commit, fates
+from holdfast.steps.commit import commit
 from holdfast.steps.dead_letters import revive
+from holdfast.steps.fate import Fate, fates
 from holdfast.steps.job import JobState
 from holdfast.steps.lease import claim
 from holdfast.steps.outcome import Done, Stop

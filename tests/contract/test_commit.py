@@ -21,7 +21,8 @@ from holdfast.errors import (
     UnknownCommitError,
     UnreachableError,
 )
-from holdfast.steps.commit import Fate, acknowledge, fates
+from holdfast.steps.commit import acknowledge
+from holdfast.steps.fate import Fate, fates
 from holdfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
 from tests import rows
 from tests.contract.engine import ALICE, BOB, claim, settle, take, wait_until_somebody_waits, work_on

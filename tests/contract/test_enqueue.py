@@ -221,6 +221,16 @@ def test_higher_priority_is_claimed_first_and_age_decides_among_equals(app: Hold
     assert claimed(app) == [first.id, second.id, middle.id, low.id]
 
 
+def test_of_more_jobs_than_are_wanted_the_most_urgent_are_claimed(app: Holdfast) -> None:
+    @app.job()
+    def work() -> None: ...
+
+    work.enqueue()
+    urgent = work.enqueue(priority=5)
+
+    assert claimed(app, limit=1) == [urgent.id]
+
+
 def test_a_claim_takes_from_its_own_queue_only(app: Holdfast) -> None:
     @app.job()
     def work() -> None: ...

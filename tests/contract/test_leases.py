@@ -234,6 +234,25 @@ def test_a_late_owner_whom_nobody_replaced_may_still_commit(app: Holdfast, endin
     assert rows.state(app, late.job_id) != "leased"
 
 
+@pytest.mark.parametrize("second", ENDINGS, ids=repr)
+@pytest.mark.parametrize(
+    "first",
+    [Continue({"page": 2}), Snooze("1m"), Again(timedelta(0), "error", "error"), GiveBack()],
+    ids=repr,
+)
+def test_a_step_ends_once(app: Holdfast, first: Ending, second: Ending) -> None:
+    """The job lives on, but the fence of the step that ended opens nothing any more."""
+    work_on(app).enqueue()
+    held = take(app)
+    settle(app, held, first)
+    before = rows.live(app, held.job_id)
+
+    with pytest.raises(LeaseLostError):
+        settle(app, held, second)
+
+    assert rows.live(app, held.job_id) == before
+
+
 def test_an_owner_that_renewed_in_time_is_not_replaced(app: Holdfast) -> None:
     rows.add_worker(app, ALICE)
     work_on(app).enqueue()

@@ -115,13 +115,15 @@ def test_connections_that_fell_silent_are_replaced(fleet: Fleet, proxy: Proxy) -
 
 def test_a_silent_loss_of_the_answer_is_noticed(fleet: Fleet, proxy: Proxy) -> None:
     """The server has committed; the client waits for an answer that will never come, with nothing left to send."""
-    start_behind(proxy, fleet, IMPATIENT)
+    worker = start_behind(proxy, fleet, IMPATIENT)
     proxy.cut(Cut(after=EFFECT, at=b"COMMIT", answered=True, silent=True))
 
     fleet.enqueue("pages", count=2)
     fleet.wait_until_done(15)
 
     assert proxy.happened.is_set()
+    worker.says("commit.unknown")  # and not: somebody else found a lease that nobody knew of
+    assert "leases.leaked" not in worker.words()
     assert fleet.effects() == {("pages-1", 0): 1, ("pages-1", 1): 1}
 
 

@@ -46,7 +46,7 @@ def test_three_outages_longer_than_the_lease_charge_nobody_and_repeat_nothing(
     fleet.enqueue("hold", 2, gate="open")  # run through all of them
     workers = [fleet.worker(lease=LEASE, concurrency=3) for _ in range(2)]
     fleet.wait_for("started", 2)
-    fleet.enqueue("pages", 4, count=30, seconds=0.2)
+    fleet.enqueue("pages", 4, count=25, seconds=0.2)
     for outage in (1, 2, 3):
         fleet.wait_for("started", len(fleet.journal("started")) + 4)  # steps are being committed
         own_server.stop()
@@ -54,10 +54,11 @@ def test_three_outages_longer_than_the_lease_charge_nobody_and_repeat_nothing(
         own_server.start()
         for worker in workers:
             worker.says("heartbeat.recovered", times=outage)
+    fleet.app.database.close()  # our own connections
     fleet.open("open")
     fleet.wait_until_done()
 
-    _each_step_ran_once(fleet, {"hold-1": 1, "hold-2": 1} | {f"pages-{n}": 30 for n in range(1, 5)})
+    _each_step_ran_once(fleet, {"hold-1": 1, "hold-2": 1} | {f"pages-{n}": 25 for n in range(1, 5)})
     assert all(worker.runs() and "declared-dead" not in worker.words() for worker in workers)
 
 
@@ -65,10 +66,13 @@ def test_a_killed_server_loses_nothing_that_was_committed(fleet: Fleet, own_serv
     fleet.enqueue("pages", 4, count=15, seconds=0.05)
     fleet.enqueue("brief", 30)
     workers = [fleet.worker(lease=LEASE) for _ in range(2)]
+    for worker in workers:
+        worker.says("worker.started")
     fleet.wait_for("started", 20)
 
     own_server.kill()
     own_server.start()
+    fleet.app.database.close()  # our own connections
     fleet.wait_until_done()
 
     _each_step_ran_once(
@@ -83,12 +87,12 @@ def test_a_server_that_hangs_longer_than_the_lease_makes_nobody_look_dead(
     """Whoever was asking for the dead when it began must not believe the answer."""
     restless = {"holdfast.worker.maintenance.SWEEP": 0.0, "holdfast.worker.maintenance.PROMOTION": 0.001}
     fleet.enqueue("hold", 2, gate="open")
-    workers = [fleet.worker(lease=LEASE, concurrency=1, constants=restless) for _ in range(2)]
+    workers = [fleet.worker(lease=1, concurrency=1, constants=restless) for _ in range(2)]
     fleet.wait_for("started", 2)
-    time.sleep(LEASE + 0.5)  # they have watched for a lease: now they may judge
+    time.sleep(1.2)  # they have watched for a lease: now they may judge
     for _ in range(3):
         own_server.pause()
-        time.sleep(LEASE + 0.5)  # the outage
+        time.sleep(1.2)  # the outage
         own_server.cont()
         before = rows.now(fleet.app)
         rows.eventually(lambda: _all_have_renewed_since(fleet, before))

@@ -131,7 +131,8 @@ def _connect_postgresql(conninfo: str, *, pooled: bool) -> Connection:
             autocommit=True,
             connect_timeout=CONNECT_SECONDS,
             tcp_user_timeout=SILENCE_MILLISECONDS,
-            keepalives_idle=10,
+            keepalives_idle=_probe_seconds(),
+            keepalives_interval=_probe_seconds(),
             application_name="holdfast",
             prepare_threshold=None if pooled else 5,  # a transaction pooler loses prepared statements
         )
@@ -224,6 +225,13 @@ def _limit_mariadb(raw: Any) -> None:
     sock = getattr(raw, "_sock", None)
     if sock is not None and sock.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENCE_MILLISECONDS)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _probe_seconds())
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _probe_seconds())
+
+
+def _probe_seconds() -> int:
+    """Who only waits for an answer has nothing to be acknowledged: probes must tell that the peer is gone."""
+    return max(1, SILENCE_MILLISECONDS // 2_000)
 
 
 def _pooled(parts: SplitResult) -> bool:

@@ -8,7 +8,6 @@ it consumed, so that a COMMIT whose answer was lost can be told from one that ne
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, assert_never
 
 from holdfast.clock import duration, micros, new_fence
@@ -137,11 +136,6 @@ ASKED_TO_STOP = sql("""
      ORDER BY id
     {for_update}
 """)
-
-LIVE_FENCES = sql("""
-    SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id {any_of:ids} ORDER BY id {for_update}
-""")
-ARCHIVED_FENCES = sql("SELECT id, COALESCE(committed_fence, 0) FROM holdfast_archive WHERE id {any_of:ids}")
 
 
 def commit(
@@ -275,28 +269,3 @@ def _blame(tx: Transaction, job_id: str, fence: int, why: Bury, *, charge: int) 
     facts = {"error": why.error, "error_group": why.group, "charge": charge}
     if tx.run(BLAME, id=job_id, fence=fence, **facts) != 1:
         raise LeaseLostError(job_id, fence)
-
-
-class Fate(StrEnum):
-    """What became of a commit whose answer was lost."""
-
-    COMMITTED = "committed"
-    OPEN = "open"  # the fence is still ours: it did not happen, and may be tried again
-    SUPERSEDED = "superseded"  # somebody else has the step: write nothing
-
-
-def fates(tx: Transaction, leases: Sequence[Lease]) -> dict[str, Fate]:
-    """Look at the fences. The lock waits for a ghost session that may still be committing."""
-    ids = [lease.job_id for lease in leases]
-    live = {row[0]: (row[1], row[2]) for row in tx.rows(LIVE_FENCES, ids=ids)}
-    archived = {row[0]: row[1] for row in tx.rows(ARCHIVED_FENCES, ids=ids)}
-    found = {}
-    for lease in leases:
-        fence, committed = live.get(lease.job_id, (None, None))
-        if fence == lease.fence:
-            found[lease.job_id] = Fate.OPEN
-        elif lease.fence in (committed, archived.get(lease.job_id)):
-            found[lease.job_id] = Fate.COMMITTED
-        else:
-            found[lease.job_id] = Fate.SUPERSEDED
-    return found

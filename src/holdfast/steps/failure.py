@@ -6,8 +6,10 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
+from holdfast.clock import duration
 from holdfast.errors import (
     ArgumentsError,
+    ConfigurationError,
     ConstraintError,
     PermanentError,
     StepCancelled,
@@ -42,13 +44,20 @@ def judge(error: BaseException, retry: Retry, failures: int, dice: float) -> Aga
         case StepCancelled():
             return Stop(text)
         case TransientError():
-            return Again(error.delay or TRANSIENT_DELAY, text, group, charged=False)
+            return Again(_wait(error), text, group, charged=False)
         case PermanentError() | ArgumentsError() | ConstraintError():
             return Bury(text, group)
         case _ if retry.exhausted(failures + 1):
             return Bury(text, group)
         case _:
             return Again(retry.delay(failures + 1, dice), text, group)
+
+
+def _wait(error: TransientError) -> timedelta:
+    try:
+        return TRANSIENT_DELAY if error.delay is None else duration(error.delay)
+    except ConfigurationError:  # a delay nobody can read must not cost the attempt that it was meant to save
+        return TRANSIENT_DELAY
 
 
 def describe(error: BaseException) -> str:

@@ -20,13 +20,22 @@ LIVE = (JobState.SCHEDULED, JobState.READY, JobState.SUSPECT, JobState.LEASED)  
 ENDED = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)  # rows of holdfast_archive
 
 TRANSITIONS: dict[JobState, dict[JobState, str]] = {
-    JobState.SCHEDULED: {JobState.READY: "promote", JobState.CANCELLED: "cancel"},
-    JobState.READY: {JobState.LEASED: "claim", JobState.CANCELLED: "cancel"},
-    JobState.SUSPECT: {JobState.LEASED: "claim alone", JobState.CANCELLED: "cancel"},
+    JobState.SCHEDULED: {JobState.READY: "promote, or replace", JobState.CANCELLED: "cancel"},
+    JobState.READY: {
+        JobState.LEASED: "claim",
+        JobState.SCHEDULED: "replace, for later",
+        JobState.CANCELLED: "cancel",
+    },
+    JobState.SUSPECT: {
+        JobState.LEASED: "claim alone",
+        JobState.READY: "replace",
+        JobState.SCHEDULED: "replace, for later",
+        JobState.CANCELLED: "cancel",
+    },
     JobState.LEASED: {
         JobState.LEASED: "continue here",
-        JobState.READY: "continue, or give back",
-        JobState.SCHEDULED: "retry or snooze",
+        JobState.READY: "continue, give back, or replace",
+        JobState.SCHEDULED: "retry, snooze, or replace for later",
         JobState.SUSPECT: "rescue",
         JobState.DONE: "commit",
         JobState.DEAD: "give up or reject",

@@ -19,7 +19,7 @@ from holdfast.steps.outcome import Again, Ending, GiveBack
 from holdfast.steps.retry import Retry
 from holdfast.steps.step import Halt, Reports, Step
 from holdfast.telemetry import happened
-from holdfast.worker.running import InContext, Running
+from holdfast.worker.running import InContext, LoopPulse, Running
 from holdfast.worker.settlement import Ended
 
 if TYPE_CHECKING:
@@ -64,14 +64,15 @@ class Execution:
         self._threads: ThreadPoolExecutor | None = None
         self._watching = False
         self._accepting = True
-        self._ticked = True
         self._announced: set[str] = set()
+        self.pulse: LoopPulse | None = None
         self.lost_slots = 0
         self.average = 0.0  # seconds a handler takes, smoothed
         self.low_water = concurrency - 1  # when so few leases are held, the claimer wants to know
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
+        self.pulse = LoopPulse(loop)
 
     def start(self, leases: Sequence[Lease]) -> None:
         """Called from the claimer: hand over a batch."""
@@ -103,15 +104,12 @@ class Execution:
 
     def running(self) -> dict[str, int]:
         """Which steps run, and under which fences."""
-        with self._lock:
-            return {job_id: it.lease.fence for job_id, it in self._running.items() if not it.abandoned}
+        return {it.lease.job_id: it.lease.fence for it in self._snapshot() if not it.abandoned}
 
     def waiting_since(self) -> float | None:
         """When nothing has moved although work waits here: the start of the youngest running step."""
-        with self._lock:
-            if not self._buffer or not self._running:
-                return None
-            return max(it.started for it in self._running.values())
+        running = self._snapshot()
+        return max(it.started for it in running) if self._buffer and running else None
 
     def take_buffer(self) -> list[Lease]:
         """Give up what has not started; the caller returns it to the queue."""
@@ -119,7 +117,7 @@ class Execution:
         while (waiting := self._next_waiting(last=True)) is not None:
             taken.append(waiting[0])
             self._owned.pop(waiting[0].job_id, None)
-        self._release(len(taken))
+            self._release(1)
         return taken
 
     def stop_accepting(self) -> None:
@@ -134,30 +132,19 @@ class Execution:
 
     def halt_all(self, why: Halt) -> list[Lease]:
         """Tell every step to stop; returns what was running."""
-        with self._lock:
-            running = list(self._running.values())
+        running = self._snapshot()
         for it in running:
             self._halt(it, why)
         return [it.lease for it in running]
 
     def doubt(self, *, uncertain: bool) -> None:
-        with self._lock:
-            for it in self._running.values():
-                it.step.doubt(uncertain=uncertain)
-
-    def ticks(self) -> bool:
-        """Whether the event loop has run since the last time this was asked; asked every few seconds."""
-        ticked, self._ticked = self._ticked, False
-        if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._tick)
-        return ticked
+        for it in self._snapshot():
+            it.step.doubt(uncertain=uncertain)
 
     def overdue(self) -> list[Running]:
         """Steps that ignored their timeout and the time to unwind."""
         latest = time.monotonic() - UNWIND
-        with self._lock:
-            running = list(self._running.values())
-        return [it for it in running if it.deadline is not None and it.deadline < latest and not it.abandoned]
+        return [it for it in self._snapshot() if not it.abandoned and (it.deadline or latest) < latest]
 
     def abandon(self, it: Running) -> None:
         """Stop vouching for a step that cannot be stopped: it fails now; its slot is lost until it returns."""
@@ -176,6 +163,10 @@ class Execution:
         if it.kind.is_async and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel, it)
 
+    def _snapshot(self) -> list[Running]:
+        with self._lock:
+            return list(self._running.values())
+
     def _release(self, count: int) -> None:
         with self._lock:
             self._held -= count
@@ -187,9 +178,6 @@ class Execution:
             return None
 
     # Everything below runs on the event loop.
-
-    def _tick(self) -> None:
-        self._ticked = True
 
     def _cancel(self, it: Running) -> None:
         if it.task is not None and self._running.get(it.lease.job_id) is it:
@@ -218,8 +206,8 @@ class Execution:
                 verdict = judge(error, kind.retry, lease.failures, random.random())
                 self._end(Ended(lease, verdict, (), kind.retry))
                 continue
-            it = Running(lease, kind, Step(lease, self._reports, self._worker_id), arguments)
-            it.chain, it.chain_since = chain, chain_since
+            step = Step(lease, self._reports, self._worker_id)
+            it = Running(lease, kind, step, arguments, (chain, chain_since))
             with self._lock:
                 self._running[lease.job_id] = it
             if it.deadline is not None and not self._watching and self._loop is not None:
@@ -293,8 +281,7 @@ class Execution:
 
     def _watch(self) -> None:
         now = time.monotonic()
-        with self._lock:
-            timed = [it for it in self._running.values() if it.deadline is not None]
+        timed = [it for it in self._snapshot() if it.deadline is not None]
         for it in timed:
             if it.deadline is not None and now >= it.deadline and it.step.halted is None:
                 it.step.halt(Halt.TIMED_OUT)

@@ -120,6 +120,7 @@ class Heartbeat:
             target=self._beat_until_stopped, name="holdfast-heartbeat", daemon=True
         )
         self._failing = False
+        self._told: set[str] = set()  # what the worker's row says is running
         self._drift: float | None = None
         self.incarnation = 0
         self.believed_until = 0.0  # boot time until which nobody can have replaced us
@@ -174,7 +175,7 @@ class Heartbeat:
             self._pulse.overdue()
             sent = boot_time()
             try:
-                if self._failing or sent >= due:
+                if self._failing or sent >= due or set(self._pulse.running()) != self._told:
                     self._renew(sent)
                     renewed = sent
                 self._look()
@@ -186,6 +187,7 @@ class Heartbeat:
 
     def _renew(self, sent: float) -> None:
         active = list(self._pulse.running())
+        self._told = set(active)
         connection = self._own_connection()
         now = persist(
             self._database,

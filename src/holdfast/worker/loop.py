@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from holdfast.database.migrate import require_current_schema
 from holdfast.errors import HoldfastError
@@ -22,6 +21,7 @@ from holdfast.worker.incarnation import Heartbeat, Pulse
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.reporter import Reporter
 from holdfast.worker.settlement import Settlement
+from holdfast.worker.shutdown import Parts, shut_down
 from holdfast.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from holdfast.steps.kinds import Kinds
     from holdfast.steps.lease import Lease
     from holdfast.worker.lone import LoneProcesses
-
-UNWIND: Final = 2.0  # seconds that interrupted handlers get to clean up before the worker leaves
 
 
 @dataclass(frozen=True)
@@ -108,6 +106,16 @@ class Worker:
             heartbeat=self._heartbeat,
             wakeups=self._wakeups,
             room=room,
+        )
+        self._parts = Parts(
+            claimer=self._claimer,
+            execution=self._execution,
+            settlement=self._settlement,
+            suspects=suspects,
+            wakeups=self._wakeups,
+            maintenance=None if lone else self._maintenance,
+            reporter=self._reporter,
+            heartbeat=self._heartbeat,
         )
         self._thread = threading.Thread(target=self._work, name="holdfast-claimer", daemon=True)
 
@@ -209,36 +217,11 @@ class Worker:
         except Exception as error:  # noqa: BLE001 - whatever it is, leave in good order
             happened("worker.failed", worker_id=self.settings.worker_id, error=repr(error))
         finally:
-            self._shut_down()
-
-    def _shut_down(self) -> None:
-        """Stop taking, finish or give back, leave."""
-        self._stopping.set()
-        happened("worker.stopping", worker_id=self.settings.worker_id, active=self._execution.active)
-        self._settlement.stays = False
-        self._execution.stop_accepting()
-        deadline = time.monotonic() + self.settings.grace.total_seconds()
-        while True:
-            self._claimer.give_back(self._execution.take_buffer())
-            if not self._execution.held or self._at_once.is_set() or time.monotonic() >= deadline:
-                break
-            self._at_once.wait(0.02)
-        left = self._execution.halt_all(Halt.SHUTDOWN)
-        self._claimer.give_back(left)
-        unwound = time.monotonic() + UNWIND
-        while self._execution.active and time.monotonic() < unwound:
-            time.sleep(0.01)
-        if self._suspects is not None:
-            self._suspects.close(at_once=self._at_once.is_set())
-        self._wakeups.stop()
-        if not self._lone:
-            self._maintenance.stop()
-        self._settlement.stop(hurry=self._at_once.is_set() or time.monotonic() >= deadline)
-        self._reporter.stop()
-        self._heartbeat.stop()
-        self._execution.close()
-        happened("worker.stopped", worker_id=self.settings.worker_id, given_back=len(left))
-        self._stopped.set()
+            self._stopping.set()
+            happened("worker.stopping", worker_id=self.settings.worker_id, active=self._execution.active)
+            given_back = shut_down(self._parts, self.settings.grace, self._at_once)
+            happened("worker.stopped", worker_id=self.settings.worker_id, given_back=given_back)
+            self._stopped.set()
 
     # What the parts tell each other
 
@@ -282,9 +265,9 @@ class Worker:
 
     def _overdue(self) -> None:
         """Stop vouching for steps that ignore their timeout. Called by the heartbeat."""
-        ticking = self._execution.ticks()
+        alive = self._execution.pulse is None or self._execution.pulse.felt()
         late = self._execution.overdue()
-        if late and not ticking:
+        if late and not alive:
             self._leave_stuck_loop()
             return
         for it in late:

@@ -44,13 +44,14 @@ class Running:
         "task",
     )
 
-    def __init__(self, lease: Lease, kind: Kind, step: Step, arguments: dict[str, Any]) -> None:
+    def __init__(
+        self, lease: Lease, kind: Kind, step: Step, arguments: dict[str, Any], chain: tuple[int, float]
+    ) -> None:
         self.lease = lease
         self.kind = kind
         self.step = step
         self.arguments = arguments
-        self.chain = 0
-        self.chain_since = 0.0
+        self.chain, self.chain_since = chain
         self.started = time.monotonic()
         self.deadline = self.started + kind.timeout.total_seconds() if kind.timeout else None
         self.task: asyncio.Task[None] | None = None  # the one that drives its coroutine
@@ -129,3 +130,21 @@ class InContext:
                     future = run(coroutine.send, value)
         except StopIteration as stop:
             return stop.value
+
+
+class LoopPulse:
+    """Whether the event loop still runs; a handler that blocks it stops the pulse."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._felt = True
+
+    def felt(self) -> bool:
+        """Whether the loop has run since this was last asked; asked every few seconds."""
+        felt, self._felt = self._felt, False
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._beat)
+        return felt
+
+    def _beat(self) -> None:
+        self._felt = True

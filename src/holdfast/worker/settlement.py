@@ -21,8 +21,9 @@ from holdfast.errors import (
     UnknownCommitError,
     UnreachableError,
 )
-from holdfast.steps.commit import Fate, acknowledge, commit, fates
+from holdfast.steps.commit import acknowledge, commit
 from holdfast.steps.failure import judge
+from holdfast.steps.fate import Fate, fates
 from holdfast.steps.outcome import Again, Bury, Call, Continue, Done, Effect, Ending, GiveBack, Reject, Stop
 from holdfast.steps.payload import encode
 from holdfast.steps.reports import write_reports

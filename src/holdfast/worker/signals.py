@@ -6,9 +6,9 @@ signal handler, where it could meet a lock that its own thread holds.
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
-import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
@@ -40,7 +40,7 @@ def on_parent_gone(stop: Callable[[], None]) -> None:
     """Call `stop` when the process that started us ends: its end of our standard input closes."""
 
     def listen() -> None:
-        while sys.stdin.buffer.read(1):
+        while os.read(0, 1):  # not sys.stdin: a thread inside its lock would abort the interpreter's end
             pass
         stop()
 

@@ -1,0 +1,31 @@
+"""A list as one parameter: each database has its own way to take it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.database.dialects import Dialect
+
+
+def as_parameter(values: list[Any], dialect: Dialect) -> Any:
+    """What `{any_of}` and unnest read."""
+    match dialect.name:
+        case "sqlite":
+            return json.dumps(values)
+        case "postgresql":
+            return _array(values)
+        case _:
+            return tuple(values) if values else (None,)  # `IN ()` is no SQL; nothing equals NULL
+
+
+def _array(values: list[Any]) -> str:
+    """PostgreSQL's text form of an array; psycopg's own takes four times as long for a bulk enqueue."""
+    return "{" + ",".join([_element(value) for value in values]) + "}"
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return "NULL" if value is None else str(value)

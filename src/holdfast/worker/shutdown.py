@@ -1,0 +1,64 @@
+"""Leaving in good order: stop taking, let steps finish or give them back, then go."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from holdfast.steps.step import Halt
+
+if TYPE_CHECKING:
+    from holdfast.worker.claimer import Claimer
+    from holdfast.worker.execution import Execution
+    from holdfast.worker.incarnation import Heartbeat
+    from holdfast.worker.lone import LoneProcesses
+    from holdfast.worker.maintenance import Maintenance
+    from holdfast.worker.reporter import Reporter
+    from holdfast.worker.settlement import Settlement
+    from holdfast.worker.wakeups import Wakeups
+
+UNWIND: Final = 2.0  # seconds that interrupted handlers get to clean up before the worker leaves
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Everything that has to stop, in an order in which nobody needs what has stopped before."""
+
+    claimer: Claimer
+    execution: Execution
+    settlement: Settlement
+    suspects: LoneProcesses | None
+    wakeups: Wakeups
+    maintenance: Maintenance | None
+    reporter: Reporter
+    heartbeat: Heartbeat
+
+
+def shut_down(parts: Parts, grace: timedelta, at_once: threading.Event) -> int:
+    """Called when nothing is claimed any more; returns how many running steps were given back."""
+    parts.settlement.stays = False
+    parts.execution.stop_accepting()
+    deadline = time.monotonic() + grace.total_seconds()
+    while True:
+        parts.claimer.give_back(parts.execution.take_buffer())
+        if not parts.execution.held or at_once.is_set() or time.monotonic() >= deadline:
+            break
+        at_once.wait(0.02)
+    left = parts.execution.halt_all(Halt.SHUTDOWN)
+    parts.claimer.give_back(left)
+    unwound = time.monotonic() + UNWIND
+    while parts.execution.active and time.monotonic() < unwound:
+        time.sleep(0.01)
+    if parts.suspects is not None:
+        parts.suspects.close(at_once=at_once.is_set())
+    parts.wakeups.stop()
+    if parts.maintenance is not None:
+        parts.maintenance.stop()
+    parts.settlement.stop(hurry=at_once.is_set() or time.monotonic() >= deadline)
+    parts.reporter.stop()
+    parts.heartbeat.stop()  # last: until here our leases are in force
+    parts.execution.close()
+    return len(left)

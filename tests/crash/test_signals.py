@@ -1,0 +1,197 @@
+"""A worker ends in good order: it stops taking, finishes or gives back, and burns no attempt of anybody."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from devtools.processes import wait_until_gone
+from tests import rows
+
+if TYPE_CHECKING:
+    from tests.crash.workers import Fleet
+
+STUCK = 70
+UNWIND = {"holdfast.worker.execution.UNWIND": 0.3}  # seconds after the timeout, instead of 5
+
+both = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+on_sqlite = pytest.mark.only_on("sqlite")  # what happens inside the process is the same everywhere
+
+
+@both
+def test_it_stops_taking_and_finishes_what_it_has(fleet: Fleet, number: signal.Signals) -> None:
+    fleet.enqueue("hold", 2, gate="open")
+    worker = fleet.worker(concurrency=1)
+    running = fleet.wait_for("started")["job"]
+
+    worker.signal(number)
+    worker.says("worker.stopping")
+    fleet.open("open")
+
+    assert worker.ended() == 0
+    assert fleet.effects() == {(running, 0): 1}
+    assert len(fleet.journal("started")) == 1
+    assert rows.count(fleet.app, "holdfast_job", "state = 'ready' AND leased_at IS NULL") == 1
+    assert not fleet.journal("told")
+
+
+@both
+def test_what_does_not_finish_within_the_grace_is_given_back(fleet: Fleet, number: signal.Signals) -> None:
+    fleet.enqueue("hold", gate="never")
+    worker = fleet.worker(grace=0.1)
+    fleet.wait_for("started")
+
+    worker.signal(number)
+
+    assert worker.ended() == 0
+    assert fleet.journal("told")[0]["why"] == "shutdown"
+    _was_given_back(fleet, "hold-1")
+
+
+def test_a_second_signal_gives_everything_back_at_once(fleet: Fleet) -> None:
+    fleet.enqueue("hold", gate="never")
+    worker = fleet.worker(grace=60)
+    fleet.wait_for("started")
+
+    worker.signal(signal.SIGTERM)
+    worker.says("worker.stopping")
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended(10) == 0
+    _was_given_back(fleet, "hold-1")
+
+
+@on_sqlite
+def test_a_handler_that_ignores_the_end_is_left_behind(fleet: Fleet) -> None:
+    """It goes on as a coroutine of a process that ends: its job runs elsewhere, and its answer is refused."""
+    fleet.enqueue("hold", gate="never", stubborn=True)
+    worker = fleet.worker(grace=0.1)
+    fleet.wait_for("started")
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended(10) == 0
+    _was_given_back(fleet, "hold-1")
+
+
+@on_sqlite
+def test_a_supervisor_passes_the_signal_on(fleet: Fleet) -> None:
+    fleet.enqueue("hold", 4, gate="open")
+    supervisor = fleet.worker(processes=2, concurrency=2)
+    fleet.wait_for("started", 4)
+    children = supervisor.children()
+
+    supervisor.signal(signal.SIGTERM)
+    supervisor.says("worker.stopping", times=2)
+    fleet.open("open")
+
+    assert supervisor.ended() == 0
+    assert len(children) == 2
+    assert wait_until_gone(children, 0)
+    assert fleet.effects() == {(f"hold-{n}", 0): 1 for n in range(1, 5)}
+
+
+@on_sqlite
+def test_a_supervisor_passes_the_second_signal_on_as_well(fleet: Fleet) -> None:
+    fleet.enqueue("hold", 4, gate="never")
+    supervisor = fleet.worker(processes=2, concurrency=2, grace=60)
+    fleet.wait_for("started", 4)
+
+    supervisor.signal(signal.SIGINT)
+    supervisor.says("worker.stopping", times=2)
+    supervisor.signal(signal.SIGINT)
+
+    assert supervisor.ended(10) == 0
+    for n in range(1, 5):
+        _was_given_back(fleet, f"hold-{n}")
+
+
+@on_sqlite
+def test_children_do_not_outlive_a_killed_supervisor(fleet: Fleet) -> None:
+    fleet.enqueue("hold", 4, gate="never")
+    supervisor = fleet.worker(processes=2, concurrency=2, grace=0.1)
+    fleet.wait_for("started", 4)
+    children = supervisor.children()
+
+    supervisor.kill()
+
+    assert wait_until_gone(children, 10)
+    for n in range(1, 5):
+        _was_given_back(fleet, f"hold-{n}")
+
+
+@on_sqlite
+def test_a_supervisor_starts_a_killed_child_again(fleet: Fleet) -> None:
+    supervisor = fleet.worker(processes=2)
+    supervisor.says("worker.started", times=2)
+
+    os.kill(supervisor.children()[0], signal.SIGKILL)
+
+    supervisor.says("worker.started", times=3)
+    assert "worker.ended number=1 code=-9" in supervisor.words()
+
+
+def test_the_process_that_runs_a_suspect_alone_ends_with_its_parent(fleet: Fleet) -> None:
+    fleet.enqueue("hold", gate="never")
+    victim = fleet.worker()
+    fleet.wait_for("started")
+    victim.kill()
+    parent = fleet.worker(grace=0.1)
+    alone = fleet.wait_for("started", 2)["pid"]
+
+    parent.kill()
+
+    assert alone != parent.pid
+    assert wait_until_gone([alone], 10)
+    rows.eventually(lambda: rows.state(fleet.app, "hold-1") != "leased")
+
+
+def test_a_handler_that_blocks_the_event_loop_costs_the_process_and_not_its_neighbours(fleet: Fleet) -> None:
+    fleet.enqueue("hold", gate="never")
+    worker = fleet.worker(lease=1, concurrency=2, constants=UNWIND)
+    fleet.wait_for("started")
+    fleet.enqueue("block", gate="never")
+
+    assert worker.ended() == STUCK
+    _was_given_back(fleet, "hold-1")
+    letter = fleet.archived()["block-1"]
+    assert (letter["state"], letter["failures"], letter["crashes"]) == ("dead", 1, 0)
+    assert letter["last_error"] == "StepTimeout: did not finish within 0.2 s"
+
+
+@on_sqlite
+def test_a_thread_that_ignores_its_timeout_is_abandoned_and_the_process_starts_anew(fleet: Fleet) -> None:
+    """Twice, because the second life must be like the first. The neighbour finishes in peace."""
+    worker = fleet.worker(lease=1, concurrency=2, constants=UNWIND)
+    for life in (1, 2):
+        worker.says("worker.started", times=life)
+        fleet.enqueue("ignore_timeout", gate="never")
+        fleet.wait_for("started", life, job="ignore_timeout-1")
+        fleet.enqueue("brief")
+        began = time.monotonic()
+        worker.says("worker.recycled", times=life)
+        took = time.monotonic() - began
+
+        assert took < 10  # nobody waits for a thread that was given up
+        rows.eventually(lambda: len(fleet.archived()) == 2)
+        letter = fleet.archived()["ignore_timeout-1"]
+        assert (letter["state"], letter["failures"], letter["crashes"]) == ("dead", 1, 0)
+        assert fleet.effects() == {("brief-1", 0): 1}
+        rows.change(fleet.app, "DELETE FROM holdfast_archive")
+        rows.change(fleet.app, "DELETE FROM effect")
+    worker.says("worker.started", times=3)
+    fleet.enqueue("brief")
+    fleet.wait_until_done()
+    assert fleet.effects() == {("brief-1", 0): 1}
+
+
+def _was_given_back(fleet: Fleet, job_id: str) -> None:
+    row = rows.live(fleet.app, job_id)
+    assert row is not None
+    assert (row["state"], row["owner"], row["failures"], row["crashes"]) == ("ready", None, 0, 0)
+    (shown,) = rows.query(fleet.app, "SELECT locked_by, attempts FROM processing_jobs WHERE id = :id", id=job_id)
+    assert (shown["locked_by"], shown["attempts"]) == (None, 0)
