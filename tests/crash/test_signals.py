@@ -189,6 +189,22 @@ def test_a_thread_that_ignores_its_timeout_is_abandoned_and_the_process_starts_a
     assert fleet.effects() == {("brief-1", 0): 1}
 
 
+@on_sqlite
+def test_a_signal_ends_a_process_that_was_about_to_start_anew(fleet: Fleet) -> None:
+    fleet.enqueue("hold", gate="never")
+    worker = fleet.worker(lease=1, concurrency=2, constants=UNWIND)
+    fleet.wait_for("started")
+    fleet.enqueue("ignore_timeout", gate="never")
+    worker.says("worker.stopping")  # it lost a slot, and waits for its neighbour to finish
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended(10) == 0
+    assert "worker.recycled" not in worker.words()
+    _was_given_back(fleet, "hold-1")
+    assert fleet.archived()["ignore_timeout-1"]["state"] == "dead"
+
+
 def _was_given_back(fleet: Fleet, job_id: str) -> None:
     row = rows.live(fleet.app, job_id)
     assert row is not None

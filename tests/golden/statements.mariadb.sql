@@ -305,12 +305,6 @@ SELECT id FROM holdfast_job
  ORDER BY id
 FOR UPDATE
 
--- steps.commit.LIVE_FENCES
-SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
-
--- steps.commit.ARCHIVED_FENCES
-SELECT id, COALESCE(committed_fence, 0) FROM holdfast_archive WHERE id IN %(ids)s
-
 -- steps.dead_letters.CHOOSE
 SELECT id, queue, finished_at FROM holdfast_archive
  WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
@@ -381,6 +375,12 @@ UPDATE holdfast_job
 
 -- steps.enqueue.KNOWN
 SELECT id FROM holdfast_job WHERE id = %(id)s UNION ALL SELECT id FROM holdfast_archive WHERE id = %(id)s
+
+-- steps.fate.LIVE_FENCES
+SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
+
+-- steps.fate.ARCHIVED_FENCES
+SELECT id, COALESCE(committed_fence, 0) FROM holdfast_archive WHERE id IN %(ids)s
 
 -- steps.keys.REMEMBER
 INSERT INTO holdfast_key (id, job_id, until_at) VALUES (%(id)s, %(job_id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(keep)s)

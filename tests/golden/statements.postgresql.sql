@@ -315,12 +315,6 @@ SELECT id FROM holdfast_job
  ORDER BY id
 FOR UPDATE
 
--- steps.commit.LIVE_FENCES
-SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
-
--- steps.commit.ARCHIVED_FENCES
-SELECT id, COALESCE(committed_fence, 0) FROM holdfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
 -- steps.dead_letters.CHOOSE
 SELECT id, queue, finished_at FROM holdfast_archive
  WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
@@ -391,6 +385,12 @@ UPDATE holdfast_job
 
 -- steps.enqueue.KNOWN
 SELECT id FROM holdfast_job WHERE id = %(id)s UNION ALL SELECT id FROM holdfast_archive WHERE id = %(id)s
+
+-- steps.fate.LIVE_FENCES
+SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
+
+-- steps.fate.ARCHIVED_FENCES
+SELECT id, COALESCE(committed_fence, 0) FROM holdfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- steps.keys.REMEMBER
 INSERT INTO holdfast_key (id, job_id, until_at) VALUES (%(id)s, %(job_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s)

@@ -303,12 +303,6 @@ SELECT id FROM holdfast_job
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence AND cancel_at IS NOT NULL
  ORDER BY id
 
--- steps.commit.LIVE_FENCES
-SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- steps.commit.ARCHIVED_FENCES
-SELECT id, COALESCE(committed_fence, 0) FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
-
 -- steps.dead_letters.CHOOSE
 SELECT id, queue, finished_at FROM holdfast_archive
  WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
@@ -379,6 +373,12 @@ UPDATE holdfast_job
 
 -- steps.enqueue.KNOWN
 SELECT id FROM holdfast_job WHERE id = :id UNION ALL SELECT id FROM holdfast_archive WHERE id = :id
+
+-- steps.fate.LIVE_FENCES
+SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- steps.fate.ARCHIVED_FENCES
+SELECT id, COALESCE(committed_fence, 0) FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- steps.keys.REMEMBER
 INSERT INTO holdfast_key (id, job_id, until_at) VALUES (:id, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep)

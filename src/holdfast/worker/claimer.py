@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.worker.wakeups import Wakeups
 
 QUICK_LOOKS: Final = (0.002, 0.004, 0.008, 0.016)  # after work, for longer than a wake-up may be withheld
-STUCK_AFTER: Final = 1.0  # seconds without movement after which unstarted jobs go back
+STUCK_AFTER: Final = 0.5  # seconds after which unstarted jobs go back
 DISCOVER_EVERY: Final = 0.25
 ALONE_FOR: Final = 2.0  # seconds that suspects may keep a worker for themselves, when others wait
 
@@ -181,9 +181,9 @@ class Claimer:
 
     def _return_stuck(self) -> None:
         """What waits here behind slow steps goes back, so that other workers can run it."""
-        since = self._execution.waiting_since()
-        if since is not None and time.monotonic() - since > STUCK_AFTER:
-            self.give_back(self._execution.take_buffer())
+        if self._execution.unstarted.longest_wait() > STUCK_AFTER:
+            self._execution.slow_down()
+            self.give_back(self._execution.take_unstarted())
 
     def give_back(self, leases: list[Lease]) -> None:
         by_fence: dict[int, list[str]] = {}
@@ -207,7 +207,7 @@ class Claimer:
         """Let everything here finish, then run suspects one by one; after a while the others get a turn."""
         if self._alone_since is None:
             self._alone_since = time.monotonic()
-        self.give_back(self._execution.take_buffer())
+        self.give_back(self._execution.take_unstarted())
         if self._execution.held or self._room.behind() or not self._heartbeat.may_claim:
             return 0
         enough = time.monotonic() - self._alone_since > ALONE_FOR

@@ -17,7 +17,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from holdfast.config import worker_settings
 from holdfast.errors import ConfigurationError, HoldfastError
@@ -50,11 +50,7 @@ def run_worker(target: str, options: dict[str, Any], processes: int = 1) -> int:
     log_level(str(options.get("log_level") or "info"))
     load(target)  # a wrong target should fail here, in words, not in every child
     if processes == 1:
-        code = _serve(target, options)
-        if code == RECYCLE:
-            happened("worker.recycled")
-            os.execv(sys.executable, [sys.executable, "-m", "holdfast.worker.command", _job(target, options)])  # noqa: S606 - ourselves
-        return code
+        return _serve(target, options)
     return Supervisor(target, options, processes).run()
 
 
@@ -104,17 +100,31 @@ def _serve(target: str, options: dict[str, Any], *, lone: bool = False) -> int:
         suspects=None if lone else LoneProcesses(target, options),
         stuck=lambda: os._exit(STUCK),
     )
-    on_stop_signal(worker.ask_to_stop)
+    asked = threading.Event()
+
+    def stop() -> None:
+        asked.set()
+        worker.ask_to_stop()
+
+    on_stop_signal(stop)
     if lone or options.get("supervised"):
-        on_parent_gone(worker.ask_to_stop)
+        on_parent_gone(stop)
     asyncio.run(worker.serve())
+    if worker.needs_recycling and not asked.is_set():
+        _recycle(target, options, lone=lone)
     if worker.status().lost_slots:
-        # A thread that cannot be stopped would keep the interpreter from ending.
         logging.shutdown()
-        if lone or options.get("supervised"):
-            os._exit(RECYCLE)
-        return RECYCLE
+        os._exit(0)  # a thread that cannot be stopped would keep the interpreter from ending
     return 0
+
+
+def _recycle(target: str, options: dict[str, Any], *, lone: bool) -> NoReturn:
+    """Begin a new life, in this process or in a new one that our parent starts."""
+    happened("worker.recycled")
+    logging.shutdown()
+    if lone or options.get("supervised"):
+        os._exit(RECYCLE)
+    os.execv(sys.executable, [sys.executable, "-m", "holdfast.worker.command", _job(target, options)])  # noqa: S606 - ourselves
 
 
 @dataclass

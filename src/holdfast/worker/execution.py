@@ -6,7 +6,6 @@ import asyncio
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -21,6 +20,7 @@ from holdfast.steps.step import Halt, Reports, Step
 from holdfast.telemetry import happened
 from holdfast.worker.running import InContext, LoopPulse, Running
 from holdfast.worker.settlement import Ended
+from holdfast.worker.unstarted import UnstartedLeases
 
 if TYPE_CHECKING:
     from holdfast.steps.kinds import Kinds
@@ -31,8 +31,6 @@ UNWIND: Final = 5.0  # seconds a handler gets to clean up after its timeout
 BREATH: Final = 0.001  # seconds after which a row of short handlers lets the event loop look around
 UNKNOWN_KIND_DELAY: Final = timedelta(seconds=15)  # a rolling deployment may bring the code
 DEFAULT_RETRY: Final = Retry()
-
-Waiting = tuple["Lease", int, float]  # a lease, and how long its job has been going on here
 
 
 class Execution:
@@ -57,7 +55,7 @@ class Execution:
         self._changed = changed  # tells the claimer that there is room
         self._owned = owned
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._buffer: deque[Waiting] = deque()
+        self.unstarted = UnstartedLeases()
         self._running: dict[str, Running] = {}
         self._held = 0
         self._lock = threading.Lock()  # around `_running` and `_held`, which other threads read
@@ -76,21 +74,21 @@ class Execution:
 
     def start(self, leases: Sequence[Lease]) -> None:
         """Called from the claimer: hand over a batch."""
-        self._hand_over([(lease, 0, 0.0) for lease in leases])
+        self._hand_over(leases)
 
     def go_on(self, lease: Lease, chain: int, chain_since: float) -> bool:
         """Called from the settlement: the next step of a job that stayed here. False when we are stopping."""
         if not self._accepting or self._loop is None:
             return False
-        self._hand_over([(lease, chain, chain_since)])
+        self._hand_over([lease], chain, chain_since)
         return True
 
-    def _hand_over(self, leases: list[Waiting]) -> None:
+    def _hand_over(self, leases: Sequence[Lease], chain: int = 0, chain_since: float = 0.0) -> None:
         assert self._loop is not None  # noqa: S101 - bound before anything is claimed
-        self._owned.update((lease.job_id, lease.fence) for lease, _, _ in leases)
+        self._owned.update((lease.job_id, lease.fence) for lease in leases)
         with self._lock:
             self._held += len(leases)
-        self._buffer.extend(leases)
+        self.unstarted.add(leases, chain, chain_since)
         self._loop.call_soon_threadsafe(self._fill)
 
     @property
@@ -106,17 +104,17 @@ class Execution:
         """Which steps run, and under which fences."""
         return {it.lease.job_id: it.lease.fence for it in self._snapshot() if not it.abandoned}
 
-    def waiting_since(self) -> float | None:
-        """When nothing has moved although work waits here: the start of the youngest running step."""
-        running = self._snapshot()
-        return max(it.started for it in running) if self._buffer and running else None
+    def slow_down(self) -> None:
+        """Handlers turned out to be slower than those before: believe the slowest one that runs."""
+        now = time.monotonic()
+        self.average = max([self.average, *(now - it.started for it in self._snapshot())])
 
-    def take_buffer(self) -> list[Lease]:
+    def take_unstarted(self) -> list[Lease]:
         """Give up what has not started; the caller returns it to the queue."""
         taken = []
-        while (waiting := self._next_waiting(last=True)) is not None:
-            taken.append(waiting[0])
-            self._owned.pop(waiting[0].job_id, None)
+        while (waiting := self.unstarted.take(last=True)) is not None:
+            taken.append(waiting.lease)
+            self._owned.pop(waiting.lease.job_id, None)
             self._release(1)
         return taken
 
@@ -131,11 +129,11 @@ class Execution:
             self._halt(it, why)
 
     def halt_all(self, why: Halt) -> list[Lease]:
-        """Tell every step to stop; returns what was running."""
+        """Tell every step to stop; returns what was running. An abandoned one has failed, and is not given back."""
         running = self._snapshot()
         for it in running:
             self._halt(it, why)
-        return [it.lease for it in running]
+        return [it.lease for it in running if not it.abandoned]
 
     def doubt(self, *, uncertain: bool) -> None:
         for it in self._snapshot():
@@ -152,6 +150,7 @@ class Execution:
         self.lost_slots += 1
         it.step.halt(Halt.TIMED_OUT)
         self._put(it.ended(it.timed_out()))
+        self._release(1)  # its lease has ended: who stops need not wait for it
         happened("slot.lost", job_id=it.lease.job_id, kind=it.kind.name)
 
     def close(self) -> None:
@@ -171,12 +170,6 @@ class Execution:
         with self._lock:
             self._held -= count
 
-    def _next_waiting(self, *, last: bool = False) -> Waiting | None:
-        try:  # both ends are taken from, by two threads: asking first would not help
-            return self._buffer.pop() if last else self._buffer.popleft()
-        except IndexError:
-            return None
-
     # Everything below runs on the event loop.
 
     def _cancel(self, it: Running) -> None:
@@ -194,8 +187,8 @@ class Execution:
 
     def _next(self) -> Running | None:
         """Take the next lease that can be run at all."""
-        while (waiting := self._next_waiting()) is not None:
-            lease, chain, chain_since = waiting
+        while (waiting := self.unstarted.take()) is not None:
+            lease = waiting.lease
             kind = self._kinds.find(lease.kind)
             if kind is None:
                 self._postpone(lease)
@@ -207,7 +200,7 @@ class Execution:
                 self._end(Ended(lease, verdict, (), kind.retry))
                 continue
             step = Step(lease, self._reports, self._worker_id)
-            it = Running(lease, kind, step, arguments, (chain, chain_since))
+            it = Running(lease, kind, step, arguments, (waiting.chain, waiting.chain_since))
             with self._lock:
                 self._running[lease.job_id] = it
             if it.deadline is not None and not self._watching and self._loop is not None:
@@ -238,7 +231,7 @@ class Execution:
             it = self._next_coroutine()
 
     def _next_coroutine(self) -> Running | None:
-        if len(self._running) >= self._concurrency or not self._buffer:
+        if len(self._running) >= self._concurrency or not self.unstarted:
             return None
         it = self._next()
         if it is not None and not it.kind.is_async:
@@ -269,7 +262,6 @@ class Execution:
                 del self._running[it.lease.job_id]
         if it.abandoned:
             self.lost_slots -= 1  # it came back after all, with an answer that comes too late
-            self._release(1)
         else:
             self._end(it.ended(ending))
 

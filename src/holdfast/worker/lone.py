@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from typing import Any, Final
 
 from holdfast.telemetry import happened
 
 MOST: Final = 10  # at once
+BURST: Final = 4  # started in one go
+PATIENCE: Final = 1.0  # seconds to see how fast those get on that were started last
 
 
 class LoneProcesses:
@@ -21,16 +24,21 @@ class LoneProcesses:
         self._lock = threading.Lock()
         self._children: list[subprocess.Popen[bytes]] = []
         self._waited = 0  # how many suspects waited when we last looked
+        self._started_at = 0.0
         self._closed = False
 
     def ensure(self, waiting: int) -> None:
         """Start what `waiting` suspects need. Called about twice a second while there are any."""
         with self._lock:
             self._children = [child for child in self._children if child.poll() is None]
-            wanted = 0 if self._closed else additional(waiting, self._waited, len(self._children))
+            now = time.monotonic()
+            if self._closed or (self._children and now - self._started_at < PATIENCE):
+                return
+            wanted = additional(waiting, self._waited, len(self._children))
             self._waited = waiting
             for _ in range(wanted):
                 self._start()
+                self._started_at = now
         if wanted:
             happened("suspects.isolated", waiting=waiting, processes=wanted)
 
@@ -66,4 +74,4 @@ def additional(waiting: int, waited: int, running: int) -> int:
     if not running:
         return 1
     slow = waiting > waited / 2
-    return max(0, min(waiting, MOST - running)) if slow else 0
+    return max(0, min(waiting, MOST - running, BURST)) if slow else 0

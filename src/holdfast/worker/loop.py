@@ -249,7 +249,7 @@ class Worker:
         self._execution.halt(job_id, fence, Halt.REPLACED)
 
     def _all_replaced(self) -> None:
-        self._execution.take_buffer()  # rescued with the rest; nothing of it has started
+        self._execution.take_unstarted()  # rescued with the rest; nothing of it has started
         self._execution.halt_all(Halt.REPLACED)
 
     def _look_for_cancellations(self) -> None:
@@ -279,14 +279,10 @@ class Worker:
     def _leave_stuck_loop(self) -> None:
         """No handler can finish any more: fail the guilty, give the others back, and end."""
         happened("loop.stuck", worker_id=self.settings.worker_id, active=self._execution.active)
-        late = self._execution.overdue()
-        for it in late:
+        for it in self._execution.overdue():
             self._execution.abandon(it)
-        guilty = {it.lease.job_id for it in late}
-        self._claimer.give_back(self._execution.take_buffer())
-        self._claimer.give_back(
-            [it for it in self._execution.halt_all(Halt.SHUTDOWN) if it.job_id not in guilty]
-        )
+        self._claimer.give_back(self._execution.take_unstarted())
+        self._claimer.give_back(self._execution.halt_all(Halt.SHUTDOWN))
         self._settlement.stop(hurry=True)
         if self._stuck is not None:
             self._stuck()

@@ -43,14 +43,14 @@ def shut_down(parts: Parts, grace: timedelta, at_once: threading.Event) -> int:
     parts.execution.stop_accepting()
     deadline = time.monotonic() + grace.total_seconds()
     while True:
-        parts.claimer.give_back(parts.execution.take_buffer())
+        parts.claimer.give_back(parts.execution.take_unstarted())
         if not parts.execution.held or at_once.is_set() or time.monotonic() >= deadline:
             break
         at_once.wait(0.02)
     left = parts.execution.halt_all(Halt.SHUTDOWN)
     parts.claimer.give_back(left)
     unwound = time.monotonic() + UNWIND
-    while parts.execution.active and time.monotonic() < unwound:
+    while parts.execution.running() and time.monotonic() < unwound:
         time.sleep(0.01)
     if parts.suspects is not None:
         parts.suspects.close(at_once=at_once.is_set())

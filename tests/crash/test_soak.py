@@ -1,0 +1,144 @@
+"""Workers are killed, paused and stopped at random for a minute; then the history is checked.
+
+In the words of Jepsen's queue checker: nothing lost, nothing doubled, and something recovered, or the run proved
+nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import rows
+
+if TYPE_CHECKING:
+    from tests.crash.workers import Fleet, WorkerProcess
+
+SECONDS = 60
+WORKERS = 3
+LEASE = 2
+BACKLOG = 60  # jobs that wait or run at any time
+PAGES = 4
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+
+
+def test_a_minute_of_kills_and_pauses_loses_and_doubles_nothing(fleet: Fleet) -> None:
+    chaos = Chaos(fleet, random.Random())
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        chaos.keep_busy()
+        chaos.strike()
+    chaos.calm()
+    fleet.wait_until_done(120)
+
+    history = History(fleet, chaos.steps)
+    assert history.lost() == []
+    assert history.doubled() == []
+    assert history.recovered() > 0
+    assert history.refused() > 0, "no zombie ever tried to write"
+    assert {row["failures"] for row in fleet.archived().values()} == {0}, "somebody paid for a neighbour's death"
+    assert chaos.strikes.keys() == {"kill", "pause", "stop"}
+
+
+@dataclass
+class Chaos:
+    """Starts what is missing, and strikes at what is there."""
+
+    fleet: Fleet
+    dice: random.Random
+    strikes: Counter[str] = field(default_factory=Counter)
+    steps: dict[str, int] = field(default_factory=dict)  # of every job that was enqueued
+    _alive: list[WorkerProcess] = field(default_factory=list)
+    _paused: list[tuple[float, WorkerProcess]] = field(default_factory=list)
+
+    def keep_busy(self) -> None:
+        self._alive = [it for it in self._alive if it.runs()]
+        while len(self._alive) < WORKERS:
+            # Whoever is struck often must not look like poison.
+            self._alive.append(self.fleet.worker(lease=LEASE, crash_limit=1000, grace=1, concurrency=5))
+        with self.fleet.app.transaction() as tx:
+            for _ in range(BACKLOG - tx.query("SELECT count(*) AS n FROM holdfast_job")[0]["n"]):
+                kind, steps, payload = self.dice.choice(
+                    [
+                        ("brief", 1, "{}"),
+                        ("pages", PAGES, f'{{"count": {PAGES}, "seconds": 0.02}}'),
+                        ("pages", 1, '{"count": 1, "seconds": 0.5}'),
+                    ]
+                )
+                job_id = f"job-{len(self.steps)}"
+                self.steps[job_id] = steps
+                tx.execute(
+                    "INSERT INTO holdfast_job (id, kind, payload) VALUES (:id, :kind, :payload)",
+                    {"id": job_id, "kind": kind, "payload": payload},
+                )
+
+    def strike(self) -> None:
+        """One blow, and a moment for it to work."""
+        victim = self.dice.choice(self._alive)
+        match self.dice.choice(["kill", "kill", "pause", "pause", "stop"]):
+            case "kill":
+                self.strikes["kill"] += 1
+                victim.kill()
+            case "pause":
+                self.strikes["pause"] += 1
+                victim.signal(signal.SIGSTOP)
+                self._paused.append((time.monotonic() + self.dice.uniform(0.5, 2.5 * LEASE), victim))
+            case "stop":
+                self.strikes["stop"] += 1
+                victim.signal(signal.SIGCONT)
+                victim.signal(signal.SIGTERM)
+        time.sleep(self.dice.uniform(0.1, 1.0))
+        self._wake(time.monotonic())
+
+    def calm(self) -> None:
+        self._wake(float("inf"))
+        for worker in self._alive:
+            worker.signal(signal.SIGCONT)
+        self.keep_running()
+
+    def keep_running(self) -> None:
+        self._alive = [it for it in self._alive if it.runs()] or [self.fleet.worker(lease=LEASE, crash_limit=1000)]
+
+    def _wake(self, now: float) -> None:
+        for at, worker in self._paused:
+            if at <= now and worker.runs():
+                worker.signal(signal.SIGCONT)
+        self._paused = [(at, worker) for at, worker in self._paused if at > now]
+
+
+@dataclass
+class History:
+    """What the journal, the archive and the effects say together."""
+
+    fleet: Fleet
+    steps: dict[str, int]
+
+    def lost(self) -> list[str]:
+        """Jobs that did not end, or ended without all their effects."""
+        ended = self.fleet.archived()
+        effects = self.fleet.effects()
+        return [
+            job_id
+            for job_id, count in self.steps.items()
+            if job_id not in ended
+            or ended[job_id]["state"] != "done"
+            or any(not effects[job_id, number] for number in range(count))
+        ]
+
+    def doubled(self) -> list[tuple[str, int]]:
+        return [step for step, times in self.fleet.effects().items() if times > 1]
+
+    def recovered(self) -> int:
+        """Steps that were begun more than once, and have one effect."""
+        begun = Counter((it["job"], it["step"]) for it in self.fleet.journal("started"))
+        return sum(times > 1 for times in begun.values())
+
+    def refused(self) -> int:
+        return sum(worker.words().count("step.refused") for worker in self.fleet.workers)
