@@ -149,6 +149,36 @@ def test_nothing_is_left_when_the_fence_moves_while_effects_run(app: Holdfast) -
     assert booked(app) == {}
 
 
+def test_jobs_that_an_effect_asks_for_exist_when_the_step_is_committed(app: Holdfast) -> None:
+    work = work_on(app)
+    work.enqueue()
+
+    settle(
+        app,
+        take(app),
+        Done(),
+        Call(lambda tx: work.enqueue(n=2, tx=tx)),
+        Call(lambda tx: work.enqueue_many([{"n": 3}, {"n": 4}], tx=tx)),
+    )
+
+    found = rows.query(app, "SELECT payload FROM holdfast_job ORDER BY id")
+    assert [json.loads(row["payload"]) for row in found] == [{"n": 2}, {"n": 3}, {"n": 4}]
+
+
+def test_jobs_that_an_effect_asks_for_are_gone_with_the_step(app: Holdfast) -> None:
+    work = work_on(app)
+    work.enqueue()
+    held = take(app)
+
+    def fail(_: Transaction) -> None:
+        raise TheirError
+
+    with pytest.raises(TheirError):
+        settle(app, held, Done(), Call(lambda tx: work.enqueue(n=2, tx=tx, key="k")), Call(fail))
+
+    assert rows.count(app, "holdfast_job") == 1
+
+
 def test_results_of_every_json_shape_are_kept(app: Holdfast) -> None:
     results: list[Any] = [0, False, "", [], {}, {"a": [1, None, "ü🙂"]}, "50%"]
     jobs = work_on(app).enqueue_many([{"n": n} for n in range(len(results))])

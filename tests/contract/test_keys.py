@@ -333,6 +333,39 @@ def test_of_many_same_requests_at_once_one_is_run(
     assert rows.count(jobs[0].app, "holdfast_job") == 1
 
 
+def test_an_id_whose_key_is_held_is_met_as_the_call_says(app: Holdfast) -> None:
+    work = work_on(app)
+    holder = work.enqueue(n=1, key="k")
+
+    with pytest.raises(DuplicateKeyError):
+        work.enqueue(n=2, id="task-1", key="k")
+    skipped = work.enqueue(n=2, id="task-2", key="k", on_duplicate="skip")
+
+    assert (skipped.id, skipped.created) == (holder.id, False)
+    assert rows.count(app, "holdfast_job") == 1
+
+
+def test_an_id_that_was_refused_may_be_tried_again(app: Holdfast) -> None:
+    work = work_on(app)
+    work.enqueue(n=1, key="k")
+    with pytest.raises(DuplicateKeyError):
+        work.enqueue(n=2, id="task-1", key="k")
+    finish(app)
+
+    again = work.enqueue(n=2, id="task-1", key="k")
+
+    assert (again.id, again.created) == ("task-1", True)
+
+
+def test_an_id_of_a_job_that_came_by_plain_sql_is_known(app: Holdfast) -> None:
+    rows.change(app, "INSERT INTO holdfast_job (id, kind, payload) VALUES ('task-1', 'work', '{}')")
+
+    again = work_on(app).enqueue(id="task-1")
+
+    assert (again.id, again.created) == ("task-1", False)
+    assert rows.count(app, "holdfast_job") == 1
+
+
 def test_a_remembered_key_is_refused_until_its_period_is_over(app: Holdfast) -> None:
     work = work_on(app)
     work.enqueue(n=1, key="k", unique_for="1h")

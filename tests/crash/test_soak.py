@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from tests.crash.workers import Fleet, WorkerProcess
 
 SECONDS = 60
-WORKERS = 3
-LEASE = 2
+WORKERS = 4
+LEASE = 1
+BRISK = {"holdfast.worker.maintenance.SWEEP": 0.3}  # seconds; more happens in a minute
 BACKLOG = 60  # jobs that wait or run at any time
 PAGES = 4
 
@@ -61,8 +62,7 @@ class Chaos:
     def keep_busy(self) -> None:
         self._alive = [it for it in self._alive if it.runs()]
         while len(self._alive) < WORKERS:
-            # Whoever is struck often must not look like poison.
-            self._alive.append(self.fleet.worker(lease=LEASE, crash_limit=1000, grace=1, concurrency=5))
+            self._alive.append(self._worker())
         with self.fleet.app.transaction() as tx:
             for _ in range(BACKLOG - tx.query("SELECT count(*) AS n FROM holdfast_job")[0]["n"]):
                 kind, steps, payload = self.dice.choice(
@@ -89,22 +89,23 @@ class Chaos:
             case "pause":
                 self.strikes["pause"] += 1
                 victim.signal(signal.SIGSTOP)
-                self._paused.append((time.monotonic() + self.dice.uniform(0.5, 2.5 * LEASE), victim))
+                self._paused.append((time.monotonic() + self.dice.uniform(0.5, 6 * LEASE), victim))
             case "stop":
                 self.strikes["stop"] += 1
                 victim.signal(signal.SIGCONT)
                 victim.signal(signal.SIGTERM)
-        time.sleep(self.dice.uniform(0.1, 1.0))
+        time.sleep(self.dice.uniform(0.1, 1.5))
         self._wake(time.monotonic())
 
     def calm(self) -> None:
         self._wake(float("inf"))
         for worker in self._alive:
             worker.signal(signal.SIGCONT)
-        self.keep_running()
+        self._worker()  # at least one that nobody has struck
 
-    def keep_running(self) -> None:
-        self._alive = [it for it in self._alive if it.runs()] or [self.fleet.worker(lease=LEASE, crash_limit=1000)]
+    def _worker(self) -> WorkerProcess:
+        # Whoever is struck often must not look like poison.
+        return self.fleet.worker(lease=LEASE, crash_limit=1000, grace=1, concurrency=5, constants=BRISK)
 
     def _wake(self, now: float) -> None:
         for at, worker in self._paused:

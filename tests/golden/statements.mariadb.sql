@@ -256,6 +256,9 @@ UPDATE holdfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_
 -- steps.commit.ACKNOWLEDGE_AT_ONCE
 -- (done by the statement before it)
 
+-- steps.commit.ACKNOWLEDGE_ONE
+-- (done by the statement before it)
+
 -- steps.commit.CONTINUE
 UPDATE holdfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s,

@@ -266,6 +266,16 @@ WITH mine AS (
 )
 SELECT id FROM mine
 
+-- steps.commit.ACKNOWLEDGE_ONE
+WITH mine AS (
+    DELETE FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload
+), kept AS (
+    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(result)s AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
+    ON CONFLICT DO NOTHING
+)
+SELECT id FROM mine
+
 -- steps.commit.CONTINUE
 UPDATE holdfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,

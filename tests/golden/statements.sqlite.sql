@@ -255,6 +255,9 @@ UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence 
 -- steps.commit.ACKNOWLEDGE_AT_ONCE
 -- (done by the statement before it)
 
+-- steps.commit.ACKNOWLEDGE_ONE
+-- (done by the statement before it)
+
 -- steps.commit.CONTINUE
 UPDATE holdfast_job
    SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
@@ -355,7 +358,7 @@ ON CONFLICT DO NOTHING
 
 -- steps.enqueue.ENQUEUE_MANY
    INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, payload)
-   SELECT value ->> 0, :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), value ->> 1, value ->> 2
+   SELECT json_extract(value, '$[0]'), :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), json_extract(value, '$[1]'), json_extract(value, '$[2]')
      FROM json_each(:rows) WHERE true
 ON CONFLICT DO NOTHING
 

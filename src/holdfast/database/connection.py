@@ -123,7 +123,7 @@ class Connection:
         if self.dialect.name == "sqlite":
             return bool(self.raw.in_transaction)
         if self.dialect.name == "postgresql":
-            return int(self.raw.info.transaction_status) != 0  # 0: idle
+            return int(self.raw.pgconn.transaction_status) != 0  # 0: idle
         return bool(self.raw.server_status & 1)  # SERVER_STATUS_IN_TRANS
 
     def close(self) -> None:

@@ -82,6 +82,12 @@ class Database:
             finally:
                 connection.rollback()
 
+    @contextmanager
+    def looking(self) -> Iterator[Transaction]:
+        """Look with one statement, which is a transaction by itself: a third of the round trips of `reading`."""
+        with self._borrowed(None) as connection:
+            yield Transaction(connection)
+
     def listen(self, listener: Callable[[set[str]], None]) -> None:
         """Hear of ready work that this very process commits, at once and without the database."""
         self._listeners.append(listener)

@@ -65,7 +65,10 @@ POSTGRESQL = Dialect(
     parameter="%({})s",
     begin=_LIMITED,
     begin_ours=_LIMITED + _ONE_PLAN,
-    begin_reading="BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL statement_timeout = '30s'",
+    begin_reading=(
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; "
+        "SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout = '30s'"
+    ),
     quote='"',
     most_parameters=60_000,
     words={

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,11 +45,14 @@ def sql(text: str, **overrides: str) -> Statement:
 
 def with_parameters(text: str, dialect: Dialect) -> str:
     """Spell `:name` the driver's way, and leave quoted texts, comments and casts alone."""
-    if dialect.parameter == ":{}":
-        return text
+    return text if dialect.parameter == ":{}" else _spelled(text, dialect.parameter)
+
+
+@lru_cache(maxsize=1_024)  # the user's own texts come here again and again
+def _spelled(text: str, parameter: str) -> str:
     # `%` must be doubled everywhere, also in quotes: both drivers read the whole text as a format.
     return _PARAMETER.sub(
-        lambda found: dialect.parameter.format(found[1]) if found[1] else found[0], text.replace("%", "%%")
+        lambda found: parameter.format(found[1]) if found[1] else found[0], text.replace("%", "%%")
     )
 
 

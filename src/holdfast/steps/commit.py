@@ -79,6 +79,21 @@ ACKNOWLEDGE = f"""
 """
 ACKNOWLEDGE_AT_ONCE = sql("", postgresql=ACKNOWLEDGE)
 
+# The same for the one step of a transaction that has effects.
+ACKNOWLEDGE_ONE = sql(
+    "",
+    postgresql=f"""
+    WITH mine AS (
+        DELETE FROM holdfast_job WHERE id = :id AND fence = :fence RETURNING {COLUMNS}, fence, payload
+    ), kept AS (
+        INSERT INTO holdfast_archive ({COLUMNS}, committed_fence, payload, result, state, finished_at)
+        SELECT {COLUMNS}, fence, payload, CAST(:result AS TEXT), 'done', {{now}} FROM mine
+        ON CONFLICT DO NOTHING
+    )
+    SELECT id FROM mine
+    """,
+)
+
 CONTINUE = sql("""
     UPDATE holdfast_job
        SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {now} + :delay,
@@ -208,6 +223,10 @@ def acknowledge(tx: Transaction, ended: Sequence[tuple[Lease, str | None]]) -> l
 
     The others were taken over: nothing of them is written, and their owners decide.
     """
+    if tx.takes_lists and len(ended) == 1:
+        ((lease, result),) = ended
+        rows = tx.rows(ACKNOWLEDGE_ONE, id=lease.job_id, fence=lease.fence, result=result)
+        return [row[0] for row in rows]
     if tx.takes_lists:
         rows = tx.rows(
             ACKNOWLEDGE_AT_ONCE,

@@ -36,7 +36,10 @@ _ENQUEUE_MANY = """
 """
 ENQUEUE_MANY = sql(
     _ENQUEUE_MANY.format(
-        row="value ->> 0", key="value ->> 1", payload="value ->> 2", source="json_each(:rows) WHERE true"
+        row="json_extract(value, '$[0]')",
+        key="json_extract(value, '$[1]')",
+        payload="json_extract(value, '$[2]')",
+        source="json_each(:rows) WHERE true",
     )
     + " ON CONFLICT DO NOTHING",
     postgresql=_ENQUEUE_MANY.format(

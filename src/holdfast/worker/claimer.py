@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.worker.wakeups import Wakeups
 
 QUICK_LOOKS: Final = (0.002, 0.004, 0.008, 0.016)  # after work, for longer than a wake-up may be withheld
+UNHEARD_LOOKS: Final = (0.003,) * 20  # after work, where nobody wakes us
 STUCK_AFTER: Final = 0.5  # seconds after which unstarted jobs go back
 DISCOVER_EVERY: Final = 0.25
 ALONE_FOR: Final = 2.0  # seconds that suspects may keep a worker for themselves, when others wait
@@ -75,6 +76,7 @@ class Claimer:
         self._discovered_at = 0.0
         self._turn = 0
         self._lost = False
+        self.waits_for_room = False  # else for work: then a free slot is no news
         self.alone_wanted = threading.Event()  # suspects wait and have no process of their own
         self._alone_since: float | None = None
         self._normal_until = 0.0
@@ -111,12 +113,15 @@ class Claimer:
         return self._alone_since is None and self._appetite() > 0
 
     def _pause(self, empty: int) -> float:
+        self.waits_for_room = True  # before we ask: a slot that is freed in between must be heard of
         if not self.hungry():
-            return STUCK_AFTER  # full: woken when there is room
+            return STUCK_AFTER
+        self.waits_for_room = False
         if not empty:
             return 0.0
-        if empty <= len(QUICK_LOOKS):
-            return QUICK_LOOKS[empty - 1]
+        looks = QUICK_LOOKS if self._wakeups.heard else UNHEARD_LOOKS
+        if empty <= len(looks):
+            return looks[empty - 1]
         poll = self._settings.poll_interval
         seconds = poll.total_seconds() if poll else (1.0 if self._wakeups.heard else 0.05)
         return seconds * random.uniform(0.9, 1.1)
@@ -154,7 +159,7 @@ class Claimer:
             return sorted(named)
         now = time.monotonic()
         if not self._discovered or now - self._discovered_at > DISCOVER_EVERY:
-            with self._database.reading() as tx:
+            with self._database.looking() as tx:
                 self._discovered = [str(row[0]) for row in tx.rows(QUEUES_WITH_WORK)]
             self._discovered_at = now
         return list(self._discovered)

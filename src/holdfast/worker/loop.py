@@ -239,7 +239,7 @@ class Worker:
         self._changed()  # a claimer that waits for the settlement to catch up hears it from here only
 
     def _changed(self) -> None:
-        if self._lone or self._claimer.hungry():
+        if self._lone or (self._claimer.waits_for_room and self._claimer.hungry()):
             self._wakeups.nudge()
 
     def _goes_on(self, lease: Lease, chain: int, since: float) -> bool:

@@ -149,7 +149,7 @@ class Maintenance:
 
     def _next_due(self) -> int | None:
         """Microseconds until the next scheduled job is due; a look, so that an idle worker never takes a write lock."""
-        with self._database.reading() as tx:
+        with self._database.looking() as tx:
             due = tx.first(NEXT_DUE)
         return None if due is None else int(due)
 
@@ -162,7 +162,7 @@ class Maintenance:
             total += found
             if not found.jobs:
                 break
-        with self._database.reading() as tx:
+        with self._database.looking() as tx:
             self._suspects = int(tx.first(SUSPECTS))
         self._isolate(self._suspects)
         return total
@@ -172,7 +172,7 @@ class Maintenance:
         if not self._heartbeat.may_rescue:
             self._late = {}
             return set()
-        with self._database.reading() as tx:
+        with self._database.looking() as tx:
             found = late(tx, self._heartbeat.incarnation)
         now = boot_time()
         self._late = {it: self._late.get(it, now) for it in found}
@@ -180,7 +180,7 @@ class Maintenance:
 
     def _return_leaked(self) -> None:
         """Give back what the database says is ours and nobody here has: a claim or commit whose answer was lost."""
-        with self._database.reading() as tx:
+        with self._database.looking() as tx:
             rows = tx.rows(LONG_MINE, owner=self._heartbeat.incarnation, age=LEAKED_AFTER, limit=BATCH)
         strangers = {(row[0], row[1]) for row in rows if self._owned.get(row[0]) != row[1]}
         for job_id, fence in strangers & self._strangers:  # seen twice: not just on its way between threads

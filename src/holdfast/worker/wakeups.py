@@ -10,6 +10,8 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.database.drivers import sqlite_path
+from holdfast.database.filewatch import FileWatch
 from holdfast.database.wakeup import CANCEL, CHANNEL
 from holdfast.errors import DatabaseError
 from holdfast.telemetry import happened
@@ -109,10 +111,22 @@ class Wakeups:
                     self.wake({notice.extra.decode()})
 
     def _watch_file(self) -> None:
+        assert self._bell is not None  # noqa: S101 - made by `start`
+        try:
+            watch = FileWatch(sqlite_path(self._database.url) + "-wal")
+        except OSError:
+            self._look_at_file()
+            return
+        with watch:
+            while watch.wait(self._bell[0]):
+                self._event.set()
+
+    def _look_at_file(self) -> None:
+        """Where the system does not tell: ask SQLite's change counter, while somebody waits."""
         connection = self._database.connect()
         seen = None
         while not self._stop.is_set():
-            self._idle.wait()  # nobody waits: nothing to tell
+            self._idle.wait()
             version = connection.execute("PRAGMA data_version").fetchall()[0][0]
             if version != seen:
                 seen = version
