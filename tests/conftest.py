@@ -10,6 +10,7 @@ import pytest
 
 from devtools.server import Server, ServerMissingError
 from tests import ci
+from tests.crash.sample import SEED
 from tests.databases import ENGINES, KINDS, Databases
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -96,6 +97,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(databases.close)
     if ci.ENABLED:
         config.pluginmanager.register(ci.SkipsAreFailures(), "skips-are-failures")
+
+
+def pytest_report_header() -> str:
+    return f"crash points: HOLDFAST_CRASH_SEED={SEED}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -236,6 +236,11 @@ MUTATIONS = [
         without(rescue.DECLARE_DEAD, "AND (alive_until < {now} OR :proven = 1)"),
         test_rescue.test_a_process_that_renews_at_the_last_moment_stays_alive,
     ),
+    Mutation(
+        "a suspect that is given back goes among the others",
+        without(commit.GIVE_BACK, "THEN 'suspect'", "THEN 'ready'"),
+        test_rescue.test_a_suspect_that_is_given_back_is_still_a_suspect,
+    ),
     # Keys are remembered; chains give way; letters are kept.
     Mutation(
         "a remembered key is given away",

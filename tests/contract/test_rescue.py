@@ -11,6 +11,7 @@ from holdfast import Continue, Done
 from holdfast.clock import new_fence
 from holdfast.steps.identity import this_process
 from holdfast.steps.lease import claim_suspect
+from holdfast.steps.outcome import GiveBack
 from holdfast.steps.rescue import declare_dead, rescue
 from tests import rows
 from tests.contract.engine import ALICE, BOB, claim, settle, sweep, take, work_on
@@ -114,6 +115,53 @@ def test_a_suspect_that_continues_is_rehabilitated(app: Holdfast) -> None:
     row = rows.live(app, job.id)
     assert row is not None
     assert (row["state"], row["crashes"]) == ("ready", 0)
+
+
+def test_a_suspect_that_is_given_back_is_still_a_suspect(app: Holdfast) -> None:
+    """A worker that stops in the middle has proved nothing: among others, the job might take them down again."""
+    work_on(app).enqueue_many([{"n": n} for n in range(2)])
+    crash(app, 2)
+    sweep(app)
+    with app.transaction() as tx:
+        held = claim_suspect(tx, BOB, [])
+    assert held is not None
+
+    settle(app, held, GiveBack())
+
+    row = rows.live(app, held.job_id)
+    assert row is not None
+    assert (row["state"], row["crashes"], row["failures"]) == ("suspect", 0, 0)
+    assert claim(app, BOB, limit=10) == []
+
+
+def test_a_suspect_that_went_on_and_is_given_back_later_is_an_ordinary_job(app: Holdfast) -> None:
+    work_on(app).enqueue()
+    crash(app)
+    sweep(app)
+    with app.transaction() as tx:
+        held = claim_suspect(tx, BOB, [])
+    assert held is not None
+    settle(app, held, Continue(1))
+
+    settle(app, take(app, BOB), GiveBack())
+
+    assert rows.state(app, held.job_id) == "ready"
+
+
+@pytest.mark.parametrize("leave", ["by hand", "stopped"])
+def test_a_job_that_was_never_suspected_is_given_back_among_the_others(app: Holdfast, leave: str) -> None:
+    job = work_on(app).enqueue()
+    if leave == "by hand":
+        assert app.acquire("me") is not None
+        rows.change(app, "UPDATE holdfast_job SET lease_until = 1")
+    else:
+        rows.add_worker(app, ALICE, state="stopped")
+        take(app, ALICE)
+    sweep(app)
+
+    settle(app, take(app, BOB), GiveBack())
+
+    assert rows.state(app, job.id) == "ready"
 
 
 def test_a_job_that_kills_three_workers_is_a_dead_letter_with_that_reason(app: Holdfast) -> None:

@@ -19,7 +19,7 @@ from holdfast.database.connection import Connection, Transaction
 from holdfast.errors import ContentionError, HoldfastError, LeaseLostError, UnreachableError
 from holdfast.steps.identity import this_process
 from tests import rows
-from tests.contract.engine import drain
+from tests.contract.engine import claim, drain, sweep
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
@@ -1015,9 +1015,10 @@ def test_suspects_run_alone(app: Holdfast) -> None:
         await asyncio.sleep(0.01)
         active.discard(n)
 
-    suspects = work.enqueue_many([{"n": n} for n in range(3)])
-    for job in suspects:
-        rows.change(app, "UPDATE holdfast_job SET state = 'suspect' WHERE id = :id", id=job.id)
+    work.enqueue_many([{"n": n} for n in range(3)])
+    rows.add_worker(app, 11, alive_for=-rows.SECOND)
+    claim(app, 11, limit=3)
+    assert sweep(app).jobs == 3
     work.enqueue_many([{"n": n} for n in range(3, 40)])
     drain(app)
 

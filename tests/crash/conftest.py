@@ -10,9 +10,16 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from tests.crash.sample import Sample
 from tests.crash.workers import Fleet
 
 pytest.register_assert_rewrite("tests.crash.survivor")
+
+
+@pytest.fixture
+def sample(database_kind: str, pytestconfig: pytest.Config) -> Sample:
+    """Which crash points to try."""
+    return Sample(database_kind, everything=pytestconfig.getoption("chaos"))
 
 
 @pytest.fixture

@@ -137,5 +137,5 @@ def _is_open(gate: str, step: Step) -> bool:
 
 
 async def _pass(gate: str, step: Step) -> None:
-    while not _is_open(gate, step):
+    while not _is_open(gate, step):  # noqa: ASYNC110 - another process opens it
         await asyncio.sleep(LOOK)

@@ -52,9 +52,7 @@ def _renamed(table: str, line: rows.Row, jobs: dict[str, str], now: int) -> rows
     for column, value in line.items():
         if column in ACCIDENTAL or (table == "holdfast_log" and column == "id") or value is None:
             continue
-        if isinstance(value, int) and column.endswith(("_at", "_until", "until_at")):
-            renamed[column] = _when(value, now)
-        elif column == "at":
+        if (isinstance(value, int) and column.endswith(("_at", "_until", "until_at"))) or column == "at":
             renamed[column] = _when(value, now)
         elif isinstance(value, str):
             renamed[column] = _without_ids(value, jobs)

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.crash.points import Point
 
 SEED = os.environ.get("HOLDFAST_CRASH_SEED") or f"{datetime.now(UTC):%Y-%m-%d}"
 
 
-def chosen(
-    name: str,
-    points: Sequence[Point],
-    database_kind: str,
-    chaos: bool,
-    most: int,  # noqa: FBT001 - a fact
-) -> Sequence[Point]:
-    """All points of the operation called `name`, or `most` of them."""
-    if chaos or database_kind == "sqlite" or len(points) <= most:
-        return points
-    dice = random.Random(f"{SEED} {database_kind} {name}")  # noqa: S311 - a sample, not a secret
-    return dice.sample(points, most)
+@dataclass(frozen=True)
+class Sample:
+    database_kind: str
+    everything: bool
+
+    def of(self, name: str, points: Sequence[Point], most: int) -> Sequence[Point]:
+        """All points of the operation called `name`, or `most` of them."""
+        if self.everything or self.database_kind == "sqlite" or len(points) <= most:
+            return points
+        return random.Random(f"{SEED} {self.database_kind} {name}").sample(points, most)

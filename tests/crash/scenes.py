@@ -12,7 +12,6 @@ from holdfast.config import WorkerSettings
 from holdfast.database.database import persist
 from holdfast.steps.commit import commit
 from holdfast.steps.lease import Lease, claim
-from holdfast.steps.outcome import Effect, Ending
 from holdfast.worker.incarnation import register
 from tests import rows
 from tests.crash.picture import ALL_TABLES
@@ -20,6 +19,7 @@ from tests.crash.survivor import effect_of
 
 if TYPE_CHECKING:
     from holdfast import Transaction
+    from holdfast.steps.outcome import Effect, Ending
 
 T = TypeVar("T")
 SETTINGS = WorkerSettings(worker_id="victim", lease=timedelta(hours=1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,7 +30,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
         yield proxy
 
 
-def start_behind(proxy: Proxy, fleet: Fleet, constants: dict[str, float] | None = None) -> WorkerProcess:
+def start_behind(proxy: Proxy, fleet: Fleet, constants: Mapping[str, float] | None = None) -> WorkerProcess:
     url = through(fleet.url, proxy.port)
     if url.startswith("postgresql"):
         url += "?pooler=transaction"  # nothing is prepared: statements travel as text
@@ -77,9 +77,9 @@ def test_many_that_are_acknowledged_together_end_once(fleet: Fleet, proxy: Proxy
 
     assert proxy.happened.is_set()
     ended = fleet.archived()
-    assert {job_id: (row["state"], row["crashes"], row["failures"]) for job_id, row in ended.items()} == dict.fromkeys(
-        ids, ("done", 0, 0)
-    )
+    assert {
+        job_id: (row["state"], row["crashes"], row["failures"]) for job_id, row in ended.items()
+    } == dict.fromkeys(ids, ("done", 0, 0))
     worker.says("commit.unknown")
 
 
@@ -128,7 +128,9 @@ def test_a_silent_loss_of_the_answer_is_noticed(fleet: Fleet, proxy: Proxy) -> N
 
 
 @pytest.mark.chaos
-def test_a_silent_loss_of_the_commit_is_resolved_when_the_server_ends_the_session(fleet: Fleet, proxy: Proxy) -> None:
+def test_a_silent_loss_of_the_commit_is_resolved_when_the_server_ends_the_session(
+    fleet: Fleet, proxy: Proxy
+) -> None:
     start_behind(proxy, fleet, IMPATIENT)
     proxy.cut(Cut(after=EFFECT, at=b"COMMIT", answered=False, silent=True))
 

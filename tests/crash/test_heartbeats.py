@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -50,7 +51,7 @@ def test_no_heartbeat_waits_longer_than_a_second_while_four_processes_drain_one_
     rows.change(fleet.app, "DELETE FROM holdfast_job WHERE state = 'ready'")
     rows.eventually(lambda: not rows.count(fleet.app, "holdfast_job"))
 
-    waits = [(b - a) / rows.SECOND - RENEWAL for seen in beats.values() for a, b in zip(seen, seen[1:], strict=False)]
+    waits = [(b - a) / rows.SECOND - RENEWAL for seen in beats.values() for a, b in itertools.pairwise(seen)]
     assert len(beats) == PROCESSES, "a process was declared dead and began anew"
     assert all(len(seen) > seconds / 2 for seen in beats.values())
     assert max(waits) < LONGEST_WAIT
@@ -64,7 +65,8 @@ def test_no_heartbeat_waits_longer_than_a_second_while_four_processes_drain_one_
 def _enqueue_batch(fleet: Fleet, first: int) -> int:
     """Half of them with an effect, in a transaction each; the others are acknowledged together."""
     calls = [
-        {"id": f"load-{first + n}", "kind": "brief" if n % 2 else "plain", "payload": "{}"} for n in range(BACKLOG)
+        {"id": f"load-{first + n}", "kind": "brief" if n % 2 else "plain", "payload": "{}"}
+        for n in range(BACKLOG)
     ]
     with fleet.app.transaction() as tx:
         tx.execute_many("INSERT INTO holdfast_job (id, kind, payload) VALUES (:id, :kind, :payload)", calls)

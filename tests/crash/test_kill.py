@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from holdfast.config import WorkerSettings
 from tests import rows
-from tests.crash.workers import Fleet, WorkerProcess
+
+if TYPE_CHECKING:
+    from tests.crash.workers import Fleet, WorkerProcess
 
 PROMISE = 15.0  # seconds from the kill until the job runs again, with default settings
 

@@ -6,14 +6,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from functools import partial
 
-import pytest
-
 from holdfast import Holdfast
 from holdfast.database.drivers import open_database
 from holdfast.database.migrate import migrate
 from tests import rows
+from tests.crash.conftest import make_effect_table
 from tests.crash.points import die_at, recorded
-from tests.crash.sample import SEED, chosen
+from tests.crash.sample import SEED, Sample
 from tests.crash.scenes import work
 from tests.crash.survivor import Survivor, check_promises, forecast
 
@@ -29,12 +28,12 @@ STRUCTURE = {
 }
 
 
-def test_a_migration_may_die_at_any_point(new_database: NewDatabase, database_kind: str, chaos: bool) -> None:
+def test_a_migration_may_die_at_any_point(new_database: NewDatabase, sample: Sample) -> None:
     with new_database() as url:
         points = recorded(partial(_migrate, url), lambda: None)
         whole = _structure(url)
 
-    for point in chosen("migrate", points, database_kind, chaos, most=6):
+    for point in sample.of("migrate", points, most=6):
         with new_database() as url:
             die_at(point, partial(_migrate, url))
             where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
@@ -57,9 +56,7 @@ def _structure(url: str) -> list[rows.Row]:
 
 def _live_through_a_job(url: str) -> None:
     with closing(Holdfast(url)) as app:
-        connection = app.database.connect()
-        connection.execute("CREATE TABLE effect (job_id VARCHAR(128) NOT NULL, step INTEGER NOT NULL)")
-        connection.close()
+        make_effect_table(app)
         app.job()(work).enqueue(n=1, steps=2)
         expected = forecast(app)
         Survivor(app).finish_everything()

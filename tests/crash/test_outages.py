@@ -94,8 +94,7 @@ def test_a_server_that_hangs_longer_than_the_lease_makes_nobody_look_dead(
         own_server.pause()
         time.sleep(1.2)  # the outage
         own_server.cont()
-        before = rows.now(fleet.app)
-        rows.eventually(lambda: _all_have_renewed_since(fleet, before))
+        _wait_until_all_have_renewed(fleet)
     fleet.open("open")
     fleet.wait_until_done()
 
@@ -103,8 +102,11 @@ def test_a_server_that_hangs_longer_than_the_lease_makes_nobody_look_dead(
     assert all(worker.runs() and "declared-dead" not in worker.words() for worker in workers)
 
 
-def _all_have_renewed_since(fleet: Fleet, then: int) -> bool:
-    return not rows.count(fleet.app, "holdfast_worker", f"state = 'alive' AND beat_at < {then}")
+def _wait_until_all_have_renewed(fleet: Fleet) -> None:
+    now = rows.now(fleet.app)
+    rows.eventually(
+        lambda: not rows.count(fleet.app, "holdfast_worker", f"state = 'alive' AND beat_at < {now}")
+    )
 
 
 def _each_step_ran_once(fleet: Fleet, steps: dict[str, int]) -> None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast import Holdfast, Job
-from tests import rows
 from tests.crash import picture
+from tests.crash.conftest import make_effect_table
 from tests.crash.operations import OPERATIONS, Operation
 from tests.crash.points import Act, die_at, recorded
-from tests.crash.sample import SEED, chosen
+from tests.crash.sample import SEED, Sample
 from tests.crash.scenes import KEY, Scene, work
 from tests.crash.survivor import Survivor, check_promises, forecast
 
@@ -53,21 +53,19 @@ class Stage:
 @pytest.fixture
 def stage(database_url: str) -> Iterator[Stage]:
     with closing(Holdfast(database_url)) as app, closing(Holdfast(database_url)) as observer:
-        connection = app.database.connect()
-        connection.execute("CREATE TABLE effect (job_id VARCHAR(128) NOT NULL, step INTEGER NOT NULL)")
-        connection.close()
+        make_effect_table(app)
         yield Stage(app, app.job()(work), observer)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_process_may_die_at_any_point(name: str, stage: Stage, database_kind: str, chaos: bool) -> None:
+def test_a_process_may_die_at_any_point(name: str, stage: Stage, sample: Sample) -> None:
     operation = OPERATIONS[name]
     act = stage.set(operation)
     states = [picture.taken(stage.observer)]
     points = recorded(act, lambda: states.append(picture.taken(stage.observer)))
     stage.finish(act, operation)
 
-    for point in chosen(name, points, database_kind, chaos, most=2):
+    for point in sample.of(name, points, most=2):
         act = stage.set(operation)
         stage.empty_handed()
         die_at(point, act)

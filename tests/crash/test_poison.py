@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from tests.crash.workers import Fleet
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tests.crash.workers import Fleet
 
 
 def test_one_poison_among_two_hundred_ends_in_the_dead_letters_alone(fleet: Fleet) -> None:

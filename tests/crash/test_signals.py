@@ -209,5 +209,7 @@ def _was_given_back(fleet: Fleet, job_id: str) -> None:
     row = rows.live(fleet.app, job_id)
     assert row is not None
     assert (row["state"], row["owner"], row["failures"], row["crashes"]) == ("ready", None, 0, 0)
-    (shown,) = rows.query(fleet.app, "SELECT locked_by, attempts FROM processing_jobs WHERE id = :id", id=job_id)
+    (shown,) = rows.query(
+        fleet.app, "SELECT locked_by, attempts FROM processing_jobs WHERE id = :id", id=job_id
+    )
     assert (shown["locked_by"], shown["attempts"]) == (None, 0)

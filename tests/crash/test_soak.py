@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import rows
-
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet, WorkerProcess
 
@@ -44,7 +42,9 @@ def test_a_minute_of_kills_and_pauses_loses_and_doubles_nothing(fleet: Fleet) ->
     assert history.doubled() == []
     assert history.recovered() > 0
     assert history.refused() > 0, "no zombie ever tried to write"
-    assert {row["failures"] for row in fleet.archived().values()} == {0}, "somebody paid for a neighbour's death"
+    assert {row["failures"] for row in fleet.archived().values()} == {0}, (
+        "somebody paid for a neighbour's death"
+    )
     assert chaos.strikes.keys() == {"kill", "pause", "stop"}
 
 
@@ -82,18 +82,16 @@ class Chaos:
     def strike(self) -> None:
         """One blow, and a moment for it to work."""
         victim = self.dice.choice(self._alive)
-        match self.dice.choice(["kill", "kill", "pause", "pause", "stop"]):
-            case "kill":
-                self.strikes["kill"] += 1
-                victim.kill()
-            case "pause":
-                self.strikes["pause"] += 1
-                victim.signal(signal.SIGSTOP)
-                self._paused.append((time.monotonic() + self.dice.uniform(0.5, 6 * LEASE), victim))
-            case "stop":
-                self.strikes["stop"] += 1
-                victim.signal(signal.SIGCONT)
-                victim.signal(signal.SIGTERM)
+        blow = self.dice.choice(["kill", "kill", "pause", "pause", "stop"])
+        self.strikes[blow] += 1
+        if blow == "kill":
+            victim.kill()
+        elif blow == "pause":
+            victim.signal(signal.SIGSTOP)
+            self._paused.append((time.monotonic() + self.dice.uniform(0.5, 6 * LEASE), victim))
+        else:
+            victim.signal(signal.SIGCONT)
+            victim.signal(signal.SIGTERM)
         time.sleep(self.dice.uniform(0.1, 1.5))
         self._wake(time.monotonic())
 

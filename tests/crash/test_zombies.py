@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast.errors import ContentionError
 from tests import rows
-from tests.crash.workers import Fleet, WorkerProcess
+
+if TYPE_CHECKING:
+    from tests.crash.workers import Fleet, WorkerProcess
 
 
 @pytest.mark.parametrize(("kind", "why"), [("hold", "replaced"), ("hold_in_thread", "LeaseLostError")])

@@ -10,11 +10,15 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from devtools.processes import family, kill_family, wait_until_gone
-from holdfast import Holdfast
 from tests import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from holdfast import Holdfast
 
 ROOT = Path(__file__).parents[2]
 TARGET = "tests.crash.jobs:app"
@@ -90,7 +94,7 @@ class Fleet:
         self,
         *,
         processes: int = 1,
-        constants: dict[str, float] | None = None,
+        constants: Mapping[str, float] | None = None,
         url: str | None = None,
         **options: Any,
     ) -> WorkerProcess:
@@ -99,7 +103,7 @@ class Fleet:
             **os.environ,
             "HOLDFAST_DATABASE_URL": url or self.url,
             "HOLDFAST_TEST_FOLDER": str(self.folder),
-            "HOLDFAST_TEST_CONSTANTS": json.dumps(constants or {}),
+            "HOLDFAST_TEST_CONSTANTS": json.dumps(dict(constants or {})),
         }
         command = [sys.executable, "-c", RUN, json.dumps([TARGET, options, processes])]
         worker = WorkerProcess(command, environment, self.folder / f"worker-{len(self.workers)}.log")

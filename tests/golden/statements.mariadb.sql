@@ -263,13 +263,14 @@ UPDATE holdfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_
 UPDATE holdfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = %(cursor)s, step = step + 1,
-       failures = 0, crashes = 0, fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+       failures = 0, crashes = 0, error_group = NULL,
+       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
 -- steps.commit.CONTINUE_HERE
 UPDATE holdfast_job
-   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), leased_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
+       ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), leased_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
 -- steps.commit.MORE_URGENT
@@ -298,7 +299,8 @@ UPDATE holdfast_job
 
 -- steps.commit.GIVE_BACK
 UPDATE holdfast_job
-   SET state = 'ready', owner = NULL, leased_by = NULL, lease_until = NULL,
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND fence = %(fence)s AND cancel_at IS NULL
 

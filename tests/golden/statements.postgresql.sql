@@ -280,13 +280,14 @@ SELECT id FROM mine
 UPDATE holdfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = %(cursor)s, step = step + 1,
-       failures = 0, crashes = 0, fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+       failures = 0, crashes = 0, error_group = NULL,
+       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
 -- steps.commit.CONTINUE_HERE
 UPDATE holdfast_job
-   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
-       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
+       ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
 -- steps.commit.MORE_URGENT
@@ -315,7 +316,8 @@ UPDATE holdfast_job
 
 -- steps.commit.GIVE_BACK
 UPDATE holdfast_job
-   SET state = 'ready', owner = NULL, leased_by = NULL, lease_until = NULL,
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
 

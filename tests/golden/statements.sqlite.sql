@@ -262,13 +262,14 @@ UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence 
 UPDATE holdfast_job
    SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
        owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = :cursor, step = step + 1,
-       failures = 0, crashes = 0, fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+       failures = 0, crashes = 0, error_group = NULL,
+       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
 -- steps.commit.CONTINUE_HERE
 UPDATE holdfast_job
-   SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+   SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
+       ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
 -- steps.commit.MORE_URGENT
@@ -297,7 +298,8 @@ UPDATE holdfast_job
 
 -- steps.commit.GIVE_BACK
 UPDATE holdfast_job
-   SET state = 'ready', owner = NULL, leased_by = NULL, lease_until = NULL,
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence AND cancel_at IS NULL
 

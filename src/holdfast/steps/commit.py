@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from holdfast.clock import duration, micros, new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import LeaseLostError
-from holdfast.steps.failure import grouped, without_secrets
+from holdfast.steps.failure import CRASH_GROUP, grouped, without_secrets
 from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop
 from holdfast.steps.payload import encode
 
@@ -98,15 +98,16 @@ CONTINUE = sql("""
     UPDATE holdfast_job
        SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {now} + :delay,
            owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = :cursor, step = step + 1,
-           failures = 0, crashes = 0, fence = :new_fence, committed_fence = :fence, updated_at = {now}
+           failures = 0, crashes = 0, error_group = NULL,
+           fence = :new_fence, committed_fence = :fence, updated_at = {now}
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
 # The next step stays with this worker, unless somebody paused, cancelled, or has more urgent work.
 CONTINUE_HERE = sql("""
     UPDATE holdfast_job
-       SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, ready_at = {now}, leased_at = {now},
-           fence = :new_fence, committed_fence = :fence, updated_at = {now}
+       SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
+           ready_at = {now}, leased_at = {now}, fence = :new_fence, committed_fence = :fence, updated_at = {now}
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
@@ -138,11 +139,13 @@ BLAME = sql("""
      WHERE id = :id AND fence = :fence
 """)
 
-GIVE_BACK = sql("""
+# Who came as a suspect leaves as one: it has not proved anything, and must not run among others next time.
+GIVE_BACK = sql(f"""
     UPDATE holdfast_job
-       SET state = 'ready', owner = NULL, leased_by = NULL, lease_until = NULL,
-           fence = :new_fence, committed_fence = :fence, updated_at = {now}
-     WHERE id {any_of:ids} AND fence = :fence AND cancel_at IS NULL
+       SET state = CASE WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END,
+           owner = NULL, leased_by = NULL, lease_until = NULL,
+           fence = :new_fence, committed_fence = :fence, updated_at = {{now}}
+     WHERE id {{any_of:ids}} AND fence = :fence AND cancel_at IS NULL
 """)
 
 ASKED_TO_STOP = sql("""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LONGEST_ERROR: Final = 4_000
 LONGEST_GROUP: Final = 200
 CRASH_NOTE: Final = "Lease expired - worker crashed or timed out"
+CRASH_GROUP: Final = CRASH_NOTE  # of a live job: it is a suspect, or was leased as one
 TRANSIENT_DELAY: Final = timedelta(seconds=30)
 
 # Every repetition is bounded or anchored: a message of a megabyte must not hold the process up.

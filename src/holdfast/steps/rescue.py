@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.clock import new_fence
 from holdfast.database.statement import sql
 from holdfast.steps.commit import archive
-from holdfast.steps.failure import CRASH_NOTE, grouped
+from holdfast.steps.failure import CRASH_GROUP, CRASH_NOTE
 from holdfast.steps.identity import is_gone
 from holdfast.steps.lease import MANUAL_OWNER
 from holdfast.telemetry import happened
@@ -190,6 +190,6 @@ def _mark(tx: Transaction, ids: list[str], state: str, charge: int, note: str) -
             state=state,
             charge=charge,
             note=note,
-            error_group=grouped(CRASH_NOTE),
+            error_group=None if state == "ready" else CRASH_GROUP,
             fence=new_fence(),
         )

@@ -27,8 +27,13 @@ if TYPE_CHECKING:
 
 QUICK_LOOKS: Final = (0.002, 0.004, 0.008, 0.016)  # after work, for longer than a wake-up may be withheld
 UNHEARD_LOOKS: Final = (0.003,) * 20  # after work, where nobody wakes us
+HEARD_POLL: Final = 1.0  # seconds; hearing nothing is never trusted
+UNHEARD_POLL: Final = 0.05  # where nobody wakes us,
+RESTING_POLL: Final = 0.125  # and when there was nothing to do ...
+RESTING_AFTER: Final = 10.0  # ... for so long
 STUCK_AFTER: Final = 0.5  # seconds after which unstarted jobs go back
 DISCOVER_EVERY: Final = 0.25
+DISCOVER_SHARE: Final = 20  # looking for queues takes a twentieth of the time at most
 ALONE_FOR: Final = 2.0  # seconds that suspects may keep a worker for themselves, when others wait
 
 # Names of queues with ready work: a loose index scan, one probe per queue and not one per job.
@@ -73,7 +78,8 @@ class Claimer:
         self._room = room
         self._hints: dict[str, Hint] = {}
         self._discovered: list[str] = []
-        self._discovered_at = 0.0
+        self._discover_at = 0.0
+        self._worked_at = time.monotonic()
         self._turn = 0
         self._lost = False
         self.waits_for_room = False  # else for work: then a free slot is no news
@@ -96,11 +102,12 @@ class Claimer:
                 self._wakeups.wait(random.uniform(0.5, 1.0))
                 continue
             empty = 0 if found else empty + 1
-            named = self._wakeups.wait(self._pause(empty))
-            if named:
-                empty = 0
-                for queue in named:
-                    self._hints.setdefault(queue, Hint()).woken = True
+            self._worked_at = time.monotonic() if found else self._worked_at
+            woken, named = self._wakeups.wait(self._pause(empty))
+            if woken:
+                empty = 0  # what woke us may be visible only a moment later: look a few times
+            for queue in named:
+                self._hints.setdefault(queue, Hint()).woken = True
 
     def suspects_until_none(self, stopping: threading.Event) -> None:
         """The whole life of a lone process: one suspect at a time, nothing else on board."""
@@ -122,9 +129,15 @@ class Claimer:
         looks = QUICK_LOOKS if self._wakeups.heard else UNHEARD_LOOKS
         if empty <= len(looks):
             return looks[empty - 1]
-        poll = self._settings.poll_interval
-        seconds = poll.total_seconds() if poll else (1.0 if self._wakeups.heard else 0.05)
-        return seconds * random.uniform(0.9, 1.1)
+        return self._poll() * random.uniform(0.9, 1.1)
+
+    def _poll(self) -> float:
+        if self._settings.poll_interval is not None:
+            return self._settings.poll_interval.total_seconds()
+        if self._wakeups.heard:
+            return HEARD_POLL
+        rested = time.monotonic() - self._worked_at > RESTING_AFTER
+        return RESTING_POLL if rested else UNHEARD_POLL
 
     def _appetite(self) -> int:
         if self._room.behind():
@@ -158,10 +171,12 @@ class Claimer:
         if named:
             return sorted(named)
         now = time.monotonic()
-        if not self._discovered or now - self._discovered_at > DISCOVER_EVERY:
+        if not self._discovered or now >= self._discover_at:
             with self._database.looking() as tx:
                 self._discovered = [str(row[0]) for row in tx.rows(QUEUES_WITH_WORK)]
-            self._discovered_at = now
+            # Dead index entries that a foreign transaction pins make this dear, too.
+            took = time.monotonic() - now
+            self._discover_at = now + max(DISCOVER_EVERY, took * DISCOVER_SHARE)
         return list(self._discovered)
 
     def _claim(self, queue: str, want: int) -> list[Lease]:
@@ -169,11 +184,13 @@ class Claimer:
         now = time.monotonic()
         start = hint.start(now)
         leases = self._take(queue, want, start)
-        hint.learn(leases, want, now, hinted=start is not None)
+        took = time.monotonic() - now
+        hint.learn(leases, want, now + took, hinted=start is not None, took=took)
         if start is not None and len(leases) < want:
             rest = want - len(leases)
             more = self._take(queue, rest, None)
-            hint.learn(more, rest, now, hinted=False)
+            both = time.monotonic() - now
+            hint.learn(more, rest, now + both, hinted=False, took=both - took)
             leases += more
         if not leases and queue in self._discovered:
             self._discovered.remove(queue)

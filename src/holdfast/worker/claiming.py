@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 HORIZON: Final = 0.2  # seconds of work to hold in advance: what a crash may leave behind
 UNHINTED_EVERY: Final = 1.0  # a long transaction may commit an older time
 UNHINTED_AFTER_WAKE: Final = 0.1  # a wake-up may mean more urgent work
+UNHINTED_SHARE: Final = 10  # claims without the hint take a tenth of the time at most
 MARGIN: Final = 500_000  # microseconds before the lowest time seen: transactions commit out of order
 
 
@@ -49,19 +50,26 @@ class Hint:
     priority: int | None = None
     lowest: int = 0
     unhinted_at: float = field(default=-1e9)
+    unhinted_took: float = 0.0  # seconds; with a foreign transaction open it grows with every job done
     woken: bool = False
 
     def start(self, now: float) -> tuple[int, int] | None:
         """(priority, lowest time), or None when the whole queue must be asked."""
         since = now - self.unhinted_at
-        if self.priority is None or since >= UNHINTED_EVERY or (self.woken and since >= UNHINTED_AFTER_WAKE):
+        dear = self.unhinted_took * UNHINTED_SHARE
+        if self.priority is None or since >= max(UNHINTED_EVERY, dear):
+            return None
+        if self.woken and since >= max(UNHINTED_AFTER_WAKE, dear):
             return None
         return (self.priority, self.lowest)
 
-    def learn(self, leases: Sequence[Lease], limit: int, now: float, *, hinted: bool) -> None:
+    def learn(
+        self, leases: Sequence[Lease], limit: int, now: float, *, hinted: bool, took: float = 0.0
+    ) -> None:
         """Remember what a claim saw. A claim that came back short knows nothing about where to start."""
         if not hinted:
             self.unhinted_at = now
+            self.unhinted_took = took
             self.woken = False
         if len(leases) < limit or leases[0].priority != leases[-1].priority:
             self.priority = None

@@ -69,15 +69,16 @@ class Wakeups:
         if not self._event.is_set():
             self._event.set()
 
-    def wait(self, seconds: float) -> set[str]:
-        """Wait for a wake-up, at most so long; returns the queues that were named."""
+    def wait(self, seconds: float) -> tuple[bool, set[str]]:
+        """Wait for a wake-up, at most so long; returns whether there was one, and the queues that it named."""
         if not self._event.is_set():
             self._idle.set()
             self._event.wait(seconds)
             self._idle.clear()
+        woken = self._event.is_set()
         self._event.clear()
         names, self._names = self._names, set()
-        return names
+        return woken, names
 
     def _listen(self) -> None:
         assert self._bell is not None  # noqa: S101 - made by `start`
