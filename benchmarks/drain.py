@@ -44,8 +44,9 @@ class Drained:
             statistics.median(values)
             for values in zip(*((it.worker, it.server) for it in self.runs), strict=True)
         )
-        note = f"CPU per job: worker {worker:.0f} µs" + (f", server {server:.0f} µs" if server else "")
+        spent = [f"{who} {used:.0f} µs" for who, used in (("worker", worker), ("server", server)) if used > 0]
         foreign = max(run.foreign for run in self.runs)
+        note = f"CPU per job: {', '.join(spent)}" if spent else ""
         return Figure(name or self.system.name, self.rate, goals, foreign, note)
 
 

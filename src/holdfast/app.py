@@ -254,6 +254,8 @@ class Job(Generic[P, R]):
             raise ConfigurationError("enqueue: give delay or run_at, not both")
         if key is not None and not 0 < len(key) <= LONGEST_KEY:
             raise ConfigurationError(f"key {key[:40]!r}…: 1 to {LONGEST_KEY} characters, not {len(key)}")
+        if key is not None and key != key.rstrip():
+            raise ConfigurationError(f"key {key!r} ends in a space, which MariaDB would not see; strip it")
         if unique_for is not None and key is None:
             raise ConfigurationError("enqueue: unique_for needs a key to remember")
         return NewJob(

@@ -23,7 +23,7 @@ from holdfast.steps.reports import write_reports
 from holdfast.steps.step import Report
 from holdfast.worker.maintenance import prune
 from tests import rows
-from tests.contract.engine import settle, take, work_on
+from tests.contract.engine import ALICE, settle, sweep, take, work_on
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
@@ -108,6 +108,18 @@ def test_nobody_who_held_the_job_before_its_death_can_end_it_again(app: Holdfast
 
     settle(app, new, Done())
     assert rows.state(app, held.job_id) == "done"
+
+
+def test_a_letter_that_died_of_crashes_comes_back_as_a_suspect(app: Holdfast) -> None:
+    job = work_on(app).enqueue()
+    rows.add_worker(app, ALICE, alive_for=-rows.SECOND)
+    take(app, ALICE)
+    assert sweep(app, crash_limit=1).died == 1
+
+    with app.transaction() as tx:
+        revive(tx, job.id)
+
+    assert rows.state(app, job.id) == "suspect"
 
 
 def test_a_cancelled_job_can_be_revived(app: Holdfast) -> None:

@@ -47,6 +47,14 @@ def test_a_second_job_with_the_key_is_refused(app: Holdfast) -> None:
     assert rows.count(app, "holdfast_job") == 1
 
 
+def test_a_key_that_ends_in_a_space_is_refused(app: Holdfast) -> None:
+    """MariaDB compares texts without the spaces at their ends."""
+    with pytest.raises(ConfigurationError, match="ends in a space"):
+        work_on(app).enqueue(key="order:A-17 ")
+
+    assert rows.count(app, "holdfast_job") == 0
+
+
 def test_a_skipped_duplicate_answers_with_the_job_that_is_there(app: Holdfast) -> None:
     work = work_on(app)
     first = work.enqueue(n=1, key="k")

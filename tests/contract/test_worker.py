@@ -664,6 +664,35 @@ def test_a_worker_that_stops_lets_its_steps_finish(app: Holdfast, caplog: pytest
     assert rows.state(app, waiting.id) == "ready"
 
 
+def test_leaving_the_block_after_a_polite_ask_keeps_the_grace(app: Holdfast) -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    @app.job()
+    def work() -> str:
+        started.set()
+        assert go_on.wait(PATIENCE)
+        return "finished"
+
+    job = work.enqueue()
+    with app.worker(grace="1h") as worker:
+        assert started.wait(PATIENCE)
+        worker.ask_to_stop()
+        threading.Timer(0.05, go_on.set).start()
+
+    assert result_of(app, job.id) == "finished"
+
+
+def test_a_worker_is_started_once(app: Holdfast) -> None:
+    worker = app.worker()
+    worker.start()
+
+    with pytest.raises(HoldfastError, match="was started before; make a new one"):
+        worker.start()
+
+    assert worker.status().running
+    assert worker.stop(timeout=PATIENCE)
+
+
 def test_a_second_ask_gives_back_at_once(app: Holdfast) -> None:
     started, go_on = threading.Event(), threading.Event()
 

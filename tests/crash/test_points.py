@@ -10,17 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast import Holdfast, Job
-from tests.crash import picture
+from tests.crash import operations_of_others, operations_of_steps, picture
 from tests.crash.conftest import make_effect_table
-from tests.crash.operations import OPERATIONS, Operation
 from tests.crash.points import Act, die_at, recorded
 from tests.crash.sample import SEED, Sample
 from tests.crash.scenes import KEY, Scene, work
 from tests.crash.survivor import Survivor, check_promises, forecast
+
+if TYPE_CHECKING:
+    from tests.crash.operations import Operation
+
+OPERATIONS = operations_of_steps.OPERATIONS | operations_of_others.OPERATIONS
 
 
 @dataclass

@@ -331,7 +331,7 @@ SELECT id FROM holdfast_job WHERE unique_key = %(key)s
 -- steps.dead_letters.REVIVE
 INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
                           step, failures, crashes, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
-SELECT id, queue, kind, 'ready', priority, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), created_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), unique_key,
+SELECT id, queue, kind, CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), created_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), unique_key,
        step, 0, 0, %(fence)s, progress, progress_note, last_error, error_group, cursor_json, payload
   FROM holdfast_archive WHERE id IN %(ids)s AND state IN ('dead', 'cancelled')
  ORDER BY finished_at, id

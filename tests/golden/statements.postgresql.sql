@@ -348,7 +348,7 @@ SELECT id FROM holdfast_job WHERE unique_key = %(key)s
 -- steps.dead_letters.REVIVE
 INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
                           step, failures, crashes, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
-SELECT id, queue, kind, 'ready', priority, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), created_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), unique_key,
+SELECT id, queue, kind, CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), created_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), unique_key,
        step, 0, 0, %(fence)s, progress, progress_note, last_error, error_group, cursor_json, CAST(payload AS JSON)
   FROM holdfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('dead', 'cancelled')
  ORDER BY finished_at, id

@@ -329,7 +329,7 @@ SELECT id FROM holdfast_job WHERE unique_key = :key
 -- steps.dead_letters.REVIVE
 INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
                           step, failures, crashes, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
-SELECT id, queue, kind, 'ready', priority, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), created_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), unique_key,
+SELECT id, queue, kind, CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), created_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), unique_key,
        step, 0, 0, :fence, progress, progress_note, last_error, error_group, cursor_json, payload
   FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled')
  ORDER BY finished_at, id

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.clock import moment, new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import DuplicateKeyError, NotFoundError, StateError
+from holdfast.steps.failure import CRASH_GROUP
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,20 +37,25 @@ HOLDER = sql("SELECT id FROM holdfast_job WHERE unique_key = :key")
 
 # A new fence, so that nobody who held the job before its death can end it again. A letter whose key an
 # unfinished job holds stays where it is.
+# Who died of crashes comes back as a suspect: its neighbours must not pay for the next one.
 _REVIVE = """
     INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
                               step, failures, crashes, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
-    SELECT id, queue, kind, 'ready', priority, {{now}}, created_at, {{now}}, unique_key,
+    SELECT id, queue, kind, CASE WHEN error_group = '{crash_group}' THEN 'suspect' ELSE 'ready' END, priority, {{now}}, created_at, {{now}}, unique_key,
            step, 0, 0, :fence, progress, progress_note, last_error, error_group, cursor_json, {payload}
       FROM holdfast_archive WHERE id {{any_of:ids}} AND state IN ('dead', 'cancelled')
      ORDER BY finished_at, id
     {keep_existing}
 """
 REVIVE = sql(
-    _REVIVE.format(payload="payload", keep_existing="ON CONFLICT DO NOTHING"),
-    postgresql=_REVIVE.format(payload="CAST(payload AS JSON)", keep_existing="ON CONFLICT DO NOTHING"),
+    _REVIVE.format(payload="payload", keep_existing="ON CONFLICT DO NOTHING", crash_group=CRASH_GROUP),
+    postgresql=_REVIVE.format(
+        payload="CAST(payload AS JSON)", keep_existing="ON CONFLICT DO NOTHING", crash_group=CRASH_GROUP
+    ),
     mariadb=_REVIVE.format(
-        payload="payload", keep_existing="ON DUPLICATE KEY UPDATE holdfast_job.id = holdfast_job.id"
+        payload="payload",
+        keep_existing="ON DUPLICATE KEY UPDATE holdfast_job.id = holdfast_job.id",
+        crash_group=CRASH_GROUP,
     ),
 )
 

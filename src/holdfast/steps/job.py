@@ -42,8 +42,8 @@ TRANSITIONS: dict[JobState, dict[JobState, str]] = {
         JobState.CANCELLED: "cancel",
     },
     JobState.DONE: {},
-    JobState.DEAD: {JobState.READY: "revive"},
-    JobState.CANCELLED: {JobState.READY: "revive"},
+    JobState.DEAD: {JobState.READY: "revive", JobState.SUSPECT: "revive, after crashes"},
+    JobState.CANCELLED: {JobState.READY: "revive", JobState.SUSPECT: "revive, after crashes"},
 }
 
 

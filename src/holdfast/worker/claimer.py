@@ -229,7 +229,7 @@ class Claimer:
         """Let everything here finish, then run suspects one by one; after a while the others get a turn."""
         if self._alone_since is None:
             self._alone_since = time.monotonic()
-        self.give_back(self._execution.take_unstarted())
+            self.give_back(self._execution.take_unstarted())
         if self._execution.held or self._room.behind() or not self._heartbeat.may_claim:
             return 0
         enough = time.monotonic() - self._alone_since > ALONE_FOR

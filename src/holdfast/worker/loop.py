@@ -123,6 +123,7 @@ class Worker:
 
     def start(self) -> None:
         """Begin to work in the background, handlers on an event loop of their own."""
+        self._refuse_second_start()
         loop = asyncio.new_event_loop()
 
         def serve() -> None:
@@ -140,7 +141,8 @@ class Worker:
 
     def stop(self, *, at_once: bool = False, timeout: float | None = None) -> bool:
         """Stop taking work, let steps finish within the grace period, give back the rest."""
-        self.ask_to_stop(at_once=at_once)
+        if at_once or not self._stopping.is_set():  # a second ask would end the grace of the first
+            self.ask_to_stop(at_once=at_once)
         stopped = self._stopped.wait(timeout)
         if self._loop_thread is not None and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -166,7 +168,7 @@ class Worker:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if not self._stopped.is_set():
+        if not self._stopping.is_set():
             self.ask_to_stop()
         await asyncio.get_running_loop().run_in_executor(None, self._stopped.wait)
 
@@ -193,8 +195,7 @@ class Worker:
     # The life of the process
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._started:
-            raise HoldfastError("this worker was started before; make a new one")
+        self._refuse_second_start()
         require_current_schema(self._database)
         self._started = True
         self._loop = loop
@@ -207,6 +208,10 @@ class Worker:
         self._wakeups.start()
         happened("worker.started", worker_id=self.settings.worker_id, concurrency=self.settings.concurrency)
         self._thread.start()
+
+    def _refuse_second_start(self) -> None:
+        if self._started:
+            raise HoldfastError("this worker was started before; make a new one")
 
     def _work(self) -> None:
         try:
