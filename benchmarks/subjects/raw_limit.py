@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.tally import Tally
 from holdfast.database.drivers import open_database
-from holdfast.steps.commit import ACKNOWLEDGE_AT_ONCE, ARCHIVE, LOCK, LOCK_MANY, REMOVE
+from holdfast.steps.commit import ACKNOWLEDGE_AT_ONCE, ACKNOWLEDGE_ONE, ARCHIVE, LOCK, LOCK_MANY, REMOVE
 from holdfast.steps.lease import PICK, TAKE
 
 OWNER = 7
@@ -65,7 +65,11 @@ class Limit:
         self.cursor.execute(LOCK.render(self.dialect), {"id": job_id, "fence": self.fence})
         self.cursor.fetchall()
         self.cursor.execute(self.effect, {"n": n, "note": "done"})
-        self.finish([job_id])
+        if one := ACKNOWLEDGE_ONE.render(self.dialect):
+            self.cursor.execute(one, {"id": job_id, "fence": self.fence, "result": None})
+            self.cursor.fetchall()
+        else:
+            self.finish([job_id])
         self.cursor.execute("COMMIT")
 
     def finish(self, ids: list[str]) -> None:

@@ -215,25 +215,15 @@ class Job(Generic[P, R]):
         payloads = [self.kind.arguments.encode(arguments) for arguments in calls]
         if keys is not None and len(keys) != len(payloads):
             raise ConfigurationError(f"enqueue_many: {len(payloads)} calls but {len(keys)} keys")
-        ids = new_ids(len(payloads))
-        jobs = [
-            self._new(
-                id=job_id,
-                payload=payload,
-                queue=queue,
-                priority=priority,
-                delay=delay,
-                run_at=run_at,
-                key=key,
-                unique_for=None,
-            )
-            for job_id, payload, key in zip(ids, payloads, keys or [None] * len(payloads), strict=True)
-        ]
+        like = self._new(id="", payload="", queue=queue, priority=priority, delay=delay, run_at=run_at)
+        for key in keys or ():
+            _check_key(key)
+        rows = list(zip(new_ids(len(payloads)), keys or [None] * len(payloads), payloads, strict=True))
 
         def store(inner: Transaction) -> list[EnqueuedJob]:
             stored: list[EnqueuedJob] = []
-            for start in range(0, len(jobs), CHUNK):
-                stored += enqueue_many(inner, jobs[start : start + CHUNK], on_duplicate)
+            for start in range(0, len(rows), CHUNK):
+                stored += enqueue_many(inner, like, rows[start : start + CHUNK], on_duplicate)
             return stored
 
         return self._in(tx, store)
@@ -247,15 +237,12 @@ class Job(Generic[P, R]):
         priority: int | None,
         delay: Duration | None,
         run_at: datetime | None,
-        key: str | None,
-        unique_for: Duration | None,
+        key: str | None = None,
+        unique_for: Duration | None = None,
     ) -> NewJob:
         if delay is not None and run_at is not None:
             raise ConfigurationError("enqueue: give delay or run_at, not both")
-        if key is not None and not 0 < len(key) <= LONGEST_KEY:
-            raise ConfigurationError(f"key {key[:40]!r}…: 1 to {LONGEST_KEY} characters, not {len(key)}")
-        if key is not None and key != key.rstrip():
-            raise ConfigurationError(f"key {key!r} ends in a space, which MariaDB would not see; strip it")
+        _check_key(key)
         if unique_for is not None and key is None:
             raise ConfigurationError("enqueue: unique_for needs a key to remember")
         return NewJob(
@@ -279,6 +266,13 @@ class Job(Generic[P, R]):
         answer = work(lent)
         finish(lent, self.app.database)
         return answer
+
+
+def _check_key(key: str | None) -> None:
+    if key is not None and not 0 < len(key) <= LONGEST_KEY:
+        raise ConfigurationError(f"key {key[:40]!r}…: 1 to {LONGEST_KEY} characters, not {len(key)}")
+    if key is not None and key != key.rstrip():
+        raise ConfigurationError(f"key {key!r} ends in a space, which MariaDB would not see; strip it")
 
 
 def _priority(value: int) -> int:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
 from devtools.proxy import Cut, Proxy, through
+from holdfast.database.drivers import open_database
+from holdfast.errors import UnreachableError
 
 if TYPE_CHECKING:
     from devtools.server import Server
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.only_on("postgresql", "mariadb")
 
+FIRST_WORDS = {"postgresql": b"plan_cache_mode", "mariadb": b"innodb_lock_wait_timeout"}
 EFFECT = b"INSERT INTO effect"
 TAKE = b"SET state = 'leased'"
 ACKNOWLEDGE = b"INSERT INTO holdfast_archive"
@@ -37,6 +41,18 @@ def start_behind(proxy: Proxy, fleet: Fleet, constants: Mapping[str, float] | No
     worker = fleet.worker(url=url, constants=constants)
     worker.says("worker.started")
     return worker
+
+
+def test_a_connection_that_breaks_while_it_is_opened_is_an_outage(
+    proxy: Proxy, database_url: str, database_kind: str
+) -> None:
+    """And no error of whoever asked for it: a step's commit may be the first to open one."""
+    words = FIRST_WORDS[database_kind]
+    with closing(open_database(through(database_url, proxy.port))) as database:
+        proxy.cut(Cut(after=words, at=words, answered=False))
+
+        with pytest.raises(UnreachableError):
+            database.connect()
 
 
 @answered

@@ -366,6 +366,9 @@ ON DUPLICATE KEY UPDATE id = id
      FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(128) PATH '$[0]', unique_key VARCHAR(128) PATH '$[1]', payload LONGTEXT PATH '$[2]')) AS new
 ON DUPLICATE KEY UPDATE id = holdfast_job.id
 
+-- steps.enqueue.ENQUEUE_KEYLESS
+-- (done by the statement before it)
+
 -- steps.enqueue.HOLDERS
 SELECT unique_key, id FROM holdfast_job WHERE unique_key IN %(keys)s
 

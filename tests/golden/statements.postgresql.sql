@@ -383,6 +383,12 @@ ON CONFLICT DO NOTHING
      FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(keys)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, key, payload)
 ON CONFLICT DO NOTHING
 
+-- steps.enqueue.ENQUEUE_KEYLESS
+INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, payload)
+SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) + %(delay)s), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+       CAST(new.payload AS JSON)
+  FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, payload)
+
 -- steps.enqueue.HOLDERS
 SELECT unique_key, id FROM holdfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
 

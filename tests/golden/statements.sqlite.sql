@@ -364,6 +364,9 @@ ON CONFLICT DO NOTHING
      FROM json_each(:rows) WHERE true
 ON CONFLICT DO NOTHING
 
+-- steps.enqueue.ENQUEUE_KEYLESS
+-- (done by the statement before it)
+
 -- steps.enqueue.HOLDERS
 SELECT unique_key, id FROM holdfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
 

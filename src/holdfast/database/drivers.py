@@ -136,6 +136,8 @@ def _connect_postgresql(conninfo: str, *, pooled: bool) -> Connection:
             application_name="holdfast",
             prepare_threshold=None if pooled else 5,  # a transaction pooler loses prepared statements
         )
+        if not pooled:  # a plan kept from an empty queue is no plan for a full one
+            raw.execute("SET plan_cache_mode = force_custom_plan")
     except psycopg.OperationalError as error:
         raise UnreachableError(
             f"cannot reach PostgreSQL at {_place(conninfo)}: {_first_line(error, conninfo)}"
@@ -145,10 +147,6 @@ def _connect_postgresql(conninfo: str, *, pooled: bool) -> Connection:
             f"{masked(conninfo)!r} is not a PostgreSQL URL: {_first_line(error, conninfo)}"
         ) from error
     raw.adapters.register_loader("json", TextLoader)  # payloads are decoded once, by msgspec
-    if not pooled:
-        raw.execute(
-            "SET plan_cache_mode = force_custom_plan"
-        )  # a plan kept from an empty queue is no plan for a full one
     return Connection(raw, POSTGRESQL)
 
 

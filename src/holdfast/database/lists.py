@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from holdfast.database.dialects import Dialect
+
+BORDER: Final = "\x1f"
 
 
 def as_parameter(values: list[Any], dialect: Dialect) -> Any:
@@ -22,6 +24,12 @@ def as_parameter(values: list[Any], dialect: Dialect) -> Any:
 
 def _array(values: list[Any]) -> str:
     """PostgreSQL's text form of an array; psycopg's own takes four times as long for a bulk enqueue."""
+    if values and all(type(value) is str for value in values):
+        # All at once: a control character stands for the border, since replacing is cheap and calling is not.
+        joined = BORDER.join(values)
+        if joined.count(BORDER) == len(values) - 1:
+            quoted = joined.replace("\\", "\\\\").replace('"', '\\"').replace(BORDER, '","')
+            return '{"' + quoted + '"}'
     return "{" + ",".join([_element(value) for value in values]) + "}"
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 HORIZON: Final = 0.2  # seconds of work to hold in advance: what a crash may leave behind
 UNHINTED_EVERY: Final = 1.0  # a long transaction may commit an older time
 UNHINTED_AFTER_WAKE: Final = 0.1  # a wake-up may mean more urgent work
-UNHINTED_SHARE: Final = 10  # claims without the hint take a tenth of the time at most
-MARGIN: Final = 500_000  # microseconds before the lowest time seen: transactions commit out of order
+UNHINTED_SHARE: Final = 20  # claims without the hint take a twentieth of the time at most
+MARGIN: Final = 100_000  # microseconds before the lowest time seen: transactions commit out of order
 
 
 @dataclass(frozen=True)
