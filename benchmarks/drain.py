@@ -9,10 +9,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.bench import Bench, wait_until
-from benchmarks.figures import Figure, Goal, Sample
+from benchmarks.figures import Figure, Goal, Measured, Sample
 from benchmarks.processes import Meter, cpu_seconds
 
 if TYPE_CHECKING:
@@ -37,17 +38,16 @@ class Drained:
 
     @property
     def rate(self) -> Sample:
-        return Sample(tuple(run.rate for run in self.runs), "jobs/s")
+        return Sample.of((Measured(run.rate, run.foreign) for run in self.runs), "jobs/s")
 
-    def figure(self, *goals: Goal, name: str = "") -> Figure:
+    def figure(self, *goals: Goal) -> Figure:
         worker, server = (
             statistics.median(values)
             for values in zip(*((it.worker, it.server) for it in self.runs), strict=True)
         )
         spent = [f"{who} {used:.0f} µs" for who, used in (("worker", worker), ("server", server)) if used > 0]
-        foreign = max(run.foreign for run in self.runs)
         note = f"CPU per job: {', '.join(spent)}" if spent else ""
-        return Figure(name or self.system.name, self.rate, goals, foreign, note)
+        return Figure(self.system.name, self.rate, goals, note)
 
 
 def drains(
@@ -57,7 +57,7 @@ def drains(
     runs: dict[str, list[Run]] = {system.name: [] for system, _ in counts}
     for _ in range(rounds or bench.rounds):
         for system, count in counts:
-            run = drain(bench, system, count)
+            run = bench.quietest(partial(drain, bench, system, count), lambda it: it.foreign)
             runs[system.name].append(run)
             bench.say(f"{system.name}: {run.rate:,.0f} jobs/s (foreign {run.foreign:.2f} cores)")
     return {system.name: Drained(system, tuple(runs[system.name])) for system, _ in counts}
@@ -97,9 +97,7 @@ def work(bench: Bench, system: System, place: Place, count: int) -> Run:
         wait_until(lambda: tally.count, worker)
         meter, used, served = Meter(), worker.cpu_seconds(), _served(place)
         wait_until(lambda: tally.count >= count, worker)
-        started = (
-            worker.cpu_seconds()
-        )  # the raw limit ends by itself, and a process that is gone used nothing
+        started = worker.cpu_seconds()  # the raw limit ends by itself: afterwards nobody can tell
         end = wait_until(finished, worker)
         elapsed = end - tally.first
         return Run(

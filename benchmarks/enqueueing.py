@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.databases import NAMES, PRODUCTS, Product
 from benchmarks.environments import interpreter
-from benchmarks.figures import Figure, Sample, Section, at_least
+from benchmarks.figures import Figure, Measured, Sample, Section, at_least
 from benchmarks.processes import Meter
 from benchmarks.systems import MODULE
 
@@ -24,24 +25,22 @@ def enqueueing(bench: Bench) -> Section:
         for product in PRODUCTS
     }
     callers["PgQueuer"] = ("postgresql", (interpreter("pgqueuer"), "-m", MODULE + "pgqueuer_enqueue"))
-    rates: dict[str, list[float]] = {}
-    foreign: dict[str, float] = {}
+    rates: dict[str, list[Measured]] = {}
     for _ in range(bench.rounds):
         for name, (product, command) in callers.items():
             for batch in (*BATCHES, 1):
                 count = few if batch == 1 else many
                 title = f"{name}, one by one" if batch == 1 else f"{name}, {batch:,} to a call"
-                meter = Meter()
-                rate = _rate(bench, product, command, count, batch)
+                measure = partial(_rate, bench, product, command, count, batch)
+                rate = bench.quietest(measure, lambda it: it.foreign)
                 rates.setdefault(title, []).append(rate)
-                foreign[title] = max(foreign.get(title, 0.0), meter.foreign())
-                bench.say(f"{title}: {rate:,.0f} jobs/s")
-    samples = {title: Sample(tuple(values), "jobs/s") for title, values in rates.items()}
+                bench.say(f"{title}: {rate.value:,.0f} jobs/s (foreign {rate.foreign:.2f} cores)")
+    samples = {title: Sample.of(values, "jobs/s") for title, values in rates.items()}
     ours, theirs = (_best(samples, name) for name in ("Holdfast on PostgreSQL", "PgQueuer"))
     figures = []
     for title, sample in samples.items():
         goals = (at_least("of PgQueuer's best bulk", sample, samples[theirs], 2),) if title == ours else ()
-        figures.append(Figure(title, sample, goals, foreign[title]))
+        figures.append(Figure(title, sample, goals))
     return Section(
         "Enqueue",
         f"{many:,} jobs in bulk, {few:,} one by one, from one process; each call is a durable commit.",
@@ -54,10 +53,12 @@ def _best(samples: dict[str, Sample], name: str) -> str:
     return max(bulk, key=lambda title: samples[title].median)
 
 
-def _rate(bench: Bench, product: Product, command: tuple[str, ...], count: int, batch: int) -> float:
+def _rate(bench: Bench, product: Product, command: tuple[str, ...], count: int, batch: int) -> Measured:
     with bench.databases.place(product) as place:
         place.prepare()
         _, tally = bench.tally()
         mode = "single" if batch == 1 else "bulk"
         asked = [*command, mode, "noop", str(count), str(batch)]
-        return count / float(bench.subject(asked, place, tally).answer())
+        meter = Meter()
+        seconds = float(bench.subject(asked, place, tally).answer())
+        return Measured(count / seconds, meter.foreign())

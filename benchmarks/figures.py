@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One value, and how many cores other programs used meanwhile."""
+
+    value: float
+    foreign: float
 
 
 @dataclass(frozen=True)
@@ -12,6 +21,12 @@ class Sample:
 
     values: tuple[float, ...]
     unit: str
+    foreign: float | None = None  # in the worst case
+
+    @classmethod
+    def of(cls, measured: Iterable[Measured], unit: str) -> Sample:
+        every = list(measured)
+        return cls(tuple(it.value for it in every), unit, max(it.foreign for it in every))
 
     @property
     def median(self) -> float:
@@ -46,7 +61,6 @@ class Figure:
     name: str
     sample: Sample
     goals: tuple[Goal, ...] = ()
-    foreign: float | None = None  # cores that other programs used meanwhile
     note: str = ""
 
 

@@ -7,14 +7,15 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from benchmarks.databases import PRODUCTS
-from benchmarks.figures import Figure, Sample, Section, at_most
+from benchmarks.figures import Figure, Measured, Sample, Section, at_most
+from benchmarks.processes import Meter
 from benchmarks.systems import holdfast
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
     from benchmarks.processes import Subject
 
-SETTLING = 5.0
+SETTLING = 15.0  # seconds after which a worker counts as idle
 
 
 def idleness(bench: Bench) -> Section:
@@ -28,22 +29,23 @@ def idleness(bench: Bench) -> Section:
             _, tally = bench.tally()
             workers[system.name] = stack.enter_context(bench.running(system.work, place, tally))
         time.sleep(SETTLING)
-        shares: dict[str, list[float]] = {name: [] for name in workers}
+        shares: dict[str, list[Measured]] = {name: [] for name in workers}
         for _ in range(bench.rounds):
             used = {name: worker.cpu_seconds() for name, worker in workers.items()}
-            began = time.monotonic()
+            began, meter = time.monotonic(), Meter()
             time.sleep(seconds)
-            elapsed = time.monotonic() - began
+            elapsed, foreign = time.monotonic() - began, meter.foreign()
             for name, worker in workers.items():
-                shares[name].append(100 * (worker.cpu_seconds() - used[name]) / elapsed)
-                bench.say(f"{name}: {shares[name][-1]:.2f} % of a core")
+                share = 100 * (worker.cpu_seconds() - used[name]) / elapsed
+                shares[name].append(Measured(share, foreign))
+                bench.say(f"{name}: {share:.2f} % of a core (foreign {foreign:.2f} cores)")
         memory = {name: worker.memory() for name, worker in workers.items()}
     figures = []
     for name in workers:
-        share = Sample(tuple(shares[name]), "%")
+        cpu = Sample.of(shares[name], "%")
         resident, proportional = (Sample((it,), "MB") for it in memory[name])
         figures += [
-            Figure(f"{name}, CPU", share, (at_most("of a core", share, 0.5),)),
+            Figure(f"{name}, CPU", cpu, (at_most("of a core", cpu, 0.5),)),
             Figure(
                 f"{name}, resident memory",
                 resident,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.bench import wait_until
-from benchmarks.figures import Figure, Sample, Section, at_least
+from benchmarks.figures import Figure, Measured, Sample, Section, at_least
 from benchmarks.processes import Meter
 from benchmarks.systems import MODULE, holdfast
 
@@ -21,30 +22,28 @@ LATER = 15.0
 
 
 def long_transaction(bench: Bench) -> Section:
-    pairs, foreign = [], 0.0
+    pairs = []
     for _ in range(bench.rounds):
-        meter = Meter()
-        pairs.append(_pair(bench))
-        foreign = max(foreign, meter.foreign())
-        bench.say(f"{pairs[-1][0]:,.0f} jobs/s at the start, {pairs[-1][1]:,.0f} after {LATER:.0f} s")
-    start, later = (Sample(tuple(values), "jobs/s") for values in zip(*pairs, strict=True))
+        first, second = bench.quietest(partial(_pair, bench), lambda pair: max(it.foreign for it in pair))
+        pairs.append((first, second))
+        bench.say(f"{first.value:,.0f} jobs/s at the start, {second.value:,.0f} after {LATER:.0f} s")
+    start, later = (Sample.of(values, "jobs/s") for values in zip(*pairs, strict=True))
     return Section(
         "A foreign transaction held open, PostgreSQL",
         f"A REPEATABLE READ transaction with a snapshot in another session; a process enqueues steadily ({AHEAD:,} jobs "
         f"ahead of the worker); jobs started in windows of {WINDOW:.0f} s.",
         [
-            Figure("at the start", start, (), foreign),
+            Figure("at the start", start),
             Figure(
                 f"after {LATER:.0f} s",
                 later,
                 (at_least("of the rate at the start", later, start, 0.6),),
-                foreign,
             ),
         ],
     )
 
 
-def _pair(bench: Bench) -> tuple[float, float]:
+def _pair(bench: Bench) -> tuple[Measured, Measured]:
     system = holdfast("postgresql")
     enqueue = [sys.executable, "-m", MODULE + "holdfast_enqueue", "steady", "noop", str(AHEAD)]
     with bench.databases.place("postgresql") as place:
@@ -62,7 +61,8 @@ def _pair(bench: Bench) -> tuple[float, float]:
     return first, second
 
 
-def _rate(tally: Tally) -> float:
-    before, began = tally.count, time.monotonic()
+def _rate(tally: Tally) -> Measured:
+    before, began, meter = tally.count, time.monotonic(), Meter()
     time.sleep(WINDOW)
-    return (tally.count - before) / (time.monotonic() - began)
+    rate = (tally.count - before) / (time.monotonic() - began)
+    return Measured(rate, meter.foreign())

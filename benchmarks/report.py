@@ -21,7 +21,8 @@ For those who want to know how fast Holdfast is, and how we know. Written by `{c
 Figures are medians with [lowest to highest]. Each system ran in a process of its own and the peers in environments of
 their own, in turns, on one machine in one run, on durable servers (fsync on, flush at every commit) that the
 benchmark started. Absolute figures belong to this machine: read the ratios. "Foreign load" is how many cores other
-programs used meanwhile, in the worst of the runs.
+programs used meanwhile, in the worst of the runs; a measurement that was disturbed by more than a quarter of a core
+was repeated, at most twice, and the quietest try counts, whatever it showed.
 """
 MACHINE = "## The machine"
 COLUMNS = ("what", "measured", "against the target", "foreign load", "remarks")
@@ -39,6 +40,7 @@ def show(console: Console, section: Section) -> None:
 def page(machine: Machine, sections: list[Section], command: str) -> str:
     parts = [HEAD.format(command=command, day=datetime.now(UTC).date()), MACHINE, ""]
     parts += [f"- {line}" for line in machine.lines()]
+    parts += ["", "## Targets", "", *_targets(sections)]
     for section in sections:
         parts += ["", f"## {section.title}", "", section.method, ""]
         parts += [_row(COLUMNS), _row(("---",) * len(COLUMNS))]
@@ -47,12 +49,23 @@ def page(machine: Machine, sections: list[Section], command: str) -> str:
     return "\n".join(parts)
 
 
+def _targets(sections: list[Section]) -> list[str]:
+    """Every promise in one table, in the order of the sections."""
+    promised = [(it.title, figure, goal) for it in sections for figure in it.figures for goal in figure.goals]
+    rows = [
+        (title, figure.name, str(goal), "pass" if goal.met else "**miss**")
+        for title, figure, goal in promised
+    ]
+    heads = ("section", "what", "reached (target)", "verdict")
+    return [_row(heads), _row(("---",) * len(heads)), *map(_row, rows)]
+
+
 def _cells(figure: Figure, passed: str, missed: str, line_end: str) -> tuple[str, ...]:
     return (
         figure.name,
         str(figure.sample),
         line_end.join(f"{passed if goal.met else missed}: {goal}" for goal in figure.goals),
-        "" if figure.foreign is None else f"{figure.foreign:.2f}",
+        "" if figure.sample.foreign is None else f"{figure.sample.foreign:.2f}",
         figure.note,
     )
 
