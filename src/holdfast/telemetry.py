@@ -31,6 +31,7 @@ LEVELS: Final = {
     "slot.lost": logging.ERROR,
     "loop.stuck": logging.CRITICAL,
     "worker.failed": logging.ERROR,
+    "reports.dropped": logging.ERROR,
     "kind.unknown": logging.WARNING,
     "leases.leaked": logging.WARNING,
     "worker.ended": logging.WARNING,

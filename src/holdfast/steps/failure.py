@@ -63,17 +63,23 @@ def _wait(error: TransientError) -> timedelta:
 
 def describe(error: BaseException) -> str:
     """The error as an operator reads it: its type and message, without what looks like a secret."""
-    message = str(error).strip()[
-        : 2 * LONGEST_ERROR
-    ]  # longer first: a secret must not lose its end before it is seen
+    # Cut late: a secret must not lose its end before it is seen.
+    message = _message(error)[: 2 * LONGEST_ERROR]
     name = type(error).__qualname__
     return without_secrets(f"{name}: {message}" if message else name)[:LONGEST_ERROR]
 
 
 def fingerprint(error: BaseException) -> str:
     """What failures of one cause have in common: the type, and the message without its values."""
-    message = str(error).strip().partition("\n")[0]
+    message = _message(error).partition("\n")[0]
     return grouped(f"{type(error).__qualname__}: {message}" if message else type(error).__qualname__)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error).strip()
+    except Exception:  # noqa: BLE001 - a failure must be written, whatever its text does
+        return "(its text could not be read)"
 
 
 def grouped(text: str) -> str:

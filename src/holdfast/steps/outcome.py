@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.clock import Duration, duration
+from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +29,24 @@ class Call:
 
     def apply(self, tx: Transaction, /) -> None:
         self.function(tx)
+
+
+def effects_of(outcome: Done | Continue | Snooze) -> list[Effect]:
+    """What an outcome brings along; a function of the transaction is an effect, too."""
+    given = outcome.effects
+    if callable(given) or hasattr(given, "apply"):
+        given = [given]  # one, forgotten to be put into a list
+    return [as_effect(it) for it in given]
+
+
+def as_effect(given: Effect | Callable[[Transaction], object]) -> Effect:
+    if hasattr(given, "apply"):
+        return given
+    if callable(given):
+        return Call(given)
+    raise ConfigurationError(
+        f"an effect is a function of the transaction or has apply(tx), not {given!r:.80}"
+    )
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.database.upsert import Upsert
 from holdfast.errors import ConfigurationError, LeaseLostError, StepCancelled
-from holdfast.steps.outcome import Call, Effect
+from holdfast.steps.outcome import Effect, as_effect
 from holdfast.steps.payload import decode
 
 if TYPE_CHECKING:
@@ -101,13 +101,13 @@ class Step:
             raise ConfigurationError(f"step.progress({percent}): a percentage lies between 0 and 100")
         self.check()
         self._reports.put(
-            Report(self._lease, round(percent), note[:LONGEST_NOTE] if note else None, None, None)
+            Report(self._lease, round(percent), str(note)[:LONGEST_NOTE] if note else None, None, None)
         )
 
     def log(self, message: str, *, level: str = "info") -> None:
         """Add a line to the job's own log; visible while it runs, kept with the job."""
         self.check()
-        self._reports.put(Report(self._lease, None, None, level[:10], str(message)[:LONGEST_LOG]))
+        self._reports.put(Report(self._lease, None, None, str(level)[:10], str(message)[:LONGEST_LOG]))
 
     def upsert(self, table: str, rows: Iterable[Mapping[str, Value]], *, key: str | Iterable[str]) -> None:
         """Write rows with the step's commit; rows that agree on `key` replace each other."""
@@ -116,7 +116,7 @@ class Step:
 
     def effect(self, effect: Effect | Callable[[Transaction], object]) -> None:
         """Do this in the step's own transaction: a function of it, or an object with `apply(tx)`."""
-        self.effects.append(effect if hasattr(effect, "apply") else Call(effect))
+        self.effects.append(as_effect(effect))
 
     @property
     def halted(self) -> Halt | None:

@@ -17,7 +17,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.config import worker_settings
 from holdfast.errors import ConfigurationError, HoldfastError
@@ -97,7 +97,7 @@ def _serve(target: str, options: dict[str, Any], *, lone: bool = False) -> int:
         app.kinds,
         settings,
         lone=lone,
-        suspects=None if lone else LoneProcesses(target, options),
+        suspects=None if lone else LoneProcesses(target, options, settings.concurrency),
         stuck=lambda: os._exit(STUCK),
     )
     asked = threading.Event()
@@ -109,22 +109,24 @@ def _serve(target: str, options: dict[str, Any], *, lone: bool = False) -> int:
     on_stop_signal(stop)
     if lone or options.get("supervised"):
         on_parent_gone(stop)
-    asyncio.run(worker.serve())
-    if worker.needs_recycling and not asked.is_set():
-        _recycle(target, options, lone=lone)
-    if worker.status().lost_slots:
-        logging.shutdown()
-        os._exit(0)  # a thread that cannot be stopped would keep the interpreter from ending
-    return 0
+    supervised = lone or bool(options.get("supervised"))
+    asyncio.run(_until_stopped(worker, None if supervised else _job(target, options)))
+    return int(worker.failed)
 
 
-def _recycle(target: str, options: dict[str, Any], *, lone: bool) -> NoReturn:
-    """Begin a new life, in this process or in a new one that our parent starts."""
-    happened("worker.recycled")
+async def _until_stopped(worker: Worker, again: str | None) -> None:
+    await worker.serve()
+    status = worker.status()
+    if not status.lost_slots and not status.active_jobs:
+        return
+    # Handlers that ignore their end would keep the interpreter, and with it the process, from ending.
     logging.shutdown()
-    if lone or options.get("supervised"):
-        os._exit(RECYCLE)
-    os.execv(sys.executable, [sys.executable, "-m", "holdfast.worker.command", _job(target, options)])  # noqa: S606 - ourselves
+    if not status.lost_slots:
+        os._exit(int(worker.failed))
+    if again is None:
+        os._exit(RECYCLE)  # our parent starts us again
+    happened("worker.recycled", lost_slots=status.lost_slots)
+    os.execv(sys.executable, [sys.executable, "-m", "holdfast.worker.command", again])  # noqa: S606 - ourselves
 
 
 @dataclass

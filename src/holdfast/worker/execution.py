@@ -220,10 +220,10 @@ class Execution:
                 ending = it.answered(await InContext(it.call()))
             except asyncio.CancelledError as error:
                 ending = it.interrupted(error, self._reports)
-                if task is not None:
-                    task.uncancel()  # it was meant for this step, not for the next
-            except (Exception, SystemExit, KeyboardInterrupt) as error:  # noqa: BLE001 - a handler cannot end the process
+            except Exception as error:  # noqa: BLE001 - the handler's own
                 ending = it.raised(error, self._reports)
+            while task is not None and task.cancelling():
+                task.uncancel()  # it was meant for this step, not for the next
             self._finish(it, ending)
             if time.monotonic() - rested > BREATH:
                 await asyncio.sleep(0)
@@ -243,16 +243,15 @@ class Execution:
         assert self._loop is not None  # noqa: S101 - we run on it
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="holdfast-handler")
-        future = self._loop.run_in_executor(self._threads, copy_context().run, it.call)
+        future = self._loop.run_in_executor(self._threads, copy_context().run, it.call_in_thread)
         future.add_done_callback(lambda done: self._thread_returned(it, done))
 
-    def _thread_returned(self, it: Running, done: asyncio.Future[Any]) -> None:
+    def _thread_returned(self, it: Running, done: asyncio.Future[tuple[Any, BaseException | None]]) -> None:
         if done.cancelled():
             self._finish(it, GiveBack())
-        elif (error := done.exception()) is not None:
-            self._finish(it, it.raised(error, self._reports))
         else:
-            self._finish(it, it.answered(done.result()))
+            answer, error = done.result()
+            self._finish(it, it.answered(answer) if error is None else it.raised(error, self._reports))
         self._fill()
 
     def _finish(self, it: Running, ending: Ending) -> None:
@@ -263,7 +262,11 @@ class Execution:
         if it.abandoned:
             self.lost_slots -= 1  # it came back after all, with an answer that comes too late
         else:
-            self._end(it.ended(ending))
+            try:
+                ended = it.ended(ending)
+            except Exception as error:  # noqa: BLE001 - the answer itself is wrong
+                ended = it.ended(it.raised(error, self._reports))
+            self._end(ended)
 
     def _end(self, ended: Ended) -> None:
         self._put(ended)

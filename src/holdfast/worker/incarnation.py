@@ -182,7 +182,7 @@ class Heartbeat:
             except ReplacedError:
                 self._replaced()
                 renewed = boot_time()
-            except DatabaseError as error:
+            except Exception as error:  # noqa: BLE001 - the heartbeat goes on, whatever it meets
                 self._failed(error)
 
     def _renew(self, sent: float) -> None:
@@ -234,7 +234,7 @@ class Heartbeat:
             self._failing = False
             self._pulse.doubt(uncertain=False)
 
-    def _failed(self, error: DatabaseError) -> None:
+    def _failed(self, error: Exception) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -11,15 +11,17 @@ from typing import Any, Final
 
 from holdfast.telemetry import happened
 
-MOST: Final = 10  # at once
-BURST: Final = 4  # started in one go
-PATIENCE: Final = 1.0  # seconds to see how fast those get on that were started last
+MOST: Final = 32  # at once, whatever the concurrency
+FEWEST: Final = 10
+BURST: Final = 8  # started in one go
+PATIENCE: Final = 0.8  # seconds to see how fast those get on that were started last
 
 
 class LoneProcesses:
     """Starts children of the worker that claim one suspect at a time and end when none is left."""
 
-    def __init__(self, target: str, options: dict[str, Any]) -> None:
+    def __init__(self, target: str, options: dict[str, Any], concurrency: int) -> None:
+        self._most = max(FEWEST, min(concurrency, MOST))  # what ran side by side may do so again
         self._command = json.dumps({"target": target, "options": options, "lone": True})
         self._lock = threading.Lock()
         self._children: list[subprocess.Popen[bytes]] = []
@@ -34,11 +36,15 @@ class LoneProcesses:
             now = time.monotonic()
             if self._closed or (self._children and now - self._started_at < PATIENCE):
                 return
-            wanted = additional(waiting, self._waited, len(self._children))
+            wanted = additional(waiting, self._waited, len(self._children), self._most)
             self._waited = waiting
             for _ in range(wanted):
-                self._start()
                 self._started_at = now
+                try:
+                    self._start()
+                except OSError as error:  # no memory or no processes left: later, perhaps
+                    happened("worker.failed", error=str(error), note="cannot start a process for suspects")
+                    return
         if wanted:
             happened("suspects.isolated", waiting=waiting, processes=wanted)
 
@@ -67,11 +73,11 @@ class LoneProcesses:
                 child.kill()
 
 
-def additional(waiting: int, waited: int, running: int) -> int:
+def additional(waiting: int, waited: int, running: int, most: int) -> int:
     """How many processes to start: one is enough while it gets through them; slow jobs get one each."""
     if not waiting:
         return 0
     if not running:
         return 1
     slow = waiting > waited / 2
-    return max(0, min(waiting, MOST - running, BURST)) if slow else 0
+    return max(0, min(waiting, most - running, BURST)) if slow else 0

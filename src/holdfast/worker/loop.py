@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import dataclass
+import time
 from typing import TYPE_CHECKING, Self
 
 from holdfast.database.migrate import require_current_schema
@@ -21,7 +21,8 @@ from holdfast.worker.incarnation import Heartbeat, Pulse
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.reporter import Reporter
 from holdfast.worker.settlement import Settlement
-from holdfast.worker.shutdown import Parts, shut_down
+from holdfast.worker.shutdown import UNWIND, Parts, shut_down
+from holdfast.worker.status import WorkerStatus
 from holdfast.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -32,20 +33,6 @@ if TYPE_CHECKING:
     from holdfast.steps.kinds import Kinds
     from holdfast.steps.lease import Lease
     from holdfast.worker.lone import LoneProcesses
-
-
-@dataclass(frozen=True)
-class WorkerStatus:
-    """What a worker says of itself."""
-
-    worker_id: str
-    running: bool
-    active_jobs: int
-    active_job_ids: list[str]
-    concurrency: int
-    lease_seconds: float
-    queues: list[str]
-    lost_slots: int
 
 
 class Worker:
@@ -73,11 +60,14 @@ class Worker:
         self._started = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
+        self.failed = False  # something of our own broke; the exit code says so
         self.needs_recycling = False  # a handler cannot be stopped: only a new process gets its slot back
 
         self._wakeups = Wakeups(database, self._look_for_cancellations)
         self._reporter = Reporter(database, self._replaced)
-        self._settlement = Settlement(database, self._reporter, self._goes_on, self._settled)
+        self._settlement = Settlement(
+            database, self._reporter, self._goes_on, self._settled, lambda: self._heartbeat.may_claim
+        )
         self._settlement.stays = not lone
         self._execution = Execution(
             kinds,
@@ -140,11 +130,21 @@ class Worker:
             raise
 
     def stop(self, *, at_once: bool = False, timeout: float | None = None) -> bool:
-        """Stop taking work, let steps finish within the grace period, give back the rest."""
+        """Stop taking work, let steps finish within the grace period, give back the rest.
+
+        False if that took longer than `timeout`; the worker goes on stopping.
+        """
+        if not self._started:
+            return True
         if at_once or not self._stopping.is_set():  # a second ask would end the grace of the first
             self.ask_to_stop(at_once=at_once)
         stopped = self._stopped.wait(timeout)
-        if self._loop_thread is not None and self._loop is not None and not self._loop.is_closed():
+        if (
+            stopped
+            and self._loop_thread is not None
+            and self._loop is not None
+            and not self._loop.is_closed()
+        ):
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop_thread.join(timeout=5)
         return stopped
@@ -220,6 +220,7 @@ class Worker:
             else:
                 self._claimer.work_until(self._stopping)
         except Exception as error:  # noqa: BLE001 - whatever it is, leave in good order
+            self.failed = True
             happened("worker.failed", worker_id=self.settings.worker_id, error=repr(error))
         finally:
             self._stopping.set()
@@ -288,7 +289,7 @@ class Worker:
             self._execution.abandon(it)
         self._claimer.give_back(self._execution.take_unstarted())
         self._claimer.give_back(self._execution.halt_all(Halt.SHUTDOWN))
-        self._settlement.stop(hurry=True)
+        self._settlement.stop(time.monotonic() + UNWIND)
         if self._stuck is not None:
             self._stuck()
         self.ask_to_stop(at_once=True)

@@ -60,7 +60,11 @@ LONG_MINE = sql("""
     SELECT id, fence FROM holdfast_job
      WHERE owner = :owner AND state = 'leased' AND leased_at < {now} - :age LIMIT :limit
 """)
-SUSPECTS = sql("SELECT count(*) FROM holdfast_job WHERE state = 'suspect'")
+SUSPECTS = sql("""
+    SELECT count(*) FROM holdfast_job
+     WHERE state = 'suspect' AND (:anywhere = 1 OR queue {any_of:queues})
+       AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+""")
 
 
 def promote(tx: Transaction, limit: int = BATCH) -> int:
@@ -129,6 +133,9 @@ class Maintenance:
                     self._failing = True
                     happened("database.lost", error=str(error), note="maintenance waits")
                 pause = 1.0
+            except Exception as error:  # noqa: BLE001 - others depend on this thread: it goes on
+                happened("worker.failed", error=repr(error), note="maintenance")
+                pause = 5.0
 
     def _pass(self) -> float:
         due = self._next_due()
@@ -163,7 +170,8 @@ class Maintenance:
             if not found.jobs:
                 break
         with self._database.looking() as tx:
-            self._suspects = int(tx.first(SUSPECTS))
+            queues = list(self._settings.queues)
+            self._suspects = int(tx.first(SUSPECTS, queues=queues, anywhere=int(not queues)))
         self._isolate(self._suspects)
         return total
 

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from holdfast.database.database import persist
-from holdfast.errors import DatabaseError
+from holdfast.errors import ContentionError, UnreachableError
 from holdfast.steps.reports import write_reports
 from holdfast.telemetry import happened
 
@@ -77,13 +77,16 @@ class Reporter:
                 return
             try:
                 lost = persist(self._database, lambda tx: write_reports(tx, reports))
-            except DatabaseError as error:
+            except (ContentionError, UnreachableError) as error:
                 happened("reports.delayed", reports=len(reports), error=str(error))
                 with self._lock:
                     for job_id, lines in said.items():
                         self._said[job_id] = (lines + self._said.get(job_id, []))[-MOST:]
                 self._stop.wait(1.0)
                 self._something.set()
+                return
+            except Exception as error:  # noqa: BLE001 - one line that cannot be stored must not silence the others
+                happened("reports.dropped", reports=len(reports), error=repr(error))
                 return
         for job_id in lost:
             self._replaced(job_id, said[job_id][-1].lease.fence)

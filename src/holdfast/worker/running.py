@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 import time
 import traceback
-from collections.abc import Coroutine, Generator
+from asyncio import CancelledError
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import LeaseLostError, StepCancelled, StepTimeout
 from holdfast.steps.commit import CANCELLED
 from holdfast.steps.failure import describe, judge, without_secrets
-from holdfast.steps.outcome import Continue, Done, Ending, GiveBack, Reject, Snooze, Stop
+from holdfast.steps.outcome import Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop, effects_of
 from holdfast.steps.step import LONGEST_LOG, Halt, Report, Reports, Step
 from holdfast.telemetry import happened
 from holdfast.worker.settlement import Ended
@@ -63,10 +64,17 @@ class Running:
             return self.kind.handler(self.step, **self.arguments)
         return self.kind.handler(**self.arguments)
 
+    def call_in_thread(self) -> tuple[Any, BaseException | None]:
+        """The handler's answer or its exception, as values: a future would stumble over a StopIteration."""
+        try:
+            return self.call(), None
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this step's
+            return None, error
+
     def ended(self, ending: Ending) -> Ended:
-        effects: list[Any] = []
+        effects: Sequence[Effect] = ()
         if (self.step.effects or ending is not DONE) and isinstance(ending, CARRIERS):
-            effects = [*self.step.effects, *ending.effects]
+            effects = [*self.step.effects, *effects_of(ending)]
         return Ended(self.lease, ending, effects, self.kind.retry, self.chain, self.chain_since)
 
     def answered(self, answer: Any) -> Ending:
@@ -115,21 +123,33 @@ class InContext:
         self._context: Context = copy_context()
 
     def __await__(self) -> Generator[Any, Any, Any]:
-        run, coroutine = self._context.run, self._coroutine
         try:
-            future = run(coroutine.send, None)
+            future = self._resume(self._coroutine.send, None)
             while True:
                 try:
                     value = yield future
                 except GeneratorExit:
-                    run(coroutine.close)
+                    self._context.run(self._coroutine.close)
                     raise
                 except BaseException as error:  # noqa: BLE001 - a cancellation belongs to the handler
-                    future = run(coroutine.throw, error)
+                    future = self._resume(self._coroutine.throw, error)
                 else:
-                    future = run(coroutine.send, value)
+                    future = self._resume(self._coroutine.send, value)
         except StopIteration as stop:
             return stop.value
+
+    def _resume(self, step: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return self._context.run(step, value)
+        except (Exception, CancelledError):
+            raise
+        except BaseException as error:
+            # It must not reach the event loop, which would end.
+            raise HandlerExit(f"the handler raised {type(error).__name__}") from error
+
+
+class HandlerExit(Exception):  # noqa: N818 - what happened
+    """A handler tried to leave with something that is no error: SystemExit, GeneratorExit, KeyboardInterrupt."""
 
 
 class LoopPulse:

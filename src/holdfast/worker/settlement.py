@@ -29,6 +29,7 @@ from holdfast.steps.payload import encode
 from holdfast.steps.reports import write_reports
 from holdfast.steps.step import Report
 from holdfast.telemetry import happened
+from holdfast.worker.patience import Pause
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,11 +65,13 @@ class Settlement:
         reporter: Reporter,
         goes_on: Callable[[Lease, int, float], bool],
         settled: Callable[[Sequence[Lease]], None],
+        healthy: Callable[[], bool],
     ) -> None:
         self._database = database
         self._reporter = reporter
         self._goes_on = goes_on  # hands a continuation that stayed here back to the execution
         self._settled = settled
+        self._healthy = healthy  # whether the heartbeat gets through
         self._plain: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
         lanes = 1 if database.dialect.name == "sqlite" else 4
         self._lanes = ThreadPoolExecutor(lanes, thread_name_prefix="holdfast-commit")
@@ -90,13 +93,14 @@ class Settlement:
         else:
             self._lanes.submit(self._settle_alone, ended)
 
-    def stop(self, *, hurry: bool) -> None:
-        """Finish what is under way; with `hurry`, stop waiting for a database that is away."""
-        if hurry:
-            self._hurry.set()
+    def stop(self, deadline: float) -> None:
+        """Finish what is under way; after `deadline` (monotonic), stop waiting for a database that is away."""
+        late = threading.Timer(max(0.0, deadline - time.monotonic()), self._hurry.set)
+        late.start()
         self._plain.put(None)
         self._thread.join()
         self._lanes.shutdown(wait=True)
+        late.cancel()
 
     def hurry(self) -> None:
         self._hurry.set()
@@ -126,13 +130,13 @@ class Settlement:
             result = ended.ending.result if isinstance(ended.ending, Done) else None
             try:
                 results[ended.lease.job_id] = None if result is None else encode(result)
-            except (TypeError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - an object may do anything when it is read
                 self._settle_alone(_failed(ended, error))
             else:
                 leases.append(ended.lease)
         try:
             self._write(leases, lambda tx, todo: acknowledge(tx, [(it, results[it.job_id]) for it in todo]))
-        except DatabaseError as error:
+        except Exception as error:  # noqa: BLE001 - this thread settles for all of them, and must go on
             # One of them cannot be stored, and took the others with it: alone, only the guilty one fails.
             happened("worker.failed", jobs=len(leases), error=repr(error))
             for ended in batch:
@@ -163,13 +167,20 @@ class Settlement:
 
         try:
             held = self._write([ended.lease], write, ours=not ended.effects)
-        except Exception as error:  # noqa: BLE001 - a lane must survive whatever an effect or the database says
+        except BaseException as error:  # noqa: BLE001 - an effect may raise anything; that is a failed attempt
             ended = _failed(ended, error)
-            held = self._write([ended.lease], lambda tx, _: _failure(tx, ended, said))
+            held = self._write_failure(ended, said)
         if held:
             self._report(ended)
             if stayed and stayed[0] is not None:
                 self._continue_here(ended, stayed[0])
+
+    def _write_failure(self, ended: Ended, said: list[Report]) -> set[str]:
+        try:
+            return self._write([ended.lease], lambda tx, _: _failure(tx, ended, said))
+        except Exception as error:  # noqa: BLE001 - perhaps its last words are what cannot be written
+            happened("reports.dropped", job_id=ended.lease.job_id, error=repr(error))
+            return self._write([ended.lease], lambda tx, _: _failure(tx, ended, []))
 
     def _write(
         self,
@@ -200,6 +211,10 @@ class Settlement:
                 written.update(job_id for job_id, fate in found.items() if fate is Fate.COMMITTED)
                 open_leases = [lease for lease in open_leases if found[lease.job_id] is Fate.OPEN]
             except (ContentionError, UnreachableError) as error:
+                if pause.in_vain(error, healthy=self._healthy()):
+                    raise DatabaseError(
+                        f"the database ends the connection whenever this is written: {error}"
+                    ) from error
                 if not pause.after(error):
                     return written  # nobody was refused: we stopped waiting
         for lease in leases:
@@ -257,26 +272,6 @@ class Settlement:
                 happened("step.committed", **facts, fence=ended.lease.fence)
 
 
-class Pause:
-    """How long to hold an answer while the database is away or busy."""
-
-    def __init__(self, hurry: threading.Event) -> None:
-        self._hurry = hurry
-        self._tries = 0
-
-    def after(self, error: Exception) -> bool:
-        """Wait a little longer each time; False when there is no time left to wait."""
-        if self._hurry.is_set() and isinstance(error, UnreachableError):
-            happened("database.lost", error=str(error), note="gave up: this worker is stopping")
-            return False
-        if self._tries == 0 and isinstance(error, UnreachableError):
-            happened("database.lost", error=str(error))
-        self._tries += 1
-        ceiling = min(1.0, 0.01 * 2 ** min(self._tries, 7))
-        self._hurry.wait(random.uniform(ceiling / 2, ceiling))
-        return True
-
-
 def _failure(tx: Transaction, ended: Ended, said: list[Report]) -> list[str]:
     """The failure of a step whose effects were rolled back: what it said is kept all the same."""
     assert isinstance(ended.ending, Again | Bury | Stop)  # noqa: S101 - what `judge` answers
@@ -286,7 +281,7 @@ def _failure(tx: Transaction, ended: Ended, said: list[Report]) -> list[str]:
     return [ended.lease.job_id]
 
 
-def _failed(ended: Ended, error: Exception) -> Ended:
+def _failed(ended: Ended, error: BaseException) -> Ended:
     """The same step, ending in the failure that its effects or its result met."""
     verdict = judge(error, ended.retry, ended.lease.failures, random.random())
     return Ended(ended.lease, verdict, (), ended.retry)

@@ -57,7 +57,7 @@ def shut_down(parts: Parts, grace: timedelta, at_once: threading.Event) -> int:
     parts.wakeups.stop()
     if parts.maintenance is not None:
         parts.maintenance.stop()
-    parts.settlement.stop(hurry=at_once.is_set() or time.monotonic() >= deadline)
+    parts.settlement.stop(time.monotonic() if at_once.is_set() else deadline + UNWIND)
     parts.reporter.stop()
     parts.heartbeat.stop()  # last: until here our leases are in force
     parts.execution.close()
