@@ -16,7 +16,7 @@ from holdfast import Continue, Done, Snooze
 from holdfast.database.connection import Transaction
 from holdfast.database.statement import Statement
 from holdfast.errors import ContentionError
-from holdfast.steps import commit, enqueue, keys, lease, manual, reports, rescue
+from holdfast.steps import archive, commit, enqueue, keys, lease, manual, reports, rescue
 from holdfast.steps.outcome import Again, Bury, GiveBack
 from holdfast.worker import claiming, maintenance
 from tests.contract import (
@@ -165,7 +165,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the archive forgets which fence was consumed",
-        without(commit.ARCHIVE, "fence, payload, :state", "NULL, payload, :state"),
+        without(archive.ARCHIVE, "fence, payload, :state", "NULL, payload, :state"),
         test_commit.test_a_commit_that_happened_although_nobody_said_so_is_found,
         {"ending": Bury("error", "error")},
     ),

@@ -16,7 +16,8 @@ from typing import Any
 
 from benchmarks.tally import Tally
 from holdfast.database.drivers import open_database
-from holdfast.steps.commit import ACKNOWLEDGE_AT_ONCE, ACKNOWLEDGE_ONE, ARCHIVE, LOCK, LOCK_MANY, REMOVE
+from holdfast.steps.archive import ARCHIVE, REMOVE
+from holdfast.steps.commit import ACKNOWLEDGE_AT_ONCE, ACKNOWLEDGE_ONE, LOCK, LOCK_MANY
 from holdfast.steps.lease import PICK, TAKE
 
 OWNER = 7

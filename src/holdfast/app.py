@@ -18,6 +18,7 @@ from holdfast.database.drivers import open_database
 from holdfast.database.migrate import migrate, require_current_schema
 from holdfast.errors import ConfigurationError
 from holdfast.steps.enqueue import OnDuplicate, enqueue, enqueue_many, enqueue_with_id
+from holdfast.steps.failure import storable
 from holdfast.steps.job import EnqueuedJob, NewJob
 from holdfast.steps.kinds import Kind, Kinds, checked_name, is_async
 from holdfast.steps.manual import ManualLease, ReleaseAs, acquire, extend, release
@@ -213,6 +214,10 @@ class Job(Generic[P, R]):
         """Ask for many jobs at once: all of them or, if one call's arguments are wrong, none."""
         _on_duplicate(on_duplicate)
         payloads = [self.kind.arguments.encode(arguments) for arguments in calls]
+        if isinstance(keys, str):
+            raise ConfigurationError(
+                f"enqueue_many: keys={keys!r} is one text; give a list with a key for each call"
+            )
         if keys is not None and len(keys) != len(payloads):
             raise ConfigurationError(f"enqueue_many: {len(payloads)} calls but {len(keys)} keys")
         like = self._new(id="", payload="", queue=queue, priority=priority, delay=delay, run_at=run_at)
@@ -268,15 +273,21 @@ class Job(Generic[P, R]):
         return answer
 
 
-def _check_key(key: str | None) -> None:
-    if key is not None and not 0 < len(key) <= LONGEST_KEY:
+def _check_key(key: object) -> None:
+    if key is None:
+        return
+    if not isinstance(key, str):
+        raise ConfigurationError(f"key {key!r}: a text, not {type(key).__name__}")
+    if not 0 < len(key) <= LONGEST_KEY:
         raise ConfigurationError(f"key {key[:40]!r}…: 1 to {LONGEST_KEY} characters, not {len(key)}")
-    if key is not None and key != key.rstrip():
+    if key != key.rstrip():
         raise ConfigurationError(f"key {key!r} ends in a space, which MariaDB would not see; strip it")
+    if key != storable(key):
+        raise ConfigurationError(f"key {key!r}: no database stores NUL or half a character")
 
 
-def _priority(value: int) -> int:
-    if value not in PRIORITIES:
+def _priority(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
         raise ConfigurationError(
             f"priority {value!r}: a whole number from -32768 to 32767; higher runs first"
         )

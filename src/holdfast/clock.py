@@ -23,6 +23,7 @@ Duration = (
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)\s*")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime(9999, 1, 1, tzinfo=UTC)  # a datetime ends with that year
 _BOOTTIME: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -34,6 +35,8 @@ def duration(value: Duration, what: str = "duration") -> timedelta:
         raise ConfigurationError(f"{what}: {value!r} is longer than time itself ({error})") from error
     if span < timedelta(0):
         raise ConfigurationError(f"{what}: {value!r} is negative; a duration counts forwards")
+    if span > _LAST - datetime.now(UTC):
+        raise ConfigurationError(f"{what}: {value!r} from now lies beyond the year 9999")
     return span
 
 
@@ -60,10 +63,14 @@ def micros(span: timedelta) -> Micros:
 
 def instant(at: datetime, what: str = "run_at") -> Micros:
     """Cross from a datetime to a stored instant; a naive one is refused, because nobody knows what it means."""
+    if not isinstance(at, datetime):
+        raise ConfigurationError(f"{what}: {at!r} is not a datetime; use one such as datetime.now(UTC)")
     if at.tzinfo is None:
         raise ConfigurationError(
             f"{what}: {at!r} has no time zone; use an aware datetime such as datetime.now(UTC)"
         )
+    if at >= _LAST:
+        raise ConfigurationError(f"{what}: {at!r} lies beyond the year 9999")
     return micros(at - _EPOCH)
 
 
@@ -96,6 +103,9 @@ class _Sequence:
         self._lock = threading.Lock()
         self._last = 0
 
+    def unlock(self) -> None:
+        self._lock = threading.Lock()
+
     def take(self, count: int) -> list[str]:
         with self._lock:
             first = max(time.time_ns() // 1_000_000 << 26, self._last + 1)
@@ -110,6 +120,8 @@ def _format(ticks: int, tail: str) -> str:
 
 
 _ids: Final = _Sequence()
+if hasattr(os, "register_at_fork"):  # a child may be born while another thread of its parent takes an id
+    os.register_at_fork(after_in_child=_ids.unlock)
 
 
 def new_id() -> str:

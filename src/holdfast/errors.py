@@ -13,6 +13,7 @@ HoldfastError
 ├── StepCancelled               somebody asked this job to stop
 ├── StepTimeout                 the step ran longer than its timeout
 ├── PermanentError              raise it in a handler: no retry can help
+│   └── AnswerError             a handler's result or cursor cannot be stored
 ├── TransientError              raise it in a handler: try again, no attempt is charged
 └── DatabaseError               the database said no
     ├── UnreachableError        no connection, or it broke before anything was committed
@@ -111,6 +112,14 @@ class StepTimeout(HoldfastError):  # noqa: N818 - reads as what happened
 
 class PermanentError(HoldfastError):
     """Raise it in a handler when no retry can help: the job goes to the dead letters at once."""
+
+
+class AnswerError(PermanentError):
+    """A handler answered with a result or a cursor that cannot be stored; its effects are rolled back."""
+
+    def __init__(self, what: str, problem: str) -> None:
+        super().__init__(f"the {what} {problem}")
+        self.what = what
 
 
 class TransientError(HoldfastError):

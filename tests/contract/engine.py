@@ -33,9 +33,9 @@ def claim(app: Holdfast, owner: int = ALICE, limit: int = 1, queue: str = "defau
         return lease.claim(tx, queue, owner, limit)
 
 
-def take(app: Holdfast, owner: int = ALICE) -> Lease:
+def take(app: Holdfast, owner: int = ALICE, queue: str = "default") -> Lease:
     """The one job that is ready."""
-    (taken,) = claim(app, owner)
+    (taken,) = claim(app, owner, queue=queue)
     return taken
 
 

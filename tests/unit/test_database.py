@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.database import database as module
+from holdfast.database import turn as module
 from holdfast.database.connection import Connection, Transaction
-from holdfast.database.database import WriterTurn, persist
+from holdfast.database.database import persist
+from holdfast.database.turn import WriterTurn
 from holdfast.errors import ContentionError
 from tests import rows
 
@@ -45,7 +46,7 @@ def test_the_turn_goes_to_the_urgent_first_and_then_in_the_order_of_asking() -> 
 def test_who_waits_too_long_for_the_turn_is_told_and_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WRITER_DEADLINE", 0.01)
     turn = WriterTurn()
-    turn.take(urgent=False)
+    elsewhere(lambda: turn.take(urgent=False))
 
     with pytest.raises(ContentionError, match="too long"):
         turn.take(urgent=False)

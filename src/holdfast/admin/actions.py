@@ -18,7 +18,7 @@ from holdfast.database.statement import sql
 from holdfast.database.wakeup import CANCEL
 from holdfast.errors import ConfigurationError, ContentionError, NotFoundError, StateError
 from holdfast.steps import dead_letters
-from holdfast.steps.commit import archive
+from holdfast.steps.archive import archive
 from holdfast.steps.dead_letters import Chosen, Filter
 from holdfast.steps.failure import LONGEST_ERROR, without_secrets
 from holdfast.steps.job import JobState
@@ -105,6 +105,7 @@ def retry(tx: Transaction, job_id: str) -> JobState:
     match state:
         case JobState.DEAD | JobState.CANCELLED:
             dead_letters.revive(tx, job_id)
+            return _state(tx, job_id)[0]
         case JobState.SCHEDULED if tx.run(HASTEN, id=job_id) == 1:
             tx.wakes.add(queue)
         case JobState.READY | JobState.SUSPECT | JobState.SCHEDULED:

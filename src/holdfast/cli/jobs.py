@@ -86,7 +86,14 @@ def retry(ctx: typer.Context, ids: Ids, *, json: Json = False, database_url: Dat
     """Revive dead or cancelled jobs with fresh attempts, or run scheduled ones now."""
     from holdfast.admin.actions import retry as retry_job
 
-    _each(ctx, ids, retry_job, {"ready": "is ready"}, json=json, database_url=database_url)
+    _each(
+        ctx,
+        ids,
+        retry_job,
+        {"ready": "is ready", "suspect": "waits to be run alone"},
+        json=json,
+        database_url=database_url,
+    )
 
 
 @app.command("cancel")
@@ -171,7 +178,7 @@ def print_jobs(found: list[JobSummary], empty: str) -> None:
 
 
 def print_job(detail: JobDetail, *, json: bool) -> None:
-    from holdfast.steps.payload import encode
+    from holdfast.steps.payload import to_json
 
     job = asdict(detail.job)
     if json:
@@ -185,7 +192,7 @@ def print_job(detail: JobDetail, *, json: bool) -> None:
         return
     documents = (("payload", detail.payload), ("cursor", detail.cursor), ("result", detail.result))
     facts: list[tuple[str, Any]] = [(name.replace("_", " "), value) for name, value in job.items()]
-    print_facts([*facts, *((name, None if it is None else encode(it)) for name, it in documents)])
+    print_facts([*facts, *((name, None if it is None else to_json(it)) for name, it in documents)])
     if detail.logs:
         typer.echo()
     for line in detail.logs:

@@ -69,14 +69,21 @@ def pause(
 ) -> None:
     """Let nobody take jobs of this queue; what runs goes on."""
     from holdfast.admin.actions import pause_queue
+    from holdfast.admin.reports.queues import has_jobs
     from holdfast.database.database import persist
 
     with opened(ctx, database_url) as database:
         changed = persist(database, lambda tx: pause_queue(tx, name, note))
+        with database.reading() as tx:
+            known = has_jobs(tx, name)
     if json:
         print_json({"queue": name, "paused": True, "changed": changed})
     else:
         typer.echo(f"queue {name} {'is' if changed else 'was already'} paused")
+        if not known:
+            typer.echo(
+                f"no job has used queue {name} yet; check its name with: holdfast queues list", err=True
+            )
 
 
 @app.command("resume")

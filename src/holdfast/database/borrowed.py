@@ -34,7 +34,7 @@ def lend(connection: object, database: Database) -> Transaction:
             f"tx is a {kind} connection, but this app works on {database.dialect.name}: both must be the same database"
         )
     _CHECKS[kind](raw)
-    return Transaction(Connection(raw, DIALECTS[kind]))
+    return Transaction(Connection(raw, DIALECTS[kind], _plain_cursor(raw, kind)))
 
 
 def finish(tx: Transaction, database: Database) -> None:
@@ -52,10 +52,31 @@ def _driver_connection(connection: Any) -> Any:
     return connection
 
 
+def _plain_cursor(raw: Any, kind: str) -> Any:
+    """A cursor that answers with tuples, whatever rows the caller's own ones make."""
+    if kind == "sqlite":
+        import sqlite3
+
+        return sqlite3.Cursor(raw)
+    if kind == "postgresql":
+        import psycopg
+
+        return psycopg.Cursor(raw, row_factory=psycopg.rows.tuple_row)
+    import pymysql.cursors
+
+    return raw.cursor(pymysql.cursors.Cursor)
+
+
 def _check_sqlite(raw: Any) -> None:
+    if raw.text_factory is not str:
+        raise ConfigurationError(
+            "tx: this sqlite3 connection has a text_factory of its own; lend one that answers with str"
+        )
     if raw.in_transaction:
         return
-    if raw.isolation_level is None:
+    if (
+        raw.isolation_level is None or getattr(raw, "autocommit", False) is True
+    ):  # the latter since Python 3.12
         raise ConfigurationError(
             "tx: this sqlite3 connection is in autocommit mode and outside a transaction; say BEGIN IMMEDIATE first"
         )

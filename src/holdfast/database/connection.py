@@ -62,11 +62,11 @@ class Connection:
 
     watch: Watch | None = None  # crash tests hook in here: called ("before" | "after", text)
 
-    def __init__(self, raw: Any, dialect: Dialect) -> None:
+    def __init__(self, raw: Any, dialect: Dialect, cursor: Cursor | None = None) -> None:
         self.raw = raw
         self.dialect = dialect
         self.broken = False
-        self._cursor: Cursor = raw.cursor()
+        self._cursor: Cursor = raw.cursor() if cursor is None else cursor
 
     def execute(self, text: str, parameters: Mapping[str, Value] | None = None) -> Cursor:
         """Send one statement; a driver's error comes back as one of ours."""
@@ -106,6 +106,8 @@ class Connection:
         try:
             self.execute("COMMIT")
         except UnreachableError as error:
+            if self.dialect.name == "sqlite" and (self.in_transaction() or "is full" in str(error)):
+                raise UnreachableError(f"nothing was committed, free some space: {error}") from error
             raise UnknownCommitError(f"the connection broke during COMMIT: {error}") from error
         tag = getattr(self._cursor, "statusmessage", None)  # PostgreSQL's own word
         if tag is not None and tag != "COMMIT":

@@ -11,11 +11,12 @@ import os
 import random
 import threading
 import time
-from collections import deque
-from contextlib import contextmanager
+import weakref
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from holdfast.database.connection import Connection, Transaction
+from holdfast.database.turn import WRITER_DEADLINE, WriterTurn
 from holdfast.database.wakeup import notify
 from holdfast.errors import ContentionError, HoldfastError, UnreachableError
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST_IDLE: Final = 6  # connections kept open between uses
-WRITER_DEADLINE: Final = 20.0  # seconds to wait for SQLite's one writer
+_databases: Final[weakref.WeakSet[Database]] = weakref.WeakSet()  # those that a fork concerns
 
 
 class Database:
@@ -43,7 +44,9 @@ class Database:
         self._idle: list[Connection] = []
         self._pid = os.getpid()
         self._turn = WriterTurn()
+        self._held_for_fork = False
         self._listeners: list[Callable[[set[str]], None]] = []
+        _databases.add(self)
 
     def connect(self) -> Connection:
         """A connection of the caller's own, outside the pool."""
@@ -126,7 +129,6 @@ class Database:
         if self.dialect.name != "sqlite":
             yield
             return
-        self._after_fork()
         self._turn.take(urgent=urgent)
         try:
             yield
@@ -164,49 +166,44 @@ class Database:
                 return
         connection.close()
 
+    def _before_fork(self) -> None:
+        """No child may inherit a write transaction of SQLite's half way: the file would stay locked for it."""
+        if self.dialect.name == "sqlite" and not self._turn.mine:
+            with suppress(ContentionError):
+                self._turn.take(urgent=True)
+                self._held_for_fork = True
+
+    def _after_fork_in_parent(self) -> None:
+        if self._held_for_fork:
+            self._held_for_fork = False
+            self._turn.give()
+
     def _after_fork(self) -> None:
-        """A child must not speak on its parent's sockets, nor close them."""
+        """A child must not speak on its parent's sockets, nor close them; who listened has stayed behind."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._inherited = self._idle  # kept, so that no finaliser says goodbye on the parent's behalf
             self._idle = []
             self._lock = threading.Lock()
             self._turn = WriterTurn()
+            self._held_for_fork = False
+            self._listeners = []
 
 
-class WriterTurn:
-    """A lock that is handed from one waiter to the next, urgent ones first, then in the order of asking.
+def _each(act: Callable[[Database], None]) -> Callable[[], None]:
+    def act_on_all() -> None:
+        for database in list(_databases):
+            act(database)
 
-    A plain lock may be taken again at once by the thread that gave it, and starve the others.
-    """
+    return act_on_all
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken = False
-        self._urgent: deque[threading.Event] = deque()
-        self._others: deque[threading.Event] = deque()
 
-    def take(self, *, urgent: bool) -> None:
-        with self._lock:
-            if not self._taken:
-                self._taken = True
-                return
-            mine = threading.Event()
-            line = self._urgent if urgent else self._others
-            line.append(mine)
-        if not mine.wait(WRITER_DEADLINE):
-            with self._lock:
-                if not mine.is_set():  # nobody handed it over in this very moment
-                    line.remove(mine)
-                    raise ContentionError("another thread of this process has been writing for too long")
-
-    def give(self) -> None:
-        with self._lock:
-            line = self._urgent or self._others
-            if line:
-                line.popleft().set()  # it stays taken: by whom it was handed to
-            else:
-                self._taken = False
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_each(Database._before_fork),  # noqa: SLF001 - ours
+        after_in_parent=_each(Database._after_fork_in_parent),  # noqa: SLF001
+        after_in_child=_each(Database._after_fork),  # noqa: SLF001
+    )
 
 
 def persist(

@@ -45,7 +45,6 @@ SQLITE = Dialect(
         "skip_locked": "",
         "keep_existing": "ON CONFLICT DO NOTHING",
         "claim_index": "",
-        "greater": "max",
     },
 )
 # One round trip, and inside the transaction so that a transaction pooler keeps the limits:
@@ -91,7 +90,6 @@ POSTGRESQL = Dialect(
         "skip_locked": "FOR UPDATE SKIP LOCKED",
         "keep_existing": "ON CONFLICT DO NOTHING",
         "claim_index": "",
-        "greater": "greatest",
     },
 )
 MARIADB = Dialect(
@@ -119,7 +117,6 @@ MARIADB = Dialect(
         "keep_existing": "ON DUPLICATE KEY UPDATE id = id",  # INSERT IGNORE would hide other errors
         # The optimizer would sort the whole queue, and lock it while it does.
         "claim_index": "FORCE INDEX (holdfast_job_ready)",
-        "greater": "greatest",
     },
 )
 DIALECTS = {dialect.name: dialect for dialect in (SQLITE, POSTGRESQL, MARIADB)}

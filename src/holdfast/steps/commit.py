@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from holdfast.clock import duration, micros, new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import LeaseLostError
+from holdfast.steps.archive import COLUMNS, archive
 from holdfast.steps.failure import CRASH_GROUP, grouped, without_secrets
 from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop
 from holdfast.steps.payload import encode
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
     from holdfast.steps.lease import Lease
 
 CANCELLED = "cancelled by an operator"
-COLUMNS = (
-    "id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, "
-    "progress, progress_note, error_group, last_error, cursor_json"
-)
 
 # The fence alone says "leased by me": every claim, ending and rescue writes a new one. `state = 'leased'` beside it
 # would tempt PostgreSQL's generic plans into the small leased index, once per row (75 µs a job against 13).
@@ -42,24 +39,6 @@ LOCK_MANY = sql("""
      ORDER BY id
     {for_update}
 """)
-
-# Runs after a lock on exactly these rows. An id that is already in the archive keeps its first ending.
-ARCHIVE = sql(
-    f"""
-    INSERT INTO holdfast_archive ({COLUMNS}, committed_fence, payload, state, finished_at)
-    SELECT {COLUMNS}, fence, payload, :state, {{now}}
-      FROM holdfast_job WHERE id {{any_of:ids}}
-    ON CONFLICT DO NOTHING
-    """,
-    mariadb=f"""
-    INSERT INTO holdfast_archive ({COLUMNS}, committed_fence, payload, state, finished_at)
-    SELECT {COLUMNS}, fence, payload, :state, {{now}}
-      FROM holdfast_job WHERE id {{any_of:ids}}
-    ON DUPLICATE KEY UPDATE holdfast_archive.id = holdfast_archive.id
-    """,
-)
-
-REMOVE = sql("DELETE FROM holdfast_job WHERE id {any_of:ids}")
 
 KEEP_RESULT = sql("UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence")
 
@@ -103,6 +82,13 @@ CONTINUE = sql("""
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
+# Whoever revives a job that was asked to stop goes on behind the step whose effects are committed.
+STEP_ON = sql("""
+    UPDATE holdfast_job
+       SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, updated_at = {now}
+     WHERE id = :id AND fence = :fence
+""")
+
 # The next step stays with this worker, unless somebody paused, cancelled, or has more urgent work.
 CONTINUE_HERE = sql("""
     UPDATE holdfast_job
@@ -124,12 +110,14 @@ PUT_BACK = sql("""
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
-RETRY = sql("""
+# A try that costs nothing proves nothing: a suspect stays one.
+RETRY = sql(f"""
     UPDATE holdfast_job
-       SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {now} + :delay,
+       SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {{now}} + :delay,
            owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
-           last_error = :error, error_group = :error_group,
-           fence = :new_fence, committed_fence = :fence, updated_at = {now}
+           last_error = :error,
+           error_group = CASE WHEN :charge = 0 AND error_group = '{CRASH_GROUP}' THEN error_group ELSE :error_group END,
+           fence = :new_fence, committed_fence = :fence, updated_at = {{now}}
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
@@ -203,19 +191,21 @@ def _refuse_unless(held: bool, lease: Lease) -> None:  # noqa: FBT001 - reads as
 
 def _go_on(tx: Transaction, lease: Lease, ending: Continue, *, stay: bool) -> int | None:
     delay = micros(duration(ending.delay, "Continue(delay=…)"))
-    cursor, fence = encode(ending.cursor), new_fence()
-    if stay and not delay and not tx.rows(MORE_URGENT, queue=lease.queue, priority=lease.priority):
-        mine = {"id": lease.job_id, "fence": lease.fence}
-        if tx.run(CONTINUE_HERE, **mine, cursor=cursor, new_fence=fence) == 1:
-            return fence
-    _live_on(tx, lease, CONTINUE, cursor=cursor, delay=delay)
-    if not delay:
+    cursor, fence = encode(ending.cursor, "cursor"), new_fence()
+    mine = {"id": lease.job_id, "fence": lease.fence}
+    stay = stay and not delay and not tx.rows(MORE_URGENT, queue=lease.queue, priority=lease.priority)
+    if stay and tx.run(CONTINUE_HERE, **mine, cursor=cursor, new_fence=fence) == 1:
+        return fence
+    if tx.run(CONTINUE, **mine, cursor=cursor, delay=delay, new_fence=fence) != 1:
+        tx.run(STEP_ON, **mine, cursor=cursor)
+        _stop(tx, lease.job_id, lease.fence, CANCELLED)
+    elif not delay:
         tx.wakes.add(lease.queue)
     return None
 
 
 def _live_on(tx: Transaction, lease: Lease, statement: Statement, **facts: Any) -> None:
-    """Write an ending that leaves the job alive; one that was asked to stop ends here instead."""
+    """Write an ending after which this step runs again; a job that was asked to stop ends here instead."""
     mine = {"id": lease.job_id, "fence": lease.fence}
     if tx.run(statement, **mine, **facts, new_fence=new_fence()) != 1:
         _stop(tx, lease.job_id, lease.fence, CANCELLED)
@@ -245,8 +235,7 @@ def acknowledge(tx: Transaction, ended: Sequence[tuple[Lease, str | None]]) -> l
     for fence, ids in by_fence.items():
         mine.extend(row[0] for row in tx.rows(LOCK_MANY, ids=ids, fence=fence))
     if mine:
-        tx.run(ARCHIVE, ids=mine, state="done")
-        tx.run(REMOVE, ids=mine)
+        archive(tx, mine, "done")
         held = set(mine)
         results = [
             {"id": lease.job_id, "fence": lease.fence, "result": result}
@@ -269,12 +258,6 @@ def give_back(tx: Transaction, ids: list[str], fence: int) -> int:
     for job_id in stopped:
         _stop(tx, job_id, fence, CANCELLED)
     return matched + len(stopped)
-
-
-def archive(tx: Transaction, ids: list[str], state: str) -> None:
-    """Move jobs whose rows the caller has locked."""
-    tx.run(ARCHIVE, ids=ids, state=state)
-    tx.run(REMOVE, ids=ids)
 
 
 def _bury(tx: Transaction, lease: Lease, why: Bury) -> None:

@@ -9,8 +9,8 @@ from holdfast.clock import new_fence, new_id
 from holdfast.database.statement import sql
 from holdfast.errors import ContentionError, DuplicateKeyError
 from holdfast.steps.job import EnqueuedJob, NewJob
-from holdfast.steps.keys import hand_over, remember
-from holdfast.steps.payload import encode
+from holdfast.steps.keys import hand_over, let_go, remember
+from holdfast.steps.payload import to_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -73,13 +73,14 @@ ENQUEUE_KEYLESS = sql(
 
 HOLDERS = sql("SELECT unique_key, id FROM holdfast_job WHERE unique_key {any_of:keys}")
 
-# Whoever was running the old payload loses its fence, and is told so at its next word.
+# Whoever was running the old payload loses its fence, and is told so at its next word. Step numbers go on rising:
+# services outside must not take the new payload for a repetition of the old one.
 REPLACE = sql("""
     UPDATE holdfast_job
        SET queue = :queue, kind = :kind, payload = :payload, priority = :priority, state = :state,
            ready_at = COALESCE(:run_at, {now} + :delay), updated_at = {now}, fence = :fence, committed_fence = NULL,
            owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL,
-           step = 0, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
+           step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
            last_error = NULL, error_group = NULL
      WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased')
 """)
@@ -101,6 +102,8 @@ def enqueue(tx: Transaction, job: NewJob, on_duplicate: OnDuplicate = "reject") 
                 hand_over(tx, "unique", job.key, job.id, holder)
             return _duplicate(job.key, holder, on_duplicate)
         # The holder ended between our insert and our look: the key is free now.
+    if job.key is not None and job.key_until is not None:
+        let_go(tx, "unique", job.key, job.id)
     raise ContentionError(f"key {job.key!r} changed hands {TRIES} times while we looked; try again")
 
 
@@ -133,11 +136,28 @@ def _insert(tx: Transaction, job: NewJob) -> None:
 def enqueue_with_id(
     tx: Transaction, job: NewJob, keep: int, on_duplicate: OnDuplicate = "reject"
 ) -> EnqueuedJob:
-    """Store a job under an id the caller chose. The same id again is the same job, also long after it ended."""
+    """Store a job under an id the caller chose. The same id again is the same job, also long after it ended.
+
+    An id whose key another job holds is not remembered, unless that job was given our payload.
+    """
     mine = new_id()  # the job's id would be the same for all who ask, and could not tell who came first
-    if remember(tx, "id", job.id, mine, keep) == mine and not tx.first(KNOWN, id=job.id):
-        return enqueue(tx, job, on_duplicate)
-    return EnqueuedJob(job.id, created=False)
+    remembered = remember(tx, "id", job.id, mine, keep)
+    if remembered != mine:
+        return EnqueuedJob(tx.first(KNOWN, id=remembered) or job.id, created=False)
+    if tx.first(KNOWN, id=job.id):
+        return EnqueuedJob(job.id, created=False)
+    try:
+        answer = enqueue(tx, job, on_duplicate)
+    except (DuplicateKeyError, ContentionError):
+        if tx.poisoned is None:
+            let_go(tx, "id", job.id, mine)
+        raise
+    if not answer.created:
+        if on_duplicate == "replace":
+            hand_over(tx, "id", job.id, mine, answer.id)
+        else:
+            let_go(tx, "id", job.id, mine)
+    return answer
 
 
 KNOWN = sql("""
@@ -191,7 +211,7 @@ def _insert_many(tx: Transaction, like: NewJob, rows: Sequence[Row], *, keyless:
         "delay": like.delay,
     }
     if not tx.takes_lists:
-        tx.run(ENQUEUE_MANY, **shared, rows=encode(rows))
+        tx.run(ENQUEUE_MANY, **shared, rows=to_json(rows))
         return
     ids, keys, payloads = (list(column) for column in zip(*rows, strict=True))
     if keyless:

@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.database.statement import sql
+from holdfast.errors import ContentionError
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
+
+TRIES = 5
 
 REMEMBER = sql("""
     INSERT INTO holdfast_key (id, job_id, until_at) VALUES (:id, :job_id, {now} + :keep)
@@ -28,6 +31,8 @@ HOLDER = sql("SELECT job_id FROM holdfast_key WHERE id = :id")
 
 HAND_OVER = sql("UPDATE holdfast_key SET job_id = :holder WHERE id = :id AND job_id = :job_id")
 
+LET_GO = sql("DELETE FROM holdfast_key WHERE id = :id AND job_id = :job_id")
+
 FORGET = sql("""
     DELETE FROM holdfast_key WHERE id {any_of:ids}
 """)
@@ -40,14 +45,24 @@ EXPIRED = sql(
 def remember(tx: Transaction, scope: str, key: str, job_id: str, keep: int) -> str:
     """Claim `key` for `job_id`; returns the job that holds it, which is another one if we came late."""
     name = f"{scope}:{key}"
-    tx.run(REMEMBER, id=name, job_id=job_id, keep=keep)
-    tx.run(TAKE_OVER, id=name, job_id=job_id, keep=keep)
-    return str(tx.first(HOLDER, id=name))
+    for _ in range(TRIES):
+        tx.run(REMEMBER, id=name, job_id=job_id, keep=keep)
+        tx.run(TAKE_OVER, id=name, job_id=job_id, keep=keep)
+        holder = tx.first(HOLDER, id=name)
+        if holder is not None:
+            return str(holder)
+        # Its time was over, and somebody forgot it between our insert and our look: it is free now.
+    raise ContentionError(f"key {key!r} was forgotten {TRIES} times while we looked; try again")
 
 
 def hand_over(tx: Transaction, scope: str, key: str, job_id: str, holder: str) -> None:
     """Remember the key for `holder` instead: our own job was not needed."""
     tx.run(HAND_OVER, id=f"{scope}:{key}", job_id=job_id, holder=holder)
+
+
+def let_go(tx: Transaction, scope: str, key: str, job_id: str) -> None:
+    """Forget the key that we claimed for `job_id`: no such job came to be."""
+    tx.run(LET_GO, id=f"{scope}:{key}", job_id=job_id)
 
 
 def forget_expired(tx: Transaction, limit: int) -> int:

@@ -61,8 +61,8 @@ class Kinds:
         return sorted({kind.queue for kind in self._kinds.values()})
 
 
-def checked_name(what: str, name: str) -> str:
-    if not NAME.fullmatch(name):
+def checked_name(what: str, name: object) -> str:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigurationError(
             f"{what} {name!r}: use 1 to 120 letters, digits and . _ : / - (and start with a letter, digit or _)"
         )

@@ -10,14 +10,14 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.config import MAX_PAYLOAD
-from holdfast.errors import ArgumentsError, ConfigurationError
+from holdfast.errors import AnswerError, ArgumentsError, ConfigurationError
 
 if typing.TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
 def _to_builtin(value: Any) -> Any:
-    if hasattr(value, "model_dump"):  # pydantic
+    if hasattr(type(value), "model_dump"):  # pydantic; a mock would have every attribute, and no end
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} has no JSON form; pass its id, or a dataclass")
 
@@ -33,9 +33,23 @@ def _from_builtin(wanted: type, value: Any) -> Any:
 _encoder: Final = msgspec.json.Encoder(enc_hook=_to_builtin, decimal_format="string")
 
 
-def encode(value: Any) -> str:
+def to_json(value: Any) -> str:
     """Any JSON value, dates, decimals, UUIDs, enums, dataclasses and pydantic models."""
     return _encoder.encode(value).decode()
+
+
+def encode(value: Any, what: str = "result") -> str:
+    """A handler's answer as it is stored; `what` names it in the error."""
+    try:
+        text = _encoder.encode(value)
+    except Exception as error:
+        raise AnswerError(what, f"cannot be stored as JSON: {error}") from error
+    if len(text) > MAX_PAYLOAD:
+        raise AnswerError(
+            what,
+            f"takes {len(text):,} bytes, at most {MAX_PAYLOAD:,} are stored; keep the data in a table or a file and answer with its id",
+        )
+    return text.decode()
 
 
 def decode(text: str) -> Any:
@@ -48,6 +62,9 @@ class Arguments:
     def __init__(self, kind: str, handler: Callable[..., Any]) -> None:
         self.kind = kind
         parameters = list(inspect.signature(handler).parameters.values())
+        for place, parameter in enumerate(parameters):
+            if _is_step(parameter):
+                _refuse_another_step(kind, handler, parameter, place)
         self.wants_step = bool(parameters) and _is_step(parameters[0])
         own = parameters[1:] if self.wants_step else parameters
         fields = [_field(kind, handler, parameter) for parameter in own]
@@ -98,6 +115,25 @@ def _sentence(problem: str, names: tuple[str, ...]) -> str:
 def _is_step(parameter: inspect.Parameter) -> bool:
     note = parameter.annotation
     return parameter.name == "step" or getattr(note, "__name__", note) in {"Step", "holdfast.Step"}
+
+
+def _refuse_another_step(
+    kind: str, handler: Callable[..., Any], parameter: inspect.Parameter, place: int
+) -> None:
+    """What is called `step` is ours to give: an argument of that name would never arrive."""
+    if place > 0:
+        raise ConfigurationError(
+            f"job {kind!r}: the step comes first; make {parameter.name!r} the first parameter, or rename it"
+        )
+    try:
+        note = _resolved(kind, handler, parameter)
+    except ConfigurationError:
+        return  # imported for type checking only
+    family = {it.__name__ for it in getattr(note, "__mro__", ())}
+    if (isinstance(note, type) and "Step" not in family) or typing.get_origin(note) is not None:
+        raise ConfigurationError(
+            f"job {kind!r}: parameter 'step' is a Step, not {parameter.annotation!r}; give your argument another name"
+        )
 
 
 def _field(kind: str, handler: Callable[..., Any], parameter: inspect.Parameter) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.database.statement import sql
@@ -38,10 +39,17 @@ def write_reports(tx: Transaction, reports: Sequence[Report]) -> set[str]:
             if tx.run(LOG, **mine, **said) != 1:
                 lost.add(report.lease.job_id)
         else:
-            latest[report.lease.job_id] = report  # only the newest progress is worth a write
+            latest[report.lease.job_id] = _newest(latest.get(report.lease.job_id), report)
     for report in latest.values():
         mine = {"id": report.lease.job_id, "fence": report.lease.fence}
         note = None if report.note is None else storable(report.note)[:LONGEST_NOTE]
         if tx.run(PROGRESS, **mine, percent=report.percent, note=note) != 1:
             lost.add(report.lease.job_id)
     return lost
+
+
+def _newest(before: Report | None, report: Report) -> Report:
+    """Only the newest progress is worth a write; a note holds until there is another."""
+    if before is None or before.lease.fence != report.lease.fence or report.note is not None:
+        return report
+    return replace(report, note=before.note)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.clock import new_fence
 from holdfast.database.statement import sql
-from holdfast.steps.commit import archive
+from holdfast.steps.archive import archive
 from holdfast.steps.failure import CRASH_GROUP, CRASH_NOTE
 from holdfast.steps.identity import is_gone
 from holdfast.steps.lease import MANUAL_OWNER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -21,7 +22,7 @@ class Retry:
     def __post_init__(self) -> None:
         if self.attempts < 1:
             raise ConfigurationError(f"Retry(attempts={self.attempts}): a job is tried at least once")
-        if self.factor < 1:
+        if not 1 <= self.factor < math.inf:
             raise ConfigurationError(f"Retry(factor={self.factor}): waits must not shrink; use 1 or more")
         duration(self.first, "Retry(first=…)")
         duration(self.longest, "Retry(longest=…)")
@@ -32,6 +33,8 @@ class Retry:
     def delay(self, failures: int, dice: float) -> timedelta:
         """How long to wait after the `failures`-th failure (from 1); `dice` is uniform in [0, 1)."""
         first, longest = duration(self.first).total_seconds(), duration(self.longest).total_seconds()
-        # The exponent is capped so that a job with thousands of attempts does not overflow a float.
-        ceiling = min(first * self.factor ** min(failures - 1, 64), longest)
+        try:
+            ceiling = min(first * self.factor ** (failures - 1), longest)
+        except OverflowError:  # a float ends at 10 ** 308
+            ceiling = longest if first else 0.0
         return timedelta(seconds=ceiling * (0.5 + 0.5 * dice))

@@ -29,7 +29,16 @@ class QueueReport:
 
 LIVE = sql("SELECT queue, state, count(*), min(ready_at) FROM holdfast_job GROUP BY queue, state")
 DEAD = sql("SELECT queue, 'dead', count(*), NULL FROM holdfast_archive WHERE state = 'dead' GROUP BY queue")
+USED = sql("""
+    SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_job WHERE queue = :queue)
+                OR EXISTS (SELECT 1 FROM holdfast_archive WHERE queue = :queue)
+""")
 QUEUES = sql("SELECT id, paused_at, note FROM holdfast_queue")
+
+
+def has_jobs(tx: Transaction, queue: str) -> bool:
+    """Whether any job that we remember was ever put into this queue. Walks the archive if there was none."""
+    return tx.first(USED, queue=queue) is not None
 
 
 def list_queues(tx: Transaction) -> list[QueueReport]:
