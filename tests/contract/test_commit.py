@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Continue, Done, Holdfast, Reject, Snooze, Upsert
+from holdfast import Continue, Done, Holdfast, JobState, Reject, Snooze, Upsert
+from holdfast.config import MAX_PAYLOAD
 from holdfast.database.connection import Connection, Transaction
 from holdfast.errors import (
+    AnswerError,
     ConstraintError,
     ContentionError,
     DatabaseError,
@@ -22,6 +24,7 @@ from holdfast.errors import (
     UnreachableError,
 )
 from holdfast.steps.commit import acknowledge
+from holdfast.steps.failure import CRASH_GROUP
 from holdfast.steps.fate import Fate, fates
 from holdfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
 from tests import rows
@@ -102,6 +105,79 @@ def test_a_later_continuation_waits(app: Holdfast) -> None:
     assert row is not None
     assert row["state"] == "scheduled"
     assert row["ready_at"] > rows.now(app) + 3500 * rows.SECOND
+
+
+@pytest.mark.parametrize("stay", [True, False], ids=["stay", "leave"])
+def test_a_cancelled_job_that_is_revived_goes_on_behind_the_step_it_committed(
+    app: Holdfast, stay: bool  # noqa: FBT001 - a parameter
+) -> None:
+    job = work_on(app).enqueue()
+    settle(app, take(app), Again(timedelta(0), "error", "error"))
+    held = take(app)
+    app.operator.cancel(job.id)
+
+    settle(app, held, Continue({"page": 2}), book("page 1"), stay=stay)
+
+    assert (rows.state(app, job.id), booked(app)) == ("cancelled", {"page 1": 1})
+    with app.transaction() as tx:
+        assert fates(tx, [held]) == {job.id: Fate.COMMITTED}
+    assert app.operator.retry(job.id) is JobState.READY
+    revived = take(app)
+    assert (revived.step, revived.cursor, revived.attempt) == (1, '{"page":2}', 1)
+
+
+def test_a_cancelled_job_that_is_revived_runs_a_snoozed_step_again(app: Holdfast) -> None:
+    """As it would have without the cancel: a snooze says that the same step runs again."""
+    job = work_on(app).enqueue()
+    held = take(app)
+    app.operator.cancel(job.id)
+
+    settle(app, held, Snooze("1m"), book("a"))
+
+    app.operator.retry(job.id)
+    revived = take(app)
+    assert (revived.step, revived.cursor, booked(app)) == (0, None, {"a": 1})
+
+
+@pytest.mark.parametrize(
+    ("ending", "what"),
+    [(Done("x" * MAX_PAYLOAD), "result"), (Continue("x" * MAX_PAYLOAD), "cursor")],
+    ids=["result", "cursor"],
+)
+def test_an_answer_that_is_too_large_is_refused_with_its_effects(
+    app: Holdfast, ending: Ending, what: str
+) -> None:
+    work_on(app).enqueue()
+    held = take(app)
+
+    with pytest.raises(AnswerError, match=rf"the {what} takes 1,048,578 bytes, at most 1,048,576"):
+        settle(app, held, ending, book("a"))
+
+    assert (booked(app), rows.state(app, held.job_id)) == ({}, "leased")
+
+
+def test_the_largest_answer_fits(app: Holdfast) -> None:
+    job = work_on(app).enqueue()
+    settle(app, take(app), Continue("x" * (MAX_PAYLOAD - 2)))
+
+    settle(app, take(app), Done("x" * (MAX_PAYLOAD - 2)))
+
+    assert rows.state(app, job.id) == "done"
+
+
+def test_a_try_that_costs_nothing_leaves_a_suspect_suspect(app: Holdfast) -> None:
+    job = work_on(app).enqueue()
+    rows.change(app, "UPDATE holdfast_job SET error_group = :crash", crash=CRASH_GROUP)
+
+    settle(app, take(app), Again(timedelta(0), "throttled", "throttled", charged=False))
+
+    row = rows.live(app, job.id)
+    assert row is not None
+    assert (row["error_group"], row["last_error"]) == (CRASH_GROUP, "throttled")
+    settle(app, take(app), Again(timedelta(0), "error", "error"))
+    row = rows.live(app, job.id)
+    assert row is not None
+    assert row["error_group"] == "error"
 
 
 @pytest.mark.parametrize("ending", [Done(1), Continue(2), Snooze("1m")], ids=repr)

@@ -7,13 +7,16 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from holdfast import Continue, Done, Holdfast, Job
+from holdfast.database.connection import Transaction
 from holdfast.errors import ConfigurationError, DuplicateKeyError, LeaseLostError
+from holdfast.steps import keys
 from holdfast.steps.commit import commit
 from holdfast.steps.dead_letters import revive
 from holdfast.steps.keys import forget_expired
@@ -22,6 +25,7 @@ from tests import rows
 from tests.contract.engine import settle, take, together, work_on
 
 if TYPE_CHECKING:
+    from holdfast.database.statement import Statement
     from holdfast.steps.job import EnqueuedJob
     from holdfast.steps.lease import Lease
 
@@ -105,7 +109,19 @@ def test_a_replacement_forgets_where_the_old_payload_stood(app: Holdfast) -> Non
 
     row = rows.live(app, job.id)
     assert row is not None
-    assert (row["step"], row["cursor_json"], row["committed_fence"]) == (0, None, None)
+    assert (row["step"], row["cursor_json"], row["committed_fence"]) == (2, None, None)
+
+
+def test_a_replacement_is_no_repetition_for_services_outside(app: Holdfast) -> None:
+    """The pair of job and step is the idempotency key."""
+    work = work_on(app)
+    work.enqueue(n=1, key="k")
+    old = take(app)
+
+    work.enqueue(n=2, key="k", on_duplicate="replace")
+
+    new = take(app)
+    assert (old.job_id, old.step) != (new.job_id, new.step)
 
 
 @pytest.mark.parametrize("choice", ["reject", "skip", "replace"])
@@ -363,6 +379,98 @@ def test_an_id_that_was_refused_may_be_tried_again(app: Holdfast) -> None:
     again = work.enqueue(n=2, id="task-1", key="k")
 
     assert (again.id, again.created) == ("task-1", True)
+
+
+def test_an_id_that_was_refused_in_a_transaction_that_went_on_is_not_remembered(app: Holdfast) -> None:
+    work = work_on(app)
+    holder = work.enqueue(n=1, key="k")
+    with app.transaction() as tx, pytest.raises(DuplicateKeyError) as refusal:
+        work.enqueue(n=2, id="task-1", key="k", tx=tx)
+
+    again = work.enqueue(n=2, id="task-1")
+
+    assert refusal.value.job_id == holder.id
+    assert (again.id, again.created) == ("task-1", True)
+    assert rows.state(app, "task-1") == "ready"
+
+
+def test_an_id_that_was_skipped_is_not_remembered(app: Holdfast) -> None:
+    work = work_on(app)
+    holder = work.enqueue(n=1, key="k")
+    skipped = work.enqueue(n=2, id="task-1", key="k", on_duplicate="skip")
+    finish(app)
+
+    again = work.enqueue(n=2, id="task-1", key="k", on_duplicate="skip")
+
+    assert (skipped.id, skipped.created) == (holder.id, False)
+    assert (again.id, again.created) == ("task-1", True)
+
+
+def test_an_id_whose_payload_another_job_took_over_is_remembered_for_that_job(app: Holdfast) -> None:
+    work = work_on(app)
+    holder = work.enqueue(n=1, key="k")
+    replaced = work.enqueue(n=2, id="task-1", key="k", on_duplicate="replace")
+    finish(app)
+
+    again = work.enqueue(n=2, id="task-1", key="k", on_duplicate="replace")
+
+    assert [(it.id, it.created) for it in (replaced, again)] == [(holder.id, False)] * 2
+    assert rows.count(app, "holdfast_job") == 0
+
+
+def test_a_key_that_is_forgotten_while_we_look_is_ours(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look, looks = Transaction.first, []
+
+    def forgotten_before(tx: Transaction, statement: Statement, **parameters: Any) -> Any:
+        if statement is keys.HOLDER:
+            looks.append(1)
+            if len(looks) == 1:
+                tx.execute("DELETE FROM holdfast_key")
+        return look(tx, statement, **parameters)
+
+    monkeypatch.setattr(Transaction, "first", forgotten_before)
+    work = work_on(app)
+
+    job = work.enqueue(n=1, id="task-1")
+
+    assert (job.created, rows.state(app, "task-1")) == (True, "ready")
+    assert [row["id"] for row in rows.query(app, "SELECT id FROM holdfast_key")] == ["id:task-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"key": 5}, "a text, not int"),
+        ({"key": "a\0b"}, "NUL"),
+        ({"key": "\udc80"}, "half a character"),
+        ({"id": 5}, "id 5"),
+        ({"queue": 5}, "queue 5"),
+        ({"priority": "x"}, "priority 'x'"),
+        ({"priority": 1.0}, r"priority 1\.0"),
+        ({"priority": True}, "priority True"),
+        ({"run_at": "2026-01-01"}, "not a datetime"),
+        ({"run_at": datetime.max.replace(tzinfo=UTC)}, "beyond the year 9999"),
+        ({"delay": "9999999d"}, "beyond the year 9999"),
+        ({"key": "k", "unique_for": "9999999d"}, "beyond the year 9999"),
+    ],
+    ids=repr,
+)
+def test_options_that_cannot_be_stored_are_refused_in_words(
+    app: Holdfast, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        work_on(app).enqueue(**options)
+
+    assert (rows.count(app, "holdfast_job"), rows.count(app, "holdfast_key")) == (0, 0)
+
+
+def test_one_text_is_not_a_list_of_keys(app: Holdfast) -> None:
+    with pytest.raises(ConfigurationError, match="give a list"):
+        work_on(app).enqueue_many([{"n": 1}, {"n": 2}, {"n": 3}], keys="abc")
+
+    assert rows.count(app, "holdfast_job") == 0
 
 
 def test_an_id_of_a_job_that_came_by_plain_sql_is_known(app: Holdfast) -> None:

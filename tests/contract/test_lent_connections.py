@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+import sys
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy
+from psycopg.rows import dict_row
+from pymysql.cursors import DictCursor
 from sqlalchemy.orm import Session
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, ContentionError
 from tests import rows
 from tests.contract.engine import work_on
 
@@ -109,3 +114,68 @@ def test_a_connection_to_another_kind_of_database_is_refused_in_words(app: Holdf
         work_on(app).enqueue(n=1, tx=connection)
 
     sqlite.dispose()
+
+
+def dict_rows(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+    return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+
+def test_rows_may_be_of_any_shape_on_the_lent_connection(app: Holdfast) -> None:
+    work = work_on(app)
+    first = work.enqueue(n=1, key="k")
+    connection = app.database.connect()
+    raw = connection.raw
+    match app.database.dialect.name:
+        case "sqlite":
+            raw.row_factory = dict_rows
+        case "postgresql":
+            raw.row_factory = dict_row
+        case _:
+            raw.cursorclass = DictCursor
+    connection.begin(app.database.dialect.begin)
+
+    again = work.enqueue(n=2, key="k", on_duplicate="skip", tx=raw)
+    other = work.enqueue(n=3, id="task-1", tx=raw)
+    connection.commit()
+
+    assert ((again.id, again.created), other.created, jobs(app)) == ((first.id, False), True, 2)
+    connection.close()
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_connection_that_answers_with_bytes_is_refused_in_words(app: Holdfast) -> None:
+    connection = app.database.connect()
+    connection.raw.text_factory = bytes
+    connection.begin("BEGIN IMMEDIATE")
+
+    with pytest.raises(ConfigurationError, match="text_factory"):
+        work_on(app).enqueue(n=1, tx=connection.raw)
+
+    connection.close()
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="autocommit= came with Python 3.12")
+def test_a_connection_with_autocommit_of_the_new_kind_is_refused_in_words(app: Holdfast) -> None:
+    path = app.database.url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(path, autocommit=True)) as raw:  # type: ignore[call-overload, unused-ignore]
+        with pytest.raises(ConfigurationError, match="autocommit mode and outside a transaction"):
+            work_on(app).enqueue(n=1, tx=raw)
+
+    assert jobs(app) == 0
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_transaction_that_can_no_longer_write_is_told_so(app: Holdfast) -> None:
+    """It began by reading, and somebody else has written since: only its owner can begin again."""
+    work = work_on(app)
+    connection = app.database.connect()
+    connection.begin("BEGIN")
+    connection.raw.execute("SELECT count(*) FROM holdfast_job").fetchall()
+    work.enqueue(n=1)
+
+    with pytest.raises(ContentionError):
+        work.enqueue(n=2, tx=connection.raw)
+
+    connection.close()
+    assert jobs(app) == 1

@@ -60,7 +60,9 @@ def fate(app: Holdfast, job_id: str) -> str:
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
 def test_whatever_a_handler_raises_is_its_failure(
-    app: Holdfast, error: BaseException, is_async: bool
+    app: Holdfast,
+    error: BaseException,
+    is_async: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     @app.job(name="odd", retry=ONCE)
     async def odd_async() -> None:

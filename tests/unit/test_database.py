@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import os
+import signal
+import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,13 +16,21 @@ from holdfast.database import turn as module
 from holdfast.database.connection import Connection, Transaction
 from holdfast.database.database import persist
 from holdfast.database.turn import WriterTurn
-from holdfast.errors import ContentionError
+from holdfast.database.dialects import SQLITE
+from holdfast.errors import ConfigurationError, ContentionError, UnknownCommitError, UnreachableError
 from tests import rows
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/work.db"
+
+
+def elsewhere(act: Callable[[], object]) -> None:
+    """In a thread of its own, to the end."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join()
 
 
 def test_the_turn_goes_to_the_urgent_first_and_then_in_the_order_of_asking() -> None:
@@ -119,3 +132,135 @@ def test_readers_do_not_wait_for_a_writer(file: str) -> None:
         tx.execute("INSERT INTO holdfast_queue (id) VALUES ('a')")
 
         assert rows.count(app, "holdfast_queue") == 0
+
+
+class AlarmError(Exception):
+    """Raised by a signal."""
+
+
+def ring(*_: object) -> None:
+    raise AlarmError
+
+
+def test_who_is_interrupted_while_waiting_leaves_the_line() -> None:
+    turn = WriterTurn()
+    elsewhere(lambda: turn.take(urgent=False))
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(AlarmError):
+            turn.take(urgent=False)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+    turn.give()
+
+    turn.take(urgent=False)
+
+
+def test_who_is_interrupted_with_the_turn_in_hand_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = WriterTurn()
+    elsewhere(lambda: turn.take(urgent=False))
+
+    def handed_over_and_interrupted(*_: object) -> bool:
+        turn.give()
+        raise AlarmError
+
+    monkeypatch.setattr(threading.Event, "wait", handed_over_and_interrupted)
+    with pytest.raises(AlarmError):
+        turn.take(urgent=False)
+
+    turn.take(urgent=False)
+
+
+def test_who_forgets_tx_inside_a_transaction_is_told_at_once(file: str) -> None:
+    with closing(Holdfast(file)) as app:
+        work = app.job(name="work")(lambda: None)
+        work.enqueue()
+
+        with (
+            app.transaction() as tx,
+            pytest.raises(ConfigurationError, match="inside a transaction of this thread; pass tx=tx"),
+        ):
+            work.enqueue()
+        with app.transaction() as tx:
+            with app.reading() as look:
+                assert look.query("SELECT count(*) AS n FROM holdfast_job") == [{"n": 1}]
+            work.enqueue(tx=tx)
+        with app.transaction(), pytest.raises(ConfigurationError), app.transaction():
+            pass
+
+        assert rows.count(app, "holdfast_job") == 2
+
+
+def test_a_child_is_not_born_in_the_middle_of_a_write(file: str) -> None:
+    """It would inherit the lock of a transaction that nobody ends."""
+    with closing(Holdfast(file)) as app:
+        work = app.job(name="work")(lambda: None)
+        work.enqueue()
+        app.database.listen(lambda _: None)
+        writing, forking = threading.Event(), threading.Event()
+
+        def write() -> None:
+            with app.transaction() as tx:
+                tx.execute("INSERT INTO holdfast_queue (id) VALUES ('a')")
+                writing.set()
+                forking.wait(0.3)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        assert writing.wait(10)
+        child = os.fork()
+        if not child:
+            signal.alarm(15)
+            work.enqueue()
+            os._exit(7 if app.database._listeners else 0)
+        _, status = os.waitpid(child, 0)
+        thread.join()
+        work.enqueue()
+
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert rows.count(app, "holdfast_job") == 3
+        assert len(app.database._listeners) == 1
+
+
+def test_a_fork_inside_a_transaction_does_not_wait_for_itself(file: str) -> None:
+    with closing(Holdfast(file)) as app:
+        with app.transaction():
+            child = os.fork()
+            if not child:
+                os._exit(0)
+            os.waitpid(child, 0)
+
+        rows.change(app, "INSERT INTO holdfast_queue (id) VALUES ('a')")
+
+
+class Refusing:
+    """A sqlite3 connection whose COMMIT fails."""
+
+    def __init__(self, problem: str, *, in_transaction: bool) -> None:
+        self.problem = problem
+        self.in_transaction = True
+        self.left = in_transaction
+
+    def cursor(self) -> Any:
+        return self
+
+    def execute(self, text: str, *_: Any) -> None:
+        self.in_transaction = self.left
+        raise sqlite3.OperationalError(self.problem)
+
+
+@pytest.mark.parametrize(
+    ("problem", "in_transaction"), [("database or disk is full", False), ("disk I/O error", True)]
+)
+def test_a_full_disk_commits_nothing_and_says_so(problem: str, in_transaction: bool) -> None:  # noqa: FBT001
+    connection = Connection(Refusing(problem, in_transaction=in_transaction), SQLITE)
+
+    with pytest.raises(UnreachableError, match="nothing was committed"):
+        connection.commit()
+
+
+def test_a_disk_that_failed_during_commit_leaves_it_open() -> None:
+    with pytest.raises(UnknownCommitError):
+        Connection(Refusing("disk I/O error", in_transaction=False), SQLITE).commit()

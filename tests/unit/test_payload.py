@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict
+from unittest.mock import MagicMock
 from uuid import UUID
 
 import msgspec
 import pydantic
 import pytest
 
-from holdfast import Step  # noqa: TC001 - hints are read at run time here
-from holdfast.errors import ArgumentsError, ConfigurationError
+from holdfast import Step
+from holdfast.config import MAX_PAYLOAD
+from holdfast.errors import AnswerError, ArgumentsError, ConfigurationError
 from holdfast.steps.payload import Arguments, decode, encode
 from tests.unit import handlers_with_text_hints as text_hints
 
@@ -321,3 +323,53 @@ def test_results_and_cursors_are_json_too() -> None:
         "at": "2024-01-02T00:00:00Z",
         "model": {"name": "Ada", "born": None},
     }
+
+
+class Endless:
+    def model_dump(self, *, mode: str) -> Any:
+        return Endless()
+
+
+def nested() -> list[Any]:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    return deep
+
+
+@pytest.mark.parametrize(
+    "value", [nested(), MagicMock(), Endless(), object(), "\udc80"], ids=lambda it: type(it).__name__
+)
+def test_an_answer_without_a_json_form_is_refused(value: Any) -> None:
+    with pytest.raises(AnswerError, match="the result cannot be stored as JSON"):
+        encode(value)
+
+
+@pytest.mark.parametrize("what", ["result", "cursor"])
+def test_an_answer_above_the_limit_is_refused(what: str) -> None:
+    assert encode("x" * (MAX_PAYLOAD - 2), what)
+    with pytest.raises(AnswerError, match=f"the {what} takes 1,048,577 bytes"):
+        encode("x" * (MAX_PAYLOAD - 1), what)
+
+
+def test_an_argument_called_step_is_refused() -> None:
+    def number(step: int) -> None: ...
+    def many(step: list[int]) -> None: ...
+    def later(n: int, step: Step) -> None: ...
+
+    for handler in (number, many):
+        with pytest.raises(ConfigurationError, match="parameter 'step' is a Step"):
+            arguments(handler)
+    with pytest.raises(ConfigurationError, match="the step comes first"):
+        arguments(later)
+
+
+def test_a_step_may_be_a_step_of_ones_own() -> None:
+    class Mine(Step):
+        """More of it."""
+
+    def own(step: Mine) -> None: ...
+    def bare(step) -> None: ...  # type: ignore[no-untyped-def]
+    def anything(step: Any) -> None: ...
+
+    assert all(arguments(it).wants_step for it in (own, bare, anything))

@@ -51,7 +51,7 @@ def test_every_wait_lies_between_half_and_all_of_its_ceiling(
     wait = retry.delay(failures, dice).total_seconds()
 
     assert 0 <= wait <= longest + 1e-6
-    assert wait <= first * factor ** min(failures - 1, 64) + 1e-6
+    assert wait <= first * factor ** min(failures - 1, 150) + 1e-6
 
 
 @few
@@ -67,6 +67,8 @@ def test_with_the_same_dice_waits_never_shrink(failures: int, dice: float) -> No
     [
         ({"attempts": 0}, "at least once"),
         ({"factor": 0.5}, "must not shrink"),
+        ({"factor": float("nan")}, "must not shrink"),
+        ({"factor": float("inf")}, "must not shrink"),
         ({"first": "soon"}, r"Retry\(first=…\)"),
         ({"longest": -1}, r"Retry\(longest=…\)"),
     ],
@@ -74,3 +76,11 @@ def test_with_the_same_dice_waits_never_shrink(failures: int, dice: float) -> No
 def test_a_policy_that_cannot_work_is_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         Retry(**options)
+
+
+@pytest.mark.parametrize("failures", [1, 52, 98, 100_000])
+def test_waits_beyond_any_number_are_the_longest(failures: int) -> None:
+    retry = Retry(factor=1e6, attempts=99, longest="15m")
+
+    assert retry.delay(failures, 0.5) <= timedelta(minutes=15)
+    assert Retry(factor=1e6, first=0).delay(failures, 0.5) == timedelta(0)

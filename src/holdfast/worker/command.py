@@ -15,9 +15,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from holdfast.config import worker_settings
 from holdfast.errors import ConfigurationError, HoldfastError
@@ -109,24 +110,28 @@ def _serve(target: str, options: dict[str, Any], *, lone: bool = False) -> int:
     on_stop_signal(stop)
     if lone or options.get("supervised"):
         on_parent_gone(stop)
-    supervised = lone or bool(options.get("supervised"))
-    asyncio.run(_until_stopped(worker, None if supervised else _job(target, options)))
+    asyncio.run(_until_stopped(worker, asked, lambda: _recycle(target, options, lone=lone)))
     return int(worker.failed)
 
 
-async def _until_stopped(worker: Worker, again: str | None) -> None:
+async def _until_stopped(worker: Worker, asked: threading.Event, recycle: Callable[[], NoReturn]) -> None:
     await worker.serve()
+    if worker.needs_recycling and not asked.is_set():
+        recycle()
     status = worker.status()
-    if not status.lost_slots and not status.active_jobs:
-        return
-    # Handlers that ignore their end would keep the interpreter, and with it the process, from ending.
-    logging.shutdown()
-    if not status.lost_slots:
+    if status.lost_slots or status.active_jobs:
+        # Handlers that ignore their end would keep the interpreter, and with it the process, from ending.
+        logging.shutdown()
         os._exit(int(worker.failed))
-    if again is None:
-        os._exit(RECYCLE)  # our parent starts us again
-    happened("worker.recycled", lost_slots=status.lost_slots)
-    os.execv(sys.executable, [sys.executable, "-m", "holdfast.worker.command", again])  # noqa: S606 - ourselves
+
+
+def _recycle(target: str, options: dict[str, Any], *, lone: bool) -> NoReturn:
+    """Begin a new life, in this process or in a new one that our parent starts."""
+    happened("worker.recycled")
+    logging.shutdown()
+    if lone or options.get("supervised"):
+        os._exit(RECYCLE)
+    os.execv(sys.executable, [sys.executable, "-m", "holdfast.worker.command", _job(target, options)])  # noqa: S606 - ourselves
 
 
 @dataclass
