@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from typer.testing import CliRunner
+
+from holdfast.cli.command import app as commands
 from tests import rows
 from tests.operations import expire, greeting, leased
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
     from tests.cli.conftest import Cli
+
+
+def test_who_pauses_a_queue_that_nobody_uses_is_told(cli: Cli) -> None:
+    told = CliRunner().invoke(commands, ["--database-url", cli.url, "queues", "pause", "nosuch"])
+
+    assert (told.exit_code, told.stdout) == (0, "queue nosuch is paused\n")
+    assert "no job has used queue nosuch yet" in told.stderr
+    (queue,) = cli.json("queues", "list")
+    assert queue["paused_at"] is not None
 
 
 def test_a_queue_is_paused_listed_and_resumed(cli: Cli, app: Holdfast) -> None:

@@ -14,6 +14,7 @@ from holdfast.database.wakeup import CANCEL
 from holdfast.errors import ConfigurationError, DuplicateKeyError, LeaseLostError, NotFoundError, StateError
 from holdfast.steps.commit import commit
 from holdfast.steps.dead_letters import revive
+from holdfast.steps.failure import CRASH_GROUP
 from holdfast.steps.fate import Fate, fates
 from holdfast.steps.job import JobState
 from holdfast.steps.lease import claim
@@ -149,6 +150,16 @@ def test_a_dead_or_cancelled_job_is_revived_with_fresh_attempts(app: Holdfast) -
         assert row is not None
         assert (row["state"], row["failures"], row["crashes"], row["cancel_at"]) == ("ready", 0, 0, None)
         assert rows.ended(app, job_id) is None
+
+
+def test_who_retries_a_killer_is_told_that_it_is_a_suspect(app: Holdfast) -> None:
+    dead = died(app, greeting(app))
+    rows.change(app, "UPDATE holdfast_archive SET error_group = :crash", crash=CRASH_GROUP)
+
+    with app.transaction() as tx:
+        assert retry(tx, dead) is JobState.SUSPECT
+
+    assert rows.state(app, dead) == "suspect"
 
 
 def test_a_scheduled_job_runs_now_when_it_is_retried(app: Holdfast) -> None:

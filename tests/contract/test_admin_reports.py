@@ -101,6 +101,18 @@ def test_a_job_is_shown_with_everything_that_is_stored_about_it(app: Holdfast) -
     assert abs(shown.job.created_at - datetime.now(UTC)) < timedelta(minutes=1)
 
 
+def test_a_note_holds_until_there_is_another(app: Holdfast) -> None:
+    job_id = greeting(app).enqueue().id
+    (lease,) = leased(app)
+
+    with app.transaction() as tx:
+        write_reports(tx, [Report(lease, 33, "a third", None, None), Report(lease, 34, None, None, None)])
+
+    with app.database.reading() as tx:
+        shown = show_job(tx, job_id)
+    assert (shown.job.progress, shown.job.progress_note) == (34, "a third")
+
+
 def test_only_the_newest_log_lines_are_shown_when_there_are_many(app: Holdfast) -> None:
     job_id = greeting(app).enqueue().id
     (lease,) = leased(app)

@@ -109,7 +109,8 @@ def test_a_later_continuation_waits(app: Holdfast) -> None:
 
 @pytest.mark.parametrize("stay", [True, False], ids=["stay", "leave"])
 def test_a_cancelled_job_that_is_revived_goes_on_behind_the_step_it_committed(
-    app: Holdfast, stay: bool  # noqa: FBT001 - a parameter
+    app: Holdfast,
+    stay: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     job = work_on(app).enqueue()
     settle(app, take(app), Again(timedelta(0), "error", "error"))

@@ -38,7 +38,7 @@ def effect_of(lease: Lease) -> Effect:
     def write(tx: Transaction) -> None:
         tx.execute(
             "INSERT INTO effect (job_id, step) VALUES (:job_id, :step)",
-            {"job_id": lease.job_id, "step": lease.step},
+            {"job_id": lease.job_id, "step": page_of(lease.cursor)},
         )
 
     return Call(write)
@@ -47,6 +47,11 @@ def effect_of(lease: Lease) -> Effect:
 def steps_of(payload: str) -> int:
     """How many steps a job of these scenes has, as its payload says."""
     return int(json.loads(payload).get("steps", 1))
+
+
+def page_of(cursor: str | None) -> int:
+    """How many of them are committed. (The step's number also counts replacements.)"""
+    return 0 if cursor is None else int(json.loads(cursor))
 
 
 @dataclass
@@ -96,8 +101,8 @@ class Survivor:
         return leases
 
     def _run(self, lease: Lease) -> None:
-        last = lease.step + 1 >= steps_of(lease.payload)
-        ending = Done() if last else Continue(lease.step + 1)
+        page = page_of(lease.cursor)
+        ending = Done() if page + 1 >= steps_of(lease.payload) else Continue(page + 1)
         persist(self.app.database, lambda tx: commit(tx, lease, ending, [effect_of(lease)]))
 
 
@@ -125,8 +130,8 @@ def _end_of(row: rows.Row, owner: rows.Row | None, on_board: int) -> tuple[str, 
         crashes += _charge(row, owner, on_board)
         if crashes >= CRASH_LIMIT:
             return "dead", step, failures, crashes
-    last = steps_of(row["payload"]) - 1
-    return ("done", last, failures, crashes) if step == last else ("done", last, 0, 0)
+    more = steps_of(row["payload"]) - 1 - page_of(row["cursor_json"])
+    return ("done", step + more, 0, 0) if more else ("done", step, failures, crashes)
 
 
 def _charge(row: rows.Row, owner: rows.Row | None, on_board: int) -> int:
@@ -145,6 +150,6 @@ def check_promises(app: Holdfast, expected: Ends) -> None:
     assert Counter((row["job_id"], row["step"]) for row in effects) == Counter(
         (row["id"], step)
         for row in archived
-        for step in range(steps_of(row["payload"]) if row["state"] == "done" else row["step"])
+        for step in range(steps_of(row["payload"]) if row["state"] == "done" else page_of(row["cursor_json"]))
     )
     assert not rows.count(app, "holdfast_job")

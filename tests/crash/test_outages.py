@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -60,6 +61,27 @@ def test_three_outages_longer_than_the_lease_charge_nobody_and_repeat_nothing(
 
     _each_step_ran_once(fleet, {"hold-1": 1, "hold-2": 1} | {f"pages-{n}": 25 for n in range(1, 5)})
     assert all(worker.runs() and "declared-dead" not in worker.words() for worker in workers)
+
+
+def test_a_worker_that_is_told_to_stop_during_an_outage_does_not_wait_for_its_end(
+    fleet: Fleet, own_server: Server
+) -> None:
+    (job,) = fleet.enqueue("hold", gate="open")
+    worker = fleet.worker(lease=LEASE, grace=1)
+    fleet.wait_for("started")
+    own_server.stop()
+    worker.says("heartbeat.failed")
+    fleet.open("open")  # its answer has nobody to be told to
+    worker.says("database.lost")
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended() == 0
+    own_server.start()
+    fleet.app.database.close()  # our own connections
+    fleet.worker(lease=LEASE)
+    fleet.wait_until_done()
+    assert fleet.effects()[job, 0] == 1
 
 
 def test_a_killed_server_loses_nothing_that_was_committed(fleet: Fleet, own_server: Server) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import signal
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -57,7 +58,7 @@ class Chaos:
     strikes: Counter[str] = field(default_factory=Counter)
     steps: dict[str, int] = field(default_factory=dict)  # of every job that was enqueued
     _alive: list[WorkerProcess] = field(default_factory=list)
-    _paused: list[tuple[float, WorkerProcess]] = field(default_factory=list)
+    _timers: list[threading.Timer] = field(default_factory=list)
 
     def keep_busy(self) -> None:
         self._alive = [it for it in self._alive if it.runs()]
@@ -88,28 +89,28 @@ class Chaos:
             victim.kill()
         elif blow == "pause":
             victim.signal(signal.SIGSTOP)
-            self._paused.append((time.monotonic() + self.dice.uniform(0.5, 6 * LEASE), victim))
+            # By a timer: on SQLite we ourselves may wait for the lock that it holds.
+            timer = threading.Timer(self.dice.uniform(0.5, 6 * LEASE), self._wake, [victim])
+            timer.start()
+            self._timers.append(timer)
         else:
             victim.signal(signal.SIGCONT)
             victim.signal(signal.SIGTERM)
         time.sleep(self.dice.uniform(0.1, 1.5))
-        self._wake(time.monotonic())
 
     def calm(self) -> None:
-        self._wake(float("inf"))
-        for worker in self._alive:
-            worker.signal(signal.SIGCONT)
-        self._worker()  # at least one that nobody has struck
+        """All are awake, and one of them was never struck."""
+        for timer in self._timers:
+            timer.join()
+        self._worker()
 
     def _worker(self) -> WorkerProcess:
         # Whoever is struck often must not look like poison.
         return self.fleet.worker(lease=LEASE, crash_limit=1000, grace=1, concurrency=5, constants=BRISK)
 
-    def _wake(self, now: float) -> None:
-        for at, worker in self._paused:
-            if at <= now and worker.runs():
-                worker.signal(signal.SIGCONT)
-        self._paused = [(at, worker) for at, worker in self._paused if at > now]
+    def _wake(self, worker: WorkerProcess) -> None:
+        if worker.runs():
+            worker.signal(signal.SIGCONT)
 
 
 @dataclass

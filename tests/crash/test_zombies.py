@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,6 +21,8 @@ def test_a_zombie_is_told_and_changes_nothing(fleet: Fleet, kind: str, why: str)
     zombie = fleet.worker(lease=1)
     first = fleet.wait_for("started")
     pause(fleet, zombie)
+    rows.eventually(lambda: _lease_ran_out(fleet))
+    launched = time.monotonic()
     fleet.worker(lease=1)
     successor = fleet.wait_for("started", 2)
 
@@ -28,6 +31,7 @@ def test_a_zombie_is_told_and_changes_nothing(fleet: Fleet, kind: str, why: str)
     fleet.open("open")
     fleet.wait_until_done()
 
+    assert successor["at"] - launched > 1, "who has just come must watch for a lease before it judges"
     assert (told["pid"], told["attempt"], told["why"]) == (first["pid"], 1, why)
     assert [it["pid"] for it in fleet.journal("answered")] == [successor["pid"]]
     assert fleet.effects() == {(f"{kind}-1", 0): 1}

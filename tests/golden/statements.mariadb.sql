@@ -197,6 +197,10 @@ SELECT queue, state, count(*), min(ready_at) FROM holdfast_job GROUP BY queue, s
 -- admin.reports.queues.DEAD
 SELECT queue, 'dead', count(*), NULL FROM holdfast_archive WHERE state = 'dead' GROUP BY queue
 
+-- admin.reports.queues.USED
+SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_job WHERE queue = %(queue)s)
+            OR EXISTS (SELECT 1 FROM holdfast_archive WHERE queue = %(queue)s)
+
 -- admin.reports.queues.QUEUES
 SELECT id, paused_at, note FROM holdfast_queue
 
@@ -232,6 +236,15 @@ INSERT INTO holdfast_schema (version, name, applied_at) VALUES (%(version)s, %(n
 -- database.wakeup.NOTIFY
 SELECT pg_notify('holdfast', %(queue)s)
 
+-- steps.archive.ARCHIVE
+INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
+SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+  FROM holdfast_job WHERE id IN %(ids)s
+ON DUPLICATE KEY UPDATE holdfast_archive.id = holdfast_archive.id
+
+-- steps.archive.REMOVE
+DELETE FROM holdfast_job WHERE id IN %(ids)s
+
 -- steps.commit.LOCK
 SELECT id FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
 
@@ -240,15 +253,6 @@ SELECT id FROM holdfast_job
  WHERE id IN %(ids)s AND fence = %(fence)s
  ORDER BY id
 FOR UPDATE
-
--- steps.commit.ARCHIVE
-INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
-SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-  FROM holdfast_job WHERE id IN %(ids)s
-ON DUPLICATE KEY UPDATE holdfast_archive.id = holdfast_archive.id
-
--- steps.commit.REMOVE
-DELETE FROM holdfast_job WHERE id IN %(ids)s
 
 -- steps.commit.KEEP_RESULT
 UPDATE holdfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
@@ -266,6 +270,11 @@ UPDATE holdfast_job
        failures = 0, crashes = 0, error_group = NULL,
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
+
+-- steps.commit.STEP_ON
+UPDATE holdfast_job
+   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND fence = %(fence)s
 
 -- steps.commit.CONTINUE_HERE
 UPDATE holdfast_job
@@ -288,7 +297,8 @@ UPDATE holdfast_job
 UPDATE holdfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + %(charge)s,
-       last_error = %(error)s, error_group = %(error_group)s,
+       last_error = %(error)s,
+       error_group = CASE WHEN %(charge)s = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE %(error_group)s END,
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
@@ -377,7 +387,7 @@ UPDATE holdfast_job
    SET queue = %(queue)s, kind = %(kind)s, payload = %(payload)s, priority = %(priority)s, state = %(state)s,
        ready_at = COALESCE(%(run_at)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), fence = %(fence)s, committed_fence = NULL,
        owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL,
-       step = 0, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
+       step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
        last_error = NULL, error_group = NULL
  WHERE unique_key = %(key)s AND state IN ('scheduled', 'ready', 'suspect', 'leased')
 
@@ -403,6 +413,9 @@ SELECT job_id FROM holdfast_key WHERE id = %(id)s
 
 -- steps.keys.HAND_OVER
 UPDATE holdfast_key SET job_id = %(holder)s WHERE id = %(id)s AND job_id = %(job_id)s
+
+-- steps.keys.LET_GO
+DELETE FROM holdfast_key WHERE id = %(id)s AND job_id = %(job_id)s
 
 -- steps.keys.FORGET
 DELETE FROM holdfast_key WHERE id IN %(ids)s
@@ -582,4 +595,6 @@ SELECT id, fence FROM holdfast_job
  WHERE owner = %(owner)s AND state = 'leased' AND leased_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s LIMIT %(limit)s
 
 -- worker.maintenance.SUSPECTS
-SELECT count(*) FROM holdfast_job WHERE state = 'suspect'
+SELECT count(*) FROM holdfast_job
+ WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue IN %(queues)s)
+   AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)

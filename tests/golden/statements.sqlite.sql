@@ -197,6 +197,10 @@ SELECT queue, state, count(*), min(ready_at) FROM holdfast_job GROUP BY queue, s
 -- admin.reports.queues.DEAD
 SELECT queue, 'dead', count(*), NULL FROM holdfast_archive WHERE state = 'dead' GROUP BY queue
 
+-- admin.reports.queues.USED
+SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_job WHERE queue = :queue)
+            OR EXISTS (SELECT 1 FROM holdfast_archive WHERE queue = :queue)
+
 -- admin.reports.queues.QUEUES
 SELECT id, paused_at, note FROM holdfast_queue
 
@@ -232,6 +236,15 @@ INSERT INTO holdfast_schema (version, name, applied_at) VALUES (:version, :name,
 -- database.wakeup.NOTIFY
 SELECT pg_notify('holdfast', :queue)
 
+-- steps.archive.ARCHIVE
+INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
+SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :state, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+  FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+ON CONFLICT DO NOTHING
+
+-- steps.archive.REMOVE
+DELETE FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+
 -- steps.commit.LOCK
 SELECT id FROM holdfast_job WHERE id = :id AND fence = :fence
 
@@ -239,15 +252,6 @@ SELECT id FROM holdfast_job WHERE id = :id AND fence = :fence
 SELECT id FROM holdfast_job
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
  ORDER BY id
-
--- steps.commit.ARCHIVE
-INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
-SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :state, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-  FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
-ON CONFLICT DO NOTHING
-
--- steps.commit.REMOVE
-DELETE FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- steps.commit.KEEP_RESULT
 UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence
@@ -265,6 +269,11 @@ UPDATE holdfast_job
        failures = 0, crashes = 0, error_group = NULL,
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
+
+-- steps.commit.STEP_ON
+UPDATE holdfast_job
+   SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence
 
 -- steps.commit.CONTINUE_HERE
 UPDATE holdfast_job
@@ -287,7 +296,8 @@ UPDATE holdfast_job
 UPDATE holdfast_job
    SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
        owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
-       last_error = :error, error_group = :error_group,
+       last_error = :error,
+       error_group = CASE WHEN :charge = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE :error_group END,
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
@@ -375,7 +385,7 @@ UPDATE holdfast_job
    SET queue = :queue, kind = :kind, payload = :payload, priority = :priority, state = :state,
        ready_at = COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fence = :fence, committed_fence = NULL,
        owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL,
-       step = 0, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
+       step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
        last_error = NULL, error_group = NULL
  WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased')
 
@@ -401,6 +411,9 @@ SELECT job_id FROM holdfast_key WHERE id = :id
 
 -- steps.keys.HAND_OVER
 UPDATE holdfast_key SET job_id = :holder WHERE id = :id AND job_id = :job_id
+
+-- steps.keys.LET_GO
+DELETE FROM holdfast_key WHERE id = :id AND job_id = :job_id
 
 -- steps.keys.FORGET
 DELETE FROM holdfast_key WHERE id IN (SELECT value FROM json_each(:ids))
@@ -576,4 +589,6 @@ SELECT id, fence FROM holdfast_job
  WHERE owner = :owner AND state = 'leased' AND leased_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age LIMIT :limit
 
 -- worker.maintenance.SUSPECTS
-SELECT count(*) FROM holdfast_job WHERE state = 'suspect'
+SELECT count(*) FROM holdfast_job
+ WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
+   AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)

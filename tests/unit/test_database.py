@@ -15,8 +15,8 @@ from holdfast import Holdfast
 from holdfast.database import turn as module
 from holdfast.database.connection import Connection, Transaction
 from holdfast.database.database import persist
-from holdfast.database.turn import WriterTurn
 from holdfast.database.dialects import SQLITE
+from holdfast.database.turn import WriterTurn
 from holdfast.errors import ConfigurationError, ContentionError, UnknownCommitError, UnreachableError
 from tests import rows
 
@@ -246,7 +246,7 @@ class Refusing:
     def cursor(self) -> Any:
         return self
 
-    def execute(self, text: str, *_: Any) -> None:
+    def execute(self, *_: Any) -> None:
         self.in_transaction = self.left
         raise sqlite3.OperationalError(self.problem)
 

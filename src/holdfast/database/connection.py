@@ -106,8 +106,9 @@ class Connection:
         try:
             self.execute("COMMIT")
         except UnreachableError as error:
-            if self.dialect.name == "sqlite" and (self.in_transaction() or "is full" in str(error)):
-                raise UnreachableError(f"nothing was committed, free some space: {error}") from error
+            # SQLite itself says that nothing is written. (A failed fsync may be found done by the next to open the file.)
+            if "is full" in str(error) or ("disk I/O" in str(error) and self.in_transaction()):
+                raise UnreachableError(f"nothing was committed, make room on the disk: {error}") from error
             raise UnknownCommitError(f"the connection broke during COMMIT: {error}") from error
         tag = getattr(self._cursor, "statusmessage", None)  # PostgreSQL's own word
         if tag is not None and tag != "COMMIT":

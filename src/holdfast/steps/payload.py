@@ -129,11 +129,15 @@ def _refuse_another_step(
         note = _resolved(kind, handler, parameter)
     except ConfigurationError:
         return  # imported for type checking only
-    family = {it.__name__ for it in getattr(note, "__mro__", ())}
-    if (isinstance(note, type) and "Step" not in family) or typing.get_origin(note) is not None:
+    if not _may_be_step(note):
         raise ConfigurationError(
             f"job {kind!r}: parameter 'step' is a Step, not {parameter.annotation!r}; give your argument another name"
         )
+
+
+def _may_be_step(note: Any) -> bool:
+    family = {it.__name__ for it in getattr(note, "__mro__", ())}
+    return note is Any or "Step" in family or any(_may_be_step(it) for it in typing.get_args(note))
 
 
 def _field(kind: str, handler: Callable[..., Any], parameter: inspect.Parameter) -> tuple[Any, ...]:

@@ -77,7 +77,7 @@ class Step:
 
     @property
     def number(self) -> int:
-        """Which step of its job this is, from 0; `Continue` adds one."""
+        """Which step of its job this is, from 0; `Continue` and a replacement of its payload add one."""
         return self._lease.step
 
     @property
