@@ -156,6 +156,27 @@ MUTATIONS = [
         without(enqueue.REPLACE, "fence = :fence, "),
         test_keys.test_a_replacement_supersedes_the_one_who_runs_the_old_payload,
     ),
+    Mutation(
+        "a replaced payload repeats its step's number",
+        without(enqueue.REPLACE, "step = step + 1", "step = 0"),
+        test_keys.test_a_replacement_is_no_repetition_for_services_outside,
+    ),
+    Mutation(
+        "an id without a job stays remembered",
+        without(keys.LET_GO, "id = :id AND", "id = :id AND 1 = 0 AND"),
+        test_keys.test_an_id_that_was_refused_in_a_transaction_that_went_on_is_not_remembered,
+    ),
+    Mutation(
+        "a cancelled job forgets which step it committed",
+        without(commit.STEP_ON, "step = step + 1", "step = step"),
+        test_commit.test_a_cancelled_job_that_is_revived_goes_on_behind_the_step_it_committed,
+        {"stay": False},
+    ),
+    Mutation(
+        "a throttled suspect is cleared",
+        without(commit.RETRY, ":charge = 0 AND", ":charge = 7 AND"),
+        test_commit.test_a_try_that_costs_nothing_leaves_a_suspect_suspect,
+    ),
     # A lost COMMIT is decided by the fence it consumed.
     Mutation(
         "a continuation forgets which fence it consumed",

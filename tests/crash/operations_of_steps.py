@@ -165,6 +165,13 @@ def continue_later(scene: Scene) -> Act:
 
 
 @OPERATIONS.once
+def continue_after_a_cancel(scene: Scene) -> Act:
+    (lease,) = scene.leased(steps=2)
+    scene.change("UPDATE holdfast_job SET cancel_at = 1")
+    return lambda: scene.end(lease, Continue(1))
+
+
+@OPERATIONS.once
 def continue_here(scene: Scene) -> Act:
     (lease,) = scene.leased(steps=2)
 

@@ -54,7 +54,7 @@ class Done:
     """The job is finished; `result` is kept with it."""
 
     result: Any = None
-    effects: Sequence[Effect] = field(default=(), kw_only=True)
+    effects: Sequence[Effect | Callable[[Transaction], object]] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Continue:
     """This step is finished; the job goes on at `cursor` as a new step, with attempts of its own."""
 
     cursor: Any
-    effects: Sequence[Effect] = field(default=(), kw_only=True)
+    effects: Sequence[Effect | Callable[[Transaction], object]] = field(default=(), kw_only=True)
     delay: Duration = field(default=0, kw_only=True)
 
 
@@ -71,7 +71,7 @@ class Snooze:
     """Not yet: run this step again later. Costs no attempt."""
 
     delay: Duration
-    effects: Sequence[Effect] = field(default=(), kw_only=True)
+    effects: Sequence[Effect | Callable[[Transaction], object]] = field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
         duration(self.delay, "Snooze")
