@@ -28,7 +28,7 @@ from holdfast.steps.failure import CRASH_GROUP
 from holdfast.steps.fate import Fate, fates
 from holdfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
 from tests import rows
-from tests.contract.engine import ALICE, BOB, claim, settle, take, wait_until_somebody_waits, work_on
+from tests.contract.engine import ALICE, BOB, claim, drain, settle, take, wait_until_somebody_waits, work_on
 
 if TYPE_CHECKING:
     from holdfast.steps.lease import Lease
@@ -155,6 +155,20 @@ def test_an_answer_that_is_too_large_is_refused_with_its_effects(
         settle(app, held, ending, book("a"))
 
     assert (booked(app), rows.state(app, held.job_id)) == ({}, "leased")
+
+
+@pytest.mark.parametrize(
+    "answer", [Done("x" * MAX_PAYLOAD), Continue("x" * MAX_PAYLOAD)], ids=["result", "cursor"]
+)
+def test_an_answer_that_is_too_large_is_a_dead_letter_at_once(app: Holdfast, answer: Any) -> None:
+    job = app.job(name="much")(lambda: answer).enqueue()
+
+    drain(app)
+
+    row = rows.ended(app, job.id)
+    assert row is not None
+    assert (row["state"], row["failures"]) == ("dead", 1)
+    assert "at most 1,048,576 are stored" in row["last_error"]
 
 
 def test_the_largest_answer_fits(app: Holdfast) -> None:

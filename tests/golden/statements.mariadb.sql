@@ -576,7 +576,9 @@ SELECT id, queue FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= TIM
  ORDER BY ready_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- worker.maintenance.PROMOTE
-UPDATE holdfast_job SET state = 'ready', updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id IN %(ids)s
+UPDATE holdfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id IN %(ids)s
 
 -- worker.maintenance.NEXT_DUE
 SELECT min(ready_at) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM holdfast_job WHERE state = 'scheduled'

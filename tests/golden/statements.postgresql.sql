@@ -600,7 +600,9 @@ SELECT id, queue FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= CAS
  ORDER BY ready_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- worker.maintenance.PROMOTE
-UPDATE holdfast_job SET state = 'ready', updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+UPDATE holdfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- worker.maintenance.NEXT_DUE
 SELECT min(ready_at) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM holdfast_job WHERE state = 'scheduled'

@@ -570,7 +570,9 @@ SELECT id, queue FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= CAS
  ORDER BY ready_at LIMIT :limit
 
 -- worker.maintenance.PROMOTE
-UPDATE holdfast_job SET state = 'ready', updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id IN (SELECT value FROM json_each(:ids))
+UPDATE holdfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- worker.maintenance.NEXT_DUE
 SELECT min(ready_at) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_job WHERE state = 'scheduled'

@@ -20,7 +20,11 @@ LIVE = (JobState.SCHEDULED, JobState.READY, JobState.SUSPECT, JobState.LEASED)  
 ENDED = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)  # rows of holdfast_archive
 
 TRANSITIONS: dict[JobState, dict[JobState, str]] = {
-    JobState.SCHEDULED: {JobState.READY: "promote, or replace", JobState.CANCELLED: "cancel"},
+    JobState.SCHEDULED: {
+        JobState.READY: "promote, or replace",
+        JobState.SUSPECT: "promote, after crashes",
+        JobState.CANCELLED: "cancel",
+    },
     JobState.READY: {
         JobState.LEASED: "claim",
         JobState.SCHEDULED: "replace, for later",

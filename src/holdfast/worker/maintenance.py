@@ -17,6 +17,7 @@ from holdfast.database.statement import sql
 from holdfast.errors import DatabaseError
 from holdfast.steps.commit import give_back
 from holdfast.steps.dead_letters import purge
+from holdfast.steps.failure import CRASH_GROUP
 from holdfast.steps.keys import forget_expired
 from holdfast.steps.rescue import Rescued, declare_dead, late, rescue
 from holdfast.telemetry import happened
@@ -42,8 +43,13 @@ DUE = sql("""
     SELECT id, queue FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= {now}
      ORDER BY ready_at LIMIT :limit {skip_locked}
 """)
-# The rows are locked by DUE; naming their state again would tempt PostgreSQL to walk the scheduled index.
-PROMOTE = sql("UPDATE holdfast_job SET state = 'ready', updated_at = {now} WHERE id {any_of:ids}")
+# The rows are locked by DUE; naming their state again would tempt PostgreSQL to walk the scheduled index. Who was
+# scheduled as a suspect comes back as one.
+PROMOTE = sql(f"""
+    UPDATE holdfast_job
+       SET state = CASE WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END, updated_at = {{now}}
+     WHERE id {{any_of:ids}}
+""")
 NEXT_DUE = sql("SELECT min(ready_at) - {now} FROM holdfast_job WHERE state = 'scheduled'")
 
 OLD = sql("""

@@ -205,11 +205,13 @@ class Settlement:
                 break
             except LeaseLostError:
                 break
-            except UnknownCommitError:
+            except UnknownCommitError as error:
                 happened("commit.unknown", jobs=len(open_leases))
                 found = self._fates(open_leases)
                 written.update(job_id for job_id, fate in found.items() if fate is Fate.COMMITTED)
                 open_leases = [lease for lease in open_leases if found[lease.job_id] is Fate.OPEN]
+                if open_leases and not pause.after(error):
+                    return written
             except (ContentionError, UnreachableError) as error:
                 if pause.in_vain(error, healthy=self._healthy()):
                     raise DatabaseError(
@@ -228,7 +230,7 @@ class Settlement:
 
     def _continue_here(self, ended: Ended, fence: int) -> None:
         assert isinstance(ended.ending, Continue)  # noqa: S101 - only a continuation returns a fence
-        cursor = encode(ended.ending.cursor)
+        cursor = encode(ended.ending.cursor, "cursor")
         lease = ended.lease._replace(
             step=ended.lease.step + 1, failures=0, crashes=0, cursor=cursor, fence=fence
         )
