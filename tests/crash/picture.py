@@ -36,11 +36,16 @@ def taken(app: Holdfast) -> Picture:
     picture: Picture = {}
     for table, lines in found.items():
         named = [_renamed(table, line, jobs, now) for line in lines]
-        named.sort(
-            key=lambda line: json.dumps({k: v for k, v in line.items() if k not in TOKENS}, default=str)
-        )
+        named.sort(key=lambda line: _place(line, tokens))
         picture[table] = [_tokens_named(line, tokens) for line in named]
     return picture
+
+
+def _place(line: rows.Row, tokens: dict[int, str]) -> tuple[str, list[str]]:
+    """Where it stands among the others; of lines that differ only in their tokens, the known ones come first."""
+    said = {column: value for column, value in line.items() if column not in TOKENS}
+    known = [tokens.get(line[column], "~") for column in sorted(TOKENS & line.keys())]
+    return json.dumps(said, default=str), known
 
 
 def _names(jobs: list[rows.Row]) -> dict[str, str]:
