@@ -21,8 +21,6 @@ def test_a_zombie_is_told_and_changes_nothing(fleet: Fleet, kind: str, why: str)
     zombie = fleet.worker(lease=1)
     first = fleet.wait_for("started")
     pause(fleet, zombie)
-    rows.eventually(lambda: _lease_ran_out(fleet))
-    launched = time.monotonic()
     fleet.worker(lease=1)
     successor = fleet.wait_for("started", 2)
 
@@ -31,7 +29,6 @@ def test_a_zombie_is_told_and_changes_nothing(fleet: Fleet, kind: str, why: str)
     fleet.open("open")
     fleet.wait_until_done()
 
-    assert successor["at"] - launched > 1, "who has just come must watch for a lease before it judges"
     assert (told["pid"], told["attempt"], told["why"]) == (first["pid"], 1, why)
     assert [it["pid"] for it in fleet.journal("answered")] == [successor["pid"]]
     assert fleet.effects() == {(f"{kind}-1", 0): 1}
@@ -43,8 +40,10 @@ def test_the_answer_of_a_zombie_is_refused(fleet: Fleet) -> None:
     zombie = fleet.worker(lease=1)
     fleet.wait_for("started")
     pause(fleet, zombie)
-    fleet.worker(lease=1)
-    fleet.wait_for("started", 2)
+    rows.eventually(lambda: _lease_ran_out(fleet))
+    launched = time.monotonic()
+    fleet.worker(lease=2)
+    successor = fleet.wait_for("started", 2)
 
     fleet.open("open-1")  # the zombie finds its work done when it wakes up
     zombie.signal(signal.SIGCONT)
@@ -54,6 +53,7 @@ def test_the_answer_of_a_zombie_is_refused(fleet: Fleet) -> None:
     fleet.open("open-2")
     fleet.wait_until_done()
 
+    assert successor["at"] - launched > 2, "who has just come must watch for a lease before it judges"
     assert not before
     assert fleet.effects() == {("hold-1", 0): 1}
     assert fleet.archived()["hold-1"]["state"] == "done"
