@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tally import Tally
+from holdfast.database.dialects import Whose
 from holdfast.database.drivers import open_database
+from holdfast.steps.acknowledge import LOCK_MANY, MOVE, MOVE_ONE, REMOVE_ONE
 from holdfast.steps.archive import ARCHIVE, REMOVE
-from holdfast.steps.commit import ACKNOWLEDGE_AT_ONCE, ACKNOWLEDGE_ONE, LOCK, LOCK_MANY
+from holdfast.steps.commit import LOCK
 from holdfast.steps.lease import PICK, TAKE
 
 OWNER = 7
@@ -44,7 +46,7 @@ class Limit:
         self.fence += 1
         taken = {"owner": OWNER, "fence": self.fence}
         asked = {"queue": "default", "limit": batch}
-        self.cursor.execute(self.dialect.begin_ours)
+        self.cursor.execute(self.dialect.begin[Whose.OURS])
         if take := TAKE.render(self.dialect):
             self.cursor.execute(PICK.render(self.dialect), asked)
             rows = list(self.cursor.fetchall())
@@ -57,27 +59,34 @@ class Limit:
         return rows
 
     def acknowledge(self, ids: list[str]) -> None:
-        self.cursor.execute(self.dialect.begin_ours)
+        self.cursor.execute(self.dialect.begin[Whose.OURS])
         self.finish(ids)
         self.cursor.execute("COMMIT")
 
     def commit_effect(self, job_id: str, n: int) -> None:
-        self.cursor.execute(self.dialect.begin)
-        self.cursor.execute(LOCK.render(self.dialect), {"id": job_id, "fence": self.fence})
-        self.cursor.fetchall()
-        self.cursor.execute(self.effect, {"n": n, "note": "done"})
-        if one := ACKNOWLEDGE_ONE.render(self.dialect):
-            self.cursor.execute(one, {"id": job_id, "fence": self.fence, "result": None})
+        mine: dict[str, str | int] = {"id": job_id, "fence": self.fence}
+        effect = {"n": n, "note": "done"}
+        self.cursor.execute(self.dialect.begin[Whose.OURS_BY_KEY])
+        if self.dialect.commits_unasked:
+            self.cursor.execute(LOCK.render(self.dialect), mine)
             self.cursor.fetchall()
+            self.cursor.execute(self.effect, effect)
+            self.finish_one(mine)
         else:
-            self.finish([job_id])
+            self.finish_one(mine)
+            self.cursor.execute(self.effect, effect)
         self.cursor.execute("COMMIT")
 
+    def finish_one(self, mine: dict[str, str | int]) -> None:
+        self.cursor.execute(MOVE_ONE.render(self.dialect), {**mine, "result": None})
+        if remove := REMOVE_ONE.render(self.dialect):
+            self.cursor.execute(remove, mine)
+        else:
+            self.cursor.fetchall()
+
     def finish(self, ids: list[str]) -> None:
-        if at_once := ACKNOWLEDGE_AT_ONCE.render(self.dialect):
-            fences = self.listed([self.fence] * len(ids))
-            results = self.listed(["NULL"] * len(ids))
-            self.cursor.execute(at_once, {"ids": self.listed(ids), "fences": fences, "results": results})
+        if at_once := MOVE.render(self.dialect):
+            self.cursor.execute(at_once, {"ids": self.listed(ids), "fence": self.fence})
             self.cursor.fetchall()
             return
         listed = self.listed(ids)

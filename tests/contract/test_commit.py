@@ -23,7 +23,7 @@ from holdfast.errors import (
     UnknownCommitError,
     UnreachableError,
 )
-from holdfast.steps.commit import acknowledge
+from holdfast.steps.acknowledge import acknowledge
 from holdfast.steps.failure import CRASH_GROUP
 from holdfast.steps.fate import Fate, fates
 from holdfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
@@ -223,8 +223,9 @@ def test_effects_run_only_under_the_fence(app: Holdfast) -> None:
     assert booked(app) == {}
 
 
+@pytest.mark.only_on("mariadb")
 def test_nothing_is_left_when_the_fence_moves_while_effects_run(app: Holdfast) -> None:
-    """What an effect itself does to the job's row is found out by the outcome's own guard."""
+    """Where effects come before the outcome, what one of them does to the job's row is found out by its guard."""
     work_on(app).enqueue()
     held = take(app)
 
@@ -238,6 +239,16 @@ def test_nothing_is_left_when_the_fence_moves_while_effects_run(app: Holdfast) -
         )
 
     assert booked(app) == {}
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+def test_an_effect_comes_after_the_outcome_and_cannot_undo_it(app: Holdfast) -> None:
+    work_on(app).enqueue()
+    held = take(app)
+
+    settle(app, held, Done(), Call(lambda tx: tx.execute("UPDATE holdfast_job SET fence = fence + 1")))
+
+    assert rows.state(app, held.job_id) == "done"
 
 
 def test_jobs_that_an_effect_asks_for_exist_when_the_step_is_committed(app: Holdfast) -> None:
@@ -447,15 +458,34 @@ def test_ending_the_transaction_is_not_the_effects_business(app: Holdfast, text:
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_commit_hidden_behind_another_statement_is_found_out(app: Holdfast) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT 1; COMMIT",
+        "SELECT ';'; -- a comment\n END",
+        "SELECT 1;;prepare transaction 'later'",
+        "DO $$ BEGIN COMMIT; END $$",  # refused by the server itself
+    ],
+)
+def test_a_commit_hidden_behind_another_statement_is_refused(app: Holdfast, text: str) -> None:
     work_on(app).enqueue()
     held = take(app)
 
-    with pytest.raises(PoisonedTransactionError):
-        settle(app, held, Done(), Call(lambda tx: tx.execute("SELECT 1; COMMIT")), book("after"))
+    with pytest.raises(DatabaseError):
+        settle(app, held, Done(), book("before"), Call(lambda tx: tx.execute(text)), book("after"))
 
     assert booked(app) == {}
     assert rows.state(app, held.job_id) == "leased"
+
+
+@pytest.mark.only_on("postgresql")
+def test_the_words_of_a_function_s_body_are_its_own(app: Holdfast) -> None:
+    with app.transaction() as tx:
+        tx.execute(
+            "CREATE FUNCTION twice(n INTEGER) RETURNS INTEGER LANGUAGE plpgsql AS $body$ BEGIN RETURN 2 * n; END $body$"
+        )
+
+        assert tx.query("SELECT twice(4) AS n, '; COMMIT' AS said") == [{"n": 8, "said": "; COMMIT"}]
 
 
 @pytest.mark.only_on("mariadb")
@@ -593,7 +623,8 @@ def test_a_swallowed_deadlock_asks_for_the_whole_transaction_again(app: Holdfast
 # Rule 8: acknowledged in a batch, each under its own fence
 
 
-def test_a_batch_with_some_fences_lost_archives_exactly_the_others(app: Holdfast) -> None:
+@pytest.mark.parametrize("results", [True, False], ids=["with results", "without results"])
+def test_a_batch_with_some_fences_lost_archives_exactly_the_others(app: Holdfast, results: bool) -> None:  # noqa: FBT001 - a fact
     work_on(app).enqueue_many([{"n": n} for n in range(10)])
     held = [*claim(app, limit=5), *claim(app, limit=5)]
     lost = {held[1].job_id, held[7].job_id, held[8].job_id}
@@ -601,12 +632,13 @@ def test_a_batch_with_some_fences_lost_archives_exactly_the_others(app: Holdfast
         rows.change(app, "UPDATE holdfast_job SET fence = fence + 1 WHERE id = :id", id=job_id)
 
     with app.transaction() as tx:
-        mine = acknowledge(tx, [(it, f'{{"n":"{it.job_id}"}}') for it in held])
+        mine = acknowledge(tx, [(it, f'{{"n":"{it.job_id}"}}' if results else None) for it in held])
 
     kept = {it.job_id for it in held} - lost
     assert set(mine) == kept
     archived = rows.query(app, "SELECT id, state, result FROM holdfast_archive")
-    assert {row["id"]: json.loads(row["result"]) for row in archived} == {it: {"n": it} for it in kept}
+    found = {row["id"]: row["result"] and json.loads(row["result"]) for row in archived}
+    assert found == {it: {"n": it} if results else None for it in kept}
     left = rows.query(app, "SELECT id, state FROM holdfast_job")
     assert {row["id"] for row in left} == lost
     assert {row["state"] for row in left} == {"leased"}

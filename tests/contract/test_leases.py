@@ -14,7 +14,8 @@ from holdfast import Continue, Done, Holdfast, Reject, Retry, Snooze
 from holdfast.clock import moment
 from holdfast.errors import ConfigurationError, LeaseLostError
 from holdfast.steps import lease as leases
-from holdfast.steps.commit import acknowledge, give_back
+from holdfast.steps.acknowledge import acknowledge
+from holdfast.steps.commit import give_back
 from holdfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
 from holdfast.steps.reports import write_reports
 from holdfast.steps.step import Report

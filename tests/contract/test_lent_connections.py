@@ -13,6 +13,7 @@ from psycopg.rows import dict_row
 from pymysql.cursors import DictCursor
 from sqlalchemy.orm import Session
 
+from holdfast.database.dialects import Whose
 from holdfast.errors import ConfigurationError, ContentionError
 from tests import rows
 from tests.contract.engine import work_on
@@ -77,7 +78,7 @@ def test_an_orm_session_is_lent_like_its_connection(app: Holdfast, engine: sqlal
 def test_a_driver_connection_inside_a_transaction_is_taken(app: Holdfast) -> None:
     work = work_on(app)
     connection = app.database.connect()
-    connection.begin(app.database.dialect.begin)
+    connection.begin(app.database.dialect.begin[Whose.THEIRS])
 
     work.enqueue(n=1, tx=connection.raw)
     connection.commit()
@@ -132,7 +133,7 @@ def test_rows_may_be_of_any_shape_on_the_lent_connection(app: Holdfast) -> None:
             raw.row_factory = dict_row
         case _:
             raw.cursorclass = DictCursor
-    connection.begin(app.database.dialect.begin)
+    connection.begin(app.database.dialect.begin[Whose.THEIRS])
 
     again = work.enqueue(n=2, key="k", on_duplicate="skip", tx=raw)
     other = work.enqueue(n=3, id="task-1", tx=raw)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from holdfast import Continue, Done, Reject, Snooze
 from holdfast.admin import actions
-from holdfast.steps.commit import acknowledge, commit, give_back
+from holdfast.steps.acknowledge import acknowledge
+from holdfast.steps.commit import commit, give_back
 from holdfast.steps.fate import fates
 from holdfast.steps.lease import claim, claim_suspect
 from holdfast.steps.outcome import Again, Bury, Call, GiveBack, Stop

@@ -35,7 +35,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
 def test_no_heartbeat_waits_longer_than_a_second_while_four_processes_drain_one_file(
     fleet: Fleet, pytestconfig: pytest.Config
 ) -> None:
-    seconds = 30 if pytestconfig.getoption("chaos") else 5
+    seconds = 30 if pytestconfig.getoption("chaos") else 4
     supervisor = fleet.worker(processes=PROCESSES, lease=LEASE, renew_at=round(100 * RENEWAL / LEASE))
     supervisor.says("worker.started", times=PROCESSES)
     beats: dict[int, list[int]] = {}

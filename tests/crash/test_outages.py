@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.only_on("postgresql", "mariadb")
 
-LEASE = 2
+LEASE = 1.5
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_three_outages_longer_than_the_lease_charge_nobody_and_repeat_nothing(
     fleet.enqueue("hold", 2, gate="open")  # run through all of them
     workers = [fleet.worker(lease=LEASE, concurrency=3) for _ in range(2)]
     fleet.wait_for("started", 2)
-    fleet.enqueue("pages", 4, count=25, seconds=0.2)
+    fleet.enqueue("pages", 4, count=18, seconds=0.2)
     for outage in (1, 2, 3):
         fleet.wait_for("started", len(fleet.journal("started")) + 4)  # steps are being committed
         own_server.stop()
@@ -59,7 +59,7 @@ def test_three_outages_longer_than_the_lease_charge_nobody_and_repeat_nothing(
     fleet.open("open")
     fleet.wait_until_done()
 
-    _each_step_ran_once(fleet, {"hold-1": 1, "hold-2": 1} | {f"pages-{n}": 25 for n in range(1, 5)})
+    _each_step_ran_once(fleet, {"hold-1": 1, "hold-2": 1} | {f"pages-{n}": 18 for n in range(1, 5)})
     assert all(worker.runs() and "declared-dead" not in worker.words() for worker in workers)
 
 

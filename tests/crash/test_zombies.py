@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from tests.crash.workers import Fleet, WorkerProcess
 
 
+BRISK = {"holdfast.worker.maintenance.SWEEP": 0.5}  # seconds, instead of 2
+
+
 @pytest.mark.parametrize(("kind", "why"), [("hold", "replaced"), ("hold_in_thread", "LeaseLostError")])
 def test_a_zombie_is_told_and_changes_nothing(fleet: Fleet, kind: str, why: str) -> None:
     fleet.enqueue(kind, gate="open")
     zombie = fleet.worker(lease=1)
     first = fleet.wait_for("started")
     pause(fleet, zombie)
-    fleet.worker(lease=1)
+    fleet.worker(lease=1, constants=BRISK)
     successor = fleet.wait_for("started", 2)
 
     zombie.signal(signal.SIGCONT)
@@ -42,7 +45,7 @@ def test_the_answer_of_a_zombie_is_refused(fleet: Fleet) -> None:
     pause(fleet, zombie)
     rows.eventually(lambda: _lease_ran_out(fleet))
     launched = time.monotonic()
-    fleet.worker(lease=2)
+    fleet.worker(lease=2, constants=BRISK)
     successor = fleet.wait_for("started", 2)
 
     fleet.open("open-1")  # the zombie finds its work done when it wakes up

@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS holdfast_job (
     last_error TEXT,
     cursor_json TEXT,
     payload JSON NOT NULL
-) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1, autovacuum_vacuum_cost_limit = 2000) ;
+) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1, autovacuum_vacuum_cost_limit = 2000, vacuum_truncate = off) ;
 
 CREATE INDEX IF NOT EXISTS holdfast_job_ready ON holdfast_job (queue, priority DESC, ready_at, id) WHERE state = 'ready';
 

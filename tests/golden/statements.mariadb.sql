@@ -236,6 +236,29 @@ INSERT INTO holdfast_schema (version, name, applied_at) VALUES (%(version)s, %(n
 -- database.wakeup.NOTIFY
 SELECT pg_notify('holdfast', %(queue)s)
 
+-- steps.acknowledge.MOVE
+-- (done by the statement before it)
+
+-- steps.acknowledge.MOVE_WITH_RESULTS
+-- (done by the statement before it)
+
+-- steps.acknowledge.MOVE_ONE
+INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(result)s, 'done', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s
+ON DUPLICATE KEY UPDATE holdfast_archive.id = holdfast_archive.id
+
+-- steps.acknowledge.REMOVE_ONE
+DELETE FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s
+
+-- steps.acknowledge.LOCK_MANY
+SELECT id FROM holdfast_job
+ WHERE id IN %(ids)s AND fence = %(fence)s
+ ORDER BY id
+FOR UPDATE
+
+-- steps.acknowledge.KEEP_RESULT
+UPDATE holdfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
+
 -- steps.archive.ARCHIVE
 INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
 SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -247,21 +270,6 @@ DELETE FROM holdfast_job WHERE id IN %(ids)s
 
 -- steps.commit.LOCK
 SELECT id FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
-
--- steps.commit.LOCK_MANY
-SELECT id FROM holdfast_job
- WHERE id IN %(ids)s AND fence = %(fence)s
- ORDER BY id
-FOR UPDATE
-
--- steps.commit.KEEP_RESULT
-UPDATE holdfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
-
--- steps.commit.ACKNOWLEDGE_AT_ONCE
--- (done by the statement before it)
-
--- steps.commit.ACKNOWLEDGE_ONE
--- (done by the statement before it)
 
 -- steps.commit.CONTINUE
 UPDATE holdfast_job

@@ -236,6 +236,48 @@ INSERT INTO holdfast_schema (version, name, applied_at) VALUES (%(version)s, %(n
 -- database.wakeup.NOTIFY
 SELECT pg_notify('holdfast', %(queue)s)
 
+-- steps.acknowledge.MOVE
+WITH mine AS (
+    DELETE FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload
+), kept AS (
+    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(NULL AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
+    ON CONFLICT DO NOTHING
+)
+SELECT id FROM mine
+
+-- steps.acknowledge.MOVE_WITH_RESULTS
+WITH mine AS (
+    DELETE FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload
+), kept AS (
+    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(results)s AS JSONB) ->> id, 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
+    ON CONFLICT DO NOTHING
+)
+SELECT id FROM mine
+
+-- steps.acknowledge.MOVE_ONE
+WITH mine AS (
+    DELETE FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload
+), kept AS (
+    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(result)s AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
+    ON CONFLICT DO NOTHING
+)
+SELECT id FROM mine
+
+-- steps.acknowledge.REMOVE_ONE
+-- (done by the statement before it)
+
+-- steps.acknowledge.LOCK_MANY
+SELECT id FROM holdfast_job
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
+ ORDER BY id
+FOR UPDATE
+
+-- steps.acknowledge.KEEP_RESULT
+UPDATE holdfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
+
 -- steps.archive.ARCHIVE
 INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
 SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -247,38 +289,6 @@ DELETE FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- steps.commit.LOCK
 SELECT id FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
-
--- steps.commit.LOCK_MANY
-SELECT id FROM holdfast_job
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
- ORDER BY id
-FOR UPDATE
-
--- steps.commit.KEEP_RESULT
-UPDATE holdfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
-
--- steps.commit.ACKNOWLEDGE_AT_ONCE
-WITH mine AS (
-    DELETE FROM holdfast_job AS job
-     USING unnest(CAST(%(ids)s AS TEXT[]), CAST(%(fences)s AS BIGINT[]), CAST(%(results)s AS TEXT[])) AS ended (id, fence, result)
-     WHERE job.id = ended.id AND job.fence = ended.fence
-    RETURNING job.id, job.queue, job.kind, job.priority, job.ready_at, job.created_at, job.leased_at, job.unique_key, job.step, job.failures, job.crashes, job.progress, job.progress_note, job.error_group, job.last_error, job.cursor_json, job.fence, job.payload, ended.result
-), kept AS (
-    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
-    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, result, 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
-    ON CONFLICT DO NOTHING
-)
-SELECT id FROM mine
-
--- steps.commit.ACKNOWLEDGE_ONE
-WITH mine AS (
-    DELETE FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload
-), kept AS (
-    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
-    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(result)s AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
-    ON CONFLICT DO NOTHING
-)
-SELECT id FROM mine
 
 -- steps.commit.CONTINUE
 UPDATE holdfast_job
@@ -446,7 +456,7 @@ SELECT id FROM holdfast_key WHERE until_at <= CAST(extract(epoch FROM statement_
 -- steps.lease.PICK
 UPDATE holdfast_job
    SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE state = 'ready' AND ctid = ANY(ARRAY(
+ WHERE ctid = ANY(ARRAY(
        SELECT ctid FROM holdfast_job
         WHERE queue = %(queue)s AND state = 'ready'  AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
           AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
@@ -458,7 +468,7 @@ RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_j
 -- steps.lease.PICK_FROM_HINT
 UPDATE holdfast_job
    SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE state = 'ready' AND ctid = ANY(ARRAY(
+ WHERE ctid = ANY(ARRAY(
        SELECT ctid FROM holdfast_job
         WHERE queue = %(queue)s AND state = 'ready' AND priority = %(priority)s AND ready_at >= %(hint)s AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
           AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)

@@ -236,6 +236,28 @@ INSERT INTO holdfast_schema (version, name, applied_at) VALUES (:version, :name,
 -- database.wakeup.NOTIFY
 SELECT pg_notify('holdfast', :queue)
 
+-- steps.acknowledge.MOVE
+-- (done by the statement before it)
+
+-- steps.acknowledge.MOVE_WITH_RESULTS
+-- (done by the statement before it)
+
+-- steps.acknowledge.MOVE_ONE
+INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :result, 'done', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_job WHERE id = :id AND fence = :fence
+ON CONFLICT DO NOTHING
+
+-- steps.acknowledge.REMOVE_ONE
+DELETE FROM holdfast_job WHERE id = :id AND fence = :fence
+
+-- steps.acknowledge.LOCK_MANY
+SELECT id FROM holdfast_job
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
+ ORDER BY id
+
+-- steps.acknowledge.KEEP_RESULT
+UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence
+
 -- steps.archive.ARCHIVE
 INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
 SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :state, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -247,20 +269,6 @@ DELETE FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- steps.commit.LOCK
 SELECT id FROM holdfast_job WHERE id = :id AND fence = :fence
-
--- steps.commit.LOCK_MANY
-SELECT id FROM holdfast_job
- WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
- ORDER BY id
-
--- steps.commit.KEEP_RESULT
-UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence
-
--- steps.commit.ACKNOWLEDGE_AT_ONCE
--- (done by the statement before it)
-
--- steps.commit.ACKNOWLEDGE_ONE
--- (done by the statement before it)
 
 -- steps.commit.CONTINUE
 UPDATE holdfast_job

@@ -35,9 +35,11 @@ _LEADING: Final = (
     r"(?:\s|;|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*.*?\*/)*"  # what may stand before the first word
 )
 _TRANSACTION_CONTROL: Final = re.compile(
-    _LEADING + r"(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|END|ABORT|SET\s+AUTOCOMMIT)\b",
+    _LEADING
+    + r"(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|END|ABORT|PREPARE\s+TRANSACTION|SET\s+AUTOCOMMIT)\b",
     re.IGNORECASE | re.DOTALL,
 )
+_QUOTED: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$(\w*)\$.*?\$\1\$", re.DOTALL)
 _COMMITS_BY_ITSELF: Final = re.compile(
     _LEADING + r"(CREATE|ALTER|DROP|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK|ANALYZE|OPTIMIZE)\b",
     re.IGNORECASE | re.DOTALL,
@@ -250,7 +252,8 @@ class Transaction:
         return cursor
 
     def _refuse_control(self, text: str) -> None:
-        if word := _TRANSACTION_CONTROL.match(text):
+        statements = _QUOTED.sub("''", text).split(";") if ";" in text else [text]
+        if word := next(filter(None, map(_TRANSACTION_CONTROL.match, statements)), None):
             raise DatabaseError(
                 f"{word[1].upper()} is not yours to say here: Holdfast opens and ends the transaction"
             )
@@ -260,7 +263,7 @@ class Transaction:
             )
 
     def _require_open(self) -> None:
-        """A COMMIT may hide behind a semicolon or in a procedure: what follows must not run outside the transaction."""
+        """A COMMIT may hide in a procedure: what follows must not run outside the transaction."""
         if not self._connection.in_transaction():
             self._poison = PoisonedTransactionError(
                 "a statement of yours ended the transaction that Holdfast had opened; what came before it is committed"

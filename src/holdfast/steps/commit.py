@@ -1,9 +1,10 @@
 """The one transaction a step ends in.
 
-The fence is checked first and its row locked: if the step was taken over meanwhile, nothing below
-happens. Then effects and outcome are written side by side, so there is no order in which a crash could
-lose one and keep the other. Every ending that leaves the job alive writes a new fence and keeps the one
-it consumed, so that a COMMIT whose answer was lost can be told from one that never happened.
+The outcome is written first: it matches only under the fence, so it is the guard and the lock in one, and
+if the step was taken over meanwhile nothing below happens. Then the effects, in the same transaction, so
+there is no order in which a crash could lose one and keep the other. Every ending that leaves the job alive
+writes a new fence and keeps the one it consumed, so that a COMMIT whose answer was lost can be told from
+one that never happened.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 from holdfast.clock import duration, micros, new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import LeaseLostError
-from holdfast.steps.archive import COLUMNS, archive
+from holdfast.steps.acknowledge import finish
+from holdfast.steps.archive import archive
 from holdfast.steps.failure import CRASH_GROUP, grouped, without_secrets
 from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop
 from holdfast.steps.payload import encode
@@ -29,49 +31,10 @@ CANCELLED = "cancelled by an operator"
 
 # The fence alone says "leased by me": every claim, ending and rescue writes a new one. `state = 'leased'` beside it
 # would tempt PostgreSQL's generic plans into the small leased index, once per row (75 µs a job against 13).
+# Asked before the effects only where one of them could commit behind our back: the outcome must not go with it.
 LOCK = sql("""
     SELECT id FROM holdfast_job WHERE id = :id AND fence = :fence {for_update}
 """)
-
-LOCK_MANY = sql("""
-    SELECT id FROM holdfast_job
-     WHERE id {any_of:ids} AND fence = :fence
-     ORDER BY id
-    {for_update}
-""")
-
-KEEP_RESULT = sql("UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence")
-
-# One round trip instead of four; the DELETE is the lock and the guard in one.
-ACKNOWLEDGE = f"""
-    WITH mine AS (
-        DELETE FROM holdfast_job AS job
-         USING unnest(CAST(:ids AS TEXT[]), CAST(:fences AS BIGINT[]), CAST(:results AS TEXT[])) AS ended (id, fence, result)
-         WHERE job.id = ended.id AND job.fence = ended.fence
-        RETURNING {", ".join("job." + name for name in COLUMNS.split(", "))}, job.fence, job.payload, ended.result
-    ), kept AS (
-        INSERT INTO holdfast_archive ({COLUMNS}, committed_fence, payload, result, state, finished_at)
-        SELECT {COLUMNS}, fence, payload, result, 'done', {{now}} FROM mine
-        ON CONFLICT DO NOTHING
-    )
-    SELECT id FROM mine
-"""
-ACKNOWLEDGE_AT_ONCE = sql("", postgresql=ACKNOWLEDGE)
-
-# The same for the one step of a transaction that has effects.
-ACKNOWLEDGE_ONE = sql(
-    "",
-    postgresql=f"""
-    WITH mine AS (
-        DELETE FROM holdfast_job WHERE id = :id AND fence = :fence RETURNING {COLUMNS}, fence, payload
-    ), kept AS (
-        INSERT INTO holdfast_archive ({COLUMNS}, committed_fence, payload, result, state, finished_at)
-        SELECT {COLUMNS}, fence, payload, CAST(:result AS TEXT), 'done', {{now}} FROM mine
-        ON CONFLICT DO NOTHING
-    )
-    SELECT id FROM mine
-    """,
-)
 
 CONTINUE = sql("""
     UPDATE holdfast_job
@@ -151,12 +114,18 @@ def commit(
 
     With `stay`, a continuation may remain leased to the caller: its new fence is returned.
     """
-    if effects:
-        if not tx.rows(LOCK, id=lease.job_id, fence=lease.fence):
-            raise LeaseLostError(lease.job_id, lease.fence)
-        for effect in effects:
-            effect.apply(tx)
-    return _write(tx, lease, ending, stay=stay)
+    if effects and tx.dialect.commits_unasked:
+        _refuse_unless(bool(tx.rows(LOCK, id=lease.job_id, fence=lease.fence)), lease)
+        _apply(tx, effects)
+        return _write(tx, lease, ending, stay=stay)
+    fence = _write(tx, lease, ending, stay=stay)
+    _apply(tx, effects)
+    return fence
+
+
+def _apply(tx: Transaction, effects: Sequence[Effect]) -> None:
+    for effect in effects:
+        effect.apply(tx)
 
 
 def _write(tx: Transaction, lease: Lease, ending: Ending, *, stay: bool) -> int | None:
@@ -164,8 +133,7 @@ def _write(tx: Transaction, lease: Lease, ending: Ending, *, stay: bool) -> int 
         case Continue():
             return _go_on(tx, lease, ending, stay=stay)
         case Done(result):
-            ended = acknowledge(tx, [(lease, None if result is None else encode(result))])
-            _refuse_unless(ended == [lease.job_id], lease)
+            _refuse_unless(finish(tx, lease, None if result is None else encode(result)), lease)
         case Snooze(delay):
             _live_on(tx, lease, PUT_BACK, delay=micros(duration(delay, "Snooze")))
         case Again(delay, error, group, charged):
@@ -209,41 +177,6 @@ def _live_on(tx: Transaction, lease: Lease, statement: Statement, **facts: Any) 
     mine = {"id": lease.job_id, "fence": lease.fence}
     if tx.run(statement, **mine, **facts, new_fence=new_fence()) != 1:
         _stop(tx, lease.job_id, lease.fence, CANCELLED)
-
-
-def acknowledge(tx: Transaction, ended: Sequence[tuple[Lease, str | None]]) -> list[str]:
-    """Finish many steps that have no effects; returns the ids that were still ours.
-
-    The others were taken over: nothing of them is written, and their owners decide.
-    """
-    if tx.takes_lists and len(ended) == 1:
-        ((lease, result),) = ended
-        rows = tx.rows(ACKNOWLEDGE_ONE, id=lease.job_id, fence=lease.fence, result=result)
-        return [row[0] for row in rows]
-    if tx.takes_lists:
-        rows = tx.rows(
-            ACKNOWLEDGE_AT_ONCE,
-            ids=[lease.job_id for lease, _ in ended],
-            fences=[lease.fence for lease, _ in ended],
-            results=[result for _, result in ended],
-        )
-        return [row[0] for row in rows]
-    by_fence: dict[int, list[str]] = {}
-    for lease, _ in ended:
-        by_fence.setdefault(lease.fence, []).append(lease.job_id)
-    mine: list[str] = []
-    for fence, ids in by_fence.items():
-        mine.extend(row[0] for row in tx.rows(LOCK_MANY, ids=ids, fence=fence))
-    if mine:
-        archive(tx, mine, "done")
-        held = set(mine)
-        results = [
-            {"id": lease.job_id, "fence": lease.fence, "result": result}
-            for lease, result in ended
-            if result is not None and lease.job_id in held
-        ]
-        tx.run_many(KEEP_RESULT, results)
-    return mine
 
 
 def give_back(tx: Transaction, ids: list[str], fence: int) -> int:

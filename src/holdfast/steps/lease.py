@@ -42,11 +42,13 @@ class Lease(NamedTuple):
 
 
 # On PostgreSQL one statement picks and takes: the row addresses of the pick feed the update (28,900 jobs/s
-# against 23,700 for a join on id). Elsewhere the pick locks and TAKE follows in the same transaction.
+# against 23,700 for a join on id). The pick holds the rows, so the update asks for nothing else: `state = 'ready'`
+# beside the addresses would offer the planner a second way, over the whole ready index (245 ms a claim when
+# vacuum had found the table empty). Elsewhere the pick locks and TAKE follows in the same transaction.
 _CLAIM = """
     UPDATE holdfast_job
        SET state = 'leased', owner = :owner, fence = :fence, leased_at = {{now}}, updated_at = {{now}}
-     WHERE state = 'ready' AND ctid = ANY(ARRAY(
+     WHERE ctid = ANY(ARRAY(
            SELECT ctid FROM holdfast_job
             WHERE queue = :queue AND state = 'ready' {hint} AND ready_at <= {{now}}
               AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from holdfast.database.database import persist
+from holdfast.database.dialects import Whose
 from holdfast.database.statement import sql
 from holdfast.errors import DatabaseError
 from holdfast.steps.commit import give_back
@@ -213,7 +214,7 @@ class Claimer:
             by_fence.setdefault(lease.fence, []).append(lease.job_id)
         for fence, ids in by_fence.items():
             try:
-                with self._database.transaction(ours=True) as tx:
+                with self._database.transaction(Whose.OURS) as tx:
                     give_back(tx, ids, fence)
             except DatabaseError as error:
                 happened("database.lost", error=str(error), note="leases run out by themselves")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.clock import boot_time, micros
 from holdfast.database.database import persist
+from holdfast.database.dialects import Whose
 from holdfast.database.statement import sql
 from holdfast.errors import DatabaseError
 from holdfast.steps.commit import give_back
@@ -198,7 +199,7 @@ class Maintenance:
             rows = tx.rows(LONG_MINE, owner=self._heartbeat.incarnation, age=LEAKED_AFTER, limit=BATCH)
         strangers = {(row[0], row[1]) for row in rows if self._owned.get(row[0]) != row[1]}
         for job_id, fence in strangers & self._strangers:  # seen twice: not just on its way between threads
-            with self._database.transaction(ours=True) as tx:
+            with self._database.transaction(Whose.OURS) as tx:
                 give_back(tx, [job_id], fence)
             happened("leases.leaked", job_id=job_id, fence=fence)
         self._strangers = strangers

@@ -11,9 +11,10 @@ import queue
 import random
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from holdfast.database.dialects import Whose
+from holdfast.database.upsert import Upsert
 from holdfast.errors import (
     ContentionError,
     DatabaseError,
@@ -21,14 +22,16 @@ from holdfast.errors import (
     UnknownCommitError,
     UnreachableError,
 )
-from holdfast.steps.commit import acknowledge, commit
+from holdfast.steps.acknowledge import acknowledge
+from holdfast.steps.commit import commit
 from holdfast.steps.failure import judge
 from holdfast.steps.fate import Fate, fates
-from holdfast.steps.outcome import Again, Bury, Call, Continue, Done, Effect, Ending, GiveBack, Reject, Stop
+from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, Ending, GiveBack, Reject, Stop
 from holdfast.steps.payload import encode
 from holdfast.steps.reports import write_reports
 from holdfast.steps.step import Report
 from holdfast.telemetry import happened
+from holdfast.worker.lanes import Lanes
 from holdfast.worker.patience import Pause
 
 if TYPE_CHECKING:
@@ -74,13 +77,14 @@ class Settlement:
         self._healthy = healthy  # whether the heartbeat gets through
         self._plain: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
         lanes = 1 if database.dialect.name == "sqlite" else 4
-        self._lanes = ThreadPoolExecutor(lanes, thread_name_prefix="holdfast-commit")
+        self._lanes = Lanes(lanes, self._settle_alone, "holdfast-commit")
         self._thread = threading.Thread(target=self._settle_in_batches, name="holdfast-settle", daemon=True)
         self._hurry = threading.Event()
         self.stays = True  # whether continuations may stay here
 
     def start(self) -> None:
         self._thread.start()
+        self._lanes.start()
 
     def put(self, ended: Ended) -> None:
         """Called from the event loop: must not wait."""
@@ -91,7 +95,7 @@ class Settlement:
         ):
             self._plain.put(ended)
         else:
-            self._lanes.submit(self._settle_alone, ended)
+            self._lanes.put(ended)
 
     def stop(self, deadline: float) -> None:
         """Finish what is under way; after `deadline` (monotonic), stop waiting for a database that is away."""
@@ -99,7 +103,7 @@ class Settlement:
         late.start()
         self._plain.put(None)
         self._thread.join()
-        self._lanes.shutdown(wait=True)
+        self._lanes.stop()
         late.cancel()
 
     def hurry(self) -> None:
@@ -157,16 +161,16 @@ class Settlement:
     def _commit(self, ended: Ended) -> None:
         """Commit one step; if its effects fail, that failure is its ending."""
         said = self._reporter.take(ended.lease)
-        last_words: list[Effect] = [Call(lambda tx: write_reports(tx, said))] if said else []
         stay = self._may_stay(ended)
         stayed: list[int | None] = []
 
         def write(tx: Transaction, _: list[Lease]) -> list[str]:
-            stayed[:] = [commit(tx, ended.lease, ended.ending, [*last_words, *ended.effects], stay=stay)]
+            write_reports(tx, said)  # before the outcome, which consumes the fence
+            stayed[:] = [commit(tx, ended.lease, ended.ending, ended.effects, stay=stay)]
             return [ended.lease.job_id]
 
         try:
-            held = self._write([ended.lease], write, ours=not ended.effects)
+            held = self._write([ended.lease], write, whose=_whose(ended.effects))
         except BaseException as error:  # noqa: BLE001 - an effect may raise anything; that is a failed attempt
             ended = _failed(ended, error)
             held = self._write_failure(ended, said)
@@ -187,7 +191,7 @@ class Settlement:
         leases: list[Lease],
         write: Callable[[Transaction, list[Lease]], list[str]],
         *,
-        ours: bool = True,
+        whose: Whose = Whose.OURS,
     ) -> set[str]:
         """Write until the database has answered for each of these steps; returns the jobs that were still ours.
 
@@ -199,7 +203,7 @@ class Settlement:
         pause = Pause(self._hurry)
         while open_leases:
             try:
-                with self._database.transaction(ours=ours) as tx:
+                with self._database.transaction(whose) as tx:
                     mine = write(tx, open_leases)
                 written.update(mine)
                 break
@@ -242,7 +246,7 @@ class Settlement:
         pause = Pause(self._hurry)
         while True:
             try:
-                with self._database.transaction(ours=True) as tx:
+                with self._database.transaction(Whose.OURS) as tx:
                     return fates(tx, leases)
             except (ContentionError, UnreachableError) as error:
                 if not pause.after(error):
@@ -274,12 +278,17 @@ class Settlement:
                 happened("step.committed", **facts, fence=ended.lease.fence)
 
 
+def _whose(effects: Sequence[Effect]) -> Whose:
+    """Rows to upsert are found by their key like ours; a function may send anything."""
+    return Whose.OURS_BY_KEY if all(isinstance(it, Upsert) for it in effects) else Whose.THEIRS
+
+
 def _failure(tx: Transaction, ended: Ended, said: list[Report]) -> list[str]:
     """The failure of a step whose effects were rolled back: what it said is kept all the same."""
     assert isinstance(ended.ending, Again | Bury | Stop)  # noqa: S101 - what `judge` answers
     error = ended.ending.reason if isinstance(ended.ending, Stop) else ended.ending.error
-    said = [*said, Report(ended.lease, None, None, "error", error)]
-    commit(tx, ended.lease, ended.ending, [Call(lambda tx: write_reports(tx, said))])
+    write_reports(tx, [*said, Report(ended.lease, None, None, "error", error)])
+    commit(tx, ended.lease, ended.ending)
     return [ended.lease.job_id]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from holdfast.admin.doctor.finding import Finding, fail, ok, warn
+from holdfast.database.dialects import Whose
 from holdfast.database.drivers import sqlite_path
 from holdfast.database.statement import sql
 from holdfast.errors import ContentionError
@@ -95,7 +96,7 @@ def writer(database: Database, path: Path, _: Transaction) -> list[Finding]:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                connection.begin(database.dialect.begin)
+                connection.begin(database.dialect.begin[Whose.OURS])
             except ContentionError:
                 if time.monotonic() > deadline:
                     return [
