@@ -7,6 +7,7 @@ and writes only where it is told to.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -57,6 +58,7 @@ def main() -> int:
         )
     out = asked.out or (None if asked.names or asked.quick else ROOT / "docs" / "benchmarks.md")
     console = Console(width=max(Console().width, 160))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers and workers are stopped on the way out
     with Databases() as databases:
         bench = Bench(databases, console, quick=asked.quick)
         here = machine(databases)

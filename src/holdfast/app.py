@@ -14,6 +14,7 @@ from holdfast.config import WorkerOptions, database_url, worker_settings
 from holdfast.database.borrowed import finish, lend
 from holdfast.database.connection import Transaction
 from holdfast.database.database import Database, persist
+from holdfast.database.dialects import Whose
 from holdfast.database.drivers import open_database
 from holdfast.database.migrate import migrate, require_current_schema
 from holdfast.errors import ConfigurationError
@@ -264,7 +265,7 @@ class Job(Generic[P, R]):
 
     def _in(self, tx: Lent, work: Callable[[Transaction], T]) -> T:
         if tx is None:
-            return persist(self.app.database, work)
+            return persist(self.app.database, work, Whose.OURS_BY_KEY)
         if isinstance(tx, Transaction):
             return work(tx)
         lent = lend(tx, self.app.database)

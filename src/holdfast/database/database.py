@@ -210,6 +210,7 @@ if hasattr(os, "register_at_fork"):
 def persist(
     database: Database,
     work: Callable[[Transaction], T],
+    whose: Whose = Whose.OURS,
     *,
     tries: int = 10,
     urgent: bool = False,
@@ -218,7 +219,7 @@ def persist(
     """Run `work` of our own in a transaction, and the whole of it again after a deadlock or lock timeout."""
     for attempt in range(1, tries + 1):
         try:
-            with database.transaction(Whose.OURS, urgent=urgent, on=on) as tx:
+            with database.transaction(whose, urgent=urgent, on=on) as tx:
                 return work(tx)
         except ContentionError:
             if attempt == tries:
