@@ -21,6 +21,7 @@ from devtools import cli_reference
 from holdfast import Holdfast, Step, Transaction, errors, telemetry
 from holdfast.admin.operator import Operator
 from holdfast.config import WorkerSettings
+from holdfast.job import OPTIONS
 from holdfast.steps.job import JobState
 from tests.markdown import PAGES, ROOT, anchors, blocks, links, named, prose
 
@@ -232,7 +233,7 @@ def test_every_public_name_is_documented() -> None:
 def test_every_option_of_enqueue_is_documented() -> None:
     text = (REFERENCE / "api.md").read_text()
 
-    assert [it for it in holdfast.app.OPTIONS if f"`{it}`" not in text] == []
+    assert [it for it in OPTIONS if f"`{it}`" not in text] == []
 
 
 def _public(thing: type) -> set[str]:

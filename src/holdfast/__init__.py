@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.app import Holdfast, Job
+from holdfast.app import Holdfast
 from holdfast.database.connection import Transaction
 from holdfast.database.upsert import Upsert
 from holdfast.errors import (
@@ -15,6 +15,7 @@ from holdfast.errors import (
     StepCancelled,
     TransientError,
 )
+from holdfast.job import Job
 from holdfast.steps.dead_letters import Filter
 from holdfast.steps.job import EnqueuedJob, JobState
 from holdfast.steps.outcome import Continue, Done, Effect, Reject, Snooze

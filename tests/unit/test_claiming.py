@@ -19,7 +19,7 @@ few = settings(max_examples=80, deadline=None, database=None)
 def leases(*places: tuple[int, int]) -> list[Lease]:
     """Leases of these (priority, ready_at), as a claim returns them."""
     return [
-        Lease("id", "kind", "queue", priority, ready_at, 0, 0, 0, None, "{}", 1)
+        Lease("id", "kind", "queue", priority, ready_at, 0, 0, 0, None, None, "{}", 1)
         for priority, ready_at in places
     ]
 

@@ -11,7 +11,7 @@ from holdfast.steps.lease import Lease
 from holdfast.steps.outcome import Call, Snooze
 from holdfast.steps.step import Halt, Report
 
-LEASE = Lease("id-1", "work", "mail", 3, 5, 2, 1, 1, '{"page":2}', "{}", 7)
+LEASE = Lease("id-1", "work", "mail", 3, 5, 2, 1, 1, '{"page":2}', None, "{}", 7)
 
 
 class Notes:

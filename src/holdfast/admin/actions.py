@@ -45,7 +45,7 @@ STATE = sql("""
 # A new fence, so that nobody who held it before takes the ending for its own.
 CANCEL_WAITING = sql("""
     UPDATE holdfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = {now}
-     WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect')
+     WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
 """)
 
 ASK_TO_STOP = sql("""
@@ -110,6 +110,10 @@ def retry(tx: Transaction, job_id: str) -> JobState:
             tx.wakes.add(queue)
         case JobState.READY | JobState.SUSPECT | JobState.SCHEDULED:
             raise StateError(f"job {job_id} is {state}: it waits for a worker already")
+        case JobState.HELD:
+            raise StateError(
+                f"job {job_id} is held: a limit is exhausted, and it runs as soon as there is room"
+            )
         case JobState.LEASED:
             raise StateError(f"job {job_id} is leased: a worker is at it; cancel it first, or wait")
         case JobState.DONE:

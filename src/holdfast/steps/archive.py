@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
 
 COLUMNS = (
-    "id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, "
+    "id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, "
     "progress, progress_note, error_group, last_error, cursor_json"
 )
 

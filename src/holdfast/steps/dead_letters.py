@@ -40,9 +40,9 @@ HOLDER = sql("SELECT id FROM holdfast_job WHERE unique_key = :key")
 # Who died of crashes comes back as a suspect: its neighbours must not pay for the next one.
 _REVIVE = """
     INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
-                              step, failures, crashes, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
+                              step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
     SELECT id, queue, kind, CASE WHEN error_group = '{crash_group}' THEN 'suspect' ELSE 'ready' END, priority, {{now}}, created_at, {{now}}, unique_key,
-           step, 0, 0, :fence, progress, progress_note, last_error, error_group, cursor_json, {payload}
+           step, 0, 0, trace, :fence, progress, progress_note, last_error, error_group, cursor_json, {payload}
       FROM holdfast_archive WHERE id {{any_of:ids}} AND state IN ('dead', 'cancelled')
      ORDER BY finished_at, id
     {keep_existing}

@@ -11,12 +11,19 @@ class JobState(StrEnum):
     READY = "ready"  # may be leased
     SUSPECT = "suspect"  # was on board when a worker died; may be leased, alone
     LEASED = "leased"  # one living worker holds it
+    HELD = "held"  # a limit is exhausted; waits for it
     DONE = "done"  # its effects are committed
     DEAD = "dead"  # out of attempts, rejected, or killed its workers; waits for an operator
     CANCELLED = "cancelled"  # somebody asked it to stop
 
 
-LIVE = (JobState.SCHEDULED, JobState.READY, JobState.SUSPECT, JobState.LEASED)  # rows of holdfast_job
+LIVE = (
+    JobState.SCHEDULED,
+    JobState.READY,
+    JobState.SUSPECT,
+    JobState.LEASED,
+    JobState.HELD,
+)  # rows of holdfast_job
 ENDED = (JobState.DONE, JobState.DEAD, JobState.CANCELLED)  # rows of holdfast_archive
 
 TRANSITIONS: dict[JobState, dict[JobState, str]] = {
@@ -41,8 +48,14 @@ TRANSITIONS: dict[JobState, dict[JobState, str]] = {
         JobState.READY: "continue, give back, or replace",
         JobState.SCHEDULED: "retry, snooze, or replace for later",
         JobState.SUSPECT: "rescue",
+        JobState.HELD: "a limit is exhausted",
         JobState.DONE: "commit",
         JobState.DEAD: "give up or reject",
+        JobState.CANCELLED: "cancel",
+    },
+    JobState.HELD: {
+        JobState.READY: "the limit has room, or replace",
+        JobState.SCHEDULED: "replace, for later",
         JobState.CANCELLED: "cancel",
     },
     JobState.DONE: {},
@@ -63,6 +76,7 @@ class NewJob:
     delay: int = 0  # microseconds from now, on the database's clock
     run_at: int | None = None  # an instant; wins over `delay`
     key: str | None = None  # unique while unfinished
+    trace: str | None = None  # what this job belongs to; None: a trace of its own
     key_until: int | None = None  # remember the key for so many microseconds, also after the job has ended
 
 

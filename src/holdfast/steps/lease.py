@@ -32,6 +32,7 @@ class Lease(NamedTuple):
     failures: int
     crashes: int
     cursor: str | None
+    trace: str | None
     payload: str
     fence: int
 
@@ -55,10 +56,10 @@ _CLAIM = """
             ORDER BY {order}
             LIMIT :limit
             FOR UPDATE SKIP LOCKED))
-    RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+    RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
 """
 _PICK = """
-    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
       FROM holdfast_job {{claim_index}}
      WHERE queue = :queue AND state = 'ready' {hint} AND ready_at <= {{now}}
        AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
@@ -82,7 +83,7 @@ TAKE = sql(
 )
 
 SUSPECT = sql("""
-    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
       FROM holdfast_job
      WHERE state = 'suspect' AND (:anywhere = 1 OR queue {any_of:queues})
        AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)

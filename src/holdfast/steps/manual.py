@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ReleaseAs = Literal["done", "retry", "failed"]
 
 PICK_ONE = sql("""
-    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
       FROM holdfast_job {claim_index}
      WHERE queue = :queue AND state = 'ready' AND ready_at <= {now}
        AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL)

@@ -22,6 +22,8 @@ CREATE TABLE IF NOT EXISTS holdfast_job (
     leased_by VARCHAR(100),
     lease_until BIGINT,
     cancel_at BIGINT,
+    held_by {label},
+    trace VARCHAR(55),
     progress INTEGER NOT NULL DEFAULT 0,
     progress_note VARCHAR(500),
     error_group {label},
@@ -47,6 +49,12 @@ CREATE INDEX IF NOT EXISTS holdfast_job_leased ON holdfast_job (owner, lease_unt
 -- only: mariadb
 CREATE INDEX holdfast_job_leased ON holdfast_job (owner, lease_until);
 
+-- Jobs that wait for a limit, the most urgent first.
+-- only: postgresql, sqlite
+CREATE INDEX IF NOT EXISTS holdfast_job_held ON holdfast_job (held_by, priority DESC, ready_at, id) WHERE state = 'held';
+-- only: mariadb
+CREATE INDEX holdfast_job_held ON holdfast_job (held_by, priority DESC, ready_at, id);
+
 -- Unique while unfinished: nothing but the end of the job frees its key.
 -- only: postgresql, sqlite
 CREATE UNIQUE INDEX IF NOT EXISTS holdfast_job_unique ON holdfast_job (unique_key) WHERE unique_key IS NOT NULL;
@@ -69,6 +77,7 @@ CREATE TABLE IF NOT EXISTS holdfast_archive (
     failures INTEGER NOT NULL,
     crashes INTEGER NOT NULL,
     committed_fence BIGINT,
+    trace VARCHAR(55),
     progress INTEGER NOT NULL,
     progress_note VARCHAR(500),
     error_group {label},
