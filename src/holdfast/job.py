@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from holdfast.clock import Duration, duration, instant, micros, new_id, new_ids
 from holdfast.database.borrowed import finish, lend
@@ -19,7 +19,7 @@ from holdfast.steps.job import EnqueuedJob, NewJob
 from holdfast.steps.kinds import Kind, checked_name
 
 if TYPE_CHECKING:
-    from holdfast.app import Holdfast
+    from holdfast.database.database import Database
 
 Lent = Transaction | Any | None  # ours, or a connection of sqlite3, psycopg, PyMySQL or SQLAlchemy
 P = ParamSpec("P")
@@ -35,10 +35,17 @@ PRIORITIES: Final = range(-32_768, 32_768)
 CHUNK: Final = 5_000  # rows of one bulk statement
 
 
+class App(Protocol):
+    """What a job needs of its application."""
+
+    @property
+    def database(self) -> Database: ...
+
+
 class Job(Generic[P, R]):
     """A registered handler. Call it to run it right here; enqueue it to have it done."""
 
-    def __init__(self, app: Holdfast, kind: Kind, handler: Callable[P, R]) -> None:
+    def __init__(self, app: App, kind: Kind, handler: Callable[P, R]) -> None:
         self.app = app
         self.kind = kind
         self._handler = handler
