@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 CONTENDERS = 8
 
 
+def app_of(job: Job[..., Any]) -> Holdfast:
+    assert isinstance(job.app, Holdfast)
+    return job.app
+
+
 def finish(app: Holdfast) -> str:
     """Take the next job and do it; returns its id."""
     lease = take(app)
@@ -146,7 +151,7 @@ def test_of_many_who_ask_at_once_one_creates_the_job(
         [partial(job.enqueue, n=n, key="k", on_duplicate=choice) for n, job in enumerate(jobs)]
     )
 
-    assert rows.count(jobs[0].app, "holdfast_job") == 1
+    assert rows.count(app_of(jobs[0]), "holdfast_job") == 1
     created = [it for it in answers if not isinstance(it, Exception) and it.created]
     refused = [it for it in answers if isinstance(it, DuplicateKeyError)]
     assert len(created) == 1
@@ -167,7 +172,7 @@ def test_two_batches_that_share_keys_create_each_job_once(another_app: Callable[
         ]
     )
 
-    assert rows.count(jobs[0].app, "holdfast_job") == len(keys)
+    assert rows.count(app_of(jobs[0]), "holdfast_job") == len(keys)
     assert sum(it.created for answer in answers for it in answer) == len(keys)
 
 
@@ -354,7 +359,7 @@ def test_of_many_same_requests_at_once_one_is_run(
 
     assert sum(answer.created for answer in answers) == 1
     assert len({answer.id for answer in answers}) == 1
-    assert rows.count(jobs[0].app, "holdfast_job") == 1
+    assert rows.count(app_of(jobs[0]), "holdfast_job") == 1
 
 
 def test_an_id_whose_key_is_held_is_met_as_the_call_says(app: Holdfast) -> None:
@@ -499,15 +504,15 @@ def test_of_many_who_want_a_key_whose_period_is_over_one_gets_it(
 ) -> None:
     jobs = [work_on(another_app()) for _ in range(CONTENDERS)]
     jobs[0].enqueue(n=0, key="k", unique_for="1h")
-    finish(jobs[0].app)
-    rows.change(jobs[0].app, "UPDATE holdfast_key SET until_at = 1")
+    finish(app_of(jobs[0]))
+    rows.change(app_of(jobs[0]), "UPDATE holdfast_key SET until_at = 1")
 
     answers = together(
         [partial(job.enqueue, n=1, key="k", unique_for="1h", on_duplicate="skip") for job in jobs]
     )
 
     assert sum(answer.created for answer in answers) == 1
-    assert rows.count(jobs[0].app, "holdfast_job") == 1
+    assert rows.count(app_of(jobs[0]), "holdfast_job") == 1
 
 
 def test_a_remembered_key_can_be_replaced_while_its_job_is_unfinished(app: Holdfast) -> None:
