@@ -36,7 +36,7 @@ def holdfast(product: Product, kind: str = "noop", *options: str) -> System:
     return System(name, product, _holdfast_load(kind), worker, HOLDFAST_UNFINISHED)
 
 
-def raw_drain(product: Product, batch: int = 500) -> System:
+def raw_drain(product: Product, batch: int = 1_000) -> System:
     worker = (sys.executable, "-m", MODULE + "raw_limit", "drain", str(batch))
     return System(
         f"raw limit of {NAMES[product]}", product, _holdfast_load("noop"), worker, HOLDFAST_UNFINISHED

@@ -32,7 +32,7 @@ def drain_postgresql(bench: Bench) -> Section:
     return Section(
         "Drain of no-op jobs, PostgreSQL",
         f"{many:,} jobs ({few:,} for Procrastinate), one worker process each. The raw limit is the claim and the "
-        "acknowledgement that Holdfast sends, 500 at a time, by bare psycopg.",
+        "acknowledgement that Holdfast sends, 1,000 at a time, by bare psycopg.",
         [it.figure(*goals) if it.system is ours else it.figure() for it in found.values()],
     )
 

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.tally import Tally
 from holdfast.database.dialects import Whose
 from holdfast.database.drivers import open_database
-from holdfast.steps.acknowledge import LOCK_MANY, MOVE, MOVE_ONE, REMOVE_ONE
+from holdfast.steps.acknowledge import HOW_MANY, LOCK_MANY, MOVE, MOVE_ONE, REMOVE_ONE
 from holdfast.steps.archive import ARCHIVE, REMOVE
 from holdfast.steps.commit import LOCK
 from holdfast.steps.lease import PICK, TAKE
@@ -90,7 +90,8 @@ class Limit:
             self.cursor.fetchall()
             return
         listed = self.listed(ids)
-        self.cursor.execute(LOCK_MANY.render(self.dialect), {"ids": listed, "fence": self.fence})
+        held = HOW_MANY if self.dialect.name == "sqlite" else LOCK_MANY
+        self.cursor.execute(held.render(self.dialect), {"ids": listed, "fence": self.fence})
         self.cursor.fetchall()
         self.cursor.execute(ARCHIVE.render(self.dialect), {"ids": listed, "state": "done"})
         self.cursor.execute(REMOVE.render(self.dialect), {"ids": listed})

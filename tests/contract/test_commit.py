@@ -632,7 +632,7 @@ def test_a_batch_with_some_fences_lost_archives_exactly_the_others(app: Holdfast
         rows.change(app, "UPDATE holdfast_job SET fence = fence + 1 WHERE id = :id", id=job_id)
 
     with app.transaction() as tx:
-        mine = acknowledge(tx, [(it, f'{{"n":"{it.job_id}"}}' if results else None) for it in held])
+        mine = acknowledge(tx, held, {it.job_id: f'{{"n":"{it.job_id}"}}' for it in held if results})
 
     kept = {it.job_id for it in held} - lost
     assert set(mine) == kept
@@ -650,7 +650,7 @@ def test_a_batch_with_every_fence_lost_archives_nothing(app: Holdfast) -> None:
     rows.change(app, "UPDATE holdfast_job SET fence = fence + 1")
 
     with app.transaction() as tx:
-        mine = acknowledge(tx, [(it, None) for it in held])
+        mine = acknowledge(tx, held)
 
     assert mine == []
     assert (rows.count(app, "holdfast_job"), rows.count(app, "holdfast_archive")) == (3, 0)
@@ -667,7 +667,7 @@ def test_a_job_that_is_taken_over_during_the_batch_is_not_archived(
 
     def acknowledge_both() -> None:
         with another_app().transaction() as tx:
-            outcome.append(acknowledge(tx, [(it, None) for it in held]))
+            outcome.append(acknowledge(tx, held))
 
     thread = threading.Thread(target=acknowledge_both)
     with app.transaction() as tx:
@@ -811,7 +811,7 @@ def test_deciding_waits_for_a_ghost_that_may_still_commit(
     thread = threading.Thread(target=lambda: found.append(fate(decider, held)))
 
     with app.transaction() as ghost:
-        acknowledge(ghost, [(held, None)])
+        acknowledge(ghost, [held])
         thread.start()
         wait_until_somebody_waits(app)
     thread.join()

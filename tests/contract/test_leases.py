@@ -206,7 +206,7 @@ def test_an_owner_that_was_replaced_can_acknowledge_nothing(app: Holdfast) -> No
     old, _ = replaced(app)
 
     with app.transaction() as tx:
-        mine = acknowledge(tx, [(old, None)])
+        mine = acknowledge(tx, [old])
 
     assert mine == []
     assert rows.state(app, old.job_id) == "leased"

@@ -146,9 +146,7 @@ def acknowledge_three(scene: Scene) -> Act:
     def act(tx: Transaction) -> None:
         for lease in leases:
             effect_of(lease).apply(tx)
-        assert (
-            len(acknowledge(tx, [(lease, '"ok"' if lease is leases[1] else None) for lease in leases])) == 3
-        )
+        assert len(acknowledge(tx, leases, {leases[1].job_id: '"ok"'})) == 3
 
     return lambda: scene.do(act)
 

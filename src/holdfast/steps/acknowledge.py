@@ -5,6 +5,7 @@ A finished job moves to the archive under its fence. Whoever lost the fence move
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from holdfast.database.statement import sql
@@ -12,7 +13,7 @@ from holdfast.steps.archive import COLUMNS, archive
 from holdfast.steps.payload import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from holdfast.database.connection import Transaction
     from holdfast.steps.lease import Lease
@@ -58,6 +59,9 @@ LOCK_MANY = sql("""
     {for_update}
 """)
 
+# SQLite hands the interpreter's lock around with every row it returns, and the others are busy: a count is one row.
+HOW_MANY = sql("SELECT count(*) FROM holdfast_job WHERE id {any_of:ids} AND fence = :fence")
+
 KEEP_RESULT = sql("UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence")
 
 
@@ -70,31 +74,39 @@ def finish(tx: Transaction, lease: Lease, result: str | None) -> bool:
     return tx.run(REMOVE_ONE, **mine) == 1
 
 
-def acknowledge(tx: Transaction, ended: Sequence[tuple[Lease, str | None]]) -> list[str]:
+def acknowledge(
+    tx: Transaction, ended: Sequence[Lease], results: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
     """Finish many steps that have no effects; returns the ids that were still ours.
 
     The others were taken over: nothing of them is written, and their owners decide.
     """
     by_fence: dict[int, list[str]] = {}
-    for lease, _ in ended:
+    for lease in ended:
         by_fence.setdefault(lease.fence, []).append(lease.job_id)
-    results = {lease.job_id: result for lease, result in ended if result is not None}
     mine: list[str] = []
     for fence, ids in by_fence.items():
         mine.extend(_move(tx, ids, fence, results))
     return mine
 
 
-def _move(tx: Transaction, ids: list[str], fence: int, results: dict[str, str]) -> list[str]:
+def _move(tx: Transaction, ids: list[str], fence: int, results: Mapping[str, str]) -> list[str]:
     kept = {job_id: results[job_id] for job_id in ids if job_id in results} if results else {}
     if tx.takes_lists and kept:
         rows = tx.rows(MOVE_WITH_RESULTS, ids=ids, fence=fence, results=encode(kept))
         return [row[0] for row in rows]
     if tx.takes_lists:
         return [row[0] for row in tx.rows(MOVE, ids=ids, fence=fence)]
-    mine = [row[0] for row in tx.rows(LOCK_MANY, ids=ids, fence=fence)]
+    mine = _held(tx, ids, fence)
     if mine:
         archive(tx, mine, "done")
         with_result = [{"id": it, "fence": fence, "result": kept[it]} for it in mine if it in kept]
         tx.run_many(KEEP_RESULT, with_result)
     return mine
+
+
+def _held(tx: Transaction, ids: list[str], fence: int) -> list[str]:
+    """Which of these are still ours, and stay so until the commit."""
+    if tx.dialect.name == "sqlite" and tx.first(HOW_MANY, ids=ids, fence=fence) == len(ids):
+        return ids
+    return [row[0] for row in tx.rows(LOCK_MANY, ids=ids, fence=fence)]

@@ -128,23 +128,25 @@ class Settlement:
                 self._acknowledge(batch)
 
     def _acknowledge(self, batch: list[Ended]) -> None:
-        results: dict[str, str | None] = {}
+        results: dict[str, str] = {}
         leases: list[Lease] = []
         for ended in batch:
             result = ended.ending.result if isinstance(ended.ending, Done) else None
-            try:
-                results[ended.lease.job_id] = None if result is None else encode(result)
-            except Exception as error:  # noqa: BLE001 - an object may do anything when it is read
-                self._settle_alone(_failed(ended, error))
-            else:
-                leases.append(ended.lease)
+            if result is not None:
+                try:
+                    results[ended.lease.job_id] = encode(result)
+                except Exception as error:  # noqa: BLE001 - an object may do anything when it is read
+                    self._settle_alone(_failed(ended, error))
+                    continue
+            leases.append(ended.lease)
         try:
-            self._write(leases, lambda tx, todo: acknowledge(tx, [(it, results[it.job_id]) for it in todo]))
+            self._write(leases, lambda tx, todo: acknowledge(tx, todo, results))
         except Exception as error:  # noqa: BLE001 - this thread settles for all of them, and must go on
             # One of them cannot be stored, and took the others with it: alone, only the guilty one fails.
             happened("worker.failed", jobs=len(leases), error=repr(error))
+            together = {lease.job_id for lease in leases}
             for ended in batch:
-                if ended.lease.job_id in results:
+                if ended.lease.job_id in together:
                     self._settle_alone(ended)
         else:
             happened("jobs.acknowledged", jobs=len(leases))
@@ -223,7 +225,7 @@ class Settlement:
                     ) from error
                 if not pause.after(error):
                     return written  # nobody was refused: we stopped waiting
-        for lease in leases:
+        for lease in leases if len(written) < len(leases) else ():
             if lease.job_id not in written:
                 happened("step.refused", job_id=lease.job_id, fence=lease.fence)
         return written
