@@ -22,6 +22,7 @@ from benchmarks.enqueueing import enqueueing
 from benchmarks.footprint import footprint
 from benchmarks.idleness import idleness
 from benchmarks.latency import latency
+from benchmarks.limiting import for_later, limiting, many_keys
 from benchmarks.long_transaction import long_transaction
 from benchmarks.machine import machine
 from benchmarks.processes import ROOT
@@ -41,6 +42,9 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "idle": idleness,
     "backlog": backlog,
     "long-transaction": long_transaction,
+    "limits": limiting,
+    "keys": many_keys,
+    "for-later": for_later,
     "recovery": recovery,
     "footprint": footprint,
 }

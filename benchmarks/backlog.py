@@ -41,8 +41,8 @@ def backlog(bench: Bench) -> Section:
         bench.say(f"loading {long:,} jobs")
         load(bench, system, place, long)
         place.rest()
-        window = partial(_window, bench, system, place)
-        at_long += [bench.quietest(window, _foreign) for _ in range(bench.rounds)]
+        measure = partial(window, bench, system, place)
+        at_long += [bench.quietest(measure, _foreign) for _ in range(bench.rounds)]
     short, sudden, deep = (Sample.of(it, "jobs/s") for it in (at_short, at_burst, at_long))
     same = f"of the rate at {WINDOW:,}"
     return Section(
@@ -65,10 +65,11 @@ def _short(bench: Bench, system: System) -> Measured:
     with bench.databases.place("postgresql") as place:
         load(bench, system, place, WINDOW)
         place.rest()
-        return _window(bench, system, place)
+        return window(bench, system, place)
 
 
-def _window(bench: Bench, system: System, place: Place) -> Measured:
+def window(bench: Bench, system: System, place: Place) -> Measured:
+    """How fast the next jobs of a queue are finished."""
     tally, path = bench.tally()
     before = _finished(place)
     with bench.running(system.work, place, path) as worker:

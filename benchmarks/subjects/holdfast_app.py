@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from benchmarks.tally import Tally
-from holdfast import Holdfast, Step
+from holdfast import Concurrency, Holdfast, Rate, Step
 
 app = Holdfast()  # HOLDFAST_DATABASE_URL says where
 tally = Tally(Path(os.environ["BENCH_TALLY"]))
@@ -28,6 +28,16 @@ async def moment(n: int) -> None:
 async def effect(step: Step, n: int) -> None:
     tally.start()
     step.upsert("bench_effect", [{"id": n, "note": "done"}], key="id")
+
+
+@app.job(limits=[Concurrency(5_000), Rate(1_000_000)])
+async def limited(n: int) -> None:  # noqa: ARG001 - as above
+    tally.start()
+
+
+@app.job(limits=[Concurrency(10, by="n"), Rate(100, by="n")])
+async def keyed(n: int) -> None:  # noqa: ARG001 - each has a limit of its own
+    tally.start()
 
 
 @app.job()

@@ -1,0 +1,39 @@
+"""What a worker does besides running steps, each in a thread of its own that costs nothing while there is nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.notifications.settings import NotificationSettings, from_environment
+from holdfast.worker.forgetting import Forgetting
+from holdfast.worker.relay import Relay
+from holdfast.worker.ticks import Ticks
+
+if TYPE_CHECKING:
+    from holdfast.config import WorkerSettings
+    from holdfast.database.database import Database
+    from holdfast.schedules.definition import Definition
+    from holdfast.steps.kinds import Kinds
+
+
+class Service(Protocol):
+    """Starts with the worker, and stops before its heartbeat does."""
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+
+
+def services(
+    database: Database,
+    kinds: Kinds,
+    settings: WorkerSettings,
+    notifications: NotificationSettings | None = None,
+    declared: Mapping[str, Definition] | None = None,
+) -> list[Service]:
+    """In the order in which they start."""
+    notifications = notifications or from_environment()
+    found: list[Service] = [Forgetting(database, kinds, settings), Ticks(database, declared or {})]
+    if notifications.outbox_relay:
+        found.append(Relay(database, notifications))
+    return found
