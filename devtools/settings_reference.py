@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from holdfast.config import WorkerSettings
+from holdfast.notifications.settings import NotificationSettings, variable
 
 _COMMENT = re.compile(r"^    (\w+): [^#\n]+#\s*(.+)$", re.MULTILINE)
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
@@ -19,12 +20,13 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 # What the source leaves to the name of the setting.
 MEANINGS = {
     "queues": "serve only these",
-    "poll_interval": "how often an idle worker looks; 1 s where the database wakes it up, 50 ms where it cannot (150 ms after 10 s without work)",
+    "poll_interval": "how often an idle worker looks; 1 s where the database wakes it up, 50 ms where it cannot (200 ms after 10 s without work)",
     "concurrency": "steps that may run at once in one process",
     "worker_id": "name of this worker, at most 100 characters; shown as `locked_by`",
 }
 DEFAULTS = {
     "queues": "all",
+    "ageing": "never",
     "poll_interval": "1 s or 50 ms",
     "worker_id": "host, process id and six random digits",
 }
@@ -42,9 +44,23 @@ def table() -> str:
     return "\n".join(["| Python | command line | default | meaning |", "|---|---|---|---|", *rows, ""])
 
 
+def notifications() -> str:
+    """The same for what leaves the database: each has a variable of the environment."""
+    comments = dict(_COMMENT.findall(inspect.getsource(NotificationSettings)))
+    rows = [
+        f"| `{it.name}` | `{variable(it.name)}` | {_spoken(it.default)} | {comments[it.name]} |"
+        for it in fields(NotificationSettings)
+    ]
+    return "\n".join(["| Python | environment | default | meaning |", "|---|---|---|---|", *rows, ""])
+
+
 def _spoken(value: Any) -> str:
     if value is MISSING:
         raise ValueError("a setting without a plain default needs a line in DEFAULTS")
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if value == ():
+        return "none"
     if isinstance(value, timedelta):
         seconds = int(value.total_seconds())
         unit, size = next(it for it in _UNITS if seconds % it[1] == 0)

@@ -1,0 +1,41 @@
+"""Texts fit to be kept and shown: without what looks like a secret, and without what no database takes."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# Every repetition is bounded or anchored: a message of a megabyte must not hold the process up.
+_SECRET: Final = re.compile(
+    r"(\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{0,200}):[^\s@]{1,500}@"
+    r"|(\b\w{0,30}(?:password|passwd|pwd|secret|token|api[_-]?key)['\"]?\s{0,5}[=:]\s{0,5}['\"]?)[^\s'\",;&]+"
+    r"|(\bbearer\s{1,5})[\w.~+/=-]{6,}",
+    re.IGNORECASE,
+)
+# Where libraries quote the data that they refuse: pydantic its input, PostgreSQL the row and the key, MariaDB the key.
+_QUOTED_DATA: Final = re.compile(
+    r"(\binput_value=)(?:(?!, input_type=)[^\n]){0,2000}(?=, input_type=|$)"
+    r"|(\bFailing row contains \()[^\n]{0,4000}"
+    r"|(\bKey \([^()\n]{0,200}\)=\()[^\n]{0,2000}?(?=\) (?:already|is|conflicts)|$)"
+    r"|(\bDuplicate entry ')[^\n]{0,2000}?(?=' for key|$)",
+    re.MULTILINE,
+)
+
+
+def without_secrets(text: str) -> str:
+    """Fit to be kept and shown: without what looks like a secret, and storable."""
+    return _SECRET.sub(
+        lambda found: f"{found[1]}:***@" if found[1] else f"{found[2] or found[3]}***", storable(text)
+    )
+
+
+def without_data(text: str) -> str:
+    """Fit for a log that many read: also without the data that libraries quote in their complaints."""
+    return _QUOTED_DATA.sub(
+        lambda found: f"{found[1] or found[2] or found[3] or found[4]}***", without_secrets(text)
+    )
+
+
+def storable(text: str) -> str:
+    """The text with what no database takes spelled out: NUL characters, and halves of characters from file names."""
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
