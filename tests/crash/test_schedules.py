@@ -1,0 +1,98 @@
+"""Whoever fires a tick may die at any point: it becomes one job all the same, and so does every other."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast import Holdfast, Job
+from holdfast.clock import instant
+from holdfast.schedules.firing import spelled
+from holdfast.worker.ticks import fire_due
+from tests import rows
+from tests.crash.conftest import make_effect_table
+from tests.crash.operations_of_schedules import MINUTE, NOON, add
+from tests.crash.points import die_at, recorded
+from tests.crash.sample import SEED, Sample
+from tests.crash.scenes import Scene, work
+
+if TYPE_CHECKING:
+    from tests.crash.workers import Fleet
+
+
+@pytest.fixture
+def stage(database_url: str) -> Iterator[tuple[Holdfast, Job[..., None]]]:
+    with closing(Holdfast(database_url)) as app:
+        make_effect_table(app)
+        yield app, app.job()(work)
+
+
+def test_a_firer_may_die_at_any_point_and_every_tick_becomes_one_job(
+    stage: tuple[Holdfast, Job[..., None]], sample: Sample
+) -> None:
+    """Two schedules, one of them behind; one colleague comes after the dead, and a third one after both."""
+    app, job = stage
+    now = NOON + 2 * MINUTE
+    expected = [
+        *(f"schedule:behind:{spelled(NOON + n * MINUTE)}" for n in range(3)),
+        f"schedule:on:{spelled(now)}",
+    ]
+
+    def arrange() -> None:
+        scene = Scene(app, job)
+        add(scene, "behind", missed="all")
+        add(scene, "on", missed="once")
+
+    arrange()
+    points = recorded(lambda: fire_due(app.database, now), lambda: None)
+    for point in sample.of("fire every tick", points, most=6):
+        arrange()
+        app.database.close()
+        die_at(point, lambda: fire_due(app.database, now))
+        where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+
+        fire_due(app.database, now)
+        assert fire_due(app.database, now) == [], where
+
+        ticks = rows.query(app, "SELECT id, job_id FROM holdfast_key ORDER BY id")
+        assert [row["id"] for row in ticks] == expected, where
+        ids = [row["id"] for row in rows.query(app, "SELECT id FROM holdfast_job ORDER BY id")]
+        assert sorted(row["job_id"] for row in ticks) == ids, where
+
+
+AROUND = (-0.010, 0.002, 0.010)  # seconds from the tick to the kill
+
+
+def test_workers_that_are_killed_around_their_ticks_lose_and_double_none(fleet: Fleet) -> None:
+    fleet.app.schedules.add("beat", "brief", every="1s", missed="all")
+    survivor = fleet.worker()
+    survivor.says("worker.started")
+    for offset in AROUND:
+        victims = [fleet.worker(), fleet.worker()]
+        for victim in victims:
+            victim.says("worker.started")
+        _wait_for_the_next_second(fleet.app, offset)
+        for victim in victims:
+            victim.kill()
+    survivor.says("tick.fired", times=survivor.words().count("tick.fired") + 1)
+    fleet.app.schedules.pause("beat")
+    fleet.wait_until_done()
+
+    ticks = rows.query(
+        fleet.app, "SELECT id, job_id FROM holdfast_key WHERE id LIKE 'schedule:beat:%' ORDER BY id"
+    )
+    at = [instant(datetime.fromisoformat(row["id"].removeprefix("schedule:beat:"))) for row in ticks]
+    assert at == list(range(at[0], at[0] + len(at) * rows.SECOND, rows.SECOND)), "a tick is missing"
+    assert {row["job_id"] for row in ticks} == set(fleet.archived())
+    assert fleet.effects() == Counter((row["job_id"], 0) for row in ticks)
+
+
+def _wait_for_the_next_second(app: Holdfast, offset: float) -> None:
+    left = rows.SECOND - rows.now(app) % rows.SECOND
+    time.sleep(max(0.0, left / rows.SECOND + offset))
