@@ -1,0 +1,85 @@
+"""Forget what was promised for a while only: results, and what operators did long ago.
+
+Every worker does it for the kinds it knows, in bounded batches, and begins with a look. A kind that no worker knows
+keeps its results until its jobs are forgotten as a whole.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from holdfast.admin import audit
+from holdfast.clock import micros
+from holdfast.database.database import persist
+from holdfast.errors import ContentionError, UnreachableError
+from holdfast.results.expiry import any_expired, expire
+from holdfast.telemetry import happened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.config import WorkerSettings
+    from holdfast.database.connection import Transaction
+    from holdfast.database.database import Database
+    from holdfast.steps.kinds import Kind, Kinds
+
+EVERY: Final = 60.0  # seconds between passes
+BATCH: Final = 1_000
+BREATH: Final = 0.02  # seconds in which others may write
+
+
+class Forgetting:
+    """A thread that forgets once a minute."""
+
+    def __init__(self, database: Database, kinds: Kinds, settings: WorkerSettings) -> None:
+        self._database = database
+        self._kinds = kinds
+        self._settings = settings
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._forget_until_stopped, name="holdfast-forgetting", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10)
+
+    def forget(self) -> None:
+        """One pass over everything whose time may be over."""
+        expired = sum(self._expire(self._kinds.get(name)) for name in self._kinds.names())
+        if expired:
+            happened("results.expired", results=expired)
+        age = micros(self._settings.audit_kept)
+        self._in_batches(lambda tx: audit.any_older(tx, age), lambda tx: audit.prune(tx, age, BATCH))
+
+    def _expire(self, kind: Kind) -> int:
+        age = micros(self._settings.results_kept if kind.result_ttl is None else kind.result_ttl)
+        return self._in_batches(
+            lambda tx: any_expired(tx, kind.name, age), lambda tx: expire(tx, kind.name, age, BATCH)
+        )
+
+    def _in_batches(self, look: Callable[[Transaction], bool], forget: Callable[[Transaction], int]) -> int:
+        with self._database.looking() as tx:
+            if not look(tx):
+                return 0
+        total = 0
+        while not self._stop.is_set() and (done := persist(self._database, forget)):
+            total += done
+            self._stop.wait(BREATH)
+        return total
+
+    def _forget_until_stopped(self) -> None:
+        pause = random.uniform(0, EVERY)  # not all workers of a deployment at once
+        while not self._stop.wait(pause):
+            pause = EVERY
+            try:
+                with suppress(UnreachableError, ContentionError):  # others of this worker tell; there is time
+                    self.forget()
+            except Exception as error:  # noqa: BLE001 - this thread goes on
+                happened("worker.failed", worker_id=self._settings.worker_id, error=error, note="forgetting")

@@ -1,0 +1,93 @@
+"""Wherever an operator's command is killed, the audit says exactly what it has done by then.
+
+`test_points` proves that each transaction is whole; this one, that an action and its record share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast import Holdfast, Job
+from tests import rows
+from tests.crash import operations_of_operators, operations_of_others
+from tests.crash.conftest import make_effect_table
+from tests.crash.points import die_at, recorded
+from tests.crash.sample import SEED, Sample
+from tests.crash.scenes import Scene, work
+
+if TYPE_CHECKING:
+    from tests.crash.operations import Operation
+
+OPERATIONS = operations_of_others.OPERATIONS | operations_of_operators.OPERATIONS
+Count = Callable[[Holdfast], int]
+
+
+def found(table: str, where: str) -> Count:
+    return lambda app: rows.count(app, table, where)
+
+
+def less_than(before: int, table: str, where: str = "1 = 1") -> Count:
+    return lambda app: before - rows.count(app, table, where)
+
+
+# How many rows each of them has changed, as the tables tell.
+CHANGED: dict[str, Count] = {
+    "revive_all": less_than(3, "holdfast_archive"),
+    "revive_in_batches": less_than(3, "holdfast_archive"),
+    "purge_all": less_than(2, "holdfast_archive", "state = 'dead'"),
+    "purge_in_batches": less_than(3, "holdfast_archive"),
+    "purge_a_dead_letter": less_than(2, "holdfast_archive"),
+    "retry_a_dead_letter": found("holdfast_job", "state = 'ready'"),
+    "retry_a_job": found("holdfast_job", "state = 'ready'"),
+    "hasten": found("holdfast_job", "state = 'ready'"),
+    "cancel_a_waiting_job": found("holdfast_archive", "state = 'cancelled'"),
+    "cancel_a_running_job": found("holdfast_job", "cancel_at IS NOT NULL"),
+    "rescue_three": less_than(3, "holdfast_job", "state = 'leased'"),
+    "reset_leases_in_batches": less_than(3, "holdfast_job", "state = 'leased'"),
+    "pause_a_queue": found("holdfast_queue", "paused_at IS NOT NULL"),
+}
+
+
+@dataclass
+class Stage:
+    """A database on which one command is given again and again."""
+
+    app: Holdfast
+    job: Job[..., None]
+
+    def set(self, operation: Operation) -> Callable[[], object]:
+        act = operation.arrange(Scene(self.app, self.job))
+        if self.app.database.dialect.name == "sqlite":
+            self.app.database.close()  # SQLite keeps its locks per process
+        return act
+
+
+@pytest.fixture
+def stage(database_url: str) -> Iterator[Stage]:
+    with closing(Holdfast(database_url)) as app:
+        make_effect_table(app)
+        yield Stage(app, app.job()(work))
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_killed_command_has_written_down_what_it_did_and_no_more(
+    name: str, stage: Stage, sample: Sample
+) -> None:
+    points = recorded(stage.set(OPERATIONS[name]), lambda: None)
+    assert CHANGED[name](stage.app) == _written_down(stage.app) > 0
+
+    for point in sample.of(name, points, most=3):
+        act = stage.set(OPERATIONS[name])
+        die_at(point, act)
+
+        where = f"{name}, {point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+        assert CHANGED[name](stage.app) == _written_down(stage.app), where
+
+
+def _written_down(app: Holdfast) -> int:
+    return int(rows.query(app, "SELECT COALESCE(sum(touched), 0) AS n FROM holdfast_audit")[0]["n"])
