@@ -1,0 +1,1 @@
+"""An application and its tests."""

@@ -1,0 +1,91 @@
+"""What is left to do: what one worker has or could take now, and when the next thing is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.database.statement import sql
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+
+_IN_SCOPE = "(:anywhere = 1 OR queue {any_of:queues})"
+_NOT_PAUSED = "queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)"
+_HEAD = """
+    :relay = 1 AND o.state = 'waiting' AND NOT EXISTS (
+        SELECT 1 FROM holdfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
+"""
+
+# One statement sees all of it at one moment: what this worker has, what it could take, and what only has to be woken.
+LEFT = sql(f"""
+    SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
+           count(CASE WHEN state = 'suspect' THEN 1 END),
+           count(CASE WHEN state = 'scheduled' THEN 1 END)
+             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= {{now}}),
+           (SELECT count(*) FROM holdfast_schedule WHERE next_at <= {{now}} AND paused_at IS NULL),
+           (SELECT count(*) FROM holdfast_outbox o WHERE o.due_at <= {{now}} AND {_HEAD})
+      FROM holdfast_job
+     WHERE {_IN_SCOPE} AND (
+           (state = 'leased' AND owner IN (SELECT incarnation FROM holdfast_worker WHERE worker_id = :worker_id))
+        OR (state IN ('ready', 'suspect') AND ready_at <= {{now}} AND {_NOT_PAUSED})
+        OR (state = 'scheduled' AND ready_at <= {{now}}))
+""")
+
+NEXT_JOB = sql(f"""
+    SELECT min(ready_at) FROM holdfast_job
+     WHERE state IN ('scheduled', 'ready') AND ready_at > {{now}} AND kind {{any_of:kinds}}
+       AND {_IN_SCOPE} AND {_NOT_PAUSED}
+""")
+NEXT_RATE = sql("SELECT min(due_at) FROM holdfast_limit WHERE due_at > {now} AND gap > 0")
+NEXT_MESSAGE = sql(f"SELECT min(o.due_at) FROM holdfast_outbox o WHERE o.due_at > {{now}} AND {_HEAD}")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What one drain is asked to do."""
+
+    queues: tuple[str, ...]  # none: all
+    limit: int | None
+    with_scheduled: bool
+    concurrency: int
+    timeout: float
+    relay: bool = False
+
+    @property
+    def queues_asked(self) -> dict[str, Any]:
+        return {"queues": list(self.queues), "anywhere": int(not self.queues)}
+
+
+@dataclass(frozen=True)
+class Left:
+    """What there is to do right now."""
+
+    leased: int
+    ready: int
+    suspects: int
+    due: int  # whose time has come
+    ticks: int  # of schedules, due
+    messages: int  # to be sent
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.busy or self.suspects or self.ticks)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.leased or self.ready or self.due or self.messages)
+
+
+def what_is_left(tx: Transaction, scope: Scope, worker_id: str) -> Left:
+    return tx.all(LEFT, Left, worker_id=worker_id, relay=int(scope.relay), **scope.queues_asked)[0]
+
+
+def due_next(tx: Transaction, scope: Scope, kinds: list[str]) -> int | None:
+    """When the next job, rate or message is due. Schedules are not asked: they have always a next tick."""
+    found = [
+        tx.first(NEXT_JOB, kinds=kinds, **scope.queues_asked),
+        tx.first(NEXT_RATE),
+        tx.first(NEXT_MESSAGE, relay=int(scope.relay)),
+    ]
+    return min((int(at) for at in found if at is not None), default=None)

@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast.database.connection import Connection
+from holdfast.database.dialects import SQLITE
+from holdfast.errors import ConfigurationError, UnreachableError
+from holdfast.testing.points import POINTS, Crashed, Point, Trap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CLAIM = "UPDATE holdfast_job\n   SET state = 'leased', owner = :owner"
+BEAT = "UPDATE holdfast_worker SET alive_until = 1"
+FINISH = "INSERT INTO holdfast_archive (id) SELECT id FROM holdfast_job"
+GO_ON = "UPDATE holdfast_job SET step = step + 1, committed_fence = :fence"
+HOLD = "UPDATE holdfast_job SET state = 'held', committed_fence = :fence"
+ENQUEUE = "INSERT INTO holdfast_job (id) VALUES (1)"
+USERS = "INSERT INTO ledger VALUES (1)"
+
+
+@dataclass
+class Silent:
+    """A driver's connection that says yes to everything."""
+
+    said: list[str] = field(default_factory=list)
+
+    def cursor(self) -> Silent:
+        return self
+
+    def execute(self, text: str, _: Any = None) -> None:
+        self.said.append(text)
+
+    def close(self) -> None: ...
+
+
+def nothing() -> None:
+    pass
+
+
+def trapped(
+    point: str, nth: int = 1, spring: Callable[[], None] = nothing
+) -> tuple[Trap, Connection, list[str]]:
+    trap = Trap(Point.read(point), nth, spring)
+    raw = Silent()
+    connection = Connection(raw, SQLITE)
+    trap.on(connection)
+    return trap, connection, raw.said
+
+
+def commit(connection: Connection, *statements: str) -> None:
+    for text in ("BEGIN IMMEDIATE", *statements, "COMMIT"):
+        connection.execute(text)
+
+
+@pytest.mark.parametrize("text", POINTS)
+def test_the_points_are_read_as_they_are_written(text: str) -> None:
+    assert str(Point.read(f"  {text} ")) == text
+
+
+def test_other_words_are_those_of_a_statement() -> None:
+    assert Point.read("after INSERT  INTO\n Ledger") == Point("after", "insert into ledger")
+
+
+@pytest.mark.parametrize("text", ["", "claim", "at commit", "before", "after ", "beforecommit"])
+def test_what_is_neither_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="crash point"):
+        Point.read(text)
+
+
+@pytest.mark.parametrize(
+    "work", [FINISH, GO_ON, ENQUEUE, USERS], ids=["finish", "go on", "enqueue", "the user's"]
+)
+def test_a_commit_is_one_of_work(work: str) -> None:
+    trap, connection, said = trapped("before commit")
+    commit(connection, BEAT)
+    commit(connection, CLAIM)
+    commit(connection, HOLD)
+    commit(connection, "SELECT 1")
+    assert not trap.sprung
+
+    with pytest.raises(Crashed, match="before commit"):
+        commit(connection, work)
+
+    assert said[-1] == work
+
+
+def test_a_claim_is_done_when_it_is_committed() -> None:
+    trap, connection, said = trapped("after claim")
+    commit(connection, FINISH)
+    assert not trap.sprung
+
+    with pytest.raises(Crashed):
+        commit(connection, CLAIM)
+
+    assert said[-1] == "COMMIT"
+
+
+def test_a_transaction_knows_nothing_of_the_one_before() -> None:
+    trap, connection, _ = trapped("before commit")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(USERS)
+    connection.execute("ROLLBACK")
+
+    commit(connection, "SELECT 1")
+
+    assert not trap.sprung
+
+
+def test_the_nth_time_is_the_nth() -> None:
+    trap, connection, _ = trapped("before commit", nth=3)
+    commit(connection, USERS)
+    commit(connection, USERS)
+    assert not trap.sprung
+
+    with pytest.raises(Crashed):
+        commit(connection, USERS)
+
+
+def test_once_sprung_nothing_gets_through() -> None:
+    trap, connection, said = trapped("before insert into ledger")
+    other = Connection(Silent(), SQLITE)
+    trap.on(other)
+    with pytest.raises(Crashed):
+        connection.execute(USERS)
+    before = list(said)
+
+    for each in (connection, other):
+        with pytest.raises(Crashed):
+            each.execute("ROLLBACK")
+        assert each.broken, "it would be lent to the next"
+
+    assert said == before
+
+
+def test_the_engines_own_threads_are_told_what_they_can_handle() -> None:
+    trap, connection, _ = trapped("before insert into ledger")
+    met: list[BaseException] = []
+
+    def act() -> None:
+        try:
+            connection.execute(USERS)
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            met.append(error)
+
+    for name in ("holdfast-settle", "holdfast-commit_0", "holdfast-handler_0", "holdfast-loop", "MainThread"):
+        thread = threading.Thread(target=act, name=name)
+        thread.start()
+        thread.join()
+
+    assert trap.sprung
+    assert [type(it) for it in met] == [UnreachableError, UnreachableError, Crashed, Crashed, Crashed]
+
+
+def test_it_springs_once() -> None:
+    calls: list[int] = []
+    _, connection, _ = trapped("before commit", spring=lambda: calls.append(1))
+
+    for _ in range(3):
+        with pytest.raises(Crashed):
+            commit(connection, USERS)
+
+    assert calls == [1]
