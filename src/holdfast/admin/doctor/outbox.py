@@ -1,0 +1,40 @@
+"""Does what should leave the database leave it? Says something only if it does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.admin.doctor.finding import Finding, counted, warn
+from holdfast.database.statement import sql
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+
+OVERDUE: Final = 60 * 1_000_000  # microseconds; a relay looks every second
+
+DEAD = sql("SELECT count(*) FROM holdfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL")
+STUCK = sql("""
+    SELECT count(DISTINCT o.destination) FROM holdfast_outbox o
+     WHERE o.state = 'waiting' AND o.due_at < {now} - :overdue
+       AND NOT EXISTS (SELECT 1 FROM holdfast_outbox h
+                        WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
+       AND NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = o.destination AND d.leased_until > {now})
+""")
+UNTOLD = sql("SELECT count(*) FROM holdfast_alert WHERE notify_at < {now} - :overdue")
+
+
+def look(tx: Transaction) -> list[Finding]:
+    """Messages that nobody sends, messages that were given up, alerts that nobody can tell."""
+    found: list[Finding] = []
+    if stuck := int(tx.first(STUCK, overdue=OVERDUE)):
+        said = f"{counted(stuck, 'destination')} should have been served by now, and nobody does"
+        found.append(warn("outbox", said, "start a worker; is HOLDFAST_OUTBOX_RELAY off for all of them?"))
+    if dead := int(tx.first(DEAD)):
+        cure = "holdfast outbox list --state dead; then holdfast outbox retry, or purge"
+        found.append(warn("dead messages", f"{counted(dead, 'message')} given up", cure))
+    if untold := int(tx.first(UNTOLD, overdue=OVERDUE)):
+        said = f"{counted(untold, 'alert')} that nobody was told"
+        found.append(
+            warn("alerts", said, "set HOLDFAST_ALERT_URLS for a worker; read them: holdfast alerts list")
+        )
+    return found

@@ -1,0 +1,98 @@
+"""A job that dies raises an alert, one per kind and error: noticed afterwards, not in the commit that buries it.
+
+Dead letters are looked at in the order of their deaths, behind a bookmark. A death may be committed after a younger one,
+so the last minutes before the bookmark are looked at again, and those that were counted are remembered for so long.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from holdfast.clock import micros
+from holdfast.database.statement import sql
+from holdfast.outbox.alerts import alert, raise_alert
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+
+BOOKMARK: Final = "deaths"
+OVERLAP: Final = timedelta(minutes=2)  # longer than any transaction of ours may last
+OLDEST: Final = timedelta(days=1)  # what died before nobody was there to notice is history
+BATCH: Final = 500
+
+KNOWN = sql("SELECT 1 FROM holdfast_bookmark WHERE id = :id")
+BEGIN = sql("INSERT INTO holdfast_bookmark (id, at) VALUES (:id, {now}) {keep_existing}")
+WHERE = sql("SELECT at, {now} FROM holdfast_bookmark WHERE id = :id {skip_locked}")
+MOVE = sql("UPDATE holdfast_bookmark SET at = :at WHERE id = :id AND at <> :at")
+
+UNNOTICED = sql("""
+    SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at
+      FROM holdfast_archive a
+     WHERE a.state = 'dead' AND a.finished_at > :since
+       AND NOT EXISTS (SELECT 1 FROM holdfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
+     ORDER BY a.finished_at LIMIT :limit
+""")
+NOTICE = sql("INSERT INTO holdfast_death (id, finished_at) VALUES (:id, :finished_at) {keep_existing}")
+FORGET = sql("DELETE FROM holdfast_death WHERE finished_at < :before")
+
+
+@dataclass(frozen=True)
+class Death:
+    job_id: str
+    kind: str
+    error_group: str
+    queue: str
+    error: str
+    finished_at: int
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """How far somebody has looked, and what was found on the way."""
+
+    since: int  # nothing before this instant will ever be unnoticed
+    deaths: int
+    more: bool
+
+
+def notice(tx: Transaction) -> Noticed | None:
+    """Raise alerts for deaths that nobody noticed yet; None if a colleague is at it."""
+    if not tx.rows(KNOWN, id=BOOKMARK):
+        tx.run(BEGIN, id=BOOKMARK)
+    rows = tx.rows(WHERE, id=BOOKMARK)
+    if not rows:
+        return None
+    bookmark, now = rows[0]
+    since = max(bookmark, now - micros(OLDEST)) - micros(OVERLAP)
+    found = tx.all(UNNOTICED, Death, since=since, limit=BATCH)
+    for together in _by_cause(found):
+        _raise(tx, together)
+    tx.run_many(NOTICE, [{"id": it.job_id, "finished_at": it.finished_at} for it in found])
+    at = now if len(found) < BATCH else max(bookmark, found[-1].finished_at)
+    tx.run(MOVE, id=BOOKMARK, at=at)
+    tx.run(FORGET, before=at - 2 * micros(OVERLAP))
+    return Noticed(at - micros(OVERLAP), len(found), more=len(found) == BATCH)
+
+
+def _by_cause(deaths: list[Death]) -> list[list[Death]]:
+    """In the order of their causes: two who raise several lock them in one order."""
+    groups: dict[tuple[str, str], list[Death]] = defaultdict(list)
+    for it in deaths:
+        groups[it.kind, it.error_group].append(it)
+    return [groups[cause] for cause in sorted(groups)]
+
+
+def _raise(tx: Transaction, deaths: list[Death]) -> None:
+    last = deaths[-1]
+    what = last.error.strip().partition("\n")[0][:500]
+    body = (
+        f"Job {last.job_id} of queue {last.queue} became a dead letter: {what or 'for no stated reason'}\n\n"
+        f"Look at it:       holdfast jobs show {last.job_id}\n"
+        f"See all of them:  holdfast dead-letters list --by-error\n"
+        f"Try them again:   holdfast dead-letters retry --kind {last.kind}"
+    )
+    cause = f"job died: {last.kind}: {last.error_group}"
+    raise_alert(tx, alert(cause, f"Job {last.kind} died", body, times=len(deaths)))

@@ -1,0 +1,83 @@
+"""What a relay asks all the time walks along an index, however much was sent before and however long a line is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.clock import new_ids
+from holdfast.outbox import relay, retention
+from holdfast.worker import deaths
+from holdfast.worker import relay as worker_relay
+from tests.golden.test_plans import ANALYZE, plan, sorts
+
+STAGED = """
+    INSERT INTO holdfast_outbox (id, channel, destination, address, body, state, ended_at)
+    VALUES (:id, 'webhook', :destination, 'https://a.example/', '{}', :state, :ended_at)
+"""
+BURIED = """
+    INSERT INTO holdfast_archive (id, queue, kind, state, priority, ready_at, created_at, finished_at, step, failures,
+                                  crashes, progress, payload)
+    VALUES (:id, 'default', 'work', 'dead', 0, 1, 1, :at, 0, 1, 0, 0, '{}')
+"""
+
+
+@pytest.fixture
+def app(database_url: str) -> Iterator[Holdfast]:
+    """Much was sent, three lines are long, and there are many old dead letters."""
+    with closing(Holdfast(database_url)) as app:
+        with app.transaction() as tx:
+            for state, count in (("sent", 6_000), ("waiting", 3_000), ("dead", 100)):
+                tx.execute_many(
+                    STAGED,
+                    [
+                        {
+                            "id": it,
+                            "destination": f"d{n % 3}",
+                            "state": state,
+                            "ended_at": None if state == "waiting" else n + 1,
+                        }
+                        for n, it in enumerate(new_ids(count))
+                    ],
+                )
+            tx.execute_many(BURIED, [{"id": it, "at": n + 1} for n, it in enumerate(new_ids(3_000))])
+        connection = app.database.connect()
+        name = app.database.dialect.name
+        connection.execute(ANALYZE[name].replace("holdfast_job", "holdfast_outbox"))
+        connection.execute(ANALYZE[name].replace("holdfast_job", "holdfast_archive"))
+        connection.close()
+        yield app
+
+
+def test_the_head_of_a_line_is_found_without_walking_along_it(app: Holdfast) -> None:
+    head = plan(app, relay.HEAD, destination="d1")
+
+    assert "holdfast_outbox_waiting" in head
+    assert not sorts(head)
+
+
+def test_lines_are_found_by_one_probe_each_or_along_the_index_alone(app: Holdfast) -> None:
+    heads = plan(app, relay.HEADS, limit=10)
+
+    if app.database.dialect.name == "mariadb":
+        assert '"using_index": true' in heads
+    assert heads.count("holdfast_outbox_waiting") >= (2 if app.database.dialect.name == "mariadb" else 3)
+
+
+def test_an_idle_look_touches_no_table(app: Holdfast) -> None:
+    look = plan(app, worker_relay.ANYTHING, since=2**62, too_old=1)
+
+    assert "holdfast_outbox_waiting" in look or "holdfast_outbox_ended" in look
+    assert "holdfast_archive_ended" in look
+
+
+def test_old_messages_and_young_deaths_are_found_by_their_time(app: Holdfast) -> None:
+    old = plan(app, retention.OLD, age=1, limit=100)
+    young = plan(app, deaths.UNNOTICED, since=2_990, limit=100)
+
+    assert "holdfast_outbox_ended" in old
+    assert not sorts(old)
+    assert "holdfast_archive_ended" in young

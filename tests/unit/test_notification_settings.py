@@ -1,0 +1,79 @@
+"""Settings of notifications: read from the environment, refused in words, and silent about secrets."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from holdfast.errors import ConfigurationError
+from holdfast.notifications.settings import NotificationSettings, from_environment
+from holdfast.notifications.signature import new_secret
+
+
+def test_an_empty_environment_means_the_defaults() -> None:
+    assert from_environment({}) == NotificationSettings()
+    assert from_environment({"HOLDFAST_ALERT_URLS": "  "}) == NotificationSettings()
+
+
+def test_every_setting_has_a_variable() -> None:
+    one, two = new_secret(), new_secret()
+
+    found = from_environment(
+        {
+            "HOLDFAST_WEBHOOK_SECRETS": f"{one} hooks.example={two}",
+            "HOLDFAST_WEBHOOK_ALLOW": "hooks.internal,10.0.0.0/8",
+            "HOLDFAST_WEBHOOK_TIMEOUT": "5",
+            "HOLDFAST_ALERT_URLS": "mailto://u:p@host?to=a@b.example,c@d.example slack://A/B/C,json://x",
+            "HOLDFAST_ALERT_COOLDOWN": "10m",
+            "HOLDFAST_ALERT_DEATHS": "off",
+            "HOLDFAST_OUTBOX_RELAY": "no",
+            "HOLDFAST_OUTBOX_ATTEMPTS": "3",
+            "HOLDFAST_OUTBOX_AGE": "1d",
+            "HOLDFAST_OUTBOX_RETENTION": "2h",
+        }
+    )
+
+    assert found == NotificationSettings(
+        webhook_secrets=(one, f"hooks.example={two}"),
+        webhook_allow=("hooks.internal", "10.0.0.0/8"),
+        webhook_timeout=timedelta(seconds=5),
+        alert_urls=("mailto://u:p@host?to=a@b.example,c@d.example", "slack://A/B/C", "json://x"),
+        alert_cooldown=timedelta(minutes=10),
+        alert_deaths=False,
+        outbox_relay=False,
+        outbox_attempts=3,
+        outbox_age=timedelta(days=1),
+        outbox_retention=timedelta(hours=2),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "word"),
+    [
+        ("HOLDFAST_ALERT_DEATHS", "perhaps", "on or off"),
+        ("HOLDFAST_OUTBOX_ATTEMPTS", "many", "whole number"),
+        ("HOLDFAST_OUTBOX_ATTEMPTS", "0", "between 1 and 1000"),
+        ("HOLDFAST_WEBHOOK_TIMEOUT", "1h", "between 1s and 30s"),
+        ("HOLDFAST_WEBHOOK_TIMEOUT", "soon", "HOLDFAST_WEBHOOK_TIMEOUT"),
+        ("HOLDFAST_WEBHOOK_ALLOW", "10.0.0.1/8", "webhook_allow"),
+        ("HOLDFAST_WEBHOOK_SECRETS", "whsec_c2VjcmV0LXRoYXQtaXMtc2hvcnQ=x", "base64"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_words(name: str, text: str, word: str) -> None:
+    with pytest.raises(ConfigurationError, match=word) as refused:
+        from_environment({name: text})
+
+    assert "whsec_c2" not in str(refused.value)
+
+
+def test_one_text_instead_of_a_list_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="a list of texts"):
+        NotificationSettings(webhook_allow="10.0.0.0/8")  # type: ignore[arg-type]
+
+
+def test_secrets_are_not_shown() -> None:
+    settings = NotificationSettings(webhook_secrets=(new_secret(),), alert_urls=("slack://A/B/C",))
+
+    assert "whsec_" not in repr(settings)
+    assert "slack" not in repr(settings)
