@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,6 +13,9 @@ from devtools.server import Server, ServerMissingError
 from tests import ci
 from tests.crash.sample import SEED
 from tests.databases import ENGINES, KINDS, Databases
+
+if TYPE_CHECKING:
+    from tests.receiver import Receiver
 
 GOLDEN = Path(__file__).parent / "golden"
 DATABASES = pytest.StashKey[Databases]()
@@ -54,6 +58,15 @@ def server(database_kind: str, pytestconfig: pytest.Config) -> Server:
     """The server behind `database_url`, for tests `only_on` servers that kill, pause or restart it."""
     _skip_if_missing(database_kind)
     return pytestconfig.stash[DATABASES].server(database_kind)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A real HTTP server on loopback, for webhooks."""
+    from tests.receiver import receiving
+
+    with receiving() as found:
+        yield found
 
 
 @pytest.fixture

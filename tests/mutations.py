@@ -6,28 +6,62 @@ runs one test of the contract, and expects it to fail.
 
 from __future__ import annotations
 
+import hmac
 import inspect
+import re
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from holdfast import Continue, Done, Snooze
+from holdfast import Continue, Done, ResultExpiredError, Snooze, WaitTimeoutError
+from holdfast.admin import actions, audit
+from holdfast.admin.reports import gauges, statistics
 from holdfast.database.connection import Transaction
 from holdfast.database.statement import Statement
-from holdfast.errors import ContentionError
+from holdfast.errors import ConstraintError, ContentionError, DestinationLostError
+from holdfast.limits import admission, release, slots
+from holdfast.limits import rows as limit_rows
+from holdfast.notifications import addresses, webhook
+from holdfast.outbox import alerts, retention
+from holdfast.outbox import messages as outbox_messages
+from holdfast.outbox import relay as outbox_relay
+from holdfast.results import expiry, waiting, watching
+from holdfast.schedules import changes, firing, schedule
 from holdfast.steps import acknowledge, archive, commit, enqueue, keys, lease, manual, reports, rescue
 from holdfast.steps.outcome import Again, Bury, GiveBack
-from holdfast.worker import claiming, maintenance
+from holdfast.telemetry import masking
+from holdfast.testing import inline_mode, left, moved_clock, points, stored
+from holdfast.worker import claiming, deaths, loop, maintenance, scrape
+from holdfast.worker.ended import Ended
+from holdfast.worker.running import Running
 from tests.contract import (
+    test_admin_reports,
+    test_alerts,
+    test_audit,
     test_commit,
+    test_crash_points,
     test_dead_letters,
+    test_declared_schedules,
+    test_drain,
     test_enqueue,
+    test_inline,
     test_keys,
     test_leases,
+    test_limits,
+    test_moved_clock,
+    test_observed,
+    test_outbox,
+    test_relay,
     test_rescue,
+    test_result_expiry,
+    test_results,
+    test_schedules,
+    test_tracing,
+    test_watching,
 )
-from tests.unit import test_claiming
+from tests.unit import test_claiming, test_signature, test_telemetry
 
 if TYPE_CHECKING:
     import pytest
@@ -64,9 +98,31 @@ def without(
     def break_it(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:
         text = statement.overrides.get(dialect.name, statement.text)
         assert part in text, f"nothing to take out on {dialect.name}: {text}"
-        patch.setitem(
-            statement._rendered, dialect.name, Statement(text.replace(part, instead)).render(dialect)
-        )
+        broken = text.replace(part, instead)
+        patch.setitem(statement.overrides, dialect.name, broken)  # read where a test moved the clock
+        patch.setitem(statement._rendered, dialect.name, Statement(broken).render(dialect))
+
+    return break_it
+
+
+def without_kind(statement: Statement) -> Callable[[pytest.MonkeyPatch, Dialect], None]:
+    """The statement, about results of any kind."""
+
+    def break_it(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:
+        column = "result_kind" if dialect.name == "mariadb" else "kind"
+        without(statement, f"{column} = :kind AND", "")(patch, dialect)
+
+    return break_it
+
+
+def both(
+    one: Callable[[pytest.MonkeyPatch, Dialect], None], other: Callable[[pytest.MonkeyPatch, Dialect], None]
+) -> Callable[[pytest.MonkeyPatch, Dialect], None]:
+    """Two guards that stand for each other, taken away together."""
+
+    def break_it(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:
+        one(patch, dialect)
+        other(patch, dialect)
 
     return break_it
 
@@ -320,11 +376,302 @@ MUTATIONS = [
         without(maintenance.OLD, "state = :state", "(state = :state OR state = 'dead')"),
         test_dead_letters.test_dead_letters_are_kept_whatever_their_age,
     ),
+    # Limits are asked under a lock, and a slot lives as long as its fence.
+    Mutation(
+        "who asks a limit locks nothing",
+        without(limit_rows.LOCK, "{for_update}"),
+        test_limits.test_who_asks_waits_for_the_answer_of_who_asked_before,
+        only_on=SERVERS,
+        or_with=(ContentionError,),
+    ),
+    Mutation(
+        "a held job keeps its fence",
+        without(admission.HOLD, "fence = :new_fence, "),
+        test_limits.test_a_job_that_was_put_aside_is_no_longer_its_claimers,
+    ),
+    Mutation(
+        "anyone is put aside",
+        without(admission.HOLD, "fence = :fence AND cancel_at IS NULL", "cancel_at IS NULL"),
+        test_limits.test_a_job_that_somebody_else_has_meanwhile_is_not_put_aside,
+        only_on=("sqlite", "postgresql"),
+    ),
+    Mutation(
+        "a slot is freed by anyone",
+        without(slots.FREE, FENCE),
+        test_limits.test_a_replaced_owner_does_not_free_the_slot_of_its_successor,
+    ),
+    Mutation(
+        "the slots of the dead are never free",
+        without(slots.DROP_STALE, "AND NOT EXISTS", "AND 1 = 0 AND NOT EXISTS"),
+        test_limits.test_a_slot_whose_fence_has_moved_on_is_free,
+    ),
+    Mutation(
+        "nobody looks when a worker has died",
+        without(release.LOOK_NOW, "due_at IS NOT NULL AND", "1 = 0 AND"),
+        test_limits.test_the_slots_of_a_dead_worker_come_back_with_it,
+    ),
+    # What operators do is written down, in the same transaction.
+    Mutation(
+        "an action is not written down",
+        replacing(actions, "record", lambda *_, **__: None),
+        test_audit.test_an_action_is_written_down_with_who_what_and_why,
+        {"deed": test_audit.cancel_a_waiting_job},
+    ),
+    Mutation(
+        "only the first batch is counted",
+        without(audit.ADD, "touched + :touched", "touched"),
+        test_audit.test_an_action_is_written_down_with_who_what_and_why,
+        {"deed": test_audit.retry_dead_letters},
+    ),
+    Mutation(
+        "a command that was cut short looks complete",
+        without(audit.WRITE_DOWN, "CASE WHEN :ended = 1 THEN {now} END", "{now}"),
+        test_audit.test_a_command_that_stops_in_the_middle_says_how_far_it_came,
+        or_with=(ConstraintError,),
+    ),
+    Mutation(
+        "what operators did lately is forgotten",
+        without(audit.OLD, "at < {now} - :age", "1 = 1"),
+        test_audit.test_old_entries_are_forgotten_in_batches,
+    ),
+    # Results are kept for their time, and who waits hears of the end.
+    Mutation(
+        "a result is emptied before its time",
+        without(expiry.OLD, "AND finished_at < {now} - :age", ""),
+        test_result_expiry.test_a_worker_says_how_long_results_are_kept,
+        or_with=(ResultExpiredError,),
+    ),
+    Mutation(
+        "results of all kinds are emptied",
+        without_kind(expiry.OLD),
+        test_result_expiry.test_a_kind_may_keep_its_results_for_another_time,
+    ),
+    Mutation(
+        "an emptied result looks like none",
+        without(expiry.EMPTY, ", result_expired_at = {now}"),
+        test_result_expiry.test_reading_an_expired_result_says_when_and_which_setting,
+    ),
+    Mutation(
+        "nobody is told of what this process ended",
+        replacing(loop, "ended", lambda *_: None),
+        test_results.test_who_waits_hears_at_once_of_a_job_that_this_process_ended,
+        only_on=("sqlite",),  # it waits in vain for as long as a test may
+        or_with=(WaitTimeoutError,),
+    ),
+    Mutation(
+        "news that come during a look are missed",
+        replacing(waiting, "TAKEN", waiting.NOW),
+        test_results.test_news_that_come_while_the_database_is_asked_are_not_missed,
+        only_on=("sqlite",),
+        or_with=(WaitTimeoutError,),
+    ),
+    Mutation(
+        "a line that was committed late is missed",
+        replacing(watching.Log, "_read_late", lambda *_: None),
+        test_watching.test_a_line_that_is_committed_after_a_later_one_is_not_missed,
+        only_on=SERVERS,
+    ),
     # The hint is never trusted for long.
     Mutation(
         "the whole queue is never asked again",
         replacing(claiming, "UNHINTED_EVERY", 1e9),
         test_claiming.test_the_whole_queue_is_asked_once_a_second_in_any_case,
         only_on=("sqlite",),
+    ),
+    # A test sees what happened, and what would happen.
+    Mutation(
+        "a jump of the clock kills the living",
+        without(moved_clock.CARRY_ON, "alive_until + :passed", "alive_until + 0 * :passed"),
+        test_moved_clock.test_a_worker_that_lives_survives_a_jump,
+    ),
+    Mutation(
+        "a drain does not wait for jobs that run",
+        without(left.LEFT, "(state = 'leased' AND", "(1 = 0 AND"),
+        test_drain.test_a_slow_job_is_waited_for,
+    ),
+    Mutation(
+        "a drain reports what it did not touch",
+        without(stored.ENDED_JOBS_SINCE, "finished_at >= :since", "finished_at >= 0 * :since"),
+        test_drain.test_what_was_done_before_is_not_reported_again,
+    ),
+    Mutation(
+        "the deadlock of a job is taken for one of its enqueue",
+        replacing(inline_mode, "DatabaseError", ZeroDivisionError),
+        test_inline.test_a_handler_that_meets_a_deadlock_is_not_enqueued_again,
+        or_with=(ContentionError,),
+    ),
+    Mutation(
+        "the dead go on writing",
+        replacing(points.Trap, "_refuse", lambda *_: None),
+        test_crash_points.test_the_dead_do_not_clean_up,
+    ),
+    # What is told of it.
+    Mutation(
+        "a replaced payload keeps the trace of the old one",
+        without(enqueue.REPLACE, "trace = :trace", "trace = COALESCE(trace, :trace)"),
+        test_tracing.test_a_payload_replaced_outside_of_any_trace_begins_its_own,
+    ),
+    Mutation(
+        "what a handler enqueues is nobody's child",
+        replacing(Running, "enter", lambda _: None),
+        test_tracing.test_without_opentelemetry_one_id_follows_a_job_and_its_children,
+    ),
+    Mutation(
+        "what an effect enqueues is nobody's child",
+        replacing(Ended, "inside", lambda _: nullcontext()),
+        test_tracing.test_without_opentelemetry_one_id_follows_a_job_and_its_children,
+    ),
+    Mutation(
+        "a silent worker counts as alive",
+        without(gauges.WORKERS, "AND alive_until >= {now}"),
+        test_observed.test_a_scrape_shows_how_full_the_database_is,
+    ),
+    Mutation(
+        "the time of what died counts among the times of what is done",
+        without(statistics.TIMES, "state = 'done' AND "),
+        test_admin_reports.test_statistics_tell_the_median_and_the_slow_ones,
+    ),
+    Mutation(
+        "failures of long ago count for ever",
+        without(statistics.FAILED, "finished_at >= {now} - :span", "finished_at >= 0 * :span"),
+        test_admin_reports.test_statistics_tell_what_jobs_failed_of_and_what_became_of_them,
+    ),
+    Mutation(
+        "a log quotes the data that a library complains of",
+        replacing(masking, "_QUOTED_DATA", re.compile("(?!)")),
+        test_telemetry.test_a_log_shows_no_secret_and_no_data_that_a_library_quotes,
+        {"text": "DETAIL:  Key (email)=(hunter2) already exists."},
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "labels of metrics are as many as the names of jobs",
+        replacing(scrape, "MOST_VALUES", 1_000_000),
+        test_observed.test_queues_without_number_are_shown_as_others,
+        only_on=("sqlite",),
+        or_with=(KeyError,),
+    ),
+    # A tick becomes one job.
+    Mutation(
+        "whoever meant to fire a tick fires it",
+        without(firing.MOVE, "AND next_at = :due AND revision = :revision"),
+        test_schedules.test_of_two_who_mean_to_fire_the_same_tick_one_does,
+    ),
+    Mutation(
+        "a tick that was fired is not remembered",
+        replacing(firing, "remember", lambda _tx, _scope, _key, job_id, _keep: job_id),
+        test_schedules.test_a_plan_that_begins_anew_after_the_clock_was_set_back_fires_nothing_twice,
+    ),
+    Mutation(
+        "a schedule is fired as it was before it was changed",
+        without(firing.MOVE, "AND revision = :revision"),
+        test_schedules.test_a_schedule_that_was_changed_after_somebody_meant_to_fire_it_fires_as_it_is_now,
+    ),
+    Mutation(
+        "a change does not wait for the tick that is being fired",
+        without(schedule.LOCK, "{for_update}"),
+        test_schedules.test_a_pause_waits_for_a_tick_that_is_being_fired,
+        only_on=SERVERS,
+    ),
+    Mutation(
+        "a one-off that the code declares is forgotten, and declared anew",
+        without(changes.FORGET, "AND declared IS NULL "),
+        test_declared_schedules.test_a_declared_one_off_that_is_over_is_not_forgotten,
+    ),
+    # A message arrives at least once, in order, from one relay at a time.
+    Mutation(
+        "a relay that was replaced records what it did",
+        without(outbox_relay.RENEW, "AND fence = :fence"),
+        test_relay.test_a_relay_that_was_replaced_records_nothing,
+    ),
+    Mutation(
+        "a relay that was replaced lets a destination go",
+        without(outbox_relay.RELEASE, "AND fence = :fence"),
+        test_relay.test_a_relay_that_was_replaced_records_nothing,
+        or_with=(DestinationLostError,),
+    ),
+    Mutation(
+        "a destination is taken from whoever serves it",
+        both(
+            without(outbox_relay.HEADS, "AND d.leased_until > {now}", "AND 1 = 0"),
+            both(
+                without(outbox_relay.FREE, "AND leased_until <= {now}"),
+                without(outbox_relay.TAKE, "AND leased_until <= {now}"),
+            ),
+        ),
+        test_relay.test_a_destination_that_somebody_serves_is_left_to_him,
+    ),
+    Mutation(
+        "the youngest message goes first",
+        without(outbox_relay.HEAD, "ORDER BY seq", "ORDER BY seq DESC"),
+        test_relay.test_messages_of_a_destination_arrive_in_the_order_of_their_staging,
+    ),
+    Mutation(
+        "a head that has to wait is overtaken",
+        without(
+            outbox_relay.HEAD,
+            "AND destination = :destination",
+            "AND destination = :destination AND due_at <= {now}",
+        ),
+        test_relay.test_the_head_of_the_line_holds_up_those_behind_it_and_nobody_else,
+    ),
+    Mutation(
+        "what failed is tried again at once",
+        without(outbox_relay.AGAIN, "due_at = {now} + :delay", "due_at = {now} + 0 * :delay"),
+        test_relay.test_a_message_that_is_not_due_is_left_alone,
+    ),
+    Mutation(
+        "messages that were given up are forgotten",
+        both(
+            without(retention.OLD, "state = 'sent' AND"),
+            without(retention.FORGET, "AND state = 'sent'"),
+        ),
+        test_outbox.test_what_was_sent_is_forgotten_in_bounded_batches_and_what_died_is_not,
+    ),
+    Mutation(
+        "the same cause is staged for one destination only",
+        without(outbox_messages.HOLDER, "destination = :destination AND", ":destination = :destination AND"),
+        test_outbox.test_the_same_cause_may_be_told_to_others,
+    ),
+    Mutation(
+        "every address is public",
+        replacing(addresses, "is_public", lambda _: True),
+        test_relay.test_an_address_behind_the_wall_is_never_reached,
+    ),
+    Mutation(
+        "a redirect is as good as an answer",
+        replacing(webhook, "ENOUGH", range(200, 400)),
+        test_relay.test_a_redirect_ends_in_a_sentence,
+    ),
+    Mutation(
+        "any signature will do",
+        replacing(hmac, "compare_digest", lambda _ours, _theirs: True),
+        test_signature.test_one_secret_of_several_is_enough_on_either_side,
+        only_on=("sqlite",),
+    ),
+    # An alert per cause and quiet time; every death is noticed, once.
+    Mutation(
+        "an alert is told however quiet it should be",
+        without(alerts.TOLD, "quiet_until = {now} + :quiet", "quiet_until = {now} + 0 * :quiet"),
+        test_alerts.test_one_cause_is_told_once_in_its_quiet_time_and_counted_meanwhile,
+    ),
+    Mutation(
+        "what was told is told again",
+        without(alerts.TOLD, "notify_at = NULL", "notify_at = {now}"),
+        test_alerts.test_of_two_relays_that_tell_at_once_one_does,
+    ),
+    Mutation(
+        "an old alert that nobody told keeps new ones from being told",
+        without(alerts.RAISE, "WHEN notify_at > {now} - :too_old", "WHEN notify_at > 0 * :too_old"),
+        test_alerts.test_what_nobody_could_tell_for_a_day_is_only_listed_until_it_is_raised_again,
+    ),
+    Mutation(
+        "a death is noticed again and again",
+        without(deaths.NOTICE, "VALUES (:id, :finished_at)", "VALUES (:id, :finished_at + 1)"),
+        test_alerts.test_a_death_is_noticed_once_by_however_many,
+    ),
+    Mutation(
+        "a death behind the bookmark is overlooked",
+        replacing(deaths, "OVERLAP", timedelta(0)),
+        test_alerts.test_a_death_that_is_committed_after_a_younger_one_is_noticed,
     ),
 ]

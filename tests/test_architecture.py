@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import holdfast
 from holdfast.database.dialects import DIALECTS, Dialect
 from holdfast.steps.job import TRANSITIONS, JobState
+from holdfast.telemetry.events import EVENTS, STEP_FIELDS
 from tests.statements import statements
 
 SOURCE = Path(holdfast.__file__).parent
@@ -22,6 +24,7 @@ LOCKED_BEFORE = {"worker.maintenance.PROMOTE", "steps.lease.PICK", "steps.lease.
 
 PUBLIC = [
     "ArgumentsError",
+    "Concurrency",
     "ConfigurationError",
     "Continue",
     "Done",
@@ -32,10 +35,15 @@ PUBLIC = [
     "Holdfast",
     "HoldfastError",
     "Job",
+    "JobCancelledError",
+    "JobFailedError",
+    "JobOutcome",
     "JobState",
     "LeaseLostError",
     "PermanentError",
+    "Rate",
     "Reject",
+    "ResultExpiredError",
     "Retry",
     "Snooze",
     "Step",
@@ -43,6 +51,7 @@ PUBLIC = [
     "Transaction",
     "TransientError",
     "Upsert",
+    "WaitTimeoutError",
 ]
 
 
@@ -62,7 +71,7 @@ def test_transactions_are_opened_in_few_places_only() -> None:
         if re.search(r"\b(database|_database)\.(transaction|reading)\(|\bpersist\(", path.read_text())
     }
 
-    assert openers <= {"app", "worker", "admin", "cli", "database"}
+    assert openers <= {"app", "job", "worker", "admin", "results", "cli", "database"}
 
 
 def test_a_function_of_a_transaction_never_opens_another() -> None:
@@ -100,7 +109,7 @@ def test_no_value_is_ever_written_into_a_statement() -> None:
     assert offenders == []
 
 
-@pytest.mark.parametrize("table", ["holdfast_job", "holdfast_worker"])
+@pytest.mark.parametrize("table", ["holdfast_job", "holdfast_worker", "holdfast_outbox"])
 def test_a_statement_that_changes_a_state_says_from_which_or_shows_the_fence(table: str) -> None:
     offenders = []
     for name, statement in statements().items():
@@ -141,6 +150,45 @@ def test_a_statement_that_speaks_for_an_owner_shows_the_fence() -> None:
 def test_every_state_has_its_arrows() -> None:
     assert set(TRANSITIONS) == set(JobState)
     assert {target for arrows in TRANSITIONS.values() for target in arrows} <= set(JobState)
+
+
+def _reports() -> Iterator[tuple[str, ast.Call]]:
+    """Every call of `happened`, and where it is."""
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "happened":
+                yield f"{relative(path)}:{node.lineno}", node
+
+
+def test_every_event_is_in_the_list_with_its_fields() -> None:
+    """An unknown name or field is found here, never in production."""
+    offenders = []
+    for place, call in _reports():
+        name = call.args[0].value if isinstance(call.args[0], ast.Constant) else None
+        event = EVENTS.get(str(name))
+        known = {*event.fields, *(STEP_FIELDS if event.about_step else ())} if event else set()
+        if event is None or not {keyword.arg for keyword in call.keywords} <= known:  # None: **facts
+            offenders.append(f"{place} {name!r}")
+
+    assert offenders == []
+
+
+def test_every_event_of_the_list_is_reported_somewhere() -> None:
+    reported = {it.args[0].value for _, it in _reports() if isinstance(it.args[0], ast.Constant)}
+
+    assert set(EVENTS) - reported == set()
+
+
+def test_an_error_is_reported_as_it_is() -> None:
+    """So that its type is told apart from its message, and both are masked in one place."""
+    offenders = [
+        place
+        for place, call in _reports()
+        for keyword in call.keywords
+        if keyword.arg == "error" and isinstance(keyword.value, ast.Call)
+    ]
+
+    assert offenders == []
 
 
 def test_no_type_is_ignored() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -85,7 +86,35 @@ def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
     ("module", "says"),
     [
         ("transactional_enqueue", ["refused: order A-2", "['ship:A-1', 'ship:A-3']"]),
+        ("limits", ["large 2, small 2 (2 allowed)", "although it was enqueued behind 100 others"]),
+        (
+            "schedules",
+            ["report of", "for France", "every-second: every 1s (UTC), paused", "0 of them twice"],
+        ),
         ("manual_lease", ["reset 1 expired lease", "scanner-1 comes back too late", "is dead"]),
+        (
+            "results_and_progress",
+            ["try 2", "328350", "has no result: Cancelled: July", "alice did job.cancel"],
+        ),
+        (
+            "observed",
+            [
+                "'errorMessage': 'the bank refused password=***'",
+                'holdfast_jobs_total{kind="take_order",outcome="dead"} 1.0',
+                "take_order continued",
+                "send_mail done",
+                "a secret was seen: False",
+            ],
+        ),
+        (
+            "webhooks_and_alerts",
+            [
+                "received order.shipped A-3, signed",
+                "alert: ['Job ship died']",
+                "dead: HTTP 410",
+                "shipped A-4'",
+            ],
+        ),
         ("steps_and_effects", ["step 2  error  ConnectionError", "done after 4 steps", "95 products"]),
     ],
 )
@@ -95,6 +124,43 @@ def test_an_example_runs(module: str, says: list[str], tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for words in says:
         assert words in done.stdout
+
+
+def run_shop_tests(folder: Path, source: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    options = ["-p", "no:cacheprovider", f"--basetemp={folder}/t"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "examples/tested_shop", *options],
+        cwd=source,
+        env=_surroundings(folder),
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def test_an_application_and_its_tests(tmp_path: Path) -> None:
+    done = run_shop_tests(tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"\b2\d passed", done.stdout)
+
+
+def test_its_tests_notice_an_effect_that_is_none(tmp_path: Path) -> None:
+    """Whoever writes in the handler instead of in the step's commit is told by the crash tests."""
+    copy = tmp_path / "examples"
+    shutil.copytree(ROOT / "examples" / "tested_shop", copy / "tested_shop")
+    (copy / "__init__.py").touch()
+    shop = copy / "tested_shop" / "shop.py"
+    right = "    step.effect(lambda tx: book(tx, amount))"
+    assert right in shop.read_text()
+    wrong = "    with app.transaction() as tx:\n        book(tx, amount)"
+    shop.write_text(shop.read_text().replace(right, wrong))
+
+    done = run_shop_tests(tmp_path, tmp_path)
+
+    failed = re.findall(r"^FAILED .*test_wherever_the_worker_dies.*\[(.*)\]", done.stdout, re.MULTILINE)
+    assert set(failed) == {"after handler", "before effects", "after effects", "after commit"}
 
 
 def test_the_quickstart_ends_in_one_invoice_after_a_crash(tmp_path: Path) -> None:

@@ -10,20 +10,28 @@ from holdfast.errors import (
     ConfigurationError,
     DuplicateKeyError,
     HoldfastError,
+    JobCancelledError,
+    JobFailedError,
     LeaseLostError,
     PermanentError,
+    ResultExpiredError,
     StepCancelled,
     TransientError,
+    WaitTimeoutError,
 )
 from holdfast.job import Job
+from holdfast.limits.limit import Concurrency, Rate
+from holdfast.results.handle import EnqueuedJob
+from holdfast.results.outcome import JobOutcome
 from holdfast.steps.dead_letters import Filter
-from holdfast.steps.job import EnqueuedJob, JobState
+from holdfast.steps.job import JobState
 from holdfast.steps.outcome import Continue, Done, Effect, Reject, Snooze
 from holdfast.steps.retry import Retry
 from holdfast.steps.step import Step
 
 __all__ = [
     "ArgumentsError",
+    "Concurrency",
     "ConfigurationError",
     "Continue",
     "Done",
@@ -34,10 +42,15 @@ __all__ = [
     "Holdfast",
     "HoldfastError",
     "Job",
+    "JobCancelledError",
+    "JobFailedError",
+    "JobOutcome",
     "JobState",
     "LeaseLostError",
     "PermanentError",
+    "Rate",
     "Reject",
+    "ResultExpiredError",
     "Retry",
     "Snooze",
     "Step",
@@ -45,4 +58,5 @@ __all__ = [
     "Transaction",
     "TransientError",
     "Upsert",
+    "WaitTimeoutError",
 ]

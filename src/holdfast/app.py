@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack
@@ -14,16 +14,26 @@ from holdfast.database.database import Database, persist
 from holdfast.database.drivers import open_database
 from holdfast.database.migrate import migrate, require_current_schema
 from holdfast.errors import ConfigurationError
-from holdfast.job import OPTIONS, Job, checked_priority
-from holdfast.steps.kinds import Kind, Kinds, checked_name, is_async
+from holdfast.job import OPTIONS, Job, Lent, within
+from holdfast.limits.limit import Limit
+from holdfast.results.handle import EnqueuedJob
+from holdfast.steps.kinds import Kind, Kinds, checked_name, checked_priority, is_async
 from holdfast.steps.manual import ManualLease, ReleaseAs, acquire, extend, release
-from holdfast.steps.payload import Arguments
+from holdfast.steps.payload import Arguments, sendable
 from holdfast.steps.retry import Retry
 
 if TYPE_CHECKING:
     from holdfast.admin.operator import Operator
+    from holdfast.admin.schedules import Schedules
     from holdfast.database.connection import Transaction
+    from holdfast.notifications.alert import Severity
+    from holdfast.notifications.settings import NotificationSettings
+    from holdfast.outbox.messages import StagedMessage
+    from holdfast.results.outcome import JobOutcome
+    from holdfast.results.watching import Watch
+    from holdfast.schedules.definition import Definition, ScheduleOptions
     from holdfast.worker.loop import Worker
+    from holdfast.worker.scrape import Collector
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,8 +44,16 @@ DEFAULT_TIMEOUT: Final = timedelta(minutes=15)
 class Holdfast:
     """Durable jobs on one database. Cheap to make: nothing is opened before it is needed."""
 
-    def __init__(self, url: str | None = None, *, database: Database | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        database: Database | None = None,
+        notifications: NotificationSettings | None = None,
+    ) -> None:
         self.kinds = Kinds()
+        self.declared: dict[str, Definition] = {}  # schedules, by name
+        self._notifications = notifications
         self._database = database or open_database(database_url(url))
         self._checked = False
 
@@ -46,6 +64,15 @@ class Holdfast:
             require_current_schema(self._database)
             self._checked = True
         return self._database
+
+    @property
+    def notifications(self) -> NotificationSettings:
+        """How webhooks and alerts are sent: as given, else as the environment says."""
+        from holdfast.notifications.settings import from_environment
+
+        if self._notifications is None:
+            self._notifications = from_environment()
+        return self._notifications
 
     @property
     def operator(self) -> Operator:
@@ -66,6 +93,8 @@ class Holdfast:
         priority: int = 0,
         retry: Retry | None = None,
         timeout: Duration | None = DEFAULT_TIMEOUT,
+        limits: Sequence[Limit] = (),
+        result_ttl: Duration | None = None,
     ) -> Callable[[Callable[P, R]], Job[P, R]]:
         """Register a handler: the decorated function becomes a job that can be enqueued."""
 
@@ -85,11 +114,34 @@ class Holdfast:
                 retry=retry or Retry(),
                 timeout=None if timeout is None else duration(timeout, "timeout"),
                 is_async=is_async(handler),
+                limits=_limits(kind_name, limits, arguments.names),
+                result_ttl=None if result_ttl is None else duration(result_ttl, "result_ttl"),
             )
             self.kinds.register(kind)
             return Job(self, kind, handler)
 
         return register
+
+    def schedule(self, name: str, job: Job[..., Any], **options: Unpack[ScheduleOptions]) -> None:
+        """Declare that `job` is enqueued by the calendar (cron=), at a steady beat (every=) or once (at=).
+
+        The table gets it when a worker starts. What an operator changes there wins, until it is reset.
+        Options: tz, arguments, tick_as, queue, priority, missed ("once", "all", "skip"), overlap ("allow", "skip").
+        """
+        from holdfast.schedules.declared import declare  # most programs declare none
+
+        declare(self.declared, name, job.kind, options)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules at run time: look at them, add, change, pause, resume, trigger, remove and reset them."""
+        from holdfast.admin.schedules import Schedules
+
+        return Schedules(self.database, self.kinds)
+
+    def limit_queue(self, queue: str, *limits: Limit) -> None:
+        """Limit everything that runs from this queue, whatever its kind. Say it before the worker starts."""
+        self.kinds.limit_queue(checked_name("queue", queue), _limits(f"queue {queue}", limits, None))
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -107,11 +159,72 @@ class Holdfast:
         """A worker inside your own program: `with app.worker():`, `async with`, or start() and stop().
 
         Options are those of `holdfast worker`: queues, concurrency, lease, renew_at, poll_interval, grace, batch,
-        crash_limit, retention, worker_id.
+        crash_limit, retention, results_kept, audit_kept, worker_id.
         """
         from holdfast.worker.loop import Worker  # asyncio and threads: not for programs that only enqueue
 
-        return Worker(self.database, self.kinds, worker_settings(**options))
+        settings = worker_settings(**options)
+        return Worker(
+            self.database, self.kinds, settings, notifications=self.notifications, declared=self.declared
+        )
+
+    # What leaves the database
+
+    def send_webhook(
+        self,
+        url: str,
+        *,
+        data: Any,
+        type: str | None = None,  # noqa: A002 - the word of Standard Webhooks
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        tx: Lent = None,
+    ) -> StagedMessage:
+        """Stage a webhook; a worker sends it. With `tx`, when that transaction commits. Inside a step use the step's."""
+        from holdfast.outbox.messages import stage, webhook  # most programs send none
+
+        message = webhook(url, sendable(data), type=type, key=key, headers=headers)
+        return within(self.database, tx, lambda inner: stage(inner, message))
+
+    def alert(
+        self,
+        cause: str,
+        title: str,
+        body: str = "",
+        *,
+        severity: Severity = "failure",
+        cooldown: Duration | None = None,
+        tx: Lent = None,
+    ) -> None:
+        """Tell a person: once per `cause`, and not again for a while. With `tx`, when that transaction commits."""
+        from holdfast.outbox.alerts import alert, raise_alert
+
+        quiet = None if cooldown is None else duration(cooldown, "cooldown")
+        raised = alert(cause, title, body, severity=severity, cooldown=quiet)
+        within(self.database, tx, lambda inner: raise_alert(inner, raised))
+
+    # What became of it
+
+    def enqueued(self, job_id: str) -> EnqueuedJob[Any]:
+        """The job with this id, as `enqueue` returned it: to wait for it or to watch it. Asks nobody."""
+        return EnqueuedJob(job_id, created=False, app=self)
+
+    def result_of(self, job_id: str) -> JobOutcome[Any]:
+        """Where the job stands now: its state, progress, error, and its result if it is done."""
+        from holdfast.results.results import Results
+
+        return Results(self).look(job_id)
+
+    def watch(self, job_id: str, timeout: Duration | None = None) -> Watch:
+        """What happens to the job, for `for` and `async for`: states, progress, log lines, and its end."""
+        return self.enqueued(job_id).watch(timeout)
+
+    def metrics(self) -> Collector:
+        """For Prometheus: `REGISTRY.register(app.metrics())`. Counts of this process, and how full the database is."""
+        from holdfast.telemetry.metrics import process_metrics
+        from holdfast.worker.scrape import Collector
+
+        return Collector(process_metrics(), lambda: self.database)
 
     # Leases by hand
 
@@ -136,5 +249,24 @@ class Holdfast:
             self.database, lambda tx: release(tx, held, how, error, retry=retry, dice=dice, result=result)
         )
 
+    def use(self, database: Database) -> Database:
+        """Work on another database from here on, as tests do; returns the one before. Running workers stay on theirs."""
+        before, self._database, self._checked = self._database, database, False
+        return before
+
     def close(self) -> None:
+        from holdfast.results.waiting import close
+
+        close(self._database)
         self._database.close()
+
+
+def _limits(where: str, limits: Sequence[Limit], names: Collection[str] | None) -> tuple[Limit, ...]:
+    for limit in limits:
+        if not isinstance(limit, Limit):
+            raise ConfigurationError(f"{where}: a limit is Rate(…) or Concurrency(…), not {limit!r:.80}")
+        if names is not None and limit.by is not None and limit.by not in names:
+            raise ConfigurationError(
+                f"{where}: {type(limit).__name__}(by={limit.by!r}): the handler has no parameter of that name"
+            )
+    return tuple(limits)

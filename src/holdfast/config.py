@@ -40,7 +40,10 @@ class WorkerSettings:
     grace: timedelta = timedelta(seconds=30)  # how long a stopping worker lets its steps finish
     batch: int = 1_000  # the most jobs one claim may take, when they are fast
     crash_limit: int = 3  # how many times a job may kill its worker
+    ageing: timedelta | None = None  # who waits so long at a priority rises by one; None: never
     retention: timedelta = timedelta(days=7)  # how long finished jobs stay in the archive
+    results_kept: timedelta = timedelta(days=1)  # how long results are kept, where their kind does not say
+    audit_kept: timedelta = timedelta(days=400)  # how long what operators did is remembered
     worker_id: str = field(default_factory=default_worker_id)
 
     def __post_init__(self) -> None:
@@ -56,6 +59,8 @@ class WorkerSettings:
             raise ConfigurationError(
                 "lease: below 1 s a slow heartbeat would look like a crash; use 1s or more"
             )
+        if self.ageing is not None and self.ageing < timedelta(seconds=1):
+            raise ConfigurationError("ageing: below 1 s priorities would mean nothing; use 1s or more")
         if len(self.worker_id) > WORKER_ID_LENGTH:
             raise ConfigurationError(
                 f"worker_id: {len(self.worker_id)} characters; at most {WORKER_ID_LENGTH} fit"
@@ -73,7 +78,10 @@ class WorkerOptions(TypedDict, total=False):
     grace: Duration | None
     batch: int | None
     crash_limit: int | None
+    ageing: Duration | None
     retention: Duration | None
+    results_kept: Duration | None
+    audit_kept: Duration | None
     worker_id: str | None
 
 
@@ -90,7 +98,10 @@ def worker_settings(**given: Unpack[WorkerOptions]) -> WorkerSettings:
         grace=_span("grace", given.get("grace"), default.grace),
         batch=_number(given.get("batch"), default.batch),
         crash_limit=_number(given.get("crash_limit"), default.crash_limit),
+        ageing=None if given.get("ageing") is None else _span("ageing", given.get("ageing"), timedelta(0)),
         retention=_span("retention", given.get("retention"), default.retention),
+        results_kept=_span("results_kept", given.get("results_kept"), default.results_kept),
+        audit_kept=_span("audit_kept", given.get("audit_kept"), default.audit_kept),
         worker_id=default.worker_id,
     )
 

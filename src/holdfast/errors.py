@@ -8,13 +8,21 @@ HoldfastError
 ├── UnknownKindError            nobody registered a handler under this name
 ├── NotFoundError               there is no such job, queue or worker
 ├── StateError                  the job is in a state that does not allow this
+├── WaitTimeoutError            the job had not ended when the wait was over; it goes on (also a TimeoutError)
+├── JobFailedError              the job that was waited for is a dead letter
+├── JobCancelledError           the job that was waited for was cancelled
+├── ResultExpiredError          the job is done, but its result was not kept for so long
+├── ResultTypeError             a stored result does not fit what the handler returns now
 ├── LeaseLostError              the fence moved on: this step now belongs to another worker
+├── DestinationLostError        another relay serves this destination: nothing was recorded
 ├── ReplacedError               this process was declared dead: its leases were given to others
 ├── StepCancelled               somebody asked this job to stop
 ├── StepTimeout                 the step ran longer than its timeout
 ├── PermanentError              raise it in a handler: no retry can help
 │   └── AnswerError             a handler's result or cursor cannot be stored
 ├── TransientError              raise it in a handler: try again, no attempt is charged
+├── SignatureError              a webhook was not signed with our secret, or too long ago
+├── AddressRefusedError         a webhook's host leads behind our own walls
 └── DatabaseError               the database said no
     ├── UnreachableError        no connection, or it broke before anything was committed
     ├── UnknownCommitError      the connection broke during COMMIT; the fences know what happened
@@ -25,10 +33,14 @@ HoldfastError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from datetime import datetime, timedelta
+
+
+CRASH_NOTE: Final = "Lease expired - worker crashed or timed out"
+CRASH_GROUP: Final = CRASH_NOTE  # the error group of a live job that is a suspect, or was leased as one
 
 
 class HoldfastError(Exception):
@@ -82,12 +94,71 @@ class StateError(HoldfastError):
     """The job is in a state that does not allow this; the sentence says which."""
 
 
+class WaitTimeoutError(HoldfastError, TimeoutError):
+    """The job had not ended when the wait was over. It goes on without you: wait again."""
+
+    def __init__(self, job_id: str, state: str | None, timeout: timedelta) -> None:
+        found = f"is still {state}" if state else "could not be looked at: the database is away"
+        super().__init__(f"job {job_id} {found} after {timeout.total_seconds():g} s; it goes on, wait again")
+        self.job_id = job_id
+        self.state = state
+
+
+class JobFailedError(HoldfastError):
+    """The job that was waited for is a dead letter: it has no result."""
+
+    def __init__(self, job_id: str, kind: str, attempts: int, error: str | None) -> None:
+        tries = "one attempt" if attempts == 1 else f"{attempts} attempts"
+        super().__init__(f"job {job_id} ({kind}) is dead after {tries}: {error}")
+        self.job_id = job_id
+        self.error = error
+
+
+class JobCancelledError(HoldfastError):
+    """Somebody cancelled the job that was waited for: it has no result."""
+
+    def __init__(self, job_id: str, kind: str, reason: str | None) -> None:
+        super().__init__(f"job {job_id} ({kind}) has no result: {reason or 'Cancelled'}")
+        self.job_id = job_id
+        self.reason = reason
+
+
+class ResultExpiredError(HoldfastError):
+    """The job is done, but its result is no longer kept. Keep it longer, or read it sooner."""
+
+    def __init__(self, job_id: str, kind: str, finished_at: datetime, expired_at: datetime) -> None:
+        super().__init__(
+            f"job {job_id} was done at {finished_at:%Y-%m-%d %H:%M:%S} UTC, its result was removed at "
+            f"{expired_at:%Y-%m-%d %H:%M:%S} UTC; keep results of {kind!r} longer with @app.job(result_ttl=…), "
+            "those of all kinds with the worker's results_kept"
+        )
+        self.job_id = job_id
+        self.expired_at = expired_at
+
+
+class ResultTypeError(HoldfastError):
+    """A stored result does not fit what the handler returns now: it changed since. `outcome.stored` has the text."""
+
+    def __init__(self, job_id: str, kind: str, problem: str) -> None:
+        super().__init__(f"job {job_id}: its result does not fit the return type of {kind!r}: {problem}")
+        self.job_id = job_id
+
+
 class LeaseLostError(HoldfastError):
     """The fence moved on: this step now belongs to another worker. Stop; nothing you write will count."""
 
     def __init__(self, job_id: str, fence: int) -> None:
         super().__init__(f"job {job_id}: fence {fence} is no longer current; another owner has the step")
         self.job_id = job_id
+        self.fence = fence
+
+
+class DestinationLostError(HoldfastError):
+    """Another relay serves this destination now: what this one sent is not recorded, and is sent again."""
+
+    def __init__(self, destination: str, fence: int) -> None:
+        super().__init__(f"destination {destination}: fence {fence} is no longer current")
+        self.destination = destination
         self.fence = fence
 
 
@@ -128,6 +199,21 @@ class TransientError(HoldfastError):
     def __init__(self, message: str, *, delay: timedelta | float | str | None = None) -> None:
         super().__init__(message)
         self.delay = delay
+
+
+class SignatureError(HoldfastError):
+    """Do not believe this webhook: answer 401 and do nothing. The sentence says what is wrong with it."""
+
+
+class AddressRefusedError(HoldfastError):
+    """A webhook's host leads to an address that is not public, and nobody allowed it."""
+
+    def __init__(self, host: str, addresses: list[str]) -> None:
+        super().__init__(
+            f"{host} leads to {', '.join(addresses) or 'no address'}, which is not public; "
+            "if it is meant to be reached, name it in HOLDFAST_WEBHOOK_ALLOW of the worker"
+        )
+        self.host = host
 
 
 class DatabaseError(HoldfastError):

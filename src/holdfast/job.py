@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar
@@ -13,10 +14,12 @@ from holdfast.database.connection import Transaction
 from holdfast.database.database import persist
 from holdfast.database.dialects import Whose
 from holdfast.errors import ConfigurationError
+from holdfast.results.handle import EnqueuedJob
 from holdfast.steps.enqueue import OnDuplicate, enqueue, enqueue_many, enqueue_with_id
-from holdfast.steps.failure import storable
-from holdfast.steps.job import EnqueuedJob, NewJob
-from holdfast.steps.kinds import Kind, checked_name
+from holdfast.steps.job import Enqueued, NewJob
+from holdfast.steps.kinds import Kind, Kinds, checked_name, checked_priority
+from holdfast.telemetry.masking import storable
+from holdfast.telemetry.traces import enqueuing
 
 if TYPE_CHECKING:
     from holdfast.database.database import Database
@@ -31,7 +34,6 @@ OPTIONS: Final = frozenset(
 )
 REMEMBER_IDS: Final = timedelta(days=15)  # longer than a broker keeps a message
 LONGEST_KEY: Final = 128
-PRIORITIES: Final = range(-32_768, 32_768)
 CHUNK: Final = 5_000  # rows of one bulk statement
 
 
@@ -40,6 +42,8 @@ class App(Protocol):
 
     @property
     def database(self) -> Database: ...
+    @property
+    def kinds(self) -> Kinds: ...
 
 
 class Job(Generic[P, R]):
@@ -67,14 +71,14 @@ class Job(Generic[P, R]):
         queue: str | None = None,
         id: str | None = None,  # noqa: A002 - the word users know
         **arguments: Any,
-    ) -> EnqueuedJob:
+    ) -> EnqueuedJob[R]:
         """Ask for one job. With `tx` it exists when that transaction commits; without, when this returns.
 
         `key` is unique while the job is unfinished, and with `unique_for` for that long in any case.
         `id` makes the call idempotent: the same id again is the same job, also after it ended.
         """
         _on_duplicate(on_duplicate)
-        job = self._new(
+        asked = self._new(
             id=new_id() if id is None else checked_name("id", id),
             payload=self.kind.arguments.encode(arguments),
             queue=queue,
@@ -84,9 +88,14 @@ class Job(Generic[P, R]):
             key=key,
             unique_for=unique_for,
         )
-        if id is not None:
-            return self._in(tx, lambda inner: enqueue_with_id(inner, job, micros(REMEMBER_IDS), on_duplicate))
-        return self._in(tx, lambda inner: enqueue(inner, job, on_duplicate))
+        with enqueuing(asked.kind, asked.queue) as trace:
+            job = asked if trace is None else replace(asked, trace=trace)
+            if id is None:
+                stored = self._in(tx, lambda inner: enqueue(inner, job, on_duplicate))
+            else:
+                keep = micros(REMEMBER_IDS)
+                stored = self._in(tx, lambda inner: enqueue_with_id(inner, job, keep, on_duplicate))
+        return EnqueuedJob(stored.id, stored.created, self.app)
 
     def enqueue_many(
         self,
@@ -99,7 +108,7 @@ class Job(Generic[P, R]):
         delay: Duration | None = None,
         run_at: datetime | None = None,
         queue: str | None = None,
-    ) -> list[EnqueuedJob]:
+    ) -> list[EnqueuedJob[R]]:
         """Ask for many jobs at once: all of them or, if one call's arguments are wrong, none."""
         _on_duplicate(on_duplicate)
         payloads = [self.kind.arguments.encode(arguments) for arguments in calls]
@@ -109,18 +118,21 @@ class Job(Generic[P, R]):
             )
         if keys is not None and len(keys) != len(payloads):
             raise ConfigurationError(f"enqueue_many: {len(payloads)} calls but {len(keys)} keys")
-        like = self._new(id="", payload="", queue=queue, priority=priority, delay=delay, run_at=run_at)
+        asked = self._new(id="", payload="", queue=queue, priority=priority, delay=delay, run_at=run_at)
         for key in keys or ():
             _check_key(key)
         rows = list(zip(new_ids(len(payloads)), keys or [None] * len(payloads), payloads, strict=True))
 
-        def store(inner: Transaction) -> list[EnqueuedJob]:
-            stored: list[EnqueuedJob] = []
+        def store(inner: Transaction, like: NewJob) -> list[Enqueued]:
+            stored: list[Enqueued] = []
             for start in range(0, len(rows), CHUNK):
                 stored += enqueue_many(inner, like, rows[start : start + CHUNK], on_duplicate)
             return stored
 
-        return self._in(tx, store)
+        with enqueuing(asked.kind, asked.queue, len(rows)) as trace:
+            like = asked if trace is None else replace(asked, trace=trace)
+            stored = self._in(tx, lambda inner: store(inner, like))
+        return [EnqueuedJob(it.id, it.created, self.app) for it in stored]
 
     def _new(
         self,
@@ -152,14 +164,19 @@ class Job(Generic[P, R]):
         )
 
     def _in(self, tx: Lent, work: Callable[[Transaction], T]) -> T:
-        if tx is None:
-            return persist(self.app.database, work, Whose.OURS_BY_KEY)
-        if isinstance(tx, Transaction):
-            return work(tx)
-        lent = lend(tx, self.app.database)
-        answer = work(lent)
-        finish(lent, self.app.database)
-        return answer
+        return within(self.app.database, tx, work)
+
+
+def within(database: Database, tx: Lent, work: Callable[[Transaction], T]) -> T:
+    """Do it in the caller's transaction, however it was lent; without one, in a transaction of its own."""
+    if tx is None:
+        return persist(database, work, Whose.OURS_BY_KEY)
+    if isinstance(tx, Transaction):
+        return work(tx)
+    lent = lend(tx, database)
+    answer = work(lent)
+    finish(lent, database)
+    return answer
 
 
 def _check_key(key: object) -> None:
@@ -173,14 +190,6 @@ def _check_key(key: object) -> None:
         raise ConfigurationError(f"key {key!r} ends in a space, which MariaDB would not see; strip it")
     if key != storable(key):
         raise ConfigurationError(f"key {key!r}: no database stores NUL or half a character")
-
-
-def checked_priority(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
-        raise ConfigurationError(
-            f"priority {value!r}: a whole number from -32768 to 32767; higher runs first"
-        )
-    return value
 
 
 def _on_duplicate(choice: str) -> None:

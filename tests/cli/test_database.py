@@ -66,7 +66,7 @@ def test_without_tables_a_command_says_what_to_run(empty_database_url: str) -> N
 
 @pytest.mark.parametrize(("version", "cure"), [(999, "upgrade holdfast here"), (0, "run `holdfast migrate`")])
 def test_tables_of_another_version_are_refused(cli: Cli, app: Holdfast, version: int, cure: str) -> None:
-    rows.change(app, "UPDATE holdfast_schema SET version = :version", version=version)
+    rows.set_schema_version(app, version)
 
     assert cure in cli("jobs", "list", code=1)
 

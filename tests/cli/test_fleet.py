@@ -31,7 +31,7 @@ def test_a_queue_is_paused_listed_and_resumed(cli: Cli, app: Holdfast) -> None:
     assert cli("queues", "pause", "mail") == "queue mail was already paused\n"
     (queue,) = cli.json("queues", "list")
     assert set(queue) == {
-        "queue", "scheduled", "ready", "suspect", "leased", "dead", "oldest_ready_seconds", "paused_at", "note",
+        "queue", "scheduled", "ready", "suspect", "leased", "held", "dead", "oldest_ready_seconds", "paused_at", "note",
     }  # fmt: skip
     assert (queue["queue"], queue["ready"], queue["note"]) == ("mail", 1, "the relay is down")
     assert queue["paused_at"].endswith("Z")
@@ -89,3 +89,21 @@ def test_a_reset_says_how_many_went_to_the_dead_letters(cli: Cli, app: Holdfast)
     expire(app, leased(app)[0])
 
     assert "1 of them beyond the crash limit" in cli("leases", "reset", "--crash-limit", "1")
+
+
+def test_limits_are_listed_with_those_who_wait(cli: Cli, app: Holdfast) -> None:
+    rows.change(app, "INSERT INTO holdfast_limit (id, slots, due_at) VALUES ('slots:kind:hello', 2, 1)")
+    rows.change(app, "INSERT INTO holdfast_slot (job_id, limit_id, fence) VALUES ('a', 'slots:kind:hello', 1)")
+    greeting(app).enqueue()
+    rows.change(app, "UPDATE holdfast_job SET state = 'held', held_by = 'slots:kind:hello'")
+
+    (limit,) = cli.json("limits", "list")
+
+    assert (limit["limit"], limit["taken"], limit["slots"], limit["room"], limit["held"]) == (
+        "slots:kind:hello", 1, 2, 1, 1,
+    )  # fmt: skip
+    assert "slots:kind:hello" in cli("limits", "list")
+
+
+def test_without_limits_the_list_says_so(cli: Cli) -> None:
+    assert "no limit holds a job" in cli("limits", "list")

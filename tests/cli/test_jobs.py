@@ -84,7 +84,7 @@ def test_a_job_is_shown_with_its_lease_error_progress_and_log(cli: Cli, app: Hol
 
     shown = cli.json("jobs", "show", job_id)
 
-    assert set(shown) == SUMMARY | {"payload", "cursor", "result", "logs"}
+    assert set(shown) == SUMMARY | {"payload", "cursor", "result", "result_expired_at", "logs"}
     assert (shown["state"], shown["attempts"], shown["locked_by"]) == ("leased", 1, "alice")
     assert (shown["progress"], shown["progress_note"], shown["last_error"]) == (33, "a third", None)
     assert shown["locked_until"].endswith("Z")
@@ -163,5 +163,8 @@ def test_statistics_are_told_by_kind(cli: Cli, app: Holdfast) -> None:
     (found,) = cli.json("jobs", "stats", "--since", "10m")
 
     assert (found["kind"], found["done"], found["dead"], found["success_rate"]) == ("greet", 1, 1, 0.5)
+    assert [it["error_group"] for it in found["failures"]] == ["OSError: no answer"]
     assert "50.0%" in cli("jobs", "stats")
+    assert "OSError: no answer" in cli("jobs", "stats", "--kind", "greet")
+    assert cli("jobs", "stats", "--kind", "other") == "no job ended in the last 24h\n"
     assert cli("jobs", "stats", "--since", "0") == "no job ended in the last 0\n"

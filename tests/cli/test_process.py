@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devtools import cli_reference
+from holdfast.database.migrate import known_version
 from tests import rows
 from tests.operations import died, greeting
 
@@ -90,10 +91,10 @@ def test_the_package_is_a_program_too() -> None:
 @pytest.mark.only_on("sqlite")
 def test_only_the_document_is_on_standard_output(database_url: str, app: Holdfast) -> None:
     greeting(app).enqueue()
-    rows.change(app, "UPDATE holdfast_schema SET version = 999")
+    rows.set_schema_version(app, 999)
 
     refused = run("jobs", "list", "--json", HOLDFAST_DATABASE_URL=database_url)
-    rows.change(app, "UPDATE holdfast_schema SET version = 1")
+    rows.set_schema_version(app, known_version())
     done = run("jobs", "list", "--json", "--limit", "1", HOLDFAST_DATABASE_URL=database_url)
 
     assert (refused.returncode, refused.stdout) == (1, "")
@@ -110,7 +111,7 @@ def test_many_dead_letters_are_retried_behind_a_progress_bar(
     for _ in range(3):
         died(app, greet)
 
-    seen, code = _on_a_terminal(
+    seen, code = on_a_terminal(
         "dead-letters", "retry", "--all", HOLDFAST_DATABASE_URL=database_url, NO_COLOR=no_color
     )
 
@@ -120,7 +121,7 @@ def test_many_dead_letters_are_retried_behind_a_progress_bar(
     assert ("\x1b[3" in seen) == (not no_color)  # coloured, or not
 
 
-def _on_a_terminal(*words: str, **environment: str) -> tuple[str, int]:
+def on_a_terminal(*words: str, **environment: str) -> tuple[str, int]:
     mine, theirs = pty.openpty()
     process = subprocess.Popen(
         [PROGRAM, *words],

@@ -11,10 +11,16 @@ import pytest
 from holdfast.admin.actions import cancel, pause_queue, purge_dead_letter, resume_queue, retry
 from holdfast.admin.reports.jobs import show_job
 from holdfast.database.wakeup import CANCEL
-from holdfast.errors import ConfigurationError, DuplicateKeyError, LeaseLostError, NotFoundError, StateError
+from holdfast.errors import (
+    CRASH_GROUP,
+    ConfigurationError,
+    DuplicateKeyError,
+    LeaseLostError,
+    NotFoundError,
+    StateError,
+)
 from holdfast.steps.commit import commit
 from holdfast.steps.dead_letters import revive
-from holdfast.steps.failure import CRASH_GROUP
 from holdfast.steps.fate import Fate, fates
 from holdfast.steps.job import JobState
 from holdfast.steps.lease import claim

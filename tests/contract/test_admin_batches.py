@@ -8,10 +8,9 @@ import pytest
 
 from holdfast.admin import actions
 from holdfast.admin.actions import Retried, count_dead, purge_dead, reset_leases, retry_dead
-from holdfast.errors import LeaseLostError
+from holdfast.errors import CRASH_NOTE, LeaseLostError
 from holdfast.steps.commit import commit
 from holdfast.steps.dead_letters import Filter
-from holdfast.steps.failure import CRASH_NOTE
 from holdfast.steps.outcome import Bury, Done
 from tests import rows
 from tests.operations import died, expire, greeting, leased

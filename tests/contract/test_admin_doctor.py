@@ -229,7 +229,7 @@ def test_tables_that_are_missing_old_or_new_are_a_failure(empty_database_url: st
 
 @pytest.mark.parametrize(("version", "word"), [(0, "this code needs"), (999, "newer than this code")])
 def test_tables_of_another_version_are_a_failure(app: Holdfast, version: int, word: str) -> None:
-    rows.change(app, "UPDATE holdfast_schema SET version = :version", version=version)
+    rows.set_schema_version(app, version)
 
     found = findings(app)
 

@@ -221,6 +221,79 @@ def test_statistics_tell_how_many_jobs_of_a_kind_succeeded_and_how_long_they_too
     assert (greets.average_seconds, greets.longest_seconds, greets.average_wait_seconds) == (2.0, 3.0, 2.0)
 
 
+def test_statistics_tell_the_median_and_the_slow_ones(app: Holdfast) -> None:
+    greet = greeting(app)
+    done = [it.id for it in greet.enqueue_many([{}] * 20)]
+    for _ in done:
+        ended(app)
+    died(app, greet)
+    mail = greeting(app, name="mail")
+    mail.enqueue()
+    ended(app)
+    at = now(app)
+    for seconds, job_id in enumerate(done, start=1):
+        change(
+            app,
+            "UPDATE holdfast_archive SET leased_at = :leased, finished_at = :at WHERE id = :id",
+            leased=at - seconds * SECOND,
+            at=at,
+            id=job_id,
+        )
+    change(app, "UPDATE holdfast_archive SET leased_at = 1 WHERE state = 'dead'")
+
+    with app.database.reading() as tx:
+        greets, mails = kind_statistics(tx, timedelta(hours=1))
+        (only,) = kind_statistics(tx, timedelta(hours=1), "mail")
+
+    assert (greets.median_seconds, greets.p95_seconds, greets.longest_seconds) == (10.0, 19.0, 20.0)
+    assert mails.median_seconds == mails.p95_seconds == mails.longest_seconds
+    assert only == mails
+
+
+def test_statistics_tell_what_jobs_failed_of_and_what_became_of_them(app: Holdfast) -> None:
+    greet = greeting(app)
+    again = Again(timedelta(hours=1), "OSError: no answer", "OSError: no answer")
+    for _ in range(2):
+        died(app, greet, "OSError: no answer")
+    newest = died(app, greet, "KeyError: 'a'")
+    long_ago = died(app, greet, "MemoryError")
+    retried = [greet.enqueue().id, greet.enqueue().id]
+    for _ in retried:
+        (lease,) = leased(app)
+        with app.transaction() as tx:
+            commit(tx, lease, again)
+    change(
+        app,
+        "UPDATE holdfast_job SET state = 'ready', ready_at = 1 WHERE id = :id AND state = 'scheduled'",
+        id=retried[0],
+    )
+    ended(app)
+    change(app, "UPDATE holdfast_archive SET finished_at = 1 WHERE id = :id", id=long_ago)
+
+    with app.database.reading() as tx:
+        (greets,) = kind_statistics(tx, timedelta(hours=1))
+
+    assert [(it.error_group, it.dead, it.retrying, it.recovered) for it in greets.failures] == [
+        ("OSError: no answer", 2, 1, 1),
+        ("KeyError: 'a'", 1, 0, 0),
+    ]
+    assert greets.failures[1].newest_id == newest
+    assert greets.success_rate == 1 / 4
+
+
+def test_a_kind_that_only_fails_so_far_is_told_of(app: Holdfast) -> None:
+    greeting(app).enqueue()
+    (lease,) = leased(app)
+    with app.transaction() as tx:
+        commit(tx, lease, Again(timedelta(hours=1), "OSError: no", "OSError: no"))
+
+    with app.database.reading() as tx:
+        (greets,) = kind_statistics(tx, timedelta(hours=1))
+
+    assert (greets.done, greets.dead, greets.success_rate, greets.median_seconds) == (0, 0, None, None)
+    assert [it.retrying for it in greets.failures] == [1]
+
+
 def test_reports_read_the_tables_and_not_the_view(app: Holdfast) -> None:
     greeting(app).enqueue()
     change_nothing = query(app, "SELECT count(*) AS n FROM processing_jobs")

@@ -14,6 +14,7 @@ from holdfast import Continue, Done, Holdfast, JobState, Reject, Snooze, Upsert
 from holdfast.config import MAX_PAYLOAD
 from holdfast.database.connection import Connection, Transaction
 from holdfast.errors import (
+    CRASH_GROUP,
     AnswerError,
     ConstraintError,
     ContentionError,
@@ -24,7 +25,6 @@ from holdfast.errors import (
     UnreachableError,
 )
 from holdfast.steps.acknowledge import acknowledge
-from holdfast.steps.failure import CRASH_GROUP
 from holdfast.steps.fate import Fate, fates
 from holdfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
 from tests import rows

@@ -27,7 +27,7 @@ from tests.contract.engine import ALICE, settle, sweep, take, work_on
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
-    from holdfast.steps.job import EnqueuedJob
+    from holdfast.results.handle import EnqueuedJob
     from holdfast.steps.lease import Lease
 
 FOREVER = 2**62
@@ -209,7 +209,7 @@ def test_many_are_revived_together_except_those_whose_key_is_taken(app: Holdfast
 
 def test_two_letters_with_one_key_are_not_both_revived(app: Holdfast) -> None:
     work = work_on(app)
-    letters: list[EnqueuedJob] = []
+    letters: list[EnqueuedJob[None]] = []
     for _ in range(2):
         letters.append(work.enqueue(key="k"))
         settle(app, take(app), Bury("broken", "broken"))

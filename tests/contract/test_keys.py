@@ -26,7 +26,7 @@ from tests.contract.engine import settle, take, together, work_on
 
 if TYPE_CHECKING:
     from holdfast.database.statement import Statement
-    from holdfast.steps.job import EnqueuedJob
+    from holdfast.results.handle import EnqueuedJob
     from holdfast.steps.lease import Lease
 
 CONTENDERS = 8
@@ -234,11 +234,11 @@ def test_a_dead_letter_is_not_revived_while_its_key_is_taken(app: Holdfast) -> N
 # Rule 3: the same request arrives again before, during and after the transaction that completes the first.
 
 
-def by_id(work: Job[..., None]) -> EnqueuedJob:
+def by_id(work: Job[..., None]) -> EnqueuedJob[None]:
     return work.enqueue(n=1, id="task-1")
 
 
-def by_period(work: Job[..., None]) -> EnqueuedJob:
+def by_period(work: Job[..., None]) -> EnqueuedJob[None]:
     return work.enqueue(n=1, key="k", unique_for="1h", on_duplicate="skip")
 
 
@@ -273,7 +273,7 @@ def completing(app: Holdfast, lease: Lease) -> Iterator[Callable[[], None]]:
 
 @REQUESTS
 def test_a_duplicate_before_the_end_is_the_same_job(
-    app: Holdfast, request_again: Callable[[Job[..., None]], EnqueuedJob]
+    app: Holdfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
     work = work_on(app)
     first = request_again(work)
@@ -289,7 +289,7 @@ def test_a_duplicate_before_the_end_is_the_same_job(
 
 @REQUESTS
 def test_a_duplicate_during_the_completing_transaction_is_not_run_again(
-    app: Holdfast, another_app: Callable[[], Holdfast], request_again: Callable[[Job[..., None]], EnqueuedJob]
+    app: Holdfast, another_app: Callable[[], Holdfast], request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
     first = request_again(work_on(app))
     duplicate = work_on(another_app())
@@ -307,7 +307,7 @@ def test_a_duplicate_during_the_completing_transaction_is_not_run_again(
 @pytest.mark.only_on("postgresql", "mariadb")
 @REQUESTS
 def test_a_duplicate_that_does_not_even_wait_for_the_completing_transaction_is_not_run_again(
-    app: Holdfast, another_app: Callable[[], Holdfast], request_again: Callable[[Job[..., None]], EnqueuedJob]
+    app: Holdfast, another_app: Callable[[], Holdfast], request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
     first = request_again(work_on(app))
     duplicate = work_on(another_app())
@@ -322,7 +322,7 @@ def test_a_duplicate_that_does_not_even_wait_for_the_completing_transaction_is_n
 
 @REQUESTS
 def test_a_duplicate_after_the_end_is_not_run_again(
-    app: Holdfast, request_again: Callable[[Job[..., None]], EnqueuedJob]
+    app: Holdfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
     work = work_on(app)
     first = request_again(work)
@@ -336,7 +336,7 @@ def test_a_duplicate_after_the_end_is_not_run_again(
 
 @REQUESTS
 def test_a_duplicate_after_its_job_was_pruned_is_not_run_again(
-    app: Holdfast, request_again: Callable[[Job[..., None]], EnqueuedJob]
+    app: Holdfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
     work = work_on(app)
     first = request_again(work)
@@ -351,7 +351,7 @@ def test_a_duplicate_after_its_job_was_pruned_is_not_run_again(
 
 @REQUESTS
 def test_of_many_same_requests_at_once_one_is_run(
-    another_app: Callable[[], Holdfast], request_again: Callable[[Job[..., None]], EnqueuedJob]
+    another_app: Callable[[], Holdfast], request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
     jobs = [work_on(another_app()) for _ in range(CONTENDERS)]
 

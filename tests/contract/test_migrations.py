@@ -121,7 +121,7 @@ def test_tables_of_an_older_version_are_refused_with_the_command_that_upgrades_t
     database_url: str,
 ) -> None:
     with closing(Holdfast(database_url)) as app:
-        rows.change(app, "UPDATE holdfast_schema SET version = 0")
+        rows.change(app, "DELETE FROM holdfast_schema WHERE version > 1")
 
     with closing(Holdfast(database_url)) as app, pytest.raises(SchemaError, match="run `holdfast migrate`"):
         enqueue_one(app)
@@ -150,7 +150,7 @@ def test_a_migration_cut_off_at_any_statement_can_be_run_again(
     monkeypatch.undo()
 
     assert cuts > len(list(migrations()[0].texts(empty._database.dialect)))
-    assert applied == FIRST
+    assert applied == FIRST[-len(applied) :]  # where DDL commits by itself, whole migrations were done before
     assert empty.migrate() == []
     enqueue_one(empty)
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.mailbox import mailbox
 from tests.mutations import MUTATIONS, Mutation
+from tests.receiver import receiving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +25,12 @@ def notice(
 ) -> None:
     mutation.break_it(monkeypatch, app.database.dialect)
 
-    with pytest.raises((AssertionError, pytest.fail.Exception, *mutation.or_with)):
-        mutation.run(app=app, another_app=another_app, monkeypatch=monkeypatch)
+    with (
+        receiving() as receiver,
+        mailbox() as box,
+        pytest.raises((AssertionError, pytest.fail.Exception, *mutation.or_with)),
+    ):
+        mutation.run(app=app, another_app=another_app, monkeypatch=monkeypatch, receiver=receiver, box=box)
 
 
 @pytest.mark.usefixtures("ledger")

@@ -14,7 +14,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import Continue, Done, Holdfast, LeaseLostError, Retry, Step, StepCancelled, Transaction
+from holdfast import (
+    Concurrency,
+    Continue,
+    Done,
+    Holdfast,
+    LeaseLostError,
+    Retry,
+    Step,
+    StepCancelled,
+    Transaction,
+)
 
 FOLDER = Path(os.environ["HOLDFAST_TEST_FOLDER"])
 LOOK = 0.005  # seconds between looks for a file
@@ -81,6 +91,14 @@ async def hold(step: Step, gate: str, stubborn: bool = False) -> None:  # noqa: 
         await _pass(gate, step)
     leave_effect(step)
     note("answered", step)
+
+
+@app.job(limits=[Concurrency(2)])
+async def narrow(step: Step, gate: str) -> None:
+    """Like `hold`, but two at a time."""
+    note("started", step)
+    await _pass(gate, step)
+    leave_effect(step)
 
 
 @app.job()

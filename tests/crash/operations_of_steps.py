@@ -11,7 +11,7 @@ from holdfast.steps.acknowledge import acknowledge
 from holdfast.steps.commit import commit, give_back
 from holdfast.steps.fate import fates
 from holdfast.steps.lease import claim, claim_suspect
-from holdfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
+from holdfast.steps.outcome import Again, Bury, GiveBack, Stop
 from holdfast.steps.reports import write_reports
 from holdfast.steps.step import Report
 from holdfast.worker.incarnation import RESIGN, register, stay_alive
@@ -136,7 +136,12 @@ def done_with_last_words(scene: Scene) -> Act:
     """As the worker ends a step that said something which nobody wrote yet."""
     (lease,) = scene.leased()
     said = [Report(lease, None, None, "info", "almost"), Report(lease, 99, "there", None, None)]
-    return lambda: scene.end(lease, effects=[Call(lambda tx: write_reports(tx, said)), effect_of(lease)])
+
+    def end(tx: Transaction) -> None:
+        write_reports(tx, said)
+        commit(tx, lease, Done(), [effect_of(lease)])
+
+    return lambda: scene.do(end)
 
 
 @OPERATIONS.once

@@ -17,12 +17,28 @@ if TYPE_CHECKING:
 
 Picture = dict[str, list[dict[str, Any]]]
 
-TABLES = ("job", "archive", "worker", "queue", "key", "log")
+TABLES = (
+    "job",
+    "archive",
+    "worker",
+    "queue",
+    "key",
+    "log",
+    "limit",
+    "slot",
+    "audit",
+    "schedule",
+    "outbox",
+    "destination",
+    "alert",
+    "bookmark",
+    "death",
+)
 OWN_TABLES = ("effect",)
 ALL_TABLES = (*(f"holdfast_{name}" for name in TABLES), *OWN_TABLES)
 
-ACCIDENTAL = {"process", "host", "pid"}  # who runs the test
-TOKENS = {"fence", "committed_fence", "owner", "incarnation"}
+ACCIDENTAL = {"process", "host", "pid", "seq"}  # who runs the test, and what came before
+TOKENS = {"fence", "committed_fence", "owner", "incarnation", "revision"}
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 MINUTE = 60 * rows.SECOND
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from holdfast import Continue, Done
 from holdfast.config import WorkerSettings
 from holdfast.database.database import persist
+from holdfast.limits.release import sweep
 from holdfast.steps.commit import commit
 from holdfast.steps.lease import Lease, claim, claim_suspect
 from holdfast.steps.outcome import Call, Effect
@@ -85,6 +86,7 @@ class Survivor:
                 {"me": self.incarnation},
             )
             tx.execute("UPDATE holdfast_queue SET paused_at = NULL")
+            tx.execute("UPDATE holdfast_limit SET due_at = 1, arrival_at = 1 WHERE due_at IS NOT NULL")
 
     def _take_back(self) -> None:
         database = self.app.database
@@ -92,6 +94,7 @@ class Survivor:
         while persist(database, lambda tx: rescue(tx, CRASH_LIMIT)).jobs:
             pass
         persist(database, promote)
+        persist(database, sweep)
 
     def _claimed(self) -> list[Lease]:
         database, me = self.app.database, self.incarnation

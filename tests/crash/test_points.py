@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast import Holdfast, Job
-from tests.crash import operations_of_others, operations_of_steps, picture
+from tests.crash import (
+    operations_of_limits,
+    operations_of_operators,
+    operations_of_others,
+    operations_of_outbox,
+    operations_of_schedules,
+    operations_of_steps,
+    picture,
+)
 from tests.crash.conftest import make_effect_table
 from tests.crash.points import Act, die_at, recorded
 from tests.crash.sample import SEED, Sample
@@ -25,7 +33,14 @@ from tests.crash.survivor import Survivor, check_promises, forecast
 if TYPE_CHECKING:
     from tests.crash.operations import Operation
 
-OPERATIONS = operations_of_steps.OPERATIONS | operations_of_others.OPERATIONS
+OPERATIONS = (
+    operations_of_steps.OPERATIONS
+    | operations_of_others.OPERATIONS
+    | operations_of_limits.OPERATIONS
+    | operations_of_operators.OPERATIONS
+    | operations_of_schedules.OPERATIONS
+    | operations_of_outbox.OPERATIONS
+)
 
 
 @dataclass
@@ -52,6 +67,7 @@ class Stage:
         expected = forecast(self.observer)
         Survivor(self.app).finish_everything()
         check_promises(self.observer, expected)
+        operations_of_outbox.relay_everything(self.app)
         assert self.job.enqueue(n=0, key=KEY).created, "the key is not free"
 
 

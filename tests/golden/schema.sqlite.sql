@@ -30,6 +30,8 @@ CREATE TABLE IF NOT EXISTS holdfast_job (
     leased_by VARCHAR(100),
     lease_until BIGINT,
     cancel_at BIGINT,
+    held_by VARCHAR(200),
+    trace VARCHAR(55),
     progress INTEGER NOT NULL DEFAULT 0,
     progress_note VARCHAR(500),
     error_group VARCHAR(200),
@@ -45,6 +47,10 @@ CREATE INDEX IF NOT EXISTS holdfast_job_scheduled ON holdfast_job (ready_at) WHE
 CREATE INDEX IF NOT EXISTS holdfast_job_suspect ON holdfast_job (ready_at) WHERE state = 'suspect';
 
 CREATE INDEX IF NOT EXISTS holdfast_job_leased ON holdfast_job (owner, lease_until) WHERE state = 'leased';
+
+-- Jobs that wait for a limit, the most urgent first.
+
+CREATE INDEX IF NOT EXISTS holdfast_job_held ON holdfast_job (held_by, priority DESC, ready_at, id) WHERE state = 'held';
 
 -- Unique while unfinished: nothing but the end of the job frees its key.
 
@@ -66,6 +72,7 @@ CREATE TABLE IF NOT EXISTS holdfast_archive (
     failures INTEGER NOT NULL,
     crashes INTEGER NOT NULL,
     committed_fence BIGINT,
+    trace VARCHAR(55),
     progress INTEGER NOT NULL,
     progress_note VARCHAR(500),
     error_group VARCHAR(200),
@@ -145,3 +152,177 @@ SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id')
   FROM holdfast_archive a;
 
 INSERT INTO holdfast_schema (version, name, applied_at) VALUES (1, 'engine', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+
+-- 0002 outbox
+
+CREATE TABLE IF NOT EXISTS holdfast_outbox (
+    seq INTEGER PRIMARY KEY AUTOINCREMENT,
+    id VARCHAR(128) NOT NULL,
+    channel VARCHAR(20) NOT NULL,
+    destination VARCHAR(128) NOT NULL,
+    address TEXT NOT NULL,
+    dedupe_key VARCHAR(128),
+    state VARCHAR(10) NOT NULL DEFAULT 'waiting',
+    attempts INTEGER NOT NULL DEFAULT 0,
+    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    since_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    due_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    ended_at BIGINT,
+    last_error TEXT,
+    job_id VARCHAR(128),
+    trace VARCHAR(55),
+    headers TEXT,
+    body TEXT NOT NULL
+) ;
+
+CREATE UNIQUE INDEX IF NOT EXISTS holdfast_outbox_id ON holdfast_outbox (id);
+
+-- The same cause is staged once for a destination, for as long as its message is kept.
+
+CREATE UNIQUE INDEX IF NOT EXISTS holdfast_outbox_dedupe ON holdfast_outbox (destination, dedupe_key) WHERE dedupe_key IS NOT NULL;
+
+-- The head of each destination's line.
+
+CREATE INDEX IF NOT EXISTS holdfast_outbox_waiting ON holdfast_outbox (destination, seq) WHERE state = 'waiting';
+
+CREATE INDEX IF NOT EXISTS holdfast_outbox_ended ON holdfast_outbox (state, ended_at) WHERE ended_at IS NOT NULL;
+
+CREATE INDEX IF NOT EXISTS holdfast_outbox_job ON holdfast_outbox (job_id);
+
+-- Whoever sends to a destination leases it under a fence: so its messages keep their order, and nobody who was
+-- replaced records anything. Made by the relay when it first meets one; forgotten when it was not used for long.
+CREATE TABLE IF NOT EXISTS holdfast_destination (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    fence BIGINT NOT NULL DEFAULT 0,
+    leased_until BIGINT NOT NULL DEFAULT 0
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_destination_idle ON holdfast_destination (leased_until);
+
+-- One row per cause. Raising it again only counts; it is told at notify_at, which lies behind the quiet time that
+-- followed the last telling. message_ids are the messages of that telling, one per place where alerts go.
+CREATE TABLE IF NOT EXISTS holdfast_alert (
+    id VARCHAR(200) NOT NULL PRIMARY KEY,
+    severity VARCHAR(10) NOT NULL,
+    title VARCHAR(200) NOT NULL,
+    body TEXT NOT NULL,
+    raised BIGINT NOT NULL DEFAULT 0,
+    untold BIGINT NOT NULL DEFAULT 0,
+    first_at BIGINT NOT NULL,
+    last_at BIGINT NOT NULL,
+    quiet_for BIGINT,
+    quiet_until BIGINT NOT NULL DEFAULT 0,
+    notify_at BIGINT,
+    notified_at BIGINT,
+    message_ids TEXT
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_alert_due ON holdfast_alert (notify_at) WHERE notify_at IS NOT NULL;
+
+CREATE INDEX IF NOT EXISTS holdfast_alert_last ON holdfast_alert (last_at);
+
+-- How far the dead letters have been looked at for alerts, and which of the last minutes were counted: a death may
+-- be committed after a younger one.
+CREATE TABLE IF NOT EXISTS holdfast_bookmark (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    at BIGINT NOT NULL
+) ;
+
+CREATE TABLE IF NOT EXISTS holdfast_death (
+    id VARCHAR(128) NOT NULL,
+    finished_at BIGINT NOT NULL,
+    PRIMARY KEY (id, finished_at)
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_death_old ON holdfast_death (finished_at);
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (2, 'outbox', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+
+-- 0003 schedules
+
+-- What is due when. Exactly one of cron, every (microseconds) and once_at says when. next_at is empty when nothing more
+-- is due: a one-off that fired, or a schedule that was removed although the code declares it.
+CREATE TABLE IF NOT EXISTS holdfast_schedule (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    kind VARCHAR(200) NOT NULL,
+    queue VARCHAR(128) NOT NULL,
+    priority INTEGER NOT NULL,
+    payload TEXT NOT NULL CHECK (json_valid(payload)),
+    cron VARCHAR(200),
+    every BIGINT,
+    once_at BIGINT,
+    tz VARCHAR(60) NOT NULL,
+    missed VARCHAR(10) NOT NULL,
+    overlap VARCHAR(10) NOT NULL,
+    tick_as VARCHAR(200),
+    next_at BIGINT,
+    last_at BIGINT,
+    paused_at BIGINT,
+    removed_at BIGINT,
+    source VARCHAR(10) NOT NULL,
+    declared TEXT,
+    note VARCHAR(500),
+    changed_at BIGINT NOT NULL,
+    revision BIGINT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_schedule_next ON holdfast_schedule (next_at);
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (3, 'schedules', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+
+-- 0004 limits
+
+-- Limits that hold across all workers. A rate keeps its theoretical arrival time (GCRA); a concurrency limit
+-- keeps a row per slot taken. `due_at` says when to look whether held jobs may go on; NULL: none is held.
+
+CREATE TABLE IF NOT EXISTS holdfast_limit (
+    id VARCHAR(200) NOT NULL PRIMARY KEY,
+    arrival_at BIGINT NOT NULL DEFAULT 0,
+    gap BIGINT NOT NULL DEFAULT 0,
+    tolerance BIGINT NOT NULL DEFAULT 0,
+    slots INTEGER NOT NULL DEFAULT 0,
+    due_at BIGINT
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_limit_due ON holdfast_limit (due_at) WHERE due_at IS NOT NULL;
+
+-- A slot is taken by a step, under its fence: when the fence has moved on, the slot is free, whoever died.
+CREATE TABLE IF NOT EXISTS holdfast_slot (
+    job_id VARCHAR(128) NOT NULL,
+    limit_id VARCHAR(200) NOT NULL,
+    fence BIGINT NOT NULL,
+    PRIMARY KEY (job_id, limit_id)
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_slot_limit ON holdfast_slot (limit_id);
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (4, 'limits', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+
+-- 0005 audit_and_results
+
+-- Who stepped in, what they did, to what, and why. Written in the transaction of the action itself. A command that
+-- works in batches has one row: each batch adds what it touched, and ended_at stays empty until the last one.
+CREATE TABLE IF NOT EXISTS holdfast_audit (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    at BIGINT NOT NULL,
+    ended_at BIGINT,
+    who VARCHAR(200) NOT NULL,
+    what VARCHAR(200) NOT NULL,
+    subject VARCHAR(200) NOT NULL,
+    why TEXT,
+    touched BIGINT NOT NULL,
+    detail TEXT
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_audit_at ON holdfast_audit (at, id);
+
+CREATE INDEX IF NOT EXISTS holdfast_audit_subject ON holdfast_audit (subject, at);
+
+-- A result is kept for a shorter time than its job: then it is emptied, and this says when.
+ALTER TABLE holdfast_archive ADD COLUMN result_expired_at BIGINT;
+
+-- Which results are the oldest of their kind. Most jobs have none, and pay nothing here.
+
+CREATE INDEX IF NOT EXISTS holdfast_archive_results ON holdfast_archive (kind, finished_at) WHERE result IS NOT NULL;
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (5, 'audit_and_results', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));

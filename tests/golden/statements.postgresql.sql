@@ -4,7 +4,7 @@ UNION ALL SELECT state, queue FROM holdfast_archive WHERE id = %(id)s
 
 -- admin.actions.CANCEL_WAITING
 UPDATE holdfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'suspect')
+ WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'suspect', 'held')
 
 -- admin.actions.ASK_TO_STOP
 UPDATE holdfast_job SET cancel_at = COALESCE(cancel_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'leased'
@@ -30,6 +30,25 @@ UPDATE holdfast_queue SET paused_at = NULL, note = NULL WHERE id = %(id)s AND pa
 
 -- admin.actions.ENDED_STATE
 SELECT state FROM holdfast_archive WHERE id = %(id)s FOR UPDATE
+
+-- admin.audit.WRITE_DOWN
+INSERT INTO holdfast_audit (id, at, ended_at, who, what, subject, why, touched, detail)
+VALUES (%(id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CASE WHEN %(ended)s = 1 THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END, %(who)s, %(what)s, %(subject)s, %(why)s, %(touched)s, %(detail)s)
+
+-- admin.audit.ADD
+UPDATE holdfast_audit SET touched = touched + %(touched)s WHERE id = %(id)s AND ended_at IS NULL
+
+-- admin.audit.END
+UPDATE holdfast_audit SET ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND ended_at IS NULL
+
+-- admin.audit.LOOK
+SELECT id FROM holdfast_audit WHERE at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s ORDER BY at, id LIMIT %(limit)s
+
+-- admin.audit.OLD
+SELECT id FROM holdfast_audit WHERE at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s ORDER BY at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- admin.audit.FORGET
+DELETE FROM holdfast_audit WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- admin.doctor.facts.OVERDUE
 SELECT count(*), COALESCE(max(CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - ready_at), 0) FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -109,6 +128,47 @@ PRAGMA journal_mode
 -- admin.doctor.sqlite.SYNCHRONOUS
 PRAGMA synchronous
 
+-- admin.outbox.STATE
+SELECT state FROM holdfast_outbox WHERE id = %(id)s FOR UPDATE
+
+-- admin.outbox.REVIVE
+UPDATE holdfast_outbox
+   SET state = 'waiting', attempts = 0, since_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), ended_at = NULL
+ WHERE id = %(id)s AND state = 'dead'
+
+-- admin.outbox.REVIVE_MANY
+UPDATE holdfast_outbox
+   SET state = 'waiting', attempts = 0, since_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), ended_at = NULL
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'dead'
+
+-- admin.outbox.HASTEN
+UPDATE holdfast_outbox SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'waiting' AND due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- admin.outbox.PURGE
+DELETE FROM holdfast_outbox WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'dead'
+
+-- admin.outbox.CHOOSE
+   SELECT id FROM holdfast_outbox WHERE 
+   state = 'dead' AND ended_at <= %(until)s AND (%(any_channel)s = 1 OR channel = %(channel)s)
+      AND (%(any_destination)s = 1 OR destination = %(destination)s)
+ORDER BY ended_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- admin.outbox.COUNT
+SELECT count(*) FROM holdfast_outbox WHERE 
+    state = 'dead' AND ended_at <= %(until)s AND (%(any_channel)s = 1 OR channel = %(channel)s)
+       AND (%(any_destination)s = 1 OR destination = %(destination)s)
+
+-- admin.reports.audit.NEWEST
+SELECT id, at, ended_at, who, what, subject, why, touched, detail
+  FROM holdfast_audit
+ WHERE (%(any_who)s = 1 OR who = %(who)s) AND (%(any_what)s = 1 OR what = %(what)s)
+   AND (%(any_subject)s = 1 OR subject = %(subject)s) AND at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+   AND (at < %(at)s OR at = %(at)s AND id < %(before)s)
+ ORDER BY at DESC, id DESC LIMIT %(limit)s
+
+-- admin.reports.audit.PLACE
+SELECT at FROM holdfast_audit WHERE id = %(id)s
+
 -- admin.reports.dead_letters.NEWEST
    SELECT 
    id, state, kind, queue, priority, unique_key, step,
@@ -118,6 +178,22 @@ FROM holdfast_archive
     WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
       AND (%(any_error)s = 1 OR error_group = %(error_group)s)
     ORDER BY finished_at DESC, id DESC LIMIT %(limit)s
+
+-- admin.reports.gauges.DEAD
+SELECT queue, 'dead', count(*), NULL FROM holdfast_archive WHERE state = 'dead' GROUP BY queue
+
+-- admin.reports.gauges.LIVE
+SELECT queue, state, count(*), min(ready_at) FROM holdfast_job GROUP BY queue, state
+
+-- admin.reports.gauges.PAUSED
+SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL
+
+-- admin.reports.gauges.WORKERS
+SELECT count(*) FROM holdfast_worker WHERE state = 'alive' AND alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- admin.reports.gauges.OUTBOX
+SELECT state, count(*), min(created_at) FROM holdfast_outbox
+ WHERE state IN ('waiting', 'dead') GROUP BY state
 
 -- admin.reports.jobs.LIST_LIVE
 SELECT 
@@ -153,16 +229,16 @@ FROM holdfast_archive
     CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END,
     CASE j.state WHEN 'leased' THEN COALESCE(j.lease_until, w.alive_until) END,
     j.cancel_at, j.error_group, j.last_error
-, j.payload, j.cursor_json, NULL
+, j.payload, j.cursor_json, NULL, NULL
       FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
      WHERE j.id = %(id)s
 
 -- admin.reports.jobs.SHOW_ENDED
-SELECT 
+    SELECT 
     id, state, kind, queue, priority, unique_key, step,
     failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
     created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
-, payload, cursor_json, result FROM holdfast_archive WHERE id = %(id)s
+, payload, cursor_json, result, result_expired_at FROM holdfast_archive WHERE id = %(id)s
 
 -- admin.reports.jobs.LOGS
 SELECT at, level, step, message FROM holdfast_log WHERE job_id = %(id)s ORDER BY id DESC LIMIT %(limit)s
@@ -191,11 +267,51 @@ SELECT at, level, step, message FROM holdfast_log WHERE job_id = %(id)s ORDER BY
       FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
      WHERE j.state = 'leased'
 
--- admin.reports.queues.LIVE
-SELECT queue, state, count(*), min(ready_at) FROM holdfast_job GROUP BY queue, state
+-- admin.reports.limits.LIMITS
+SELECT l.id, l.slots, l.arrival_at, l.gap, l.tolerance, l.due_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+       (SELECT count(*) FROM holdfast_slot s WHERE s.limit_id = l.id),
+       (SELECT count(*) FROM holdfast_job j WHERE j.held_by = l.id AND j.state = 'held')
+  FROM holdfast_limit l
+ WHERE %(everything)s = 1 OR l.due_at IS NOT NULL OR EXISTS (SELECT 1 FROM holdfast_slot s WHERE s.limit_id = l.id)
+ ORDER BY CASE WHEN l.due_at IS NULL THEN 1 ELSE 0 END, l.id
+ LIMIT %(limit)s
 
--- admin.reports.queues.DEAD
-SELECT queue, 'dead', count(*), NULL FROM holdfast_archive WHERE state = 'dead' GROUP BY queue
+-- admin.reports.outbox.NEWEST
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM holdfast_outbox WHERE (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
+
+-- admin.reports.outbox.WAITING
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM holdfast_outbox WHERE state = 'waiting' AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
+
+-- admin.reports.outbox.ENDED
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM holdfast_outbox WHERE state = %(state)s AND ended_at IS NOT NULL AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s)
+ ORDER BY ended_at DESC, id DESC LIMIT %(limit)s
+
+-- admin.reports.outbox.OF_JOB
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM holdfast_outbox WHERE job_id = %(job_id)s AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
+
+-- admin.reports.outbox.SHOW
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error, destination, dedupe_key, trace, headers, body FROM holdfast_outbox WHERE id = %(id)s
+
+-- admin.reports.outbox.UNSENT
+SELECT destination, min(channel), min(address), sum(waiting), sum(dead)
+  FROM (SELECT destination, channel, address, 1 AS waiting, 0 AS dead
+          FROM holdfast_outbox WHERE state = 'waiting'
+         UNION ALL
+        SELECT destination, channel, address, 0, 1
+          FROM holdfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL) unsent
+ GROUP BY destination ORDER BY destination LIMIT %(limit)s
+
+-- admin.reports.outbox.HEAD
+SELECT created_at, due_at, last_error FROM holdfast_outbox
+ WHERE state = 'waiting' AND destination = %(destination)s ORDER BY seq LIMIT 1
+
+-- admin.reports.outbox.ALERTS
+SELECT id, severity, title, raised, untold, first_at, last_at, notified_at, notify_at, body, message_ids,
+       CASE WHEN quiet_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
+  FROM holdfast_alert ORDER BY last_at DESC LIMIT %(limit)s
+
+-- admin.reports.outbox.STATES
+SELECT id, state, last_error FROM holdfast_outbox WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- admin.reports.queues.USED
 SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_job WHERE queue = %(queue)s)
@@ -204,11 +320,39 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_job WHERE queue = %(queue)s)
 -- admin.reports.queues.QUEUES
 SELECT id, paused_at, note FROM holdfast_queue
 
+-- admin.reports.schedules.RECENT
+SELECT k.id, k.job_id, COALESCE(j.state, a.state)
+  FROM holdfast_key k LEFT JOIN holdfast_job j ON j.id = k.job_id LEFT JOIN holdfast_archive a ON a.id = k.job_id
+ WHERE k.id > %(first)s AND k.id < %(last)s
+ ORDER BY k.id DESC LIMIT %(limit)s
+
 -- admin.reports.statistics.ENDED
-SELECT kind, state, count(*), avg(finished_at - leased_at), max(finished_at - leased_at), avg(leased_at - ready_at)
+SELECT kind, state, count(*) FROM holdfast_archive
+ WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(span)s AND (%(any_kind)s = 1 OR kind = %(kind)s)
+ GROUP BY kind, state
+
+-- admin.reports.statistics.TIMES
+SELECT kind, avg(took), max(CASE WHEN place >= many * 0.5 AND place < many * 0.5 + 1 THEN took END),
+       max(CASE WHEN place >= many * 0.95 AND place < many * 0.95 + 1 THEN took END), max(took), avg(waited)
+  FROM (SELECT kind, finished_at - leased_at AS took, leased_at - ready_at AS waited,
+               row_number() OVER (PARTITION BY kind ORDER BY finished_at - leased_at) AS place,
+               count(*) OVER (PARTITION BY kind) AS many
+          FROM holdfast_archive
+         WHERE state = 'done' AND finished_at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(span)s AND leased_at IS NOT NULL AND (%(any_kind)s = 1 OR kind = %(kind)s)) AS timed
+ GROUP BY kind
+
+-- admin.reports.statistics.FAILED
+SELECT kind, error_group, sum(CASE state WHEN 'dead' THEN 1 ELSE 0 END), 0,
+       sum(CASE state WHEN 'done' THEN 1 ELSE 0 END), max(finished_at), max(id)
   FROM holdfast_archive
- WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(span)s
- GROUP BY kind, state ORDER BY kind
+ WHERE state IN ('done', 'dead') AND finished_at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(span)s AND error_group IS NOT NULL AND (%(any_kind)s = 1 OR kind = %(kind)s)
+ GROUP BY kind, error_group
+
+-- admin.reports.statistics.RETRYING
+SELECT kind, error_group, 0, count(*), 0, max(updated_at), max(id)
+  FROM holdfast_job
+ WHERE updated_at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(span)s AND error_group IS NOT NULL AND (%(any_kind)s = 1 OR kind = %(kind)s)
+ GROUP BY kind, error_group
 
 -- admin.reports.workers.WORKERS
 SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END, state, host, pid, incarnation,
@@ -236,32 +380,314 @@ INSERT INTO holdfast_schema (version, name, applied_at) VALUES (%(version)s, %(n
 -- database.wakeup.NOTIFY
 SELECT pg_notify('holdfast', %(queue)s)
 
+-- limits.admission.NOW
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- limits.admission.HOLD
+   UPDATE holdfast_job 
+      SET state = 'held', held_by = CAST(%(limits)s AS JSONB) ->> id, owner = NULL, leased_by = NULL, lease_until = NULL,
+          fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
+
+-- limits.release.DUE
+SELECT id, arrival_at, gap, tolerance, slots, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM holdfast_limit
+ WHERE due_at IS NOT NULL AND due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- limits.release.SET_DUE
+UPDATE holdfast_limit SET due_at = %(due)s WHERE id = %(id)s
+
+-- limits.release.LOOK_NOW
+UPDATE holdfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM holdfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])))
+
+-- limits.release.IDLE
+SELECT id FROM holdfast_limit
+ WHERE due_at IS NULL AND arrival_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+   AND NOT EXISTS (SELECT 1 FROM holdfast_slot WHERE limit_id = holdfast_limit.id)
+ LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- limits.release.FORGET
+DELETE FROM holdfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- limits.release.WAITED_FOR
+SELECT DISTINCT held_by FROM holdfast_job WHERE held_by = ANY(CAST(%(limits)s AS TEXT[])) AND state = 'held'
+
+-- limits.release.HELD
+SELECT id, queue FROM holdfast_job
+ WHERE held_by = %(limit_id)s AND state = 'held'
+ ORDER BY priority DESC, ready_at, id
+ LIMIT %(most)s
+FOR UPDATE SKIP LOCKED
+
+-- limits.release.LET_GO
+UPDATE holdfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'held'
+
+-- limits.rows.ENSURE
+INSERT INTO holdfast_limit (id) SELECT unnest(CAST(%(ids)s AS TEXT[])) ON CONFLICT DO NOTHING
+
+-- limits.rows.LOCK
+SELECT id, arrival_at, due_at FROM holdfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
+
+-- limits.rows.WRITE
+INSERT INTO holdfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(arrival_at)s AS BIGINT[]), CAST(%(gap)s AS BIGINT[]), CAST(%(tolerance)s AS BIGINT[]), CAST(%(slots)s AS INTEGER[]), CAST(%(due_at)s AS BIGINT[])) ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
+
+-- limits.slots.COUNT
+SELECT limit_id, count(*) FROM holdfast_slot WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[])) GROUP BY limit_id
+
+-- limits.slots.TAKE
+INSERT INTO holdfast_slot (job_id, limit_id, fence) SELECT job_id, limit_id, CAST(%(fence)s AS BIGINT) FROM unnest(CAST(%(jobs)s AS TEXT[]), CAST(%(limits)s AS TEXT[])) AS taken (job_id, limit_id) ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
+
+-- limits.slots.FREE
+DELETE FROM holdfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
+
+-- limits.slots.DROP_STALE
+DELETE FROM holdfast_slot
+ WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[]))
+   AND NOT EXISTS (SELECT 1 FROM holdfast_job
+                    WHERE holdfast_job.id = holdfast_slot.job_id AND holdfast_job.fence = holdfast_slot.fence)
+
+-- outbox.alerts.KNOW
+INSERT INTO holdfast_alert (id, severity, title, body, first_at, last_at)
+VALUES (%(id)s, %(severity)s, %(title)s, %(body)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+ON CONFLICT DO NOTHING
+
+-- outbox.alerts.RAISE
+UPDATE holdfast_alert
+   SET severity = %(severity)s, title = %(title)s, body = %(body)s, raised = raised + %(times)s, untold = untold + %(times)s,
+       last_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), quiet_for = %(quiet_for)s,
+       notify_at = CASE WHEN notify_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(too_old)s THEN notify_at
+                        WHEN quiet_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN quiet_until ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END
+ WHERE id = %(id)s
+
+-- outbox.alerts.DUE
+SELECT id, severity, title, body, raised, untold, first_at, notified_at, quiet_for FROM holdfast_alert
+ WHERE notify_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND notify_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(too_old)s
+ ORDER BY notify_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- outbox.alerts.TOLD
+UPDATE holdfast_alert
+   SET notify_at = NULL, untold = 0, notified_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), quiet_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(quiet)s, message_ids = %(message_ids)s
+ WHERE id = %(id)s AND notify_at IS NOT NULL
+
+-- outbox.messages.STAGE
+INSERT INTO holdfast_outbox (id, channel, destination, address, dedupe_key, state, created_at, since_at, due_at,
+                             job_id, trace, headers, body)
+VALUES (%(id)s, %(channel)s, %(destination)s, %(address)s, %(dedupe_key)s, 'waiting', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+        %(job_id)s, %(trace)s, %(headers)s, %(body)s)
+ON CONFLICT DO NOTHING
+
+-- outbox.messages.HOLDER
+SELECT id FROM holdfast_outbox WHERE destination = %(destination)s AND dedupe_key = %(dedupe_key)s
+
+-- outbox.relay.HEADS
+WITH RECURSIVE named (destination) AS (
+    SELECT min(destination) FROM holdfast_outbox  WHERE state = 'waiting'
+    UNION ALL
+    SELECT (SELECT min(o.destination) FROM holdfast_outbox o 
+             WHERE o.state = 'waiting' AND o.destination > named.destination)
+      FROM named WHERE named.destination IS NOT NULL
+), head (destination, due_at) AS (
+    SELECT named.destination,
+           (SELECT o.due_at FROM holdfast_outbox o 
+             WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
+      FROM named WHERE named.destination IS NOT NULL
+)
+SELECT destination FROM head
+ WHERE due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+   AND NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+ ORDER BY due_at LIMIT %(limit)s
+
+-- outbox.relay.MEET
+INSERT INTO holdfast_destination (id) VALUES (%(id)s) ON CONFLICT DO NOTHING
+
+-- outbox.relay.KNOWN
+SELECT id FROM holdfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- outbox.relay.FREE
+SELECT id FROM holdfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND leased_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY id FOR UPDATE SKIP LOCKED
+
+-- outbox.relay.TAKE
+UPDATE holdfast_destination SET fence = %(fence)s, leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s
+ WHERE id = %(id)s AND leased_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- outbox.relay.RENEW
+UPDATE holdfast_destination SET leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s WHERE id = %(id)s AND fence = %(fence)s
+
+-- outbox.relay.RELEASE
+UPDATE holdfast_destination SET fence = %(nobody)s, leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND fence = %(fence)s
+
+-- outbox.relay.HEAD
+SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - since_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - due_at
+  FROM holdfast_outbox  WHERE state = 'waiting' AND destination = %(destination)s
+ ORDER BY seq LIMIT 1
+
+-- outbox.relay.SENT
+UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = NULL
+ WHERE id = %(id)s AND state = 'waiting'
+
+-- outbox.relay.AGAIN
+UPDATE holdfast_outbox SET attempts = attempts + 1, due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s, last_error = %(error)s
+ WHERE id = %(id)s AND state = 'waiting'
+
+-- outbox.relay.DIE
+UPDATE holdfast_outbox SET state = 'dead', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = %(error)s
+ WHERE id = %(id)s AND state = 'waiting'
+
+-- outbox.retention.OLD
+SELECT id FROM holdfast_outbox WHERE state = 'sent' AND ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+ ORDER BY ended_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- outbox.retention.FORGET
+DELETE FROM holdfast_outbox WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'sent'
+
+-- outbox.retention.IDLE
+SELECT id FROM holdfast_destination WHERE leased_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+ ORDER BY leased_until LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- outbox.retention.FORGET_IDLE
+DELETE FROM holdfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND leased_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+
+-- outbox.retention.QUIET
+SELECT id FROM holdfast_alert WHERE last_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND quiet_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (notify_at IS NULL OR notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s) ORDER BY last_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- outbox.retention.FORGET_QUIET
+DELETE FROM holdfast_alert WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND last_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND quiet_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (notify_at IS NULL OR notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s)
+
+-- results.expiry.LOOK
+SELECT id FROM holdfast_archive
+ WHERE kind = %(kind)s AND result IS NOT NULL AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+ ORDER BY finished_at LIMIT %(limit)s
+
+-- results.expiry.OLD
+    SELECT id FROM holdfast_archive
+     WHERE kind = %(kind)s AND result IS NOT NULL AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+     ORDER BY finished_at LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+
+-- results.expiry.EMPTY
+UPDATE holdfast_archive SET result = NULL, result_expired_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND result IS NOT NULL
+
+-- results.outcome.LOOK
+SELECT id, kind, state, failures + crashes + CASE state WHEN 'leased' THEN 1 ELSE 0 END, step, progress, progress_note,
+       last_error, created_at, NULL, NULL, NULL
+  FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+UNION ALL
+SELECT id, kind, state, failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, step, progress, progress_note,
+       last_error, created_at, finished_at, result_expired_at, result
+  FROM holdfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- results.watching.LINES
+SELECT id, at, level, step, message FROM holdfast_log
+ WHERE job_id = %(id)s AND id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- results.watching.NUMBERS
+SELECT id FROM holdfast_log WHERE job_id = %(id)s AND id > %(after)s AND id <= %(newest)s ORDER BY id
+
+-- results.watching.LINE
+SELECT id, at, level, step, message FROM holdfast_log WHERE id = %(number)s AND job_id = %(id)s
+
+-- runs.raw.OBSERVE
+INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
+SELECT CAST(%(feed)s AS TEXT), item.id, CAST(%(observed_at)s AS BIGINT), CAST(%(run_id)s AS TEXT), item.hash, item.payload
+  FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(hashes)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS item (id, hash, payload)
+
+ON CONFLICT (feed, item_id) DO UPDATE
+   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
+       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
+       pending = CASE WHEN holdfast_raw.applied_hash = excluded.content_hash AND holdfast_raw.gone_at IS NULL
+                      THEN 0 ELSE 1 END
+ WHERE excluded.observed_at > holdfast_raw.observed_at
+
+-- runs.raw.SEEN
+SELECT item_id FROM holdfast_seen WHERE partition_id = %(partition_id)s AND item_id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- runs.raw.REMEMBER_SEEN
+INSERT INTO holdfast_seen (partition_id, item_id)
+SELECT CAST(%(partition_id)s AS TEXT), unnest(CAST(%(ids)s AS TEXT[])) ON CONFLICT DO NOTHING
+
+-- schedules.changes.DELETE
+DELETE FROM holdfast_schedule WHERE id = %(id)s AND revision = %(revision)s
+
+-- schedules.changes.FORGET
+DELETE FROM holdfast_schedule
+ WHERE next_at IS NULL AND declared IS NULL AND COALESCE(last_at, once_at) < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+
+-- schedules.declared.LOCK
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM holdfast_schedule WHERE id = %(id)s FOR UPDATE
+
+-- schedules.declared.KNOWN
+SELECT id, declared FROM holdfast_schedule WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- schedules.firing.NEXT_DUE
+SELECT next_at - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM holdfast_schedule
+ WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
+
+-- schedules.firing.DUE
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM holdfast_schedule
+ WHERE next_at <= %(now)s AND paused_at IS NULL ORDER BY next_at, id LIMIT %(limit)s
+
+-- schedules.firing.FREE
+SELECT id FROM holdfast_schedule WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE SKIP LOCKED
+
+-- schedules.firing.MOVE
+UPDATE holdfast_schedule SET next_at = %(next_at)s, last_at = COALESCE(%(last_at)s, last_at)
+ WHERE id = %(id)s AND next_at = %(due)s AND revision = %(revision)s AND paused_at IS NULL
+
+-- schedules.schedule.NOW
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- schedules.schedule.FIND
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM holdfast_schedule WHERE id = %(id)s
+
+-- schedules.schedule.LIST
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM holdfast_schedule WHERE removed_at IS NULL OR %(everyone)s = 1 ORDER BY id
+
+-- schedules.schedule.CREATE
+INSERT INTO holdfast_schedule (id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as,
+                               next_at, source, declared, note, changed_at, revision)
+VALUES (%(id)s, %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(cron)s, %(every)s, %(once_at)s, %(tz)s, %(missed)s, %(overlap)s, %(tick_as)s,
+        %(next_at)s, %(source)s, %(declared)s, %(note)s, %(changed_at)s, %(revision)s)
+ON CONFLICT DO NOTHING
+
+-- schedules.schedule.WRITE
+UPDATE holdfast_schedule
+   SET kind = %(kind)s, queue = %(queue)s, priority = %(priority)s, payload = %(payload)s, cron = %(cron)s, every = %(every)s,
+       once_at = %(once_at)s, tz = %(tz)s, missed = %(missed)s, overlap = %(overlap)s, tick_as = %(tick_as)s, next_at = %(next_at)s,
+       paused_at = %(paused_at)s, removed_at = %(removed_at)s, source = %(source)s, declared = %(declared)s, note = %(note)s,
+       changed_at = %(changed_at)s, revision = %(new_revision)s
+ WHERE id = %(id)s AND revision = %(revision)s
+
 -- steps.acknowledge.MOVE
 WITH mine AS (
-    DELETE FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload
+    DELETE FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload
 ), kept AS (
-    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
-    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(NULL AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
+    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(NULL AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
     ON CONFLICT DO NOTHING
 )
 SELECT id FROM mine
 
 -- steps.acknowledge.MOVE_WITH_RESULTS
 WITH mine AS (
-    DELETE FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload
+    DELETE FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload
 ), kept AS (
-    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
-    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(results)s AS JSONB) ->> id, 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
+    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(results)s AS JSONB) ->> id, 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
     ON CONFLICT DO NOTHING
 )
 SELECT id FROM mine
 
 -- steps.acknowledge.MOVE_ONE
 WITH mine AS (
-    DELETE FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload
+    DELETE FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload
 ), kept AS (
-    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
-    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(result)s AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
+    INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(result)s AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
     ON CONFLICT DO NOTHING
 )
 SELECT id FROM mine
@@ -275,12 +701,33 @@ SELECT id FROM holdfast_job
  ORDER BY id
 FOR UPDATE
 
+-- steps.acknowledge.HOW_MANY
+SELECT count(*) FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
+
 -- steps.acknowledge.KEEP_RESULT
 UPDATE holdfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
 
+-- steps.ageing.SPREAD
+SELECT (SELECT priority FROM holdfast_job WHERE queue = %(queue)s AND state = 'ready' ORDER BY priority LIMIT 1),
+       (SELECT priority FROM holdfast_job WHERE queue = %(queue)s AND state = 'ready' ORDER BY priority DESC LIMIT 1)
+
+-- steps.ageing.OVERDUE
+SELECT id FROM holdfast_job
+ WHERE queue = %(queue)s AND state = 'ready' AND priority = %(priority)s
+   AND ready_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND updated_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+ ORDER BY ready_at, id
+ LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+
+-- steps.ageing.NEXT_PRIORITY
+SELECT min(priority) FROM holdfast_job WHERE queue = %(queue)s AND state = 'ready' AND priority > %(priority)s
+
+-- steps.ageing.RISE
+UPDATE holdfast_job SET priority = priority + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'ready'
+
 -- steps.archive.ARCHIVE
-INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
-SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
+SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
   FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 ON CONFLICT DO NOTHING
 
@@ -367,9 +814,9 @@ SELECT id FROM holdfast_job WHERE unique_key = %(key)s
 
 -- steps.dead_letters.REVIVE
 INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
-                          step, failures, crashes, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
+                          step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
 SELECT id, queue, kind, CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), created_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), unique_key,
-       step, 0, 0, %(fence)s, progress, progress_note, last_error, error_group, cursor_json, CAST(payload AS JSON)
+       step, 0, 0, trace, %(fence)s, progress, progress_note, last_error, error_group, cursor_json, CAST(payload AS JSON)
   FROM holdfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('dead', 'cancelled')
  ORDER BY finished_at, id
 ON CONFLICT DO NOTHING
@@ -393,20 +840,20 @@ SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished
  GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT %(limit)s
 
 -- steps.enqueue.ENQUEUE
-INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, payload)
-VALUES (%(id)s, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(key)s, %(payload)s)
+INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+VALUES (%(id)s, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(key)s, %(trace)s, %(payload)s)
 ON CONFLICT DO NOTHING
 
 -- steps.enqueue.ENQUEUE_MANY
-   INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, payload)
-   SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), new.key, CAST(new.payload AS JSON)
+   INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+   SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), new.key, %(trace)s, CAST(new.payload AS JSON)
      FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(keys)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, key, payload)
 ON CONFLICT DO NOTHING
 
 -- steps.enqueue.ENQUEUE_KEYLESS
-INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, payload)
+INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, trace, payload)
 SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) + %(delay)s), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-       CAST(new.payload AS JSON)
+       CAST(%(trace)s AS TEXT), CAST(new.payload AS JSON)
   FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, payload)
 
 -- steps.enqueue.HOLDERS
@@ -416,10 +863,10 @@ SELECT unique_key, id FROM holdfast_job WHERE unique_key = ANY(CAST(%(keys)s AS 
 UPDATE holdfast_job
    SET queue = %(queue)s, kind = %(kind)s, payload = %(payload)s, priority = %(priority)s, state = %(state)s,
        ready_at = COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fence = %(fence)s, committed_fence = NULL,
-       owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL,
+       owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
        step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
-       last_error = NULL, error_group = NULL
- WHERE unique_key = %(key)s AND state IN ('scheduled', 'ready', 'suspect', 'leased')
+       last_error = NULL, error_group = NULL, trace = %(trace)s
+ WHERE unique_key = %(key)s AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held')
 
 -- steps.enqueue.KNOWN
 SELECT id FROM holdfast_job WHERE id = %(id)s UNION ALL SELECT id FROM holdfast_archive WHERE id = %(id)s
@@ -463,7 +910,7 @@ UPDATE holdfast_job
         ORDER BY priority DESC, ready_at, id
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))
-RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
 
 -- steps.lease.PICK_FROM_HINT
 UPDATE holdfast_job
@@ -475,13 +922,13 @@ UPDATE holdfast_job
         ORDER BY ready_at, id
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED))
-RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
 
 -- steps.lease.TAKE
 -- (done by the statement before it)
 
 -- steps.lease.SUSPECT
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM holdfast_job
  WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
    AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
@@ -495,7 +942,7 @@ UPDATE holdfast_job
  WHERE id = %(id)s AND state = 'suspect'
 
 -- steps.manual.PICK_ONE
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM holdfast_job 
  WHERE queue = %(queue)s AND state = 'ready' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
    AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
@@ -548,17 +995,17 @@ SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
  LIMIT %(limit)s
 
 -- steps.rescue.ABANDONED
-SELECT id, crashes, cancel_at FROM holdfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace FROM holdfast_job
  WHERE owner = %(owner)s AND state = 'leased'
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- steps.rescue.EXPIRED_BY_HAND
-SELECT id, crashes, cancel_at FROM holdfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace FROM holdfast_job
  WHERE owner = %(owner)s AND state = 'leased' AND lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- steps.rescue.ORPHANED
-SELECT id, crashes, cancel_at FROM holdfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace FROM holdfast_job
  WHERE owner > %(owner)s AND state = 'leased'
    AND NOT EXISTS (SELECT 1 FROM holdfast_worker WHERE incarnation = owner)
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
@@ -574,6 +1021,92 @@ UPDATE holdfast_job
                          ELSE last_error || '; ' || CAST(%(note)s AS TEXT) END
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'leased'
 
+-- testing.assertions.CLOCK
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- testing.crash.ALIVE
+SELECT incarnation FROM holdfast_worker WHERE process = %(process)s AND state = 'alive'
+
+-- testing.crash.GONE
+UPDATE holdfast_worker
+   SET process = %(process)s, alive_until = CASE WHEN %(known)s = 1 THEN 0 ELSE alive_until END
+ WHERE incarnation = %(incarnation)s AND state = 'alive'
+
+-- testing.inline_mode.READY
+SELECT id FROM holdfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) LIMIT 1
+
+-- testing.left.LEFT
+    SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
+           count(CASE WHEN state = 'suspect' THEN 1 END),
+           count(CASE WHEN state = 'scheduled' THEN 1 END)
+             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+           (SELECT count(*) FROM holdfast_schedule WHERE next_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND paused_at IS NULL),
+           (SELECT count(*) FROM holdfast_outbox o WHERE o.due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
+    %(relay)s = 1 AND o.state = 'waiting' AND NOT EXISTS (
+        SELECT 1 FROM holdfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
+)
+      FROM holdfast_job
+     WHERE (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[]))) AND (
+           (state = 'leased' AND owner IN (SELECT incarnation FROM holdfast_worker WHERE worker_id = %(worker_id)s))
+        OR (state IN ('ready', 'suspect') AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL))
+        OR (state = 'scheduled' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)))
+
+-- testing.left.NEXT_JOB
+SELECT min(ready_at) FROM holdfast_job
+ WHERE state IN ('scheduled', 'ready') AND ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND kind = ANY(CAST(%(kinds)s AS TEXT[]))
+   AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[]))) AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+
+-- testing.left.NEXT_RATE
+SELECT min(due_at) FROM holdfast_limit WHERE due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND gap > 0
+
+-- testing.left.NEXT_MESSAGE
+SELECT min(o.due_at) FROM holdfast_outbox o WHERE o.due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
+    %(relay)s = 1 AND o.state = 'waiting' AND NOT EXISTS (
+        SELECT 1 FROM holdfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
+
+-- testing.moved_clock.LIVING
+SELECT count(*) FROM holdfast_worker WHERE process = %(process)s AND state = 'alive'
+
+-- testing.moved_clock.CARRY_ON
+UPDATE holdfast_worker SET alive_until = alive_until + %(passed)s, beat_at = beat_at + %(passed)s
+ WHERE process = %(process)s AND state = 'alive'
+
+-- testing.stored.UNFINISHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+ FROM holdfast_job ORDER BY created_at, id
+
+-- testing.stored.FINISHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+ FROM holdfast_archive ORDER BY created_at, id
+
+-- testing.stored.MARKS
+SELECT id, fence, last_error FROM holdfast_job
+
+-- testing.stored.TOUCHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+, fence FROM holdfast_job ORDER BY created_at, id
+
+-- testing.stored.ENDED_SINCE
+SELECT id FROM holdfast_archive
+ WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= %(since)s
+
+-- testing.stored.ENDED_JOBS_SINCE
+   SELECT 
+   id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+FROM holdfast_archive
+    WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= %(since)s
+    ORDER BY created_at, id
+
+-- testing.until_idle.LEASES
+SELECT count(*) FROM holdfast_job WHERE state = 'leased'
+
+-- testing.until_idle.GHOST_LEASES
+SELECT count(*) FROM holdfast_job
+ WHERE state = 'leased' AND owner IN (SELECT incarnation FROM holdfast_worker WHERE state = 'dead')
+
 -- worker.claimer.QUEUES_WITH_WORK
 WITH RECURSIVE named (queue) AS (
     SELECT min(queue) FROM holdfast_job WHERE state = 'ready'
@@ -583,6 +1116,31 @@ WITH RECURSIVE named (queue) AS (
 )
 SELECT queue FROM named
  WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+
+-- worker.deaths.KNOWN
+SELECT 1 FROM holdfast_bookmark WHERE id = %(id)s
+
+-- worker.deaths.BEGIN
+INSERT INTO holdfast_bookmark (id, at) VALUES (%(id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
+
+-- worker.deaths.WHERE
+SELECT at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM holdfast_bookmark WHERE id = %(id)s FOR UPDATE SKIP LOCKED
+
+-- worker.deaths.MOVE
+UPDATE holdfast_bookmark SET at = %(at)s WHERE id = %(id)s AND at <> %(at)s
+
+-- worker.deaths.UNNOTICED
+SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at
+  FROM holdfast_archive a
+ WHERE a.state = 'dead' AND a.finished_at > %(since)s
+   AND NOT EXISTS (SELECT 1 FROM holdfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
+ ORDER BY a.finished_at LIMIT %(limit)s
+
+-- worker.deaths.NOTICE
+INSERT INTO holdfast_death (id, finished_at) VALUES (%(id)s, %(finished_at)s) ON CONFLICT DO NOTHING
+
+-- worker.deaths.FORGET
+DELETE FROM holdfast_death WHERE finished_at < %(before)s
 
 -- worker.incarnation.REGISTER
 INSERT INTO holdfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
@@ -615,7 +1173,8 @@ UPDATE holdfast_job
  WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- worker.maintenance.NEXT_DUE
-SELECT min(ready_at) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM holdfast_job WHERE state = 'scheduled'
+SELECT (SELECT min(ready_at) FROM holdfast_job WHERE state = 'scheduled') - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+       (SELECT min(due_at) FROM holdfast_limit WHERE due_at IS NOT NULL) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
 -- worker.maintenance.OLD
 SELECT id FROM holdfast_archive WHERE state = %(state)s AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
@@ -634,3 +1193,13 @@ SELECT id, fence FROM holdfast_job
 SELECT count(*) FROM holdfast_job
  WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
    AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+
+-- worker.relay.ANYTHING
+SELECT CASE WHEN EXISTS (SELECT 1 FROM holdfast_outbox WHERE state = 'waiting') THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM holdfast_alert
+                          WHERE notify_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND notify_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(too_old)s) THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM holdfast_archive a
+                          WHERE a.state = 'dead' AND a.finished_at > %(since)s
+                            AND NOT EXISTS (SELECT 1 FROM holdfast_death d
+                                             WHERE d.id = a.id AND d.finished_at = a.finished_at))
+            THEN 1 ELSE 0 END

@@ -4,7 +4,7 @@ UNION ALL SELECT state, queue FROM holdfast_archive WHERE id = :id
 
 -- admin.actions.CANCEL_WAITING
 UPDATE holdfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect')
+ WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
 
 -- admin.actions.ASK_TO_STOP
 UPDATE holdfast_job SET cancel_at = COALESCE(cancel_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'leased'
@@ -30,6 +30,25 @@ UPDATE holdfast_queue SET paused_at = NULL, note = NULL WHERE id = :id AND pause
 
 -- admin.actions.ENDED_STATE
 SELECT state FROM holdfast_archive WHERE id = :id
+
+-- admin.audit.WRITE_DOWN
+INSERT INTO holdfast_audit (id, at, ended_at, who, what, subject, why, touched, detail)
+VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CASE WHEN :ended = 1 THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END, :who, :what, :subject, :why, :touched, :detail)
+
+-- admin.audit.ADD
+UPDATE holdfast_audit SET touched = touched + :touched WHERE id = :id AND ended_at IS NULL
+
+-- admin.audit.END
+UPDATE holdfast_audit SET ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND ended_at IS NULL
+
+-- admin.audit.LOOK
+SELECT id FROM holdfast_audit WHERE at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age ORDER BY at, id LIMIT :limit
+
+-- admin.audit.OLD
+SELECT id FROM holdfast_audit WHERE at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age ORDER BY at, id LIMIT :limit
+
+-- admin.audit.FORGET
+DELETE FROM holdfast_audit WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- admin.doctor.facts.OVERDUE
 SELECT count(*), COALESCE(max(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - ready_at), 0) FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -109,6 +128,47 @@ PRAGMA journal_mode
 -- admin.doctor.sqlite.SYNCHRONOUS
 PRAGMA synchronous
 
+-- admin.outbox.STATE
+SELECT state FROM holdfast_outbox WHERE id = :id
+
+-- admin.outbox.REVIVE
+UPDATE holdfast_outbox
+   SET state = 'waiting', attempts = 0, since_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), ended_at = NULL
+ WHERE id = :id AND state = 'dead'
+
+-- admin.outbox.REVIVE_MANY
+UPDATE holdfast_outbox
+   SET state = 'waiting', attempts = 0, since_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), ended_at = NULL
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'dead'
+
+-- admin.outbox.HASTEN
+UPDATE holdfast_outbox SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'waiting' AND due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- admin.outbox.PURGE
+DELETE FROM holdfast_outbox WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'dead'
+
+-- admin.outbox.CHOOSE
+   SELECT id FROM holdfast_outbox WHERE 
+   state = 'dead' AND ended_at <= :until AND (:any_channel = 1 OR channel = :channel)
+      AND (:any_destination = 1 OR destination = :destination)
+ORDER BY ended_at LIMIT :limit
+
+-- admin.outbox.COUNT
+SELECT count(*) FROM holdfast_outbox WHERE 
+    state = 'dead' AND ended_at <= :until AND (:any_channel = 1 OR channel = :channel)
+       AND (:any_destination = 1 OR destination = :destination)
+
+-- admin.reports.audit.NEWEST
+SELECT id, at, ended_at, who, what, subject, why, touched, detail
+  FROM holdfast_audit
+ WHERE (:any_who = 1 OR who = :who) AND (:any_what = 1 OR what = :what)
+   AND (:any_subject = 1 OR subject = :subject) AND at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+   AND (at < :at OR at = :at AND id < :before)
+ ORDER BY at DESC, id DESC LIMIT :limit
+
+-- admin.reports.audit.PLACE
+SELECT at FROM holdfast_audit WHERE id = :id
+
 -- admin.reports.dead_letters.NEWEST
    SELECT 
    id, state, kind, queue, priority, unique_key, step,
@@ -118,6 +178,22 @@ FROM holdfast_archive
     WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
       AND (:any_error = 1 OR error_group = :error_group)
     ORDER BY finished_at DESC, id DESC LIMIT :limit
+
+-- admin.reports.gauges.DEAD
+SELECT queue, 'dead', count(*), NULL FROM holdfast_archive WHERE state = 'dead' GROUP BY queue
+
+-- admin.reports.gauges.LIVE
+SELECT queue, state, count(*), min(ready_at) FROM holdfast_job GROUP BY queue, state
+
+-- admin.reports.gauges.PAUSED
+SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL
+
+-- admin.reports.gauges.WORKERS
+SELECT count(*) FROM holdfast_worker WHERE state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- admin.reports.gauges.OUTBOX
+SELECT state, count(*), min(created_at) FROM holdfast_outbox
+ WHERE state IN ('waiting', 'dead') GROUP BY state
 
 -- admin.reports.jobs.LIST_LIVE
 SELECT 
@@ -153,16 +229,16 @@ FROM holdfast_archive
     CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END,
     CASE j.state WHEN 'leased' THEN COALESCE(j.lease_until, w.alive_until) END,
     j.cancel_at, j.error_group, j.last_error
-, j.payload, j.cursor_json, NULL
+, j.payload, j.cursor_json, NULL, NULL
       FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
      WHERE j.id = :id
 
 -- admin.reports.jobs.SHOW_ENDED
-SELECT 
+    SELECT 
     id, state, kind, queue, priority, unique_key, step,
     failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
     created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
-, payload, cursor_json, result FROM holdfast_archive WHERE id = :id
+, payload, cursor_json, result, result_expired_at FROM holdfast_archive WHERE id = :id
 
 -- admin.reports.jobs.LOGS
 SELECT at, level, step, message FROM holdfast_log WHERE job_id = :id ORDER BY id DESC LIMIT :limit
@@ -191,11 +267,51 @@ SELECT at, level, step, message FROM holdfast_log WHERE job_id = :id ORDER BY id
       FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
      WHERE j.state = 'leased'
 
--- admin.reports.queues.LIVE
-SELECT queue, state, count(*), min(ready_at) FROM holdfast_job GROUP BY queue, state
+-- admin.reports.limits.LIMITS
+SELECT l.id, l.slots, l.arrival_at, l.gap, l.tolerance, l.due_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+       (SELECT count(*) FROM holdfast_slot s WHERE s.limit_id = l.id),
+       (SELECT count(*) FROM holdfast_job j WHERE j.held_by = l.id AND j.state = 'held')
+  FROM holdfast_limit l
+ WHERE :everything = 1 OR l.due_at IS NOT NULL OR EXISTS (SELECT 1 FROM holdfast_slot s WHERE s.limit_id = l.id)
+ ORDER BY CASE WHEN l.due_at IS NULL THEN 1 ELSE 0 END, l.id
+ LIMIT :limit
 
--- admin.reports.queues.DEAD
-SELECT queue, 'dead', count(*), NULL FROM holdfast_archive WHERE state = 'dead' GROUP BY queue
+-- admin.reports.outbox.NEWEST
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM holdfast_outbox WHERE (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state) ORDER BY id DESC LIMIT :limit
+
+-- admin.reports.outbox.WAITING
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM holdfast_outbox WHERE state = 'waiting' AND (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state) ORDER BY id DESC LIMIT :limit
+
+-- admin.reports.outbox.ENDED
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM holdfast_outbox WHERE state = :state AND ended_at IS NOT NULL AND (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state)
+ ORDER BY ended_at DESC, id DESC LIMIT :limit
+
+-- admin.reports.outbox.OF_JOB
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM holdfast_outbox WHERE job_id = :job_id AND (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state) ORDER BY id DESC LIMIT :limit
+
+-- admin.reports.outbox.SHOW
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error, destination, dedupe_key, trace, headers, body FROM holdfast_outbox WHERE id = :id
+
+-- admin.reports.outbox.UNSENT
+SELECT destination, min(channel), min(address), sum(waiting), sum(dead)
+  FROM (SELECT destination, channel, address, 1 AS waiting, 0 AS dead
+          FROM holdfast_outbox WHERE state = 'waiting'
+         UNION ALL
+        SELECT destination, channel, address, 0, 1
+          FROM holdfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL) unsent
+ GROUP BY destination ORDER BY destination LIMIT :limit
+
+-- admin.reports.outbox.HEAD
+SELECT created_at, due_at, last_error FROM holdfast_outbox
+ WHERE state = 'waiting' AND destination = :destination ORDER BY seq LIMIT 1
+
+-- admin.reports.outbox.ALERTS
+SELECT id, severity, title, raised, untold, first_at, last_at, notified_at, notify_at, body, message_ids,
+       CASE WHEN quiet_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
+  FROM holdfast_alert ORDER BY last_at DESC LIMIT :limit
+
+-- admin.reports.outbox.STATES
+SELECT id, state, last_error FROM holdfast_outbox WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- admin.reports.queues.USED
 SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_job WHERE queue = :queue)
@@ -204,11 +320,39 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_job WHERE queue = :queue)
 -- admin.reports.queues.QUEUES
 SELECT id, paused_at, note FROM holdfast_queue
 
+-- admin.reports.schedules.RECENT
+SELECT k.id, k.job_id, COALESCE(j.state, a.state)
+  FROM holdfast_key k LEFT JOIN holdfast_job j ON j.id = k.job_id LEFT JOIN holdfast_archive a ON a.id = k.job_id
+ WHERE k.id > :first AND k.id < :last
+ ORDER BY k.id DESC LIMIT :limit
+
 -- admin.reports.statistics.ENDED
-SELECT kind, state, count(*), avg(finished_at - leased_at), max(finished_at - leased_at), avg(leased_at - ready_at)
+SELECT kind, state, count(*) FROM holdfast_archive
+ WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span AND (:any_kind = 1 OR kind = :kind)
+ GROUP BY kind, state
+
+-- admin.reports.statistics.TIMES
+SELECT kind, avg(took), max(CASE WHEN place >= many * 0.5 AND place < many * 0.5 + 1 THEN took END),
+       max(CASE WHEN place >= many * 0.95 AND place < many * 0.95 + 1 THEN took END), max(took), avg(waited)
+  FROM (SELECT kind, finished_at - leased_at AS took, leased_at - ready_at AS waited,
+               row_number() OVER (PARTITION BY kind ORDER BY finished_at - leased_at) AS place,
+               count(*) OVER (PARTITION BY kind) AS many
+          FROM holdfast_archive
+         WHERE state = 'done' AND finished_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span AND leased_at IS NOT NULL AND (:any_kind = 1 OR kind = :kind)) AS timed
+ GROUP BY kind
+
+-- admin.reports.statistics.FAILED
+SELECT kind, error_group, sum(CASE state WHEN 'dead' THEN 1 ELSE 0 END), 0,
+       sum(CASE state WHEN 'done' THEN 1 ELSE 0 END), max(finished_at), max(id)
   FROM holdfast_archive
- WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span
- GROUP BY kind, state ORDER BY kind
+ WHERE state IN ('done', 'dead') AND finished_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span AND error_group IS NOT NULL AND (:any_kind = 1 OR kind = :kind)
+ GROUP BY kind, error_group
+
+-- admin.reports.statistics.RETRYING
+SELECT kind, error_group, 0, count(*), 0, max(updated_at), max(id)
+  FROM holdfast_job
+ WHERE updated_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span AND error_group IS NOT NULL AND (:any_kind = 1 OR kind = :kind)
+ GROUP BY kind, error_group
 
 -- admin.reports.workers.WORKERS
 SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END, state, host, pid, incarnation,
@@ -236,6 +380,287 @@ INSERT INTO holdfast_schema (version, name, applied_at) VALUES (:version, :name,
 -- database.wakeup.NOTIFY
 SELECT pg_notify('holdfast', :queue)
 
+-- limits.admission.NOW
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- limits.admission.HOLD
+   UPDATE holdfast_job 
+      SET state = 'held', held_by = json_extract(given.value, '$[1]'), owner = NULL, leased_by = NULL, lease_until = NULL,
+          fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+FROM json_each(:rows) AS given
+    WHERE holdfast_job.id = json_extract(given.value, '$[0]') AND fence = :fence AND cancel_at IS NULL
+
+-- limits.release.DUE
+SELECT id, arrival_at, gap, tolerance, slots, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_limit
+ WHERE due_at IS NOT NULL AND due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ ORDER BY due_at LIMIT :limit
+
+-- limits.release.SET_DUE
+UPDATE holdfast_limit SET due_at = :due WHERE id = :id
+
+-- limits.release.LOOK_NOW
+UPDATE holdfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM holdfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)))
+
+-- limits.release.IDLE
+SELECT id FROM holdfast_limit
+ WHERE due_at IS NULL AND arrival_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+   AND NOT EXISTS (SELECT 1 FROM holdfast_slot WHERE limit_id = holdfast_limit.id)
+ LIMIT :limit
+
+-- limits.release.FORGET
+DELETE FROM holdfast_limit WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- limits.release.WAITED_FOR
+SELECT DISTINCT held_by FROM holdfast_job WHERE held_by IN (SELECT value FROM json_each(:limits)) AND state = 'held'
+
+-- limits.release.HELD
+SELECT id, queue FROM holdfast_job
+ WHERE held_by = :limit_id AND state = 'held'
+ ORDER BY priority DESC, ready_at, id
+ LIMIT :most
+
+-- limits.release.LET_GO
+UPDATE holdfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'held'
+
+-- limits.rows.ENSURE
+INSERT INTO holdfast_limit (id) SELECT value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
+
+-- limits.rows.LOCK
+SELECT id, arrival_at, due_at FROM holdfast_limit WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- limits.rows.WRITE
+INSERT INTO holdfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]') FROM json_each(:rows) WHERE true ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
+
+-- limits.slots.COUNT
+SELECT limit_id, count(*) FROM holdfast_slot WHERE limit_id IN (SELECT value FROM json_each(:limits)) GROUP BY limit_id
+
+-- limits.slots.TAKE
+INSERT INTO holdfast_slot (job_id, limit_id, fence) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), :fence FROM json_each(:rows) WHERE true ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
+
+-- limits.slots.FREE
+DELETE FROM holdfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
+
+-- limits.slots.DROP_STALE
+DELETE FROM holdfast_slot
+ WHERE limit_id IN (SELECT value FROM json_each(:limits))
+   AND NOT EXISTS (SELECT 1 FROM holdfast_job
+                    WHERE holdfast_job.id = holdfast_slot.job_id AND holdfast_job.fence = holdfast_slot.fence)
+
+-- outbox.alerts.KNOW
+INSERT INTO holdfast_alert (id, severity, title, body, first_at, last_at)
+VALUES (:id, :severity, :title, :body, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ON CONFLICT DO NOTHING
+
+-- outbox.alerts.RAISE
+UPDATE holdfast_alert
+   SET severity = :severity, title = :title, body = :body, raised = raised + :times, untold = untold + :times,
+       last_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), quiet_for = :quiet_for,
+       notify_at = CASE WHEN notify_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :too_old THEN notify_at
+                        WHEN quiet_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN quiet_until ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END
+ WHERE id = :id
+
+-- outbox.alerts.DUE
+SELECT id, severity, title, body, raised, untold, first_at, notified_at, quiet_for FROM holdfast_alert
+ WHERE notify_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND notify_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :too_old
+ ORDER BY notify_at LIMIT :limit
+
+-- outbox.alerts.TOLD
+UPDATE holdfast_alert
+   SET notify_at = NULL, untold = 0, notified_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), quiet_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet, message_ids = :message_ids
+ WHERE id = :id AND notify_at IS NOT NULL
+
+-- outbox.messages.STAGE
+INSERT INTO holdfast_outbox (id, channel, destination, address, dedupe_key, state, created_at, since_at, due_at,
+                             job_id, trace, headers, body)
+VALUES (:id, :channel, :destination, :address, :dedupe_key, 'waiting', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+        :job_id, :trace, :headers, :body)
+ON CONFLICT DO NOTHING
+
+-- outbox.messages.HOLDER
+SELECT id FROM holdfast_outbox WHERE destination = :destination AND dedupe_key = :dedupe_key
+
+-- outbox.relay.HEADS
+WITH RECURSIVE named (destination) AS (
+    SELECT min(destination) FROM holdfast_outbox  WHERE state = 'waiting'
+    UNION ALL
+    SELECT (SELECT min(o.destination) FROM holdfast_outbox o 
+             WHERE o.state = 'waiting' AND o.destination > named.destination)
+      FROM named WHERE named.destination IS NOT NULL
+), head (destination, due_at) AS (
+    SELECT named.destination,
+           (SELECT o.due_at FROM holdfast_outbox o 
+             WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
+      FROM named WHERE named.destination IS NOT NULL
+)
+SELECT destination FROM head
+ WHERE due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+   AND NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ ORDER BY due_at LIMIT :limit
+
+-- outbox.relay.MEET
+INSERT INTO holdfast_destination (id) VALUES (:id) ON CONFLICT DO NOTHING
+
+-- outbox.relay.KNOWN
+SELECT id FROM holdfast_destination WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- outbox.relay.FREE
+SELECT id FROM holdfast_destination WHERE id IN (SELECT value FROM json_each(:ids)) AND leased_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY id
+
+-- outbox.relay.TAKE
+UPDATE holdfast_destination SET fence = :fence, leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease
+ WHERE id = :id AND leased_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- outbox.relay.RENEW
+UPDATE holdfast_destination SET leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease WHERE id = :id AND fence = :fence
+
+-- outbox.relay.RELEASE
+UPDATE holdfast_destination SET fence = :nobody, leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND fence = :fence
+
+-- outbox.relay.HEAD
+SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - since_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - due_at
+  FROM holdfast_outbox  WHERE state = 'waiting' AND destination = :destination
+ ORDER BY seq LIMIT 1
+
+-- outbox.relay.SENT
+UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = NULL
+ WHERE id = :id AND state = 'waiting'
+
+-- outbox.relay.AGAIN
+UPDATE holdfast_outbox SET attempts = attempts + 1, due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay, last_error = :error
+ WHERE id = :id AND state = 'waiting'
+
+-- outbox.relay.DIE
+UPDATE holdfast_outbox SET state = 'dead', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = :error
+ WHERE id = :id AND state = 'waiting'
+
+-- outbox.retention.OLD
+SELECT id FROM holdfast_outbox WHERE state = 'sent' AND ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+ ORDER BY ended_at LIMIT :limit
+
+-- outbox.retention.FORGET
+DELETE FROM holdfast_outbox WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'sent'
+
+-- outbox.retention.IDLE
+SELECT id FROM holdfast_destination WHERE leased_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+ ORDER BY leased_until LIMIT :limit
+
+-- outbox.retention.FORGET_IDLE
+DELETE FROM holdfast_destination WHERE id IN (SELECT value FROM json_each(:ids)) AND leased_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+
+-- outbox.retention.QUIET
+SELECT id FROM holdfast_alert WHERE last_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND quiet_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (notify_at IS NULL OR notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age) ORDER BY last_at LIMIT :limit
+
+-- outbox.retention.FORGET_QUIET
+DELETE FROM holdfast_alert WHERE id IN (SELECT value FROM json_each(:ids)) AND last_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND quiet_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (notify_at IS NULL OR notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age)
+
+-- results.expiry.LOOK
+SELECT id FROM holdfast_archive
+ WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+ ORDER BY finished_at LIMIT :limit
+
+-- results.expiry.OLD
+SELECT id FROM holdfast_archive
+ WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+ ORDER BY finished_at LIMIT :limit
+
+-- results.expiry.EMPTY
+UPDATE holdfast_archive SET result = NULL, result_expired_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND result IS NOT NULL
+
+-- results.outcome.LOOK
+SELECT id, kind, state, failures + crashes + CASE state WHEN 'leased' THEN 1 ELSE 0 END, step, progress, progress_note,
+       last_error, created_at, NULL, NULL, NULL
+  FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+UNION ALL
+SELECT id, kind, state, failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, step, progress, progress_note,
+       last_error, created_at, finished_at, result_expired_at, result
+  FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- results.watching.LINES
+SELECT id, at, level, step, message FROM holdfast_log
+ WHERE job_id = :id AND id > :after ORDER BY id LIMIT :limit
+
+-- results.watching.NUMBERS
+SELECT id FROM holdfast_log WHERE job_id = :id AND id > :after AND id <= :newest ORDER BY id
+
+-- results.watching.LINE
+SELECT id, at, level, step, message FROM holdfast_log WHERE id = :number AND job_id = :id
+
+-- runs.raw.OBSERVE
+INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
+SELECT :feed, json_extract(value, '$[0]'), :observed_at, :run_id, json_extract(value, '$[1]'), json_extract(value, '$[2]')
+  FROM json_each(:rows) WHERE true
+
+ON CONFLICT (feed, item_id) DO UPDATE
+   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
+       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
+       pending = CASE WHEN holdfast_raw.applied_hash = excluded.content_hash AND holdfast_raw.gone_at IS NULL
+                      THEN 0 ELSE 1 END
+ WHERE excluded.observed_at > holdfast_raw.observed_at
+
+-- runs.raw.SEEN
+SELECT item_id FROM holdfast_seen WHERE partition_id = :partition_id AND item_id IN (SELECT value FROM json_each(:ids))
+
+-- runs.raw.REMEMBER_SEEN
+INSERT INTO holdfast_seen (partition_id, item_id)
+SELECT :partition_id, value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
+
+-- schedules.changes.DELETE
+DELETE FROM holdfast_schedule WHERE id = :id AND revision = :revision
+
+-- schedules.changes.FORGET
+DELETE FROM holdfast_schedule
+ WHERE next_at IS NULL AND declared IS NULL AND COALESCE(last_at, once_at) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+
+-- schedules.declared.LOCK
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM holdfast_schedule WHERE id = :id
+
+-- schedules.declared.KNOWN
+SELECT id, declared FROM holdfast_schedule WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- schedules.firing.NEXT_DUE
+SELECT next_at - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_schedule
+ WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
+
+-- schedules.firing.DUE
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM holdfast_schedule
+ WHERE next_at <= :now AND paused_at IS NULL ORDER BY next_at, id LIMIT :limit
+
+-- schedules.firing.FREE
+SELECT id FROM holdfast_schedule WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- schedules.firing.MOVE
+UPDATE holdfast_schedule SET next_at = :next_at, last_at = COALESCE(:last_at, last_at)
+ WHERE id = :id AND next_at = :due AND revision = :revision AND paused_at IS NULL
+
+-- schedules.schedule.NOW
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- schedules.schedule.FIND
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM holdfast_schedule WHERE id = :id
+
+-- schedules.schedule.LIST
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM holdfast_schedule WHERE removed_at IS NULL OR :everyone = 1 ORDER BY id
+
+-- schedules.schedule.CREATE
+INSERT INTO holdfast_schedule (id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as,
+                               next_at, source, declared, note, changed_at, revision)
+VALUES (:id, :kind, :queue, :priority, :payload, :cron, :every, :once_at, :tz, :missed, :overlap, :tick_as,
+        :next_at, :source, :declared, :note, :changed_at, :revision)
+ON CONFLICT DO NOTHING
+
+-- schedules.schedule.WRITE
+UPDATE holdfast_schedule
+   SET kind = :kind, queue = :queue, priority = :priority, payload = :payload, cron = :cron, every = :every,
+       once_at = :once_at, tz = :tz, missed = :missed, overlap = :overlap, tick_as = :tick_as, next_at = :next_at,
+       paused_at = :paused_at, removed_at = :removed_at, source = :source, declared = :declared, note = :note,
+       changed_at = :changed_at, revision = :new_revision
+ WHERE id = :id AND revision = :revision
+
 -- steps.acknowledge.MOVE
 -- (done by the statement before it)
 
@@ -243,8 +668,8 @@ SELECT pg_notify('holdfast', :queue)
 -- (done by the statement before it)
 
 -- steps.acknowledge.MOVE_ONE
-INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
-SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :result, 'done', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_job WHERE id = :id AND fence = :fence
+INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :result, 'done', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_job WHERE id = :id AND fence = :fence
 ON CONFLICT DO NOTHING
 
 -- steps.acknowledge.REMOVE_ONE
@@ -255,12 +680,32 @@ SELECT id FROM holdfast_job
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
  ORDER BY id
 
+-- steps.acknowledge.HOW_MANY
+SELECT count(*) FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
+
 -- steps.acknowledge.KEEP_RESULT
 UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence
 
+-- steps.ageing.SPREAD
+SELECT (SELECT priority FROM holdfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority LIMIT 1),
+       (SELECT priority FROM holdfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority DESC LIMIT 1)
+
+-- steps.ageing.OVERDUE
+SELECT id FROM holdfast_job
+ WHERE queue = :queue AND state = 'ready' AND priority = :priority
+   AND ready_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND updated_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+ ORDER BY ready_at, id
+ LIMIT :limit
+
+-- steps.ageing.NEXT_PRIORITY
+SELECT min(priority) FROM holdfast_job WHERE queue = :queue AND state = 'ready' AND priority > :priority
+
+-- steps.ageing.RISE
+UPDATE holdfast_job SET priority = priority + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
+
 -- steps.archive.ARCHIVE
-INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
-SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :state, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+INSERT INTO holdfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
+SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :state, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
   FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 ON CONFLICT DO NOTHING
 
@@ -346,9 +791,9 @@ SELECT id FROM holdfast_job WHERE unique_key = :key
 
 -- steps.dead_letters.REVIVE
 INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
-                          step, failures, crashes, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
+                          step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
 SELECT id, queue, kind, CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), created_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), unique_key,
-       step, 0, 0, :fence, progress, progress_note, last_error, error_group, cursor_json, payload
+       step, 0, 0, trace, :fence, progress, progress_note, last_error, error_group, cursor_json, payload
   FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled')
  ORDER BY finished_at, id
 ON CONFLICT DO NOTHING
@@ -372,13 +817,13 @@ SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished
  GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT :limit
 
 -- steps.enqueue.ENQUEUE
-INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, payload)
-VALUES (:id, :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :payload)
+INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+VALUES (:id, :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :trace, :payload)
 ON CONFLICT DO NOTHING
 
 -- steps.enqueue.ENQUEUE_MANY
-   INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, payload)
-   SELECT json_extract(value, '$[0]'), :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), json_extract(value, '$[1]'), json_extract(value, '$[2]')
+   INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+   SELECT json_extract(value, '$[0]'), :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), json_extract(value, '$[1]'), :trace, json_extract(value, '$[2]')
      FROM json_each(:rows) WHERE true
 ON CONFLICT DO NOTHING
 
@@ -392,10 +837,10 @@ SELECT unique_key, id FROM holdfast_job WHERE unique_key IN (SELECT value FROM j
 UPDATE holdfast_job
    SET queue = :queue, kind = :kind, payload = :payload, priority = :priority, state = :state,
        ready_at = COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fence = :fence, committed_fence = NULL,
-       owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL,
+       owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
        step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
-       last_error = NULL, error_group = NULL
- WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased')
+       last_error = NULL, error_group = NULL, trace = :trace
+ WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held')
 
 -- steps.enqueue.KNOWN
 SELECT id FROM holdfast_job WHERE id = :id UNION ALL SELECT id FROM holdfast_archive WHERE id = :id
@@ -430,7 +875,7 @@ DELETE FROM holdfast_key WHERE id IN (SELECT value FROM json_each(:ids))
 SELECT id FROM holdfast_key WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
 
 -- steps.lease.PICK
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM holdfast_job 
  WHERE queue = :queue AND state = 'ready'  AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
    AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
@@ -438,7 +883,7 @@ SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json
  LIMIT :limit
 
 -- steps.lease.PICK_FROM_HINT
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM holdfast_job 
  WHERE queue = :queue AND state = 'ready' AND priority = :priority AND ready_at >= :hint AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
    AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
@@ -451,7 +896,7 @@ UPDATE holdfast_job
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
 
 -- steps.lease.SUSPECT
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM holdfast_job
  WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
    AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
@@ -464,7 +909,7 @@ UPDATE holdfast_job
  WHERE id = :id AND state = 'suspect'
 
 -- steps.manual.PICK_ONE
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, payload
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM holdfast_job 
  WHERE queue = :queue AND state = 'ready' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
    AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
@@ -516,17 +961,17 @@ SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
  LIMIT :limit
 
 -- steps.rescue.ABANDONED
-SELECT id, crashes, cancel_at FROM holdfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace FROM holdfast_job
  WHERE owner = :owner AND state = 'leased'
  LIMIT :limit
 
 -- steps.rescue.EXPIRED_BY_HAND
-SELECT id, crashes, cancel_at FROM holdfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace FROM holdfast_job
  WHERE owner = :owner AND state = 'leased' AND lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  LIMIT :limit
 
 -- steps.rescue.ORPHANED
-SELECT id, crashes, cancel_at FROM holdfast_job
+SELECT id, crashes, cancel_at, kind, queue, trace FROM holdfast_job
  WHERE owner > :owner AND state = 'leased'
    AND NOT EXISTS (SELECT 1 FROM holdfast_worker WHERE incarnation = owner)
  LIMIT :limit
@@ -542,6 +987,92 @@ UPDATE holdfast_job
                          ELSE last_error || '; ' || :note END
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
 
+-- testing.assertions.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- testing.crash.ALIVE
+SELECT incarnation FROM holdfast_worker WHERE process = :process AND state = 'alive'
+
+-- testing.crash.GONE
+UPDATE holdfast_worker
+   SET process = :process, alive_until = CASE WHEN :known = 1 THEN 0 ELSE alive_until END
+ WHERE incarnation = :incarnation AND state = 'alive'
+
+-- testing.inline_mode.READY
+SELECT id FROM holdfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) LIMIT 1
+
+-- testing.left.LEFT
+    SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
+           count(CASE WHEN state = 'suspect' THEN 1 END),
+           count(CASE WHEN state = 'scheduled' THEN 1 END)
+             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+           (SELECT count(*) FROM holdfast_schedule WHERE next_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND paused_at IS NULL),
+           (SELECT count(*) FROM holdfast_outbox o WHERE o.due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
+    :relay = 1 AND o.state = 'waiting' AND NOT EXISTS (
+        SELECT 1 FROM holdfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
+)
+      FROM holdfast_job
+     WHERE (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues))) AND (
+           (state = 'leased' AND owner IN (SELECT incarnation FROM holdfast_worker WHERE worker_id = :worker_id))
+        OR (state IN ('ready', 'suspect') AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL))
+        OR (state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)))
+
+-- testing.left.NEXT_JOB
+SELECT min(ready_at) FROM holdfast_job
+ WHERE state IN ('scheduled', 'ready') AND ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND kind IN (SELECT value FROM json_each(:kinds))
+   AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues))) AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+
+-- testing.left.NEXT_RATE
+SELECT min(due_at) FROM holdfast_limit WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND gap > 0
+
+-- testing.left.NEXT_MESSAGE
+SELECT min(o.due_at) FROM holdfast_outbox o WHERE o.due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
+    :relay = 1 AND o.state = 'waiting' AND NOT EXISTS (
+        SELECT 1 FROM holdfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
+
+-- testing.moved_clock.LIVING
+SELECT count(*) FROM holdfast_worker WHERE process = :process AND state = 'alive'
+
+-- testing.moved_clock.CARRY_ON
+UPDATE holdfast_worker SET alive_until = alive_until + :passed, beat_at = beat_at + :passed
+ WHERE process = :process AND state = 'alive'
+
+-- testing.stored.UNFINISHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+ FROM holdfast_job ORDER BY created_at, id
+
+-- testing.stored.FINISHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+ FROM holdfast_archive ORDER BY created_at, id
+
+-- testing.stored.MARKS
+SELECT id, fence, last_error FROM holdfast_job
+
+-- testing.stored.TOUCHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+, fence FROM holdfast_job ORDER BY created_at, id
+
+-- testing.stored.ENDED_SINCE
+SELECT id FROM holdfast_archive
+ WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
+
+-- testing.stored.ENDED_JOBS_SINCE
+   SELECT 
+   id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+FROM holdfast_archive
+    WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
+    ORDER BY created_at, id
+
+-- testing.until_idle.LEASES
+SELECT count(*) FROM holdfast_job WHERE state = 'leased'
+
+-- testing.until_idle.GHOST_LEASES
+SELECT count(*) FROM holdfast_job
+ WHERE state = 'leased' AND owner IN (SELECT incarnation FROM holdfast_worker WHERE state = 'dead')
+
 -- worker.claimer.QUEUES_WITH_WORK
 WITH RECURSIVE named (queue) AS (
     SELECT min(queue) FROM holdfast_job WHERE state = 'ready'
@@ -551,6 +1082,31 @@ WITH RECURSIVE named (queue) AS (
 )
 SELECT queue FROM named
  WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+
+-- worker.deaths.KNOWN
+SELECT 1 FROM holdfast_bookmark WHERE id = :id
+
+-- worker.deaths.BEGIN
+INSERT INTO holdfast_bookmark (id, at) VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
+
+-- worker.deaths.WHERE
+SELECT at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_bookmark WHERE id = :id
+
+-- worker.deaths.MOVE
+UPDATE holdfast_bookmark SET at = :at WHERE id = :id AND at <> :at
+
+-- worker.deaths.UNNOTICED
+SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at
+  FROM holdfast_archive a
+ WHERE a.state = 'dead' AND a.finished_at > :since
+   AND NOT EXISTS (SELECT 1 FROM holdfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
+ ORDER BY a.finished_at LIMIT :limit
+
+-- worker.deaths.NOTICE
+INSERT INTO holdfast_death (id, finished_at) VALUES (:id, :finished_at) ON CONFLICT DO NOTHING
+
+-- worker.deaths.FORGET
+DELETE FROM holdfast_death WHERE finished_at < :before
 
 -- worker.incarnation.REGISTER
 INSERT INTO holdfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
@@ -583,7 +1139,8 @@ UPDATE holdfast_job
  WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- worker.maintenance.NEXT_DUE
-SELECT min(ready_at) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_job WHERE state = 'scheduled'
+SELECT (SELECT min(ready_at) FROM holdfast_job WHERE state = 'scheduled') - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+       (SELECT min(due_at) FROM holdfast_limit WHERE due_at IS NOT NULL) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- worker.maintenance.OLD
 SELECT id FROM holdfast_archive WHERE state = :state AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
@@ -602,3 +1159,13 @@ SELECT id, fence FROM holdfast_job
 SELECT count(*) FROM holdfast_job
  WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
    AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+
+-- worker.relay.ANYTHING
+SELECT CASE WHEN EXISTS (SELECT 1 FROM holdfast_outbox WHERE state = 'waiting') THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM holdfast_alert
+                          WHERE notify_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND notify_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :too_old) THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM holdfast_archive a
+                          WHERE a.state = 'dead' AND a.finished_at > :since
+                            AND NOT EXISTS (SELECT 1 FROM holdfast_death d
+                                             WHERE d.id = a.id AND d.finished_at = a.finished_at))
+            THEN 1 ELSE 0 END

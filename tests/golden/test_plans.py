@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import Holdfast
+from holdfast.admin import audit
 from holdfast.database.dialects import Whose
 from holdfast.database.statement import sql
+from holdfast.results import expiry, outcome
 from holdfast.steps import acknowledge, lease, manual, rescue
 from holdfast.worker import claimer, maintenance
 from tests import rows
@@ -95,6 +97,44 @@ def test_a_promotion_finds_what_is_due_by_its_index_without_sorting(app: Holdfas
     assert "holdfast_job_scheduled" in due
     assert not sorts(due)
     assert "holdfast_job_scheduled" in next_due or "optimized away" in next_due  # answered by the index alone
+
+
+ENDED = """
+    INSERT INTO holdfast_archive (id, queue, kind, state, priority, ready_at, created_at, finished_at, step, failures,
+                                  crashes, progress, payload, result)
+    SELECT id, queue, CASE WHEN priority = 1 THEN 'rare' ELSE 'work' END, 'done', 0, 1, 1, ready_at, 0, 0, 0, 0, '{}', '7'
+      FROM holdfast_job
+"""
+
+
+def test_old_results_and_old_records_are_found_by_their_indexes_without_sorting(app: Holdfast) -> None:
+    rows.change(app, ENDED)
+    with app.transaction() as tx:
+        for number in range(300):
+            audit.record(tx, audit.Actor("alice"), "queue.pause", f"q{number}")
+
+    plans = [
+        plan(app, expiry.OLD, kind="rare", age=1, limit=1000),
+        plan(app, expiry.LOOK, kind="rare", age=1, limit=1),
+        plan(app, audit.OLD, age=1, limit=1000),
+    ]
+
+    names = ["holdfast_archive_results", "holdfast_archive_results", "holdfast_audit_at"]
+    assert [name in text for name, text in zip(names, plans, strict=True)] == [True] * 3
+    assert not any(sorts(text) for text in plans)
+
+
+def test_who_waits_is_answered_by_the_primary_keys(app: Holdfast) -> None:
+    ids = [row["id"] for row in rows.query(app, "SELECT id FROM holdfast_job LIMIT 50")]
+
+    text = plan(app, outcome.LOOK, ids=ids)
+
+    keys = {
+        "sqlite": ["sqlite_autoindex_holdfast_job_1", "sqlite_autoindex_holdfast_archive_1"],
+        "postgresql": ["holdfast_job_pkey", "holdfast_archive_pkey"],
+        "mariadb": ["PRIMARY"],
+    }[app.database.dialect.name]
+    assert [key for key in keys if key not in text] == []
 
 
 EMPTIED = "UPDATE pg_class SET relpages = 1, reltuples = 0 WHERE relname = 'holdfast_job'"

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import assert_type
+from typing import Any, assert_never, assert_type
 
 from holdfast import (
     Continue,
     Done,
     Effect,
     Holdfast,
+    JobOutcome,
+    JobState,
     PermanentError,
     Reject,
     Retry,
@@ -20,6 +22,23 @@ from holdfast import (
     Transaction,
     TransientError,
     Upsert,
+)
+from holdfast.notifications.settings import NotificationSettings
+from holdfast.notifications.signature import verify
+from holdfast.outbox.messages import StagedMessage
+from holdfast.outbox.state import MessageState
+from holdfast.results.watching import Ended, Logged, Progressed, StateChanged
+from holdfast.testing import (
+    Report,
+    StoredJob,
+    assert_enqueued,
+    assert_not_enqueued,
+    clock,
+    crash_at,
+    drain,
+    enqueued,
+    inline,
+    kill_worker,
 )
 
 app = Holdfast("sqlite:///work.db")
@@ -41,6 +60,8 @@ def plain(order_id: str, copies: int = 1) -> str:
 async def waiting(step: Step, order: Order) -> Done | Continue | Snooze | Reject | None:
     assert_type(step.job_id, str)
     assert_type(step.attempt, int)
+    assert_type(step.trace_id, str)
+    step.annotate(run_id="r-7", page=3)
     step.progress(33, "step 1 complete")
     step.log("read 17 rows", level="warning")
     step.upsert("ledger", [{"id": order.id, "amount": 1}], key="id")
@@ -59,6 +80,11 @@ async def waiting(step: Step, order: Order) -> Done | Continue | Snooze | Reject
     if order.copies == 0:
         raise TransientError("later", delay=timedelta(minutes=1))
     return Done({"sent": True}, effects=[Move("a", "b")])
+
+
+@app.job(result_ttl="1h")
+async def counting() -> int:
+    return 1
 
 
 @app.job(timeout=None)
@@ -107,6 +133,60 @@ def call_directly() -> None:
     assert_type(plain(order_id="A-17"), str)
 
 
+def results() -> None:
+    outcome = plain.enqueue(order_id="A-17").wait(timeout="5s")
+    assert_type(outcome, JobOutcome[str])
+    assert_type(outcome.result, str)
+    assert_type(outcome.state, JobState)
+    assert_type(app.result_of("job-1"), JobOutcome[Any])
+    for update in app.enqueued("job-1").watch(timeout=5):
+        match update:
+            case Logged(at, level, step, message):
+                assert_type(at, datetime)
+                assert_type(level + message, str)
+                assert_type(step, int)
+            case Progressed(percent, note):
+                assert_type(percent, int)
+                assert_type(note, str | None)
+            case StateChanged():
+                assert_type(update.state, JobState)
+            case Ended(end):
+                assert_type(end, JobOutcome[Any])
+            case _:
+                assert_never(update)
+
+
+async def results_of_coroutines() -> None:
+    assert_type(await plain.enqueue(order_id="A-17").result(timeout=timedelta(seconds=5)), str)
+    assert_type(await counting.enqueue().result(), int)
+    assert_type(await waiting.enqueue(order=Order("A-17")).result(), Any)
+    async for update in app.watch("job-1"):
+        assert_type(update, StateChanged | Progressed | Logged | Ended)
+
+
+def step_in() -> None:
+    operator = app.operator.by("alice", reason="the printer is back")
+    assert_type(operator.retry("job-1"), JobState)
+    for entry in operator.audit(who="alice", since="1d"):
+        assert_type(entry.touched, int)
+
+
+def by_the_clock() -> None:
+    app.schedule("nightly", plain, cron="0 2 * * *", tz="Europe/Paris", arguments={"order_id": "A-17"})
+    app.schedule("beat", with_check, every="15m", missed="skip", overlap="skip", queue="mail", priority=3)
+    app.schedule("party", plain, at=datetime(2030, 1, 1, tzinfo=UTC), tick_as="order_id", missed="all")
+    made = app.schedules.add("weekly", "mail.send", cron="@weekly", note="why not")
+    assert_type(made.next_at, datetime | None)
+    app.schedules.by("alice", reason="asked").change("weekly", every=timedelta(hours=3))
+    assert_type(app.schedules.pause("weekly", "no paper"), bool)
+    assert_type(app.schedules.resume("weekly"), bool)
+    assert_type(app.schedules.trigger("weekly").id, str)
+    for tick in app.schedules.show("weekly").ahead:
+        assert_type(tick.local, datetime)
+    app.schedules.remove("weekly")
+    assert_type([it.name for it in app.schedules.all(everyone=True)], list[str])
+
+
 def by_hand() -> None:
     held = app.acquire("my-worker-1", 300, queue="mail")
     if held is not None:
@@ -127,3 +207,46 @@ async def work_here() -> None:
     async with app.worker() as worker:
         await asyncio.sleep(1)
         worker.ask_to_stop()
+
+
+def tell_the_outside(tx: Transaction) -> None:
+    assert_type(
+        app.send_webhook("https://hooks.example/", data={"n": 1}, type="order.paid", key="k", tx=tx),
+        StagedMessage,
+    )
+    app.alert("disk", "The disk is full", "Buy another.", severity="warning", cooldown="10m", tx=tx)
+    assert_type(app.operator.messages(MessageState.DEAD)[0].address, str)
+    assert_type(verify(b"{}", {"webhook-id": "m"}, ["whsec_…"]), str)
+    Holdfast(notifications=NotificationSettings(webhook_secrets=("whsec_…",), webhook_allow=("10.0.0.0/8",)))
+
+
+def tell_from_a_step(step: Step) -> None:
+    step.send_webhook("https://hooks.example/", data=[1, 2], headers={"X-Shop": "7"})
+    step.alert("disk", "The disk is full")
+
+
+def under_test() -> None:
+    report = drain(
+        app, queues=["mail"], limit=3, with_scheduled=True, raise_errors=False, concurrency=2, timeout=5
+    )
+    assert_type(report, Report)
+    assert_type(report.done, int)
+    assert_type(report.errors, list[BaseException])
+    assert_type(report.kinds["plain"].runs[0].job_id, str)
+    assert_type(
+        assert_enqueued(app, plain, arguments={"order_id": "A-17"}, within="1h", count=1), list[StoredJob]
+    )
+    assert_not_enqueued(app, "mail.send", queue="mail", priority=3, key="k")
+    assert_type(enqueued(app, waiting, ended=True)[0].due_at, datetime)
+    with clock(app) as time, inline(app):
+        assert_type(time.advance("1h"), datetime)
+        time.travel_to(datetime(2030, 1, 1, tzinfo=UTC))
+        time.freeze()
+    with crash_at(app, "before commit", nth=2) as crash:
+        drain(app)
+    assert_type(crash.happened, bool)
+    kill_worker(app, "after effects", with_scheduled=True)
+
+
+async def under_async_test() -> None:
+    assert_type(await drain(app), Report)

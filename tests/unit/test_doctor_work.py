@@ -33,7 +33,7 @@ ALICE = WorkerReport(
     alive_until=NOW,
     ended_at=None,
 )
-MAIL = QueueReport("mail", 0, 0, 0, 0, 0, None, None, None)
+MAIL = QueueReport("mail", 0, 0, 0, 0, 0, 0, None, None, None)
 
 
 def look(name: str, **facts: Any) -> Finding | None:

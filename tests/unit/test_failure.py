@@ -7,8 +7,9 @@ import pytest
 
 from holdfast import PermanentError, Retry, StepCancelled, TransientError
 from holdfast.errors import ArgumentsError, ConstraintError, PoisonedTransactionError, StepTimeout
-from holdfast.steps.failure import describe, fingerprint, grouped, judge, storable, without_secrets
+from holdfast.steps.failure import describe, fingerprint, grouped, judge
 from holdfast.steps.outcome import Again, Bury, Stop
+from holdfast.telemetry.masking import storable, without_secrets
 
 RETRY = Retry(attempts=3, first="10s")
 

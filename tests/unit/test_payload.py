@@ -373,3 +373,19 @@ def test_a_step_may_be_a_step_of_ones_own() -> None:
     def anything(step: Any) -> None: ...
 
     assert all(arguments(it).wants_step for it in (own, maybe, anything))
+
+
+def test_a_handler_may_speak_of_itself_before_it_has_a_name() -> None:
+    """A job that enqueues itself: while it is registered, its own name has no value yet."""
+
+    class Order:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+    def again(number: int) -> object:
+        return (itself, Order(number))
+
+    arguments = Arguments("again", again)
+    itself = again
+
+    assert arguments.decode(arguments.encode({"number": 3})) == {"number": 3}

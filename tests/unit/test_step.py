@@ -128,3 +128,23 @@ def test_effects_are_kept_in_the_order_of_their_attaching(step: Step) -> None:
 def test_a_snooze_is_checked_where_it_is_made() -> None:
     with pytest.raises(ConfigurationError, match="Snooze"):
         Snooze("soon")
+
+
+def test_a_step_knows_the_trace_of_its_job(step: Step, notes: Notes) -> None:
+    stored = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    of_a_request = Step(LEASE._replace(trace=stored), notes, "w-1")
+
+    assert of_a_request.trace_id == "0af7651916cd43dd8448eb211c80319c"
+    assert len(step.trace_id) == 32
+
+
+def test_a_step_takes_names_for_what_it_works_on(step: Step) -> None:
+    step.annotate(run_id="r-7", page=3)
+    step.annotate(page=4)
+
+    assert step.annotations == {"run_id": "r-7", "page": 4}
+    with pytest.raises(ConfigurationError, match=r"job_id=…\): Holdfast says that itself"):
+        step.annotate(job_id="mine")
+    with pytest.raises(ConfigurationError, match="at most 20 names"):
+        step.annotate(**{f"name_{n}": n for n in range(20)})
+    assert step.annotations == {"run_id": "r-7", "page": 4}

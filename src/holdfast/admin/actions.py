@@ -1,5 +1,8 @@
 """What an operator may do. Each action is a guarded statement; who comes too late is told in which state the job is.
 
+Each writes down who did it, and why, in its own transaction. One that is refused or changes nothing writes nothing.
+Without a word from the caller it was `whoever()` runs this process.
+
 Whatever may concern thousands of rows goes in bounded batches, each in a transaction of its own: those functions take
 the database and not a transaction.
 """
@@ -10,19 +13,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from holdfast.admin.audit import Actor, Command, record, whoever
 from holdfast.admin.rows import now
 from holdfast.clock import new_fence
 from holdfast.config import WorkerSettings
-from holdfast.database.database import persist
 from holdfast.database.statement import sql
 from holdfast.database.wakeup import CANCEL
 from holdfast.errors import ConfigurationError, ContentionError, NotFoundError, StateError
 from holdfast.steps import dead_letters
 from holdfast.steps.archive import archive
 from holdfast.steps.dead_letters import Chosen, Filter
-from holdfast.steps.failure import LONGEST_ERROR, without_secrets
+from holdfast.steps.failure import LONGEST_ERROR
 from holdfast.steps.job import JobState
 from holdfast.steps.rescue import Rescued, declare_dead, rescue
+from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
@@ -79,9 +83,16 @@ class Retried:
     refused: int  # their keys are held by unfinished jobs
 
 
-def cancel(tx: Transaction, job_id: str, reason: str | None = None) -> JobState:
+def cancel(tx: Transaction, job_id: str, reason: str | None = None, *, by: Actor | None = None) -> JobState:
     """End a waiting job at once; ask a leased one to stop. Returns the state it is in now."""
-    text = without_secrets(f"Cancelled: {reason}" if reason else "Cancelled by an operator")[:LONGEST_ERROR]
+    by = (by or whoever()).because(reason)
+    text = f"Cancelled: {by.reason}" if by.reason else "Cancelled by an operator"
+    state = _cancel(tx, job_id, without_secrets(text)[:LONGEST_ERROR])
+    record(tx, by, "job.cancel", job_id, detail={"state": state})
+    return state
+
+
+def _cancel(tx: Transaction, job_id: str, text: str) -> JobState:
     for _ in range(TRIES):
         if (
             tx.run(CANCEL_WAITING, id=job_id, fence=new_fence(), error_group=CANCELLED_GROUP, reason=text)
@@ -99,9 +110,15 @@ def cancel(tx: Transaction, job_id: str, reason: str | None = None) -> JobState:
     raise ContentionError(f"job {job_id} changed its state {TRIES} times while we looked; try again")
 
 
-def retry(tx: Transaction, job_id: str) -> JobState:
+def retry(tx: Transaction, job_id: str, *, by: Actor | None = None) -> JobState:
     """Revive a dead or cancelled job, or let a scheduled one run now. Returns the state it is in now."""
-    state, queue = _state(tx, job_id)
+    was, queue = _state(tx, job_id)
+    state = _retry(tx, job_id, was, queue)
+    record(tx, by or whoever(), "job.retry", job_id, detail={"was": was, "state": state})
+    return state
+
+
+def _retry(tx: Transaction, job_id: str, state: JobState, queue: str) -> JobState:
     match state:
         case JobState.DEAD | JobState.CANCELLED:
             dead_letters.revive(tx, job_id)
@@ -121,32 +138,51 @@ def retry(tx: Transaction, job_id: str) -> JobState:
     return JobState.READY
 
 
-def retry_dead(database: Database, which: Filter | None = None, progress: Progress | None = None) -> Retried:
+def retry_dead_letter(tx: Transaction, job_id: str, *, by: Actor | None = None) -> None:
+    """Revive one dead letter."""
+    dead_letters.revive(tx, job_id)
+    record(tx, by or whoever(), "dead-letters.retry", job_id)
+
+
+def retry_dead(
+    database: Database,
+    which: Filter | None = None,
+    progress: Progress | None = None,
+    *,
+    by: Actor | None = None,
+) -> Retried:
     """Revive the dead letters that are there now and match, oldest first."""
-
-    def batch(tx: Transaction, letters: list[Chosen]) -> int:
-        return dead_letters.revive_many(tx, letters)
-
-    chosen, revived = _each_batch(database, which or Filter(), batch, progress)
+    which = which or Filter()
+    command = Command(database, by or whoever(), "dead-letters.retry", _spelled(which), _detail(which))
+    chosen, revived = _each_batch(database, command, which, dead_letters.revive_many, progress)
     return Retried(revived, chosen - revived)
 
 
-def purge_dead(database: Database, which: Filter | None = None, progress: Progress | None = None) -> int:
+def purge_dead(
+    database: Database,
+    which: Filter | None = None,
+    progress: Progress | None = None,
+    *,
+    by: Actor | None = None,
+) -> int:
     """Delete the dead letters that are there now and match, with their logs, for good; returns how many."""
 
-    def batch(tx: Transaction, letters: list[Chosen]) -> int:
+    def purge(tx: Transaction, letters: list[Chosen]) -> int:
         return dead_letters.purge(tx, [it.id for it in letters])
 
-    return _each_batch(database, which or Filter(), batch, progress)[1]
+    which = which or Filter()
+    command = Command(database, by or whoever(), "dead-letters.purge", _spelled(which), _detail(which))
+    return _each_batch(database, command, which, purge, progress)[1]
 
 
-def purge_dead_letter(tx: Transaction, job_id: str) -> None:
+def purge_dead_letter(tx: Transaction, job_id: str, *, by: Actor | None = None) -> None:
     """Delete one dead letter and its log for good."""
     state = tx.first(ENDED_STATE, id=job_id)
     if state != JobState.DEAD:
         found = _state(tx, job_id)[0]
         raise StateError(f"job {job_id} is no dead letter, it is {found}; only dead letters are purged")
     dead_letters.purge(tx, [job_id])
+    record(tx, by or whoever(), "dead-letters.purge", job_id)
 
 
 def count_dead(tx: Transaction, which: Filter | None = None) -> int:
@@ -154,39 +190,60 @@ def count_dead(tx: Transaction, which: Filter | None = None) -> int:
     return dead_letters.count(tx, which or Filter(), now(tx))
 
 
-def pause_queue(tx: Transaction, name: str, note: str | None = None) -> bool:
+def pause_queue(tx: Transaction, name: str, note: str | None = None, *, by: Actor | None = None) -> bool:
     """Let nobody take jobs of this queue; what runs goes on. False if it was paused before (its note is replaced)."""
     _check_name(name)
-    text = note[:LONGEST_NOTE] if note else None
+    by = by or whoever()
+    text = (note or by.reason or "")[:LONGEST_NOTE] or None
+    by = by if by.reason else by.because(note)
+    detail = {"note": text} if text != by.reason else None
     tx.run(KNOW_QUEUE, id=name)
     if tx.run(PAUSE, id=name, note=text) == 1:
+        record(tx, by, "queue.pause", name, detail=detail)
         return True
-    if text is not None:
-        tx.run(REMARK, id=name, note=text)
+    if text is not None and tx.run(REMARK, id=name, note=text) == 1:
+        record(tx, by, "queue.remark", name, detail=detail)
     return False
 
 
-def resume_queue(tx: Transaction, name: str) -> bool:
+def resume_queue(tx: Transaction, name: str, *, by: Actor | None = None) -> bool:
     """Let workers take its jobs again. False if it was not paused."""
     _check_name(name)
     tx.wakes.add(name)
-    return tx.run(RESUME, id=name) == 1
+    if tx.run(RESUME, id=name) != 1:
+        return False
+    record(tx, by or whoever(), "queue.resume", name)
+    return True
 
 
-def reset_leases(database: Database, crash_limit: int = WorkerSettings.crash_limit) -> Rescued:
+def reset_leases(
+    database: Database, crash_limit: int = WorkerSettings.crash_limit, *, by: Actor | None = None
+) -> Rescued:
     """Take back what expired leases hold, as every living worker does by itself; `.jobs` is how many.
 
     Expired means: by the database's clock. A lease that is in force is never touched.
     """
-    persist(database, lambda tx: declare_dead(tx, NOBODY, trust_clock=True, trust_machine=False))
+
+    def declare(tx: Transaction) -> tuple[int, int | None]:
+        dead = declare_dead(tx, NOBODY, trust_clock=True, trust_machine=False)
+        return dead, 0 if dead else None
+
+    def batch(tx: Transaction) -> tuple[Rescued, int | None]:
+        found = rescue(tx, crash_limit)
+        return found, found.jobs or None
+
+    command = Command(database, by or whoever(), "leases.reset", "expired", {"crash_limit": crash_limit})
+    command.run(declare)
     total = Rescued()
-    while (found := persist(database, lambda tx: rescue(tx, crash_limit))).jobs:
+    while (found := command.run(batch)).jobs:
         total += found
+    command.end()
     return total
 
 
 def _each_batch(
     database: Database,
+    command: Command,
     which: Filter,
     work: Callable[[Transaction, list[Chosen]], int],
     progress: Progress | None,
@@ -197,17 +254,28 @@ def _each_batch(
     chosen = counted = 0
     last: Chosen | None = None
 
-    def one(tx: Transaction) -> tuple[list[Chosen], int]:
+    def batch(tx: Transaction) -> tuple[tuple[list[Chosen], int], int | None]:
         letters = dead_letters.choose(tx, which, BATCH, until, last)
-        return letters, work(tx, letters) if letters else 0
+        count = work(tx, letters) if letters else 0
+        return (letters, count), count or None
 
     while True:
-        letters, count = persist(database, one)
+        letters, count = command.run(batch)
         if not letters:
+            command.end()
             return chosen, counted
         chosen, counted, last = chosen + len(letters), counted + count, letters[-1]
         if progress is not None:
             progress(chosen)
+
+
+def _spelled(which: Filter) -> str:
+    given = [f"{name}={value}" for name, value in _detail(which).items() if value is not None]
+    return " ".join(given) or "all"
+
+
+def _detail(which: Filter) -> dict[str, str | None]:
+    return {"kind": which.kind, "queue": which.queue, "error": which.error_group}
 
 
 def _state(tx: Transaction, job_id: str) -> tuple[JobState, str]:

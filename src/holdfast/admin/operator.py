@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.admin import actions
+from holdfast.admin import actions, outbox
+from holdfast.admin.audit import Actor
 from holdfast.admin.doctor.examination import examine
+from holdfast.admin.reports.audit import list_audit
 from holdfast.admin.reports.dead_letters import list_dead_letters
 from holdfast.admin.reports.jobs import list_jobs, show_job
 from holdfast.admin.reports.leases import list_leases
+from holdfast.admin.reports.limits import list_limits
+from holdfast.admin.reports.outbox import list_alerts, list_destinations, list_messages, show_message
 from holdfast.admin.reports.queues import list_queues
 from holdfast.admin.reports.statistics import kind_statistics
 from holdfast.admin.reports.workers import list_workers
@@ -19,23 +23,35 @@ from holdfast.steps.dead_letters import FailureGroup, Filter, failure_groups
 
 if TYPE_CHECKING:
     from holdfast.admin.doctor.finding import Finding
+    from holdfast.admin.reports.audit import AuditEntry
     from holdfast.admin.reports.jobs import JobDetail, JobSummary
     from holdfast.admin.reports.leases import LeaseReport
+    from holdfast.admin.reports.limits import LimitReport
+    from holdfast.admin.reports.outbox import AlertReport, DestinationReport, MessageDetail, MessageSummary
     from holdfast.admin.reports.queues import QueueReport
     from holdfast.admin.reports.statistics import KindStatistics
     from holdfast.admin.reports.workers import WorkerReport
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
+    from holdfast.outbox.state import MessageState
     from holdfast.steps.job import JobState
 
 T = TypeVar("T")
 
 
 class Operator:
-    """Looks at the work and steps in. Every action is safe to repeat, and refused in words where it is not."""
+    """Looks at the work and steps in. Every action is safe to repeat, and refused in words where it is not.
 
-    def __init__(self, database: Database) -> None:
+    What it changes is written down with who did it, and why: see `by`.
+    """
+
+    def __init__(self, database: Database, actor: Actor | None = None) -> None:
         self._database = database
+        self._actor = actor  # None: whoever runs this process
+
+    def by(self, name: str, *, reason: str | None = None) -> Operator:
+        """The same, in this one's name: `app.operator.by("alice", reason="the printer is back").retry(job_id)`."""
+        return Operator(self._database, Actor(name, reason))
 
     def jobs(
         self,
@@ -57,11 +73,11 @@ class Operator:
 
     def cancel(self, job_id: str, reason: str | None = None) -> JobState:
         """End a waiting job; ask a running one to stop. Returns the state it is in now."""
-        return self._act(lambda tx: actions.cancel(tx, job_id, reason))
+        return self._act(lambda tx: actions.cancel(tx, job_id, reason, by=self._actor))
 
     def retry(self, job_id: str) -> JobState:
         """Revive a dead or cancelled job, or let a scheduled one run now."""
-        return self._act(lambda tx: actions.retry(tx, job_id))
+        return self._act(lambda tx: actions.retry(tx, job_id, by=self._actor))
 
     def dead_letters(self, which: Filter | None = None, *, limit: int = 50) -> list[JobSummary]:
         return self._look(lambda tx: list_dead_letters(tx, which, limit=limit))
@@ -72,21 +88,60 @@ class Operator:
 
     def retry_dead_letters(self, which: Filter | None = None) -> actions.Retried:
         """Revive all that match (none given: all), in batches."""
-        return actions.retry_dead(self._database, which)
+        return actions.retry_dead(self._database, which, by=self._actor)
 
     def purge_dead_letters(self, which: Filter | None = None) -> int:
         """Delete all that match for good, in batches; returns how many."""
-        return actions.purge_dead(self._database, which)
+        return actions.purge_dead(self._database, which, by=self._actor)
+
+    def messages(
+        self,
+        state: MessageState | None = None,
+        *,
+        channel: str | None = None,
+        job_id: str | None = None,
+        limit: int = 50,
+    ) -> list[MessageSummary]:
+        """What leaves the database: messages that wait, were sent, or were given up."""
+        return self._look(lambda tx: list_messages(tx, state, channel=channel, job_id=job_id, limit=limit))
+
+    def message(self, message_id: str) -> MessageDetail:
+        """Everything about one message."""
+        return self._look(lambda tx: show_message(tx, message_id))
+
+    def retry_message(self, message_id: str) -> None:
+        """Try a message again that was given up, or one that waits for its time right now."""
+        self._act(lambda tx: outbox.retry_message(tx, message_id, by=self._actor))
+
+    def retry_dead_messages(self, which: outbox.DeadMessages | None = None) -> int:
+        """Try again all that were given up and match (none given: all), in batches; returns how many."""
+        return outbox.retry_dead_messages(self._database, which, by=self._actor)
+
+    def purge_dead_messages(self, which: outbox.DeadMessages | None = None) -> int:
+        """Delete all that were given up and match for good, in batches; returns how many."""
+        return outbox.purge_dead_messages(self._database, which, by=self._actor)
+
+    def destinations(self) -> list[DestinationReport]:
+        """Where something waits to be sent, or was given up."""
+        return self._look(list_destinations)
+
+    def alerts(self, *, limit: int = 50) -> list[AlertReport]:
+        """What people should know, by cause, the latest raised first."""
+        return self._look(lambda tx: list_alerts(tx, limit=limit))
 
     def queues(self) -> list[QueueReport]:
         return self._look(list_queues)
 
     def pause(self, queue: str, note: str | None = None) -> bool:
         """Let nobody take jobs of this queue; what runs goes on."""
-        return self._act(lambda tx: actions.pause_queue(tx, queue, note))
+        return self._act(lambda tx: actions.pause_queue(tx, queue, note, by=self._actor))
 
     def resume(self, queue: str) -> bool:
-        return self._act(lambda tx: actions.resume_queue(tx, queue))
+        return self._act(lambda tx: actions.resume_queue(tx, queue, by=self._actor))
+
+    def limits(self, *, everything: bool = False, limit: int = 100) -> list[LimitReport]:
+        """Limits that hold jobs or are in use; with `everything`, also those that were asked lately."""
+        return self._look(lambda tx: list_limits(tx, everything=everything, limit=limit))
 
     def workers(self, *, everyone: bool = False) -> list[WorkerReport]:
         """Living workers, or everyone who is remembered."""
@@ -98,11 +153,28 @@ class Operator:
 
     def reset_leases(self) -> int:
         """Take back what expired leases hold; returns how many jobs. Living workers do this by themselves."""
-        return actions.reset_leases(self._database).jobs
+        return actions.reset_leases(self._database, by=self._actor).jobs
 
-    def statistics(self, span: Duration = "1d") -> list[KindStatistics]:
-        """Per kind of job: how many ended how, and how long they took."""
-        return self._look(lambda tx: kind_statistics(tx, duration(span, "span")))
+    def statistics(self, span: Duration = "1d", *, kind: str | None = None) -> list[KindStatistics]:
+        """Per kind of job: how many ended how, how long they took, and what they failed of."""
+        return self._look(lambda tx: kind_statistics(tx, duration(span, "span"), kind))
+
+    def audit(
+        self,
+        *,
+        who: str | None = None,
+        what: str | None = None,
+        subject: str | None = None,
+        since: Duration | None = None,
+        limit: int = 50,
+        before: str | None = None,
+    ) -> list[AuditEntry]:
+        """What operators did, newest first; `before` is the last id of the page before."""
+        return self._look(
+            lambda tx: list_audit(
+                tx, who=who, what=what, subject=subject, since=since, limit=limit, before=before
+            )
+        )
 
     def doctor(self) -> list[Finding]:
         """What is wrong, and what to do about it."""

@@ -7,7 +7,21 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast.cli import dead_letters, doctor, jobs, leases, migrate, queues, worker, workers
+from holdfast.cli import (
+    alerts,
+    audit,
+    dead_letters,
+    doctor,
+    jobs,
+    leases,
+    limits,
+    migrate,
+    outbox,
+    queues,
+    schedules,
+    worker,
+    workers,
+)
 from holdfast.cli.options import URL_HELP, Json
 from holdfast.cli.output import complain, print_json
 from holdfast.errors import HoldfastError
@@ -56,6 +70,11 @@ app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(queues.app, name="queues")
 app.add_typer(workers.app, name="workers")
 app.add_typer(leases.app, name="leases")
+app.add_typer(schedules.app, name="schedules")
+app.add_typer(limits.app, name="limits")
+app.add_typer(outbox.app, name="outbox")
+app.add_typer(alerts.app, name="alerts")
+app.add_typer(audit.app, name="audit")
 app.command("doctor", short_help="Find what is wrong, and what to do.")(doctor.doctor)
 
 

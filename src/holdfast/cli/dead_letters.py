@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.jobs import print_job, print_jobs
-from holdfast.cli.options import DatabaseUrl, ErrorGroup, Json, Kind, Limit, Queue, opened
+from holdfast.cli.options import (
+    By,
+    DatabaseUrl,
+    ErrorGroup,
+    Json,
+    Kind,
+    Limit,
+    Queue,
+    Reason,
+    actor,
+    opened,
+)
 from holdfast.cli.output import print_json, print_table, progress
 
 if TYPE_CHECKING:
@@ -75,24 +86,26 @@ def retry(
     queue: Queue = None,
     error: ErrorGroup = None,
     every: Every = False,
+    reason: Reason = None,
+    by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Try dead letters again, with fresh attempts: one, those that match, or all."""
-    from holdfast.admin.actions import count_dead, retry_dead
+    from holdfast.admin.actions import count_dead, retry_dead, retry_dead_letter
     from holdfast.database.database import persist
-    from holdfast.steps.dead_letters import revive
 
+    who = actor(by, reason)
     which = _chosen(job_id, kind, queue, error, every=every)
     with opened(ctx, database_url) as database:
         if job_id is not None:
-            persist(database, lambda tx: revive(tx, job_id))
+            persist(database, lambda tx: retry_dead_letter(tx, job_id, by=who))
             retried, refused = 1, 0
         else:
             with database.reading() as tx:
                 total = count_dead(tx, which)
             with progress("retrying", total) as tell:
-                done = retry_dead(database, which, tell)
+                done = retry_dead(database, which, tell, by=who)
             retried, refused = done.retried, done.refused
     if json:
         print_json({"retried": retried, "refused": refused})
@@ -112,6 +125,8 @@ def purge(
     error: ErrorGroup = None,
     every: Every = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    reason: Reason = None,
+    by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -119,6 +134,7 @@ def purge(
     from holdfast.admin.actions import count_dead, purge_dead, purge_dead_letter
     from holdfast.database.database import persist
 
+    who = actor(by, reason)
     which = _chosen(job_id, kind, queue, error, every=every)
     with opened(ctx, database_url) as database:
         with database.reading() as tx:
@@ -126,11 +142,11 @@ def purge(
         if total and not yes:
             typer.confirm(f"Delete {_letters(total)} for good?", abort=True, err=True)
         if job_id is not None:
-            persist(database, lambda tx: purge_dead_letter(tx, job_id))
+            persist(database, lambda tx: purge_dead_letter(tx, job_id, by=who))
             purged = 1
         else:
             with progress("purging", total) as tell:
-                purged = purge_dead(database, which, tell)
+                purged = purge_dead(database, which, tell, by=who)
     if json:
         print_json({"purged": purged})
     else:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.cli.options import DatabaseUrl, Json, Kind, Limit, Queue, opened, span
+from holdfast.cli.options import By, DatabaseUrl, Json, Kind, Limit, Queue, Reason, actor, opened
 from holdfast.cli.output import complain, print_facts, print_json, print_table, said
+from holdfast.cli.statistics import stats
+from holdfast.cli.watch import watch
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -81,15 +83,27 @@ def show(
         print_job(show_job(tx, job_id, logs=logs), json=json)
 
 
+app.command("watch", short_help="Follow a job to its end.")(watch)
+
+
 @app.command("retry")
-def retry(ctx: typer.Context, ids: Ids, *, json: Json = False, database_url: DatabaseUrl = None) -> None:
+def retry(
+    ctx: typer.Context,
+    ids: Ids,
+    *,
+    reason: Reason = None,
+    by: By = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
     """Revive dead or cancelled jobs with fresh attempts, or run scheduled ones now."""
     from holdfast.admin.actions import retry as retry_job
 
+    who = actor(by, reason)
     _each(
         ctx,
         ids,
-        retry_job,
+        lambda tx, it: retry_job(tx, it, by=who),
         {"ready": "is ready", "suspect": "waits to be run alone"},
         json=json,
         database_url=database_url,
@@ -105,54 +119,19 @@ def cancel(
         str | None,
         typer.Option("--reason", metavar="TEXT", help="Why; kept with the job.", show_default=False),
     ] = None,
+    by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """End jobs that wait; ask those that run to stop."""
     from holdfast.admin.actions import cancel as cancel_job
 
+    who = actor(by, reason)
     words = {"cancelled": "is cancelled", "leased": "is running; its worker was asked to stop it"}
-    _each(ctx, ids, lambda tx, it: cancel_job(tx, it, reason), words, json=json, database_url=database_url)
+    _each(ctx, ids, lambda tx, it: cancel_job(tx, it, by=who), words, json=json, database_url=database_url)
 
 
-@app.command("stats")
-def stats(
-    ctx: typer.Context,
-    *,
-    since: Annotated[
-        str, typer.Option("--since", metavar="DURATION", help="How far to look back: 90s, 10m, 2h, 7d.")
-    ] = "24h",
-    json: Json = False,
-    database_url: DatabaseUrl = None,
-) -> None:
-    """Tell by kind how many jobs ended, how well, and how long they took."""
-    from holdfast.admin.reports.statistics import kind_statistics
-    from holdfast.clock import duration
-
-    past = duration(span(since) or 0, "--since")
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        found = kind_statistics(tx, past)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        ("kind", "done", "dead", "cancelled", "success", "average s", "longest s", "wait s"),
-        [
-            (
-                it.kind,
-                it.done,
-                it.dead,
-                it.cancelled,
-                "" if it.success_rate is None else f"{it.success_rate:.1%}",
-                it.average_seconds,
-                it.longest_seconds,
-                it.average_wait_seconds,
-            )
-            for it in found
-        ],
-        empty=f"no job ended in the last {since}",
-        less=("wait s", "longest s", "cancelled"),
-    )
+app.command("stats")(stats)
 
 
 def print_jobs(found: list[JobSummary], empty: str) -> None:
@@ -186,13 +165,15 @@ def print_job(detail: JobDetail, *, json: bool) -> None:
             "payload": detail.payload,
             "cursor": detail.cursor,
             "result": detail.result,
+            "result_expired_at": detail.result_expired_at,
             "logs": detail.logs,
         }
         print_json(job | rest)
         return
     documents = (("payload", detail.payload), ("cursor", detail.cursor), ("result", detail.result))
     facts: list[tuple[str, Any]] = [(name.replace("_", " "), value) for name, value in job.items()]
-    print_facts([*facts, *((name, None if it is None else to_json(it)) for name, it in documents)])
+    facts += [(name, None if it is None else to_json(it)) for name, it in documents]
+    print_facts([*facts, ("result expired at", detail.result_expired_at)])
     if detail.logs:
         typer.echo()
     for line in detail.logs:

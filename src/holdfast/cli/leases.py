@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import DatabaseUrl, Json, Limit, opened
+from holdfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, actor, opened
 from holdfast.cli.output import print_json, print_table
 from holdfast.config import WorkerSettings
 
@@ -66,6 +66,8 @@ def reset(
             help="A job that killed its worker so often becomes a dead letter.",
         ),
     ] = WorkerSettings.crash_limit,
+    reason: Reason = None,
+    by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -77,7 +79,7 @@ def reset(
     from holdfast.admin.actions import reset_leases
 
     with opened(ctx, database_url) as database:
-        done = reset_leases(database, crash_limit)
+        done = reset_leases(database, crash_limit, by=actor(by, reason))
     if json:
         print_json({"reset": done.jobs, "died": done.died})
         return

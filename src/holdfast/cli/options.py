@@ -13,6 +13,7 @@ from holdfast.config import database_url as chosen_url
 from holdfast.errors import NotFoundError, SchemaError
 
 if TYPE_CHECKING:
+    from holdfast.admin.audit import Actor
     from holdfast.database.database import Database
 
 URL_HELP: Final = (
@@ -46,6 +47,27 @@ ErrorGroup = Annotated[
         show_default=False,
     ),
 ]
+
+By = Annotated[
+    str | None,
+    typer.Option(
+        "--by",
+        metavar="NAME",
+        help="Who does this; written down with it.",
+        show_default="HOLDFAST_OPERATOR, else user@host",
+    ),
+]
+Reason = Annotated[
+    str | None,
+    typer.Option("--reason", metavar="TEXT", help="Why; written down with it.", show_default=False),
+]
+
+
+def actor(by: str | None, reason: str | None = None) -> Actor:
+    """Who acts, and why."""
+    from holdfast.admin.audit import whoever
+
+    return whoever(by, reason)
 
 
 def span(text: str | None) -> float | str | None:

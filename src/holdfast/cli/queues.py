@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import DatabaseUrl, Json, opened
+from holdfast.cli.options import By, DatabaseUrl, Json, Reason, actor, opened
 from holdfast.cli.output import print_json, print_table
 
 app = typer.Typer(help="Look at queues, pause and resume them.", no_args_is_help=True)
@@ -32,6 +32,7 @@ def list_(ctx: typer.Context, *, json: Json = False, database_url: DatabaseUrl =
             "scheduled",
             "leased",
             "suspect",
+            "held",
             "dead",
             "next waits",
             "paused since (UTC)",
@@ -44,6 +45,7 @@ def list_(ctx: typer.Context, *, json: Json = False, database_url: DatabaseUrl =
                 it.scheduled,
                 it.leased,
                 it.suspect,
+                it.held,
                 it.dead,
                 None if it.oldest_ready_seconds is None else timedelta(seconds=it.oldest_ready_seconds),
                 it.paused_at,
@@ -52,7 +54,7 @@ def list_(ctx: typer.Context, *, json: Json = False, database_url: DatabaseUrl =
             for it in found
         ],
         empty="no queues: nothing waits, nothing is paused",
-        less=("suspect", "paused since (UTC)", "leased", "dead", "next waits"),
+        less=("suspect", "held", "paused since (UTC)", "leased", "dead", "next waits"),
     )
 
 
@@ -64,6 +66,8 @@ def pause(
     note: Annotated[
         str | None, typer.Option("--note", metavar="TEXT", help="Why; shown to others.", show_default=False)
     ] = None,
+    reason: Reason = None,
+    by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -72,8 +76,9 @@ def pause(
     from holdfast.admin.reports.queues import has_jobs
     from holdfast.database.database import persist
 
+    who = actor(by, reason)
     with opened(ctx, database_url) as database:
-        changed = persist(database, lambda tx: pause_queue(tx, name, note))
+        changed = persist(database, lambda tx: pause_queue(tx, name, note, by=who))
         with database.reading() as tx:
             known = has_jobs(tx, name)
     if json:
@@ -87,13 +92,22 @@ def pause(
 
 
 @app.command("resume")
-def resume(ctx: typer.Context, name: Name, *, json: Json = False, database_url: DatabaseUrl = None) -> None:
+def resume(
+    ctx: typer.Context,
+    name: Name,
+    *,
+    reason: Reason = None,
+    by: By = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
     """Let workers take its jobs again."""
     from holdfast.admin.actions import resume_queue
     from holdfast.database.database import persist
 
+    who = actor(by, reason)
     with opened(ctx, database_url) as database:
-        changed = persist(database, lambda tx: resume_queue(tx, name))
+        changed = persist(database, lambda tx: resume_queue(tx, name, by=who))
     if json:
         print_json({"queue": name, "paused": False, "changed": changed})
     else:

@@ -80,7 +80,7 @@ def worker(
             "--batch",
             metavar="N",
             help="The most jobs to take at once, when they are fast.",
-            show_default="500",
+            show_default="1000",
         ),
     ] = None,
     crash_limit: Annotated[
@@ -92,6 +92,15 @@ def worker(
             show_default="3",
         ),
     ] = None,
+    ageing: Annotated[
+        str | None,
+        typer.Option(
+            "--ageing",
+            metavar="DURATION",
+            help="A job that waits so long behind more urgent ones rises by one priority.",
+            show_default="never",
+        ),
+    ] = None,
     retention: Annotated[
         str | None,
         typer.Option(
@@ -101,9 +110,62 @@ def worker(
             show_default="7d",
         ),
     ] = None,
+    results_kept: Annotated[
+        str | None,
+        typer.Option(
+            "--results-kept",
+            metavar="DURATION",
+            help="How long results are kept, where their kind does not say.",
+            show_default="1d",
+        ),
+    ] = None,
+    audit_kept: Annotated[
+        str | None,
+        typer.Option(
+            "--audit-kept",
+            metavar="DURATION",
+            help="How long it is remembered what operators did.",
+            show_default="400d",
+        ),
+    ] = None,
     log_level: Annotated[
-        str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
+        str,
+        typer.Option(
+            "--log-level",
+            metavar="LEVEL",
+            envvar="HOLDFAST_LOG_LEVEL",
+            help="debug, info, warning or error; also HOLDFAST_LOG_LEVEL.",
+        ),
     ] = "info",
+    log_format: Annotated[
+        str,
+        typer.Option(
+            "--log-format",
+            metavar="FORMAT",
+            envvar="HOLDFAST_LOG_FORMAT",
+            help="console for people, json for machines; also HOLDFAST_LOG_FORMAT.",
+        ),
+    ] = "console",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            envvar="HOLDFAST_METRICS_PORT",
+            help="Serve /metrics (Prometheus) and /healthz here, for all processes together; also HOLDFAST_METRICS_PORT.",
+            show_default="no port",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-host",
+            metavar="ADDRESS",
+            envvar="HOLDFAST_METRICS_HOST",
+            help="Listen on this address; 0.0.0.0 lets other machines ask. Also HOLDFAST_METRICS_HOST.",
+            show_default="127.0.0.1",
+        ),
+    ] = None,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Run jobs until SIGTERM or Ctrl-C: then finish what runs, give back the rest, exit with 0. Twice: at once.
@@ -126,8 +188,14 @@ def worker(
         "worker_id": worker_id,
         "batch": batch,
         "crash_limit": crash_limit,
+        "ageing": span(ageing),
         "retention": span(retention),
+        "results_kept": span(results_kept),
+        "audit_kept": span(audit_kept),
         "log_level": log_level,
+        "log_format": log_format,
+        "metrics_port": metrics_port,
+        "metrics_host": metrics_host,
     }
     code = run_worker(
         target, {name: value for name, value in options.items() if value is not None}, processes

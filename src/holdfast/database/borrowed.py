@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.database.connection import Connection, Transaction
-from holdfast.database.dialects import DIALECTS
 from holdfast.database.wakeup import notify
 from holdfast.errors import ConfigurationError
 
@@ -34,7 +33,7 @@ def lend(connection: object, database: Database) -> Transaction:
             f"tx is a {kind} connection, but this app works on {database.dialect.name}: both must be the same database"
         )
     _CHECKS[kind](raw)
-    return Transaction(Connection(raw, DIALECTS[kind], _plain_cursor(raw, kind)))
+    return Transaction(Connection(raw, database.dialect, _plain_cursor(raw, kind)))
 
 
 def finish(tx: Transaction, database: Database) -> None:

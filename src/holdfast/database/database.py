@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from holdfast.database.connection import Connection, Transaction
-from holdfast.database.dialects import Whose
+from holdfast.database.dialects import DIALECTS, Whose
 from holdfast.database.turn import WRITER_DEADLINE, WriterTurn
 from holdfast.database.wakeup import notify
 from holdfast.errors import ContentionError, HoldfastError, UnreachableError
@@ -24,7 +24,7 @@ from holdfast.errors import ContentionError, HoldfastError, UnreachableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from holdfast.database.dialects import Dialect
+    from holdfast.database.dialects import Dialect, Shift
 
 T = TypeVar("T")
 MOST_IDLE: Final = 6  # connections kept open between uses
@@ -40,6 +40,7 @@ class Database:
         self.url = url
         self.dialect = dialect
         self.wakes = wakes  # whether LISTEN/NOTIFY can reach us
+        self.shift: Shift | None = None  # a test's clock
         self._connect = connect
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
@@ -66,6 +67,7 @@ class Database:
             self._turn.take(urgent=urgent)
         try:  # by hand: three context managers inside each other take 30 µs
             connection = self._checkout() if on is None else on
+            connection.dialect = self.dialect
             try:
                 self._begin(connection, self.dialect.begin[whose])
                 tx = Transaction(connection)
@@ -85,7 +87,7 @@ class Database:
         finally:
             if one_writer:
                 self._turn.give()
-        self._tell(tx.wakes)
+        self.tell(tx.wakes)
 
     @contextmanager
     def reading(self, *, on: Connection | None = None) -> Iterator[Transaction]:
@@ -103,6 +105,11 @@ class Database:
         with self._borrowed(None) as connection:
             yield Transaction(connection)
 
+    @property
+    def locked_here(self) -> bool:
+        """Whether this very thread is inside a write transaction that keeps everybody else from writing (SQLite)."""
+        return self.dialect.name == "sqlite" and self._turn.mine
+
     def listen(self, listener: Callable[[set[str]], None]) -> None:
         """Hear of ready work that this very process commits, at once and without the database."""
         self._listeners.append(listener)
@@ -110,13 +117,20 @@ class Database:
     def unlisten(self, listener: Callable[[set[str]], None]) -> None:
         self._listeners.remove(listener)
 
+    def shift_clock(self, shift: Shift | None) -> None:
+        """For tests: let `{now}` be another time in every transaction that begins after this; None ends it."""
+        real = DIALECTS[self.dialect.name]
+        self.shift = shift
+        self.dialect = real if shift is None else shift.applied(real)
+
     def close(self) -> None:
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
 
-    def _tell(self, queues: set[str]) -> None:
+    def tell(self, queues: set[str]) -> None:
+        """Pass on what was heard, to whoever listens in this process."""
         if queues:
             for listener in tuple(self._listeners):
                 listener(queues)
@@ -139,9 +153,11 @@ class Database:
     @contextmanager
     def _borrowed(self, own: Connection | None) -> Iterator[Connection]:
         if own is not None:
+            own.dialect = self.dialect
             yield own
             return
         connection = self._checkout()
+        connection.dialect = self.dialect
         try:
             yield connection
         finally:

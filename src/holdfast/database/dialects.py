@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,7 @@ class Whose(Enum):
 @dataclass(frozen=True, eq=False)  # there are three of them, each equal to itself only
 class Dialect:
     name: str
+    edition: str  # under which rendered statements are kept; empty: a test's clock, whose time does not last
     parameter: str  # how the driver spells the parameter called {}
     begin: Mapping[Whose, str]  # opens a transaction that is going to write, with its limits
     begin_reading: str  # opens one that only looks
@@ -30,8 +31,22 @@ class Dialect:
     words: Mapping[str, str]  # the vocabulary of `statement.sql`
 
 
+@dataclass(frozen=True)
+class Shift:
+    """Another time than the database's own, for tests: so many microseconds away from it, or standing still."""
+
+    offset: int = 0
+    frozen_at: int | None = None
+
+    def applied(self, dialect: Dialect) -> Dialect:
+        """The same dialect, in which it is that time."""
+        now = f"({dialect.words['now']} + ({self.offset}))" if self.frozen_at is None else str(self.frozen_at)
+        return replace(dialect, edition="", words={**dialect.words, "now": now})
+
+
 SQLITE = Dialect(
     name="sqlite",
+    edition="sqlite",
     parameter=":{}",
     # Deferred: 183 of 240 contended transactions failed; immediate: none.
     begin=dict.fromkeys(Whose, "BEGIN IMMEDIATE"),
@@ -76,6 +91,7 @@ _KEPT_PLAN = (
 )
 POSTGRESQL = Dialect(
     name="postgresql",
+    edition="postgresql",
     parameter="%({})s",
     begin={
         Whose.THEIRS: _LIMITED,
@@ -114,6 +130,7 @@ POSTGRESQL = Dialect(
 )
 MARIADB = Dialect(
     name="mariadb",
+    edition="mariadb",
     parameter="%({})s",
     begin=dict.fromkeys(Whose, "START TRANSACTION"),
     begin_reading="START TRANSACTION READ ONLY",

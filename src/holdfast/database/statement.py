@@ -31,11 +31,11 @@ class Statement:
 
     def render(self, dialect: Dialect) -> str:
         """Return the text as `dialect` and its driver want to read it."""
-        if (known := self._rendered.get(dialect.name)) is not None:
+        if (known := self._rendered.get(dialect.edition)) is not None:
             return known
         text = self.overrides.get(dialect.name, self.text)
-        text = _WORD.sub(lambda word: _word(dialect, word[1], word[2]), text)
-        return self._rendered.setdefault(dialect.name, with_parameters(text, dialect))
+        text = with_parameters(_WORD.sub(lambda word: _word(dialect, word[1], word[2]), text), dialect)
+        return self._rendered.setdefault(dialect.edition, text) if dialect.edition else text
 
 
 def sql(text: str, **overrides: str) -> Statement:

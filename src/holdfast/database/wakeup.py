@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 CHANNEL: Final = "holdfast"
 CANCEL: Final = "!cancel"  # a payload that is no queue: look for jobs that are asked to stop
+OUTBOX: Final = "!outbox"  # ... and this one: something was staged to be sent
 PAUSE: Final = 0.010
 
 NOTIFY = sql("SELECT pg_notify('holdfast', :queue)")

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from holdfast.clock import duration, micros, new_fence
 from holdfast.database.statement import sql
-from holdfast.errors import LeaseLostError
+from holdfast.errors import CRASH_GROUP, LeaseLostError
 from holdfast.steps.acknowledge import finish
 from holdfast.steps.archive import archive
-from holdfast.steps.failure import CRASH_GROUP, grouped, without_secrets
+from holdfast.steps.failure import grouped
 from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop
 from holdfast.steps.payload import encode
+from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

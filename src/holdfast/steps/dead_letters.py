@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import moment, new_fence
 from holdfast.database.statement import sql
-from holdfast.errors import DuplicateKeyError, NotFoundError, StateError
-from holdfast.steps.failure import CRASH_GROUP
+from holdfast.errors import CRASH_GROUP, DuplicateKeyError, NotFoundError, StateError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

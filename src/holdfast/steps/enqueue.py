@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, assert_never
 
 from holdfast.clock import new_fence, new_id
 from holdfast.database.statement import sql
 from holdfast.errors import ContentionError, DuplicateKeyError
-from holdfast.steps.job import EnqueuedJob, NewJob
+from holdfast.steps.job import Enqueued, NewJob
 from holdfast.steps.keys import hand_over, let_go, remember
 from holdfast.steps.payload import to_json
+from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,12 +82,12 @@ REPLACE = sql("""
            ready_at = COALESCE(:run_at, {now} + :delay), updated_at = {now}, fence = :fence, committed_fence = NULL,
            owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
            step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
-           last_error = NULL, error_group = NULL
+           last_error = NULL, error_group = NULL, trace = :trace
      WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held')
 """)
 
 
-def enqueue(tx: Transaction, job: NewJob, on_duplicate: OnDuplicate = "reject") -> EnqueuedJob:
+def enqueue(tx: Transaction, job: NewJob, on_duplicate: OnDuplicate = "reject") -> Enqueued:
     """Store one job. A key that an unfinished (or remembered) job holds is met as `on_duplicate` says."""
     if job.key is not None and job.key_until is not None:
         remembered = remember(tx, "unique", job.key, job.id, job.key_until)
@@ -96,11 +97,11 @@ def enqueue(tx: Transaction, job: NewJob, on_duplicate: OnDuplicate = "reject") 
         _insert(tx, job)
         if job.key is None or (holder := _holders(tx, [job.key]).get(job.key)) == job.id:
             _wake(tx, job)
-            return EnqueuedJob(job.id, created=True)
+            return Enqueued(job.id, created=True)
         if holder is not None and (on_duplicate != "replace" or _replace(tx, job)):
             if job.key_until is not None:
                 hand_over(tx, "unique", job.key, job.id, holder)
-            return _duplicate(job.key, holder, on_duplicate)
+            return _duplicate(job, job.key, holder, on_duplicate)
         # The holder ended between our insert and our look: the key is free now.
     if job.key is not None and job.key_until is not None:
         let_go(tx, "unique", job.key, job.id)
@@ -109,13 +110,15 @@ def enqueue(tx: Transaction, job: NewJob, on_duplicate: OnDuplicate = "reject") 
 
 def _remembered(
     tx: Transaction, job: NewJob, key: str, remembered: str, on_duplicate: OnDuplicate
-) -> EnqueuedJob:
+) -> Enqueued:
     """The key's time is not over. Replacing is possible while a job with it is unfinished; one that ended stays."""
     if on_duplicate != "replace":
-        return _duplicate(key, remembered, on_duplicate)
+        return _duplicate(job, key, remembered, on_duplicate)
     holder = _holders(tx, [key]).get(key)
     replaced = holder is not None and _replace(tx, job)
-    return EnqueuedJob(holder if holder is not None and replaced else remembered, created=False)
+    if holder is not None and replaced:
+        return _duplicate(job, key, holder, on_duplicate)
+    return _duplicate(job, key, remembered, "skip")
 
 
 def _insert(tx: Transaction, job: NewJob) -> None:
@@ -136,7 +139,7 @@ def _insert(tx: Transaction, job: NewJob) -> None:
 
 def enqueue_with_id(
     tx: Transaction, job: NewJob, keep: int, on_duplicate: OnDuplicate = "reject"
-) -> EnqueuedJob:
+) -> Enqueued:
     """Store a job under an id the caller chose. The same id again is the same job, also long after it ended.
 
     An id whose key another job holds is not remembered, unless that job was given our payload.
@@ -144,9 +147,9 @@ def enqueue_with_id(
     mine = new_id()  # the job's id would be the same for all who ask, and could not tell who came first
     remembered = remember(tx, "id", job.id, mine, keep)
     if remembered != mine:
-        return EnqueuedJob(tx.first(KNOWN, id=remembered) or job.id, created=False)
+        return _duplicate(job, job.id, tx.first(KNOWN, id=remembered) or job.id, "skip")
     if tx.first(KNOWN, id=job.id):
-        return EnqueuedJob(job.id, created=False)
+        return _duplicate(job, job.id, job.id, "skip")
     try:
         answer = enqueue(tx, job, on_duplicate)
     except (DuplicateKeyError, ContentionError):
@@ -171,7 +174,7 @@ Row = tuple[str, str | None, str]  # id, key, payload
 
 def enqueue_many(
     tx: Transaction, like: NewJob, rows: Sequence[Row], on_duplicate: OnDuplicate = "reject"
-) -> list[EnqueuedJob]:
+) -> list[Enqueued]:
     """Store jobs of one kind, with the options of `like`, in one statement; keys may differ."""
     if not rows:
         return []
@@ -182,7 +185,7 @@ def enqueue_many(
         _insert_many(tx, like, portion, keyless=not keys)
     _wake(tx, like)
     if not keys:
-        return [EnqueuedJob(row[0], created=True) for row in rows]
+        return [Enqueued(row[0], created=True) for row in rows]
     holders = _holders(tx, keys)
     return [_settled(tx, like, row, holders, on_duplicate) for row in rows]
 
@@ -224,10 +227,10 @@ def _insert_many(tx: Transaction, like: NewJob, rows: Sequence[Row], *, keyless:
 
 def _settled(
     tx: Transaction, like: NewJob, row: Row, holders: dict[str, str], on_duplicate: OnDuplicate
-) -> EnqueuedJob:
+) -> Enqueued:
     job_id, key, payload = row
     if key is None or holders.get(key) == job_id:
-        return EnqueuedJob(job_id, created=True)
+        return Enqueued(job_id, created=True)
     return enqueue(tx, replace(like, id=job_id, key=key, payload=payload), on_duplicate)
 
 
@@ -247,15 +250,25 @@ def _replace(tx: Transaction, job: NewJob) -> bool:
         delay=job.delay,
         fence=new_fence(),
         key=job.key,
+        trace=job.trace,
     )
     _wake(tx, job)
     return matched == 1
 
 
-def _duplicate(key: str, holder: str, on_duplicate: OnDuplicate) -> EnqueuedJob:
-    if on_duplicate == "reject":
-        raise DuplicateKeyError(key, holder)
-    return EnqueuedJob(holder, created=False)
+def _duplicate(job: NewJob, key: str, holder: str, on_duplicate: OnDuplicate) -> Enqueued:
+    """Somebody holds the key. It stays out of the event: it may say more than a log should."""
+    match on_duplicate:
+        case "skip":
+            happened("duplicate.skipped", job_id=holder, kind=job.kind, queue=job.queue)
+        case "replace":
+            happened("duplicate.replaced", job_id=holder, kind=job.kind, queue=job.queue)
+        case "reject":
+            happened("duplicate.refused", job_id=holder, kind=job.kind, queue=job.queue)
+            raise DuplicateKeyError(key, holder)
+        case _:
+            assert_never(on_duplicate)
+    return Enqueued(holder, created=False)
 
 
 def _state(job: NewJob) -> str:

@@ -16,23 +16,16 @@ from holdfast.errors import (
     TransientError,
 )
 from holdfast.steps.outcome import Again, Bury, Stop
+from holdfast.telemetry.facts import message_of
+from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from holdfast.steps.retry import Retry
 
 LONGEST_ERROR: Final = 4_000
 LONGEST_GROUP: Final = 200
-CRASH_NOTE: Final = "Lease expired - worker crashed or timed out"
-CRASH_GROUP: Final = CRASH_NOTE  # of a live job: it is a suspect, or was leased as one
 TRANSIENT_DELAY: Final = timedelta(seconds=30)
 
-# Every repetition is bounded or anchored: a message of a megabyte must not hold the process up.
-_SECRET: Final = re.compile(
-    r"(\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{0,200}):[^\s@]{1,500}@"
-    r"|(\b\w{0,30}(?:password|passwd|pwd|secret|token|api[_-]?key)['\"]?\s{0,5}[=:]\s{0,5}['\"]?)[^\s'\",;&]+"
-    r"|(\bbearer\s{1,5})[\w.~+/=-]{6,}",
-    re.IGNORECASE,
-)
 _VARIABLE: Final = re.compile(
     r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|'[^']*'|\"[^\"]*\"|\d+(?:\.\d+)?"
 )
@@ -64,35 +57,16 @@ def _wait(error: TransientError) -> timedelta:
 def describe(error: BaseException) -> str:
     """The error as an operator reads it: its type and message, without what looks like a secret."""
     # Cut late: a secret must not lose its end before it is seen.
-    message = _message(error)[: 2 * LONGEST_ERROR]
+    message = message_of(error)[: 2 * LONGEST_ERROR]
     name = type(error).__qualname__
     return without_secrets(f"{name}: {message}" if message else name)[:LONGEST_ERROR]
 
 
 def fingerprint(error: BaseException) -> str:
     """What failures of one cause have in common: the type, and the message without its values."""
-    message = _message(error).partition("\n")[0]
+    message = message_of(error).partition("\n")[0]
     return grouped(f"{type(error).__qualname__}: {message}" if message else type(error).__qualname__)
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error).strip()
-    except Exception:  # noqa: BLE001 - a failure must be written, whatever its text does
-        return "(its text could not be read)"
 
 
 def grouped(text: str) -> str:
     return _VARIABLE.sub("…", without_secrets(text[:LONGEST_ERROR]))[:LONGEST_GROUP]
-
-
-def without_secrets(text: str) -> str:
-    """Fit to be kept and shown: without what looks like a secret, and storable."""
-    return _SECRET.sub(
-        lambda found: f"{found[1]}:***@" if found[1] else f"{found[2] or found[3]}***", storable(text)
-    )
-
-
-def storable(text: str) -> str:
-    """The text with what no database takes spelled out: NUL characters, and halves of characters from file names."""
-    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

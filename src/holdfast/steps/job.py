@@ -81,7 +81,7 @@ class NewJob:
 
 
 @dataclass(frozen=True)
-class EnqueuedJob:
+class Enqueued:
     """The answer to an enqueue: which job will do it, and whether this call created it."""
 
     id: str

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import timedelta
 
+    from holdfast.limits.limit import Limit
     from holdfast.steps.payload import Arguments
     from holdfast.steps.retry import Retry
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,119}")
+PRIORITIES: Final = range(-32_768, 32_768)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,8 @@ class Kind:
     retry: Retry
     timeout: timedelta | None
     is_async: bool
+    limits: tuple[Limit, ...] = ()
+    result_ttl: timedelta | None = None  # how long results are kept; None: as the worker's results_kept says
 
 
 class Kinds:
@@ -36,6 +40,8 @@ class Kinds:
 
     def __init__(self) -> None:
         self._kinds: dict[str, Kind] = {}
+        self._of_queues: dict[str, tuple[Limit, ...]] = {}
+        self._named: dict[str, Limit] = {}
 
     def register(self, kind: Kind) -> None:
         known = self._kinds.get(kind.name)
@@ -43,7 +49,34 @@ class Kinds:
             raise ConfigurationError(
                 f"job {kind.name!r} is already registered by {_place(known.handler)}; give one of them another name=…"
             )
+        self._check_names(kind.limits)
         self._kinds[kind.name] = kind
+
+    def limit_queue(self, queue: str, limits: tuple[Limit, ...]) -> None:
+        self._check_names(limits)
+        self._of_queues[queue] = (*self._of_queues.get(queue, ()), *limits)
+
+    def limits_of(self, kind: str, queue: str) -> list[tuple[str, Limit]]:
+        """The limits of a job, each with what it is counted for."""
+        known = self._kinds.get(kind)
+        own = [(f"kind:{kind}", it) for it in known.limits] if known else []
+        return own + [(f"queue:{queue}", it) for it in self._of_queues.get(queue, ())]
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything here has a limit."""
+        return bool(self._of_queues) or any(kind.limits for kind in self._kinds.values())
+
+    def _check_names(self, limits: tuple[Limit, ...]) -> None:
+        """Those who share a limit must mean the same."""
+        for limit in limits:
+            if limit.name is None:
+                continue
+            same = self._named.setdefault(f"{type(limit).__name__} {limit.name}", limit)
+            if (same.gap, same.tolerance, same.slots) != (limit.gap, limit.tolerance, limit.slots):
+                raise ConfigurationError(
+                    f"limit {limit.name!r} is declared as {same} and as {limit}: who shares a limit must give the same numbers"
+                )
 
     def get(self, name: str) -> Kind:
         kind = self._kinds.get(name)
@@ -67,6 +100,14 @@ def checked_name(what: str, name: object) -> str:
             f"{what} {name!r}: use 1 to 120 letters, digits and . _ : / - (and start with a letter, digit or _)"
         )
     return name
+
+
+def checked_priority(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
+        raise ConfigurationError(
+            f"priority {value!r}: a whole number from -32768 to 32767; higher runs first"
+        )
+    return value
 
 
 def is_async(handler: Callable[..., Any]) -> bool:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.clock import new_fence
 from holdfast.database.statement import sql
+from holdfast.telemetry import trace_id_of
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
+    from holdfast.telemetry import Fact
 
 MANUAL_OWNER = 0  # leases taken by hand, which carry a duration of their own
 
@@ -40,6 +42,17 @@ class Lease(NamedTuple):
     def attempt(self) -> int:
         """Which try of this step this is, from 1; crashes count as tries."""
         return self.failures + self.crashes + 1
+
+    def facts(self) -> dict[str, Fact]:
+        """What every event about this step tells."""
+        return {
+            "job_id": self.job_id,
+            "kind": self.kind,
+            "queue": self.queue,
+            "step": self.step,
+            "attempt": self.attempt,
+            "trace_id": trace_id_of(self.job_id, self.trace),
+        }
 
 
 # On PostgreSQL one statement picks and takes: the row addresses of the pick feed the update (28,900 jobs/s

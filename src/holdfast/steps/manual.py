@@ -14,10 +14,11 @@ from holdfast.config import WORKER_ID_LENGTH
 from holdfast.database.statement import sql
 from holdfast.errors import ConfigurationError, LeaseLostError
 from holdfast.steps.commit import commit
-from holdfast.steps.failure import grouped, without_secrets
+from holdfast.steps.failure import grouped
 from holdfast.steps.lease import MANUAL_OWNER, Lease
 from holdfast.steps.outcome import Again, Bury, Done
 from holdfast.steps.payload import decode
+from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta

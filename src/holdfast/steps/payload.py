@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
+from contextlib import suppress
 from copy import copy
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ def _to_builtin(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form; pass its id, or a dataclass")
 
 
-def _from_builtin(wanted: type, value: Any) -> Any:
+def from_builtin(wanted: type, value: Any) -> Any:
     if hasattr(wanted, "model_validate"):  # pydantic; its ValidationError is a ValueError
         return wanted.model_validate(value)
     if isinstance(value, wanted):
@@ -36,6 +37,14 @@ _encoder: Final = msgspec.json.Encoder(enc_hook=_to_builtin, decimal_format="str
 def to_json(value: Any) -> str:
     """Any JSON value, dates, decimals, UUIDs, enums, dataclasses and pydantic models."""
     return _encoder.encode(value).decode()
+
+
+def sendable(value: Any) -> str:
+    """What a webhook says, as it is posted."""
+    try:
+        return _encoder.encode(value).decode()
+    except Exception as error:
+        raise ArgumentsError("webhook", f"its data has no JSON form: {error}") from error
 
 
 def encode(value: Any, what: str = "result") -> str:
@@ -71,7 +80,7 @@ class Arguments:
         self.names = tuple(field[0] for field in fields)
         try:
             self._type = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
-            self._decoder = msgspec.json.Decoder(self._type, dec_hook=_from_builtin)
+            self._decoder = msgspec.json.Decoder(self._type, dec_hook=from_builtin)
         except TypeError as error:
             raise ConfigurationError(
                 f"job {kind!r}: its type hints cannot be read from JSON: {error}"
@@ -167,7 +176,7 @@ def _resolved(kind: str, handler: Callable[..., Any], parameter: inspect.Paramet
         hints = typing.get_type_hints(
             holder,
             getattr(function, "__globals__", {}),
-            inspect.getclosurevars(function).nonlocals,
+            _closure(function),
             include_extras=True,
         )
     except NameError as error:
@@ -175,3 +184,13 @@ def _resolved(kind: str, handler: Callable[..., Any], parameter: inspect.Paramet
             f"job {kind!r}: the type hint of {parameter.name!r} cannot be resolved ({error}); import it at run time, not only for type checking"
         ) from error
     return hints[parameter.name]
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    """The names that a function takes from around it, as far as they have a value yet: its own has none."""
+    names = getattr(getattr(function, "__code__", None), "co_freevars", ())
+    found: dict[str, Any] = {}
+    for name, cell in zip(names, getattr(function, "__closure__", None) or (), strict=True):
+        with suppress(ValueError):  # an empty cell
+            found[name] = cell.cell_contents
+    return found

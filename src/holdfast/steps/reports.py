@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.database.statement import sql
-from holdfast.steps.failure import storable
 from holdfast.steps.step import LONGEST_NOTE
+from holdfast.telemetry.masking import storable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.clock import new_fence
 from holdfast.database.statement import sql
+from holdfast.errors import CRASH_GROUP, CRASH_NOTE
+from holdfast.limits.release import look_now
 from holdfast.steps.archive import archive
-from holdfast.steps.failure import CRASH_GROUP, CRASH_NOTE
 from holdfast.steps.identity import is_gone
 from holdfast.steps.lease import MANUAL_OWNER
-from holdfast.telemetry import happened
+from holdfast.telemetry import happened, trace_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Container
 
     from holdfast.database.connection import Transaction
+    from holdfast.telemetry import Fact
 
 BATCH: Final = 200
 
@@ -52,20 +54,20 @@ LEFT_BEHIND = sql("""
 """)
 
 ABANDONED = sql("""
-    SELECT id, crashes, cancel_at FROM holdfast_job
+    SELECT id, crashes, cancel_at, kind, queue, trace FROM holdfast_job
      WHERE owner = :owner AND state = 'leased'
      LIMIT :limit {skip_locked}
 """)
 
 EXPIRED_BY_HAND = sql("""
-    SELECT id, crashes, cancel_at FROM holdfast_job
+    SELECT id, crashes, cancel_at, kind, queue, trace FROM holdfast_job
      WHERE owner = :owner AND state = 'leased' AND lease_until < {now}
      LIMIT :limit {skip_locked}
 """)
 
 # The row of its owner is gone: deleted by hand, or pruned while a stopped process was in the middle of a claim.
 ORPHANED = sql("""
-    SELECT id, crashes, cancel_at FROM holdfast_job
+    SELECT id, crashes, cancel_at, kind, queue, trace FROM holdfast_job
      WHERE owner > :owner AND state = 'leased'
        AND NOT EXISTS (SELECT 1 FROM holdfast_worker WHERE incarnation = owner)
      LIMIT :limit {skip_locked}
@@ -89,6 +91,23 @@ SUSPECT = sql(
         "THEN :note", "THEN CAST(:note AS TEXT)"
     ),
 )
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A job whose owner is gone."""
+
+    id: str
+    crashes: int
+    cancel_at: int | None
+    kind: str
+    queue: str
+    trace: str | None
+
+    def facts(self) -> dict[str, Fact]:
+        """What an event about it tells."""
+        trace_id = trace_id_of(self.id, self.trace)
+        return {"job_id": self.id, "kind": self.kind, "queue": self.queue, "trace_id": trace_id}
 
 
 @dataclass(frozen=True)
@@ -128,7 +147,7 @@ def declare_dead(
             continue
         if tx.run(DECLARE_DEAD, incarnation=incarnation, proven=int(proven)) == 1:
             dead += 1
-            happened("worker.declared-dead", worker_id=worker_id, incarnation=incarnation)
+            happened("worker.declared-dead", dead_worker_id=worker_id, incarnation=incarnation)
     return dead
 
 
@@ -136,22 +155,21 @@ def rescue(tx: Transaction, crash_limit: int) -> Rescued:
     """Give back one batch of what dead processes and expired manual leases left behind."""
     total = Rescued()
     for incarnation, worker_id, state, abandoned in tx.rows(LEFT_BEHIND, limit=10):
-        rows = tx.rows(ABANDONED, owner=incarnation, limit=BATCH)
+        jobs = tx.all(ABANDONED, Abandoned, owner=incarnation, limit=BATCH)
         # Who left in good order gave its work back; what is left was claimed in the same moment.
-        charged = state == "dead" and abandoned == 1 and len(rows) == 1
-        jobs = [(row[0], row[1], row[2]) for row in rows]
+        charged = state == "dead" and abandoned == 1 and len(jobs) == 1
         total += _take_back(tx, jobs, worker_id, crash_limit, charge=int(charged), proven=state == "dead")
         if charged:
             tx.run(CHARGED, incarnation=incarnation)
-    orphans = [(row[0], row[1], row[2]) for row in tx.rows(ORPHANED, owner=MANUAL_OWNER, limit=BATCH)]
+    orphans = tx.all(ORPHANED, Abandoned, owner=MANUAL_OWNER, limit=BATCH)
     total += _take_back(tx, orphans, "forgotten", crash_limit, charge=0, proven=False)
-    by_hand = [(row[0], row[1], row[2]) for row in tx.rows(EXPIRED_BY_HAND, owner=MANUAL_OWNER, limit=BATCH)]
+    by_hand = tx.all(EXPIRED_BY_HAND, Abandoned, owner=MANUAL_OWNER, limit=BATCH)
     return total + _take_back(tx, by_hand, "manual", crash_limit, charge=1, proven=False)
 
 
 def _take_back(
     tx: Transaction,
-    jobs: list[tuple[str, int, int | None]],
+    jobs: list[Abandoned],
     worker_id: str,
     crash_limit: int,
     *,
@@ -160,25 +178,24 @@ def _take_back(
 ) -> Rescued:
     if not jobs:
         return Rescued()
-    cancelled = [job_id for job_id, _, cancel_at in jobs if cancel_at is not None]
-    dead = [
-        job_id
-        for job_id, crashes, cancel_at in jobs
-        if cancel_at is None and charge and crashes + charge >= crash_limit
-    ]
+    cancelled = [it.id for it in jobs if it.cancel_at is not None]
+    died = [it for it in jobs if it.cancel_at is None and charge and it.crashes + charge >= crash_limit]
+    dead = [it.id for it in died]
     ended = {*cancelled, *dead}
-    rest = [job_id for job_id, _, _ in jobs if job_id not in ended]
+    rest = [it.id for it in jobs if it.id not in ended]
     # A manual lease that ran out killed nobody: its job goes back among the others.
     _mark(tx, rest, "suspect" if proven else "ready", charge, CRASH_NOTE)
     _mark(tx, dead, "leased", charge, f"{CRASH_NOTE}; killed its worker {crash_limit} times")
     _mark(tx, cancelled, "leased", 0, CRASH_NOTE)
+    look_now(tx, [it.id for it in jobs])
     if dead:
         archive(tx, dead, "dead")
     if cancelled:
         archive(tx, cancelled, "cancelled")
-    for job_id in dead:
-        happened("job.died", job_id=job_id, error=f"killed its worker {crash_limit} times")
-    happened("jobs.rescued", worker_id=worker_id, jobs=len(jobs), died=len(dead), charged=charge)
+    for it in died:
+        happened("job.died", it, error=f"killed its worker {crash_limit} times")
+    charged = charge * (len(jobs) - len(cancelled))
+    happened("jobs.rescued", dead_worker_id=worker_id, jobs=len(jobs), died=len(dead), charged=charged)
     return Rescued(1, len(jobs), len(dead))
 
 

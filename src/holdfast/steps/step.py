@@ -7,19 +7,25 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from holdfast.clock import duration
 from holdfast.database.upsert import Upsert
 from holdfast.errors import ConfigurationError, LeaseLostError, StepCancelled
 from holdfast.steps.outcome import Effect, as_effect
-from holdfast.steps.payload import decode
+from holdfast.steps.payload import decode, sendable
+from holdfast.telemetry import trace_id_of
+from holdfast.telemetry.events import STEP_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from holdfast.clock import Duration
     from holdfast.database.connection import Transaction, Value
+    from holdfast.notifications.alert import Severity
     from holdfast.steps.lease import Lease
 
 LONGEST_NOTE: Final = 500
 LONGEST_LOG: Final = 8_000
+MOST_ANNOTATIONS: Final = 20
 
 
 class Halt(StrEnum):
@@ -62,6 +68,7 @@ class Step:
         self._uncertain = False
         self.worker_id = worker_id
         self.effects: list[Effect] = []
+        self.annotations: dict[str, str | int | float] = {}
 
     @property
     def job_id(self) -> str:
@@ -95,6 +102,21 @@ class Step:
         """The same for every try of this step: hand it to services outside the database."""
         return f"{self._lease.job_id}:{self._lease.step}"
 
+    @property
+    def trace_id(self) -> str:
+        """The trace this job belongs to, in 32 digits: its own, or that of whoever enqueued it."""
+        return trace_id_of(self._lease.job_id, self._lease.trace)
+
+    def annotate(self, **ids: str | float) -> None:
+        """Name what this step works on, such as run_id="r-7": its log lines and its span carry it. No secrets."""
+        if taken := set(ids).intersection(STEP_FIELDS) - {"run_id", "partition_id"}:
+            raise ConfigurationError(
+                f"step.annotate({min(taken)}=…): Holdfast says that itself; use another name"
+            )
+        if len(self.annotations | ids) > MOST_ANNOTATIONS:
+            raise ConfigurationError(f"step.annotate: at most {MOST_ANNOTATIONS} names for one step")
+        self.annotations |= ids
+
     def progress(self, percent: float, note: str | None = None) -> None:
         """Say how far the job is, from 0 to 100; visible while it runs."""
         if not 0 <= percent <= 100:  # noqa: PLR2004 - a percentage
@@ -113,6 +135,40 @@ class Step:
         """Write rows with the step's commit; rows that agree on `key` replace each other."""
         columns = (key,) if isinstance(key, str) else tuple(key)
         self.effects.append(Upsert(table, columns, tuple(rows)))
+
+    def send_webhook(
+        self,
+        url: str,
+        *,
+        data: Any,
+        type: str | None = None,  # noqa: A002 - the word of Standard Webhooks
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Post `data` to `url` when the step is committed: signed, at least once, in order.
+
+        With a `type`, inside the envelope of Standard Webhooks. The same `key` is sent to this URL once.
+        """
+        from holdfast.outbox.messages import webhook  # most programs send none
+
+        self.effects.append(
+            webhook(url, sendable(data), type=type, key=key, headers=headers, job_id=self.job_id)
+        )
+
+    def alert(
+        self,
+        cause: str,
+        title: str,
+        body: str = "",
+        *,
+        severity: Severity = "failure",
+        cooldown: Duration | None = None,
+    ) -> None:
+        """Tell a person, when the step is committed: once per `cause`, and not again for a while."""
+        from holdfast.outbox.alerts import alert
+
+        quiet = None if cooldown is None else duration(cooldown, "cooldown")
+        self.effects.append(alert(cause, title, body, severity=severity, cooldown=quiet))
 
     def effect(self, effect: Effect | Callable[[Transaction], object]) -> None:
         """Do this in the step's own transaction: a function of it, or an object with `apply(tx)`."""

@@ -14,7 +14,7 @@ from holdfast.database.statement import sql
 from holdfast.errors import DatabaseError
 from holdfast.steps.commit import give_back
 from holdfast.steps.lease import Lease, claim, claim_suspect
-from holdfast.telemetry import happened
+from holdfast.telemetry import happened, wanted
 from holdfast.worker.claiming import Hint, appetite
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.config import WorkerSettings
     from holdfast.database.database import Database
     from holdfast.worker.execution import Execution
+    from holdfast.worker.gate import Gate
     from holdfast.worker.incarnation import Heartbeat
     from holdfast.worker.wakeups import Wakeups
 
@@ -70,6 +71,7 @@ class Claimer:
         heartbeat: Heartbeat,
         wakeups: Wakeups,
         room: Room,
+        gate: Gate,
     ) -> None:
         self._database = database
         self._settings = settings
@@ -77,6 +79,7 @@ class Claimer:
         self._heartbeat = heartbeat
         self._wakeups = wakeups
         self._room = room
+        self._gate = gate
         self._hints: dict[str, Hint] = {}
         self._discovered: list[str] = []
         self._discover_at = 0.0
@@ -95,11 +98,20 @@ class Claimer:
         while not stopping.is_set():
             try:
                 found = self._alone() if self._wants_to_be_alone() else self._round(named)
-                self._lost = False
+                if self._lost:
+                    self._lost = False
+                    happened(
+                        "database.recovered", worker_id=self._settings.worker_id, note="claiming goes on"
+                    )
             except DatabaseError as error:
                 if not self._lost:
                     self._lost = True
-                    happened("database.lost", error=str(error), note="claiming waits")
+                    happened(
+                        "database.lost",
+                        worker_id=self._settings.worker_id,
+                        error=error,
+                        note="claiming waits",
+                    )
                 self._wakeups.wait(random.uniform(0.5, 1.0))
                 continue
             empty = 0 if found else empty + 1
@@ -162,7 +174,7 @@ class Claimer:
             leases = self._claim(queues[self._turn], want)
             if leases:
                 taken += len(leases)
-                self._execution.start(leases)
+                self._execution.start(self._gate.admit(leases))
         return taken
 
     def _queues(self, named: set[str]) -> list[str]:
@@ -195,8 +207,14 @@ class Claimer:
             leases += more
         if not leases and queue in self._discovered:
             self._discovered.remove(queue)
-        happened("jobs.claimed", queue=queue, jobs=len(leases))
+        if wanted("jobs.claimed"):
+            happened("jobs.claimed", queue=queue, jobs=len(leases), waited_s=self._waited(leases))
         return leases
+
+    def _waited(self, leases: list[Lease]) -> list[float] | None:
+        """For how many seconds each of them was ready, by the database's clock."""
+        now = self._heartbeat.database_time()
+        return None if now is None else [max(0.0, now - lease.ready_at / 1e6) for lease in leases]
 
     def _take(self, queue: str, want: int, start: tuple[int, int] | None) -> list[Lease]:
         owner = self._heartbeat.incarnation
@@ -216,8 +234,9 @@ class Claimer:
             try:
                 with self._database.transaction(Whose.OURS) as tx:
                     give_back(tx, ids, fence)
+                    self._gate.free(tx, [lease for lease in leases if lease.fence == fence])
             except DatabaseError as error:
-                happened("database.lost", error=str(error), note="leases run out by themselves")
+                happened("database.lost", error=error, note="leases run out by themselves")
 
     # Suspects, where no process of their own can be started for them
 
@@ -247,5 +266,5 @@ class Claimer:
         owner, queues = self._heartbeat.incarnation, list(self._settings.queues)
         lease = persist(self._database, lambda tx: claim_suspect(tx, owner, queues))
         if lease is not None:
-            self._execution.start([lease])
+            self._execution.start(self._gate.admit([lease]))
         return lease is not None

@@ -1,8 +1,4 @@
-"""`holdfast worker`: one process or several, each a worker that ends in good order.
-
-Children are started with a pipe as their standard input; when the parent dies, however it dies, the
-pipe closes and they stop.
-"""
+"""`holdfast worker`: one process or several, each a worker that ends in good order."""
 
 from __future__ import annotations
 
@@ -11,28 +7,32 @@ import importlib
 import json
 import logging
 import os
-import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from holdfast.config import worker_settings
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.telemetry import happened
+from holdfast.telemetry.export import export_spans
+from holdfast.telemetry.logs import configure
+from holdfast.worker.children import OF_THE_COMMAND, command
+from holdfast.worker.exposure import Exposure
 from holdfast.worker.lone import LoneProcesses
 from holdfast.worker.loop import Worker
 from holdfast.worker.signals import on_parent_gone, on_stop_signal
+from holdfast.worker.supervisor import RECYCLE, Supervisor
 
 if TYPE_CHECKING:
     from holdfast.database.database import Database
+    from holdfast.notifications.settings import NotificationSettings
+    from holdfast.schedules.definition import Definition
     from holdfast.steps.kinds import Kinds
+    from holdfast.telemetry.logs import Lines
 
 STUCK: Final = 70  # exit code: the event loop hung; work was given back
-RECYCLE: Final = 75  # exit code: a handler could not be stopped; start me again
 
 
 class App(Protocol):
@@ -42,17 +42,27 @@ class App(Protocol):
     def database(self) -> Database: ...
     @property
     def kinds(self) -> Kinds: ...
+    @property
+    def notifications(self) -> NotificationSettings: ...
+    @property
+    def declared(self) -> Mapping[str, Definition]: ...
 
 
 def run_worker(target: str, options: dict[str, Any], processes: int = 1) -> int:
     """Run workers for the app at `target` ("module:app") until a signal; returns the exit code."""
     if processes < 1:
         raise ConfigurationError(f"processes={processes}: at least one")
-    log_level(str(options.get("log_level") or "info"))
-    load(target)  # a wrong target should fail here, in words, not in every child
+    lines = _log(options)
+    app = load(target)  # a wrong target should fail here, in words, not in every child
     if processes == 1:
-        return _serve(target, options)
-    return Supervisor(target, options, processes).run()
+        return _serve(target, options, lines)
+    export_spans()  # what the children will do: better to fail once, here
+    exposure = Exposure(options, lambda: app.database, lambda: supervisor.problems())  # noqa: PLW0108 - made below
+    supervisor = Supervisor(target, options, processes, exposure.metrics)
+    exposure.start()
+    code = supervisor.run()
+    exposure.stop()
+    return code
 
 
 def load(target: str) -> App:
@@ -78,28 +88,28 @@ def load(target: str) -> App:
     return found
 
 
-def log_level(level: str) -> None:
-    known = logging.getLevelNamesMapping()
-    if level.upper() not in known:
-        raise ConfigurationError(f"log level {level!r}: use debug, info, warning or error")
-    logging.basicConfig(
-        level=known[level.upper()], format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
-    )
+def _log(options: dict[str, Any]) -> Lines:
+    return configure(str(options.get("log_format") or "console"), str(options.get("log_level") or "info"))
 
 
-def _serve(target: str, options: dict[str, Any], *, lone: bool = False) -> int:
+def _serve(target: str, options: dict[str, Any], lines: Lines, *, lone: bool = False) -> int:
     app = load(target)
-    given = {name: value for name, value in options.items() if name not in {"log_level", "supervised"}}
+    export_spans()  # after the app, which may have its own way
+    given = {name: value for name, value in options.items() if name not in OF_THE_COMMAND}
     if lone:
         given |= {"concurrency": 1, "worker_id": None}
     settings = worker_settings(**given)
+    lines.worker_id = settings.worker_id
+    exposure = Exposure(options, lambda: app.database, lambda: worker.status().problems)
     worker = Worker(
         app.database,
         app.kinds,
         settings,
         lone=lone,
-        suspects=None if lone else LoneProcesses(target, options, settings.concurrency),
+        suspects=None if lone else LoneProcesses(target, options, settings.concurrency, exposure.metrics),
         stuck=lambda: os._exit(STUCK),
+        notifications=app.notifications,
+        declared=app.declared,
     )
     asked = threading.Event()
 
@@ -110,12 +120,16 @@ def _serve(target: str, options: dict[str, Any], *, lone: bool = False) -> int:
     on_stop_signal(stop)
     if lone or options.get("supervised"):
         on_parent_gone(stop)
-    asyncio.run(_until_stopped(worker, asked, lambda: _recycle(target, options, lone=lone)))
+    exposure.start()
+    asyncio.run(_until_stopped(worker, asked, exposure, lambda: _recycle(target, options, lone=lone)))
     return int(worker.failed)
 
 
-async def _until_stopped(worker: Worker, asked: threading.Event, recycle: Callable[[], NoReturn]) -> None:
+async def _until_stopped(
+    worker: Worker, asked: threading.Event, exposure: Exposure, recycle: Callable[[], NoReturn]
+) -> None:
     await worker.serve()
+    exposure.stop()
     if worker.needs_recycling and not asked.is_set():
         recycle()
     status = worker.status()
@@ -131,82 +145,14 @@ def _recycle(target: str, options: dict[str, Any], *, lone: bool) -> NoReturn:
     logging.shutdown()
     if lone or options.get("supervised"):
         os._exit(RECYCLE)
-    os.execv(sys.executable, [sys.executable, "-m", "holdfast.worker.command", _job(target, options)])  # noqa: S606 - ourselves
-
-
-@dataclass
-class Child:
-    number: int
-    process: subprocess.Popen[bytes] | None = None
-    started: float = 0.0
-    crashes: int = 0
-    restart_at: float = 0.0
-    codes: list[int] = field(default_factory=list)
-
-
-class Supervisor:
-    """Keeps `processes` children running, and passes signals on."""
-
-    def __init__(self, target: str, options: dict[str, Any], processes: int) -> None:
-        self._target = target
-        self._options = options
-        self._children = [Child(number + 1) for number in range(processes)]
-        self._stopping = threading.Event()
-
-    def run(self) -> int:
-        on_stop_signal(self._stop)
-        while True:
-            now = time.monotonic()
-            for child in self._children:
-                self._look_after(child, now)
-            if self._stopping.is_set() and all(child.process is None for child in self._children):
-                return max((code for child in self._children for code in child.codes[-1:]), default=0)
-            time.sleep(0.1)
-
-    def _look_after(self, child: Child, now: float) -> None:
-        if child.process is not None:
-            code = child.process.poll()
-            if code is None:
-                return
-            child.process = None
-            child.codes.append(code)
-            if not self._stopping.is_set():
-                # A child that keeps dying must not keep the machine busy: 1, 2, 4 … 30 s.
-                child.crashes = 0 if now - child.started > 60 or code == RECYCLE else child.crashes + 1  # noqa: PLR2004 - a minute
-                child.restart_at = now + min(30, 2**child.crashes / 2 if child.crashes else 0)
-                happened("worker.ended", number=child.number, code=code, restart_in_s=child.restart_at - now)
-        if not self._stopping.is_set() and now >= child.restart_at:
-            self._start(child, now)
-
-    def _start(self, child: Child, now: float) -> None:
-        options = {**self._options, "supervised": True}
-        if options.get("worker_id"):
-            options["worker_id"] = f"{options['worker_id']}-{child.number}"
-        child.started = now
-        # A session of its own: a Ctrl-C at the terminal is for us, and we pass it on once.
-        child.process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "holdfast.worker.command", _job(self._target, options)],
-            stdin=subprocess.PIPE,
-            start_new_session=True,
-        )
-
-    def _stop(self) -> None:
-        self._stopping.set()
-        for child in self._children:
-            if child.process is not None and child.process.poll() is None:
-                child.process.terminate()
-
-
-def _job(target: str, options: dict[str, Any], *, lone: bool = False) -> str:
-    return json.dumps({"target": target, "options": options, "lone": lone})
+    os.execv(sys.executable, command(target, options))  # noqa: S606 - ourselves
 
 
 def main() -> int:
     """What a child process runs; its one argument is the JSON that its parent wrote."""
     job = json.loads(sys.argv[1])
-    log_level(str(job["options"].get("log_level") or "info"))
     try:
-        return _serve(job["target"], job["options"], lone=job["lone"])
+        return _serve(job["target"], job["options"], _log(job["options"]), lone=job["lone"])
     except HoldfastError as error:
         sys.stderr.write(f"holdfast: {error}\n")
         return 1

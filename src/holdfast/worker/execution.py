@@ -18,8 +18,8 @@ from holdfast.steps.outcome import Again, Ending, GiveBack
 from holdfast.steps.retry import Retry
 from holdfast.steps.step import Halt, Reports, Step
 from holdfast.telemetry import happened
-from holdfast.worker.running import InContext, LoopPulse, Running
-from holdfast.worker.settlement import Ended
+from holdfast.worker.ended import Ended
+from holdfast.worker.running import InContext, LoopPulse, Running, Watch
 from holdfast.worker.unstarted import UnstartedLeases
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class Execution:
         self._watching = False
         self._accepting = True
         self._announced: set[str] = set()
+        self._watch_starts = Watch.now()
         self.pulse: LoopPulse | None = None
         self.lost_slots = 0
         self.average = 0.0  # seconds a handler takes, smoothed
@@ -88,6 +89,7 @@ class Execution:
         self._owned.update((lease.job_id, lease.fence) for lease in leases)
         with self._lock:
             self._held += len(leases)
+        self._watch_starts = Watch.now()
         self.unstarted.add(leases, chain, chain_since)
         self._loop.call_soon_threadsafe(self._fill)
 
@@ -151,7 +153,7 @@ class Execution:
         it.step.halt(Halt.TIMED_OUT)
         self._put(it.ended(it.timed_out()))
         self._release(1)  # its lease has ended: who stops need not wait for it
-        happened("slot.lost", job_id=it.lease.job_id, kind=it.kind.name)
+        happened("slot.lost", it)
 
     def close(self) -> None:
         if self._threads is not None:
@@ -200,7 +202,7 @@ class Execution:
                 self._end(Ended(lease, verdict, (), kind.retry))
                 continue
             step = Step(lease, self._reports, self._worker_id)
-            it = Running(lease, kind, step, arguments, (waiting.chain, waiting.chain_since))
+            it = Running(waiting, kind, step, arguments, self._watch_starts)
             with self._lock:
                 self._running[lease.job_id] = it
             if it.deadline is not None and not self._watching and self._loop is not None:
@@ -216,6 +218,7 @@ class Execution:
         rested = time.monotonic()
         while it is not None:
             it.task = task
+            it.enter()
             try:
                 ending = it.answered(await InContext(it.call()))
             except asyncio.CancelledError as error:
@@ -255,7 +258,8 @@ class Execution:
         self._fill()
 
     def _finish(self, it: Running, ending: Ending) -> None:
-        self.average += (time.monotonic() - it.started - self.average) * 0.05
+        it.finished = time.monotonic()
+        self.average += (it.finished - it.started - self.average) * 0.05
         with self._lock:
             if self._running.get(it.lease.job_id) is it:
                 del self._running[it.lease.job_id]
@@ -290,6 +294,6 @@ class Execution:
         error = UnknownKindError(lease.kind, self._kinds.names())
         if lease.kind not in self._announced:
             self._announced.add(lease.kind)  # once is enough: a backlog of them would flood the log
-            happened("kind.unknown", job_id=lease.job_id, kind=lease.kind, error=str(error))
+            happened("kind.unknown", lease, error=error)
         text = describe(error)
         self._end(Ended(lease, Again(UNKNOWN_KIND_DELAY, text, text[:200], charged=False), (), DEFAULT_RETRY))

@@ -91,6 +91,11 @@ def register(tx: Transaction, settings: WorkerSettings) -> int:
     return incarnation
 
 
+def _registered(tx: Transaction, settings: WorkerSettings) -> tuple[int, int]:
+    """The incarnation, and the database's time."""
+    return register(tx, settings), int(tx.first(CLOCK))
+
+
 def stay_alive(tx: Transaction, incarnation: int, settings: WorkerSettings, active: list[str]) -> int:
     """Renew; returns the database's time. Raises if somebody declared us dead."""
     matched = tx.run(
@@ -139,7 +144,7 @@ class Heartbeat:
         try:
             persist(self._database, lambda tx: tx.run(RESIGN, incarnation=self.incarnation), urgent=True)
         except DatabaseError as error:
-            happened("heartbeat.failed", error=str(error))
+            happened("heartbeat.failed", worker_id=self._settings.worker_id, error=error)
         if self._connection is not None:
             self._connection.close()
 
@@ -157,9 +162,20 @@ class Heartbeat:
         """Only who has seen the database for a whole lease knows that silent owners had time to renew."""
         return self.may_claim and boot_time() - self.observing_since >= self._lease
 
+    def silence(self) -> float:
+        """For how many seconds the database has not been heard of."""
+        return boot_time() - (self.believed_until - self._lease)
+
+    def database_time(self) -> float | None:
+        """The database's clock in seconds, as far as the last heartbeat tells; good for figures, not for decisions."""
+        return None if self._drift is None else boot_time() + self._drift
+
     def _register(self) -> None:
         sent = boot_time()
-        self.incarnation = persist(self._database, lambda tx: register(tx, self._settings), urgent=True)
+        self.incarnation, now = persist(
+            self._database, lambda tx: _registered(tx, self._settings), urgent=True
+        )
+        self._drift = now / 1e6 - sent
         self.believed_until = sent + self._lease
         self.observing_since = sent
 
@@ -196,13 +212,14 @@ class Heartbeat:
             on=connection,
             tries=3,
         )
+        silence = self.silence()
         if sent > self.believed_until or self._jumped(now, sent):
             self.observing_since = sent  # we were away, or a clock moved: let the living renew first
         self.believed_until = sent + self._lease
         if self._failing:
             self._failing = False
             self._pulse.doubt(uncertain=False)
-            happened("heartbeat.recovered", worker_id=self._settings.worker_id)
+            happened("heartbeat.recovered", worker_id=self._settings.worker_id, silent_s=round(silence, 1))
 
     def _jumped(self, database_now: int, sent: float) -> bool:
         drift = database_now / 1e6 - sent
@@ -240,7 +257,7 @@ class Heartbeat:
             self._connection = None
         if not self._failing:
             self._failing = True
-            happened("heartbeat.failed", worker_id=self._settings.worker_id, error=str(error))
+            happened("heartbeat.failed", worker_id=self._settings.worker_id, error=error)
         if boot_time() >= self.believed_until:
             self._pulse.doubt(uncertain=True)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
-import sys
 import threading
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.telemetry import happened
+from holdfast.worker.children import start_child
+
+if TYPE_CHECKING:
+    from holdfast.telemetry.metrics import Metrics
 
 MOST: Final = 32  # at once, whatever the concurrency
 FEWEST: Final = 10
@@ -20,9 +22,13 @@ PATIENCE: Final = 0.8  # seconds to see how fast those get on that were started 
 class LoneProcesses:
     """Starts children of the worker that claim one suspect at a time and end when none is left."""
 
-    def __init__(self, target: str, options: dict[str, Any], concurrency: int) -> None:
+    def __init__(
+        self, target: str, options: dict[str, Any], concurrency: int, metrics: Metrics | None
+    ) -> None:
         self._most = max(FEWEST, min(concurrency, MOST))  # what ran side by side may do so again
-        self._command = json.dumps({"target": target, "options": options, "lone": True})
+        self._target = target
+        self._options = options
+        self._metrics = metrics
         self._lock = threading.Lock()
         self._children: list[subprocess.Popen[bytes]] = []
         self._waited = 0  # how many suspects waited when we last looked
@@ -41,22 +47,13 @@ class LoneProcesses:
             for _ in range(wanted):
                 self._started_at = now
                 try:
-                    self._start()
+                    child = start_child(self._target, self._options, self._metrics, lone=True)
+                    self._children.append(child.process)
                 except OSError as error:  # no memory or no processes left: later, perhaps
-                    happened("worker.failed", error=str(error), note="cannot start a process for suspects")
+                    happened("worker.failed", error=error, note="cannot start a process for suspects")
                     return
         if wanted:
             happened("suspects.isolated", waiting=waiting, processes=wanted)
-
-    def _start(self) -> None:
-        # A session of its own: a Ctrl-C at the terminal is for the parent, which passes it on once.
-        self._children.append(
-            subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                [sys.executable, "-m", "holdfast.worker.command", self._command],
-                stdin=subprocess.PIPE,
-                start_new_session=True,
-            )
-        )
 
     def close(self, *, at_once: bool) -> None:
         """Ask the children to stop, and wait for them; they give back what they hold."""

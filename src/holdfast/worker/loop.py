@@ -8,28 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import TYPE_CHECKING, Self
 
 from holdfast.database.migrate import require_current_schema
 from holdfast.errors import HoldfastError
+from holdfast.results.waiting import ended
 from holdfast.steps.step import Halt
 from holdfast.telemetry import happened
 from holdfast.worker.claimer import Claimer, Room
 from holdfast.worker.execution import Execution
+from holdfast.worker.gate import Gate
 from holdfast.worker.incarnation import Heartbeat, Pulse
 from holdfast.worker.maintenance import Maintenance
 from holdfast.worker.reporter import Reporter
+from holdfast.worker.services import services
 from holdfast.worker.settlement import Settlement
-from holdfast.worker.shutdown import UNWIND, Parts, shut_down
-from holdfast.worker.status import WorkerStatus
+from holdfast.worker.shutdown import Parts, leave_stuck_loop, shut_down
+from holdfast.worker.status import WorkerStatus, status
 from holdfast.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.config import WorkerSettings
     from holdfast.database.database import Database
+    from holdfast.notifications.settings import NotificationSettings
+    from holdfast.schedules.definition import Definition
     from holdfast.steps.kinds import Kinds
     from holdfast.steps.lease import Lease
     from holdfast.worker.lone import LoneProcesses
@@ -47,6 +51,8 @@ class Worker:
         lone: bool = False,
         suspects: LoneProcesses | None = None,
         stuck: Callable[[], None] | None = None,
+        notifications: NotificationSettings | None = None,
+        declared: Mapping[str, Definition] | None = None,
     ) -> None:
         self.settings = settings
         self._database = database
@@ -65,8 +71,14 @@ class Worker:
 
         self._wakeups = Wakeups(database, self._look_for_cancellations)
         self._reporter = Reporter(database, self._replaced)
+        self._gate = Gate(database, kinds)
         self._settlement = Settlement(
-            database, self._reporter, self._goes_on, self._settled, lambda: self._heartbeat.may_claim
+            database,
+            reporter=self._reporter,
+            gate=self._gate,
+            goes_on=self._goes_on,
+            settled=self._settled,
+            healthy=lambda: self._heartbeat.may_claim,
         )
         self._settlement.stays = not lone
         self._execution = Execution(
@@ -96,6 +108,7 @@ class Worker:
             heartbeat=self._heartbeat,
             wakeups=self._wakeups,
             room=room,
+            gate=self._gate,
         )
         self._parts = Parts(
             claimer=self._claimer,
@@ -104,6 +117,7 @@ class Worker:
             suspects=suspects,
             wakeups=self._wakeups,
             maintenance=None if lone else self._maintenance,
+            services=[] if lone else services(database, kinds, settings, notifications, declared),
             reporter=self._reporter,
             heartbeat=self._heartbeat,
         )
@@ -180,17 +194,8 @@ class Worker:
         self.stop()
 
     def status(self) -> WorkerStatus:
-        ids = sorted(self._execution.running())
-        return WorkerStatus(
-            worker_id=self.settings.worker_id,
-            running=self._started and not self._stopped.is_set(),
-            active_jobs=len(ids),
-            active_job_ids=ids,
-            concurrency=self.settings.concurrency,
-            lease_seconds=self.settings.lease.total_seconds(),
-            queues=list(self.settings.queues) or ["*"],
-            lost_slots=self._execution.lost_slots,
-        )
+        running = self._started and not self._stopped.is_set()
+        return status(self.settings, self._execution, self._heartbeat, running=running)
 
     # The life of the process
 
@@ -205,6 +210,8 @@ class Worker:
         self._settlement.start()
         if not self._lone:
             self._maintenance.start()
+        for service in self._parts.services:
+            service.start()
         self._wakeups.start()
         happened("worker.started", worker_id=self.settings.worker_id, concurrency=self.settings.concurrency)
         self._thread.start()
@@ -221,7 +228,7 @@ class Worker:
                 self._claimer.work_until(self._stopping)
         except Exception as error:  # noqa: BLE001 - whatever it is, leave in good order
             self.failed = True
-            happened("worker.failed", worker_id=self.settings.worker_id, error=repr(error))
+            happened("worker.failed", worker_id=self.settings.worker_id, error=error)
         finally:
             self._stopping.set()
             happened("worker.stopping", worker_id=self.settings.worker_id, active=self._execution.active)
@@ -239,9 +246,11 @@ class Worker:
         return len(self._owned) - self._execution.held > (0 if self._lone else 5 * self.settings.batch)
 
     def _settled(self, leases: Sequence[Lease]) -> None:
+        self._gate.forget(leases)
         for lease in leases:
             if self._owned.get(lease.job_id) == lease.fence:
                 del self._owned[lease.job_id]
+        ended(self._database, (lease.job_id for lease in leases))
         self._changed()  # a claimer that waits for the settlement to catch up hears it from here only
 
     def _changed(self) -> None:
@@ -274,22 +283,14 @@ class Worker:
         alive = self._execution.pulse is None or self._execution.pulse.felt()
         late = self._execution.overdue()
         if late and not alive:
-            self._leave_stuck_loop()
+            happened("loop.stuck", worker_id=self.settings.worker_id, active=self._execution.active)
+            leave_stuck_loop(self._parts)
+            if self._stuck is not None:
+                self._stuck()
+            self.ask_to_stop(at_once=True)
             return
         for it in late:
             self._execution.abandon(it)
             self.needs_recycling = True
         if self.needs_recycling and self._stuck is not None and not self._stopping.is_set():
             self.ask_to_stop()  # only a new process gets the lost slots back
-
-    def _leave_stuck_loop(self) -> None:
-        """No handler can finish any more: fail the guilty, give the others back, and end."""
-        happened("loop.stuck", worker_id=self.settings.worker_id, active=self._execution.active)
-        for it in self._execution.overdue():
-            self._execution.abandon(it)
-        self._claimer.give_back(self._execution.take_unstarted())
-        self._claimer.give_back(self._execution.halt_all(Halt.SHUTDOWN))
-        self._settlement.stop(time.monotonic() + UNWIND)
-        if self._stuck is not None:
-            self._stuck()
-        self.ask_to_stop(at_once=True)

@@ -9,19 +9,22 @@ from __future__ import annotations
 import random
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.clock import boot_time, micros
 from holdfast.database.database import persist
 from holdfast.database.dialects import Whose
 from holdfast.database.statement import sql
-from holdfast.errors import DatabaseError
+from holdfast.errors import CRASH_GROUP, DatabaseError
+from holdfast.limits.release import forget_idle, sweep
+from holdfast.steps.ageing import age
 from holdfast.steps.commit import give_back
 from holdfast.steps.dead_letters import purge
-from holdfast.steps.failure import CRASH_GROUP
 from holdfast.steps.keys import forget_expired
 from holdfast.steps.rescue import Rescued, declare_dead, late, rescue
 from holdfast.telemetry import happened
+from holdfast.worker.claimer import QUEUES_WITH_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +39,10 @@ SUSPECT_SWEEP: Final = 0.5  # while suspects wait
 CONFIRMED_AFTER: Final = 0.5  # seconds a lease must have been seen to have run out
 PROMOTION: Final = 0.5  # seconds between looks at what is due, at most
 PRUNING: Final = 60.0
+AGEING: Final = 15.0  # seconds between looks at who has waited too long, at most
 BATCH: Final = 1_000
 LEAKED_AFTER: Final = 5_000_000  # microseconds; a lease nobody knows of is then no race between threads
+IDLE_LIMITS_KEPT: Final = 3600 * 1_000_000
 WORKER_ROWS_KEPT: Final = 24 * 3600 * 1_000_000
 
 DUE = sql("""
@@ -51,7 +56,10 @@ PROMOTE = sql(f"""
        SET state = CASE WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END, updated_at = {{now}}
      WHERE id {{any_of:ids}}
 """)
-NEXT_DUE = sql("SELECT min(ready_at) - {now} FROM holdfast_job WHERE state = 'scheduled'")
+NEXT_DUE = sql("""
+    SELECT (SELECT min(ready_at) FROM holdfast_job WHERE state = 'scheduled') - {now},
+           (SELECT min(due_at) FROM holdfast_limit WHERE due_at IS NOT NULL) - {now}
+""")
 
 OLD = sql("""
     SELECT id FROM holdfast_archive WHERE state = :state AND finished_at < {now} - :age
@@ -117,12 +125,18 @@ class Maintenance:
         )
         self._next_sweep = 0.0
         self._next_pruning = time.monotonic() + random.uniform(1, PRUNING)
+        self._next_ageing = 0.0
         self._failing = False
 
     def start(self) -> None:
         """Take back at once what is certainly abandoned, then keep looking."""
         found = self._sweep()
-        happened("worker.recovered", jobs=found.jobs, note=f"Reset {found.jobs} expired leases on startup")
+        happened(
+            "worker.recovered",
+            worker_id=self._settings.worker_id,
+            jobs=found.jobs,
+            note=f"Reset {found.jobs} expired leases on startup",
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -134,38 +148,59 @@ class Maintenance:
         while not self._stop.wait(pause):
             try:
                 pause = self._pass()
-                self._failing = False
+                if self._failing:
+                    self._failing = False
+                    happened(
+                        "database.recovered", worker_id=self._settings.worker_id, note="maintenance goes on"
+                    )
             except DatabaseError as error:
                 if not self._failing:
                     self._failing = True
-                    happened("database.lost", error=str(error), note="maintenance waits")
+                    happened(
+                        "database.lost",
+                        worker_id=self._settings.worker_id,
+                        error=error,
+                        note="maintenance waits",
+                    )
                 pause = 1.0
             except Exception as error:  # noqa: BLE001 - others depend on this thread: it goes on
-                happened("worker.failed", error=repr(error), note="maintenance")
+                happened("worker.failed", worker_id=self._settings.worker_id, error=error, note="maintenance")
                 pause = 5.0
 
     def _pass(self) -> float:
-        due = self._next_due()
-        while due is not None and due <= 0:
-            moved = persist(self._database, promote)
-            happened("jobs.promoted", jobs=moved)
-            due = self._next_due() if moved == BATCH else None
+        soonest = self._promote_what_is_due()
         now = time.monotonic()
         if now >= self._next_sweep:
             self._sweep()
             pause = SUSPECT_SWEEP if self._suspects or self._late else SWEEP
             self._next_sweep = now + pause * random.uniform(0.9, 1.1)
             self._return_leaked()
+        if now >= self._next_ageing:
+            self._next_ageing = now + self._let_rise()
         if now >= self._next_pruning:
             self._prune()
             self._next_pruning = now + PRUNING
-        return PROMOTION if due is None else min(PROMOTION, max(0.005, due / 1e6))
+        return soonest
 
-    def _next_due(self) -> int | None:
-        """Microseconds until the next scheduled job is due; a look, so that an idle worker never takes a write lock."""
-        with self._database.looking() as tx:
-            due = tx.first(NEXT_DUE)
-        return None if due is None else int(due)
+    def _promote_what_is_due(self) -> float:
+        """Make ready whose time has come, and let go whom a limit held; returns seconds until the next look.
+
+        It begins with a look, so that an idle worker never takes a write lock.
+        """
+        while True:
+            with self._database.looking() as tx:
+                scheduled, held = tx.rows(NEXT_DUE)[0]
+            more = False
+            if scheduled is not None and scheduled <= 0:
+                moved = persist(self._database, promote)
+                happened("jobs.promoted", jobs=moved)
+                more, scheduled = moved == BATCH, None
+            if held is not None and held <= 0:
+                more = persist(self._database, sweep) > 0 or more
+                held = None
+            if not more or self._stop.is_set():
+                due = min((int(it) for it in (scheduled, held) if it is not None), default=None)
+                return PROMOTION if due is None else min(PROMOTION, max(0.005, due / 1e6))
 
     def _sweep(self) -> Rescued:
         me, silent = self._heartbeat.incarnation, self._silent()
@@ -201,8 +236,21 @@ class Maintenance:
         for job_id, fence in strangers & self._strangers:  # seen twice: not just on its way between threads
             with self._database.transaction(Whose.OURS) as tx:
                 give_back(tx, [job_id], fence)
-            happened("leases.leaked", job_id=job_id, fence=fence)
+            happened("leases.leaked", worker_id=self._settings.worker_id, job_id=job_id, fence=fence)
         self._strangers = strangers
+
+    def _let_rise(self) -> float:
+        """Let those who waited long behind others rise; returns seconds until the next time."""
+        after = self._settings.ageing
+        if after is None:
+            return PRUNING
+        with self._database.looking() as tx:
+            queues = [str(row[0]) for row in tx.rows(QUEUES_WITH_WORK)]
+        for queue in queues:
+            risen = persist(self._database, partial(age, queue=queue, after=micros(after)))
+            if risen:
+                happened("jobs.risen", queue=queue, jobs=risen)
+        return min(AGEING, after.total_seconds() / 4)
 
     def _prune(self) -> None:
         age = micros(self._settings.retention)
@@ -214,6 +262,7 @@ class Maintenance:
                 break
             self._stop.wait(0.02)  # let others write in between
         persist(self._database, lambda tx: forget_expired(tx, BATCH))
+        persist(self._database, lambda tx: forget_idle(tx, IDLE_LIMITS_KEPT, BATCH))
         persist(self._database, lambda tx: tx.run(GONE_WORKERS, age=WORKER_ROWS_KEPT))
         if removed:
-            happened("archive.pruned", jobs=removed)
+            happened("archive.pruned", worker_id=self._settings.worker_id, jobs=removed)

@@ -19,6 +19,7 @@ class Pause:
         self._hurry = hurry
         self._tries = 0
         self._refusals = 0
+        self._lost = False
 
     def in_vain(self, error: Exception, *, healthy: bool) -> bool:
         """Whether it is not the database that is away, but this write that it will not take (a packet too large)."""
@@ -29,11 +30,17 @@ class Pause:
     def after(self, error: Exception) -> bool:
         """Wait a little longer each time; False when there is no time left to wait."""
         if self._hurry.is_set():
-            happened("database.lost", error=str(error), note="gave up: this worker is stopping")
+            happened("database.lost", error=error, note="gave up: this worker is stopping")
             return False
         if self._tries == 0 and isinstance(error, UnreachableError):
-            happened("database.lost", error=str(error))
+            self._lost = True
+            happened("database.lost", error=error, note="what was answered waits to be written")
         self._tries += 1
         ceiling = min(1.0, 0.01 * 2 ** min(self._tries, 7))
         self._hurry.wait(random.uniform(ceiling / 2, ceiling))
         return True
+
+    def over(self) -> None:
+        """It was written at last."""
+        if self._lost:
+            happened("database.recovered", note="what was answered is written")

@@ -78,7 +78,7 @@ class Reporter:
             try:
                 lost = persist(self._database, lambda tx: write_reports(tx, reports))
             except (ContentionError, UnreachableError) as error:
-                happened("reports.delayed", reports=len(reports), error=str(error))
+                happened("reports.delayed", reports=len(reports), error=error)
                 with self._lock:
                     for job_id, lines in said.items():
                         self._said[job_id] = (lines + self._said.get(job_id, []))[-MOST:]
@@ -86,7 +86,7 @@ class Reporter:
                 self._something.set()
                 return
             except Exception as error:  # noqa: BLE001 - one line that cannot be stored must not silence the others
-                happened("reports.dropped", reports=len(reports), error=repr(error))
+                happened("reports.dropped", reports=len(reports), error=error)
                 return
         for job_id in lost:
             self._replaced(job_id, said[job_id][-1].lease.fence)

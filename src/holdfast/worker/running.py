@@ -8,25 +8,41 @@ import traceback
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.errors import LeaseLostError, StepCancelled, StepTimeout
 from holdfast.steps.commit import CANCELLED
-from holdfast.steps.failure import describe, judge, without_secrets
+from holdfast.steps.failure import describe, judge
 from holdfast.steps.outcome import Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop, effects_of
 from holdfast.steps.step import LONGEST_LOG, Halt, Report, Reports, Step
-from holdfast.telemetry import happened
-from holdfast.worker.settlement import Ended
+from holdfast.telemetry import happened, wanted
+from holdfast.telemetry.masking import without_secrets
+from holdfast.telemetry.traces import CURRENT, begin_step, tracer
+from holdfast.worker.ended import Ended
 
 if TYPE_CHECKING:
     import asyncio
 
+    from opentelemetry.trace import Span, Tracer
+
     from holdfast.steps.kinds import Kind
-    from holdfast.steps.lease import Lease
+    from holdfast.telemetry import Fact
+    from holdfast.worker.unstarted import Unstarted
 
 DONE: Final = Done()
 OUTCOMES: Final = (Done, Continue, Snooze, Reject)
 CARRIERS: Final = (Done, Continue, Snooze)  # outcomes that may bring effects
+
+
+class Watch(NamedTuple):
+    """Who wants to know of each step that starts; asked once for a whole batch."""
+
+    tracer: Tracer | None
+    starts: bool
+
+    @classmethod
+    def now(cls) -> Watch:
+        return cls(tracer(), wanted("step.started"))
 
 
 class Running:
@@ -38,25 +54,57 @@ class Running:
         "chain",
         "chain_since",
         "deadline",
+        "finished",
         "kind",
         "lease",
+        "leased",
+        "span",
         "started",
         "step",
         "task",
+        "watch",
     )
 
     def __init__(
-        self, lease: Lease, kind: Kind, step: Step, arguments: dict[str, Any], chain: tuple[int, float]
+        self, waiting: Unstarted, kind: Kind, step: Step, arguments: dict[str, Any], watch: Watch
     ) -> None:
-        self.lease = lease
+        self.lease = waiting.lease
+        self.leased = waiting.waits_since  # monotonic, as the others
         self.kind = kind
         self.step = step
         self.arguments = arguments
-        self.chain, self.chain_since = chain
+        self.chain, self.chain_since = waiting.chain, waiting.chain_since
+        self.watch = watch
+        self.span: Span | None = None
         self.started = time.monotonic()
+        self.finished: float | None = None
         self.deadline = self.started + kind.timeout.total_seconds() if kind.timeout else None
         self.task: asyncio.Task[None] | None = None  # the one that drives its coroutine
         self.abandoned = False
+
+    @property
+    def job_id(self) -> str:
+        return self.lease.job_id
+
+    @property
+    def trace(self) -> str | None:
+        return self.lease.trace
+
+    @property
+    def annotations(self) -> dict[str, str | float]:
+        return self.step.annotations
+
+    def facts(self) -> dict[str, Fact]:
+        """What every event about this step tells."""
+        return self.lease.facts() | {"worker_id": self.step.worker_id, **self.step.annotations}
+
+    def enter(self) -> None:
+        """Called in the context that the handler runs in: what it logs and enqueues belongs to this step."""
+        CURRENT.set(self)
+        if self.watch.starts:
+            happened("step.started", self)
+        if self.watch.tracer is not None:
+            self.span = begin_step(self.watch.tracer, self, self.lease.kind, self.lease.queue, self.facts())
 
     def call(self) -> Any:
         """Call the handler; of a coroutine function this only makes the coroutine."""
@@ -67,6 +115,7 @@ class Running:
     def call_in_thread(self) -> tuple[Any, BaseException | None]:
         """The handler's answer or its exception, as values: a future would stumble over a StopIteration."""
         try:
+            self.enter()
             return self.call(), None
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this step's
             return None, error
@@ -75,7 +124,7 @@ class Running:
         effects: Sequence[Effect] = ()
         if (self.step.effects or ending is not DONE) and isinstance(ending, CARRIERS):
             effects = [*self.step.effects, *effects_of(ending)]
-        return Ended(self.lease, ending, effects, self.kind.retry, self.chain, self.chain_since)
+        return Ended(self.lease, ending, effects, self.kind.retry, self.chain, self.chain_since, self)
 
     def answered(self, answer: Any) -> Ending:
         """A plain value is a result; None is just done."""
@@ -105,7 +154,7 @@ class Running:
 
     def timed_out(self) -> Ending:
         assert self.kind.timeout is not None  # noqa: S101 - only who has a timeout can miss it
-        happened("step.timed-out", job_id=self.lease.job_id, kind=self.kind.name)
+        happened("step.timed-out", self)
         return judge(StepTimeout(self.kind.timeout), self.kind.retry, self.lease.failures, random.random())
 
 
@@ -158,13 +207,21 @@ class LoopPulse:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._felt = True
+        self._asked_at = 0.0
 
     def felt(self) -> bool:
         """Whether the loop has run since this was last asked; asked every few seconds."""
-        felt, self._felt = self._felt, False
+        felt = self._felt
+        if felt:
+            self._asked_at = time.monotonic()
+        self._felt = False  # after the time is known: `silence` asks from another thread
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._beat)
         return felt
+
+    def silence(self) -> float:
+        """For how many seconds the loop has owed an answer."""
+        return 0.0 if self._felt else time.monotonic() - self._asked_at
 
     def _beat(self) -> None:
         self._felt = True

@@ -11,7 +11,7 @@ import queue
 import random
 import threading
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from holdfast.database.dialects import Whose
 from holdfast.database.upsert import Upsert
@@ -26,11 +26,12 @@ from holdfast.steps.acknowledge import acknowledge
 from holdfast.steps.commit import commit
 from holdfast.steps.failure import judge
 from holdfast.steps.fate import Fate, fates
-from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, Ending, GiveBack, Reject, Stop
+from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, GiveBack, Stop
 from holdfast.steps.payload import encode
 from holdfast.steps.reports import write_reports
 from holdfast.steps.step import Report
 from holdfast.telemetry import happened
+from holdfast.worker.ended import Ended, report, report_batch
 from holdfast.worker.lanes import Lanes
 from holdfast.worker.patience import Pause
 
@@ -40,23 +41,12 @@ if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
     from holdfast.steps.lease import Lease
-    from holdfast.steps.retry import Retry
+    from holdfast.worker.gate import Gate
     from holdfast.worker.reporter import Reporter
 
 LARGEST_BATCH: Final = 1_000
 STICKY_STEPS: Final = 20  # a chain of continuations stays with one worker for so many steps ...
 STICKY_SECONDS: Final = 2.0  # ... or so long, then others get a chance
-
-
-class Ended(NamedTuple):
-    """A step whose handler has answered, or was stopped."""
-
-    lease: Lease
-    ending: Ending
-    effects: Sequence[Effect]
-    retry: Retry
-    chain: int = 0  # how many steps this job has taken here in a row
-    chain_since: float = 0.0
 
 
 class Settlement:
@@ -65,13 +55,16 @@ class Settlement:
     def __init__(
         self,
         database: Database,
+        *,
         reporter: Reporter,
+        gate: Gate,
         goes_on: Callable[[Lease, int, float], bool],
         settled: Callable[[Sequence[Lease]], None],
         healthy: Callable[[], bool],
     ) -> None:
         self._database = database
         self._reporter = reporter
+        self._gate = gate
         self._goes_on = goes_on  # hands a continuation that stayed here back to the execution
         self._settled = settled
         self._healthy = healthy  # whether the heartbeat gets through
@@ -140,24 +133,30 @@ class Settlement:
                     continue
             leases.append(ended.lease)
         try:
-            self._write(leases, lambda tx, todo: acknowledge(tx, todo, results))
+            written = self._write(leases, lambda tx, todo: self._finish(tx, todo, results))
         except Exception as error:  # noqa: BLE001 - this thread settles for all of them, and must go on
             # One of them cannot be stored, and took the others with it: alone, only the guilty one fails.
-            happened("worker.failed", jobs=len(leases), error=repr(error))
+            happened("worker.failed", jobs=len(leases), error=error)
             together = {lease.job_id for lease in leases}
             for ended in batch:
                 if ended.lease.job_id in together:
                     self._settle_alone(ended)
         else:
-            happened("jobs.acknowledged", jobs=len(leases))
+            report_batch(batch, written)
             self._settled(leases)
+
+    def _finish(self, tx: Transaction, leases: list[Lease], results: dict[str, str]) -> list[str]:
+        mine = acknowledge(tx, leases, results)
+        self._gate.free(tx, leases)
+        return mine
 
     def _settle_alone(self, ended: Ended) -> None:
         try:
             self._commit(ended)
         except Exception as error:  # noqa: BLE001 - a lane must survive whatever an effect or the database says
-            happened("worker.failed", job_id=ended.lease.job_id, error=repr(error))
+            happened("worker.failed", job_id=ended.lease.job_id, error=error)
         finally:
+            ended.close("unwritten")
             self._settled([ended.lease])
 
     def _commit(self, ended: Ended) -> None:
@@ -169,24 +168,29 @@ class Settlement:
         def write(tx: Transaction, _: list[Lease]) -> list[str]:
             write_reports(tx, said)  # before the outcome, which consumes the fence
             stayed[:] = [commit(tx, ended.lease, ended.ending, ended.effects, stay=stay)]
+            self._gate.free(tx, [ended.lease])
             return [ended.lease.job_id]
 
         try:
-            held = self._write([ended.lease], write, whose=_whose(ended.effects))
+            with ended.inside():
+                quiet = isinstance(ended.ending, GiveBack)
+                held = self._write([ended.lease], write, whose=_whose(ended.effects), quiet=quiet)
         except BaseException as error:  # noqa: BLE001 - an effect may raise anything; that is a failed attempt
             ended = _failed(ended, error)
             held = self._write_failure(ended, said)
         if held:
-            self._report(ended)
+            report(ended)
             if stayed and stayed[0] is not None:
                 self._continue_here(ended, stayed[0])
+        else:
+            ended.close("refused")
 
     def _write_failure(self, ended: Ended, said: list[Report]) -> set[str]:
         try:
-            return self._write([ended.lease], lambda tx, _: _failure(tx, ended, said))
+            return self._write([ended.lease], lambda tx, _: self._failure(tx, ended, said))
         except Exception as error:  # noqa: BLE001 - perhaps its last words are what cannot be written
-            happened("reports.dropped", job_id=ended.lease.job_id, error=repr(error))
-            return self._write([ended.lease], lambda tx, _: _failure(tx, ended, []))
+            happened("reports.dropped", job_id=ended.lease.job_id, error=error)
+            return self._write([ended.lease], lambda tx, _: self._failure(tx, ended, []))
 
     def _write(
         self,
@@ -194,6 +198,7 @@ class Settlement:
         write: Callable[[Transaction, list[Lease]], list[str]],
         *,
         whose: Whose = Whose.OURS,
+        quiet: bool = False,  # what was to be given back has been taken: nothing is refused
     ) -> set[str]:
         """Write until the database has answered for each of these steps; returns the jobs that were still ours.
 
@@ -208,6 +213,7 @@ class Settlement:
                 with self._database.transaction(whose) as tx:
                     mine = write(tx, open_leases)
                 written.update(mine)
+                pause.over()
                 break
             except LeaseLostError:
                 break
@@ -226,13 +232,22 @@ class Settlement:
                 if not pause.after(error):
                     return written  # nobody was refused: we stopped waiting
         for lease in leases if len(written) < len(leases) else ():
-            if lease.job_id not in written:
-                happened("step.refused", job_id=lease.job_id, fence=lease.fence)
+            if lease.job_id not in written and not quiet:
+                happened("step.refused", lease, fence=lease.fence)
         return written
+
+    def _failure(self, tx: Transaction, ended: Ended, said: list[Report]) -> list[str]:
+        """The failure of a step whose effects were rolled back: what it said is kept all the same."""
+        assert isinstance(ended.ending, Again | Bury | Stop)  # noqa: S101 - what `judge` answers
+        error = ended.ending.reason if isinstance(ended.ending, Stop) else ended.ending.error
+        write_reports(tx, [*said, Report(ended.lease, None, None, "error", error)])
+        commit(tx, ended.lease, ended.ending)
+        self._gate.free(tx, [ended.lease])
+        return [ended.lease.job_id]
 
     def _may_stay(self, ended: Ended) -> bool:
         young = not ended.chain or time.monotonic() - ended.chain_since < STICKY_SECONDS
-        return self.stays and ended.chain < STICKY_STEPS and young
+        return self.stays and ended.chain < STICKY_STEPS and young and not self._gate.limits(ended.lease)
 
     def _continue_here(self, ended: Ended, fence: int) -> None:
         assert isinstance(ended.ending, Continue)  # noqa: S101 - only a continuation returns a fence
@@ -254,47 +269,13 @@ class Settlement:
                 if not pause.after(error):
                     return {lease.job_id: Fate.SUPERSEDED for lease in leases}
 
-    def _report(self, ended: Ended) -> None:
-        facts: dict[str, str | int] = {
-            "job_id": ended.lease.job_id,
-            "kind": ended.lease.kind,
-            "step": ended.lease.step,
-        }
-        match ended.ending:
-            case Again(charged=False):
-                happened("step.postponed", **facts, error=ended.ending.error)
-            case Again(delay, error, _, charged):
-                happened(
-                    "step.failed",
-                    **facts,
-                    attempt=ended.lease.attempt,
-                    error=error,
-                    retry_in_s=delay.total_seconds(),
-                    charged=int(charged),
-                )
-            case Bury(error) | Reject(error):
-                happened("job.died", **facts, attempt=ended.lease.attempt, error=error)
-            case Stop(reason):
-                happened("job.cancelled", **facts, reason=reason)
-            case _:
-                happened("step.committed", **facts, fence=ended.lease.fence)
-
 
 def _whose(effects: Sequence[Effect]) -> Whose:
     """Rows to upsert are found by their key like ours; a function may send anything."""
     return Whose.OURS_BY_KEY if all(isinstance(it, Upsert) for it in effects) else Whose.THEIRS
 
 
-def _failure(tx: Transaction, ended: Ended, said: list[Report]) -> list[str]:
-    """The failure of a step whose effects were rolled back: what it said is kept all the same."""
-    assert isinstance(ended.ending, Again | Bury | Stop)  # noqa: S101 - what `judge` answers
-    error = ended.ending.reason if isinstance(ended.ending, Stop) else ended.ending.error
-    write_reports(tx, [*said, Report(ended.lease, None, None, "error", error)])
-    commit(tx, ended.lease, ended.ending)
-    return [ended.lease.job_id]
-
-
 def _failed(ended: Ended, error: BaseException) -> Ended:
     """The same step, ending in the failure that its effects or its result met."""
     verdict = judge(error, ended.retry, ended.lease.failures, random.random())
-    return Ended(ended.lease, verdict, (), ended.retry)
+    return Ended(ended.lease, verdict, (), ended.retry, run=ended.run)

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Final
 from holdfast.steps.step import Halt
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.worker.claimer import Claimer
     from holdfast.worker.execution import Execution
     from holdfast.worker.incarnation import Heartbeat
     from holdfast.worker.lone import LoneProcesses
     from holdfast.worker.maintenance import Maintenance
     from holdfast.worker.reporter import Reporter
+    from holdfast.worker.services import Service
     from holdfast.worker.settlement import Settlement
     from holdfast.worker.wakeups import Wakeups
 
@@ -33,6 +36,7 @@ class Parts:
     suspects: LoneProcesses | None
     wakeups: Wakeups
     maintenance: Maintenance | None
+    services: Sequence[Service]
     reporter: Reporter
     heartbeat: Heartbeat
 
@@ -57,8 +61,19 @@ def shut_down(parts: Parts, grace: timedelta, at_once: threading.Event) -> int:
     parts.wakeups.stop()
     if parts.maintenance is not None:
         parts.maintenance.stop()
+    for service in reversed(parts.services):
+        service.stop()
     parts.settlement.stop(time.monotonic() if at_once.is_set() else deadline + UNWIND)
     parts.reporter.stop()
     parts.heartbeat.stop()  # last: until here our leases are in force
     parts.execution.close()
     return len(left)
+
+
+def leave_stuck_loop(parts: Parts) -> None:
+    """No handler can finish any more: fail the guilty and give the others back."""
+    for it in parts.execution.overdue():
+        parts.execution.abandon(it)
+    parts.claimer.give_back(parts.execution.take_unstarted())
+    parts.claimer.give_back(parts.execution.halt_all(Halt.SHUTDOWN))
+    parts.settlement.stop(time.monotonic() + UNWIND)

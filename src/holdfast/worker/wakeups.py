@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.database.drivers import sqlite_path
 from holdfast.database.filewatch import FileWatch
-from holdfast.database.wakeup import CANCEL, CHANNEL
+from holdfast.database.wakeup import CANCEL, CHANNEL, OUTBOX
 from holdfast.errors import DatabaseError
 from holdfast.telemetry import happened
 
@@ -62,8 +62,9 @@ class Wakeups:
     def wake(self, queues: set[str]) -> None:
         if CANCEL in queues:
             self._cancel()
-        self._names |= queues - {CANCEL}
-        self._event.set()
+        if queues := queues - {CANCEL, OUTBOX}:
+            self._names |= queues
+            self._event.set()
 
     def nudge(self) -> None:
         if not self._event.is_set():
@@ -94,7 +95,7 @@ class Wakeups:
                 self.nudge()  # what came while we were deaf
                 self._hear(connection.raw, self._bell[0])
             except Exception as error:  # noqa: BLE001 - whatever broke it, we reconnect
-                happened("wakeups.lost", error=str(error))
+                happened("wakeups.lost", error=error)
             finally:
                 self.heard = False
                 connection.close()
@@ -109,7 +110,7 @@ class Wakeups:
                 selector.select()
                 raw.pgconn.consume_input()
                 while (notice := raw.pgconn.notifies()) is not None:
-                    self.wake({notice.extra.decode()})
+                    self._database.tell({notice.extra.decode()})  # to ourselves, and to the relay
 
     def _watch_file(self) -> None:
         assert self._bell is not None  # noqa: S101 - made by `start`

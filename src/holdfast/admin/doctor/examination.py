@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from holdfast.admin.doctor import mariadb, postgresql, sqlite
+from holdfast.admin.doctor import mariadb, outbox, postgresql, sqlite
 from holdfast.admin.doctor.facts import gather
 from holdfast.admin.doctor.finding import Finding, fail, healthy, ok, warn
 from holdfast.admin.doctor.work import judge
@@ -84,7 +84,8 @@ def _schema(database: Database) -> list[Finding]:
     except DatabaseError as error:
         return [fail("tables", f"cannot be read: {error}", "check the privileges of this user")]
     if version == known:
-        return [ok("tables", f"version {version}, as this code wants it"), *_looked(database, "work", _work)]
+        fits = ok("tables", f"version {version}, as this code wants it")
+        return [fits, *_looked(database, "work", _work), *_looked(database, "outbox", outbox.look)]
     if version is None:
         return [fail("tables", "the database has no Holdfast tables", "holdfast migrate")]
     if version < known:

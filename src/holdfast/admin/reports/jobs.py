@@ -64,6 +64,7 @@ class JobDetail:
     payload: Any
     cursor: Any
     result: Any
+    result_expired_at: datetime | None  # its result was kept until then
     logs: tuple[LogLine, ...]  # newest last
 
 
@@ -97,11 +98,13 @@ LIST_ENDED = sql(f"""
 """)
 
 SHOW_LIVE = sql(f"""
-    SELECT {_LIVE}, j.payload, j.cursor_json, NULL
+    SELECT {_LIVE}, j.payload, j.cursor_json, NULL, NULL
       FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
      WHERE j.id = :id
 """)
-SHOW_ENDED = sql(f"SELECT {ENDED_COLUMNS}, payload, cursor_json, result FROM holdfast_archive WHERE id = :id")
+SHOW_ENDED = sql(f"""
+    SELECT {ENDED_COLUMNS}, payload, cursor_json, result, result_expired_at FROM holdfast_archive WHERE id = :id
+""")
 
 LOGS = sql(
     "SELECT at, level, step, message FROM holdfast_log WHERE job_id = :id ORDER BY id DESC LIMIT :limit"
@@ -144,12 +147,13 @@ def show_job(tx: Transaction, job_id: str, *, logs: int = 100) -> JobDetail:
     # Twice: a job that is revived between the two looks has left the archive before we ask it.
     for statement in (SHOW_LIVE, SHOW_ENDED, SHOW_LIVE):
         if rows := tx.rows(statement, id=job_id):
-            *columns, payload, cursor, result = rows[0]
+            *columns, payload, cursor, result, expired_at = rows[0]
             return JobDetail(
                 summary(*columns),
                 decode(payload),
                 None if cursor is None else decode(cursor),
                 None if result is None else decode(result),
+                None if expired_at is None else moment(expired_at),
                 _logs(tx, job_id, logs),
             )
     raise NotFoundError(f"there is no job {job_id}; finished jobs are forgotten after their retention time")

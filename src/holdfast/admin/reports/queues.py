@@ -21,6 +21,7 @@ class QueueReport:
     ready: int
     suspect: int
     leased: int
+    held: int
     dead: int
     oldest_ready_seconds: float | None  # how long the job that comes next has been waiting
     paused_at: datetime | None
@@ -55,7 +56,7 @@ def list_queues(tx: Transaction) -> list[QueueReport]:
     return [
         read(
             queue,
-            *(counts.get((queue, state), 0) for state in ("scheduled", "ready", "suspect", "leased", "dead")),
+            *(counts.get((queue, state), 0) for state in ("scheduled", "ready", "suspect", "leased", "held", "dead")),
             max(0.0, (instant - oldest[queue]) / 1e6) if queue in oldest else None,
             *known.get(queue, (None, None)),
         )
