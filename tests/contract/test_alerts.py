@@ -177,6 +177,7 @@ def test_of_two_relays_that_tell_at_once_one_does(app: Holdfast, another_app: Ca
 
     told = together([partial(tell, it) for it in apps])
 
+    assert tell(app) == []
     assert sorted(cause for found in told for cause in found) == [f"cause {n}" for n in range(5)]
     assert rows.count(app, "holdfast_outbox") == 5
 

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Done, Retry, Step
+from holdfast import Done, Effect, Retry, Step
 from holdfast.errors import ArgumentsError, LeaseLostError
 from holdfast.notifications.settings import NotificationSettings
 from holdfast.notifications.signature import verify
+from holdfast.outbox.alerts import alert
 from holdfast.outbox.messages import webhook
 from holdfast.outbox.retention import prune
+from holdfast.steps.outcome import Call
 from tests import rows
 from tests.contract.engine import claim, settle, take, together, work_on
 from tests.receiver import SECRET, SETTINGS
@@ -99,6 +101,28 @@ def test_a_step_that_fails_before_its_end_stages_nothing(app: Holdfast) -> None:
         rows.eventually(lambda: rows.state(app, job.id) == "dead")
 
     assert staged(app) == []
+
+
+def test_what_leaves_the_database_is_staged_behind_all_other_effects_in_its_own_order(app: Holdfast) -> None:
+    work_on(app).enqueue()
+    seen: list[int] = []
+
+    def look(tx: Transaction) -> None:
+        seen.append(tx.query("SELECT count(*) AS n FROM holdfast_outbox")[0]["n"])
+        seen.append(tx.query("SELECT count(*) AS n FROM holdfast_alert")[0]["n"])
+
+    effects: list[Effect] = [
+        alert("b", "B"),
+        webhook(URL, "2"),
+        alert("a", "A"),
+        webhook(URL, "1"),
+        Call(look),
+    ]
+    settle(app, take(app), Done(), *effects)
+
+    assert seen == [0, 0]
+    assert [row["body"] for row in staged(app)] == ["2", "1"]
+    assert rows.count(app, "holdfast_alert") == 2
 
 
 # With a transaction of one's own

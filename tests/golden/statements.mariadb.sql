@@ -88,6 +88,19 @@ SELECT t.trx_mysql_thread_id, count(*)
  WHERE l.lock_table LIKE '%%`holdfast%%'
  GROUP BY t.trx_mysql_thread_id
 
+-- admin.doctor.outbox.DEAD
+SELECT count(*) FROM holdfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL
+
+-- admin.doctor.outbox.STUCK
+SELECT count(DISTINCT o.destination) FROM holdfast_outbox o
+ WHERE o.state = 'waiting' AND o.due_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(overdue)s
+   AND NOT EXISTS (SELECT 1 FROM holdfast_outbox h
+                    WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
+   AND NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = o.destination AND d.leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+
+-- admin.doctor.outbox.UNTOLD
+SELECT count(*) FROM holdfast_alert WHERE notify_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(overdue)s
+
 -- admin.doctor.postgresql.SETTINGS
 SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS INTEGER),
        current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
@@ -485,22 +498,13 @@ ON DUPLICATE KEY UPDATE id = id
 SELECT id FROM holdfast_outbox WHERE destination = %(destination)s AND dedupe_key = %(dedupe_key)s
 
 -- outbox.relay.HEADS
-WITH RECURSIVE named (destination) AS (
-    SELECT min(destination) FROM holdfast_outbox FORCE INDEX (holdfast_outbox_waiting) WHERE state = 'waiting'
-    UNION ALL
-    SELECT (SELECT min(o.destination) FROM holdfast_outbox o FORCE INDEX (holdfast_outbox_waiting)
-             WHERE o.state = 'waiting' AND o.destination > named.destination)
-      FROM named WHERE named.destination IS NOT NULL
-), head (destination, due_at) AS (
-    SELECT named.destination,
-           (SELECT o.due_at FROM holdfast_outbox o FORCE INDEX (holdfast_outbox_waiting)
-             WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
-      FROM named WHERE named.destination IS NOT NULL
-)
-SELECT destination FROM head
- WHERE due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-   AND NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = head.destination AND d.leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
- ORDER BY due_at LIMIT %(limit)s
+   SELECT head.destination
+     FROM (SELECT destination, min(seq) AS seq FROM holdfast_outbox FORCE INDEX (holdfast_outbox_waiting)
+            WHERE state = 'waiting' GROUP BY destination) head
+     JOIN holdfast_outbox o ON o.seq = head.seq
+    WHERE o.due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AND 
+   NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = head.destination AND d.leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+ORDER BY o.due_at LIMIT %(limit)s
 
 -- outbox.relay.MEET
 INSERT INTO holdfast_destination (id) VALUES (%(id)s) ON DUPLICATE KEY UPDATE id = id
@@ -591,29 +595,6 @@ SELECT id FROM holdfast_log WHERE job_id = %(id)s AND id > %(after)s AND id <= %
 
 -- results.watching.LINE
 SELECT id, at, level, step, message FROM holdfast_log WHERE id = %(number)s AND job_id = %(id)s
-
--- runs.raw.OBSERVE
-INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
-SELECT %(feed)s, item.id, %(observed_at)s, %(run_id)s, item.hash, item.payload
-  FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$[0]', hash VARCHAR(64) PATH '$[1]', payload LONGTEXT PATH '$[2]')) AS item
-
-ON DUPLICATE KEY UPDATE
-    run_id = IF(VALUES(observed_at) > observed_at, VALUES(run_id), run_id),
-    payload = IF(VALUES(observed_at) > observed_at, VALUES(payload), payload),
-    content_hash = IF(VALUES(observed_at) > observed_at, VALUES(content_hash), content_hash),
-    strikes = IF(VALUES(observed_at) > observed_at, 0, strikes),
-    pending = IF(VALUES(observed_at) > observed_at,
-                 IF(applied_hash <=> VALUES(content_hash) AND gone_at IS NULL, 0, 1), pending),
-    gone_at = IF(VALUES(observed_at) > observed_at, NULL, gone_at),
-    observed_at = GREATEST(VALUES(observed_at), observed_at)
-
--- runs.raw.SEEN
-SELECT item_id FROM holdfast_seen WHERE partition_id = %(partition_id)s AND item_id IN %(ids)s
-
--- runs.raw.REMEMBER_SEEN
-INSERT INTO holdfast_seen (partition_id, item_id)
-SELECT %(partition_id)s, item.id FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS item
-ON DUPLICATE KEY UPDATE item_id = item.id
 
 -- schedules.changes.DELETE
 DELETE FROM holdfast_schedule WHERE id = %(id)s AND revision = %(revision)s
@@ -942,6 +923,18 @@ UPDATE holdfast_job SET lease_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', U
 -- steps.manual.UNTIL
 SELECT lease_until FROM holdfast_job WHERE id = %(id)s
 
+-- steps.queues.QUEUES_WITH_WORK
+-- (done by the statement before it)
+
+-- steps.queues.NEXT_QUEUE
+SELECT min(queue) FROM holdfast_job WHERE queue > %(after)s
+
+-- steps.queues.HAS_WORK
+SELECT 1 FROM holdfast_job
+ WHERE queue = %(queue)s AND state = 'ready'
+   AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
+ LIMIT 1
+
 -- steps.reports.PROGRESS
 UPDATE holdfast_job
    SET progress = COALESCE(%(percent)s, progress), progress_note = COALESCE(%(note)s, progress_note), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -1085,16 +1078,6 @@ SELECT count(*) FROM holdfast_job WHERE state = 'leased'
 -- testing.until_idle.GHOST_LEASES
 SELECT count(*) FROM holdfast_job
  WHERE state = 'leased' AND owner IN (SELECT incarnation FROM holdfast_worker WHERE state = 'dead')
-
--- worker.claimer.QUEUES_WITH_WORK
-WITH RECURSIVE named (queue) AS (
-    SELECT min(queue) FROM holdfast_job WHERE state = 'ready'
-    UNION ALL
-    SELECT (SELECT min(j.queue) FROM holdfast_job j WHERE j.state = 'ready' AND j.queue > named.queue)
-      FROM named WHERE named.queue IS NOT NULL
-)
-SELECT queue FROM named
- WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
 
 -- worker.deaths.KNOWN
 SELECT 1 FROM holdfast_bookmark WHERE id = %(id)s

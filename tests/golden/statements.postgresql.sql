@@ -88,6 +88,19 @@ SELECT t.trx_mysql_thread_id, count(*)
  WHERE l.lock_table LIKE '%%`holdfast%%'
  GROUP BY t.trx_mysql_thread_id
 
+-- admin.doctor.outbox.DEAD
+SELECT count(*) FROM holdfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL
+
+-- admin.doctor.outbox.STUCK
+SELECT count(DISTINCT o.destination) FROM holdfast_outbox o
+ WHERE o.state = 'waiting' AND o.due_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(overdue)s
+   AND NOT EXISTS (SELECT 1 FROM holdfast_outbox h
+                    WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
+   AND NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = o.destination AND d.leased_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+
+-- admin.doctor.outbox.UNTOLD
+SELECT count(*) FROM holdfast_alert WHERE notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(overdue)s
+
 -- admin.doctor.postgresql.SETTINGS
 SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS INTEGER),
        current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
@@ -484,22 +497,21 @@ ON CONFLICT DO NOTHING
 SELECT id FROM holdfast_outbox WHERE destination = %(destination)s AND dedupe_key = %(dedupe_key)s
 
 -- outbox.relay.HEADS
-WITH RECURSIVE named (destination) AS (
-    SELECT min(destination) FROM holdfast_outbox  WHERE state = 'waiting'
-    UNION ALL
-    SELECT (SELECT min(o.destination) FROM holdfast_outbox o 
-             WHERE o.state = 'waiting' AND o.destination > named.destination)
-      FROM named WHERE named.destination IS NOT NULL
-), head (destination, due_at) AS (
-    SELECT named.destination,
-           (SELECT o.due_at FROM holdfast_outbox o 
-             WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
-      FROM named WHERE named.destination IS NOT NULL
-)
-SELECT destination FROM head
- WHERE due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-   AND NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
- ORDER BY due_at LIMIT %(limit)s
+   WITH RECURSIVE named (destination) AS (
+       SELECT min(destination) FROM holdfast_outbox WHERE state = 'waiting'
+       UNION ALL
+       SELECT (SELECT min(o.destination) FROM holdfast_outbox o
+                WHERE o.state = 'waiting' AND o.destination > named.destination)
+         FROM named WHERE named.destination IS NOT NULL
+   ), head (destination, due_at) AS (
+       SELECT named.destination,
+              (SELECT o.due_at FROM holdfast_outbox o
+                WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
+         FROM named WHERE named.destination IS NOT NULL
+   )
+   SELECT destination FROM head WHERE due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
+   NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+ORDER BY due_at LIMIT %(limit)s
 
 -- outbox.relay.MEET
 INSERT INTO holdfast_destination (id) VALUES (%(id)s) ON CONFLICT DO NOTHING
@@ -590,25 +602,6 @@ SELECT id FROM holdfast_log WHERE job_id = %(id)s AND id > %(after)s AND id <= %
 
 -- results.watching.LINE
 SELECT id, at, level, step, message FROM holdfast_log WHERE id = %(number)s AND job_id = %(id)s
-
--- runs.raw.OBSERVE
-INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
-SELECT CAST(%(feed)s AS TEXT), item.id, CAST(%(observed_at)s AS BIGINT), CAST(%(run_id)s AS TEXT), item.hash, item.payload
-  FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(hashes)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS item (id, hash, payload)
-
-ON CONFLICT (feed, item_id) DO UPDATE
-   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
-       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
-       pending = CASE WHEN holdfast_raw.applied_hash = excluded.content_hash AND holdfast_raw.gone_at IS NULL
-                      THEN 0 ELSE 1 END
- WHERE excluded.observed_at > holdfast_raw.observed_at
-
--- runs.raw.SEEN
-SELECT item_id FROM holdfast_seen WHERE partition_id = %(partition_id)s AND item_id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- runs.raw.REMEMBER_SEEN
-INSERT INTO holdfast_seen (partition_id, item_id)
-SELECT CAST(%(partition_id)s AS TEXT), unnest(CAST(%(ids)s AS TEXT[])) ON CONFLICT DO NOTHING
 
 -- schedules.changes.DELETE
 DELETE FROM holdfast_schedule WHERE id = %(id)s AND revision = %(revision)s
@@ -963,6 +956,25 @@ UPDATE holdfast_job SET lease_until = CAST(extract(epoch FROM statement_timestam
 -- steps.manual.UNTIL
 SELECT lease_until FROM holdfast_job WHERE id = %(id)s
 
+-- steps.queues.QUEUES_WITH_WORK
+WITH RECURSIVE named (queue) AS (
+    SELECT min(queue) FROM holdfast_job WHERE state = 'ready'
+    UNION ALL
+    SELECT (SELECT min(j.queue) FROM holdfast_job j WHERE j.state = 'ready' AND j.queue > named.queue)
+      FROM named WHERE named.queue IS NOT NULL
+)
+SELECT queue FROM named
+ WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+
+-- steps.queues.NEXT_QUEUE
+SELECT min(queue) FROM holdfast_job WHERE queue > %(after)s
+
+-- steps.queues.HAS_WORK
+SELECT 1 FROM holdfast_job
+ WHERE queue = %(queue)s AND state = 'ready'
+   AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
+ LIMIT 1
+
 -- steps.reports.PROGRESS
 UPDATE holdfast_job
    SET progress = COALESCE(%(percent)s, progress), progress_note = COALESCE(%(note)s, progress_note), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -1106,16 +1118,6 @@ SELECT count(*) FROM holdfast_job WHERE state = 'leased'
 -- testing.until_idle.GHOST_LEASES
 SELECT count(*) FROM holdfast_job
  WHERE state = 'leased' AND owner IN (SELECT incarnation FROM holdfast_worker WHERE state = 'dead')
-
--- worker.claimer.QUEUES_WITH_WORK
-WITH RECURSIVE named (queue) AS (
-    SELECT min(queue) FROM holdfast_job WHERE state = 'ready'
-    UNION ALL
-    SELECT (SELECT min(j.queue) FROM holdfast_job j WHERE j.state = 'ready' AND j.queue > named.queue)
-      FROM named WHERE named.queue IS NOT NULL
-)
-SELECT queue FROM named
- WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
 
 -- worker.deaths.KNOWN
 SELECT 1 FROM holdfast_bookmark WHERE id = %(id)s

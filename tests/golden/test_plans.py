@@ -13,8 +13,8 @@ from holdfast.admin import audit
 from holdfast.database.dialects import Whose
 from holdfast.database.statement import sql
 from holdfast.results import expiry, outcome
-from holdfast.steps import acknowledge, lease, manual, rescue
-from holdfast.worker import claimer, maintenance
+from holdfast.steps import acknowledge, lease, manual, queues, rescue
+from holdfast.worker import maintenance
 from tests import rows
 
 if TYPE_CHECKING:
@@ -75,11 +75,24 @@ def test_a_claim_walks_along_its_index_without_sorting(app: Holdfast) -> None:
         plan(app, lease.PICK, **asked),
         plan(app, lease.PICK_FROM_HINT, **asked, priority=1, hint=50),
         plan(app, manual.PICK_ONE, queue="default"),
-        plan(app, claimer.QUEUES_WITH_WORK),
+        plan(app, queues.HAS_WORK, queue="default"),
     ]
 
     assert ["holdfast_job_ready" in text for text in plans] == [True] * 4
     assert not any(sorts(text) for text in plans[:3])
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+def test_queues_with_work_are_found_along_the_ready_index(app: Holdfast) -> None:
+    found = plan(app, queues.QUEUES_WITH_WORK)
+
+    assert "holdfast_job_ready" in found
+    assert not sorts(found)
+
+
+@pytest.mark.only_on("mariadb")
+def test_the_next_queue_is_one_probe_of_an_index(app: Holdfast) -> None:
+    assert "optimized away" in plan(app, queues.NEXT_QUEUE, after="default")
 
 
 def test_a_rescue_finds_what_the_dead_held_by_its_index(app: Holdfast) -> None:

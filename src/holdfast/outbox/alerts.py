@@ -71,7 +71,11 @@ class Alert:
     severity: str
     cooldown: timedelta | None = None  # None: as the worker that tells it is set
     times: int = 1
-    job_id: str | None = None
+
+    @property
+    def turn(self) -> tuple[int, str]:
+        """Last of all effects, and by their causes: two steps that raise several lock them in one order."""
+        return (2, self.cause)
 
     def apply(self, tx: Transaction, /) -> None:
         raise_alert(tx, self)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 from urllib.parse import urlsplit
 
 from holdfast.clock import new_id
@@ -69,6 +69,7 @@ class Message:
     key: str | None = None  # the same key is staged once for a destination
     job_id: str | None = None
     trace: str | None = None
+    turn: ClassVar = (1, "")  # behind all effects that are not messages, and in the order of their staging
 
     def apply(self, tx: Transaction, /) -> None:
         stage(tx, self)

@@ -125,8 +125,14 @@ def commit(
 
 
 def _apply(tx: Transaction, effects: Sequence[Effect]) -> None:
-    for effect in effects:
+    """In their order, and what leaves the database last: that is the order of locks everywhere."""
+    for effect in effects if len(effects) <= 1 else sorted(effects, key=_turn):
         effect.apply(tx)
+
+
+def _turn(effect: Effect) -> tuple[int, str]:
+    turn: tuple[int, str] = getattr(effect, "turn", (0, ""))
+    return turn
 
 
 def _write(tx: Transaction, lease: Lease, ending: Ending, *, stay: bool) -> int | None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.database.database import persist
 from holdfast.database.dialects import Whose
-from holdfast.database.statement import sql
 from holdfast.errors import DatabaseError
 from holdfast.steps.commit import give_back
 from holdfast.steps.lease import Lease, claim, claim_suspect
+from holdfast.steps.queues import queues_with_work
 from holdfast.telemetry import happened, wanted
 from holdfast.worker.claiming import Hint, appetite
 
@@ -37,18 +37,6 @@ STUCK_AFTER: Final = 0.5  # seconds after which unstarted jobs go back
 DISCOVER_EVERY: Final = 0.25
 DISCOVER_SHARE: Final = 20  # looking for queues takes a twentieth of the time at most
 ALONE_FOR: Final = 2.0  # seconds that suspects may keep a worker for themselves, when others wait
-
-# Names of queues with ready work: a loose index scan, one probe per queue and not one per job.
-QUEUES_WITH_WORK = sql("""
-    WITH RECURSIVE named (queue) AS (
-        SELECT min(queue) FROM holdfast_job WHERE state = 'ready'
-        UNION ALL
-        SELECT (SELECT min(j.queue) FROM holdfast_job j WHERE j.state = 'ready' AND j.queue > named.queue)
-          FROM named WHERE named.queue IS NOT NULL
-    )
-    SELECT queue FROM named
-     WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
-""")
 
 
 @dataclass(frozen=True)
@@ -186,7 +174,7 @@ class Claimer:
         now = time.monotonic()
         if not self._discovered or now >= self._discover_at:
             with self._database.looking() as tx:
-                self._discovered = [str(row[0]) for row in tx.rows(QUEUES_WITH_WORK)]
+                self._discovered = queues_with_work(tx)
             # Dead index entries that a foreign transaction pins make this dear, too.
             took = time.monotonic() - now
             self._discover_at = now + max(DISCOVER_EVERY, took * DISCOVER_SHARE)

@@ -22,9 +22,9 @@ from holdfast.steps.ageing import age
 from holdfast.steps.commit import give_back
 from holdfast.steps.dead_letters import purge
 from holdfast.steps.keys import forget_expired
+from holdfast.steps.queues import queues_with_work
 from holdfast.steps.rescue import Rescued, declare_dead, late, rescue
 from holdfast.telemetry import happened
-from holdfast.worker.claimer import QUEUES_WITH_WORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -245,7 +245,7 @@ class Maintenance:
         if after is None:
             return PRUNING
         with self._database.looking() as tx:
-            queues = [str(row[0]) for row in tx.rows(QUEUES_WITH_WORK)]
+            queues = queues_with_work(tx)
         for queue in queues:
             risen = persist(self._database, partial(age, queue=queue, after=micros(after)))
             if risen:
