@@ -28,6 +28,10 @@ from holdfast.outbox import alerts, retention
 from holdfast.outbox import messages as outbox_messages
 from holdfast.outbox import relay as outbox_relay
 from holdfast.results import expiry, waiting, watching
+from holdfast.runs.bounds import Bounds
+from holdfast.runs.partitioning import heatmap_cut, heatmap_scan
+from holdfast.runs.partitioning.contract import Plan
+from holdfast.runs.partitioning.dimension import Dimension
 from holdfast.schedules import changes, firing, schedule
 from holdfast.steps import acknowledge, archive, commit, enqueue, keys, lease, manual, reports, rescue
 from holdfast.steps.outcome import Again, Bury, GiveBack
@@ -61,7 +65,7 @@ from tests.contract import (
     test_tracing,
     test_watching,
 )
-from tests.unit import test_claiming, test_signature, test_telemetry
+from tests.unit import test_claiming, test_estimate, test_heatmap, test_signature, test_telemetry
 
 if TYPE_CHECKING:
     import pytest
@@ -673,5 +677,58 @@ MUTATIONS = [
         "a death behind the bookmark is overlooked",
         replacing(deaths, "OVERLAP", timedelta(0)),
         test_alerts.test_a_death_that_is_committed_after_a_younger_one_is_noticed,
+    ),
+    # Partitions leave nothing out.
+    Mutation(
+        "bounds end before the next ones begin",
+        replacing(
+            Dimension, "part", lambda self, first, last: Bounds(first, max(first, last - 1), self.closed)
+        ),
+        test_heatmap.test_no_price_lies_between_two_partitions_or_beyond_the_last,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "every plan is complete",
+        replacing(Plan, "gap", property(lambda _: None)),
+        test_heatmap.test_a_capped_plan_says_that_it_is_partial_and_what_it_leaves_out,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a partition is replaced by pieces that do not tile it",
+        replacing(Plan, "gap", property(lambda _: None)),
+        test_estimate.test_pieces_that_do_not_tile_their_parent_replace_nothing,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "rows that a second dimension does not know are forgotten",
+        replacing(heatmap_scan, "loses_rows", lambda *_: False),
+        test_heatmap.test_a_second_dimension_that_loses_rows_is_not_used,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a price that is too dense is left as it is",
+        replacing(heatmap_cut, "_other_axis", lambda *_: None),
+        test_heatmap.test_partitions_of_the_lab_grown_profile_are_within_a_fifth_of_the_target,
+        {"target": 3_000},
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "any answer is a count",
+        replacing(heatmap_scan, "checked", lambda counts: counts),
+        test_heatmap.test_an_answer_that_is_no_count_is_refused,
+        {"answer": -1},
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "shrunken partitions of the last run are kept apart",
+        replacing(heatmap_scan, "joined_if_small", lambda regions, _: regions),
+        test_heatmap.test_prior_partitions_that_have_shrunk_are_joined,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "partitions may be as many as they like",
+        replacing(heatmap_scan, "few_enough", lambda regions, *_: regions),
+        test_heatmap.test_indivisible_prices_do_not_break_the_limit_of_partitions,
+        only_on=("sqlite",),
     ),
 ]

@@ -20,6 +20,7 @@ from holdfast.database.connection import Connection
 from holdfast.database.database import persist as real_persist
 from holdfast.errors import DestinationLostError, UnknownCommitError
 from holdfast.notifications.delivery import Delivered, Failed
+from holdfast.notifications.settings import NotificationSettings
 from holdfast.outbox import relay as protocol
 from holdfast.outbox import verdict
 from holdfast.outbox.messages import Message, stage
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 NOW = timedelta(0)
 
 
-def relayed(app: Holdfast) -> int:
-    return Relay(app.database, SETTINGS).drain()
+def relayed(app: Holdfast, settings: NotificationSettings = SETTINGS) -> int:
+    return Relay(app.database, settings).drain()
 
 
 def send(app: Holdfast, receiver: Receiver, *numbers: int, path: str = "/hook") -> list[str]:
@@ -649,3 +650,19 @@ def test_the_doctor_finds_what_does_not_get_through(app: Holdfast, receiver: Rec
         "dead messages": "1 message given up",
         "alerts": "1 alert that nobody was told",
     }
+
+
+def test_what_no_worker_here_can_send_waits_and_the_doctor_says_why(
+    app: Holdfast, receiver: Receiver
+) -> None:
+    send(app, receiver, 1)
+    unable = NotificationSettings(webhook_allow=("127.0.0.1",))  # no secret: nothing may leave unsigned
+
+    for _ in range(15):
+        relayed(app, unable)
+        rows.change(app, "UPDATE holdfast_outbox SET due_at = 1")
+
+    (waiting,) = rows.query(app, "SELECT state, attempts, last_error FROM holdfast_outbox")
+    assert (waiting["state"], waiting["attempts"]) == ("waiting", 0)
+    assert "HOLDFAST_WEBHOOK_SECRETS" in waiting["last_error"]
+    assert any("cannot be sent by the workers as they are set up" in it.found for it in app.operator.doctor())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -77,3 +78,36 @@ def test_secrets_are_not_shown() -> None:
 
     assert "whsec_" not in repr(settings)
     assert "slack" not in repr(settings)
+
+
+def test_a_program_may_say_durations_as_the_environment_does() -> None:
+    said: dict[str, Any] = {
+        "webhook_timeout": "10s",
+        "alert_cooldown": 600,
+        "outbox_age": "3d",
+        "webhook_allow": ["10.0.0.0/8"],
+    }
+
+    settings = NotificationSettings(**said)
+
+    assert (settings.webhook_timeout, settings.alert_cooldown) == (
+        timedelta(seconds=10),
+        timedelta(minutes=10),
+    )
+    assert (settings.outbox_age, settings.webhook_allow) == (timedelta(days=3), ("10.0.0.0/8",))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("webhook_timeout", "soon"),
+        ("outbox_attempts", "x"),
+        ("outbox_attempts", True),
+        ("webhook_allow", ["*"]),
+    ],
+)
+def test_what_a_program_cannot_mean_is_refused_in_words(name: str, value: object) -> None:
+    said: dict[str, Any] = {name: value}
+
+    with pytest.raises(ConfigurationError, match=name):
+        NotificationSettings(**said)

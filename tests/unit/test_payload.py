@@ -389,3 +389,15 @@ def test_a_handler_may_speak_of_itself_before_it_has_a_name() -> None:
     itself = again
 
     assert arguments.decode(arguments.encode({"number": 3})) == {"number": 3}
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), float("inf"), {"a": [1.0, float("-inf")]}, (None, float("nan"))]
+)
+def test_numbers_that_json_has_no_word_for_are_refused_and_not_lost(value: object) -> None:
+    with pytest.raises(AnswerError, match="NaN"):
+        encode(value)
+
+
+def test_nothing_is_a_word_of_json() -> None:
+    assert encode({"a": None, "b": [1.5, None]}) == '{"a":null,"b":[1.5,null]}'

@@ -82,3 +82,12 @@ def test_a_wish_is_seconds_or_a_date_and_nothing_else(header: str, seconds: int 
     asked = asked_wait(header, datetime(2026, 1, 1, tzinfo=UTC))
 
     assert asked == (None if seconds is None else timedelta(seconds=seconds))
+
+
+@pytest.mark.parametrize("attempts", [1, 12, 500])
+def test_what_this_worker_cannot_send_waits_and_no_try_is_counted(attempts: int) -> None:
+    missing = Failed("webhooks need an extra", Patience.FREE)
+
+    verdict = decide(missing, attempts, timedelta(days=30), NotificationSettings(), 0.5)
+
+    assert verdict == Again(timedelta(seconds=30), charged=False)

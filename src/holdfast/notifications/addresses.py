@@ -48,6 +48,10 @@ class Allowed:
         hosts: set[str] = set()
         networks: list[Network] = []
         for text in given:
+            if text == "*":
+                raise ConfigurationError(
+                    "webhook_allow: '*' alone is too much to allow by a slip; write *.internal, or 0.0.0.0/0 and ::/0 for every address"
+                )
             try:
                 networks.append(ipaddress.ip_network(text.strip("[]")))
             except ValueError as error:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import ConfigurationError
-from holdfast.notifications.delivery import Delivered, Delivery, Failed
+from holdfast.notifications.delivery import Delivered, Delivery, Failed, Patience
 from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def send(place: str, text: AlertText, urls: Sequence[str]) -> Delivery:
     try:
         plugin = _plugins(tuple(urls)).get(place)
     except ConfigurationError as error:
-        return Failed(str(error))
+        return Failed(str(error), Patience.FREE)
     if plugin is None:
-        return Failed("this place is not among HOLDFAST_ALERT_URLS of the worker that tried")
+        return Failed("this place is not among HOLDFAST_ALERT_URLS of the worker that tried", Patience.FREE)
     with _listening() as said:
         try:
             sent = bool(

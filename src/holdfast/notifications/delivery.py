@@ -13,6 +13,7 @@ class Patience(Enum):
     FULL = "full"  # an outage, a throttle: it may pass
     LITTLE = "little"  # the receiver does not want it as it is, or we may not send it; a few more tries
     NONE = "none"  # it asked us to stop
+    FREE = "free"  # nothing was sent, and it is not the message's fault: it waits, and no try is counted
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,12 @@ class NotificationSettings:
     outbox_retention: timedelta = timedelta(days=7)  # how long messages that were sent are kept
 
     def __post_init__(self) -> None:
+        # Typed as timedelta, but texts and seconds are read as well: the environment gives them, and people do.
+        for name in ("webhook_timeout", "alert_cooldown", "outbox_age", "outbox_retention"):
+            object.__setattr__(self, name, duration(getattr(self, name), name))
+        attempts: object = self.outbox_attempts
+        if not isinstance(attempts, int) or isinstance(attempts, bool):
+            raise ConfigurationError(f"outbox_attempts={attempts!r}: a whole number, please")
         if not 1 <= self.outbox_attempts <= 1_000:  # noqa: PLR2004 - a sane range
             raise ConfigurationError(f"outbox_attempts={self.outbox_attempts}: must lie between 1 and 1000")
         if not SHORTEST_TIMEOUT <= self.webhook_timeout <= LONGEST_TIMEOUT:
@@ -50,6 +56,7 @@ class NotificationSettings:
             given = getattr(self, name)
             if isinstance(given, str) or not all(isinstance(it, str) for it in given):
                 raise ConfigurationError(f"{name}: give a list of texts, not one text")
+            object.__setattr__(self, name, tuple(given))
         _ = self.secrets, self.allowed  # what cannot be read is refused here, before anything starts
 
     @property

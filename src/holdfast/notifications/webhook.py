@@ -101,7 +101,7 @@ def send(webhook: Webhook, settings: NotificationSettings, now: float | None = N
             headers["traceparent"] = webhook.trace
         return _post(webhook.url, headers, body, settings)
     except ConfigurationError as error:
-        return Failed(str(error))  # a matter of this worker's settings, and nothing was sent
+        return Failed(str(error), Patience.FREE)  # a matter of this worker's settings
 
 
 def _post(url: str, headers: dict[str, str], body: bytes, settings: NotificationSettings) -> Delivery:

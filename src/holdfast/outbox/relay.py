@@ -88,7 +88,7 @@ SENT = sql("""
      WHERE id = :id AND state = 'waiting'
 """)
 AGAIN = sql("""
-    UPDATE holdfast_outbox SET attempts = attempts + 1, due_at = {now} + :delay, last_error = :error
+    UPDATE holdfast_outbox SET attempts = attempts + :charge, due_at = {now} + :delay, last_error = :error
      WHERE id = :id AND state = 'waiting'
 """)
 DIE = sql("""
@@ -184,10 +184,12 @@ def sent(tx: Transaction, served: Served, message_id: str) -> None:
     tx.run(SENT, id=message_id)
 
 
-def again(tx: Transaction, served: Served, message_id: str, delay: timedelta, error: str) -> None:
+def again(
+    tx: Transaction, served: Served, message_id: str, delay: timedelta, error: str, *, charged: bool = True
+) -> None:
     """It has to be tried again later, and those behind it wait."""
     _hold(tx, served)
-    tx.run(AGAIN, id=message_id, delay=micros(delay), error=error[:LONGEST_ERROR])
+    tx.run(AGAIN, id=message_id, delay=micros(delay), error=error[:LONGEST_ERROR], charge=int(charged))
 
 
 def die(tx: Transaction, served: Served, message_id: str, error: str) -> None:

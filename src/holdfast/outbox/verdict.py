@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 FIRST: Final = timedelta(seconds=5)
 FACTOR: Final = 3.0
 LONGEST: Final = timedelta(hours=6)
+WAITS: Final = timedelta(seconds=30)  # for a worker whose settings can send it
 FEW: Final = 5  # tries where the receiver says no
 
 
 @dataclass(frozen=True)
 class Again:
     delay: timedelta
+    charged: bool = True  # whether it counts as a try
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ def decide(
     failed: Failed, attempts: int, age: timedelta, settings: NotificationSettings, dice: float
 ) -> Verdict:
     """Judge the `attempts`-th failed try (from 1) of a message so old; `dice` is uniform in [0, 1)."""
+    if failed.patience is Patience.FREE:
+        return Again(WAITS, charged=False)
     most = {Patience.FULL: settings.outbox_attempts, Patience.LITTLE: FEW, Patience.NONE: 1}[failed.patience]
     most = min(most, settings.outbox_attempts)
     if attempts >= most:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import typing
 from contextlib import suppress
 from copy import copy
@@ -36,13 +37,33 @@ _encoder: Final = msgspec.json.Encoder(enc_hook=_to_builtin, decimal_format="str
 
 def to_json(value: Any) -> str:
     """Any JSON value, dates, decimals, UUIDs, enums, dataclasses and pydantic models."""
-    return _encoder.encode(value).decode()
+    return _encoded(value).decode()
+
+
+def _encoded(value: Any) -> bytes:
+    """As JSON, which knows no NaN and no infinity: those would be written as null, and be lost."""
+    text = _encoder.encode(value)
+    if b"null" in text and not _is_finite(msgspec.to_builtins(value, enc_hook=_to_builtin)):
+        raise ValueError("it holds NaN or an infinity, which JSON has no word for; use None or a text")
+    return text
+
+
+def _is_finite(value: Any) -> bool:
+    match value:
+        case float():
+            return math.isfinite(value)
+        case dict():
+            return all(_is_finite(it) for pair in value.items() for it in pair)
+        case list() | tuple() | set() | frozenset():
+            return all(_is_finite(it) for it in value)
+        case _:
+            return True
 
 
 def sendable(value: Any) -> str:
     """What a webhook says, as it is posted."""
     try:
-        return _encoder.encode(value).decode()
+        return to_json(value)
     except Exception as error:
         raise ArgumentsError("webhook", f"its data has no JSON form: {error}") from error
 
@@ -50,7 +71,7 @@ def sendable(value: Any) -> str:
 def encode(value: Any, what: str = "result") -> str:
     """A handler's answer as it is stored; `what` names it in the error."""
     try:
-        text = _encoder.encode(value)
+        text = _encoded(value)
     except Exception as error:
         raise AnswerError(what, f"cannot be stored as JSON: {error}") from error
     if len(text) > MAX_PAYLOAD:
@@ -89,7 +110,7 @@ class Arguments:
     def encode(self, values: Mapping[str, Any]) -> str:
         """Check `values` the way the worker will, and return what is stored."""
         try:
-            text = _encoder.encode(dict(values))
+            text = _encoded(dict(values))
         except (TypeError, ValueError, RecursionError) as error:
             raise ArgumentsError(self.kind, str(error)) from error
         if len(text) > MAX_PAYLOAD:

@@ -154,8 +154,8 @@ def record(
 ) -> Outgoing | None:
     """Write what became of a message; returns the next one, or leaves the destination."""
     match delivery, verdict:
-        case Failed(), Again(delay):
-            again(tx, served, message.id, delay, _kept(delivery))
+        case Failed(), Again(delay, charged):
+            again(tx, served, message.id, delay, _kept(delivery), charged=charged)
         case Failed(), GiveUp(why):
             die(tx, served, message.id, f"{_kept(delivery)} ({why})")
             if message.channel == WEBHOOK:

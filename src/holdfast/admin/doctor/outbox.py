@@ -20,6 +20,10 @@ STUCK = sql("""
                         WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
        AND NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = o.destination AND d.leased_until > {now})
 """)
+WAITING_FOR_SETTINGS = sql("""
+    SELECT count(*), max(last_error) FROM holdfast_outbox
+     WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
+""")
 UNTOLD = sql("SELECT count(*) FROM holdfast_alert WHERE notify_at < {now} - :overdue")
 
 
@@ -29,6 +33,12 @@ def look(tx: Transaction) -> list[Finding]:
     if stuck := int(tx.first(STUCK, overdue=OVERDUE)):
         said = f"{counted(stuck, 'destination')} should have been served by now, and nobody does"
         found.append(warn("outbox", said, "start a worker; is HOLDFAST_OUTBOX_RELAY off for all of them?"))
+    waiting, why = tx.rows(WAITING_FOR_SETTINGS)[0]
+    if waiting:
+        said = f"{counted(int(waiting), 'message')} cannot be sent by the workers as they are set up: {why}"
+        found.append(
+            warn("outbox", said, "set up a worker so that it can; the messages wait, and lose no try")
+        )
     if dead := int(tx.first(DEAD)):
         cure = "holdfast outbox list --state dead; then holdfast outbox retry, or purge"
         found.append(warn("dead messages", f"{counted(dead, 'message')} given up", cure))

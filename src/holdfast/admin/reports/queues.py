@@ -56,7 +56,10 @@ def list_queues(tx: Transaction) -> list[QueueReport]:
     return [
         read(
             queue,
-            *(counts.get((queue, state), 0) for state in ("scheduled", "ready", "suspect", "leased", "held", "dead")),
+            *(
+                counts.get((queue, state), 0)
+                for state in ("scheduled", "ready", "suspect", "leased", "held", "dead")
+            ),
             max(0.0, (instant - oldest[queue]) / 1e6) if queue in oldest else None,
             *known.get(queue, (None, None)),
         )
