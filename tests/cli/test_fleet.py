@@ -93,7 +93,9 @@ def test_a_reset_says_how_many_went_to_the_dead_letters(cli: Cli, app: Holdfast)
 
 def test_limits_are_listed_with_those_who_wait(cli: Cli, app: Holdfast) -> None:
     rows.change(app, "INSERT INTO holdfast_limit (id, slots, due_at) VALUES ('slots:kind:hello', 2, 1)")
-    rows.change(app, "INSERT INTO holdfast_slot (job_id, limit_id, fence) VALUES ('a', 'slots:kind:hello', 1)")
+    rows.change(
+        app, "INSERT INTO holdfast_slot (job_id, limit_id, fence) VALUES ('a', 'slots:kind:hello', 1)"
+    )
     greeting(app).enqueue()
     rows.change(app, "UPDATE holdfast_job SET state = 'held', held_by = 'slots:kind:hello'")
 

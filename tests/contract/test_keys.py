@@ -289,7 +289,9 @@ def test_a_duplicate_before_the_end_is_the_same_job(
 
 @REQUESTS
 def test_a_duplicate_during_the_completing_transaction_is_not_run_again(
-    app: Holdfast, another_app: Callable[[], Holdfast], request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
+    app: Holdfast,
+    another_app: Callable[[], Holdfast],
+    request_again: Callable[[Job[..., None]], EnqueuedJob[None]],
 ) -> None:
     first = request_again(work_on(app))
     duplicate = work_on(another_app())
@@ -307,7 +309,9 @@ def test_a_duplicate_during_the_completing_transaction_is_not_run_again(
 @pytest.mark.only_on("postgresql", "mariadb")
 @REQUESTS
 def test_a_duplicate_that_does_not_even_wait_for_the_completing_transaction_is_not_run_again(
-    app: Holdfast, another_app: Callable[[], Holdfast], request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
+    app: Holdfast,
+    another_app: Callable[[], Holdfast],
+    request_again: Callable[[Job[..., None]], EnqueuedJob[None]],
 ) -> None:
     first = request_again(work_on(app))
     duplicate = work_on(another_app())
