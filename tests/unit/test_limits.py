@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from holdfast import Concurrency, Holdfast, Rate
 from holdfast.errors import ConfigurationError
 from holdfast.limits.admission import Meter, Wanted, decide
-from holdfast.limits.limit import LONGEST_ID, arrival_after, limit_id, room_in_rate
+from holdfast.limits.limit import LONGEST_ID, Limit, arrival_after, limit_id, room_in_rate
 
 SECOND = 1_000_000
 many = settings(max_examples=150, deadline=None, database=None)
@@ -152,3 +152,46 @@ def test_who_finds_one_of_its_limits_full_takes_nothing_of_the_others() -> None:
 
     assert answer.admitted == ["a", "c"]
     assert answer.held == {"b": "full"}
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        [Concurrency(1), Concurrency(3)],
+        [Rate(20), Rate(25, burst=1)],
+        [Concurrency(1, by="n"), Concurrency(3, by="n")],
+        [Rate(1, name="source"), Rate(1, name="source")],
+    ],
+    ids=["slots", "rates", "by", "named"],
+)
+def test_two_limits_that_would_be_counted_together_are_refused(limits: list[Any], tmp_path: object) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/work.db")
+
+    with pytest.raises(ConfigurationError, match="given twice"):
+        app.job(limits=limits)(_handler)
+
+
+def test_a_queue_s_limits_are_checked_together_however_they_are_given(tmp_path: object) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/work.db")
+    app.limit_queue("mail", Concurrency(2))
+
+    with pytest.raises(ConfigurationError, match="given twice"):
+        app.limit_queue("mail", Concurrency(3))
+
+
+def test_rates_over_different_times_and_limits_by_different_arguments_are_different_ones() -> None:
+    limits: list[Limit] = [
+        Rate(20, per="1s"),
+        Rate(500, per="1h"),
+        Rate(20, per="1s", by="a"),
+        Concurrency(1, by="a"),
+        Concurrency(1, by="b"),
+    ]
+
+    found = {limit_id(limit, "kind:work", {"a": "x", "b": "x"}) for limit in limits}
+
+    assert len(found) == len(limits)
+
+
+def test_the_same_time_said_in_other_words_is_the_same_rate() -> None:
+    assert limit_id(Rate(5, per="60s"), "kind:work", None) == limit_id(Rate(9, per="1m"), "kind:work", None)

@@ -1,0 +1,1 @@
+"""Paged syncs: plan, fetch, consolidate, complete, each made of leased steps."""

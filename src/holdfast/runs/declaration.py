@@ -1,0 +1,217 @@
+"""A feed, checked. What is wrong with one is said when it is registered, not at two in the morning."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.clock import duration
+from holdfast.errors import ConfigurationError
+from holdfast.runs.feed import Feed
+from holdfast.runs.paging.paginators import Keyset, Offset, Token
+from holdfast.steps.kinds import checked_name, is_async
+
+if TYPE_CHECKING:
+    from holdfast.runs.paging.paginators import Paging
+    from holdfast.runs.partitioning.contract import Partitioner
+
+LONGEST_NAME: Final = 100
+MOST: Final = {
+    "page_size": 10_000,
+    "attempts_page": 100,
+    "attempts_consolidation": 100,
+    "shards": 100,
+    "batch": 100_000,
+    "chunk": 10_000,
+}
+PARAMETERS: Final = {
+    "plan": ("window",),
+    "count": ("range", "window"),
+    "fetch": ("range", "window", "cursor"),
+    "identify": ("item",),
+    "map": ("item",),
+    "now": (),
+}
+PLAIN: Final = ("identify", "map")
+NEEDED: Final = {
+    "fetch": "read a page",
+    "identify": "tell one item from another",
+    "map": "make a target row of an item",
+}
+_TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
+_COLUMN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_SETTINGS: Final = [name for name in vars(Feed) if not name.startswith("_") and name not in PARAMETERS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What a feed says, in the types that the engine uses."""
+
+    feed: Feed
+    name: str
+    page_size: int
+    schedule: str | None
+    tz: str
+    paging: Paging
+    partitioner: Partitioner | None  # None: the feed has a plan() of its own
+    counts: bool  # whether the feed has a count()
+    lookback: timedelta
+    settle: timedelta
+    attempts_page: int
+    attempts_consolidation: int
+    shards: int
+    batch: int
+    chunk: int
+    error_budget: float
+    table: str
+    key: tuple[str, ...]
+    mapper_version: str
+    volatile: tuple[str, ...]
+
+
+def declare(feed: object) -> Declaration:
+    """Read a feed, or refuse it with a sentence that says what to change."""
+    if not isinstance(feed, Feed):
+        cure = f"{feed.__name__}()" if isinstance(feed, type) and issubclass(feed, Feed) else None
+        hint = f"register an instance: {cure}" if cure else "subclass holdfast.Feed"
+        raise ConfigurationError(f"{feed!r:.80} is no feed; {hint}")
+    named = f"feed {feed.name!r}" if feed.name else f"feed {type(feed).__name__}"
+    try:
+        return _declared(feed)
+    except ConfigurationError as error:
+        text = str(error)
+        raise ConfigurationError(text if text.startswith("feed ") else f"{named}: {text}") from error
+
+
+def writes(feed: Feed, method: str) -> bool:
+    """Whether the feed has its own."""
+    return getattr(type(feed), method) is not getattr(Feed, method)
+
+
+def _declared(feed: Feed) -> Declaration:
+    _check_spelling(feed)
+    name = checked_name("feed", feed.name)
+    if len(name) > LONGEST_NAME:
+        raise ConfigurationError(f"a name of {len(name)} characters; at most {LONGEST_NAME} fit")
+    _check_methods(feed)
+    numbers = {it: _number(it, getattr(feed, it), most) for it, most in MOST.items()}
+    if numbers["chunk"] > numbers["batch"]:
+        raise ConfigurationError(
+            f"chunk={feed.chunk} is larger than batch={feed.batch}; a batch is written in chunks"
+        )
+    table = _name("table", name if feed.table is None else feed.table, _TABLE)
+    return Declaration(
+        feed=feed,
+        name=name,
+        schedule=_text("schedule", feed.schedule),
+        tz=_text("tz", feed.tz) or "UTC",
+        paging=_paging(feed, numbers["page_size"]),
+        partitioner=_partitioner(feed),
+        counts=writes(feed, "count"),
+        lookback=duration(feed.lookback, "lookback"),
+        settle=duration(feed.settle, "settle"),
+        error_budget=_share("error_budget", feed.error_budget),
+        table=table,
+        key=_columns("key", feed.key),
+        mapper_version=_text("mapper_version", str(feed.mapper_version)) or "1",
+        volatile=tuple(feed.volatile),
+        **numbers,
+    )
+
+
+def _check_spelling(feed: Feed) -> None:
+    """An attribute that is nearly a setting was meant to be it."""
+    own = {name for it in type(feed).__mro__ if it not in Feed.__mro__ for name in vars(it)} | set(vars(feed))
+    for name in sorted(it for it in own if not it.startswith("_") and not hasattr(Feed, it)):
+        near = get_close_matches(name, [*_SETTINGS, *PARAMETERS], n=1, cutoff=0.85)
+        if near:
+            raise ConfigurationError(f"{name} is no setting of a feed; did you mean {near[0]}?")
+
+
+def _check_methods(feed: Feed) -> None:
+    missing = [f"{it}() to {why}" for it, why in NEEDED.items() if not writes(feed, it)]
+    if missing:
+        raise ConfigurationError(f"it has no {', no '.join(missing)}")
+    for method, parameters in PARAMETERS.items():
+        own = getattr(feed, method)
+        try:
+            inspect.signature(own).bind(*parameters)
+        except TypeError:
+            wanted = ", ".join(("self", *parameters))
+            raise ConfigurationError(f"write {method}({wanted}), not {method}{_signature(own)}") from None
+        if method in PLAIN and is_async(own):
+            raise ConfigurationError(
+                f"{method}() is called for every row and must be a plain function: def {method}"
+            )
+
+
+def _signature(method: Any) -> str:
+    return "(" + ", ".join(("self", *inspect.signature(method).parameters)) + ")"
+
+
+def _paging(feed: Feed, page_size: int) -> Paging:
+    paging = feed.paging
+    if isinstance(paging, type) and issubclass(paging, Offset | Token | Keyset):
+        raise ConfigurationError(f"paging={paging.__name__}: write {paging.__name__}()")
+    if not isinstance(paging, Offset | Token | Keyset):
+        raise ConfigurationError(f"paging={paging!r:.80}: use Offset(), Token() or Keyset()")
+    if isinstance(paging, Offset):
+        paging.check_page_size(page_size)
+    if not writes(feed, "count") and (isinstance(paging, Offset) or not paging.trusted):
+        raise ConfigurationError(
+            f"{paging} needs count(range, window): without it nobody can tell the end from a hole"
+        )
+    return paging
+
+
+def _partitioner(feed: Feed) -> Partitioner | None:
+    given = feed.partitioner
+    if writes(feed, "plan") == (given is not None):
+        what = "both plan() and a partitioner" if given is not None else "neither plan() nor a partitioner"
+        raise ConfigurationError(
+            f"it has {what}; give one of them: plan(window) lists the ranges, or partitioner = Fixed([…])"
+        )
+    if given is not None and (isinstance(given, type) or not callable(getattr(given, "start", None))):
+        raise ConfigurationError(
+            f"partitioner={given!r:.80}: use an instance, such as Fixed([…]) or Heatmap(…)"
+        )
+    return given
+
+
+def _number(name: str, value: object, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigurationError(f"{name}={value!r}: a whole number from 1 to {most:,}")
+    return value
+
+
+def _share(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ConfigurationError(f"{name}={value!r}: a share of the rows, from 0 to 1; 0.05 is one in twenty")
+    return float(value)
+
+
+def _text(name: str, value: object) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise ConfigurationError(f"{name}={value!r}: a text, or leave it out")
+    return value
+
+
+def _columns(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    columns = (value,) if isinstance(value, str) else tuple(value)
+    if not columns or len(set(columns)) < len(columns):
+        raise ConfigurationError(f"{name}={value!r}: one column or more, each once")
+    return tuple(_name(name, it, _COLUMN) for it in columns)
+
+
+def _name(what: str, value: object, pattern: re.Pattern[str]) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ConfigurationError(
+            f"{what}={value!r}: letters, digits and _, as the database has it"
+            + ("; set table, if the feed's name is not the table's" if what == "table" else "")
+        )
+    return value

@@ -1,0 +1,137 @@
+"""A feed: where data comes from, how it is read, and where it goes. What a user of runs writes."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from holdfast.clock import Duration, instant, moment
+from holdfast.errors import AnswerError, ConfigurationError
+from holdfast.runs.paging.paginators import Offset, Paging
+
+if TYPE_CHECKING:
+    from holdfast.runs.paging.state import Cursor
+    from holdfast.runs.partitioning.contract import Partitioner
+    from holdfast.runs.ranges import Range
+
+Row = Mapping[str, Any]  # a row of the target: its columns
+
+
+@dataclass(frozen=True)
+class Window:
+    """From when to when the rows of a run were changed, half-open, on the source's clock. It never changes in a run.
+
+    `from_` None: since ever.
+    """
+
+    from_: datetime | None
+    to: datetime
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "to", _utc(self.to, "a window's end"))
+        if self.from_ is None:
+            return
+        object.__setattr__(self, "from_", _utc(self.from_, "a window's beginning"))
+        if self.from_ > self.to:
+            raise ConfigurationError(
+                f"a window from {self.from_:%Y-%m-%d %H:%M:%S} to {self.to:%Y-%m-%d %H:%M:%S} ends before it begins; "
+                "a source may answer anything to that"
+            )
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing lies in it: there is nothing to ask the source for."""
+        return self.from_ == self.to
+
+    @property
+    def micros(self) -> tuple[int | None, int]:
+        """As it is stored."""
+        return None if self.from_ is None else instant(self.from_), instant(self.to)
+
+    @classmethod
+    def of(cls, from_: int | None, to: int) -> Window:
+        """From how it is stored."""
+        return cls(None if from_ is None else moment(from_), moment(to))
+
+    def to_json(self) -> dict[str, str | None]:
+        return {"from": None if self.from_ is None else self.from_.isoformat(), "to": self.to.isoformat()}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Window:
+        begins = stored["from"]
+        return cls(
+            None if begins is None else datetime.fromisoformat(begins), datetime.fromisoformat(stored["to"])
+        )
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a source answered. `next` leads to the following page where the feed is paged by token or key."""
+
+    items: Sequence[Any]
+    next: Any = None
+    total: int | None = None  # for people; ends are decided by count()
+    observed_at: datetime | None = None  # when the request began, on the source's clock, if that is known
+
+    def __post_init__(self) -> None:
+        if isinstance(self.items, str | bytes | Mapping) or not isinstance(self.items, Sequence):
+            raise AnswerError("page", f"has {type(self.items).__name__} for items; give a list of them")
+        if self.observed_at is not None:
+            object.__setattr__(self, "observed_at", _utc(self.observed_at, "a page's observed_at"))
+
+
+class Feed:
+    """Subclass it, set what differs, and register an instance. `plan`, `count`, `fetch` and `now` may be async."""
+
+    name: str = ""
+    page_size: int = 30
+    schedule: str | None = None  # cron; None: runs are started by hand
+    tz: str = "UTC"
+    paging: Paging = Offset()
+    partitioner: Partitioner | None = None  # or write plan()
+
+    lookback: Duration = "15m"  # how far before the watermark an incremental run begins
+    settle: Duration = "120s"  # how long the source may take to show a change; a run ends so long before now
+
+    attempts_page: int = 5
+    attempts_consolidation: int = 3
+    shards: int = 5  # consolidations at a time
+    batch: int = 2_000  # raw rows of one consolidation step
+    chunk: int = 100  # target rows of one statement
+    error_budget: float = 0.05  # the share of a run's rows that may end in quarantine
+
+    table: str | None = None  # of the target rows; None: as the feed is called
+    key: str | Sequence[str] = "id"  # columns by which target rows replace each other
+    mapper_version: str = "1"  # change it with map(), so that quarantined rows can be told apart
+    volatile: Sequence[str] = ()  # fields of an item that change without meaning anything
+
+    def plan(self, window: Window, /) -> list[Range] | Awaitable[list[Range]]:
+        """The partitions of a run; they must tile everything the feed reads."""
+        raise NotImplementedError
+
+    def count(self, part: Range, window: Window, /) -> int | Awaitable[int]:
+        """How many rows the source has in this range and window."""
+        raise NotImplementedError
+
+    def fetch(self, part: Range, window: Window, cursor: Cursor, /) -> Page | Awaitable[Page]:
+        """One page of this range and window, at `cursor`."""
+        raise NotImplementedError
+
+    def identify(self, item: Any, /) -> str:
+        """What makes an item this one, for ever."""
+        raise NotImplementedError
+
+    def map(self, item: Any, /) -> Row:
+        """The target row of an item. Raising puts the item into quarantine, with the reason."""
+        raise NotImplementedError
+
+    def now(self) -> datetime | Awaitable[datetime | None] | None:
+        """The source's clock, such as the Date of an HTTP answer; None: it goes like ours."""
+        return None
+
+
+def _utc(at: datetime, what: str) -> datetime:
+    instant(at, what)
+    return at.astimezone(UTC)

@@ -1,0 +1,111 @@
+"""States of runs and partitions: every one is written down, and every move has an arrow."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pytest
+
+from holdfast.errors import StateError
+from holdfast.runs.states import (
+    ACTIVE_RUN,
+    ENDED_PARTITION,
+    ENDED_RUN,
+    OPEN_PARTITION,
+    PARTITION_TRANSITIONS,
+    RUN_TRANSITIONS,
+    PartitionState,
+    RunState,
+    arrow,
+)
+
+S = TypeVar("S", RunState, PartitionState)
+
+# How the operators' documents draw a run, and what its states are called here.
+DRAWN = {
+    "Created": RunState.PLANNING,
+    "WorkersRunning": RunState.FETCHING,
+    "Consolidating": RunState.APPLYING,
+    "Completed": RunState.COMPLETED,
+    "Failed": RunState.FAILED,
+}
+DRAWN_ARROWS = [
+    ("Created", "WorkersRunning"),
+    ("WorkersRunning", "Consolidating"),  # ConsolidationCheck: none failed
+    ("WorkersRunning", "Failed"),  # ConsolidationSkipped: some failed
+    ("Consolidating", "Completed"),
+    ("Consolidating", "Failed"),
+]
+
+
+def test_every_state_of_a_run_has_its_arrows() -> None:
+    assert set(RUN_TRANSITIONS) == set(RunState)
+
+
+def test_every_state_of_a_partition_has_its_arrows() -> None:
+    assert set(PARTITION_TRANSITIONS) == set(PartitionState)
+
+
+@pytest.mark.parametrize(("source", "target"), DRAWN_ARROWS)
+def test_a_run_moves_as_the_operators_documents_draw_it(source: str, target: str) -> None:
+    assert arrow(DRAWN[source], DRAWN[target])
+
+
+def test_what_the_documents_lack_is_a_state_and_not_a_guess() -> None:
+    """A run that failed, was cancelled or stands still is not shown as active for ever."""
+    assert {RunState.CANCELLED, RunState.FAILED_QUALITY, RunState.FAILED} <= set(ENDED_RUN)
+    assert RunState.STALLED in ACTIVE_RUN
+    assert {*ACTIVE_RUN, *ENDED_RUN} == set(RunState)
+    assert {*OPEN_PARTITION, *ENDED_PARTITION} == set(PartitionState)
+
+
+@pytest.mark.parametrize("state", RunState)
+def test_every_state_of_a_run_can_be_reached(state: RunState) -> None:
+    assert state in _reachable(RUN_TRANSITIONS, RunState.PLANNING)
+
+
+@pytest.mark.parametrize("state", PartitionState)
+def test_every_state_of_a_partition_can_be_reached(state: PartitionState) -> None:
+    assert state in _reachable(PARTITION_TRANSITIONS, PartitionState.READY)
+
+
+@pytest.mark.parametrize("state", ACTIVE_RUN)
+def test_every_active_run_can_be_cancelled_and_can_complete(state: RunState) -> None:
+    assert arrow(state, RunState.CANCELLED)
+    assert RunState.COMPLETED in _reachable(RUN_TRANSITIONS, state)
+
+
+@pytest.mark.parametrize("state", OPEN_PARTITION)
+def test_an_open_partition_can_give_up_and_can_be_cancelled(state: PartitionState) -> None:
+    assert arrow(state, PartitionState.FAILED)
+    assert arrow(state, PartitionState.CANCELLED)
+
+
+@pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.PUBLISHED_PARTIAL])
+def test_a_published_run_is_never_opened_again(state: RunState) -> None:
+    assert RUN_TRANSITIONS[state] == {}
+
+
+def test_a_run_with_nothing_to_fetch_goes_on_and_does_not_wait_for_partitions() -> None:
+    assert arrow(RunState.PLANNING, RunState.APPLYING) == "nothing to fetch"
+
+
+def test_a_run_whose_partitions_failed_is_not_consolidated_unless_somebody_says_so() -> None:
+    assert arrow(RunState.FETCHING, RunState.FAILED) == "last partition ended, some failed"
+    assert arrow(RunState.FAILED, RunState.APPLYING) == "consolidate, or force"
+
+
+def test_a_move_without_an_arrow_is_refused() -> None:
+    with pytest.raises(StateError, match="a run that is completed cannot become fetching"):
+        arrow(RunState.COMPLETED, RunState.FETCHING)
+    with pytest.raises(StateError, match="a partition that is ready cannot become done"):
+        arrow(PartitionState.READY, PartitionState.DONE)
+
+
+def _reachable(arrows: dict[S, dict[S, str]], start: S) -> set[S]:
+    found, waiting = {start}, [start]
+    while waiting:
+        following = set(arrows[waiting.pop()]) - found
+        found |= following
+        waiting += following
+    return found
