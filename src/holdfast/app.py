@@ -15,7 +15,7 @@ from holdfast.database.drivers import open_database
 from holdfast.database.migrate import migrate, require_current_schema
 from holdfast.errors import ConfigurationError
 from holdfast.job import OPTIONS, Job, Lent, within
-from holdfast.limits.limit import Limit
+from holdfast.limits.limit import Limit, check_together
 from holdfast.results.handle import EnqueuedJob
 from holdfast.steps.kinds import Kind, Kinds, checked_name, checked_priority, is_async
 from holdfast.steps.manual import ManualLease, ReleaseAs, acquire, extend, release
@@ -269,4 +269,5 @@ def _limits(where: str, limits: Sequence[Limit], names: Collection[str] | None) 
             raise ConfigurationError(
                 f"{where}: {type(limit).__name__}(by={limit.by!r}): the handler has no parameter of that name"
             )
+    check_together(where, limits)
     return tuple(limits)

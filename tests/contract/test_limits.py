@@ -37,6 +37,9 @@ def work(n: int = 0, customer: str = "") -> None:
     """Nothing: these tests play the worker."""
 
 
+def two(a: str, b: str) -> None: ...
+
+
 def start(app: Holdfast, limit: int = 100, owner: int = ALICE) -> tuple[Gate, list[Lease]]:
     """Claim and ask the limits, as a worker does."""
     gate = Gate(app.database, app.kinds)
@@ -204,7 +207,7 @@ def test_each_key_has_slots_of_its_own_and_a_full_one_is_not_in_the_way(app: Hol
     assert len(started) == 4
     assert states(app) == {"leased": 4, "held": 48}
     held = rows.query(app, "SELECT DISTINCT held_by FROM holdfast_job WHERE state = 'held'")
-    assert [row["held_by"] for row in held] == ["slots:kind:work/large"]
+    assert [row["held_by"] for row in held] == ["slots:kind:work customer=large"]
 
 
 def test_a_limit_of_a_queue_counts_all_its_kinds(app: Holdfast) -> None:
@@ -307,6 +310,46 @@ def test_a_replaced_owner_does_not_free_the_slot_of_its_successor(app: Holdfast)
         old_gate.free(tx, [old])
 
     assert rows.query(app, "SELECT fence FROM holdfast_slot") == [{"fence": new.fence}]
+
+
+def test_a_limit_that_was_raised_lets_those_go_who_were_held_under_the_old_one(
+    app: Holdfast, another_app: Callable[[], Holdfast]
+) -> None:
+    limited(app, Concurrency(1)).enqueue_many([{}] * 30)
+    gate, started = start(app)
+    assert states(app) == {"leased": 1, "held": 29}
+    restarted = another_app()
+    limited(restarted, Concurrency(20))
+
+    finish(app, gate, started)  # lets one go
+    _, first = start(restarted)
+    _, more = start(restarted)
+
+    assert (len(first), len(more)) == (1, 19)
+    (limit,) = restarted.operator.limits()
+    assert (limit.slots, limit.taken, limit.held) == (20, 20, 9)
+
+
+def test_limits_by_two_arguments_are_counted_apart(app: Holdfast) -> None:
+    job = app.job(name="two", limits=[Concurrency(3, by="a"), Concurrency(1, by="b")])(two)
+    job.enqueue_many([{"a": f"a{n}", "b": "same"} for n in range(6)])
+    job.enqueue_many([{"a": "same", "b": f"b{n}"} for n in range(4)])
+
+    _, started = start(app)
+
+    assert len([it for it in started if '"b":"same"' in it.payload]) == 1
+    assert len([it for it in started if '"a":"same"' in it.payload]) == 3
+
+
+def test_twenty_a_second_and_five_hundred_an_hour_are_both_kept(app: Holdfast) -> None:
+    limited(app, Rate(20, per="1s", burst=20), Rate(25, per="1m", burst=25)).enqueue_many([{}] * 40)
+
+    _, first = start(app)
+    move_clock(app, 30)
+    let_go(app)
+    _, then = start(app)
+
+    assert (len(first), len(then)) == (20, 5)
 
 
 # Rates
@@ -435,7 +478,7 @@ def test_limits_that_nobody_asks_for_are_forgotten_and_those_in_use_are_kept(app
     left = {row["id"] for row in rows.query(app, "SELECT id FROM holdfast_limit")}
     assert young == 1  # slots know no time: none taken is enough
     assert old == 3  # the rates: nobody waits for them
-    assert left == {"slots:kind:work/runs", "slots:kind:work/held"}
+    assert left == {"slots:kind:work customer=runs", "slots:kind:work customer=held"}
 
 
 # What an operator sees
@@ -446,7 +489,7 @@ def test_an_operator_sees_what_is_taken_and_who_waits(app: Holdfast) -> None:
     start(app)
 
     slots = next(it for it in app.operator.limits() if it.limit == "slots:kind:work")
-    rate = next(it for it in app.operator.limits(everything=True) if it.limit == "rate:kind:work")
+    rate = next(it for it in app.operator.limits(everything=True) if it.limit == "rate:kind:work per 3600s")
 
     assert (slots.slots, slots.taken, slots.room, slots.held) == (2, 2, 0, 3)
     assert slots.next_look_at is not None

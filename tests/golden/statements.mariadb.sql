@@ -98,6 +98,10 @@ SELECT count(DISTINCT o.destination) FROM holdfast_outbox o
                     WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
    AND NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = o.destination AND d.leased_until > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
 
+-- admin.doctor.outbox.WAITING_FOR_SETTINGS
+SELECT count(*), max(last_error) FROM holdfast_outbox
+ WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
+
 -- admin.doctor.outbox.UNTOLD
 SELECT count(*) FROM holdfast_alert WHERE notify_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(overdue)s
 
@@ -444,7 +448,7 @@ UPDATE holdfast_job
 INSERT INTO holdfast_limit (id) SELECT given.id FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS given ON DUPLICATE KEY UPDATE id = holdfast_limit.id
 
 -- limits.rows.LOCK
-SELECT id, arrival_at, due_at FROM holdfast_limit WHERE id IN %(ids)s ORDER BY id FOR UPDATE
+SELECT id, arrival_at, gap, tolerance, slots, due_at FROM holdfast_limit WHERE id IN %(ids)s ORDER BY id FOR UPDATE
 
 -- limits.rows.WRITE
 INSERT INTO holdfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$[0]', arrival_at BIGINT PATH '$[1]', gap BIGINT PATH '$[2]', tolerance BIGINT PATH '$[3]', slots BIGINT PATH '$[4]', due_at BIGINT PATH '$[5]')) AS given ON DUPLICATE KEY UPDATE arrival_at = VALUES(arrival_at), gap = VALUES(gap), tolerance = VALUES(tolerance), slots = VALUES(slots), due_at = VALUES(due_at)
@@ -535,7 +539,7 @@ UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = T
  WHERE id = %(id)s AND state = 'waiting'
 
 -- outbox.relay.AGAIN
-UPDATE holdfast_outbox SET attempts = attempts + 1, due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s, last_error = %(error)s
+UPDATE holdfast_outbox SET attempts = attempts + %(charge)s, due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s, last_error = %(error)s
  WHERE id = %(id)s AND state = 'waiting'
 
 -- outbox.relay.DIE

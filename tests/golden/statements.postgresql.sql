@@ -98,6 +98,10 @@ SELECT count(DISTINCT o.destination) FROM holdfast_outbox o
                     WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
    AND NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = o.destination AND d.leased_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 
+-- admin.doctor.outbox.WAITING_FOR_SETTINGS
+SELECT count(*), max(last_error) FROM holdfast_outbox
+ WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
+
 -- admin.doctor.outbox.UNTOLD
 SELECT count(*) FROM holdfast_alert WHERE notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(overdue)s
 
@@ -443,7 +447,7 @@ UPDATE holdfast_job
 INSERT INTO holdfast_limit (id) SELECT unnest(CAST(%(ids)s AS TEXT[])) ON CONFLICT DO NOTHING
 
 -- limits.rows.LOCK
-SELECT id, arrival_at, due_at FROM holdfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
+SELECT id, arrival_at, gap, tolerance, slots, due_at FROM holdfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
 
 -- limits.rows.WRITE
 INSERT INTO holdfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(arrival_at)s AS BIGINT[]), CAST(%(gap)s AS BIGINT[]), CAST(%(tolerance)s AS BIGINT[]), CAST(%(slots)s AS INTEGER[]), CAST(%(due_at)s AS BIGINT[])) ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
@@ -542,7 +546,7 @@ UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = C
  WHERE id = %(id)s AND state = 'waiting'
 
 -- outbox.relay.AGAIN
-UPDATE holdfast_outbox SET attempts = attempts + 1, due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s, last_error = %(error)s
+UPDATE holdfast_outbox SET attempts = attempts + %(charge)s, due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s, last_error = %(error)s
  WHERE id = %(id)s AND state = 'waiting'
 
 -- outbox.relay.DIE

@@ -98,6 +98,10 @@ SELECT count(DISTINCT o.destination) FROM holdfast_outbox o
                     WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
    AND NOT EXISTS (SELECT 1 FROM holdfast_destination d WHERE d.id = o.destination AND d.leased_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
+-- admin.doctor.outbox.WAITING_FOR_SETTINGS
+SELECT count(*), max(last_error) FROM holdfast_outbox
+ WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
+
 -- admin.doctor.outbox.UNTOLD
 SELECT count(*) FROM holdfast_alert WHERE notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :overdue
 
@@ -443,7 +447,7 @@ UPDATE holdfast_job
 INSERT INTO holdfast_limit (id) SELECT value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
 
 -- limits.rows.LOCK
-SELECT id, arrival_at, due_at FROM holdfast_limit WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+SELECT id, arrival_at, gap, tolerance, slots, due_at FROM holdfast_limit WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
 -- limits.rows.WRITE
 INSERT INTO holdfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]') FROM json_each(:rows) WHERE true ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
@@ -542,7 +546,7 @@ UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = C
  WHERE id = :id AND state = 'waiting'
 
 -- outbox.relay.AGAIN
-UPDATE holdfast_outbox SET attempts = attempts + 1, due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay, last_error = :error
+UPDATE holdfast_outbox SET attempts = attempts + :charge, due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay, last_error = :error
  WHERE id = :id AND state = 'waiting'
 
 -- outbox.relay.DIE

@@ -54,7 +54,7 @@ def list_(ctx: typer.Context, *, json: Json = False, database_url: DatabaseUrl =
             for it in found
         ],
         empty="no queues: nothing waits, nothing is paused",
-        less=("suspect", "held", "paused since (UTC)", "leased", "dead", "next waits"),
+        less=("suspect", "paused since (UTC)", "leased", "dead", "next waits"),
     )
 
 

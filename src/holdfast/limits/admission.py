@@ -9,13 +9,14 @@ asking and starting wastes what was given; nothing is ever given twice.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from holdfast.clock import new_fence
 from holdfast.database.statement import sql
 from holdfast.limits.limit import arrival_after, room_in_rate
+from holdfast.limits.release import LOOK_AGAIN, let_go
 from holdfast.limits.rows import LimitRow, lock_limits, write_limits
 from holdfast.limits.slots import count_slots, drop_stale_slots, take_slots
 
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
 
     from holdfast.database.connection import Transaction
     from holdfast.limits.limit import Limit
-
-LOOK_AGAIN: Final = (
-    30_000_000  # microseconds after which a full limit is looked at, even if nobody freed a slot
-)
 
 NOW = sql("SELECT {now}")
 
@@ -108,7 +105,7 @@ def admit(tx: Transaction, wanted: Sequence[Wanted], fence: int) -> Admission:
             limit,
             limit.slots - taken.get(limit_id, 0)
             if limit.slots
-            else room_in_rate(now, known[limit_id][0], limit.gap, limit.tolerance),
+            else room_in_rate(now, known[limit_id].arrival_at, limit.gap, limit.tolerance),
         )
         for limit_id, limit in limits.items()
     }
@@ -140,20 +137,25 @@ def _taken(tx: Transaction, counted: list[str], limits: Mapping[str, Limit]) -> 
 
 
 def _write_limits(
-    tx: Transaction, known: Mapping[str, tuple[int, int | None]], meters: Mapping[str, Meter], now: int
+    tx: Transaction, known: Mapping[str, LimitRow], meters: Mapping[str, Meter], now: int
 ) -> None:
-    rows = []
+    changed = []
     for limit_id, meter in meters.items():
-        arrival, due = known[limit_id]
-        after = arrival_after(now, arrival, meter.limit.gap, meter.given) if meter.limit.gap else arrival
-        next_due = due
+        before, limit = known[limit_id], meter.limit
+        arrival, due = before.arrival_at, before.due_at
+        if limit.gap:
+            arrival = arrival_after(now, arrival, limit.gap, meter.given)
         if meter.refused:
-            soon = after - meter.limit.tolerance if meter.limit.gap else now + LOOK_AGAIN
-            next_due = soon if due is None else min(due, soon)
-        if (after, next_due) != (arrival, due):
-            limit = meter.limit
-            rows.append(LimitRow(limit_id, after, limit.gap, limit.tolerance, limit.slots, next_due))
-    write_limits(tx, rows)
+            soon = arrival - limit.tolerance if limit.gap else now + LOOK_AGAIN
+            due = soon if due is None else min(due, soon)
+        elif due is not None and meter.room > 0:
+            let_go(
+                tx, limit_id, meter.room
+            )  # there is more room than whoever was held knew: the limit was raised
+        row = LimitRow(limit_id, arrival, limit.gap, limit.tolerance, limit.slots, due)
+        if row != before:
+            changed.append(row)
+    write_limits(tx, changed)
 
 
 def _hold(tx: Transaction, held: Mapping[str, str], fence: int) -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import Duration, duration, micros
 from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 LONGEST_ID: Final = 200
 BURST_SHARE: Final = 10  # by default a tenth of the count may start at once
@@ -92,15 +95,35 @@ Limit = Rate | Concurrency
 
 def limit_id(limit: Limit, scope: str, arguments: dict[str, Any] | None) -> str:
     """The row that counts for a job: of the limit's name or its scope, and of the argument it is taken by."""
-    kind = "rate" if isinstance(limit, Rate) else "slots"
-    whole = f"{kind}:{limit.name or scope}"
+    whole = _family(limit, limit.name or scope)
     if limit.by is not None:
         value = (arguments or {}).get(limit.by)
-        whole += f"/{value if isinstance(value, str) else _text(value)}"
+        whole += f"={value if isinstance(value, str) else _text(value)}"
     if len(whole) <= LONGEST_ID and whole == whole.rstrip():
         return whole
     # What does not fit, or ends in a space that MariaDB would not see, is told apart by its hash.
     return whole[: LONGEST_ID - 33] + "#" + hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
+
+
+def check_together(where: str, limits: Sequence[Limit]) -> None:
+    """Refuse two limits of one job that would be counted in one row: nobody could say what they mean together."""
+    families = [_family(it, it.name or "") for it in limits]
+    for limit, family in zip(limits, families, strict=True):
+        if families.count(family) > 1:
+            again = f" by {limit.by!r}" if limit.by else ""
+            raise ConfigurationError(
+                f"{where}: {type(limit).__name__}{again} is given twice; keep the tighter one, or give them names of their own"
+            )
+
+
+def _family(limit: Limit, scope: str) -> str:
+    """What a limit is counted by, without the value: 20 a second and 500 an hour are two limits."""
+    kind = f"rate:{scope} per {_spoken(limit)}" if isinstance(limit, Rate) else f"slots:{scope}"
+    return kind if limit.by is None else f"{kind} {limit.by}"
+
+
+def _spoken(rate: Rate) -> str:
+    return f"{micros(duration(rate.per, 'Rate(per=…)')) / 1e6:g}s"
 
 
 def room_in_rate(now: int, arrival: int, gap: int, tolerance: int) -> int:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 BATCH: Final = 200  # limits of one sweep
 MOST_AT_ONCE: Final = 1_000  # jobs of one limit in one sweep
-LOOK_AGAIN: Final = 30_000_000  # microseconds
+LOOK_AGAIN: Final = (
+    30_000_000  # microseconds after which a full limit is looked at, even if nobody freed a slot
+)
 
 DUE = sql("""
     SELECT id, arrival_at, gap, tolerance, slots, {now} FROM holdfast_limit

@@ -23,7 +23,9 @@ ENSURE = sql(
     + " ON DUPLICATE KEY UPDATE id = holdfast_limit.id",
 )
 
-LOCK = sql("SELECT id, arrival_at, due_at FROM holdfast_limit WHERE id {any_of:ids} ORDER BY id {for_update}")
+LOCK = sql(
+    "SELECT id, arrival_at, gap, tolerance, slots, due_at FROM holdfast_limit WHERE id {any_of:ids} ORDER BY id {for_update}"
+)
 
 _COLUMNS = ("id", "arrival_at", "gap", "tolerance", "slots", "due_at")
 _EXTRACTED = [f"json_extract(value, '$[{n}]')" for n in range(len(_COLUMNS))]
@@ -55,8 +57,8 @@ class LimitRow(NamedTuple):
     due_at: int | None
 
 
-def lock_limits(tx: Transaction, ids: list[str]) -> dict[str, tuple[int, int | None]]:
-    """Arrival and due time of these limits, ours until the commit; made first where they are missing."""
+def lock_limits(tx: Transaction, ids: list[str]) -> dict[str, LimitRow]:
+    """The rows of these limits, ours until the commit; made first where they are missing."""
     known = _locked(tx, ids)
     if missing := [limit_id for limit_id in ids if limit_id not in known]:
         if tx.takes_lists:
@@ -64,14 +66,14 @@ def lock_limits(tx: Transaction, ids: list[str]) -> dict[str, tuple[int, int | N
         else:
             tx.run(ENSURE, rows=_json(missing))
         if tx.dialect.name == "sqlite":  # one writer: nobody else can have made them
-            known |= dict.fromkeys(missing, (0, None))
+            known |= {limit_id: LimitRow(limit_id, 0, 0, 0, 0, None) for limit_id in missing}
         else:
             known |= _locked(tx, missing)
     return known
 
 
-def _locked(tx: Transaction, ids: list[str]) -> dict[str, tuple[int, int | None]]:
-    return {row[0]: (row[1], row[2]) for row in tx.rows(LOCK, ids=ids)}
+def _locked(tx: Transaction, ids: list[str]) -> dict[str, LimitRow]:
+    return {row[0]: LimitRow(*row) for row in tx.rows(LOCK, ids=ids)}
 
 
 def write_limits(tx: Transaction, rows: Sequence[LimitRow]) -> None:

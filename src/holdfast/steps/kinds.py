@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import ConfigurationError, UnknownKindError
+from holdfast.limits.limit import check_together, limit_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,8 +54,10 @@ class Kinds:
         self._kinds[kind.name] = kind
 
     def limit_queue(self, queue: str, limits: tuple[Limit, ...]) -> None:
+        together = (*self._of_queues.get(queue, ()), *limits)
+        check_together(f"queue {queue}", together)
         self._check_names(limits)
-        self._of_queues[queue] = (*self._of_queues.get(queue, ()), *limits)
+        self._of_queues[queue] = together
 
     def limits_of(self, kind: str, queue: str) -> list[tuple[str, Limit]]:
         """The limits of a job, each with what it is counted for."""
@@ -72,7 +75,7 @@ class Kinds:
         for limit in limits:
             if limit.name is None:
                 continue
-            same = self._named.setdefault(f"{type(limit).__name__} {limit.name}", limit)
+            same = self._named.setdefault(limit_id(limit, "", None), limit)
             if (same.gap, same.tolerance, same.slots) != (limit.gap, limit.tolerance, limit.slots):
                 raise ConfigurationError(
                     f"limit {limit.name!r} is declared as {same} and as {limit}: who shares a limit must give the same numbers"
