@@ -141,6 +141,8 @@ class Holdfast:
 
     def limit_queue(self, queue: str, *limits: Limit) -> None:
         """Limit everything that runs from this queue, whatever its kind. Say it before the worker starts."""
+        if not limits:
+            raise ConfigurationError(f"limit_queue({queue!r}): give at least one Rate(…) or Concurrency(…)")
         self.kinds.limit_queue(checked_name("queue", queue), _limits(f"queue {queue}", limits, None))
 
     @contextmanager
@@ -262,6 +264,8 @@ class Holdfast:
 
 
 def _limits(where: str, limits: Sequence[Limit], names: Collection[str] | None) -> tuple[Limit, ...]:
+    if isinstance(limits, Limit):
+        raise ConfigurationError(f"{where}: give a list of limits, [{type(limits).__name__}(…)], not one")
     for limit in limits:
         if not isinstance(limit, Limit):
             raise ConfigurationError(f"{where}: a limit is Rate(…) or Concurrency(…), not {limit!r:.80}")

@@ -21,6 +21,7 @@ HoldfastError
 ├── PermanentError              raise it in a handler: no retry can help
 │   └── AnswerError             a handler's result or cursor cannot be stored
 ├── TransientError              raise it in a handler: try again, no attempt is charged
+├── CursorExpiredError          raise it in fetch(): the source no longer knows the token
 ├── SignatureError              a webhook was not signed with our secret, or too long ago
 ├── AddressRefusedError         a webhook's host leads behind our own walls
 └── DatabaseError               the database said no
@@ -199,6 +200,10 @@ class TransientError(HoldfastError):
     def __init__(self, message: str, *, delay: timedelta | float | str | None = None) -> None:
         super().__init__(message)
         self.delay = delay
+
+
+class CursorExpiredError(HoldfastError):
+    """Raise it in a feed's fetch() when the source no longer knows the token: the partition starts a new pass."""
 
 
 class SignatureError(HoldfastError):

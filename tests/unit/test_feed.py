@@ -203,7 +203,7 @@ def test_a_page_says_when_it_was_observed_with_a_time_zone_or_not_at_all() -> No
 
 @pytest.mark.parametrize("method", ["plan", "count", "fetch", "identify", "map"])
 def test_what_a_feed_does_not_write_cannot_be_called_by_mistake(method: str) -> None:
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(ConfigurationError):
         getattr(Feed(), method)(*[None] * {"plan": 1, "count": 2, "fetch": 3}.get(method, 1))
 
 

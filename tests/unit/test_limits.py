@@ -118,6 +118,15 @@ def test_something_else_is_no_limit(tmp_path: object) -> None:
         app.job(limits=["5/s"])(_handler)  # type: ignore[list-item]
 
 
+def test_one_limit_instead_of_a_list_and_none_at_all_are_refused(tmp_path: object) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/work.db")
+
+    with pytest.raises(ConfigurationError, match="a list of limits"):
+        app.job(limits=Concurrency(1))(_handler)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="at least one"):
+        app.limit_queue("mail")
+
+
 def _handler(n: int) -> None: ...
 
 

@@ -109,23 +109,23 @@ class Feed:
 
     def plan(self, window: Window, /) -> list[Range] | Awaitable[list[Range]]:
         """The partitions of a run; they must tile everything the feed reads."""
-        raise NotImplementedError
+        raise _unwritten(self, "plan")
 
     def count(self, part: Range, window: Window, /) -> int | Awaitable[int]:
         """How many rows the source has in this range and window."""
-        raise NotImplementedError
+        raise _unwritten(self, "count")
 
     def fetch(self, part: Range, window: Window, cursor: Cursor, /) -> Page | Awaitable[Page]:
         """One page of this range and window, at `cursor`."""
-        raise NotImplementedError
+        raise _unwritten(self, "fetch")
 
     def identify(self, item: Any, /) -> str:
         """What makes an item this one, for ever."""
-        raise NotImplementedError
+        raise _unwritten(self, "identify")
 
     def map(self, item: Any, /) -> Row:
         """The target row of an item. Raising puts the item into quarantine, with the reason."""
-        raise NotImplementedError
+        raise _unwritten(self, "map")
 
     def now(self) -> datetime | Awaitable[datetime | None] | None:
         """The source's clock, such as the Date of an HTTP answer; None: it goes like ours."""
@@ -135,3 +135,9 @@ class Feed:
 def _utc(at: datetime, what: str) -> datetime:
     instant(at, what)
     return at.astimezone(UTC)
+
+
+def _unwritten(feed: Feed, method: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"feed {feed.name or type(feed).__name__}: write {method}(); it has none of its own"
+    )
