@@ -1,39 +1,81 @@
-"""The states of a job as a diagram and a table, from the one table of arrows in `steps/job.py`.
+"""States as diagrams and tables, from the tables of arrows in `steps/job.py` and `runs/states.py`.
 
-`docs/reference/states.md` includes both through cog; `make golden` rewrites it, and a test says when it is old.
+`docs/reference/states.md` and `docs/reference/run-states.md` include them through cog; `make golden` rewrites both, and
+a test says when one is old.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from typing import TypeVar
 
-from holdfast.steps import job
+from holdfast.runs import states
+from holdfast.runs.states import PARTITION_TRANSITIONS, RUN_TRANSITIONS, PartitionState, RunState
 from holdfast.steps.job import ENDED, LIVE, TRANSITIONS, JobState
 
 BEGINNINGS = {JobState.READY: "enqueue", JobState.SCHEDULED: "enqueue for later"}
-_MEMBER = re.compile(r'^    [A-Z]+ = "(\w+)"  # (.+)$', re.MULTILINE)
+S = TypeVar("S", bound=StrEnum)
+_MEMBER = re.compile(r'^    [A-Z_]+ = "(\w+)"  # (.+)$', re.MULTILINE)
 
 
 def mermaid() -> str:
-    """Every arrow, with the verb that is its reason."""
-    lines = ["```mermaid", "stateDiagram-v2"]
-    lines += [f"    [*] --> {state}: {verb}" for state, verb in BEGINNINGS.items()]
-    lines += [
-        f"    {state} --> {following}: {verb}"
-        for state, arrows in TRANSITIONS.items()
-        for following, verb in arrows.items()
-    ]
-    lines += [f"    {state} --> [*]" for state, arrows in TRANSITIONS.items() if not arrows]
-    return "\n".join([*lines, "```", ""])
+    """The states of a job."""
+    return _diagram(BEGINNINGS, TRANSITIONS)
 
 
 def table() -> str:
-    """Every state, what it means, and which table its rows are in."""
-    meanings = dict(_MEMBER.findall(inspect.getsource(job)))
+    """Every state of a job, what it means, and which table its rows are in."""
     homes = dict.fromkeys(LIVE, "`holdfast_job`") | dict.fromkeys(ENDED, "`holdfast_archive`")
-    rows = [f"| `{state}` | {meanings[state]} | {homes[state]} |" for state in JobState]
+    rows = [f"| `{state}` | {meaning} | {homes[JobState(state)]} |" for state, meaning in _meanings(JobState)]
     return "\n".join(["| state | meaning | row in |", "|---|---|---|", *rows, ""])
+
+
+def of_runs() -> str:
+    """The states of a run: the diagram, and what each means."""
+    return _with_meanings({RunState.PLANNING: "start"}, RUN_TRANSITIONS, RunState, states.ENDED_RUN)
+
+
+def of_partitions() -> str:
+    """The states of a partition: the diagram, and what each means."""
+    planned = {PartitionState.READY: "planned"}
+    return _with_meanings(planned, PARTITION_TRANSITIONS, PartitionState, states.ENDED_PARTITION)
+
+
+def _with_meanings(
+    beginnings: Mapping[S, str],
+    arrows: Mapping[S, Mapping[S, str]],
+    members: type[S],
+    ended: Collection[S],
+) -> str:
+    rows = [
+        f"| `{state}` | {meaning} | {'yes' if members(state) in ended else ''} |"
+        for state, meaning in _meanings(members)
+    ]
+    return "\n".join(
+        [_diagram(beginnings, arrows), "| state | meaning | ended |", "|---|---|---|", *rows, ""]
+    )
+
+
+def _diagram(beginnings: Mapping[S, str], transitions: Mapping[S, Mapping[S, str]]) -> str:
+    """Every arrow, with the verb that is its reason."""
+    lines = ["```mermaid", "stateDiagram-v2"]
+    lines += [f"    [*] --> {state}: {verb}" for state, verb in beginnings.items()]
+    lines += [
+        f"    {state} --> {following}: {verb}"
+        for state, arrows in transitions.items()
+        for following, verb in arrows.items()
+    ]
+    lines += [f"    {state} --> [*]" for state, arrows in transitions.items() if not arrows]
+    return "\n".join([*lines, "```", ""])
+
+
+def _meanings(members: type[StrEnum]) -> list[tuple[str, str]]:
+    """Every member with the comment that stands beside it."""
+    found = dict(_MEMBER.findall(inspect.getsource(members)))
+    return [(state.value, found[state.value]) for state in members]
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from holdfast import Continue, Done, ResultExpiredError, Snooze, WaitTimeoutError
 from holdfast.admin import actions, audit
 from holdfast.admin.reports import gauges, statistics
@@ -29,6 +31,9 @@ from holdfast.outbox import messages as outbox_messages
 from holdfast.outbox import relay as outbox_relay
 from holdfast.results import expiry, waiting, watching
 from holdfast.runs.bounds import Bounds
+from holdfast.runs.paging import deciding, verification
+from holdfast.runs.paging import offset as offset_paging
+from holdfast.runs.paging import token as token_paging
 from holdfast.runs.partitioning import heatmap_cut, heatmap_scan
 from holdfast.runs.partitioning.contract import Plan
 from holdfast.runs.partitioning.dimension import Dimension
@@ -65,7 +70,15 @@ from tests.contract import (
     test_tracing,
     test_watching,
 )
-from tests.unit import test_claiming, test_estimate, test_heatmap, test_signature, test_telemetry
+from tests.unit import (
+    test_claiming,
+    test_estimate,
+    test_heatmap,
+    test_paging_offset,
+    test_paging_tokens,
+    test_signature,
+    test_telemetry,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -729,6 +742,45 @@ MUTATIONS = [
         "partitions may be as many as they like",
         replacing(heatmap_scan, "few_enough", lambda regions, *_: regions),
         test_heatmap.test_indivisible_prices_do_not_break_the_limit_of_partitions,
+        only_on=("sqlite",),
+    ),
+    # A page counts only where it belongs, and an end only with its proof.
+    Mutation(
+        "a page that skips rows is taken for the next one",
+        replacing(offset_paging, "_anchors", lambda *_: 0),
+        test_paging_offset.test_a_row_that_leaves_behind_us_is_noticed_and_the_next_one_read,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "one known row is enough where several share a place",
+        replacing(offset_paging, "_anchors", lambda paging, state: int(state.ordered and bool(paging.ties))),
+        test_paging_offset.test_rows_that_share_a_place_may_be_shuffled_if_the_feed_says_how_many,
+        {"ties": 3},
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "one page is believed that it is the last",
+        replacing(offset_paging, "SURE", 1),
+        test_paging_offset.test_a_partition_of_any_size_is_read_once_and_verified,
+        {"count": 40},
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "any number of rows is enough",
+        replacing(verification, "_enough", lambda *_: True),
+        test_paging_offset.test_rows_that_the_source_counts_and_does_not_show_are_never_passed_over_in_silence,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a pass may take as many requests as it likes",
+        replacing(deciding, "over_budget", lambda *_: None),
+        test_paging_offset.test_a_pass_has_a_hard_bound_on_its_requests,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a circle of tokens is followed",
+        replacing(token_paging, "follow", lambda state, token: (replace(state, after=token), False)),
+        test_paging_tokens.test_a_token_that_leads_to_itself_is_followed_once,
         only_on=("sqlite",),
     ),
 ]
