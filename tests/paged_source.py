@@ -149,6 +149,7 @@ def read(
         if keeps_rows(decision):
             seen.update(dict.fromkeys([it for it in answer.ids if it is not None], state.pass_))
         state = decision.state
+        assert state.seen == len(seen), "what the state counts is what was kept"
         if state.ended is not None or isinstance(decision, Fail):
             return Reading(decisions, seen)
     raise AssertionError("the reading does not end")

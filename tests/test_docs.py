@@ -193,7 +193,9 @@ def test_every_command_and_every_option_is_documented() -> None:
 
 
 @pytest.mark.golden
-@pytest.mark.parametrize("name", ["cli.md", "settings.md", "states.md", "run-states.md", "events.md", "metrics.md"])
+@pytest.mark.parametrize(
+    "name", ["cli.md", "settings.md", "states.md", "run-states.md", "events.md", "metrics.md"]
+)
 def test_a_generated_page_is_current(name: str, pytestconfig: pytest.Config) -> None:
     how = "-r" if pytestconfig.getoption("update_golden") else "--check"
 

@@ -22,7 +22,7 @@ from holdfast.runs.paging.decision import (
     word,
 )
 from holdfast.runs.paging.paginators import Keyset, Offset, Token
-from holdfast.runs.paging.state import Answer, Ask, PageState, Verdict, begin, next_request
+from holdfast.runs.paging.state import Answer, Ask, PageState, Verdict, begin, next_request, retried
 from holdfast.runs.states import PartitionState
 from tests.paged_source import Source, read, rows
 
@@ -151,6 +151,19 @@ def test_the_same_state_asks_for_the_same_however_often() -> None:
     state = PageState(seq=3, offset=27, position=30)
 
     assert next_request(Offset(), state, 30) == next_request(Offset(), state, 30)
+
+
+def test_a_partition_that_failed_asks_again_for_the_page_whose_rows_were_not_kept() -> None:
+    paging = Offset(most_requests=4)
+    failed = read(paging, Source(rows(100)))
+    assert isinstance(failed.last, Fail)
+
+    state = retried(failed.last.state)
+    decision = ask(state, Answer(ids=names(54, 84), seen=failed.seen), paging)
+
+    assert (state.offset, state.read, state.requests) == (54, len(failed.seen), 0)
+    assert isinstance(decision, Advance)
+    assert (decision.state.read, decision.fresh) == (84, 27)
 
 
 def test_a_source_that_cannot_count_after_all_fails_the_partition() -> None:

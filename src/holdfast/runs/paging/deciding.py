@@ -28,13 +28,13 @@ def decide(paging: Paging, state: PageState, request: Request, answer: Answer) -
     decision = _judge(paging, asked, request, answer)
     limit = request.cursor.limit
     if isinstance(decision, Advance) and crowded(decision.state, limit) and not decision.state.counted:
-        decision = replace(
-            decision, state=structs.replace(decision.state, ask=Ask.COUNT)
-        )  # it may have grown
+        # It may have grown.
+        decision = replace(decision, state=structs.replace(decision.state, ask=Ask.COUNT))
     if isinstance(decision, Advance | StepBack):
         problem = over_budget(paging, decision.state, limit)
         if problem is not None:
-            return Fail(state=decision.state, note=problem, got=decision.got)
+            # The page's rows are not kept, so the state is the one before it.
+            return Fail(state=asked, note=problem, got=decision.got)
     return decision
 
 

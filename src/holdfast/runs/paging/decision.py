@@ -42,13 +42,14 @@ class RestartPass:
 
 @dataclass(frozen=True, kw_only=True)
 class EndOfPass:
-    """The rows of this page are kept, and the pass is over."""
+    """The pass is over, and perhaps the partition. The rows of this page are kept, unless it did not follow."""
 
     state: PageState
     verdict: Verdict
     note: str
     got: int = 0
     fresh: int = 0
+    follows: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ def keeps_rows(decision: Decision) -> bool:
 
     Those of a page that was not accepted must not be remembered: they would pass for our place later.
     """
-    return isinstance(decision, Advance | EndOfPass)
+    return decision.follows if isinstance(decision, EndOfPass) else isinstance(decision, Advance)
 
 
 def state_of_partition(decision: Decision) -> PartitionState | None:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import structs
 
 from holdfast.runs.paging.paginators import Offset
 
@@ -112,8 +113,17 @@ class PageState(msgspec.Struct, frozen=True, kw_only=True):  # a changed copy ta
 
 
 def begin(*, counts: bool = True) -> PageState:
-    """Before the first request; a feed that cannot count begins with its first page."""
+    """Before the first request; a feed that cannot count begins with its first page.
+
+    Who begins a partition anew forgets the rows it has seen: known rows are what pages are anchored by.
+    """
     return PageState(ask=Ask.COUNT if counts else Ask.PAGE, counts=counts)
+
+
+def retried(state: PageState) -> PageState:
+    """The same place with a fresh budget: where a partition that failed goes on when somebody retries it."""
+    spent = state.spent + state.requests
+    return structs.replace(state, ended=None, requests=0, idle=0, streak=0, spent=spent)
 
 
 def next_request(paging: Paging, state: PageState, page_size: int) -> Request:

@@ -52,7 +52,7 @@ def restart(paging: Paging, state: PageState, note: str, got: int = 0) -> Restar
     if state.pass_ >= paging.passes:
         ended = replace(state, ended=Verdict.UNVERIFIED)
         words = f"{note} after {state.pass_} passes"
-        return EndOfPass(state=ended, verdict=Verdict.UNVERIFIED, note=words)
+        return EndOfPass(state=ended, verdict=Verdict.UNVERIFIED, note=words, got=got, follows=False)
     return RestartPass(state=next_pass(state, count=None), note=note, got=got)
 
 
