@@ -170,6 +170,31 @@ def test_a_burst_of_rows_that_arrive_behind_us_ends_no_pass_as_proven() -> None:
     assert missed(source, reading) == set()
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_busy_source_that_cuts_pages_short_is_verified_in_one_pass(seed: int) -> None:
+    dice = Random(seed)
+    leave = departures(30, 115, seed)
+
+    def change(source: Source) -> None:
+        leave(source)
+        if source.requests % 6 == 0:
+            source.arrive(
+                dice.choice([dice.randrange(30_000) * 10 + 5, 1_000_000 + source.requests]),
+                f"new{source.requests}",
+            )
+
+    def glitch(page: list[str]) -> list[str]:
+        return page[: -dice.randint(1, 5)] if len(page) == 30 and dice.random() < 0.02 else page
+
+    source = Source(rows(3_000), change=change, glitch=glitch, overrun=True)
+
+    reading = read(Offset(), source)
+
+    assert (reading.verdict, reading.passes) == ("verified", 1)
+    assert missed(source, reading) == set()
+    assert source.requests < 3_000 / 27 + 15
+
+
 def test_a_row_that_leaves_while_the_end_is_looked_at_costs_a_count_and_not_a_pass() -> None:
     source = Source(rows(40), change=before_request(6, leaving(1)))
 

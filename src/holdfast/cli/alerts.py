@@ -23,23 +23,24 @@ def list_(
         print_json(found)
         return
     print_table(
-        ("cause", "state", "severity", "raised", "untold", "last (UTC)", "told (UTC)", "title", "error"),
+        ("state", "severity", "raised", "untold", "last (UTC)", "told (UTC)", "cause", "title", "error"),
         [
             (
-                it.cause,
                 it.state,
                 it.severity,
                 it.raised,
                 it.untold,
                 it.last_at,
                 it.notified_at,
+                it.cause,
                 it.title,
                 it.last_error,
             )
             for it in found
         ],
         empty="no alerts",
-        less=("title", "told (UTC)", "untold", "severity"),
+        less=("title", "told (UTC)", "untold", "severity", "last (UTC)"),
+        cut=("cause", "title"),
     )
 
 

@@ -86,7 +86,8 @@ def list_(
             for it in found
         ],
         empty="no messages",
-        less=("job", "created (UTC)", "channel", "next try (UTC)", "ended (UTC)", "tries"),
+        less=("job", "created (UTC)", "channel", "next try (UTC)", "ended (UTC)", "to", "tries"),
+        cut=("to",),
     )
 
 

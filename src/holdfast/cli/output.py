@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 WIDE: Final = 160  # columns where nobody says how many there are: a pipe, a file
 GAP: Final = 2
 LAST_COLUMN: Final = 20
+CUT = 24  # characters that are left of a long text where there is no room
 STYLES: Final = {
     "done": "green",
     "ok": "green",
@@ -69,9 +70,14 @@ def console(*, err: bool = False) -> Console:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str, less: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str,
+    less: Sequence[str] = (),
+    cut: Sequence[str] = (),
 ) -> None:
-    """One line per row. Where it is too narrow, the columns of `less` are left out, the first of them first."""
+    """One line per row. Where it is too narrow, those of `cut` are shortened, then those of `less` left out in turn."""
     from rich.table import Table
     from rich.text import Text
 
@@ -81,6 +87,10 @@ def print_table(
         return
     screen = console()
     widths = [max(map(len, cells)) for cells in zip(columns, *lines, strict=True)]
+    if sum(widths) + GAP * len(widths) > screen.width:
+        widths = [
+            min(width, CUT) if name in cut else width for name, width in zip(columns, widths, strict=True)
+        ]
     shown = fitting(columns, widths, screen.width, less)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at in shown:
@@ -90,7 +100,8 @@ def print_table(
             no_wrap=True,
             overflow="ellipsis",
             justify="right" if numeric else "left",
-            min_width=widths[at] if at == 0 else None,  # an id that is cut is no id
+            # An id that is cut is no id, and a state must be read; what may be cut, and the last, share the rest.
+            min_width=None if columns[at] in cut or at == shown[-1] else widths[at],
         )
     for line in lines:
         table.add_row(*(Text(line[at], style=STYLES.get(line[at], "")) for at in shown))

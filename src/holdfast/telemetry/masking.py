@@ -9,7 +9,9 @@ from typing import Final
 _SECRET: Final = re.compile(
     r"(\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{0,200}):[^\s@]{1,500}@"
     r"|(\b\w{0,30}(?:password|passwd|pwd|secret|token|api[_-]?key)['\"]?\s{0,5}[=:]\s{0,5}['\"]?)[^\s'\",;&]+"
-    r"|(\bbearer\s{1,5})[\w.~+/=-]{6,}",
+    r"|(\bbearer\s{1,5}|\bauthorization['\"]?\s{0,5}[:=]\s{0,5}['\"]?\w{1,20}\s{1,5})[\w.~+/=-]{4,}"
+    # Words by which others, and we, mark a secret.
+    r"|(\b(?:whsec_|sk_(?:live|test)_|rk_live_|gh[pousr]_|github_pat_|xox[abeprs]-|AKIA|AIza))[\w-]{6,}",
     re.IGNORECASE,
 )
 # Where libraries quote the data that they refuse: pydantic its input, PostgreSQL the row and the key, MariaDB the key.
@@ -25,7 +27,8 @@ _QUOTED_DATA: Final = re.compile(
 def without_secrets(text: str) -> str:
     """Fit to be kept and shown: without what looks like a secret, and storable."""
     return _SECRET.sub(
-        lambda found: f"{found[1]}:***@" if found[1] else f"{found[2] or found[3]}***", storable(text)
+        lambda found: f"{found[1]}:***@" if found[1] else f"{found[2] or found[3] or found[4]}***",
+        storable(text),
     )
 
 
