@@ -216,3 +216,16 @@ def test_a_test_alert_without_a_place_is_refused(cli: Cli, monkeypatch: pytest.M
     monkeypatch.delenv("HOLDFAST_ALERT_URLS", raising=False)
 
     assert "HOLDFAST_ALERT_URLS is not set" in cli("alerts", "test", code=1)
+
+
+def test_on_a_narrow_screen_the_state_of_a_message_and_of_an_alert_is_still_read(
+    cli: Cli, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    app.send_webhook("https://hooks.example/" + "in/" * 20, data=1)
+    app.alert("job died: " + "send_invoice " * 8, "A job died", "It did.")
+
+    assert "waiting" in cli("outbox", "list")
+    shown = cli("alerts", "list")
+    assert "job died: send_invoice" in shown
+    assert shown.startswith("state")

@@ -77,6 +77,11 @@ def test_a_description_has_a_bounded_length() -> None:
         ("secret=abc; other", "secret=***; other"),
         ("see http://host:80/path and a@b", "see http://host:80/path and a@b"),
         ("Authorization: Bearer abc.def-ghi", "Authorization: Bearer ***"),
+        ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ***"),
+        ("refused whsec_C2FVsBQIhrscChlQIMV", "refused whsec_***"),
+        ("key sk_live_51Habcdefgh is wrong", "key sk_live_*** is wrong"),
+        ("AKIAIOSFODNN7EXAMPLE", "AKIA***"),
+        ("a basic understanding of authorization", "a basic understanding of authorization"),
         ("nothing to hide", "nothing to hide"),
     ],
 )

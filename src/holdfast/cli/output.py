@@ -77,7 +77,7 @@ def print_table(
     less: Sequence[str] = (),
     cut: Sequence[str] = (),
 ) -> None:
-    """One line per row. Where it is too narrow, those of `cut` are shortened, then those of `less` left out in turn."""
+    """One line per row. Where it is too narrow, the columns of `less` are left out in turn, and those of `cut` shortened."""
     from rich.table import Table
     from rich.text import Text
 
@@ -87,11 +87,10 @@ def print_table(
         return
     screen = console()
     widths = [max(map(len, cells)) for cells in zip(columns, *lines, strict=True)]
-    if sum(widths) + GAP * len(widths) > screen.width:
-        widths = [
-            min(width, CUT) if name in cut else width for name, width in zip(columns, widths, strict=True)
-        ]
-    shown = fitting(columns, widths, screen.width, less)
+    shown = fitting(columns, widths, screen.width, [name for name in less if name not in cut])
+    if _needed(shown, widths) > screen.width:
+        widths = [min(it, CUT) if name in cut else it for name, it in zip(columns, widths, strict=True)]
+        shown = fitting(columns, widths, screen.width, less)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at in shown:
         numeric = all(line[at].isdigit() or not line[at] for line in lines)
@@ -100,8 +99,9 @@ def print_table(
             no_wrap=True,
             overflow="ellipsis",
             justify="right" if numeric else "left",
-            # An id that is cut is no id, and a state must be read; what may be cut, and the last, share the rest.
-            min_width=None if columns[at] in cut or at == shown[-1] else widths[at],
+            # An id that is cut is no id, and a state must be read; the last one gets what is left.
+            min_width=None if at == shown[-1] else widths[at],
+            max_width=widths[at] if columns[at] in cut else None,
         )
     for line in lines:
         table.add_row(*(Text(line[at], style=STYLES.get(line[at], "")) for at in shown))
@@ -112,11 +112,14 @@ def fitting(columns: Sequence[str], widths: Sequence[int], space: int, less: Seq
     """Which columns to show. The last one needs little room: it is cut where the line ends."""
     shown = list(range(len(columns)))
     for name in less:
-        needed = sum(widths[at] + GAP for at in shown[:-1]) + min(widths[shown[-1]], LAST_COLUMN)
-        if needed <= space:
+        if _needed(shown, widths) <= space:
             break
         shown.remove(columns.index(name))
     return shown
+
+
+def _needed(shown: Sequence[int], widths: Sequence[int]) -> int:
+    return sum(widths[at] + GAP for at in shown[:-1]) + min(widths[shown[-1]], LAST_COLUMN)
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
