@@ -15,7 +15,7 @@ from holdfast import Concurrency, Continue, Done, Rate, Step
 from holdfast.admin import actions
 from holdfast.errors import LeaseLostError
 from holdfast.limits.admission import Wanted, admit
-from holdfast.limits.release import LOOK_AGAIN, forget_idle, sweep
+from holdfast.limits.release import LOOK_AGAIN, forget_idle, look_at_all, sweep
 from holdfast.steps.commit import commit
 from holdfast.steps.outcome import Snooze
 from holdfast.worker.gate import Gate
@@ -404,6 +404,68 @@ def test_two_limits_of_one_job_both_hold(app: Holdfast) -> None:
 
     assert len(started) == 3
     assert states(app) == {"ready": 3, "held": 14}
+
+
+# Other numbers after a restart
+
+
+@pytest.mark.parametrize(
+    "now",
+    [[Rate(100, per="1s")], [], [Rate(100, name="other")], [Concurrency(50)]],
+    ids=["raised", "none", "named", "slots"],
+)
+def test_who_was_held_by_a_rate_that_has_changed_does_not_wait_for_the_old_one(
+    app: Holdfast, another_app: Callable[[], Holdfast], now: list[Limit]
+) -> None:
+    limited(app, Rate(1, per="1h", burst=1)).enqueue_many([{}] * 12)
+    gate, started = start(app)
+    finish(app, gate, started)
+    assert states(app) == {"held": 11}
+    restarted = another_app()
+    limited(restarted, *now)
+
+    with restarted.worker(concurrency=4):
+        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+
+
+def test_who_was_held_by_slots_that_nobody_counts_any_more_goes_on(
+    app: Holdfast, another_app: Callable[[], Holdfast]
+) -> None:
+    limited(app, Concurrency(1)).enqueue_many([{}] * 60)
+    gate, started = start(app)
+    finish(app, gate, started)
+    restarted = another_app()
+    limited(restarted)
+
+    with restarted.worker(concurrency=4):
+        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+
+
+def test_a_narrower_rate_keeps_what_was_started_under_the_wider_one(
+    app: Holdfast, another_app: Callable[[], Holdfast]
+) -> None:
+    limited(app, Rate(100, per="1h", burst=10)).enqueue_many([{}] * 10)
+    start(app)
+    restarted = another_app()
+    limited(restarted, Rate(2, per="1h", burst=1)).enqueue()
+
+    _, more = start(restarted)
+
+    assert more == []
+
+
+def test_a_worker_that_does_not_know_a_kind_leaves_its_limits_as_they_are(
+    app: Holdfast, another_app: Callable[[], Holdfast]
+) -> None:
+    limited(app, Rate(1, per="1h", burst=1)).enqueue_many([{}] * 3)
+    start(app)
+    stranger = another_app()
+
+    with stranger.transaction() as tx:
+        look_at_all(tx)
+        sweep(tx, stranger.kinds.families)
+
+    assert states(app) == {"leased": 1, "held": 2}
 
 
 # Whole workers

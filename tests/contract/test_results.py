@@ -377,3 +377,22 @@ def test_a_job_that_dies_and_is_revived_can_be_waited_for_again(app: Holdfast) -
     leased(app)
     with pytest.raises(WaitTimeoutError, match="still leased"):
         job.wait(0.05)
+
+
+@pytest.mark.only_on("sqlite")
+def test_waiting_on_a_thread_that_runs_an_event_loop_is_refused(app: Holdfast) -> None:
+    """It would stop everything that runs there, perhaps the very job that is waited for."""
+    job = greeting(app).enqueue()
+
+    async def block() -> list[str]:
+        said = []
+        for act in (lambda: job.wait(1), lambda: list(job.watch(1))):
+            with pytest.raises(StateError) as refused:
+                act()
+            said.append(str(refused.value))
+        return said
+
+    assert [it.partition("write: ")[2] for it in asyncio.run(block())] == [
+        "await job.result()",
+        "async for update in job.watch()",
+    ]

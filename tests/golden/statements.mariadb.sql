@@ -408,12 +408,17 @@ UPDATE JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(128) PATH '$[0]', held_by
  WHERE fence = %(fence)s AND cancel_at IS NULL
 
 -- limits.release.DUE
-SELECT id, arrival_at, gap, tolerance, slots, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM holdfast_limit
+SELECT id, arrival_at, gap, tolerance, slots, due_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM holdfast_limit
  WHERE due_at IS NOT NULL AND due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- limits.release.SET_DUE
-UPDATE holdfast_limit SET due_at = %(due)s WHERE id = %(id)s
+-- limits.release.LOOKED_AT
+UPDATE holdfast_limit
+   SET due_at = %(due_at)s, arrival_at = %(arrival_at)s, gap = %(gap)s, tolerance = %(tolerance)s, slots = %(slots)s
+ WHERE id = %(id)s
+
+-- limits.release.LOOK_AT_ALL
+UPDATE holdfast_limit SET due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE due_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
 -- limits.release.LOOK_NOW
 UPDATE holdfast_limit SET due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -430,6 +435,9 @@ DELETE FROM holdfast_limit WHERE id IN %(ids)s
 
 -- limits.release.WAITED_FOR
 SELECT DISTINCT held_by FROM holdfast_job WHERE held_by IN %(limits)s AND state = 'held'
+
+-- limits.release.WHO
+SELECT kind, queue FROM holdfast_job WHERE held_by = %(limit_id)s AND state = 'held' LIMIT 1
 
 -- limits.release.HELD
 SELECT id, queue FROM holdfast_job

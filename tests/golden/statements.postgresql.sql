@@ -407,12 +407,17 @@ SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
 
 -- limits.release.DUE
-SELECT id, arrival_at, gap, tolerance, slots, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM holdfast_limit
+SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM holdfast_limit
  WHERE due_at IS NOT NULL AND due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- limits.release.SET_DUE
-UPDATE holdfast_limit SET due_at = %(due)s WHERE id = %(id)s
+-- limits.release.LOOKED_AT
+UPDATE holdfast_limit
+   SET due_at = %(due_at)s, arrival_at = %(arrival_at)s, gap = %(gap)s, tolerance = %(tolerance)s, slots = %(slots)s
+ WHERE id = %(id)s
+
+-- limits.release.LOOK_AT_ALL
+UPDATE holdfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
 -- limits.release.LOOK_NOW
 UPDATE holdfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -429,6 +434,9 @@ DELETE FROM holdfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- limits.release.WAITED_FOR
 SELECT DISTINCT held_by FROM holdfast_job WHERE held_by = ANY(CAST(%(limits)s AS TEXT[])) AND state = 'held'
+
+-- limits.release.WHO
+SELECT kind, queue FROM holdfast_job WHERE held_by = %(limit_id)s AND state = 'held' LIMIT 1
 
 -- limits.release.HELD
 SELECT id, queue FROM holdfast_job

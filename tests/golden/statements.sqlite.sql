@@ -408,12 +408,17 @@ FROM json_each(:rows) AS given
     WHERE holdfast_job.id = json_extract(given.value, '$[0]') AND fence = :fence AND cancel_at IS NULL
 
 -- limits.release.DUE
-SELECT id, arrival_at, gap, tolerance, slots, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_limit
+SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_limit
  WHERE due_at IS NOT NULL AND due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  ORDER BY due_at LIMIT :limit
 
--- limits.release.SET_DUE
-UPDATE holdfast_limit SET due_at = :due WHERE id = :id
+-- limits.release.LOOKED_AT
+UPDATE holdfast_limit
+   SET due_at = :due_at, arrival_at = :arrival_at, gap = :gap, tolerance = :tolerance, slots = :slots
+ WHERE id = :id
+
+-- limits.release.LOOK_AT_ALL
+UPDATE holdfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- limits.release.LOOK_NOW
 UPDATE holdfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -430,6 +435,9 @@ DELETE FROM holdfast_limit WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- limits.release.WAITED_FOR
 SELECT DISTINCT held_by FROM holdfast_job WHERE held_by IN (SELECT value FROM json_each(:limits)) AND state = 'held'
+
+-- limits.release.WHO
+SELECT kind, queue FROM holdfast_job WHERE held_by = :limit_id AND state = 'held' LIMIT 1
 
 -- limits.release.HELD
 SELECT id, queue FROM holdfast_job

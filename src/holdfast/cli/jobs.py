@@ -34,7 +34,7 @@ def list_(
         typer.Option(
             "--state",
             metavar="STATE",
-            help="Only jobs in this state: scheduled, ready, suspect, leased, done, dead, cancelled, live (the first four) "
+            help="Only jobs in this state: scheduled, ready, suspect, leased, held, done, dead, cancelled, live (the first five) "
             "or ended (the last three). May be given more than once.",
             show_default=False,
         ),

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.clock import new_fence
 from holdfast.database.statement import sql
 from holdfast.limits.limit import arrival_after, room_in_rate
-from holdfast.limits.release import LOOK_AGAIN, let_go
+from holdfast.limits.release import LOOK_AGAIN, let_go, renumbered
 from holdfast.limits.rows import LimitRow, lock_limits, write_limits
 from holdfast.limits.slots import count_slots, drop_stale_slots, take_slots
 
@@ -105,7 +105,9 @@ def admit(tx: Transaction, wanted: Sequence[Wanted], fence: int) -> Admission:
             limit,
             limit.slots - taken.get(limit_id, 0)
             if limit.slots
-            else room_in_rate(now, known[limit_id].arrival_at, limit.gap, limit.tolerance),
+            else room_in_rate(
+                now, renumbered(known[limit_id], limit, now).arrival_at, limit.gap, limit.tolerance
+            ),
         )
         for limit_id, limit in limits.items()
     }
@@ -142,7 +144,7 @@ def _write_limits(
     changed = []
     for limit_id, meter in meters.items():
         before, limit = known[limit_id], meter.limit
-        arrival, due = before.arrival_at, before.due_at
+        arrival, due = renumbered(before, limit, now).arrival_at, before.due_at
         if limit.gap:
             arrival = arrival_after(now, arrival, limit.gap, meter.given)
         if meter.refused:

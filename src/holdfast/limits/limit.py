@@ -105,6 +105,15 @@ def limit_id(limit: Limit, scope: str, arguments: dict[str, Any] | None) -> str:
     return whole[: LONGEST_ID - 33] + "#" + hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
 
 
+def family_of(limit: Limit, scope: str) -> str:
+    """What a limit is counted by, whatever the value of its argument."""
+    return _family(limit, limit.name or scope)
+
+
+def is_of(limit_id: str, family: str) -> bool:
+    return limit_id == family or limit_id.startswith(f"{family}=")
+
+
 def check_together(where: str, limits: Sequence[Limit]) -> None:
     """Refuse two limits of one job that would be counted in one row: nobody could say what they mean together."""
     families = [_family(it, it.name or "") for it in limits]

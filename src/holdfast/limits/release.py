@@ -6,17 +6,23 @@ a job that somebody cancels meanwhile.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from holdfast.database.statement import sql
 from holdfast.errors import CRASH_GROUP
-from holdfast.limits.limit import room_in_rate
+from holdfast.limits.limit import Limit, is_of, room_in_rate
+from holdfast.limits.rows import LimitRow
 from holdfast.limits.slots import count_slots, drop_stale_slots, free_slots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.database.connection import Transaction
+
+Declared = Callable[
+    [str, str], list[tuple[str, Limit]] | None
+]  # (kind, queue) → limits; None: not known here
 
 BATCH: Final = 200  # limits of one sweep
 MOST_AT_ONCE: Final = 1_000  # jobs of one limit in one sweep
@@ -25,11 +31,16 @@ LOOK_AGAIN: Final = (
 )
 
 DUE = sql("""
-    SELECT id, arrival_at, gap, tolerance, slots, {now} FROM holdfast_limit
+    SELECT id, arrival_at, gap, tolerance, slots, due_at, {now} FROM holdfast_limit
      WHERE due_at IS NOT NULL AND due_at <= {now}
      ORDER BY due_at LIMIT :limit {skip_locked}
 """)
-SET_DUE = sql("UPDATE holdfast_limit SET due_at = :due WHERE id = :id")
+LOOKED_AT = sql("""
+    UPDATE holdfast_limit
+       SET due_at = :due_at, arrival_at = :arrival_at, gap = :gap, tolerance = :tolerance, slots = :slots
+     WHERE id = :id
+""")
+LOOK_AT_ALL = sql("UPDATE holdfast_limit SET due_at = {now} WHERE due_at > {now}")
 
 # Nobody may know that slots of these jobs are free: their worker is dead.
 LOOK_NOW = sql("""
@@ -47,6 +58,8 @@ IDLE = sql("""
 FORGET = sql("DELETE FROM holdfast_limit WHERE id {any_of:ids}")
 
 WAITED_FOR = sql("SELECT DISTINCT held_by FROM holdfast_job WHERE held_by {any_of:limits} AND state = 'held'")
+
+WHO = sql("SELECT kind, queue FROM holdfast_job WHERE held_by = :limit_id AND state = 'held' LIMIT 1")
 
 HELD = sql("""
     SELECT id, queue FROM holdfast_job
@@ -94,22 +107,58 @@ def look_now(tx: Transaction, job_ids: list[str]) -> None:
     tx.run(LOOK_NOW, ids=job_ids)
 
 
-def sweep(tx: Transaction, limit: int = BATCH) -> int:
-    """Let go what due limits have room for; returns how many limits were looked at."""
-    due = tx.rows(DUE, limit=limit)
-    full = [row[0] for row in due if row[4]]
-    if full:
-        drop_stale_slots(tx, full)
-    taken = count_slots(tx, full) if full else {}
-    for limit_id, arrival, gap, tolerance, slots, now in due:
-        room = slots - taken.get(limit_id, 0) if slots else room_in_rate(now, arrival, gap, tolerance)
-        wanted = max(0, min(room, MOST_AT_ONCE))
-        gone = let_go(tx, limit_id, wanted) if wanted else 0
-        if wanted and gone < wanted:
-            again = None  # nobody is held any more
-        elif slots:
-            again = now + LOOK_AGAIN
-        else:
-            again = max(arrival, now) + gone * gap - tolerance
-        tx.run(SET_DUE, id=limit_id, due=again)
+def look_at_all(tx: Transaction) -> None:
+    """The numbers may have changed: what was to be looked at later is looked at now."""
+    tx.run(LOOK_AT_ALL)
+
+
+def sweep(tx: Transaction, declared: Declared | None = None, limit: int = BATCH) -> int:
+    """Let go what due limits have room for; returns how many limits were looked at.
+
+    `declared` tells the limits of a kind of job, as they are now: who was held by other numbers, or by a limit that
+    is no more, does not wait for what nobody counts any longer.
+    """
+    due = [(LimitRow(*row[:6]), int(row[6])) for row in tx.rows(DUE, limit=limit)]
+    counted = [row.id for row, _ in due if row.slots]
+    if counted:
+        drop_stale_slots(tx, counted)
+    taken = count_slots(tx, counted) if counted else {}
+    for row, now in due:
+        _look_at(tx, row, now, taken.get(row.id, 0), declared)
     return len(due)
+
+
+def _look_at(tx: Transaction, row: LimitRow, now: int, taken: int, declared: Declared | None) -> None:
+    who = tx.rows(WHO, limit_id=row.id)
+    if not who:
+        _looked_at(tx, row, None)
+        return
+    known = None if declared is None else declared(*who[0])
+    if known is not None:
+        new = next((limit for family, limit in known if is_of(row.id, family)), None)
+        if new is None:  # nobody limits them any more
+            gone = let_go(tx, row.id, MOST_AT_ONCE)
+            _looked_at(tx, row, now if gone == MOST_AT_ONCE else None)
+            return
+        row = renumbered(row, new, now)
+    room = row.slots - taken if row.slots else room_in_rate(now, row.arrival_at, row.gap, row.tolerance)
+    wanted = max(0, min(room, MOST_AT_ONCE))
+    gone = let_go(tx, row.id, wanted) if wanted else 0
+    if wanted and gone < wanted:
+        _looked_at(tx, row, None)  # nobody is held any more
+    elif row.slots:
+        _looked_at(tx, row, now + LOOK_AGAIN)
+    else:
+        _looked_at(tx, row, max(row.arrival_at, now) + gone * row.gap - row.tolerance)
+
+
+def renumbered(row: LimitRow, limit: Limit, now: int) -> LimitRow:
+    """The row with the numbers that its limit has now. A wider one need not wait for what a narrower one promised."""
+    if (row.gap, row.tolerance, row.slots) == (limit.gap, limit.tolerance, limit.slots):
+        return row
+    arrival = min(row.arrival_at, now + limit.tolerance + limit.gap) if limit.gap else 0
+    return LimitRow(row.id, arrival, limit.gap, limit.tolerance, limit.slots, row.due_at)
+
+
+def _looked_at(tx: Transaction, row: LimitRow, due_at: int | None) -> None:
+    tx.run(LOOKED_AT, **row._replace(due_at=due_at)._asdict())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.clock import Duration, duration
 from holdfast.errors import StateError, WaitTimeoutError
+from holdfast.results.blocking import refuse_in_loop
 from holdfast.results.outcome import JobOutcome, look, unknown
 from holdfast.results.reading import Reading, reading_of
 from holdfast.results.waiting import waiting
@@ -45,6 +46,7 @@ class Results:
 
     def wait(self, job_id: str, timeout: Duration | None = None) -> JobOutcome[Any]:
         """Block this thread until the job has ended."""
+        refuse_in_loop("job.wait()", "await job.result()")
         patience = None if timeout is None else duration(timeout, "timeout")
         waiter = self._waiter(job_id)
         try:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.clock import moment
 from holdfast.database.statement import sql
 from holdfast.errors import ContentionError, UnreachableError, WaitTimeoutError
+from holdfast.results.blocking import refuse_in_loop
 from holdfast.results.outcome import JobOutcome, look, unknown
 from holdfast.steps.job import JobState
 
@@ -98,6 +99,7 @@ class Watch:
         self._beyond_death = beyond_death  # an operator may revive what is dead or cancelled: go on
 
     def __iter__(self) -> Iterator[Update]:
+        refuse_in_loop("for update in job.watch()", "async for update in job.watch()")
         observer = self._observer()
         while not observer.over:
             yield from observer.look()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import ConfigurationError, UnknownKindError
-from holdfast.limits.limit import check_together, limit_id
+from holdfast.limits.limit import check_together, family_of, limit_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +64,12 @@ class Kinds:
         known = self._kinds.get(kind)
         own = [(f"kind:{kind}", it) for it in known.limits] if known else []
         return own + [(f"queue:{queue}", it) for it in self._of_queues.get(queue, ())]
+
+    def families(self, kind: str, queue: str) -> list[tuple[str, Limit]] | None:
+        """The limits of a job by what they are counted by; None for a kind that this process does not know."""
+        if kind not in self._kinds:
+            return None
+        return [(family_of(limit, scope), limit) for scope, limit in self.limits_of(kind, queue)]
 
     @property
     def limited(self) -> bool:

@@ -99,7 +99,9 @@ class Worker:
             overdue=self._overdue,
         )
         self._heartbeat = Heartbeat(database, settings, pulse)
-        self._maintenance = Maintenance(database, settings, self._heartbeat, self._isolate, self._owned)
+        self._maintenance = Maintenance(
+            database, settings, self._heartbeat, self._isolate, self._owned, limits=kinds.families
+        )
         room = Room(slots=self._slots, behind=self._behind)
         self._claimer = Claimer(
             database,

@@ -17,7 +17,7 @@ from holdfast.database.database import persist
 from holdfast.database.dialects import Whose
 from holdfast.database.statement import sql
 from holdfast.errors import CRASH_GROUP, DatabaseError
-from holdfast.limits.release import forget_idle, sweep
+from holdfast.limits.release import Declared, forget_idle, look_at_all, sweep
 from holdfast.steps.ageing import age
 from holdfast.steps.commit import give_back
 from holdfast.steps.dead_letters import purge
@@ -110,12 +110,15 @@ class Maintenance:
         heartbeat: Heartbeat,
         isolate: Callable[[int], None],
         owned: dict[str, int],
+        *,
+        limits: Declared,
     ) -> None:
         self._database = database
         self._settings = settings
         self._heartbeat = heartbeat
         self._isolate = isolate
         self._owned = owned
+        self._declared = limits
         self._suspects = 0
         self._strangers: set[tuple[str, int]] = set()
         self._late: dict[tuple[int, int], float] = {}  # since when we have seen them late
@@ -130,6 +133,7 @@ class Maintenance:
 
     def start(self) -> None:
         """Take back at once what is certainly abandoned, then keep looking."""
+        persist(self._database, look_at_all)
         found = self._sweep()
         happened(
             "worker.recovered",
@@ -196,7 +200,7 @@ class Maintenance:
                 happened("jobs.promoted", jobs=moved)
                 more, scheduled = moved == BATCH, None
             if held is not None and held <= 0:
-                more = persist(self._database, sweep) > 0 or more
+                more = persist(self._database, lambda tx: sweep(tx, self._declared)) > 0 or more
                 held = None
             if not more or self._stop.is_set():
                 due = min((int(it) for it in (scheduled, held) if it is not None), default=None)

@@ -68,7 +68,10 @@ def take_heads(tx: Transaction, destinations: list[str]) -> list[tuple[Served, O
 class Relay:
     """The part of a worker that sends. Starts and stops with it."""
 
-    def __init__(self, database: Database, settings: NotificationSettings) -> None:
+    def __init__(
+        self, database: Database, settings: NotificationSettings, settling: float = SETTLING
+    ) -> None:
+        self._settling = settling
         self._database = database
         self._settings = settings
         self._places = alerting.places(settings.alert_urls)  # refuses URLs that nobody can read
@@ -93,7 +96,7 @@ class Relay:
         self._stop.set()
         self._wake.set()
         self._thread.join(timeout=10)
-        deadline = time.monotonic() + SETTLING
+        deadline = time.monotonic() + self._settling
         for courier in self._serving():
             courier.stop()
         for courier in self._serving():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.notifications.settings import NotificationSettings, from_environment
 from holdfast.worker.forgetting import Forgetting
-from holdfast.worker.relay import Relay
+from holdfast.worker.relay import SETTLING, Relay
 from holdfast.worker.ticks import Ticks
 
 if TYPE_CHECKING:
@@ -35,5 +35,6 @@ def services(
     notifications = notifications or from_environment()
     found: list[Service] = [Forgetting(database, kinds, settings), Ticks(database, declared or {})]
     if notifications.outbox_relay:
-        found.append(Relay(database, notifications))
+        settling = min(SETTLING, settings.grace.total_seconds())
+        found.append(Relay(database, notifications, settling))
     return found

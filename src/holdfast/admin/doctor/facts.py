@@ -52,7 +52,7 @@ class Facts:
     @property
     def waiting(self) -> int:
         """Jobs that somebody should take now."""
-        return sum(queue.ready + queue.suspect for queue in self.open_queues) + self.overdue
+        return sum(queue.ready + queue.suspect + queue.held for queue in self.open_queues) + self.overdue
 
 
 def gather(tx: Transaction) -> Facts:
