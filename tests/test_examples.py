@@ -126,12 +126,14 @@ def test_an_example_runs(module: str, says: list[str], tmp_path: Path) -> None:
         assert words in done.stdout
 
 
-def run_shop_tests(folder: Path, source: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def run_shop_tests(
+    folder: Path, source: Path = ROOT, database: str | None = None
+) -> subprocess.CompletedProcess[str]:
     options = ["-p", "no:cacheprovider", f"--basetemp={folder}/t"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", "examples/tested_shop", *options],
         cwd=source,
-        env=_surroundings(folder),
+        env=_surroundings(folder) | ({} if database is None else {"HOLDFAST_TEST_DATABASE_URL": database}),
         check=False,
         capture_output=True,
         text=True,
@@ -139,8 +141,8 @@ def run_shop_tests(folder: Path, source: Path = ROOT) -> subprocess.CompletedPro
     )
 
 
-def test_an_application_and_its_tests(tmp_path: Path) -> None:
-    done = run_shop_tests(tmp_path)
+def test_an_application_and_its_tests(tmp_path: Path, database_kind: str, empty_database_url: str) -> None:
+    done = run_shop_tests(tmp_path, database=None if database_kind == "sqlite" else empty_database_url)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b2\d passed", done.stdout)

@@ -240,6 +240,7 @@ def test_a_suite_may_bring_its_own_database(pytester: pytest.Pytester, tmp_path:
     run(pytester).assert_outcomes(passed=1)
 
 
+@pytest.mark.usefixtures("on_database")
 def test_the_how_to_is_true(pytester: pytest.Pytester) -> None:
     page = ROOT / "docs" / "howto" / "test-your-jobs.md"
     for block in (*blocks(page, "python"), *blocks(page, "ini")):

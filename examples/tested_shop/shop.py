@@ -5,6 +5,7 @@ pytest examples/tested_shop
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from holdfast import Continue, Done, Holdfast, PermanentError, Retry, Step
@@ -38,10 +39,12 @@ bank = Bank()
 
 
 def create_tables() -> None:
-    with app.transaction() as tx:
-        tx.execute("CREATE TABLE orders (number VARCHAR(20) PRIMARY KEY, amount INTEGER NOT NULL)")
-        tx.execute("CREATE TABLE account (name VARCHAR(20) PRIMARY KEY, balance INTEGER NOT NULL)")
-        tx.execute("INSERT INTO account VALUES ('shop', 0)")
+    with closing(
+        app.database.connect()
+    ) as connection:  # outside any transaction: MariaDB makes no table in one
+        connection.execute("CREATE TABLE orders (number VARCHAR(20) PRIMARY KEY, amount INTEGER NOT NULL)")
+        connection.execute("CREATE TABLE account (name VARCHAR(20) PRIMARY KEY, balance INTEGER NOT NULL)")
+        connection.execute("INSERT INTO account VALUES ('shop', 0)")
 
 
 def place(number: str, amount: int) -> None:

@@ -119,6 +119,7 @@ def test_the_list_is_paged_and_can_be_narrowed(cli: Cli) -> None:
     assert [newest["subject"], *(it["subject"] for it in rest)] == ["c", "b", "a"]
     assert [it["who"] for it in cli.json("audit", "list", "--subject", "b")] == ["operator b"]
     assert len(cli.json("audit", "list", "--what", "queue.pause", "--since", "1h")) == 3
+    assert "is not a duration" in cli("audit", "list", "--since", "often", code=2)
     assert cli.json("audit", "list", "--what", "queue.resume") == []
     text = cli("audit", "list")
     assert all(words in text for words in ("operator a", "queue.pause"))

@@ -168,3 +168,4 @@ def test_statistics_are_told_by_kind(cli: Cli, app: Holdfast) -> None:
     assert "OSError: no answer" in cli("jobs", "stats", "--kind", "greet")
     assert cli("jobs", "stats", "--kind", "other") == "no job ended in the last 24h\n"
     assert cli("jobs", "stats", "--since", "0") == "no job ended in the last 0\n"
+    assert "is not a duration" in cli("jobs", "stats", "--since", "often", code=2)

@@ -78,6 +78,21 @@ def test_what_became_of_the_last_ticks_is_shown(cli: Cli, app: Holdfast) -> None
     assert ticks[-1].job_id in cli("schedules", "show", "beat")
 
 
+def test_a_tick_that_was_skipped_says_so(cli: Cli, app: Holdfast) -> None:
+    cli(
+        "schedules", "add", "beat", "--kind", "greet", "--every", "1m", "--missed", "all", "--overlap", "skip"
+    )
+    first, second, *_ = fire_due(app.database, rows.now(app) + 2 * 60 * rows.SECOND)
+    assert first.job_id == second.job_id
+
+    *later, oldest = cli.json("schedules", "show", "beat")["behind"]
+    assert {it["skipped"] for it in later} == {True}
+    assert (oldest["skipped"], oldest["job_state"]) == (False, "ready")
+    lines = cli("schedules", "show", "beat").splitlines()
+    told = [line.split()[-1] for line in lines if first.job_id in line]
+    assert told == ["skipped"] * len(later) + ["ready"]
+
+
 def test_a_schedule_is_changed_and_keeps_the_rest(cli: Cli) -> None:
     cli("schedules", "add", "beat", "--kind", "greet", "--cron", "@daily", "--missed", "skip")
 
@@ -133,16 +148,17 @@ def test_what_the_code_declares_is_removed_and_reset(cli: Cli, app: Holdfast) ->
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (("--cron", "61 * * * *"), 1, "61 is outside 0 to 59"),
-        (("--cron", "@daily", "--every", "1h"), 1, "exactly one of"),
-        ((), 1, "exactly one of"),
-        (("--every", "often"), 1, "is not a duration"),
-        (("--cron", "@daily", "--tz", "Europe/Pariss"), 1, "did you mean 'Europe/Paris'?"),
+        (("--cron", "61 * * * *"), 2, "61 is outside 0 to 59"),
+        (("--cron", "@daily", "--every", "1h"), 2, "exactly one of"),
+        ((), 2, "exactly one of"),
+        (("--every", "often"), 2, "is not a duration"),
+        (("--cron", "@daily", "--tz", "Europe/Pariss"), 2, "did you mean 'Europe/Paris'?"),
         (("--at", "2001-01-01T00:00"), 1, "has passed"),
         (("--at", "tomorrow"), 2, "is no time"),
+        (("--at", "2126-01-01T00:00", "--tz", "Europe/Pariss"), 2, "did you mean 'Europe/Paris'?"),
         (("--every", "1h", "--arguments", "{name: 1}"), 2, "is no JSON"),
-        (("--every", "1h", "--arguments", "[1]"), 1, "give a mapping"),
-        (("--every", "1h", "--missed", "never"), 1, "missed='never': use 'once', 'all', 'skip'"),
+        (("--every", "1h", "--arguments", "[1]"), 2, "give a mapping"),
+        (("--every", "1h", "--missed", "never"), 2, "missed='never': use 'once', 'all', 'skip'"),
     ],
 )
 def test_what_cannot_work_is_refused_in_a_sentence(
@@ -150,6 +166,15 @@ def test_what_cannot_work_is_refused_in_a_sentence(
 ) -> None:
     assert sentence in " ".join(cli("schedules", "add", "x", "--kind", "greet", *words, code=code).split())
     assert cli.json("schedules", "list") == []
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_change_that_cannot_work_is_refused_in_a_sentence(cli: Cli) -> None:
+    cli("schedules", "add", "beat", "--kind", "greet", "--cron", "@daily")
+
+    for words in (("--missed", "never"), ("--cron", "61 * * * *"), ("--tz", "Mars"), ("--every", "often")):
+        cli("schedules", "change", "beat", *words, code=2)
+    assert cli.json("schedules", "change", "beat", "--missed", "skip")["cron"] == "@daily"
 
 
 @pytest.mark.only_on("sqlite")

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast import Retry, Step
+from holdfast.cli.watch import TIMED_OUT
 from holdfast.database.connection import Connection
 from holdfast.steps.commit import commit
 from holdfast.steps.outcome import Done
 from holdfast.steps.reports import write_reports
 from holdfast.steps.step import Report
 from tests import rows
-from tests.cli.test_process import on_a_terminal
+from tests.cli.test_process import ROOT, on_a_terminal
 from tests.operations import died, ended, greeting, leased
 
 if TYPE_CHECKING:
@@ -98,6 +100,7 @@ def test_a_watch_that_is_over_exits_with_three(cli: Cli, app: Holdfast) -> None:
 
     assert "is still ready" in cli("jobs", "watch", waiting, "--timeout", "50ms", code=3)
     assert "is still dead" in cli("jobs", "watch", dead, "--follow", "--timeout", "50ms", code=3)
+    assert "is negative" in cli("jobs", "watch", waiting, "--timeout", "-1", code=2)
     assert "there is no job nobody" in cli("jobs", "watch", "nobody", code=1)
 
 
@@ -121,3 +124,15 @@ def test_a_person_sees_a_bar_with_lines_above_it(database_url: str, app: Holdfas
     assert "━" in seen
     assert "100%" in seen
     assert 'done, step 0, try 1: {"rows":3}' in seen
+
+
+@pytest.mark.only_on("sqlite")
+def test_every_exit_code_is_in_the_reference(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("holdfast.cli.queues.opened", interrupted)
+    cli("queues", "list", code=130)
+
+    reference = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    assert re.findall(r"^\| (\d+) \|", reference, re.MULTILINE) == ["0", "1", "2", str(TIMED_OUT), "130"]

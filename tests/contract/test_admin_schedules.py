@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import ArgumentsError, ConfigurationError
+from holdfast import ArgumentsError, ConfigurationError, Done
 from holdfast.errors import NotFoundError
 from tests import rows
-from tests.contract.engine import work_on
-from tests.contract.timetable import MINUTE, fire
+from tests.contract.engine import settle, take, work_on
+from tests.contract.timetable import MINUTE, NOON, fire, schedule
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
@@ -111,6 +111,35 @@ def test_what_became_of_its_ticks_is_shown(app: Holdfast) -> None:
     assert [(it.job_id, it.job_state) for it in behind] == [
         (it.job_id, "ready" if it is not ticks[0] else None) for it in reversed(ticks)
     ]
+
+
+def test_a_tick_that_became_no_job_is_told_from_the_one_that_did(app: Holdfast) -> None:
+    schedule(app, overlap="skip")
+    (first,) = fire(app, NOON)
+    settle(app, take(app), Done())
+    triggered = app.schedules.trigger("beat")
+    rows.change(
+        app, "UPDATE holdfast_job SET created_at = created_at - 1000"
+    )  # SQLite's clock has milliseconds
+    fire(app, NOON + MINUTE)
+    fire(app, NOON + 2 * MINUTE)
+
+    assert [(it.job_id, it.skipped) for it in app.schedules.show("beat").behind] == [
+        (triggered.id, True),
+        (triggered.id, True),
+        (first.job_id, False),
+    ]
+
+
+def test_ticks_whose_job_is_forgotten_are_told_apart_by_the_tick_before(app: Holdfast) -> None:
+    schedule(app, overlap="skip")
+    for minute in range(7):
+        fire(app, NOON + minute * MINUTE)
+    rows.change(app, "DELETE FROM holdfast_job")
+
+    behind = app.schedules.show("beat").behind
+
+    assert [(it.job_state, it.skipped) for it in behind] == [(None, True)] * 5
 
 
 def test_a_one_off_is_finished_when_it_has_fired(app: Holdfast) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -510,6 +511,16 @@ def test_a_statement_that_commits_by_itself_is_refused(app: Holdfast, text: str)
 
     assert booked(app) == {}
     assert rows.state(app, held.job_id) == "leased"
+
+
+@pytest.mark.only_on("mariadb")
+def test_the_refusal_says_where_it_may_run(app: Holdfast) -> None:
+    with pytest.raises(DatabaseError, match=r"app\.database\.connect\(\)"), app.transaction() as tx:
+        tx.execute("CREATE TABLE extra (id INTEGER)")
+
+    with closing(app.database.connect()) as connection:
+        connection.execute("CREATE TABLE extra (id INTEGER)")
+    assert rows.count(app, "extra") == 0
 
 
 @pytest.mark.only_on("mariadb")

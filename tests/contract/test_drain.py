@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import threading
 import time
+import warnings
 from typing import TYPE_CHECKING
 
 import pytest
@@ -590,6 +592,29 @@ def test_whoever_forgets_to_await_is_told(app: Holdfast) -> None:
         await pending
 
     asyncio.run(test())
+
+
+@pytest.mark.only_on("sqlite")
+def test_whoever_was_told_is_not_warned_as_well(app: Holdfast) -> None:
+    async def touch() -> None:
+        pending = drain(app)
+        with pytest.raises(HoldfastError, match="await drain"):
+            assert pending.done
+
+    def forget() -> None:
+        async def alone() -> None:
+            drain(app)
+
+        asyncio.run(alone())
+        gc.collect()
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        asyncio.run(touch())
+        gc.collect()
+    assert [str(it.message) for it in heard if "never awaited" in str(it.message)] == []
+    with pytest.warns(RuntimeWarning, match="never awaited"):
+        forget()
 
 
 def test_outside_an_event_loop_it_may_be_awaited_all_the_same(app: Holdfast) -> None:

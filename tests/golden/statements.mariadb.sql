@@ -338,7 +338,8 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_job WHERE queue = %(queue)s)
 SELECT id, paused_at, note FROM holdfast_queue
 
 -- admin.reports.schedules.RECENT
-SELECT k.id, k.job_id, COALESCE(j.state, a.state)
+SELECT k.id, k.job_id, COALESCE(j.state, a.state),
+       CASE WHEN COALESCE(j.created_at, a.created_at) < k.until_at - %(remembered)s THEN 1 ELSE 0 END
   FROM holdfast_key k LEFT JOIN holdfast_job j ON j.id = k.job_id LEFT JOIN holdfast_archive a ON a.id = k.job_id
  WHERE k.id > %(first)s AND k.id < %(last)s
  ORDER BY k.id DESC LIMIT %(limit)s

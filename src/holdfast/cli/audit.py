@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import DatabaseUrl, Json, Limit, opened, span
+from holdfast.cli.options import DatabaseUrl, Json, Limit, opened, span, usage
 from holdfast.cli.output import print_json, print_table
 
 app = typer.Typer(help="Look at what operators did.", no_args_is_help=True)
@@ -58,11 +58,12 @@ def list_(
 ) -> None:
     """List what operators did, newest first: who, what, to what, and why."""
     from holdfast.admin.reports.audit import list_audit
+    from holdfast.clock import duration
 
+    with usage("--since"):
+        past = None if since is None else duration(span(since) or 0, "since")
     with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_audit(
-            tx, who=who, what=what, subject=subject, since=span(since), limit=limit, before=before
-        )
+        found = list_audit(tx, who=who, what=what, subject=subject, since=past, limit=limit, before=before)
     if json:
         print_json(found)
         return

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from holdfast.config import database_url as chosen_url
-from holdfast.errors import NotFoundError, SchemaError
+from holdfast.errors import ConfigurationError, NotFoundError, SchemaError
 
 if TYPE_CHECKING:
     from holdfast.admin.audit import Actor
@@ -76,6 +76,15 @@ def span(text: str | None) -> float | str | None:
         return None if text is None else float(text)
     except ValueError:
         return text
+
+
+@contextmanager
+def usage(option: str | None = None) -> Iterator[None]:
+    """What is refused in this block was typed wrong: exit code 2."""
+    try:
+        yield
+    except ConfigurationError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def url(ctx: typer.Context, given: str | None) -> str:

@@ -8,7 +8,7 @@ import typer
 
 from holdfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, actor, opened
 from holdfast.cli.output import print_facts, print_json, print_table, progress
-from holdfast.outbox.state import MessageState
+from holdfast.outbox.state import Channel, MessageState
 
 if TYPE_CHECKING:
     from holdfast.admin.outbox import DeadMessages
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Messages: list, show, retry, purge.", no_args_is_help=True)
 
 
-Channel = Annotated[
-    str | None,
-    typer.Option("--channel", metavar="NAME", help="Only webhook, or only alert.", show_default=False),
+OneChannel = Annotated[
+    Channel | None,
+    typer.Option("--channel", help="Only webhook, or only alert.", show_default=False),
 ]
 Destination = Annotated[
     str | None,
@@ -41,7 +41,7 @@ def list_(
     state: Annotated[
         MessageState | None, typer.Option("--state", help="Only messages in this state.", show_default=False)
     ] = None,
-    channel: Channel = None,
+    channel: OneChannel = None,
     job: Annotated[
         str | None, typer.Option("--job", metavar="ID", help="Only messages of this job.", show_default=False)
     ] = None,
@@ -53,7 +53,7 @@ def list_(
     from holdfast.admin.reports.outbox import list_messages
 
     with opened(ctx, database_url) as database, database.reading() as tx:
-        found = list_messages(tx, state, channel=channel, job_id=job, limit=limit)
+        found = list_messages(tx, state, channel=channel and channel.value, job_id=job, limit=limit)
     if json:
         print_json(found)
         return
@@ -111,6 +111,8 @@ def show(
 
 
 def _print(found: MessageDetail) -> None:
+    from holdfast.steps.payload import to_json
+
     it = found.message
     print_facts(
         (
@@ -128,7 +130,7 @@ def _print(found: MessageDetail) -> None:
             ("trace", found.trace),
             ("error", it.last_error),
             ("headers", ", ".join(f"{name}: {value}" for name, value in found.headers.items())),
-            ("body", found.body),
+            ("body", to_json(found.body)),
         )
     )
 
@@ -161,7 +163,7 @@ def retry(
     ctx: typer.Context,
     message_id: OneId = None,
     *,
-    channel: Channel = None,
+    channel: OneChannel = None,
     destination: Destination = None,
     every: Every = False,
     reason: Reason = None,
@@ -194,7 +196,7 @@ def purge(
     ctx: typer.Context,
     message_id: OneId = None,
     *,
-    channel: Channel = None,
+    channel: OneChannel = None,
     destination: Destination = None,
     every: Every = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
@@ -238,7 +240,7 @@ def secret(*, json: Json = False) -> None:
 
 
 def _chosen(
-    message_id: str | None, channel: str | None, destination: str | None, *, every: bool
+    message_id: str | None, channel: Channel | None, destination: str | None, *, every: bool
 ) -> DeadMessages:
     """What was meant, which must be said in exactly one way: nobody deletes everything by leaving something out."""
     from holdfast.admin.outbox import DeadMessages
@@ -246,7 +248,7 @@ def _chosen(
     filtered = channel is not None or destination is not None
     if [message_id is not None, filtered, every].count(True) != 1:
         raise typer.BadParameter("say which ones: an ID, or --channel, --destination, or --all")
-    return DeadMessages(channel, destination)
+    return DeadMessages(channel and channel.value, destination)
 
 
 def _messages(count: int) -> str:

@@ -7,7 +7,6 @@ paint the operator's terminal.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from holdfast.clock import spoken
+from holdfast.telemetry.masking import visible as clean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,13 +38,6 @@ STYLES: Final = {
     "expired": "red",
     "cancelled": "magenta",
 }
-
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def clean(text: str) -> str:
-    """The text with what would move the cursor or change colours made visible."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def print_json(value: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from holdfast.cli.options import span
+from holdfast.cli.options import span, usage
 
 if TYPE_CHECKING:
     from holdfast.schedules.definition import ScheduleOptions
@@ -80,6 +80,7 @@ Overlap = Annotated[
 
 
 def options(
+    kind: str | None = None,
     *,
     cron: str | None,
     every: str | None,
@@ -92,8 +93,8 @@ def options(
     missed: str | None,
     overlap: str | None,
 ) -> ScheduleOptions:
-    """What was typed, as Python says it."""
-    return {
+    """What was typed, as Python says it; refuses what no schedule can be, or, without `kind`, no change of one."""
+    given: ScheduleOptions = {
         "cron": cron,
         "every": span(every),
         "at": None if at is None else moment_at(at, tz or "UTC"),
@@ -102,10 +103,12 @@ def options(
         "tick_as": tick_as,
         "queue": queue,
         "priority": priority,
-        # Whatever was typed: the definition refuses it in words.
+        # Whatever was typed: the definition refuses it in words, below.
         "missed": cast('Literal["once", "all", "skip"] | None', missed),
         "overlap": cast('Literal["allow", "skip"] | None', overlap),
     }
+    _check(kind, given)
+    return given
 
 
 def moment_at(text: str, tz: str) -> datetime:
@@ -119,7 +122,18 @@ def moment_at(text: str, tz: str) -> datetime:
         raise typer.BadParameter(
             f"{text!r} is no time; write 2026-12-24T18:00 or 2026-12-24T18:00+01:00", param_hint="--at"
         ) from None
-    return at if at.tzinfo is not None else moment(first_occurrence(at, zone(tz)))
+    with usage("--tz"):
+        return at if at.tzinfo is not None else moment(first_occurrence(at, zone(tz)))
+
+
+def _check(kind: str | None, given: ScheduleOptions) -> None:
+    from holdfast.schedules.definition import define
+
+    whole = given.copy()
+    if kind is None and all(whole.get(name) is None for name in ("cron", "every", "at")):
+        whole["every"] = "1h"  # stands for what the schedule has
+    with usage():
+        define(kind or "any", None, whole)
 
 
 def _json(text: str) -> Any:

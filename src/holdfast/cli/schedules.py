@@ -94,7 +94,10 @@ def show(ctx: typer.Context, name: Name, *, json: Json = False, database_url: Da
         typer.echo()
         print_table(
             ("last (UTC)", "job", "state"),
-            [(it.utc, it.job_id, it.job_state or "forgotten") for it in detail.behind],
+            [
+                (it.utc, it.job_id, "skipped" if it.skipped else it.job_state or "forgotten")
+                for it in detail.behind
+            ],
             empty="",
         )
 
@@ -122,6 +125,7 @@ def add(
 ) -> None:
     """Add a schedule. Its arguments are believed: only a worker knows what the job takes."""
     given = options(
+        kind,
         cron=cron,
         every=every,
         at=at,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import DatabaseUrl, Json, Kind, opened, span
+from holdfast.cli.options import DatabaseUrl, Json, Kind, opened, span, usage
 from holdfast.cli.output import print_json, print_table
 
 
@@ -24,7 +24,8 @@ def stats(
     from holdfast.admin.reports.statistics import kind_statistics
     from holdfast.clock import duration
 
-    past = duration(span(since) or 0, "--since")
+    with usage("--since"):
+        past = duration(span(since) or 0, "since")
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = kind_statistics(tx, past, kind)
     if json:

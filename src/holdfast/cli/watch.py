@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from holdfast.cli.options import DatabaseUrl, opened, span
+from holdfast.cli.options import DatabaseUrl, opened, span, usage
 from holdfast.cli.output import complain, console, said
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def watch(
     from holdfast.steps.job import JobState
 
     given = span(timeout)
-    patience = None if given is None else duration(given, "--timeout")
+    with usage("--timeout"):
+        patience = None if given is None else duration(given, "timeout")
     with opened(ctx, database_url) as database:
         updates = Watch(database, job_id, patience, lambda _: ANYTHING, beyond_death=follow)
         try:

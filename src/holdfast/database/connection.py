@@ -259,7 +259,8 @@ class Transaction:
             )
         if self.dialect.name == "mariadb" and (word := _COMMITS_BY_ITSELF.match(text)):
             raise DatabaseError(
-                f"{word[1].upper()} commits by itself on MariaDB and would break the step's transaction; run it outside"
+                f"{word[1].upper()} commits by itself on MariaDB and would break the step's transaction; "
+                "run it outside: app.database.connect().execute(…)"
             )
 
     def _require_open(self) -> None:

@@ -76,11 +76,23 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Notificati
         text = found.get(variable(it.name), "").strip()
         if text:
             given[it.name] = _READERS[it.name](variable(it.name), text)
+            _check(it.name, given[it.name])
     return NotificationSettings(**given)
 
 
 def variable(name: str) -> str:
     return PREFIX + name.upper()
+
+
+def _check(name: str, value: object) -> None:
+    """Refuse it under the name of its variable, which is what the reader can change."""
+    one: dict[str, Any] = {name: value}
+    try:
+        NotificationSettings(**one)
+    except ConfigurationError as error:
+        named = str(error).startswith(name)
+        rest = str(error).removeprefix(name) if named else f": {error}"
+        raise ConfigurationError(variable(name) + rest) from error
 
 
 def _words(_: str, text: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 from holdfast.errors import AddressRefusedError, ConfigurationError
 from holdfast.notifications.delivery import Delivered, Delivery, Failed, Patience
 from holdfast.notifications.signature import sign
+from holdfast.telemetry.masking import visible
 
 if TYPE_CHECKING:
     import ssl
@@ -157,7 +158,8 @@ def judge(status: int, retry_after: str, now: datetime, beginning: bytes = b"") 
     """What an answer means."""
     if status in ENOUGH:
         return Delivered()
-    answer = " ".join(beginning[: 4 * LONGEST_EXCERPT].decode(errors="replace").split())[:LONGEST_EXCERPT]
+    text = " ".join(beginning[: 4 * LONGEST_EXCERPT].decode(errors="replace").split())
+    answer = visible(text)[:LONGEST_EXCERPT]  # whoever reads it later does so on a terminal
     if status in ELSEWHERE:
         return Failed(
             f"HTTP {status}: it points elsewhere, and redirects are not followed; give the final URL",

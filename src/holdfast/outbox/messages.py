@@ -20,13 +20,14 @@ from holdfast.database.statement import sql
 from holdfast.database.wakeup import OUTBOX
 from holdfast.errors import ArgumentsError
 from holdfast.notifications.webhook import LARGEST_BODY, problem_of, shown
+from holdfast.outbox.state import Channel
 from holdfast.telemetry import current_trace
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
 
-WEBHOOK: Final = "webhook"
-ALERT: Final = "alert"
+WEBHOOK: Final = Channel.WEBHOOK.value
+ALERT: Final = Channel.ALERT.value
 LONGEST_KEY: Final = 128
 LONGEST_TYPE: Final = 200
 LONGEST_HEADERS: Final = 8_000

@@ -1,4 +1,4 @@
-"""The states that a message may pass through."""
+"""The states that a message may pass through, and the channels through which it leaves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ class MessageState(StrEnum):
     WAITING = "waiting"  # stands in the line of its destination
     SENT = "sent"  # the receiver has it; forgotten after the retention time
     DEAD = "dead"  # given up; waits for an operator
+
+
+class Channel(StrEnum):
+    WEBHOOK = "webhook"  # a request to a program
+    ALERT = "alert"  # a message to a person
 
 
 TRANSITIONS: Final[dict[MessageState, dict[MessageState, str]]] = {

@@ -23,6 +23,9 @@ _QUOTED_DATA: Final = re.compile(
     re.MULTILINE,
 )
 
+# What would move the cursor, change colours or turn the direction of reading.
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
 
 def without_secrets(text: str) -> str:
     """Fit to be kept and shown: without what looks like a secret, and storable."""
@@ -42,3 +45,8 @@ def without_data(text: str) -> str:
 def storable(text: str) -> str:
     """The text with what no database takes spelled out: NUL characters, and halves of characters from file names."""
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def visible(text: str) -> str:
+    """The text with its control characters spelled out, except for tabs and ends of lines."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
@@ -10,7 +11,7 @@ from holdfast.steps.job import JobState
 from holdfast.steps.outcome import Continue, Reject, Snooze
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Callable, Coroutine, Generator
 
     from holdfast.testing.stored import StoredJob
 
@@ -147,18 +148,29 @@ class Report:
 class PendingReport(Report):
     """The report of a drain inside an event loop, which begins when it is awaited."""
 
-    _work: Coroutine[Any, Any, Report]
+    _begin: Callable[[], Coroutine[Any, Any, Report]]
+    _work: (
+        Coroutine[Any, Any, Report] | None
+    )  # made at once, so that Python warns of a drain that nobody awaits
 
-    def __init__(self, work: Coroutine[Any, Any, Report]) -> None:
-        object.__setattr__(self, "_work", work)
+    def __init__(self, begin: Callable[[], Coroutine[Any, Any, Report]]) -> None:
+        object.__setattr__(self, "_begin", begin)
+        object.__setattr__(self, "_work", begin())
 
     def __await__(self) -> Generator[Any, Any, Report]:
-        return self._work.__await__()
+        return (self._work or self._begin()).__await__()
 
     def __getattr__(self, name: str) -> Any:
         if name in {it.name for it in fields(Report)}:
+            self._need_no_warning()
             raise HoldfastError("inside an event loop a drain has to be awaited: write `await drain(…)`")
         raise AttributeError(name)
+
+    def _need_no_warning(self) -> None:
+        """Whoever is told in a sentence needs not be told again when this is thrown away."""
+        if self._work is not None and getcoroutinestate(self._work) == CORO_CREATED:
+            self._work.close()
+            object.__setattr__(self, "_work", None)
 
     def __repr__(self) -> str:
         return "<a drain that nobody awaited yet>"

@@ -76,7 +76,7 @@ def drain(
     seconds = duration(timeout, "drain(timeout=…)").total_seconds()
     work = Drain(app, Scope(names, limit, with_scheduled, concurrency, seconds, relay))
     if _in_event_loop():
-        return PendingReport(work.run_here(raise_errors=raise_errors))
+        return PendingReport(lambda: work.run_here(raise_errors=raise_errors))
     return work.run(raise_errors=raise_errors)
 
 

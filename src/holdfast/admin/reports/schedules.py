@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from holdfast.clock import moment
 from holdfast.database.statement import sql
-from holdfast.schedules.firing import SCOPE
+from holdfast.schedules.firing import REMEMBERED, SCOPE
 from holdfast.schedules.schedule import clock, get, schedules
 from holdfast.schedules.zone import zone
 from holdfast.steps.payload import decode
@@ -24,8 +24,10 @@ UNITS: Final = (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), 
 State = Literal["active", "paused", "finished", "removed"]
 
 # Ticks are remembered under the schedule's name, in the order of time; ";" follows ":".
+# A tick is remembered before its job is made: a job that is older than that is another one's.
 RECENT = sql("""
-    SELECT k.id, k.job_id, COALESCE(j.state, a.state)
+    SELECT k.id, k.job_id, COALESCE(j.state, a.state),
+           CASE WHEN COALESCE(j.created_at, a.created_at) < k.until_at - :remembered THEN 1 ELSE 0 END
       FROM holdfast_key k LEFT JOIN holdfast_job j ON j.id = k.job_id LEFT JOIN holdfast_archive a ON a.id = k.job_id
      WHERE k.id > :first AND k.id < :last
      ORDER BY k.id DESC LIMIT :limit
@@ -74,6 +76,7 @@ class TickBehind:
     utc: datetime
     job_id: str
     job_state: str | None  # None: forgotten
+    skipped: bool  # it became no job: this one, of an earlier tick or of a trigger, was unfinished
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,8 @@ def list_schedules(tx: Transaction, *, everyone: bool = False) -> list[ScheduleR
 def show_schedule(tx: Transaction, name: str, *, now: int | None = None) -> ScheduleDetail:
     """One, with its next and its last ticks."""
     it = get(tx, name)
-    rows = tx.rows(RECENT, first=f"{SCOPE}:{name}:", last=f"{SCOPE}:{name};", limit=SHOWN)
-    behind = (
-        TickBehind(datetime.fromisoformat(key.removeprefix(f"{SCOPE}:{name}:")), job_id, state)
-        for key, job_id, state in rows
-    )
     return ScheduleDetail(
-        report(it), decode(it.definition.payload), _ahead(it, clock(tx, now)), tuple(behind)
+        report(it), decode(it.definition.payload), _ahead(it, clock(tx, now)), _behind(tx, name)
     )
 
 
@@ -137,6 +135,19 @@ def _ahead(schedule: Schedule, now: int) -> tuple[TickAhead, ...]:
         found.append(TickAhead(moment(tick), moment(tick).astimezone(where)))
         tick = timing.next_after(tick)
     return tuple(found)
+
+
+def _behind(tx: Transaction, name: str) -> tuple[TickBehind, ...]:
+    prefix = f"{SCOPE}:{name}:"
+    rows = tx.rows(RECENT, first=prefix, last=f"{SCOPE}:{name};", limit=SHOWN + 1, remembered=REMEMBERED)
+    before = [*(row[1] for row in rows[1:]), None]  # the age of a job that is forgotten is, too
+    found = (
+        TickBehind(
+            datetime.fromisoformat(key.removeprefix(prefix)), job_id, state, bool(older) or job_id == earlier
+        )
+        for (key, job_id, state, older), earlier in zip(rows, before, strict=False)
+    )
+    return tuple(found)[:SHOWN]
 
 
 def _state(schedule: Schedule) -> State:
