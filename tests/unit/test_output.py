@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from holdfast.cli.options import span
-from holdfast.cli.output import clean, fitting, said
+from holdfast.cli.output import fitting, said
+from holdfast.telemetry.masking import visible
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def test_a_value_is_said_as_a_person_reads_it(value: object, text: str) -> None:
 
 
 def test_what_moves_the_cursor_is_made_visible() -> None:
-    assert clean("a\x1bb\x9bc\rd\te\nf") == "a\\x1bb\\x9bc\\x0dd\te\nf"
+    assert visible("a\x1bb\x9bc\rd\te\nf") == "a\\x1bb\\x9bc\\x0dd\te\nf"
 
 
 def test_columns_are_left_out_in_the_order_given_until_the_rest_fits() -> None:

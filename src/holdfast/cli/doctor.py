@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from holdfast.cli.options import DatabaseUrl, Json, opened
-from holdfast.cli.output import STYLES, clean, console, print_json
+from holdfast.cli.output import STYLES, console, print_json
+from holdfast.telemetry.masking import visible
 
 if TYPE_CHECKING:
     from holdfast.admin.doctor.finding import Finding
@@ -45,8 +46,10 @@ def _print(finding: Finding) -> None:
 
     screen = console()
     head = Text.assemble(
-        (f"{finding.level:<4}  ", STYLES[finding.level]), (f"{finding.name}: ", "bold"), clean(finding.found)
+        (f"{finding.level:<4}  ", STYLES[finding.level]),
+        (f"{finding.name}: ", "bold"),
+        visible(finding.found),
     )
     screen.print(head)
     if finding.cure:
-        screen.print(Padding(Text(f"→ {clean(finding.cure)}"), (0, 0, 0, 6)))
+        screen.print(Padding(Text(f"→ {visible(finding.cure)}"), (0, 0, 0, 6)))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from holdfast.clock import spoken
-from holdfast.telemetry.masking import visible as clean
+from holdfast.telemetry.masking import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,7 +50,7 @@ def print_json(value: Any) -> None:
 
 def complain(problem: str) -> None:
     """One line on stderr."""
-    typer.echo(f"holdfast: {clean(' '.join(problem.split()))}", err=True)
+    typer.echo(f"holdfast: {visible(' '.join(problem.split()))}", err=True)
 
 
 def console(*, err: bool = False) -> Console:
@@ -146,7 +146,7 @@ def said(value: object) -> str:
             text = ", ".join(map(str, value))
         case _:
             text = str(value)
-    return clean(text)
+    return visible(text)
 
 
 def _cell(value: object) -> str:

@@ -220,7 +220,8 @@ class Execution:
             it.task = task
             it.enter()
             try:
-                ending = it.answered(await InContext(it.call()))
+                run = InContext(it.call())
+                ending = it.answered(run.answer if run.ends_at_once() else await run)
             except asyncio.CancelledError as error:
                 ending = it.interrupted(error, self._reports)
             except Exception as error:  # noqa: BLE001 - the handler's own
@@ -228,7 +229,7 @@ class Execution:
             while task is not None and task.cancelling():
                 task.uncancel()  # it was meant for this step, not for the next
             self._finish(it, ending)
-            if time.monotonic() - rested > BREATH:
+            if (it.finished or 0.0) - rested > BREATH:
                 await asyncio.sleep(0)
                 rested = time.monotonic()
             it = self._next_coroutine()

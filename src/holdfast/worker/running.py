@@ -165,15 +165,31 @@ class InContext:
     loop's time); what a handler puts into context variables must not be there for the next one.
     """
 
-    __slots__ = ("_context", "_coroutine")
+    __slots__ = ("_context", "_coroutine", "_future", "answer")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._coroutine = coroutine
         self._context: Context = copy_context()
+        self._future: Any = None
+        self.answer: Any = None
+
+    def ends_at_once(self) -> bool:
+        """Run it up to its first wait. Most never wait: their `answer` is there, and there is nothing to await."""
+        try:
+            self._future = self._context.run(self._coroutine.send, None)
+        except StopIteration as stop:
+            self.answer = stop.value
+            return True
+        except (Exception, CancelledError):
+            raise
+        except BaseException as error:
+            raise _exit(error) from error
+        return False
 
     def __await__(self) -> Generator[Any, Any, Any]:
+        """The rest of it."""
+        future = self._future
         try:
-            future = self._resume(self._coroutine.send, None)
             while True:
                 try:
                     value = yield future
@@ -193,8 +209,12 @@ class InContext:
         except (Exception, CancelledError):
             raise
         except BaseException as error:
-            # It must not reach the event loop, which would end.
-            raise HandlerExit(f"the handler raised {type(error).__name__}") from error
+            raise _exit(error) from error
+
+
+def _exit(error: BaseException) -> HandlerExit:
+    """It must not reach the event loop, which would end."""
+    return HandlerExit(f"the handler raised {type(error).__name__}")
 
 
 class HandlerExit(Exception):  # noqa: N818 - what happened
