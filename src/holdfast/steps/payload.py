@@ -123,10 +123,9 @@ class Arguments:
 
     def decode(self, text: str) -> dict[str, Any]:
         """What the handler is called with; raises `ArgumentsError` when the row does not fit it."""
-        values = self._read(text.encode())
-        return {name: getattr(values, name) for name in self.names}
+        return msgspec.structs.asdict(self._read(text))
 
-    def _read(self, text: bytes) -> Any:
+    def _read(self, text: bytes | str) -> Any:
         try:
             return self._decoder.decode(text)
         except (msgspec.MsgspecError, ValueError) as error:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
+    from holdfast.limits.limit import Limit
     from holdfast.steps.kinds import Kinds
     from holdfast.steps.lease import Lease
 
@@ -49,8 +50,13 @@ class Gate:
         if self.open:
             return leases
         asking: dict[int, list[Wanted]] = defaultdict(list)  # by fence: one for each claim
+        known: dict[tuple[str, str], list[tuple[str, Limit]]] = {}
         for lease in leases:
-            if limits := self._kinds.limits_of(lease.kind, lease.queue):
+            place = (lease.kind, lease.queue)
+            limits = known.get(place)
+            if limits is None:
+                limits = known[place] = self._kinds.limits_of(*place)
+            if limits:
                 arguments = _arguments(lease) if any(it.by for _, it in limits) else None
                 named = tuple((limit_id(it, scope, arguments), it) for scope, it in limits)
                 asking[lease.fence].append(Wanted(lease.job_id, named))
