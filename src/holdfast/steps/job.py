@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class JobState(StrEnum):
@@ -80,8 +81,7 @@ class NewJob:
     key_until: int | None = None  # remember the key for so many microseconds, also after the job has ended
 
 
-@dataclass(frozen=True)
-class Enqueued:
+class Enqueued(NamedTuple):
     """The answer to an enqueue: which job will do it, and whether this call created it."""
 
     id: str
