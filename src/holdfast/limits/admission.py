@@ -11,9 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from holdfast.clock import new_fence
+from holdfast.database.lists import as_document
 from holdfast.database.statement import sql
 from holdfast.limits.limit import arrival_after, room_in_rate
 from holdfast.limits.release import LOOK_AGAIN, let_go, renumbered
@@ -163,10 +162,6 @@ def _write_limits(
 def _hold(tx: Transaction, held: Mapping[str, str], fence: int) -> None:
     mine = {"fence": fence, "new_fence": new_fence()}
     if tx.takes_lists:
-        tx.run(HOLD, **mine, ids=list(held), limits=_json(dict(held)))
+        tx.run(HOLD, **mine, ids=list(held), limits=as_document(dict(held)))
     else:
-        tx.run(HOLD, **mine, rows=_json(list(held.items())))
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+        tx.run(HOLD, **mine, rows=as_document(list(held.items())))

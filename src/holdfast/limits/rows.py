@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
+from holdfast.database.lists import as_document
 from holdfast.database.statement import sql
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def lock_limits(tx: Transaction, ids: list[str]) -> dict[str, LimitRow]:
         if tx.takes_lists:
             tx.run(ENSURE, ids=missing)
         else:
-            tx.run(ENSURE, rows=_json(missing))
+            tx.run(ENSURE, rows=as_document(missing))
         if tx.dialect.name == "sqlite":  # one writer: nobody else can have made them
             known |= {limit_id: LimitRow(limit_id, 0, 0, 0, 0, None) for limit_id in missing}
         else:
@@ -84,8 +83,4 @@ def write_limits(tx: Transaction, rows: Sequence[LimitRow]) -> None:
         ids, *columns = (list(column) for column in zip(*rows, strict=True))
         tx.run(WRITE, ids=ids, **dict(zip(_COLUMNS[1:], columns, strict=True)))
     else:
-        tx.run(WRITE, rows=_json(rows))
-
-
-def _json(value: object) -> str:
-    return msgspec.json.encode(value).decode()
+        tx.run(WRITE, rows=as_document(rows))

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
+from holdfast.database.lists import as_document
 from holdfast.database.statement import sql
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def take_slots(tx: Transaction, slots: Sequence[tuple[str, str]], fence: int) ->
     if tx.takes_lists:
         tx.run(TAKE, jobs=[job for job, _ in slots], limits=[limit for _, limit in slots], fence=fence)
     else:
-        tx.run(TAKE, rows=msgspec.json.encode(slots).decode(), fence=fence)
+        tx.run(TAKE, rows=as_document(slots), fence=fence)
 
 
 def drop_stale_slots(tx: Transaction, limits: list[str]) -> int:
