@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from devtools.server import Server, ServerMissingError
 from tests import ci
@@ -108,6 +109,14 @@ def pytest_configure(config: pytest.Config) -> None:
     databases = Databases()
     config.stash[DATABASES] = databases
     config.add_cleanup(databases.close)
+    # The same examples every time: what a change broke shows with that change. `make chaos` looks for new ones.
+    settings.register_profile(
+        "holdfast",
+        derandomize=not config.getoption("chaos"),
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
+    settings.load_profile("holdfast")
     if ci.ENABLED:
         config.pluginmanager.register(ci.SkipsAreFailures(), "skips-are-failures")
 

@@ -170,7 +170,11 @@ def test_json_keeps_what_a_float_would_lose() -> None:
 
 def test_the_json_of_plain_bounds_is_plain() -> None:
     assert Bounds(0, 250).to_json() == {"from": 0, "to": 250, "closed": "both"}
-    assert Bounds("a", None, "left").to_json() == {"from": "a", "to": None, "closed": "left"}
+    assert Bounds("a", "f", "left").to_json() == {"from": "a", "to": "f", "closed": "left"}
+
+
+def test_bounds_without_an_end_leave_nothing_out() -> None:
+    assert Bounds(0, None, "left") == Bounds(0, None, "both")
 
 
 def test_a_text_that_looks_like_something_else_is_quoted() -> None:

@@ -38,6 +38,8 @@ class Bounds:
         low, high = (None if it is None else canonical(it) for it in (self.from_, self.to))
         object.__setattr__(self, "from_", low)
         object.__setattr__(self, "to", high)
+        if high is None:
+            object.__setattr__(self, "closed", "both")  # without an end there is nothing to leave out
         if low is None or high is None:
             return
         _comparable(low, high)
