@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from benchmarks.tally import Tally
 from holdfast.database.dialects import Whose
 from holdfast.database.drivers import open_database
@@ -50,6 +52,8 @@ class Limit:
         if take := TAKE.render(self.dialect):
             self.cursor.execute(PICK.render(self.dialect), asked)
             rows = list(self.cursor.fetchall())
+            if self.dialect.name == "sqlite":
+                rows = msgspec.json.decode(rows[0][0])
             if rows:
                 self.cursor.execute(take, {**taken, "ids": self.listed([row[0] for row in rows])})
         else:

@@ -111,7 +111,7 @@ class Job(Generic[P, R]):
     ) -> list[EnqueuedJob[R]]:
         """Ask for many jobs at once: all of them or, if one call's arguments are wrong, none."""
         _on_duplicate(on_duplicate)
-        payloads = [self.kind.arguments.encode(arguments) for arguments in calls]
+        payloads = self.kind.arguments.encode_many(calls)
         if isinstance(keys, str):
             raise ConfigurationError(
                 f"enqueue_many: keys={keys!r} is one text; give a list with a key for each call"
@@ -132,7 +132,8 @@ class Job(Generic[P, R]):
         with enqueuing(asked.kind, asked.queue, len(rows)) as trace:
             like = asked if trace is None else replace(asked, trace=trace)
             stored = self._in(tx, lambda inner: store(inner, like))
-        return [EnqueuedJob(it.id, it.created, self.app) for it in stored]
+        app = self.app
+        return [EnqueuedJob(job_id, created, app) for job_id, created in stored]
 
     def _new(
         self,

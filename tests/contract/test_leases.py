@@ -56,6 +56,17 @@ def test_one_job_wanted_by_many_goes_to_one(another_app: Callable[[], Holdfast])
     assert (winner.job_id, winner.fence) == (job.id, row["fence"])
 
 
+@pytest.mark.only_on("sqlite")
+def test_a_claim_takes_what_loose_columns_let_in(app: Holdfast) -> None:
+    job = work_on(app).enqueue(n=7)
+    with app.transaction() as tx:
+        tx.execute("UPDATE holdfast_job SET payload = CAST(payload AS BLOB), ready_at = ready_at - 0.5")
+
+    (lease,) = claim(app, ALICE)
+
+    assert (lease.job_id, lease.payload) == (job.id, '{"n":7}')
+
+
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_two_open_claims_both_get_rows(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
     jobs = work_on(app).enqueue_many([{"n": n} for n in range(10)])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple, Optional, TypedDict
 from unittest.mock import MagicMock
 from uuid import UUID
@@ -401,3 +402,41 @@ def test_numbers_that_json_has_no_word_for_are_refused_and_not_lost(value: objec
 
 def test_nothing_is_a_word_of_json() -> None:
     assert encode({"a": None, "b": [1.5, None]}) == '{"a":null,"b":[1.5,null]}'
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"value": float("nan")},
+        {"value": "text"},
+        {"other": 1.0},
+        {"value": object()},
+        {"value": 1.0, "note": "x" * MAX_PAYLOAD},
+        "no mapping",
+    ],
+)
+def test_one_wrong_call_among_many_is_refused_with_the_words_for_it_alone(wrong: Any) -> None:
+    def handler(value: float | None, note: str = "") -> None: ...
+
+    asked = arguments(handler)
+
+    with pytest.raises(ArgumentsError) as alone:
+        asked.encode(wrong)
+    with pytest.raises(ArgumentsError) as among_many:
+        asked.encode_many([{"value": 1.0}, wrong, {"value": 2.0}])
+
+    assert str(among_many.value) == str(alone.value)
+
+
+def test_many_calls_are_stored_as_each_would_be() -> None:
+    def handler(value: float | None, line: Line | None = None) -> None: ...
+
+    asked = arguments(handler)
+    calls: list[Any] = [
+        {"value": None},
+        {"value": 1.5, "line": Line("a", Decimal("1.10"))},
+        MappingProxyType({"value": 2}),
+    ]
+
+    assert asked.encode_many(iter(calls)) == [asked.encode(call) for call in calls]
+    assert asked.encode_many([]) == []

@@ -41,46 +41,35 @@ class Watch(NamedTuple):
     starts: bool
 
     @classmethod
-    def now(cls) -> Watch:
-        return cls(tracer(), wanted("step.started"))
+    def now(cls) -> Watch | None:
+        """None: nobody does."""
+        watch = cls(tracer(), wanted("step.started"))
+        return watch if any(watch) else None
 
 
 class Running:
-    """A step whose handler is at work."""
+    """A step whose handler is at work.
 
-    __slots__ = (
-        "abandoned",
-        "arguments",
-        "chain",
-        "chain_since",
-        "deadline",
-        "finished",
-        "kind",
-        "lease",
-        "leased",
-        "span",
-        "started",
-        "step",
-        "task",
-        "watch",
-    )
+    What most steps never change stands in the class: thousands are made in a second.
+    """
+
+    span: Span | None = None
+    finished: float | None = None
+    deadline: float | None = None
+    task: asyncio.Task[None] | None = None  # the one that drives its coroutine
+    abandoned = False
 
     def __init__(
-        self, waiting: Unstarted, kind: Kind, step: Step, arguments: dict[str, Any], watch: Watch
+        self, waiting: Unstarted, kind: Kind, step: Step, arguments: dict[str, Any], watch: Watch | None
     ) -> None:
-        self.lease = waiting.lease
-        self.leased = waiting.waits_since  # monotonic, as the others
+        self.lease, self.chain, self.chain_since, self.leased = waiting
         self.kind = kind
         self.step = step
         self.arguments = arguments
-        self.chain, self.chain_since = waiting.chain, waiting.chain_since
         self.watch = watch
-        self.span: Span | None = None
-        self.started = time.monotonic()
-        self.finished: float | None = None
-        self.deadline = self.started + kind.timeout.total_seconds() if kind.timeout else None
-        self.task: asyncio.Task[None] | None = None  # the one that drives its coroutine
-        self.abandoned = False
+        self.started = time.monotonic()  # as `leased` and the others
+        if kind.timeout is not None:
+            self.deadline = self.started + kind.timeout.total_seconds()
 
     @property
     def job_id(self) -> str:
@@ -98,31 +87,31 @@ class Running:
         """What every event about this step tells."""
         return self.lease.facts() | {"worker_id": self.step.worker_id, **self.step.annotations}
 
-    def enter(self) -> None:
-        """Called in the context that the handler runs in: what it logs and enqueues belongs to this step."""
-        CURRENT.set(self)
-        if self.watch.starts:
-            happened("step.started", self)
-        if self.watch.tracer is not None:
-            self.span = begin_step(self.watch.tracer, self, self.lease.kind, self.lease.queue, self.facts())
-
-    def call(self) -> Any:
-        """Call the handler; of a coroutine function this only makes the coroutine."""
+    def begin(self) -> Any:
+        """Call the handler, in the context it runs in; of a coroutine function this only makes the coroutine."""
+        CURRENT.set(self)  # what it logs and enqueues belongs to this step
+        if self.watch is not None:
+            self._announce(self.watch)
         if self.kind.arguments.wants_step:
             return self.kind.handler(self.step, **self.arguments)
         return self.kind.handler(**self.arguments)
 
+    def _announce(self, watch: Watch) -> None:
+        if watch.starts:
+            happened("step.started", self)
+        if watch.tracer is not None:
+            self.span = begin_step(watch.tracer, self, self.lease.kind, self.lease.queue, self.facts())
+
     def call_in_thread(self) -> tuple[Any, BaseException | None]:
         """The handler's answer or its exception, as values: a future would stumble over a StopIteration."""
         try:
-            self.enter()
-            return self.call(), None
+            return self.begin(), None
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this step's
             return None, error
 
     def ended(self, ending: Ending) -> Ended:
         effects: Sequence[Effect] = ()
-        if (self.step.effects or ending is not DONE) and isinstance(ending, CARRIERS):
+        if (ending is not DONE or self.step.effects) and isinstance(ending, CARRIERS):
             effects = [*self.step.effects, *effects_of(ending)]
         # What Ended(…) does in the end, without its Python: thousands are made in a second.
         return tuple.__new__(
@@ -168,26 +157,23 @@ class InContext:
     loop's time); what a handler puts into context variables must not be there for the next one.
     """
 
-    __slots__ = ("_context", "_coroutine", "_future", "answer")
+    __slots__ = ("_context", "_coroutine", "_future", "answer", "waits")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        self._coroutine = coroutine
-        self._context: Context = copy_context()
-        self._future: Any = None
-        self.answer: Any = None
-
-    def ends_at_once(self) -> bool:
         """Run it up to its first wait. Most never wait: their `answer` is there, and there is nothing to await."""
+        context: Context = copy_context()
         try:
-            self._future = self._context.run(self._coroutine.send, None)
+            self._future: Any = context.run(coroutine.send, None)
         except StopIteration as stop:
-            self.answer = stop.value
-            return True
+            self.answer: Any = stop.value
+            self.waits = False
         except (Exception, CancelledError):
             raise
         except BaseException as error:
             raise _exit(error) from error
-        return False
+        else:
+            self.waits = True
+            self._coroutine, self._context = coroutine, context
 
     def __await__(self) -> Generator[Any, Any, Any]:
         """The rest of it."""

@@ -34,6 +34,7 @@ from holdfast.telemetry import happened
 from holdfast.worker.ended import Ended, report, report_batch
 from holdfast.worker.lanes import Lanes
 from holdfast.worker.patience import Pause
+from holdfast.worker.running import DONE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -124,10 +125,13 @@ class Settlement:
         results: dict[str, str] = {}
         leases: list[Lease] = []
         for ended in batch:
-            result = ended.ending.result if isinstance(ended.ending, Done) else None
-            if result is not None:
+            if (
+                ended.ending is not DONE
+                and isinstance(ended.ending, Done)
+                and ended.ending.result is not None
+            ):
                 try:
-                    results[ended.lease.job_id] = encode(result)
+                    results[ended.lease.job_id] = encode(ended.ending.result)
                 except Exception as error:  # noqa: BLE001 - an object may do anything when it is read
                     self._settle_alone(_failed(ended, error))
                     continue
@@ -162,7 +166,7 @@ class Settlement:
     def _commit(self, ended: Ended) -> None:
         """Commit one step; if its effects fail, that failure is its ending."""
         said = self._reporter.take(ended.lease)
-        stay = self._may_stay(ended)
+        stay = isinstance(ended.ending, Continue) and self._may_stay(ended)
         stayed: list[int | None] = []
 
         def write(tx: Transaction, _: list[Lease]) -> list[str]:
@@ -271,8 +275,9 @@ class Settlement:
 
 
 def _whose(effects: Sequence[Effect]) -> Whose:
-    """Rows to upsert are found by their key like ours; a function may send anything."""
-    return Whose.OURS_BY_KEY if all(isinstance(it, Upsert) for it in effects) else Whose.THEIRS
+    """Rows to upsert are found by their key, as those of effects that say so; a function may send anything."""
+    by_key = all(isinstance(it, Upsert) or getattr(it, "by_key", False) for it in effects)
+    return Whose.OURS_BY_KEY if by_key else Whose.THEIRS
 
 
 def _failed(ended: Ended, error: BaseException) -> Ended:

@@ -24,17 +24,22 @@ class UnstartedLeases:
     def __init__(self) -> None:
         self._leases: deque[Unstarted] = deque()
 
-    def __bool__(self) -> bool:
-        return bool(self._leases)
-
     def add(self, leases: Iterable[Lease], chain: int = 0, chain_since: float = 0.0) -> None:
         now = time.monotonic()
         new = tuple.__new__  # what Unstarted(…) does in the end, without its Python
         self._leases.extend([new(Unstarted, (lease, chain, chain_since, now)) for lease in leases])
 
-    def take(self, *, last: bool = False) -> Unstarted | None:
+    def take(self) -> Unstarted | None:
+        """The next to start."""
         try:  # asking first would not help: another thread takes from the other end
-            return self._leases.pop() if last else self._leases.popleft()
+            return self._leases.popleft()
+        except IndexError:
+            return None
+
+    def take_last(self) -> Unstarted | None:
+        """The last that would start."""
+        try:
+            return self._leases.pop()
         except IndexError:
             return None
 

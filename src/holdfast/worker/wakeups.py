@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
     from holdfast.database.database import Database
 
-FILE_LOOK: Final = 0.006  # seconds between looks at SQLite's change counter while idle
+FILE_LOOK: Final = (
+    0.006  # seconds between looks at SQLite's change counter while idle, and between two wake-ups
+)
 
 
 class Wakeups:
@@ -122,6 +124,9 @@ class Wakeups:
         with watch:
             while watch.wait(self._bell[0]):
                 self._event.set()
+                self._stop.wait(
+                    FILE_LOOK
+                )  # what we write ourselves is heard here, too: a burst is one wake-up
 
     def _look_at_file(self) -> None:
         """Where the system does not tell: ask SQLite's change counter, while somebody waits."""
