@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from holdfast.app import Holdfast
 from holdfast.database.connection import Transaction
 from holdfast.database.upsert import Upsert
 from holdfast.errors import (
     ArgumentsError,
+    AuthError,
     ConfigurationError,
     DuplicateKeyError,
     HoldfastError,
     JobCancelledError,
     JobFailedError,
     LeaseLostError,
+    OutageError,
     PermanentError,
     ResultExpiredError,
     StepCancelled,
+    ThrottledError,
     TransientError,
     WaitTimeoutError,
 )
@@ -29,16 +35,37 @@ from holdfast.steps.outcome import Continue, Done, Effect, Reject, Snooze
 from holdfast.steps.retry import Retry
 from holdfast.steps.step import Step
 
+if TYPE_CHECKING:
+    from holdfast.retrying import with_retry
+    from holdfast.runs.bounds import Bounds
+    from holdfast.runs.feed import Feed, Page, Window
+    from holdfast.runs.paging.paginators import Keyset, Offset, Token
+    from holdfast.runs.paging.state import Cursor
+    from holdfast.runs.partitioning.dimension import Dimension
+    from holdfast.runs.partitioning.fixed import Fixed
+    from holdfast.runs.partitioning.heatmap import Heatmap
+    from holdfast.runs.partitioning.key_ranges import KeyRanges
+    from holdfast.runs.partitioning.time_slices import TimeSlices
+    from holdfast.runs.ranges import Range
+    from holdfast.runs.sweep import Sweep
+
 __all__ = [
     "ArgumentsError",
+    "AuthError",
+    "Bounds",
     "Concurrency",
     "ConfigurationError",
     "Continue",
+    "Cursor",
+    "Dimension",
     "Done",
     "DuplicateKeyError",
     "Effect",
     "EnqueuedJob",
+    "Feed",
     "Filter",
+    "Fixed",
+    "Heatmap",
     "Holdfast",
     "HoldfastError",
     "Job",
@@ -46,8 +73,14 @@ __all__ = [
     "JobFailedError",
     "JobOutcome",
     "JobState",
+    "KeyRanges",
+    "Keyset",
     "LeaseLostError",
+    "Offset",
+    "OutageError",
+    "Page",
     "PermanentError",
+    "Range",
     "Rate",
     "Reject",
     "ResultExpiredError",
@@ -55,8 +88,40 @@ __all__ = [
     "Snooze",
     "Step",
     "StepCancelled",
+    "Sweep",
+    "ThrottledError",
+    "TimeSlices",
+    "Token",
     "Transaction",
     "TransientError",
     "Upsert",
     "WaitTimeoutError",
+    "Window",
+    "with_retry",
 ]
+
+# What feeds are made of, and what else most programs do without: loaded when it is asked for.
+_LATER = {
+    "Bounds": "holdfast.runs.bounds",
+    "Cursor": "holdfast.runs.paging.state",
+    "Dimension": "holdfast.runs.partitioning.dimension",
+    "Feed": "holdfast.runs.feed",
+    "Fixed": "holdfast.runs.partitioning.fixed",
+    "Heatmap": "holdfast.runs.partitioning.heatmap",
+    "KeyRanges": "holdfast.runs.partitioning.key_ranges",
+    "Keyset": "holdfast.runs.paging.paginators",
+    "Offset": "holdfast.runs.paging.paginators",
+    "Page": "holdfast.runs.feed",
+    "Range": "holdfast.runs.ranges",
+    "Sweep": "holdfast.runs.sweep",
+    "TimeSlices": "holdfast.runs.partitioning.time_slices",
+    "Token": "holdfast.runs.paging.paginators",
+    "Window": "holdfast.runs.feed",
+    "with_retry": "holdfast.retrying",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    return getattr(import_module(_LATER[name]), name)

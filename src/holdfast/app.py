@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack
@@ -15,7 +15,7 @@ from holdfast.database.drivers import open_database
 from holdfast.database.migrate import migrate, require_current_schema
 from holdfast.errors import ConfigurationError
 from holdfast.job import OPTIONS, Job, Lent, within
-from holdfast.limits.limit import Limit, check_together
+from holdfast.limits.limit import Limit, checked_limits
 from holdfast.results.handle import EnqueuedJob
 from holdfast.steps.kinds import Kind, Kinds, checked_name, checked_priority, is_async
 from holdfast.steps.manual import ManualLease, ReleaseAs, acquire, extend, release
@@ -24,6 +24,7 @@ from holdfast.steps.retry import Retry
 
 if TYPE_CHECKING:
     from holdfast.admin.operator import Operator
+    from holdfast.admin.runs import Runs
     from holdfast.admin.schedules import Schedules
     from holdfast.database.connection import Transaction
     from holdfast.notifications.alert import Severity
@@ -31,12 +32,15 @@ if TYPE_CHECKING:
     from holdfast.outbox.messages import StagedMessage
     from holdfast.results.outcome import JobOutcome
     from holdfast.results.watching import Watch
+    from holdfast.runs.feed import Feed
+    from holdfast.runs.feeds import Feeds
     from holdfast.schedules.definition import Definition, ScheduleOptions
     from holdfast.worker.loop import Worker
     from holdfast.worker.scrape import Collector
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound="Feed")
 
 DEFAULT_TIMEOUT: Final = timedelta(minutes=15)
 
@@ -53,6 +57,7 @@ class Holdfast:
     ) -> None:
         self.kinds = Kinds()
         self.declared: dict[str, Definition] = {}  # schedules, by name
+        self._feeds: Feeds | None = None
         self._notifications = notifications
         self._database = database or open_database(database_url(url))
         self._checked = False
@@ -114,7 +119,7 @@ class Holdfast:
                 retry=retry or Retry(),
                 timeout=None if timeout is None else duration(timeout, "timeout"),
                 is_async=is_async(handler),
-                limits=_limits(kind_name, limits, arguments.names),
+                limits=checked_limits(kind_name, limits, arguments.names),
                 result_ttl=None if result_ttl is None else duration(result_ttl, "result_ttl"),
             )
             self.kinds.register(kind)
@@ -139,11 +144,37 @@ class Holdfast:
 
         return Schedules(self.database, self.kinds)
 
+    def feed(self, feed: F) -> F:
+        """Register a feed: from now on its runs can be started, and the workers of this application read it."""
+        declared = self.feeds.add(feed)
+        if declared.schedule is not None:
+            from holdfast.schedules.declared import declare
+
+            kind = self.feeds.kind(declared.name, "start")
+            declare(self.declared, declared.name, kind, {"cron": declared.schedule, "tz": declared.tz})
+        return feed
+
+    @property
+    def feeds(self) -> Feeds:
+        """The feeds that were registered, as they are declared."""
+        from holdfast.runs.feeds import Feeds  # most programs have none
+
+        if self._feeds is None:
+            self._feeds = Feeds(self.kinds, lambda: self.database)
+        return self._feeds
+
+    @property
+    def runs(self) -> Runs:
+        """Runs of the feeds: plan, start, look at, retry, consolidate, cancel and resume them."""
+        from holdfast.admin.runs import Runs
+
+        return Runs(self.database, self.feeds)
+
     def limit_queue(self, queue: str, *limits: Limit) -> None:
         """Limit everything that runs from this queue, whatever its kind. Say it before the worker starts."""
         if not limits:
             raise ConfigurationError(f"limit_queue({queue!r}): give at least one Rate(…) or Concurrency(…)")
-        self.kinds.limit_queue(checked_name("queue", queue), _limits(f"queue {queue}", limits, None))
+        self.kinds.limit_queue(checked_name("queue", queue), checked_limits(f"queue {queue}", limits, None))
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
@@ -161,13 +192,18 @@ class Holdfast:
         """A worker inside your own program: `with app.worker():`, `async with`, or start() and stop().
 
         Options are those of `holdfast worker`: queues, concurrency, lease, renew_at, poll_interval, grace, batch,
-        crash_limit, retention, results_kept, audit_kept, worker_id.
+        crash_limit, retention, results_kept, audit_kept, runs_kept, worker_id.
         """
         from holdfast.worker.loop import Worker  # asyncio and threads: not for programs that only enqueue
 
         settings = worker_settings(**options)
         return Worker(
-            self.database, self.kinds, settings, notifications=self.notifications, declared=self.declared
+            self.database,
+            self.kinds,
+            settings,
+            notifications=self.notifications,
+            declared=self.declared,
+            feeds=self._feeds,
         )
 
     # What leaves the database
@@ -261,17 +297,3 @@ class Holdfast:
 
         close(self._database)
         self._database.close()
-
-
-def _limits(where: str, limits: Sequence[Limit], names: Collection[str] | None) -> tuple[Limit, ...]:
-    if isinstance(limits, Limit):
-        raise ConfigurationError(f"{where}: give a list of limits, [{type(limits).__name__}(…)], not one")
-    for limit in limits:
-        if not isinstance(limit, Limit):
-            raise ConfigurationError(f"{where}: a limit is Rate(…) or Concurrency(…), not {limit!r:.80}")
-        if names is not None and limit.by is not None and limit.by not in names:
-            raise ConfigurationError(
-                f"{where}: {type(limit).__name__}(by={limit.by!r}): the handler has no parameter of that name"
-            )
-    check_together(where, limits)
-    return tuple(limits)

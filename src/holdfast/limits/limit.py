@@ -15,7 +15,7 @@ from holdfast.clock import Duration, duration, micros
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 LONGEST_ID: Final = 200
 BURST_SHARE: Final = 10  # by default a tenth of the count may start at once
@@ -162,3 +162,18 @@ def _check_names(limit: Limit) -> None:
     for word, value in given:
         if value is not None and (not isinstance(value, str) or not value.strip()):
             raise ConfigurationError(f"{type(limit).__name__}({word}={value!r}): a name, or leave it out")
+
+
+def checked_limits(where: str, limits: Sequence[Limit], names: Collection[str] | None) -> tuple[Limit, ...]:
+    """What somebody declared, or a sentence about it; `names` are the arguments that limits may be by."""
+    if isinstance(limits, Limit):
+        raise ConfigurationError(f"{where}: give a list of limits, [{type(limits).__name__}(…)], not one")
+    for limit in limits:
+        if not isinstance(limit, Limit):
+            raise ConfigurationError(f"{where}: a limit is Rate(…) or Concurrency(…), not {limit!r:.80}")
+        if names is not None and limit.by is not None and limit.by not in names:
+            raise ConfigurationError(
+                f"{where}: {type(limit).__name__}(by={limit.by!r}): the handler has no parameter of that name"
+            )
+    check_together(where, limits)
+    return tuple(limits)

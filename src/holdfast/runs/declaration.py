@@ -5,16 +5,19 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.clock import duration
+from holdfast.clock import Duration, duration
 from holdfast.errors import ConfigurationError
+from holdfast.limits.limit import Limit, checked_limits
+from holdfast.outbox.exports import problem_of_export
 from holdfast.runs.feed import Feed
 from holdfast.runs.paging.paginators import Keyset, Offset, Token
-from holdfast.steps.kinds import checked_name, is_async
+from holdfast.runs.sweep import Sweep
+from holdfast.steps.kinds import checked_name, checked_priority, is_async
 
 if TYPE_CHECKING:
     from holdfast.runs.paging.paginators import Paging
@@ -35,9 +38,13 @@ PARAMETERS: Final = {
     "fetch": ("range", "window", "cursor"),
     "identify": ("item",),
     "map": ("item",),
+    "store": ("tx", "rows"),
+    "started": ("tx", "run_id"),
+    "mapping": ("tx", "run_id"),
+    "published": ("tx", "run_id"),
     "now": (),
 }
-PLAIN: Final = ("identify", "map")
+PLAIN: Final = ("identify", "map", "store", "started", "mapping", "published")
 NEEDED: Final = {
     "fetch": "read a page",
     "identify": "tell one item from another",
@@ -62,16 +69,35 @@ class Declaration:
     counts: bool  # whether the feed has a count()
     lookback: timedelta
     settle: timedelta
+    queue: str
+    priority: int
+    limits: tuple[Limit, ...]
+    timeout: timedelta
+    wait_at_most: timedelta
+    stall_after: timedelta
+    fresh_within: timedelta | None
     attempts_page: int
     attempts_consolidation: int
     shards: int
     batch: int
     chunk: int
     error_budget: float
+    error_limit: int | None
     table: str
     key: tuple[str, ...]
+    item_column: str | None  # None: target rows cannot be found by their items
+    stale: str | None
+    stores: bool  # whether the feed has a store() of its own
     mapper_version: str
     volatile: tuple[str, ...]
+    sweep: Sweep | None
+    export: str | None
+
+    @property
+    def cleared(self) -> dict[str, None]:
+        """Columns that every good row sets back: it is neither stale nor gone."""
+        swept = None if self.sweep is None else self.sweep.column
+        return {name: None for name in (self.stale, swept) if name is not None}
 
 
 def declare(feed: object) -> Declaration:
@@ -115,11 +141,24 @@ def _declared(feed: Feed) -> Declaration:
         counts=writes(feed, "count"),
         lookback=duration(feed.lookback, "lookback"),
         settle=duration(feed.settle, "settle"),
+        queue=checked_name("queue", feed.queue),
+        priority=checked_priority(feed.priority),
+        limits=_limits(name, feed.limits),
+        timeout=duration(feed.timeout, "timeout"),
+        wait_at_most=duration(feed.wait_at_most, "wait_at_most"),
+        stall_after=_span("stall_after", feed.stall_after),
+        fresh_within=None if feed.fresh_within is None else _span("fresh_within", feed.fresh_within),
         error_budget=_share("error_budget", feed.error_budget),
+        error_limit=None if feed.error_limit is None else _count("error_limit", feed.error_limit),
         table=table,
-        key=_columns("key", feed.key),
+        key=(key := _columns("key", feed.key)),
+        item_column=_item_column(feed, key),
+        stale=None if feed.stale is None else _name("stale", feed.stale, _COLUMN),
+        stores=writes(feed, "store"),
         mapper_version=_text("mapper_version", str(feed.mapper_version)) or "1",
         volatile=tuple(feed.volatile),
+        sweep=_sweep(feed.sweep),
+        export=_export(feed.export),
         **numbers,
     )
 
@@ -146,7 +185,7 @@ def _check_methods(feed: Feed) -> None:
             raise ConfigurationError(f"write {method}({wanted}), not {method}{_signature(own)}") from None
         if method in PLAIN and is_async(own):
             raise ConfigurationError(
-                f"{method}() is called for every row and must be a plain function: def {method}"
+                f"{method}() is called by the engine in the middle of its work and must be a plain function: def {method}"
             )
 
 
@@ -183,10 +222,54 @@ def _partitioner(feed: Feed) -> Partitioner | None:
     return given
 
 
+def _limits(name: str, given: Sequence[Limit]) -> tuple[Limit, ...]:
+    """All jobs of a feed that ask its source share them."""
+    found = checked_limits(f"feed {name}", given, ())
+    return tuple(replace(it, name=f"feed:{name}") if it.name is None else it for it in found)
+
+
+def _item_column(feed: Feed, key: tuple[str, ...]) -> str | None:
+    if feed.item_column is not None:
+        return _name("item_column", feed.item_column, _COLUMN)
+    if len(key) == 1:
+        return key[0]
+    if feed.stale is not None or feed.sweep is not None:
+        what = "sweep" if feed.stale is None else f"stale={feed.stale!r}"
+        raise ConfigurationError(
+            f"{what} needs item_column: which column of {', '.join(key)} is what identify() answers?"
+        )
+    return None
+
+
+def _sweep(given: object) -> Sweep | None:
+    if given is not None and not isinstance(given, Sweep):
+        raise ConfigurationError(f"sweep={given!r:.80}: use Sweep(), or None to leave rows that are gone")
+    return given
+
+
+def _export(given: str | None) -> str | None:
+    if given is not None and (problem := problem_of_export(given)) is not None:
+        raise ConfigurationError(f"export={given!r:.200}: {problem}")
+    return given
+
+
 def _number(name: str, value: object, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise ConfigurationError(f"{name}={value!r}: a whole number from 1 to {most:,}")
     return value
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"{name}={value!r}: a number of rows, or None for any")
+    return value
+
+
+def _span(name: str, value: Duration) -> timedelta:
+    found = duration(value, name)
+    if not found:
+        raise ConfigurationError(f"{name}={value!r}: more than no time at all; '30m' is half an hour")
+    return found
 
 
 def _share(name: str, value: object) -> float:

@@ -4,19 +4,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Duration, instant, moment
+from holdfast.database.bulk import BulkUpsert
 from holdfast.errors import AnswerError, ConfigurationError
 from holdfast.runs.paging.paginators import Offset, Paging
 
 if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+    from holdfast.limits.limit import Limit
     from holdfast.runs.paging.state import Cursor
     from holdfast.runs.partitioning.contract import Partitioner
     from holdfast.runs.ranges import Range
+    from holdfast.runs.sweep import Sweep
 
 Row = Mapping[str, Any]  # a row of the target: its columns
 
@@ -97,17 +101,32 @@ class Feed:
     lookback: Duration = "15m"  # how far before the watermark an incremental run begins
     settle: Duration = "120s"  # how long the source may take to show a change; a run ends so long before now
 
+    queue: str = "default"  # where the jobs of its runs wait
+    priority: int = 0
+    limits: Sequence[Limit] = ()  # for everything that asks the source: Rate(25, per="1s")
+    timeout: Duration = "2m"  # of one request to the source, with its commit
+
+    wait_at_most: Duration = "24h"  # how long a partition or a plan waits for a source in trouble
+    stall_after: Duration = "30m"  # a run that nothing has moved for so long is stalled; somebody is told
+    fresh_within: Duration | None = None  # how old the watermark may be before somebody is told
+
     attempts_page: int = 5
     attempts_consolidation: int = 3
     shards: int = 5  # consolidations at a time
     batch: int = 2_000  # raw rows of one consolidation step
     chunk: int = 100  # target rows of one statement
     error_budget: float = 0.05  # the share of a run's rows that may end in quarantine
+    error_limit: int | None = None  # and how many, whatever the share; None: any number
 
     table: str | None = None  # of the target rows; None: as the feed is called
     key: str | Sequence[str] = "id"  # columns by which target rows replace each other
+    item_column: str | None = None  # of the target: the item's identity; None: the key, if that is one column
+    stale: str | None = None  # of the target: since when a row's newest version is in quarantine
     mapper_version: str = "1"  # change it with map(), so that quarantined rows can be told apart
     volatile: Sequence[str] = ()  # fields of an item that change without meaning anything
+
+    sweep: Sweep | None = None  # how rows that are gone at the source are marked; None: they stay
+    export: str | None = None  # where the watermark is written for others: file:///var/lib/app/watermark.json
 
     def plan(self, window: Window, /) -> list[Range] | Awaitable[list[Range]]:
         """The partitions of a run; they must tile everything the feed reads."""
@@ -128,6 +147,21 @@ class Feed:
     def map(self, item: Any, /) -> Row:
         """The target row of an item. Raising puts the item into quarantine, with the reason."""
         raise _unwritten(self, "map")
+
+    def store(self, tx: Transaction, rows: Sequence[Row], /) -> None:
+        """Write target rows, in the transaction that marks them as applied: no I/O here. As it is: an upsert."""
+        key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
+        BulkUpsert(self.table or self.name, key, rows, self.chunk).apply(tx)
+
+    def started(self, tx: Transaction, run_id: str, /) -> None:
+        """A run begins with this transaction: keep here what must stay the same to its end. Raising refuses the run."""
+
+    def mapping(self, tx: Transaction, run_id: str | None, /) -> Callable[[Any], Row]:
+        """The map() of a batch of this run, which `tx` may look something up for. None: rows are tried again without a run."""
+        return self.map
+
+    def published(self, tx: Transaction, run_id: str, /) -> None:
+        """What the run has read is in the target with this transaction; once more, when its sweep has ended."""
 
     def now(self) -> datetime | Awaitable[datetime | None] | None:
         """The source's clock, such as the Date of an HTTP answer; None: it goes like ours."""

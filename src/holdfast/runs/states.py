@@ -92,6 +92,9 @@ RUN_TRANSITIONS: Final[dict[RunState, dict[RunState, str]]] = {
 PARTITION_TRANSITIONS: Final[dict[PartitionState, dict[PartitionState, str]]] = {
     PartitionState.READY: {
         PartitionState.RUNNING: "first request",
+        PartitionState.DONE: "one page, verified",
+        PartitionState.DONE_UNVERIFIED: "one page, unverified",
+        PartitionState.SPLIT: "outgrown",
         PartitionState.FAILED: "give up",
         PartitionState.CANCELLED: "cancel",
     },

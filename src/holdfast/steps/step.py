@@ -98,6 +98,11 @@ class Step:
         return None if self._lease.cursor is None else decode(self._lease.cursor)
 
     @property
+    def fence(self) -> int:
+        """The token under which this step is leased: an audit may keep it, to tell two tries apart."""
+        return self._lease.fence
+
+    @property
     def idempotency_key(self) -> str:
         """The same for every try of this step: hand it to services outside the database."""
         return f"{self._lease.job_id}:{self._lease.step}"

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.config import WorkerSettings
     from holdfast.database.database import Database
     from holdfast.notifications.settings import NotificationSettings
+    from holdfast.runs.feeds import Feeds
     from holdfast.schedules.definition import Definition
     from holdfast.steps.kinds import Kinds
     from holdfast.steps.lease import Lease
@@ -53,6 +54,7 @@ class Worker:
         stuck: Callable[[], None] | None = None,
         notifications: NotificationSettings | None = None,
         declared: Mapping[str, Definition] | None = None,
+        feeds: Feeds | None = None,
     ) -> None:
         self.settings = settings
         self._database = database
@@ -119,7 +121,7 @@ class Worker:
             suspects=suspects,
             wakeups=self._wakeups,
             maintenance=None if lone else self._maintenance,
-            services=[] if lone else services(database, kinds, settings, notifications, declared),
+            services=[] if lone else services(database, kinds, settings, notifications, declared, feeds),
             reporter=self._reporter,
             heartbeat=self._heartbeat,
         )

@@ -13,6 +13,7 @@ from holdfast.worker.ticks import Ticks
 if TYPE_CHECKING:
     from holdfast.config import WorkerSettings
     from holdfast.database.database import Database
+    from holdfast.runs.feeds import Feeds
     from holdfast.schedules.definition import Definition
     from holdfast.steps.kinds import Kinds
 
@@ -30,10 +31,15 @@ def services(
     settings: WorkerSettings,
     notifications: NotificationSettings | None = None,
     declared: Mapping[str, Definition] | None = None,
+    feeds: Feeds | None = None,
 ) -> list[Service]:
     """In the order in which they start."""
     notifications = notifications or from_environment()
     found: list[Service] = [Forgetting(database, kinds, settings), Ticks(database, declared or {})]
+    if feeds:
+        from holdfast.worker.vigil import Vigil  # most programs have no feeds
+
+        found.append(Vigil(database, feeds, settings.runs_kept))
     if notifications.outbox_relay:
         settling = min(SETTLING, settings.grace.total_seconds())
         found.append(Relay(database, notifications, settling))

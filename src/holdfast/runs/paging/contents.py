@@ -35,7 +35,7 @@ def contents(items: Sequence[Any], identify: Callable[[Any], object]) -> Content
     rows: dict[str, Any] = {}
     strangers: list[Stranger] = []
     for item in items:
-        found = None if item is None else _identity(item, identify)
+        found = None if item is None else identity(item, identify)
         if isinstance(found, Stranger):
             strangers.append(found)
             found = None
@@ -47,13 +47,18 @@ def contents(items: Sequence[Any], identify: Callable[[Any], object]) -> Content
     return Contents(ids, rows, duplicates, holes, strangers)
 
 
-def _identity(item: Any, identify: Callable[[Any], object]) -> str | Stranger:
+def identity(item: Any, identify: Callable[[Any], object]) -> str | Stranger:
+    """Which one it is, or why nobody can say."""
     try:
         found = identify(item)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the row is put aside with it
         return Stranger(item, f"identify() raised {type(error).__name__}: {error}")
     if not isinstance(found, str) or not found:
         return Stranger(item, f"identify() answered {found!r:.80}; a row's identity is a text")
+    if found.endswith(" ") or "\0" in found:  # not every database tells such texts apart, or stores them
+        return Stranger(
+            item, f"identify() answered {found!r:.80}; no identity ends with a space or has a NUL in it"
+        )
     if len(found) > LONGEST_ID:
         return Stranger(item, f"identify() answered {len(found):,} characters; at most {LONGEST_ID} fit")
     return found

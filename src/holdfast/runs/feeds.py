@@ -1,0 +1,177 @@
+"""The feeds of an application, and the kinds of jobs that their runs are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.errors import ConfigurationError, NotFoundError, StateError
+from holdfast.runs import sweeping
+from holdfast.runs.breaker import Breaker
+from holdfast.runs.consolidation import consolidate
+from holdfast.runs.declaration import Declaration, declare
+from holdfast.runs.jobs import Part, kind_of
+from holdfast.runs.pause import Waiter
+from holdfast.runs.place import Places
+from holdfast.runs.planning import plan_step
+from holdfast.runs.reading import read_page
+from holdfast.runs.replaying import replay
+from holdfast.runs.starting import Request, SourceClock, source_clock, start_run
+from holdfast.runs.states import RunKind  # noqa: TC001 - handlers' hints are read at run time
+from holdfast.steps.kinds import Kind, Kinds
+from holdfast.steps.outcome import Done, Outcome
+from holdfast.steps.payload import Arguments
+from holdfast.steps.retry import Retry
+from holdfast.steps.step import Step  # noqa: TC001 - as above
+from holdfast.telemetry import happened
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+    from holdfast.database.database import Database
+    from holdfast.runs.feed import Feed
+
+LONG: Final = timedelta(minutes=10)  # for steps that only talk to our own database
+
+
+class FeedJobs:
+    """What the jobs of one feed do."""
+
+    def __init__(self, declared: Declaration, database: Callable[[], Database]) -> None:
+        self.declared = declared
+        self._database = database
+        self._breaker = Breaker(declared, database)
+        self._places = Places()
+
+    async def start(self, step: Step, kind: RunKind | None = None) -> Outcome:
+        """A run by the calendar; if one is active, this tick has nothing to do."""
+
+        async def begin() -> Outcome:
+            clock = await source_clock(self._database(), self.declared)
+            return Done(effects=[Start(self.declared, kind, clock)])
+
+        return await self._breaker.guard(step, Waiter("start"), begin)
+
+    async def plan(self, step: Step, run_id: str, epoch: int) -> Outcome:
+        return await self._breaker.guard(
+            step,
+            Waiter("run", run_id),
+            lambda: plan_step(step, self._database(), self.declared, run_id, epoch),
+        )
+
+    async def page(self, step: Step, partition_id: str, epoch: int) -> Outcome:
+        return await self._breaker.guard(
+            step,
+            Waiter("partition", partition_id),
+            lambda: read_page(step, self._database(), self.declared, self._places, partition_id, epoch),
+        )
+
+    async def consolidate(  # noqa: PLR0917 - the arguments of a job
+        self,
+        step: Step,
+        run_id: str,
+        epoch: int,
+        round: int = 0,  # noqa: A002 - the word of the run
+        after: str | None = None,
+        until: str | None = None,
+        shard: int | None = None,
+    ) -> Outcome:
+        return await consolidate(
+            step,
+            self._database(),
+            self.declared,
+            run_id,
+            epoch,
+            round=round,
+            after=after,
+            until=until,
+            shard=shard,
+        )
+
+    async def replay(self, step: Step) -> Outcome:
+        return await replay(step, self._database(), self.declared)
+
+    async def sweep(self, step: Step, run_id: str, epoch: int) -> Outcome:
+        return await sweeping.sweep_step(step, self._database(), self.declared, run_id, epoch)
+
+
+class Start:
+    """Begins a run in the step's own commit."""
+
+    def __init__(self, declared: Declaration, kind: RunKind | None, clock: SourceClock) -> None:
+        self.declared = declared
+        self.kind = kind
+        self.clock = clock
+
+    def apply(self, tx: Transaction, /) -> None:
+        try:
+            start_run(tx, self.declared, Request(kind=self.kind), self.clock)
+        except StateError as active:
+            happened("run.skipped", feed=self.declared.name, note=str(active))
+
+
+class Feeds:
+    """The feeds this process knows, by name."""
+
+    def __init__(self, kinds: Kinds, database: Callable[[], Database]) -> None:
+        self._kinds = kinds
+        self._database = database
+        self._declared: dict[str, Declaration] = {}
+
+    def add(self, feed: Feed) -> Declaration:
+        """Check it, and register the kinds of its jobs."""
+        declared = declare(feed)
+        known = self._declared.get(declared.name)
+        if known is not None and known.feed is not feed:
+            raise ConfigurationError(f"feed {declared.name!r} is registered twice; give one another name")
+        self._declared[declared.name] = declared
+        jobs = FeedJobs(declared, self._database)
+        source = {
+            "retry": Retry(attempts=declared.attempts_page),
+            "timeout": declared.timeout,
+            "limits": declared.limits,
+        }
+        ours = {"retry": Retry(attempts=declared.attempts_consolidation), "timeout": LONG}
+        self._register(declared, "start", jobs.start, source | {"limits": ()})
+        self._register(declared, "plan", jobs.plan, source)
+        self._register(declared, "page", jobs.page, source)
+        self._register(declared, "consolidate", jobs.consolidate, ours)
+        self._register(declared, "sweep", jobs.sweep, ours)
+        self._register(declared, "replay", jobs.replay, ours)
+        return declared
+
+    def get(self, name: str) -> Declaration:
+        found = self._declared.get(name)
+        if found is None:
+            known = ", ".join(sorted(self._declared)) or "none"
+            raise NotFoundError(f"no feed {name!r} in this application (it has: {known})")
+        return found
+
+    def find(self, name: str) -> Declaration | None:
+        return self._declared.get(name)
+
+    def all(self) -> list[Declaration]:
+        return [self._declared[name] for name in sorted(self._declared)]
+
+    def kind(self, name: str, part: Part) -> Kind:
+        return self._kinds.get(kind_of(name, part))
+
+    def __bool__(self) -> bool:
+        return bool(self._declared)
+
+    def _register(
+        self, declared: Declaration, part: Part, handler: Callable[..., Any], options: dict[str, Any]
+    ) -> None:
+        name = kind_of(declared.name, part)
+        known = self._kinds.find(name)
+        kind = Kind(
+            name=name,
+            handler=handler,
+            arguments=Arguments(name, handler),
+            queue=declared.queue,
+            priority=declared.priority,
+            is_async=True,
+            **options,
+        )
+        self._kinds.register(kind if known is None else replace(kind, handler=known.handler))

@@ -1,0 +1,41 @@
+"""The jobs a run is made of, each of a kind that its feed has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.clock import new_id
+from holdfast.steps.enqueue import enqueue
+from holdfast.steps.job import NewJob
+from holdfast.steps.payload import to_json
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+    from holdfast.runs.declaration import Declaration
+    from holdfast.runs.run import Run
+
+# start: begins a run by the calendar. plan: finds its partitions. page: reads one of them. consolidate: makes target
+# rows of raw rows. sweep: looks for rows that are gone. replay: tries rows in quarantine again; it belongs to no run.
+Part = Literal["start", "plan", "page", "consolidate", "sweep", "replay"]
+PARTS: tuple[Part, ...] = ("start", "plan", "page", "consolidate", "sweep", "replay")
+
+
+def kind_of(feed: str, part: Part) -> str:
+    return f"{feed}.{part}"
+
+
+def new_job(declared: Declaration, run: Run, part: Part, **arguments: Any) -> NewJob:
+    """A job of this run; it belongs to the run's trace, and has its priority."""
+    return NewJob(
+        id=new_id(),
+        queue=declared.queue,
+        kind=kind_of(declared.name, part),
+        payload=to_json(arguments),
+        priority=run.priority,
+        trace=run.trace,
+    )
+
+
+def enqueue_job(tx: Transaction, declared: Declaration, run: Run, part: Part, **arguments: Any) -> str:
+    """Ask for one; returns its id."""
+    return enqueue(tx, new_job(declared, run, part, **arguments)).id

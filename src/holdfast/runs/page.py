@@ -1,0 +1,155 @@
+"""The commit of one page: an effect of its step, so that it happens with the next step or not at all.
+
+One statement moves the partition on from the request that the step made, and ends it if this was the last. If it
+matches nothing, the partition was restarted, cancelled or read by somebody else: everything rolls back, and the
+step finds out when it looks again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from holdfast.database.statement import sql
+from holdfast.errors import TransientError
+from holdfast.runs.completion import partition_ended
+from holdfast.runs.debts import close_debt, open_debt, tried
+from holdfast.runs.paging.paginators import Offset
+from holdfast.runs.partition import ADVANCE, Partition
+from holdfast.runs.quarantine import Refused, put_aside
+from holdfast.runs.raw import Observation, observe, remember_seen
+from holdfast.runs.states import PartitionState, arrow
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.database.connection import Transaction
+    from holdfast.runs.declaration import Declaration
+    from holdfast.runs.paging.state import PageState
+    from holdfast.runs.run import Run
+
+LEDGER = sql("""
+    INSERT INTO holdfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
+                               decision, worker_id, fence, at)
+    VALUES (:partition_id, :epoch, :seq, :pass, :request_offset, :got, :fresh, :rejected, :milliseconds,
+            :decision, :worker_id, :fence, {now})
+""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageCommit:
+    """What the answer to one request leaves behind."""
+
+    declared: Declaration
+    run: Run
+    partition: Partition  # as the step saw it
+    target: PartitionState
+    state: PageState  # where the pages stand after it
+    request_offset: int | None  # None: a count
+    got: int
+    fresh: int
+    rejected: int
+    milliseconds: int
+    decision: str
+    note: str
+    pass_: int
+    worker_id: str
+    fence: int
+    observed_at: int
+    observations: Sequence[Observation] = ()
+    refused: Sequence[Refused] = ()
+
+    by_key: ClassVar[bool] = True  # each of its statements names its rows, or inserts
+
+    @property
+    def moved(self) -> Partition:
+        """The partition after it."""
+        was = self.partition
+        return was.moved(
+            state=self.target,
+            seq=was.seq + 1,
+            paging=msgspec.json.encode(self.state).decode(),
+            seen=was.seen + self.fresh,
+            rejected=was.rejected + self.rejected,
+        )
+
+    def apply(self, tx: Transaction, /) -> None:
+        self._advance(tx)
+        self._write_ledger(tx)
+        if self.observations:
+            observe(tx, self.run.feed, self.run.id, self.observed_at, self.observations)
+            remember_seen(tx, self.partition.id, [it.item_id for it in self.observations], self.pass_)
+        if self.refused:
+            put_aside(tx, self.run, self.refused)
+        if self.target is not PartitionState.RUNNING:
+            self._end(tx)
+
+    @property
+    def _next_offset(self) -> int:
+        """For people, who want a number also where pages have none: the rows that were read so far."""
+        return self.state.offset if isinstance(self.declared.paging, Offset) else self.state.read
+
+    def _advance(self, tx: Transaction) -> None:
+        arrow(self.partition.state, self.target)
+        matched = tx.run(
+            ADVANCE,
+            id=self.partition.id,
+            epoch=self.partition.epoch,
+            seq=self.partition.seq,
+            paging=msgspec.json.encode(self.state).decode(),
+            next_offset=self._next_offset,
+            fresh=self.fresh,
+            rejected=self.rejected,
+            worker_id=self.worker_id,
+            target=self.target.value,
+            counted=self.state.count,
+            error=self.note if self.target is PartitionState.FAILED else None,
+            ends=int(self.target is not PartitionState.RUNNING),
+        )
+        if matched != 1:
+            raise moved_on(self.partition)
+
+    def _write_ledger(self, tx: Transaction) -> None:
+        tx.run(
+            LEDGER,
+            partition_id=self.partition.id,
+            epoch=self.partition.epoch,
+            seq=self.partition.seq,
+            **{"pass": self.pass_},
+            request_offset=self.request_offset,
+            got=self.got,
+            fresh=self.fresh,
+            rejected=self.rejected,
+            milliseconds=self.milliseconds,
+            decision=self.decision,
+            worker_id=self.worker_id,
+            fence=self.fence,
+        )
+
+    def _end(self, tx: Transaction) -> None:
+        debt = self.partition.debt_id
+        if self.target is PartitionState.DONE and debt is not None:
+            close_debt(tx, debt, self.run.id)
+        if self.target is PartitionState.DONE_UNVERIFIED and (
+            debt is not None or self.run.moves_the_watermark
+        ):
+            open_debt(tx, self.run, self.partition)
+        if self.target is PartitionState.FAILED and debt is not None:
+            tried(tx, self.run.feed, debt)
+        partition_ended(
+            tx,
+            self.declared,
+            self.run.id,
+            self.target,
+            seen=self.partition.seen + self.fresh,
+            rejected=self.partition.rejected + self.rejected,
+        )
+
+
+def moved_on(partition: Partition) -> TransientError:
+    """Somebody else moved the partition: the step looks again, which costs no attempt."""
+    return TransientError(
+        f"{partition.name} was moved on by somebody else; nothing of this page is written", delay=0
+    )

@@ -1,0 +1,167 @@
+"""Planning is a chain of steps: each asks for a few counts and stores what is known, so that a crash costs one of them.
+
+The last step writes all partitions and their jobs, and moves the run on, in one commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.database.statement import sql
+from holdfast.errors import AnswerError, TransientError
+from holdfast.runs import alerts
+from holdfast.runs.asking import answer_of
+from holdfast.runs.completion import evaluate
+from holdfast.runs.counting import count_next
+from holdfast.runs.debts import Debt, debts_to_read
+from holdfast.runs.fan_out import Wanted, fan_out
+from holdfast.runs.partitioning.contract import Plan, capped
+from holdfast.runs.partitioning.fixed import Fixed
+from holdfast.runs.partitioning.restoring import restore
+from holdfast.runs.ranges import Range
+from holdfast.runs.run import Run, find_run, lock_run, move_run
+from holdfast.runs.states import RunState
+from holdfast.steps.outcome import Continue, Done, Outcome
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+    from holdfast.database.database import Database
+    from holdfast.runs.declaration import Declaration
+    from holdfast.runs.feed import Window
+    from holdfast.runs.partitioning.contract import Frontier
+    from holdfast.steps.step import Step
+
+KEEP = sql("""
+    UPDATE holdfast_run SET frontier = :frontier, requests = requests + :requests, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
+""")
+PLANNED = sql("""
+    UPDATE holdfast_run
+       SET scope = :scope, baseline = :baseline, requests = requests + :requests, frontier = NULL, planned_at = {now}
+     WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
+""")
+# What the last run of the same kind was divided into: recounting that is cheaper than looking again.
+PRIOR = sql("""
+    SELECT span FROM holdfast_partition
+     WHERE debt_id IS NULL AND state <> 'split'
+       AND run_id = (SELECT r.id FROM holdfast_run r
+                      WHERE r.feed = :feed AND r.kind = :kind AND r.state = 'completed' AND r.scope = 'complete'
+                      ORDER BY r.started_at DESC LIMIT 1)
+     ORDER BY number
+""")
+
+
+async def plan_step(
+    step: Step, database: Database, declared: Declaration, run_id: str, epoch: int
+) -> Outcome:
+    """One step of a run's plan."""
+    run, prior, debts = await asyncio.to_thread(_look, database, run_id)
+    if run.at is not RunState.PLANNING or run.epoch != epoch:
+        return Done("this run is no longer planned by this job")
+    step.annotate(run_id=run.id)
+    if run.window.is_empty:
+        return Done("the window is empty", effects=[FanOut(declared, run, _nothing(), debts)])
+    frontier = await begin(declared, run, prior)
+    asked = 0
+    if not frontier.finished:
+        frontier, asked = await count_next(declared, run.window, frontier)
+    if not frontier.finished:
+        return Continue(step.number + 1, effects=[KeepFrontier(run, frontier, asked)])
+    plan = frontier.plan() if run.most_rows is None else capped(frontier.plan(), run.most_rows)
+    effect = FanOut(declared, run, plan, debts, asked)
+    return Done({"partitions": len(plan.partitions), "rows": plan.rows}, effects=[effect])
+
+
+async def begin(declared: Declaration, run: Run, prior: list[Range]) -> Frontier:
+    """Where planning stands: as it was stored, or at its beginning."""
+    if run.frontier is not None:
+        stored = msgspec.json.decode(run.frontier)
+        return restore(stored) if declared.partitioner is None else declared.partitioner.restore(stored)
+    return await first_frontier(declared, run.window, prior)
+
+
+async def first_frontier(declared: Declaration, window: Window, prior: list[Range]) -> Frontier:
+    """What the feed's own plan() or its partitioner begins with."""
+    if declared.partitioner is not None:
+        return declared.partitioner.start(window, prior)
+    ranges: Any = await answer_of(declared.feed.plan, window)
+    if not isinstance(ranges, list | tuple) or not all(isinstance(it, Range) for it in ranges):
+        raise AnswerError("plan", f"is {ranges!r:.80}; plan() answers a list of holdfast.Range")
+    return Fixed(ranges, counted=False).start(window)
+
+
+def prior_ranges(tx: Transaction, feed: str, kind: str) -> list[Range]:
+    return [Range.from_json(msgspec.json.decode(str(row[0]))) for row in tx.rows(PRIOR, feed=feed, kind=kind)]
+
+
+def _look(database: Database, run_id: str) -> tuple[Run, list[Range], list[Debt]]:
+    with database.reading() as tx:
+        run = find_run(tx, run_id)
+        pays = run.kind in ("full", "incremental")
+        return run, prior_ranges(tx, run.feed, run.kind), debts_to_read(tx, run) if pays else []
+
+
+def _nothing() -> Plan:
+    return Plan(partitions=(), domain=None)
+
+
+@dataclass(frozen=True)
+class KeepFrontier:
+    run: Run
+    frontier: Frontier
+    requests: int
+
+    def apply(self, tx: Transaction, /) -> None:
+        text = msgspec.json.encode(self.frontier.to_json()).decode()
+        if tx.run(KEEP, id=self.run.id, epoch=self.run.epoch, frontier=text, requests=self.requests) != 1:
+            raise _moved_on(self.run)
+
+
+@dataclass(frozen=True)
+class FanOut:
+    """The end of planning: partitions, their jobs, and the run's next state."""
+
+    declared: Declaration
+    run: Run
+    plan: Plan
+    debts: list[Debt]
+    requests: int = 0
+
+    def apply(self, tx: Transaction, /) -> None:
+        run = lock_run(tx, self.run.id)
+        if run.at is not RunState.PLANNING or run.epoch != self.run.epoch:
+            raise _moved_on(run)
+        tx.run(
+            PLANNED,
+            id=run.id,
+            epoch=run.epoch,
+            scope=self.plan.scope if run.most_rows is None else "partial",
+            baseline=self.plan.baseline,
+            requests=self.requests,
+        )
+        if not move_run(tx, run, RunState.FETCHING):
+            raise _moved_on(run)
+        fan_out(tx, self.declared, run, self._wanted())
+        if self.plan.misses_rows:
+            alerts.plan_misses_rows(tx, run, self.plan)
+        evaluate(tx, self.declared, run.id)
+
+    def _wanted(self) -> list[Wanted]:
+        window = self.run.window
+        planned = [
+            Wanted(range=it.range, window=window, name=it.range.name, estimate=it.estimate)
+            for it in self.plan.partitions
+        ]
+        owed = [
+            Wanted(range=it.range, window=it.window, name=f"debt {it.id}: {it.name}"[:200], debt_id=it.id)
+            for it in self.debts
+        ]
+        return planned + owed
+
+
+def _moved_on(run: Run) -> TransientError:
+    return TransientError(f"run {run.id} was moved on by somebody else; this plan is not written", delay=0)

@@ -1,0 +1,115 @@
+"""Begin a run: its window is fixed, and its plan is asked for, in one transaction under the feed's row."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from holdfast.clock import instant, moment
+from holdfast.database.statement import sql
+from holdfast.errors import AnswerError, ConfigurationError
+from holdfast.runs.asking import answer_of
+from holdfast.runs.feed_row import FeedRow, lock_feed
+from holdfast.runs.jobs import enqueue_job
+from holdfast.runs.run import Run, create_run, watch_job
+from holdfast.runs.window import backfill_window, next_window
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+    from holdfast.database.database import Database
+    from holdfast.runs.declaration import Declaration
+    from holdfast.runs.feed import Window
+    from holdfast.runs.states import RunKind
+
+CLOCK = sql("SELECT {now}")
+KEEP_SKEW = sql(
+    "UPDATE holdfast_feed SET skew = :skew, updated_at = {now} WHERE id = :feed AND skew <> :skew"
+)
+
+
+@dataclass(frozen=True)
+class SourceClock:
+    """What time it is at the source, and how far that is ahead of the database's clock. Microseconds."""
+
+    now: int
+    skew: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What somebody wants to be read. `kind` None: everything the first time, then what has changed."""
+
+    kind: RunKind | None = None
+    from_: datetime | None = None  # of a backfill
+    to: datetime | None = None
+    most_rows: int | None = None  # a trial: it is partial, and moves no watermark
+
+    def __post_init__(self) -> None:
+        if (self.from_ is not None or self.to is not None) and self.kind != "backfill":
+            raise ConfigurationError(
+                "only a backfill has a window of its own; the others begin at the watermark"
+            )
+        if self.most_rows is not None and self.most_rows < 1:
+            raise ConfigurationError(f"a run of {self.most_rows} rows reads nothing; allow at least one")
+
+
+async def source_clock(database: Database, declared: Declaration) -> SourceClock:
+    """Ask the source for its time; one that does not tell it is taken to go like ours."""
+    shown = await answer_of(declared.feed.now)
+    ours = await asyncio.to_thread(_database_clock, database)
+    if shown is None:
+        return SourceClock(ours)
+    if not isinstance(shown, datetime):
+        raise AnswerError("now", f"is {shown!r:.80}; now() answers a datetime with a time zone, or None")
+    theirs = instant(shown, f"now() of feed {declared.name}")
+    return SourceClock(theirs, theirs - ours)
+
+
+def start_run(tx: Transaction, declared: Declaration, request: Request, clock: SourceClock) -> Run:
+    """A run and the job that plans it. Refused while another run of the feed is active."""
+    row = lock_feed(tx, declared.name)
+    tx.run(KEEP_SKEW, feed=declared.name, skew=clock.skew)
+    kind = kind_for(request, row)
+    run = create_run(
+        tx,
+        declared.name,
+        kind,
+        window_of(declared, request, kind, row, clock),
+        watermark=row.watermark,
+        most_rows=request.most_rows,
+        mapper_version=declared.mapper_version,
+        priority=declared.priority,
+    )
+    declared.feed.started(tx, run.id)
+    watch_job(tx, run, enqueue_job(tx, declared, run, "plan", run_id=run.id, epoch=run.epoch))
+    return run
+
+
+def window_of(
+    declared: Declaration, request: Request, kind: RunKind, row: FeedRow, clock: SourceClock
+) -> Window:
+    now = moment(clock.now)
+    if kind == "backfill":
+        return backfill_window(request.from_, request.to, source_now=now, settle=declared.settle)
+    return next_window(
+        kind,
+        watermark=None if row.watermark is None else moment(row.watermark),
+        source_now=now,
+        lookback=declared.lookback,
+        settle=declared.settle,
+        last_took=timedelta(microseconds=row.last_took),
+    )
+
+
+def kind_for(request: Request, row: FeedRow) -> RunKind:
+    """What was never read has not changed since: the first run is full, whatever was asked for."""
+    if request.kind is None or request.kind == "incremental":
+        return "full" if row.watermark is None else "incremental"
+    return request.kind
+
+
+def _database_clock(database: Database) -> int:
+    with database.looking() as tx:
+        return int(tx.first(CLOCK) or 0)
