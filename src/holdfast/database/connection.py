@@ -85,7 +85,7 @@ class Connection:
             self.watch("after", text)
         return self._cursor
 
-    def execute_many(self, text: str, rows: Sequence[Mapping[str, Value]]) -> int:
+    def execute_many(self, text: str, rows: Sequence[Mapping[str, Value] | Sequence[Value]]) -> int:
         if self.watch is not None:
             self.watch("before", text)
         try:
@@ -134,6 +134,8 @@ class Connection:
     def close(self) -> None:
         self.broken = True
         try:
+            if self.dialect.name == "sqlite":
+                self._cursor.close()  # on Python 3.11 one that ran executemany holds the write lock until it is collected
             self.raw.close()
         except Exception as error:  # closing what is already broken
             if not is_driver_error(error):
@@ -180,12 +182,7 @@ class Transaction:
 
     def run_many(self, statement: Statement, rows: Sequence[Mapping[str, Value]]) -> None:
         if rows:
-            self._guard()
-            try:
-                self._connection.execute_many(statement.render(self.dialect), rows)
-            except Exception as error:
-                self._poison = error
-                raise
+            self.send_many(statement.render(self.dialect), rows)
 
     def all(self, statement: Statement, into: Callable[..., T], **parameters: Value) -> list[T]:
         """Execute and build one `into` per row, columns in the order of its fields."""
@@ -209,16 +206,20 @@ class Transaction:
         names = [column[0] for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    def execute_many(self, text: str, rows: Sequence[Mapping[str, Value]]) -> None:
+    def send_many(self, text: str, rows: Sequence[Mapping[str, Value] | Sequence[Value]]) -> None:
+        """Run a statement for many rows, its parameters spelled as the driver spells them."""
+        self._guard()
+        try:
+            self._connection.execute_many(text, rows)
+        except Exception as error:
+            self._poison = error
+            raise
+
+    def execute_many(self, text: str, rows: Sequence[Mapping[str, Value] | Sequence[Value]]) -> None:
         """Run one statement of your own for each row of parameters."""
         self._refuse_control(text)
         if rows:
-            self._guard()
-            try:
-                self._connection.execute_many(with_parameters(text, self.dialect), list(rows))
-            except Exception as error:
-                self._poison = error
-                raise
+            self.send_many(with_parameters(text, self.dialect), list(rows))
             self._require_open()
 
     @contextmanager
@@ -271,11 +272,11 @@ class Transaction:
             )
             raise self._poison
 
-    def _send(self, text: str, parameters: dict[str, Value]) -> Cursor:
+    def _send(self, text: str, parameters: dict[str, Value] | None) -> Cursor:
         self._guard()
-        for name, value in parameters.items():
+        for name, value in (given := parameters or {}).items():
             if isinstance(value, list):
-                parameters[name] = as_parameter(value, self.dialect)
+                given[name] = as_parameter(value, self.dialect)
         try:
             return self._connection.execute(text, parameters)
         except Exception as error:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from holdfast.errors import ConstraintError, ContentionError, DatabaseError, UnreachableError
+from holdfast.errors import (
+    ConstraintError,
+    ContentionError,
+    DatabaseError,
+    PoisonedTransactionError,
+    UnknownCommitError,
+    UnreachableError,
+)
 
 _LOST_SQLSTATES = ("08", "57P")  # connection exceptions; the server is going away or starting up
 _CONTENTION_SQLSTATES = ("40001", "40P01", "55P03")
@@ -30,6 +37,38 @@ _LOST_MYSQL = {
     4031,
 }
 _CONTENTION_MYSQL = {1205, 1213, 3572}
+# What no row can be blamed for: missing tables and rights, resources, timeouts, settings.
+_SYSTEM_SQLSTATES = ("0A", "25", "26", "28", "3D", "3F", "42", "53", "54", "55", "57", "58", "F0", "XX")
+_SYSTEM_MYSQL = {
+    1021,
+    1037,
+    1041,
+    1044,
+    1045,
+    1046,
+    1054,
+    1064,
+    1114,
+    1142,
+    1143,
+    1146,
+    1153,
+    1290,
+    1317,
+    1370,
+    1969,
+    3024,
+}
+_SYSTEM_SQLITE = (
+    "no such",
+    "readonly",
+    "read-only",
+    "malformed",
+    "is full",
+    "not authorized",
+    "syntax error",
+    "interrupted",
+)
 _CONSTRAINT_MYSQL = {1048, 1062, 1169, 1216, 1217, 1364, 1451, 1452, 1557, 1761, 1762, 4025}
 
 
@@ -45,6 +84,24 @@ def translate(error: Exception) -> DatabaseError:
 
 def is_driver_error(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] in {"psycopg", "pymysql", "sqlite3"}
+
+
+def blames_a_row(error: DatabaseError) -> bool:
+    """Whether other rows might be taken: not if the table is missing, the disk full, or somebody was in the way."""
+    if isinstance(error, ConstraintError):
+        return True
+    if isinstance(error, ContentionError | UnreachableError | UnknownCommitError | PoisonedTransactionError):
+        return False
+    cause = error.__cause__
+    state: str | None = getattr(cause, "sqlstate", None)
+    if state is not None:
+        return not state.startswith(_SYSTEM_SQLSTATES)
+    text = str(error)
+    return _mysql_code(cause) not in _SYSTEM_MYSQL and not any(it in text for it in _SYSTEM_SQLITE)
+
+
+def _mysql_code(error: BaseException | None) -> int:
+    return error.args[0] if error is not None and error.args and isinstance(error.args[0], int) else -1
 
 
 def _from_postgresql(error: Exception) -> DatabaseError:

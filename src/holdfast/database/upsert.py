@@ -69,25 +69,27 @@ class Upsert:
 def _statement(
     dialect: Dialect, table: str, key: tuple[str, ...], columns: tuple[str, ...], count: int
 ) -> str:
-    names = {name: _quoted(dialect, name) for name in (*columns, *key)}
-    target = ".".join(_quoted(dialect, part) for part in table.split("."))
+    names = {name: quoted(dialect, name) for name in (*columns, *key)}
+    target = ".".join(quoted(dialect, part) for part in table.split("."))
     values = ", ".join("(" + ", ".join(f":{column}_{n}" for column in columns) + ")" for n in range(count))
     insert = f"INSERT INTO {target} ({', '.join(names[column] for column in columns)}) VALUES {values}"
-    others = [column for column in columns if column not in key]
+    return f"{insert} {replacing(dialect, key, columns)}"
+
+
+def replacing(dialect: Dialect, key: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    """How an INSERT ends whose rows replace those that agree on `key`."""
+    names = {name: quoted(dialect, name) for name in (*columns, *key)}
+    others = [names[column] for column in columns if column not in key]
     if dialect.name == "mariadb":
-        kept = [f"{names[column]} = VALUES({names[column]})" for column in others] or [
-            f"{names[key[0]]} = {names[key[0]]}"
-        ]
-        return f"{insert} ON DUPLICATE KEY UPDATE {', '.join(kept)}"
+        kept = [f"{it} = VALUES({it})" for it in others] or [f"{names[key[0]]} = {names[key[0]]}"]
+        return f"ON DUPLICATE KEY UPDATE {', '.join(kept)}"
     match = f"ON CONFLICT ({', '.join(names[name] for name in key)})"
     if not others:
-        return f"{insert} {match} DO NOTHING"
-    return f"{insert} {match} DO UPDATE SET " + ", ".join(
-        f"{names[it]} = excluded.{names[it]}" for it in others
-    )
+        return f"{match} DO NOTHING"
+    return f"{match} DO UPDATE SET " + ", ".join(f"{it} = excluded.{it}" for it in others)
 
 
-def _quoted(dialect: Dialect, name: str) -> str:
+def quoted(dialect: Dialect, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} is no table or column name; use letters, digits and underscores")
     return f"{dialect.quote}{name}{dialect.quote}"

@@ -1,0 +1,108 @@
+"""Thousands of rows at once, each database in the way it takes them fastest.
+
+Of a row with 12 columns, in chunks of 100: SQLite 3 µs by its own executemany (29 as one statement with named
+parameters), PostgreSQL 13 µs as one array per column (51), MariaDB 15 µs by executemany, which its driver turns into one
+statement (28 with named parameters, 23 as a document and JSON_TABLE).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.database.tables import types_of
+from holdfast.database.upsert import plain, quoted, replacing
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from holdfast.database.connection import Transaction, Value
+    from holdfast.database.dialects import Dialect
+
+PLACE: Final = {"sqlite": "?", "mariadb": "%s"}  # how the driver spells a parameter without a name
+_AS_THEY_ARE: Final = frozenset({str, int, float, bytes, bool, type(None)})
+
+Columns = tuple[str, ...]
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class BulkUpsert:
+    """Write `rows` into `table`; rows that agree on `key` replace each other. Columns that a row does not name stay."""
+
+    table: str
+    key: Columns
+    rows: Sequence[Mapping[str, Value]]
+    chunk: int  # rows of one statement, at most
+
+    def apply(self, tx: Transaction) -> None:
+        groups: dict[Columns, list[Mapping[str, Value]]] = {}
+        for row in self.rows:
+            groups.setdefault(tuple(row), []).append(row)
+        for columns, rows in groups.items():
+            self._write(tx, columns, self._ordered(tx.dialect, columns, rows))
+
+    def _ordered(self, dialect: Dialect, columns: Columns, rows: list[Mapping[str, Value]]) -> Rows:
+        """The last of several rows with one key, all in key order: two writers then never meet head-on."""
+        if missing := [name for name in self.key if name not in columns]:
+            raise ConfigurationError(f"upsert into {self.table}: a row has no {', '.join(missing)}, its key")
+        values = [tuple(row.values()) for row in rows]
+        key_of = itemgetter(*(columns.index(name) for name in self.key))
+        unique = dict(zip(map(key_of, values), values, strict=True))
+        try:
+            ordered = [unique[key] for key in sorted(unique)]
+        except TypeError:  # numbers among texts
+            ordered = [unique[key] for key in sorted(unique, key=repr)]
+        return _plain(ordered, dialect)
+
+    def _write(self, tx: Transaction, columns: Columns, rows: Rows) -> None:
+        names = [quoted(tx.dialect, name) for name in columns]
+        table = ".".join(quoted(tx.dialect, part) for part in self.table.split("."))
+        insert = f"INSERT INTO {table} ({', '.join(names)})"
+        end = replacing(tx.dialect, self.key, columns)
+        if not tx.takes_lists:
+            places = ", ".join([PLACE[tx.dialect.name]] * len(columns))
+            for start in range(0, len(rows), self.chunk):
+                tx.send_many(f"{insert} VALUES ({places}) {end}", rows[start : start + self.chunk])
+            return
+        types = types_of(tx, self.table)
+        text = _from_arrays(insert, end, tuple(types.get(name, "text") for name in columns))
+        for start in range(0, len(rows), self.chunk):
+            chunk = rows[start : start + self.chunk]
+            tx.execute(text, {f"c{n}": _texts(it) for n, it in enumerate(zip(*chunk, strict=True))})
+
+
+def _plain(rows: Rows, dialect: Dialect) -> Rows:
+    """The same rows with values that the drivers store; most need no change."""
+    columns = list(zip(*rows, strict=True))
+    changed = False
+    for place, values in enumerate(columns):
+        if not _AS_THEY_ARE.issuperset(map(type, values)):
+            columns[place] = tuple(plain(it, dialect) for it in values)
+            changed = True
+    return list(zip(*columns, strict=True)) if changed else rows
+
+
+# PostgreSQL: an array of each column's own type, so that a value means what it would mean as a parameter.
+
+
+@lru_cache(maxsize=256)
+def _from_arrays(insert: str, end: str, types: Columns) -> str:
+    # An array of arrays would be taken apart down to its elements: those travel as texts.
+    sources = [f"CAST(:c{n} AS {'text' if it.endswith('[]') else it}[])" for n, it in enumerate(types)]
+    names = [f"c{n}" for n in range(len(types))]
+    chosen = [
+        f"CAST({name} AS {it})" if it.endswith("[]") else name for name, it in zip(names, types, strict=True)
+    ]
+    return f"{insert} SELECT {', '.join(chosen)} FROM unnest({', '.join(sources)}) AS new ({', '.join(names)}) {end}"
+
+
+def _texts(values: Iterable[Value]) -> list[str | None]:
+    return [it if type(it) is str or it is None else _text(it) for it in values]
+
+
+def _text(value: Value) -> str:
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)

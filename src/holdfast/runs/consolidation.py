@@ -1,0 +1,229 @@
+"""Raw rows become target rows: in rounds, each divided into shards, each a chain of short steps.
+
+A round begins with one job that divides what waits into ranges of ids. Each range is a shard: a job whose steps read a
+batch, map it, and write it in their commit. The last shard of a round looks, under the run's row, whether anything
+waits again; if so there is another round, if not the run is finished. A short batch proves nothing.
+
+All rows of the feed are taken, whichever run observed them: one that is cancelled may have observed an item last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.database.statement import sql
+from holdfast.errors import NotFoundError, TransientError
+from holdfast.runs import alerts
+from holdfast.runs.applying import Application, Applied, target_columns
+from holdfast.runs.fan_out import enqueue_jobs
+from holdfast.runs.finishing import finish, stop_if_overspent
+from holdfast.runs.jobs import enqueue_job, new_job
+from holdfast.runs.mapping import map_rows
+from holdfast.runs.pending import Span, any_pending, divide, read_pending
+from holdfast.runs.quarantine import waiting_between
+from holdfast.runs.run import Run, end_run, find_run, lock_run, watch_job
+from holdfast.runs.states import RunState
+from holdfast.steps.outcome import Continue, Done, Outcome, Reject
+from holdfast.telemetry import happened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.database.connection import Transaction
+    from holdfast.database.database import Database
+    from holdfast.runs.declaration import Declaration
+    from holdfast.steps.job import NewJob
+    from holdfast.steps.step import Step
+
+STALE = "this run is no longer consolidated by this job"
+
+BEGIN_ROUND = sql("""
+    UPDATE holdfast_run SET rounds = rounds + 1, shards = :shards, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
+""")
+COUNT = sql("""
+    UPDATE holdfast_run
+       SET applied = applied + :applied, quarantined = quarantined + :refused, shards = shards - :ended, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
+""")
+
+
+class Turn(NamedTuple):
+    """Which round of which run a job was made for."""
+
+    run_id: str
+    epoch: int
+    round: int
+
+
+def begin_consolidation(tx: Transaction, declared: Declaration, run: Run) -> None:
+    """Ask for the next round. The caller holds the run's row, and has moved it to `applying`."""
+    arguments = {"run_id": run.id, "epoch": run.epoch, "round": run.rounds}
+    watch_job(tx, run, enqueue_job(tx, declared, run, "consolidate", **arguments))
+
+
+def shard_id(run: Run, shard: int) -> str:
+    """The job of a shard of the run's current round: whoever watches over the run knows where to look."""
+    return f"{run.id}.{run.epoch}.{run.rounds}.{shard}"
+
+
+def shard_ids(declared: Declaration, run: Run) -> list[str]:
+    """The jobs that the current round may have; how many of them have not ended is `run.shards`."""
+    return [shard_id(run, number) for number in range(declared.shards)]
+
+
+def consolidation_gave_up(tx: Transaction, declared: Declaration, run: Run, error: str) -> bool:  # noqa: ARG001
+    """A job of the consolidation is dead: so is the run, and somebody is told. The caller holds the run's row."""
+    ended = run.at is RunState.APPLYING and end_run(
+        tx, run, RunState.FAILED, f"consolidation gave up: {error}"
+    )
+    if ended:
+        alerts.consolidation_failed(tx, run, error)
+    return ended
+
+
+async def consolidate(
+    step: Step,
+    database: Database,
+    declared: Declaration,
+    run_id: str,
+    epoch: int,
+    *,
+    round: int = 0,  # noqa: A002 - the word of the run
+    after: str | None = None,
+    until: str | None = None,
+    shard: int | None = None,
+) -> Outcome:
+    """One step: divide a round, or take one batch of a shard."""
+    step.annotate(run_id=run_id)
+    turn = Turn(run_id, epoch, round)
+    try:
+        if shard is None or until is None:
+            return await asyncio.to_thread(_divide, database, declared, turn)
+        span = Span(step.cursor if step.cursor is not None else after, until)
+        return await asyncio.to_thread(_take, database, declared, turn, span)
+    except NotFoundError as error:
+        return Reject(str(error))
+
+
+def _divide(database: Database, declared: Declaration, turn: Turn) -> Outcome:
+    with database.reading() as tx:
+        run = _wanted(tx, turn)
+        if run is None:
+            return Done(STALE)
+        spans = divide(tx, declared.name, declared.shards, declared.batch)
+    return Done({"shards": len(spans)}, effects=[Division(declared, run, spans)])
+
+
+def _take(database: Database, declared: Declaration, turn: Turn, span: Span) -> Outcome:
+    with database.reading() as tx:
+        run = _wanted(tx, turn)
+        if run is None:
+            return Done(STALE)
+        waiting = read_pending(tx, declared.name, span, declared.batch)
+        columns = target_columns(tx, declared) if waiting else {}
+        to_row = declared.feed.mapping(tx, run.id)
+        entries = (
+            waiting_between(tx, declared.name, waiting[0].item_id, waiting[-1].item_id) if waiting else set()
+        )
+    batch = map_rows(declared, waiting, columns, to_row)
+    application = Application(declared=declared, run_id=run.id, batch=batch, columns=columns, entries=entries)
+    ends = len(waiting) < declared.batch or waiting[-1].item_id == span.until
+    effects = [BatchCommit(application, run, ends=ends)]
+    return (
+        Done("nothing is left in this range", effects=effects)
+        if ends
+        else Continue(waiting[-1].item_id, effects=effects)
+    )
+
+
+def _wanted(tx: Transaction, turn: Turn) -> Run | None:
+    """The run, if it is consolidated and this is its round."""
+    run = find_run(tx, turn.run_id)
+    return run if run.at is RunState.APPLYING and (run.epoch, run.rounds) == turn[1:] else None
+
+
+@dataclass(frozen=True)
+class Division:
+    """Begins a round: its shards, each with its job."""
+
+    declared: Declaration
+    run: Run  # as the step saw it
+    spans: Sequence[Span]
+
+    def apply(self, tx: Transaction, /) -> None:
+        run = self.run
+        begun = tx.run(BEGIN_ROUND, id=run.id, epoch=run.epoch, round=run.rounds, shards=len(self.spans))
+        if begun != 1:
+            raise _moved_on(run)
+        run = lock_run(tx, run.id)
+        if self.spans:
+            enqueue_jobs(tx, [self._job(run, number, span) for number, span in enumerate(self.spans)])
+        else:
+            _end_round(tx, self.declared, run)
+
+    def _job(self, run: Run, number: int, span: Span) -> NewJob:
+        arguments = {
+            "run_id": run.id,
+            "epoch": run.epoch,
+            "round": run.rounds,
+            "shard": number,
+            **span._asdict(),
+        }
+        return replace(new_job(self.declared, run, "consolidate", **arguments), id=shard_id(run, number))
+
+
+@dataclass(frozen=True)
+class BatchCommit:
+    """Writes one batch, and ends the shard if it was its last."""
+
+    application: Application
+    run: Run  # as the step saw it
+    ends: bool
+
+    @property
+    def by_key(self) -> bool:
+        """How the transaction is planned: all rows are found by their keys, unless the feed's own code looks for some."""
+        return not self.application.declared.stores
+
+    def apply(self, tx: Transaction, /) -> None:
+        run, declared = self.run, self.application.declared
+        done = self.application.write(tx)
+        self._count(tx, done)
+        if done.refused:
+            happened("rows.quarantined", feed=declared.name, run_id=run.id, rows=done.refused)
+        if done.refused or self.ends:
+            now = lock_run(tx, run.id)
+            if not stop_if_overspent(tx, declared, now) and now.shards == 0:
+                _end_round(tx, declared, now)
+
+    def _count(self, tx: Transaction, done: Applied) -> None:
+        run = self.run
+        counted = tx.run(
+            COUNT,
+            id=run.id,
+            epoch=run.epoch,
+            round=run.rounds,
+            applied=done.applied,
+            refused=done.refused,
+            ended=int(self.ends),
+        )
+        if counted != 1:
+            raise _moved_on(run)
+
+
+def _end_round(tx: Transaction, declared: Declaration, run: Run) -> None:
+    """Nothing of the round is left. A statement of its own after the lock: it sees what others have committed."""
+    if any_pending(tx, declared.name):
+        begin_consolidation(tx, declared, run)
+    else:
+        finish(tx, declared, run)
+
+
+def _moved_on(run: Run) -> TransientError:
+    """The run was cancelled, restarted or ended: the step looks again, which costs no attempt."""
+    return TransientError(
+        f"run {run.id} was moved on by somebody else; nothing of this batch is written", delay=0
+    )

@@ -1,0 +1,43 @@
+"""Target rows are written together; if the database refuses them, the guilty ones are found and the others written.
+
+A batch is tried inside a savepoint. What the database refuses is halved until the rows that it refuses stand alone. Who
+meets a deadlock or a lost connection has no guilty row to look for: the whole step is done again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.database.failures import blames_a_row
+from holdfast.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.database.connection import Transaction
+    from holdfast.runs.feed import Feed
+    from holdfast.runs.mapping import Mapped
+
+
+class Guilty(NamedTuple):
+    """A row that the target does not take, and why."""
+
+    row: Mapped
+    error: Exception
+
+
+def store(tx: Transaction, feed: Feed, rows: Sequence[Mapped]) -> list[Guilty]:
+    """Write them, and return those that were refused."""
+    if not rows:
+        return []
+    try:
+        with tx.savepoint():
+            feed.store(tx, [it.row for it in rows])
+    except Exception as error:
+        if isinstance(error, DatabaseError) and not blames_a_row(error):
+            raise
+        if len(rows) == 1:
+            return [Guilty(rows[0], error)]
+        middle = len(rows) // 2
+        return store(tx, feed, rows[:middle]) + store(tx, feed, rows[middle:])
+    return []
