@@ -19,7 +19,7 @@ app = typer.Typer(help="Messages: list, show, retry, purge.", no_args_is_help=Tr
 
 OneChannel = Annotated[
     Channel | None,
-    typer.Option("--channel", help="Only webhook, or only alert.", show_default=False),
+    typer.Option("--channel", help="Only webhook, alert or export.", show_default=False),
 ]
 Destination = Annotated[
     str | None,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 WEBHOOK: Final = Channel.WEBHOOK.value
 ALERT: Final = Channel.ALERT.value
+EXPORT: Final = Channel.EXPORT.value
 LONGEST_KEY: Final = 128
 LONGEST_TYPE: Final = 200
 LONGEST_HEADERS: Final = 8_000

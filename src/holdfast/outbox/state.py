@@ -15,6 +15,7 @@ class MessageState(StrEnum):
 class Channel(StrEnum):
     WEBHOOK = "webhook"  # a request to a program
     ALERT = "alert"  # a message to a person
+    EXPORT = "export"  # a document for others
 
 
 TRANSITIONS: Final[dict[MessageState, dict[MessageState, str]]] = {

@@ -15,8 +15,9 @@ from holdfast.errors import DatabaseError, DestinationLostError
 from holdfast.notifications import alert as alerting
 from holdfast.notifications import webhook as webhooks
 from holdfast.notifications.delivery import Delivered, Delivery, Failed
+from holdfast.outbox import exports
 from holdfast.outbox.alerts import Alert, alert, raise_alert, text_of
-from holdfast.outbox.messages import ALERT, WEBHOOK, as_shown
+from holdfast.outbox.messages import ALERT, EXPORT, WEBHOOK, as_shown
 from holdfast.outbox.relay import (
     LEASE,
     Outgoing,
@@ -137,6 +138,8 @@ def deliver(message: Outgoing, settings: NotificationSettings) -> Delivery:
                 return webhooks.send(webhook, settings)
             case channel if channel == ALERT:
                 return alerting.send(message.address, text_of(message.body), settings.alert_urls)
+            case channel if channel == EXPORT:
+                return exports.write(message)
             case other:
                 return Failed(f"this worker knows no channel {other!r}")
     except Exception as error:  # noqa: BLE001 - a message that cannot be sent must not stop those to others
@@ -162,6 +165,8 @@ def record(
                 raise_alert(tx, _dead_webhook(message, delivery))
         case _:
             sent(tx, served, message.id)
+    if message.channel == EXPORT and isinstance(delivery, Failed):
+        raise_alert(tx, exports.lost_export(message, delivery))
     following = head(tx, served) if more else None
     if following is None:
         release(tx, served)

@@ -1,0 +1,87 @@
+"""Move a watermark by hand: written down with the reason, and only while nobody relies on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from holdfast.admin.audit import Actor, record, whoever
+from holdfast.clock import instant, moment
+from holdfast.errors import ConfigurationError, NotFoundError, StateError
+from holdfast.runs.feed_row import find_feed, lock_feed
+from holdfast.runs.run import ACTIVE, already_active
+from holdfast.runs.watermark import set_watermark as move
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+    from holdfast.runs.feed_row import FeedRow
+
+
+@dataclass(frozen=True)
+class WatermarkMoved:
+    feed: str
+    before: datetime | None
+    after: datetime
+
+    @property
+    def consequence(self) -> str:
+        """What this means for the runs to come."""
+        if self.before is None:
+            return f"the next run reads what the source has changed since {_said(self.after)}"
+        if self.after < self.before:
+            return f"the next run reads again what the source changed from {_said(self.after)} to {_said(self.before)}"
+        return (
+            f"no incremental run reads what the source changed from {_said(self.before)} to {_said(self.after)}; "
+            "if it is not in the target, read it with a backfill"
+        )
+
+
+def set_watermark(
+    tx: Transaction, feed: str, to: datetime, *, force: bool = False, by: Actor | None = None
+) -> WatermarkMoved:
+    """Set it to an instant of the source's clock. Back only by force; never into the future, or under an active run."""
+    by = by or whoever()
+    if not by.reason:
+        raise ConfigurationError("say why the watermark is moved; the reason is kept with it")
+    watermark = instant(to, "to")
+    if not force and not find_feed(tx, feed).updated_at:
+        raise NotFoundError(
+            f"feed {feed!r} has never run here; to give it a first watermark, say so with --force"
+        )
+    row = lock_feed(tx, feed)
+    if active := tx.rows(ACTIVE, feed=feed):
+        raise already_active(feed, str(active[0][0]), str(active[0][1]))
+    _check(row, watermark, force=force)
+    move(tx, row, watermark)
+    moved = WatermarkMoved(feed, None if row.watermark is None else moment(row.watermark), moment(watermark))
+    record(
+        tx,
+        by,
+        "watermark.set",
+        feed,
+        detail={
+            "before": None if moved.before is None else moved.before.isoformat(),
+            "after": moved.after.isoformat(),
+            "forced": int(force),
+        },
+    )
+    return moved
+
+
+def _check(row: FeedRow, watermark: int, *, force: bool) -> None:
+    if watermark > row.now + row.skew:
+        raise StateError(
+            f"{_said(moment(watermark))} lies in the future of the source; nothing was read so far"
+        )
+    if watermark == row.watermark:
+        raise StateError(f"the watermark of feed {row.feed} is at {_said(moment(watermark))} already")
+    if row.watermark is not None and watermark < row.watermark and not force:
+        raise StateError(
+            f"the watermark of feed {row.feed} is at {_said(moment(row.watermark))}; moving it back reads everything "
+            "since then again: if that is meant, say so with --force"
+        )
+
+
+def _said(at: datetime) -> str:
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,0 +1,220 @@
+"""Files that are replaced by newer ones: whole, in order, and by their owner only."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import ConfigurationError
+from holdfast.notifications.delivery import Delivered, Failed, Patience
+from holdfast.outbox import files
+from holdfast.outbox.exports import export_message, problem_of_export, write
+from holdfast.outbox.files import write_file
+from holdfast.outbox.relay import Outgoing
+
+OWNER = "feed catalogue"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "state" / "watermark.json"
+
+
+def put(path: Path, text: str, version: int, made_at: int = 0, owner: str = OWNER) -> Delivered | Failed:
+    return write_file(str(path), text, owner, version, made_at or version)
+
+
+def test_the_folder_is_made_and_the_file_written(path: Path) -> None:
+    assert put(path, '{"a": 1}', 1) == Delivered()
+
+    assert path.read_text() == '{"a": 1}\n'
+
+
+def test_a_newer_one_replaces_an_older_one(path: Path) -> None:
+    put(path, "1", 1)
+    put(path, "2", 2)
+
+    assert path.read_text() == "2\n"
+    assert sorted(it.name for it in path.parent.iterdir()) == [".watermark.json.holdfast", "watermark.json"]
+
+
+def test_an_older_one_that_comes_late_changes_nothing(path: Path) -> None:
+    put(path, "2", 2)
+
+    assert put(path, "1", 1) == Delivered()
+    assert path.read_text() == "2\n"
+
+
+def test_the_same_one_may_be_written_twice(path: Path) -> None:
+    put(path, "2", 2)
+    path.unlink()
+
+    put(path, "2", 2)
+
+    assert path.read_text() == "2\n"
+
+
+def test_a_new_database_that_counts_from_one_again_is_not_taken_for_a_late_one(path: Path) -> None:
+    put(path, "old", 57, made_at=1_000)
+
+    put(path, "new", 1, made_at=2_000)
+
+    assert path.read_text() == "new\n"
+
+
+def test_a_clock_that_was_set_back_does_not_hold_up_the_next_version(path: Path) -> None:
+    put(path, "1", 1, made_at=2_000)
+
+    put(path, "2", 2, made_at=1_000)
+
+    assert path.read_text() == "2\n"
+
+
+def test_a_file_that_belongs_to_another_feed_is_left_alone(path: Path) -> None:
+    put(path, "1", 1)
+
+    refused = put(path, "2", 2, owner="feed other")
+
+    assert isinstance(refused, Failed)
+    assert refused.patience is Patience.LITTLE
+    assert "feed catalogue" in refused.reason
+    assert path.read_text() == "1\n"
+
+
+def test_who_dies_while_writing_leaves_the_whole_old_file(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(path, "1", 1)
+
+    def power_cut(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", power_cut)
+        failed = put(path, "2", 2)
+
+    assert isinstance(failed, Failed)
+    assert path.read_text() == "1\n"
+    assert put(path, "0", 0) == Delivered()
+    assert path.read_text() == "1\n"
+    put(path, "2", 2)
+    assert path.read_text() == "2\n"
+
+
+def test_the_text_is_on_the_disk_before_it_takes_the_name(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    fsync, replace = os.fsync, Path.replace
+
+    def watched_fsync(descriptor: int) -> None:
+        done.append("fsync " + Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        fsync(descriptor)
+
+    def watched_replace(self: Path, to: Path) -> Path:
+        done.append("replace " + self.name)
+        return replace(self, to)
+
+    monkeypatch.setattr(os, "fsync", watched_fsync)
+    monkeypatch.setattr(Path, "replace", watched_replace)
+    put(path, "1", 1)
+
+    assert done == [
+        "fsync .watermark.json.holdfast",
+        "fsync .watermark.json.new",
+        "replace .watermark.json.new",
+        "fsync state",
+    ]
+
+
+def test_half_a_mark_is_taken_for_none(path: Path) -> None:
+    put(path, "1", 1)
+    (path.parent / ".watermark.json.holdfast").write_text('{"owner": "feed cat')
+
+    put(path, "2", 2)
+
+    assert path.read_text() == "2\n"
+
+
+def test_of_many_writers_the_newest_one_wins(path: Path) -> None:
+    writers = [threading.Thread(target=put, args=(path, str(n), n)) for n in range(1, 30)]
+    for it in writers:
+        it.start()
+    for it in writers:
+        it.join()
+
+    assert path.read_text() == "29\n"
+
+
+def test_a_place_that_cannot_be_written_is_said_with_its_path(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    failed = put(tmp_path / "file" / "watermark.json", "1", 1)
+
+    assert isinstance(failed, Failed)
+    assert failed.patience is Patience.FULL
+    assert str(tmp_path / "file") in failed.reason
+    assert put(tmp_path, "1", 1) != Delivered()
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("", "a text such as"),
+        (7, "a text such as"),
+        ("/var/lib/watermark.json", "no scheme"),
+        ("s3://bucket/watermark.json", "begins with s3:"),
+        ("ftp://host/watermark.json", "begins with ftp:"),
+        ("file://host/watermark.json", "three slashes"),
+        ("file:watermark.json", "absolute"),
+        ("file:///var/lib/", "absolute"),
+        ("file:///var/lib/a%00.json", "absolute"),
+        ("file:///var/lib/a.json?x=1", "%3F"),
+        ("file:///" + 2_000 * "a", "at most"),
+    ],
+)
+def test_a_place_that_nobody_can_write_to_is_refused(url: Any, problem: str) -> None:
+    assert problem in (problem_of_export(url) or "")
+
+
+def test_a_file_may_have_a_space_in_its_name(tmp_path: Path) -> None:
+    url = (tmp_path / "the watermark.json").as_uri()
+
+    assert problem_of_export(url) is None
+    assert write(outgoing(url, {"owner": OWNER, "version": "1", "made-at": "1"})) == Delivered()
+    assert (tmp_path / "the watermark.json").read_text() == "{}\n"
+
+
+def test_a_place_that_this_worker_does_not_know_waits_for_one_that_does() -> None:
+    answer = write(
+        outgoing("blob://account/watermark.json", {"owner": OWNER, "version": "1", "made-at": "1"})
+    )
+
+    assert isinstance(answer, Failed)
+    assert answer.patience is Patience.FREE
+
+
+def test_a_message_for_a_place_that_nobody_can_write_to_is_not_made() -> None:
+    with pytest.raises(ConfigurationError, match="begins with blob:"):
+        export_message("blob://account/watermark.json", "{}", owner=OWNER, version=1, made_at=1)
+
+
+def test_the_lock_is_given_back_also_when_writing_fails(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_replace", fails)
+        assert put(path, "1", 1) == Failed(f"{path}: No space left on device")
+
+    assert put(path, "1", 1) == Delivered()
+
+
+def outgoing(url: str, headers: dict[str, str]) -> Outgoing:
+    from datetime import timedelta
+
+    return Outgoing("m-1", "export", "export:x", url, "{}", headers, None, None, 0, timedelta(0))
