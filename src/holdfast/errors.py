@@ -21,6 +21,9 @@ HoldfastError
 ├── PermanentError              raise it in a handler: no retry can help
 │   └── AnswerError             a handler's result or cursor cannot be stored
 ├── TransientError              raise it in a handler: try again, no attempt is charged
+│   ├── ThrottledError          raise it in a feed: the source wants fewer requests, and perhaps says until when
+│   ├── OutageError             raise it in a feed: the source does not answer, nothing is wrong with the request
+│   └── AuthError               raise it in a feed: the source does not let us in; somebody is told at once
 ├── CursorExpiredError          raise it in fetch(): the source no longer knows the token
 ├── SignatureError              a webhook was not signed with our secret, or too long ago
 ├── AddressRefusedError         a webhook's host leads behind our own walls
@@ -200,6 +203,25 @@ class TransientError(HoldfastError):
     def __init__(self, message: str, *, delay: timedelta | float | str | None = None) -> None:
         super().__init__(message)
         self.delay = delay
+
+
+class ThrottledError(TransientError):
+    """Raise it in a feed when the source wants fewer requests. The feed pauses, for `retry_after` if that is known."""
+
+    def __init__(self, message: str, *, retry_after: timedelta | float | str | None = None) -> None:
+        super().__init__(message, delay=retry_after)
+
+    @property
+    def retry_after(self) -> timedelta | float | str | None:
+        return self.delay
+
+
+class OutageError(TransientError):
+    """Raise it in a feed when the source does not answer as it should. The feed pauses, and asks again by itself."""
+
+
+class AuthError(TransientError):
+    """Raise it in a feed when the source does not let us in. The feed pauses, and somebody is told at once."""
 
 
 class CursorExpiredError(HoldfastError):

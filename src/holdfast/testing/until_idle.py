@@ -170,8 +170,10 @@ class Drain:
                 if self._recorder.parked and worker.status().active_jobs <= len(self._recorder.parked):
                     worker.ask_to_stop(at_once=True)
                     return False
-                if left.nothing and not self._jump():
-                    return False
+                if left.nothing and not self._watch_over_runs() and not self._jump():
+                    left = self._left(worker)  # what became due while we looked for what is due later
+                    if left.nothing:
+                        return False
                 if left.due or left.ticks:
                     self._wake_due()
                 overlooked = None if left.busy or left.nothing else overlooked or time.monotonic()
@@ -192,6 +194,15 @@ class Drain:
         fire_due(self._app.database)
         self._do(promote)
         self._do(sweep)
+
+    def _watch_over_runs(self) -> int:
+        """What a worker does every two seconds, now: fail what gave up, ask again for what was lost."""
+        feeds = self._app._feeds  # noqa: SLF001 - ours
+        if not feeds:
+            return 0
+        from holdfast.worker.vigil import Vigil  # most programs have no feeds
+
+        return Vigil(self._app.database, feeds, WorkerSettings.runs_kept).look()
 
     def _jump(self) -> bool:
         """Move the clock to what is due next; whether there is anything."""

@@ -2,6 +2,7 @@
 
 Dead letters are looked at in the order of their deaths, behind a bookmark. A death may be committed after a younger one,
 so the last minutes before the bookmark are looked at again, and those that were counted are remembered for so long.
+Jobs of a run raise none: their run does, once for all of them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from holdfast.clock import micros
 from holdfast.database.statement import sql
@@ -29,12 +31,13 @@ WHERE = sql("SELECT at, {now} FROM holdfast_bookmark WHERE id = :id {skip_locked
 MOVE = sql("UPDATE holdfast_bookmark SET at = :at WHERE id = :id AND at <> :at")
 
 UNNOTICED = sql("""
-    SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at
+    SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
       FROM holdfast_archive a
      WHERE a.state = 'dead' AND a.finished_at > :since
        AND NOT EXISTS (SELECT 1 FROM holdfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
      ORDER BY a.finished_at LIMIT :limit
 """)
+RUNS = sql("SELECT id FROM holdfast_run WHERE id {any_of:ids}")
 NOTICE = sql("INSERT INTO holdfast_death (id, finished_at) VALUES (:id, :finished_at) {keep_existing}")
 FORGET = sql("DELETE FROM holdfast_death WHERE finished_at < :before")
 
@@ -47,6 +50,16 @@ class Death:
     queue: str
     error: str
     finished_at: int
+    trace: str | None
+
+    @property
+    def run_id(self) -> str | None:
+        """The run to which it belongs, if it does: its trace has the same digits."""
+        digits = (self.trace or "").split("-")[1:2]
+        try:
+            return str(UUID(digits[0])) if digits else None
+        except ValueError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -68,13 +81,19 @@ def notice(tx: Transaction) -> Noticed | None:
     bookmark, now = rows[0]
     since = max(bookmark, now - micros(OLDEST)) - micros(OVERLAP)
     found = tx.all(UNNOTICED, Death, since=since, limit=BATCH)
-    for together in _by_cause(found):
+    for together in _by_cause(_without_runs(tx, found)):
         _raise(tx, together)
     tx.run_many(NOTICE, [{"id": it.job_id, "finished_at": it.finished_at} for it in found])
     at = now if len(found) < BATCH else max(bookmark, found[-1].finished_at)
     tx.run(MOVE, id=BOOKMARK, at=at)
     tx.run(FORGET, before=at - 2 * micros(OVERLAP))
     return Noticed(at - micros(OVERLAP), len(found), more=len(found) == BATCH)
+
+
+def _without_runs(tx: Transaction, deaths: list[Death]) -> list[Death]:
+    ids = sorted({it.run_id for it in deaths if it.run_id is not None})
+    runs = {str(row[0]) for row in tx.rows(RUNS, ids=ids)} if ids else set()
+    return [it for it in deaths if it.run_id not in runs]
 
 
 def _by_cause(deaths: list[Death]) -> list[list[Death]]:
