@@ -44,6 +44,7 @@ class WorkerSettings:
     retention: timedelta = timedelta(days=7)  # how long finished jobs stay in the archive
     results_kept: timedelta = timedelta(days=1)  # how long results are kept, where their kind does not say
     audit_kept: timedelta = timedelta(days=400)  # how long what operators did is remembered
+    runs_kept: timedelta = timedelta(days=90)  # how long runs are listed after their end, with what they asked for
     worker_id: str = field(default_factory=default_worker_id)
 
     def __post_init__(self) -> None:
@@ -82,6 +83,7 @@ class WorkerOptions(TypedDict, total=False):
     retention: Duration | None
     results_kept: Duration | None
     audit_kept: Duration | None
+    runs_kept: Duration | None
     worker_id: str | None
 
 
@@ -102,6 +104,7 @@ def worker_settings(**given: Unpack[WorkerOptions]) -> WorkerSettings:
         retention=_span("retention", given.get("retention"), default.retention),
         results_kept=_span("results_kept", given.get("results_kept"), default.results_kept),
         audit_kept=_span("audit_kept", given.get("audit_kept"), default.audit_kept),
+        runs_kept=_span("runs_kept", given.get("runs_kept"), default.runs_kept),
         worker_id=default.worker_id,
     )
 

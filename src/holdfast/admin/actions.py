@@ -15,50 +15,29 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.admin.audit import Actor, Command, record, whoever
 from holdfast.admin.rows import now
-from holdfast.clock import new_fence
 from holdfast.config import WorkerSettings
 from holdfast.database.statement import sql
-from holdfast.database.wakeup import CANCEL
 from holdfast.errors import ConfigurationError, ContentionError, NotFoundError, StateError
 from holdfast.steps import dead_letters
-from holdfast.steps.archive import archive
+from holdfast.steps.cancellation import cancel_jobs
 from holdfast.steps.dead_letters import Chosen, Filter
-from holdfast.steps.failure import LONGEST_ERROR
-from holdfast.steps.job import JobState
+from holdfast.steps.job import LIVE, JobState
 from holdfast.steps.rescue import Rescued, declare_dead, rescue
-from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
 
 BATCH: Final = 200
-TRIES: Final = 5
 LONGEST_NAME: Final = 128
 LONGEST_NOTE: Final = 500
 NOBODY: Final = 0  # no incarnation of ours to spare
-CANCELLED_GROUP: Final = "Cancelled"
 
 Progress = Callable[[int], object]  # told how many are behind us
 
 STATE = sql("""
     SELECT state, queue FROM holdfast_job WHERE id = :id
     UNION ALL SELECT state, queue FROM holdfast_archive WHERE id = :id
-""")
-
-# A new fence, so that nobody who held it before takes the ending for its own.
-CANCEL_WAITING = sql("""
-    UPDATE holdfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = {now}
-     WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
-""")
-
-ASK_TO_STOP = sql("""
-    UPDATE holdfast_job SET cancel_at = COALESCE(cancel_at, {now}), updated_at = {now} WHERE id = :id AND state = 'leased'
-""")
-
-NOTE = sql("""
-    INSERT INTO holdfast_log (job_id, at, level, step, message)
-    SELECT id, {now}, 'warning', step, :message FROM holdfast_job WHERE id = :id
 """)
 
 HASTEN = sql("""
@@ -87,27 +66,15 @@ def cancel(tx: Transaction, job_id: str, reason: str | None = None, *, by: Actor
     """End a waiting job at once; ask a leased one to stop. Returns the state it is in now."""
     by = (by or whoever()).because(reason)
     text = f"Cancelled: {by.reason}" if by.reason else "Cancelled by an operator"
-    state = _cancel(tx, job_id, without_secrets(text)[:LONGEST_ERROR])
+    stopped = cancel_jobs(tx, [job_id], text)
+    if not stopped.ended and not stopped.asked:
+        found, _queue = _state(tx, job_id)
+        if found in LIVE:
+            raise ContentionError(f"job {job_id} was revived while we looked; try again")
+        raise StateError(f"job {job_id} is {found}: it has ended, there is nothing to cancel")
+    state = JobState.CANCELLED if stopped.ended else JobState.LEASED
     record(tx, by, "job.cancel", job_id, detail={"state": state})
     return state
-
-
-def _cancel(tx: Transaction, job_id: str, text: str) -> JobState:
-    for _ in range(TRIES):
-        if (
-            tx.run(CANCEL_WAITING, id=job_id, fence=new_fence(), error_group=CANCELLED_GROUP, reason=text)
-            == 1
-        ):
-            archive(tx, [job_id], JobState.CANCELLED.value)
-            return JobState.CANCELLED
-        if tx.run(ASK_TO_STOP, id=job_id) == 1:
-            tx.run(NOTE, id=job_id, message=text)
-            tx.wakes.add(CANCEL)
-            return JobState.LEASED
-        state, _queue = _state(tx, job_id)
-        if state in {JobState.DONE, JobState.DEAD, JobState.CANCELLED}:
-            raise StateError(f"job {job_id} is {state}: it has ended, there is nothing to cancel")
-    raise ContentionError(f"job {job_id} changed its state {TRIES} times while we looked; try again")
 
 
 def retry(tx: Transaction, job_id: str, *, by: Actor | None = None) -> JobState:

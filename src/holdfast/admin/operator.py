@@ -5,35 +5,45 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.admin import actions, outbox
+from holdfast.admin import actions, debts, outbox, sweeps, watermark
 from holdfast.admin.audit import Actor
 from holdfast.admin.doctor.examination import examine
+from holdfast.admin.quarantine import Quarantine
 from holdfast.admin.reports.audit import list_audit
 from holdfast.admin.reports.dead_letters import list_dead_letters
+from holdfast.admin.reports.debts import list_debts
 from holdfast.admin.reports.jobs import list_jobs, show_job
 from holdfast.admin.reports.leases import list_leases
 from holdfast.admin.reports.limits import list_limits
 from holdfast.admin.reports.outbox import list_alerts, list_destinations, list_messages, show_message
 from holdfast.admin.reports.queues import list_queues
 from holdfast.admin.reports.statistics import kind_statistics
+from holdfast.admin.reports.sweeps import list_sweeps
+from holdfast.admin.reports.watermarks import list_watermarks
 from holdfast.admin.reports.workers import list_workers
 from holdfast.clock import Duration, duration
 from holdfast.database.database import persist
 from holdfast.steps.dead_letters import FailureGroup, Filter, failure_groups
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from holdfast.admin.doctor.finding import Finding
     from holdfast.admin.reports.audit import AuditEntry
+    from holdfast.admin.reports.debts import DebtReport
     from holdfast.admin.reports.jobs import JobDetail, JobSummary
     from holdfast.admin.reports.leases import LeaseReport
     from holdfast.admin.reports.limits import LimitReport
     from holdfast.admin.reports.outbox import AlertReport, DestinationReport, MessageDetail, MessageSummary
     from holdfast.admin.reports.queues import QueueReport
     from holdfast.admin.reports.statistics import KindStatistics
+    from holdfast.admin.reports.sweeps import SweepReport
+    from holdfast.admin.reports.watermarks import WatermarkReport
     from holdfast.admin.reports.workers import WorkerReport
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
     from holdfast.outbox.state import MessageState
+    from holdfast.runs.sweep_state import SweepState
     from holdfast.steps.job import JobState
 
 T = TypeVar("T")
@@ -175,6 +185,48 @@ class Operator:
                 tx, who=who, what=what, subject=subject, since=since, limit=limit, before=before
             )
         )
+
+    def watermarks(self) -> list[WatermarkReport]:
+        """How far each feed has been read."""
+        return self._look(list_watermarks)
+
+    def set_watermark(self, feed: str, to: datetime, *, force: bool = False) -> watermark.WatermarkMoved:
+        """Move it by hand, with a reason: `app.operator.by("alice", reason="…").set_watermark("catalogue", at)`."""
+        return self._act(lambda tx: watermark.set_watermark(tx, feed, to, force=force, by=self._actor))
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Rows that could not be mapped or stored: look at them, have them tried again, or let them go."""
+        return Quarantine(self._database, self._actor)
+
+    def debts(
+        self, feed: str | None = None, *, everything: bool = False, limit: int = 50
+    ) -> list[DebtReport]:
+        """Ranges that must be read again; with `everything`, also those that were."""
+        return self._look(lambda tx: list_debts(tx, feed=feed, everything=everything, limit=limit))
+
+    def close_debt(self, debt_id: int) -> None:
+        """Accept that a range may be incomplete, with a reason."""
+        self._act(lambda tx: debts.close_debt(tx, debt_id, by=self._actor))
+
+    def retry_debt(self, debt_id: int) -> None:
+        """Let the next runs read it again, with fresh tries."""
+        self._act(lambda tx: debts.retry_debt(tx, debt_id, by=self._actor))
+
+    def sweeps(self, feed: str | None = None, *, limit: int = 50) -> list[SweepReport]:
+        return self._look(lambda tx: list_sweeps(tx, feed=feed, limit=limit))
+
+    def approve_sweep(self, run: str) -> SweepState:
+        """Let rows go that a fuse holds, with a reason."""
+        return self._act(lambda tx: sweeps.approve_sweep(tx, run, by=self._actor))
+
+    def decline_sweep(self, run: str) -> SweepState:
+        """Keep them, with a reason."""
+        return self._act(lambda tx: sweeps.decline_sweep(tx, run, by=self._actor))
+
+    def undo_sweep(self, run: str) -> int:
+        """Bring back all rows that a run has marked as gone, with a reason; returns how many."""
+        return sweeps.undo_sweep(self._database, run, by=self._actor)
 
     def doctor(self) -> list[Finding]:
         """What is wrong, and what to do about it."""

@@ -38,6 +38,9 @@ Kind = Annotated[
 Queue = Annotated[
     str | None, typer.Option("--queue", metavar="NAME", help="Only jobs of this queue.", show_default=False)
 ]
+OneFeed = Annotated[
+    str | None, typer.Option("--feed", metavar="NAME", help="Only this feed.", show_default=False)
+]
 ErrorGroup = Annotated[
     str | None,
     typer.Option(
@@ -61,6 +64,7 @@ Reason = Annotated[
     str | None,
     typer.Option("--reason", metavar="TEXT", help="Why; written down with it.", show_default=False),
 ]
+Why = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; written down with it.")]
 
 
 def actor(by: str | None, reason: str | None = None) -> Actor:

@@ -128,6 +128,15 @@ def worker(
             show_default="400d",
         ),
     ] = None,
+    runs_kept: Annotated[
+        str | None,
+        typer.Option(
+            "--runs-kept",
+            metavar="DURATION",
+            help="How long runs are listed after their end.",
+            show_default="90d",
+        ),
+    ] = None,
     log_level: Annotated[
         str,
         typer.Option(
@@ -192,6 +201,7 @@ def worker(
         "retention": span(retention),
         "results_kept": span(results_kept),
         "audit_kept": span(audit_kept),
+        "runs_kept": span(runs_kept),
         "log_level": log_level,
         "log_format": log_format,
         "metrics_port": metrics_port,

@@ -64,6 +64,8 @@ LEAVE = sql("""
        AND EXISTS (SELECT 1 FROM holdfast_job WHERE holdfast_job.id = holdfast_archive.id AND fence = :fence)
 """)
 
+ANSWER = sql("UPDATE holdfast_archive SET state = 'cancelled' WHERE id {any_of:ids} AND state = 'dead'")
+
 FORGET = sql("DELETE FROM holdfast_archive WHERE id {any_of:ids}")
 FORGET_LOGS = sql("DELETE FROM holdfast_log WHERE job_id {any_of:ids}")
 
@@ -144,6 +146,11 @@ def revive_many(tx: Transaction, letters: Sequence[Chosen]) -> int:
     tx.run(REVIVE, ids=ids, fence=fence)
     tx.wakes.update(it.queue for it in letters)
     return tx.run(LEAVE, ids=ids, fence=fence)
+
+
+def answer(tx: Transaction, ids: list[str]) -> int:
+    """Their work is done by other jobs now: they wait for nobody, and are kept as long as any ended job."""
+    return tx.run(ANSWER, ids=ids) if ids else 0
 
 
 def purge(tx: Transaction, ids: list[str]) -> int:

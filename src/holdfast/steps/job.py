@@ -60,7 +60,11 @@ TRANSITIONS: dict[JobState, dict[JobState, str]] = {
         JobState.CANCELLED: "cancel",
     },
     JobState.DONE: {},
-    JobState.DEAD: {JobState.READY: "revive", JobState.SUSPECT: "revive, after crashes"},
+    JobState.DEAD: {
+        JobState.READY: "revive",
+        JobState.SUSPECT: "revive, after crashes",
+        JobState.CANCELLED: "another job does its work",
+    },
     JobState.CANCELLED: {JobState.READY: "revive", JobState.SUSPECT: "revive, after crashes"},
 }
 
