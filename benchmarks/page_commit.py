@@ -1,0 +1,150 @@
+"""Sections: what a page costs beside its statements, and whether it costs more where many rows are."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from benchmarks.bench import wait_until
+from benchmarks.databases import NAMES, PRODUCTS, Product
+from benchmarks.figures import Figure, Goal, Measured, Sample, Section, at_least
+from benchmarks.processes import Meter, cpu_seconds
+from benchmarks.subjects.pages import PAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from benchmarks.bench import Bench
+    from benchmarks.databases import Place
+
+MODULE = "benchmarks.subjects."
+LOAD = (sys.executable, "-m", MODULE + "pages_load")
+OURS = (sys.executable, "-m", "holdfast", "worker", MODULE + "pages_app:app")
+RAW = (sys.executable, "-m", MODULE + "pages_raw")
+COMMITTED = "SELECT count(*) FROM holdfast_page WHERE got > 0"
+LANES = 30  # partitions
+FEW = 10_000
+CHAIN = 40  # pages of one partition, where rows are there already
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Pages of one run that were committed."""
+
+    rate: float
+    foreign: float
+    worker: float  # microseconds of CPU per page
+    server: float
+
+
+def page_commits(bench: Bench) -> Section:
+    pages = bench.size(6_000, 600)
+    figures: list[Figure] = []
+    for product in PRODUCTS:
+        limits = {
+            f"raw limit of {NAMES[product]}, connections: {n}": (*RAW, str(n))
+            for n in ((1,) if product == "sqlite" else (1, 4))
+        }
+        commands = {**limits, f"Holdfast on {NAMES[product]}": OURS}
+        found = _in_turns(bench, product, commands, pages)
+        best = max((_sample(found[name]) for name in limits), key=lambda it: it.median)
+        for name, runs in found.items():
+            goals = () if name in limits else (at_least("of the raw limit's best", _sample(runs), best, 0.7),)
+            figures.append(_figure(name, runs, *goals))
+    return Section(
+        "Pages of a run",
+        f"{pages:,} pages of {PAGE} new rows (300 bytes each) in {LANES} partitions, from a source that answers at once. A page "
+        "is its looks and its commit: raw rows, rows seen, cursor, ledger, continuation. The raw limit sends the same "
+        "statements with parameters made ready beforehand, by the bare driver.",
+        figures,
+    )
+
+
+def pages_among_many(bench: Bench) -> Section:
+    many, pages = bench.size(1_000_000, 100_000), bench.size(2_000, 320)
+    figures: list[Figure] = []
+    for product in PRODUCTS:
+        runs: dict[int, list[Reading]] = {FEW: [], many: []}
+        for _ in range(bench.rounds):
+            for rows, known in runs.items():
+                measure = partial(_read, bench, product, OURS, pages, rows)
+                known.append(bench.quietest(measure, lambda it: it.foreign))
+                bench.say(f"{NAMES[product]}, {rows:,} rows: {known[-1].rate:,.0f} pages/s")
+        few, deep = _sample(runs[FEW]), _sample(runs[many])
+        figures += [
+            _figure(f"{NAMES[product]}, {FEW:,} raw rows", runs[FEW]),
+            _figure(
+                f"{NAMES[product]}, {many:,} raw rows",
+                runs[many],
+                at_least(f"of the rate with {FEW:,}", deep, few, 0.85),
+            ),
+        ]
+    return Section(
+        "Pages of a run, among many raw rows",
+        f"{pages:,} pages of {PAGE} rows that were there with another content: 10,000 of them, scattered over all, again and again.",
+        figures,
+    )
+
+
+def _in_turns(
+    bench: Bench, product: Product, commands: Mapping[str, Sequence[str]], pages: int
+) -> dict[str, list[Reading]]:
+    found: dict[str, list[Reading]] = {name: [] for name in commands}
+    for _ in range(bench.rounds):
+        for name, command in commands.items():
+            run = bench.quietest(partial(_read, bench, product, command, pages), lambda it: it.foreign)
+            found[name].append(run)
+            bench.say(f"{name}: {run.rate:,.0f} pages/s (foreign {run.foreign:.2f} cores)")
+    return found
+
+
+def _read(bench: Bench, product: Product, command: Sequence[str], pages: int, rows: int = 0) -> Reading:
+    chain = CHAIN if rows else pages // LANES
+    settings = {
+        "BENCH_LANES": str(pages // chain),
+        "BENCH_PAGES": str(chain),
+        "BENCH_STRIDE": str(max(1, rows // FEW)),
+        "BENCH_DOMAIN": str(min(rows, FEW)),
+    }
+    _, unused = bench.tally()
+    tally, path = bench.tally()
+    with bench.databases.place(product) as place:
+        place.prepare()
+        place.rows("CREATE TABLE bench_item (id VARCHAR(50) NOT NULL PRIMARY KEY, price INTEGER NOT NULL)")
+        bench.subject((*LOAD, str(rows)), place, unused, **settings).answer()
+        place.rest()
+        with place.connection() as cursor, bench.running(command, place, path, **settings) as worker:
+
+            def committed() -> bool:
+                cursor.execute(COMMITTED)
+                return bool(cursor.fetchall()[0][0] >= pages)
+
+            wait_until(lambda: tally.count, worker)
+            meter, used, served = Meter(), worker.cpu_seconds(), _served(place)
+            end = wait_until(committed, worker)
+            return Reading(
+                rate=pages / (end - tally.first),
+                foreign=meter.foreign(),
+                worker=(worker.cpu_seconds() - used) / pages * 1e6,
+                server=(_served(place) - served) / pages * 1e6,
+            )
+
+
+def _served(place: Place) -> float:
+    return cpu_seconds(place.server) if place.server else 0.0
+
+
+def _sample(runs: Sequence[Reading]) -> Sample:
+    return Sample.of((Measured(it.rate, it.foreign) for it in runs), "pages/s")
+
+
+def _figure(name: str, runs: Sequence[Reading], *goals: Goal) -> Figure:
+    spent = {
+        "worker": statistics.median(it.worker for it in runs),
+        "server": statistics.median(it.server for it in runs),
+    }
+    told = ", ".join(f"{who} {used:.0f} µs" for who, used in spent.items() if used > 0)
+    return Figure(name, _sample(runs), goals, f"CPU per page: {told}")

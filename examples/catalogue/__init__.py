@@ -1,0 +1,1 @@
+"""A shop's catalogue, synced into a table while everything goes wrong."""
