@@ -15,21 +15,40 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import httpx
 from msgspec.structs import replace
 
 from holdfast import Continue, Done, ResultExpiredError, Snooze, WaitTimeoutError
 from holdfast.admin import actions, audit
 from holdfast.admin.reports import gauges, statistics
+from holdfast.admin.reports import partitions as partition_reports
 from holdfast.database.connection import Transaction
 from holdfast.database.statement import Statement
-from holdfast.errors import ConstraintError, ContentionError, DestinationLostError
+from holdfast.errors import ConstraintError, ContentionError, DatabaseError, DestinationLostError
 from holdfast.limits import admission, release, slots
 from holdfast.limits import rows as limit_rows
 from holdfast.notifications import addresses, webhook
-from holdfast.outbox import alerts, retention
+from holdfast.outbox import alerts, files, retention
 from holdfast.outbox import messages as outbox_messages
 from holdfast.outbox import relay as outbox_relay
 from holdfast.results import expiry, waiting, watching
+from holdfast.runs import alerts as run_alerts
+from holdfast.runs import (
+    breaker,
+    gone,
+    mending,
+    partition,
+    pause,
+    pruning,
+    repair,
+    restarting,
+    sweep_start,
+    sweep_state,
+    sweeping,
+    vigil,
+)
+from holdfast.runs import debts as run_debts
+from holdfast.runs import watermark as run_watermark
 from holdfast.runs.bounds import Bounds
 from holdfast.runs.paging import deciding, verification
 from holdfast.runs.paging import offset as offset_paging
@@ -37,11 +56,25 @@ from holdfast.runs.paging import token as token_paging
 from holdfast.runs.partitioning import heatmap_cut, heatmap_scan
 from holdfast.runs.partitioning.contract import Plan
 from holdfast.runs.partitioning.dimension import Dimension
+from holdfast.runs.run import lock_run
+from holdfast.runs.sweep import Sweep
+from holdfast.runs.trouble import Trouble, TroubleKind
 from holdfast.schedules import changes, firing, schedule
-from holdfast.steps import acknowledge, archive, commit, enqueue, keys, lease, manual, reports, rescue
+from holdfast.steps import (
+    acknowledge,
+    archive,
+    commit,
+    dead_letters,
+    enqueue,
+    keys,
+    lease,
+    manual,
+    reports,
+    rescue,
+)
 from holdfast.steps.outcome import Again, Bury, GiveBack
 from holdfast.telemetry import masking
-from holdfast.testing import inline_mode, left, moved_clock, points, stored
+from holdfast.testing import inline_mode, left, moved_clock, points, stored, until_idle
 from holdfast.worker import claiming, deaths, loop, maintenance, scrape
 from holdfast.worker.ended import Ended
 from holdfast.worker.running import Running
@@ -49,12 +82,15 @@ from tests.contract import (
     test_admin_reports,
     test_alerts,
     test_audit,
+    test_breaker,
     test_commit,
     test_crash_points,
     test_dead_letters,
+    test_debts,
     test_declared_schedules,
     test_drain,
     test_enqueue,
+    test_export,
     test_inline,
     test_keys,
     test_leases,
@@ -66,9 +102,15 @@ from tests.contract import (
     test_rescue,
     test_result_expiry,
     test_results,
+    test_run_alerts,
+    test_run_repair,
+    test_run_reports,
     test_schedules,
+    test_sweep,
     test_tracing,
+    test_vigil,
     test_watching,
+    test_watermark,
 )
 from tests.unit import (
     test_claiming,
@@ -146,6 +188,10 @@ def both(
 
 def replacing(owner: Any, name: str, value: Any) -> Callable[[pytest.MonkeyPatch, Dialect], None]:
     return lambda patch, _: patch.setattr(owner, name, value)
+
+
+def _locked_without_a_second_look(tx: Transaction, run_id: str) -> Any:
+    return partition.lock_partitions(tx, run_id), lock_run(tx, run_id)
 
 
 FENCE = "AND fence = :fence"
@@ -327,6 +373,13 @@ MUTATIONS = [
         "a paused queue is claimed",
         without(lease.PICK, "paused_at IS NOT NULL", "paused_at IS NULL AND 1 = 0"),
         test_enqueue.test_a_paused_queue_gives_nothing,
+    ),
+    Mutation(
+        "a payload of bytes stops every claim of its queue",
+        without(lease.PICK, "CAST(payload AS TEXT)", "payload"),
+        test_leases.test_a_claim_takes_what_loose_columns_let_in,
+        only_on=("sqlite",),
+        or_with=(DatabaseError,),
     ),
     # Crashes convict only the guilty, and only the dead.
     Mutation(
@@ -782,5 +835,266 @@ MUTATIONS = [
         replacing(token_paging, "follow", lambda state, token: (replace(state, after=token), False)),
         test_paging_tokens.test_a_token_that_leads_to_itself_is_followed_once,
         only_on=("sqlite",),
+    ),
+    # What operators do to a run happens once, and forgets nothing.
+    Mutation(
+        "a page is believed whatever its epoch",
+        without(partition.ADVANCE, "AND epoch = :epoch "),
+        test_run_repair.test_the_late_page_of_an_earlier_epoch_changes_nothing,
+    ),
+    Mutation(
+        "a restart has the epoch of what it restarts",
+        without(restarting.RESTART, "epoch = epoch + 1, "),
+        test_run_repair.test_a_retry_goes_on_where_the_partition_stopped,
+    ),
+    Mutation(
+        "a restart begins at the first page",
+        replacing(restarting, "_fresh", lambda _: None),
+        test_run_repair.test_a_retry_goes_on_where_the_partition_stopped,
+    ),
+    Mutation(
+        "what was seen is believed from the start",
+        without(restarting.FORGET_SEEN, "WHERE", "WHERE 1 = 0 AND"),
+        test_run_repair.test_from_the_start_means_that_nothing_is_believed,
+    ),
+    Mutation(
+        "a restarted partition is still counted as failed",
+        replacing(repair, "recount", lambda *_: None),
+        test_run_repair.test_a_retry_does_not_wait_for_the_others,
+    ),
+    Mutation(
+        "a reopened run counts what it counted before",
+        replacing(restarting, "recount", lambda *_: None),
+        test_run_repair.test_only_the_partitions_that_are_named_are_read_again,
+    ),
+    Mutation(
+        "a dead letter waits although its work is done",
+        without(dead_letters.ANSWER, "AND state = 'dead'", "AND state = 'gone'"),
+        test_run_repair.test_the_job_of_a_retry_is_another_one,
+    ),
+    Mutation(
+        "a run is reopened beside a newer one",
+        replacing(repair, "blocked_by", lambda *_: None),
+        test_run_repair.test_a_run_that_was_overtaken_is_not_reopened_but_owed,
+        or_with=(ConstraintError,),
+    ),
+    Mutation(
+        "a debt is owed once more for each who asks",
+        without(restarting.OWED, "WHERE", "WHERE 1 = 0 AND"),
+        test_run_repair.test_a_run_that_was_overtaken_is_not_reopened_but_owed,
+    ),
+    Mutation(
+        "what a later run has read is owed",
+        without(restarting.LATER_WINDOWS, "WHERE", "WHERE 1 = 0 AND"),
+        test_run_repair.test_what_a_later_run_has_read_is_not_owed,
+    ),
+    Mutation(
+        "a forced run owes nothing",
+        replacing(repair, "owe", lambda *_: (0, 0)),
+        test_run_repair.test_a_failed_partition_withholds_consolidation_until_it_is_forced,
+    ),
+    Mutation(
+        "the jobs of a cancelled run go on",
+        replacing(repair, "live_jobs", lambda *_: []),
+        test_run_repair.test_a_cancelled_run_leaves_nothing_that_works_for_it,
+    ),
+    Mutation(
+        "a cancel overlooks partitions that it has not locked",
+        both(
+            replacing(repair, "locked", _locked_without_a_second_look),
+            without(restarting.LIVE_JOBS, "p.run_id = :run_id", "p.run_id = :run_id AND p.number < 0"),
+        ),
+        test_run_repair.test_a_cancel_does_not_overlook_partitions_that_are_just_being_written,
+        only_on=("postgresql",),
+    ),
+    Mutation(
+        "a worker that is gone is believed to read",
+        without(
+            partition_reports.LIST,
+            " OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < {now})",
+        ),
+        test_run_reports.test_a_partition_that_waits_its_turn_is_not_stuck,
+    ),
+    # A source in trouble is left alone by everybody, and a run that stopped is noticed.
+    Mutation(
+        "everybody who meets trouble begins a pause",
+        without(pause.PAUSE, "AND (paused_until IS NULL OR paused_until <= {now})"),
+        test_breaker.test_many_who_meet_the_same_trouble_count_as_one,
+    ),
+    Mutation(
+        "any good answer ends any pause",
+        without(pause.ALL_IS_WELL, "AND troubles = :troubles AND paused_until = :paused_until"),
+        test_breaker.test_a_good_answer_does_not_end_a_pause_that_began_after_its_request,
+    ),
+    Mutation(
+        "the first wait that a source asks for is the last word",
+        without(pause.LENGTHEN, "paused_until < {now} + :pause", "paused_until < {now} - :pause"),
+        test_breaker.test_the_longest_of_several_waits_that_the_source_asks_for_is_kept,
+    ),
+    Mutation(
+        "whoever met the trouble asks first",
+        replacing(pause.TroubleMet, "_probe", lambda self, _: self.job_id),
+        test_breaker.test_when_the_pause_is_over_one_asks_first_and_not_the_one_who_met_it,
+    ),
+    Mutation(
+        "a pause is for the one who met it",
+        replacing(breaker, "paused", lambda *_: timedelta(0)),
+        test_breaker.test_who_comes_during_the_pause_does_not_ask,
+    ),
+    Mutation(
+        "every error of a source costs an attempt",
+        replacing(breaker, "classify", lambda *_: Trouble(TroubleKind.BUG)),
+        test_breaker.test_planning_waits_for_its_source_too,
+        or_with=(httpx.HTTPStatusError,),
+    ),
+    Mutation(
+        "a drain does not watch over runs",
+        replacing(until_idle.Drain, "_watch_over_runs", lambda _: 0),
+        test_vigil.test_a_partition_whose_job_gave_up_fails_and_so_does_its_run,
+    ),
+    Mutation(
+        "a job that lives is taken for lost",
+        replacing(mending, "fate_of", lambda *_: mending.Ended(mending.Fate.LOST)),
+        test_vigil.test_a_partition_whose_job_lives_is_left_alone,
+    ),
+    Mutation(
+        "shards that vanished are still waited for",
+        without(mending.FORGET_SHARDS, "shards = 0", "shards = shards"),
+        test_vigil.test_shards_that_vanished_are_followed_by_another_round,
+    ),
+    Mutation(
+        "a run that stalls has moved",
+        without(vigil.STALL, "SET ", "SET updated_at = {now}, "),
+        test_vigil.test_a_run_that_nothing_has_moved_for_too_long_is_stalled_and_told_once,
+    ),
+    Mutation(
+        "what partitions do is no movement of their run",
+        without(vigil.STILL_FOR, "max(p.updated_at)", "min(0)"),
+        test_vigil.test_a_run_that_moves_is_not_stalled_however_old_its_row_is,
+    ),
+    Mutation(
+        "what a failed partition has seen is forgotten",
+        without(pruning.NEEDED, "p.id = :id AND", "p.id = :id AND 1 = 0 AND"),
+        test_vigil.test_what_a_failed_partition_has_seen_is_kept_until_it_cannot_be_read_on,
+    ),
+    Mutation(
+        "runs are forgotten at once",
+        without(pruning.OLD_RUN, "< {now} - :age", "< {now} + :age"),
+        test_vigil.test_runs_that_are_not_old_are_kept,
+    ),
+    Mutation(
+        "the run that moved the watermark is forgotten",
+        without(pruning.OLD_RUN, "f.last_run = r.id", "f.last_run <> f.last_run"),
+        test_vigil.test_old_runs_are_forgotten_with_their_ledgers_but_not_the_newest,
+    ),
+    Mutation(
+        "what is seen at every look is raised at every look",
+        without(run_alerts.LATELY, "WHERE", "WHERE 1 = 0 AND"),
+        test_run_alerts.test_a_cause_that_is_seen_at_every_look_is_raised_once_an_hour,
+    ),
+    Mutation(
+        "a job of a run is told beside its run",
+        replacing(deaths, "_without_runs", lambda _, found: found),
+        test_run_alerts.test_a_failed_partition_sends_exactly_one_mail_however_often_it_was_tried,
+    ),
+    # Nothing lies between two windows, and nobody is taken for gone who was not looked for.
+    Mutation(
+        "a watermark is moved by who read another one",
+        without(run_watermark.MOVE, "AND version = :version", ""),
+        test_watermark.test_who_decided_about_another_watermark_moves_nothing,
+    ),
+    Mutation(
+        "a watermark goes back",
+        replacing(run_watermark, "watermark_after", lambda _, window: window.to),
+        test_watermark.test_an_older_run_that_ends_last_does_not_take_the_watermark_back,
+    ),
+    Mutation(
+        "a run jumps over what an operator wanted to be read again",
+        replacing(run_watermark, "leaves_a_gap", lambda *_: False),
+        test_watermark.test_a_run_that_began_behind_a_watermark_that_was_set_back_does_not_skip_what_lies_between,
+    ),
+    Mutation(
+        "an older document is written over a newer one",
+        replacing(files, "_read", lambda _: None),
+        test_export.test_an_export_that_is_repeated_late_does_not_bring_an_older_watermark_back,
+    ),
+    Mutation(
+        "a debt is read for ever",
+        replacing(run_debts, "TRIES", 100),
+        test_debts.test_after_three_tries_somebody_is_told_and_nobody_reads_it_any_more,
+    ),
+    Mutation(
+        "a try is counted although a person has closed the debt",
+        without(run_debts.TRIED, "AND state = 'open'", ""),
+        test_debts.test_a_try_of_a_debt_that_is_closed_is_not_counted,
+    ),
+    Mutation(
+        "a later debt is one more debt",
+        replacing(run_debts, "_absorb", lambda *_: 0),
+        test_debts.test_a_later_debt_of_the_same_range_takes_the_place_of_the_one_that_it_covers,
+    ),
+    Mutation(
+        "a debt is left to a run that does not cover it",
+        replacing(run_debts, "covers", lambda *_: True),
+        test_debts.test_the_next_run_reads_a_debt_in_the_window_in_which_it_was_missed,
+        or_with=(ValueError,),
+    ),
+    Mutation(
+        "every run may sweep",
+        replacing(sweep_start, "applies", lambda *_: True),
+        test_sweep.test_a_run_that_shows_nothing_may_not_sweep_even_if_it_is_asked_to,
+        arguments={"changes": {"unverified": 1}},
+    ),
+    Mutation(
+        "what nobody could verify is taken for gone",
+        replacing(sweep_start, "open_debts", lambda *_: []),
+        test_sweep.test_nobody_is_struck_while_a_debt_is_open_that_the_run_does_not_cover,
+    ),
+    Mutation(
+        "a fuse that never blows",
+        replacing(Sweep, "holds", lambda *_: None),
+        test_sweep.test_more_than_the_fuse_allows_waits_for_a_person,
+    ),
+    Mutation(
+        "a row that was observed meanwhile is struck",
+        without(gone.LOCK_UNSEEN, "AND observed_at < :before", "AND :before > 0"),
+        test_sweep.test_a_row_that_is_observed_after_it_was_found_is_not_struck,
+    ),
+    Mutation(
+        "a row is taken for gone by the run that saw it",
+        without(gone.WALK, "AND run_id <> :run_id", ""),
+        test_sweep.test_what_a_run_has_seen_itself_is_never_struck_whatever_the_clocks_say,
+    ),
+    Mutation(
+        "a run strikes a row twice",
+        both(
+            without(gone.UNSEEN, "struck_by IS NULL OR struck_by <> :run_id", "1 = 1"),
+            without(gone.LOCK_UNSEEN, "struck_by IS NULL OR struck_by <> :run_id", "1 = 1"),
+        ),
+        test_sweep.test_no_run_strikes_a_row_twice_however_often_its_sweep_begins,
+    ),
+    Mutation(
+        "a row that comes back as it was stays marked",
+        without(gone.GO, ", applied_hash = NULL", ""),
+        test_sweep.test_a_row_that_is_seen_again_is_back,
+        arguments={"price": None},
+    ),
+    Mutation(
+        "who was not counted goes with those who were",
+        replacing(sweeping, "_counted_anew", lambda it: it.then(unseen=2**60)),
+        test_sweep.test_more_rows_than_were_counted_are_counted_again_and_held_again,
+    ),
+    Mutation(
+        "a sweep goes on from where it is not any more",
+        without(sweep_state.KEEP, "AND frontier = :was", "AND :was = :was"),
+        test_sweep.test_a_step_that_was_overtaken_writes_nothing,
+    ),
+    Mutation(
+        "undoing brings back what others removed",
+        both(
+            without(gone.REMOVED, "struck_by = :run_id", ":run_id = :run_id"),
+            without(gone.LOCK_REMOVED, "struck_by = :run_id", ":run_id = :run_id"),
+        ),
+        test_sweep.test_everything_that_a_run_marked_as_gone_can_be_brought_back,
     ),
 ]

@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import mutations, mutations_of_consolidation, mutations_of_reading
 from tests.mailbox import mailbox
-from tests.mutations import MUTATIONS, Mutation
 from tests.receiver import receiving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast import Holdfast
+    from tests.mutations import Mutation
+
+
+MUTATIONS = [*mutations.MUTATIONS, *mutations_of_reading.MUTATIONS, *mutations_of_consolidation.MUTATIONS]
 
 
 def cases(database: str) -> list[Mutation]:

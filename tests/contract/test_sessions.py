@@ -37,10 +37,17 @@ def test_a_session_begins_with_its_limits(app: Holdfast) -> None:
     with app.transaction() as tx:
         (limits,) = tx.query(
             "SELECT @@innodb_lock_wait_timeout AS locks, @@idle_write_transaction_timeout AS idle,"
+            " @@idle_transaction_timeout AS idle_with_locks,"
             " @@tx_isolation AS isolation, @@sql_mode LIKE '%STRICT_TRANS_TABLES%' AS strict"
         )
 
-    assert limits == {"locks": 2, "idle": 10, "isolation": "READ-COMMITTED", "strict": 1}
+    assert limits == {
+        "locks": 2,
+        "idle": 10,
+        "idle_with_locks": 30,
+        "isolation": "READ-COMMITTED",
+        "strict": 1,
+    }
 
 
 @pytest.mark.only_on("sqlite")

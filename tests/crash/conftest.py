@@ -13,7 +13,7 @@ from holdfast import Holdfast
 from tests.crash.sample import Sample
 from tests.crash.workers import Fleet
 
-pytest.register_assert_rewrite("tests.crash.survivor")
+pytest.register_assert_rewrite("tests.crash.survivor", "tests.run_facts")
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import os
 import random
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.crash.points import Point
+T = TypeVar("T")
 
 SEED = os.environ.get("HOLDFAST_CRASH_SEED") or f"{datetime.now(UTC):%Y-%m-%d}"
 
@@ -25,7 +25,7 @@ class Sample:
     database_kind: str
     everything: bool
 
-    def of(self, name: str, points: Sequence[Point], most: int) -> Sequence[Point]:
+    def of(self, name: str, points: Sequence[T], most: int) -> Sequence[T]:
         """All points of the operation called `name`, or `most` of them."""
         if self.everything or self.database_kind == "sqlite" or len(points) <= most:
             return points

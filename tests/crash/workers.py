@@ -89,6 +89,7 @@ class Fleet:
     folder: Path
     url: str
     workers: list[WorkerProcess] = field(default_factory=list)
+    target: str = TARGET  # the application that its workers run
 
     def worker(
         self,
@@ -105,7 +106,7 @@ class Fleet:
             "HOLDFAST_TEST_FOLDER": str(self.folder),
             "HOLDFAST_TEST_CONSTANTS": json.dumps(dict(constants or {})),
         }
-        command = [sys.executable, "-c", RUN, json.dumps([TARGET, options, processes])]
+        command = [sys.executable, "-c", RUN, json.dumps([self.target, options, processes])]
         worker = WorkerProcess(command, environment, self.folder / f"worker-{len(self.workers)}.log")
         self.workers.append(worker)
         return worker

@@ -158,7 +158,9 @@ def test_what_is_called_for_every_row_must_be_a_plain_function() -> None:
         async def map(self, item: Any) -> Any:  # type: ignore[override]
             return item
 
-    with pytest.raises(ConfigurationError, match=r"map\(\) is called for every row"):
+    with pytest.raises(
+        ConfigurationError, match=r"map\(\) is called by the engine in the middle of its work"
+    ):
         declare(Slow())
 
 

@@ -51,6 +51,14 @@ def test_a_row_that_cannot_be_identified_is_put_aside_with_the_reason() -> None:
     assert page.rejected == 4
 
 
+def test_identities_that_a_database_could_confuse_or_refuse_are_put_aside() -> None:
+    """MariaDB compares without spaces at the end, and PostgreSQL stores no NUL."""
+    page = contents([{"id": "a"}, {"id": "a "}, {"id": "a\0"}, {"id": " a"}], by_id)
+
+    assert page.ids == ["a", None, None, " a"]
+    assert all("no identity ends with a space or has a NUL in it" in it.reason for it in page.strangers)
+
+
 @given(st.lists(st.one_of(st.none(), st.fixed_dictionaries({"id": st.sampled_from(["a", "b", "c", ""])}))))
 def test_every_place_of_a_page_is_accounted_for(items: list[Any]) -> None:
     page = contents(items, by_id)

@@ -98,8 +98,8 @@ def test_a_run_whose_partitions_failed_is_not_consolidated_unless_somebody_says_
 def test_a_move_without_an_arrow_is_refused() -> None:
     with pytest.raises(StateError, match="a run that is completed cannot become fetching"):
         arrow(RunState.COMPLETED, RunState.FETCHING)
-    with pytest.raises(StateError, match="a partition that is ready cannot become done"):
-        arrow(PartitionState.READY, PartitionState.DONE)
+    with pytest.raises(StateError, match="a partition that is done cannot become running"):
+        arrow(PartitionState.DONE, PartitionState.RUNNING)
 
 
 def _reachable(arrows: dict[S, dict[S, str]], start: S) -> set[S]:

@@ -216,7 +216,8 @@ def _limit_mariadb(raw: Any) -> None:
             "sql_mode = 'STRICT_TRANS_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION'"
         )
         try:
-            cursor.execute("SET SESSION idle_write_transaction_timeout = 10")
+            # A transaction that has only locked rows so far has written nothing, in MariaDB's eyes: it has the second limit.
+            cursor.execute("SET SESSION idle_write_transaction_timeout = 10, idle_transaction_timeout = 30")
         except pymysql.OperationalError as error:
             if error.args[0] != 1193:  # noqa: PLR2004 - unknown system variable: MySQL has none of that name
                 raise

@@ -1,0 +1,135 @@
+"""A worker without threads: a test decides what it does next, and between what two statements it is when something happens.
+
+worker = LoneWorker(app)
+lease = worker.claim()
+answer = worker.think(lease)      # the handler: asks the source, writes nothing
+worker.commit(lease, answer)      # its effects and its outcome
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from holdfast.config import WorkerSettings
+from holdfast.database.database import persist
+from holdfast.steps.commit import commit
+from holdfast.steps.failure import judge
+from holdfast.steps.lease import Lease, claim, claim_suspect
+from holdfast.steps.outcome import Done, effects_of
+from holdfast.steps.rescue import declare_dead, rescue
+from holdfast.steps.step import Step
+from holdfast.worker.incarnation import register
+from holdfast.worker.maintenance import promote
+from tests import rows
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+    from holdfast.steps.outcome import Effect, Ending
+    from holdfast.steps.step import Report
+
+MOST_STEPS = 2_000  # only a run that never ends takes so many
+
+
+@dataclass(frozen=True)
+class Thought:
+    """What a handler answered."""
+
+    ending: Ending
+    effects: Sequence[Effect] = ()
+
+
+class Unheard:
+    """Reports that nobody reads."""
+
+    def put(self, report: Report, /) -> None: ...
+
+
+@dataclass
+class LoneWorker:
+    app: Holdfast
+    name: str = "lone"
+    incarnation: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        settings = WorkerSettings(worker_id=self.name, lease=timedelta(hours=1))
+        self.incarnation = persist(self.app.database, lambda tx: register(tx, settings))
+
+    def claim(self) -> Lease | None:
+        """The next job that is ready, or one that was found abandoned."""
+        found = persist(self.app.database, lambda tx: claim(tx, "default", self.incarnation, 1))
+        if found:
+            return found[0]
+        return persist(self.app.database, lambda tx: claim_suspect(tx, self.incarnation, []))
+
+    def think(self, lease: Lease) -> Thought:
+        """Run the handler. What it raises is judged as the worker does."""
+        kind = self.app.kinds.get(lease.kind)
+        step = Step(lease, Unheard(), self.name)
+        try:
+            arguments = kind.arguments.decode(lease.payload)
+            given = (step,) if kind.arguments.wants_step else ()
+            answer: Any = asyncio.run(_awaited(kind.handler(*given, **arguments)))
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            return Thought(judge(error, kind.retry, lease.failures, 0.0))
+        ending = Done(answer) if answer is None else answer
+        return Thought(ending, [*step.effects, *effects_of(ending)] if hasattr(ending, "effects") else ())
+
+    def commit(self, lease: Lease, thought: Thought) -> Ending:
+        """Write it; what an effect raises is the step's failure, written in a transaction of its own."""
+        try:
+            persist(self.app.database, lambda tx: commit(tx, lease, thought.ending, thought.effects))
+        except Exception as error:
+            if not thought.effects:
+                raise
+            kind = self.app.kinds.get(lease.kind)
+            failed = judge(error, kind.retry, lease.failures, 0.0)
+            persist(self.app.database, lambda tx: commit(tx, lease, failed))
+            return failed
+        return thought.ending
+
+    def step(self) -> Lease | None:
+        """One step of whatever is next; None if nothing is ready."""
+        lease = self.claim()
+        if lease is not None:
+            self.commit(lease, self.think(lease))
+        return lease
+
+    def until(self, *, kind: str) -> Lease:
+        """Work until the next job is of this kind, and take it."""
+        for _ in range(MOST_STEPS):
+            lease = self.claim()
+            assert lease is not None, f"nothing is ready, and no {kind} came"
+            if lease.kind == kind:
+                return lease
+            self.commit(lease, self.think(lease))
+        raise AssertionError(f"no {kind} came in {MOST_STEPS} steps")
+
+    def finish(self) -> int:
+        """Work until no job is left; returns how many steps that took. Whoever waits for a time need not wait."""
+        for number in range(MOST_STEPS):
+            rows.change(self.app, "UPDATE holdfast_job SET ready_at = 1 WHERE state = 'scheduled'")
+            persist(self.app.database, promote)
+            if self.step() is None:
+                assert not rows.count(self.app, "holdfast_job"), "nobody can get what is left"
+                return number
+        raise AssertionError(f"no end in {MOST_STEPS} steps")
+
+    def bury_the_others(self) -> None:
+        """Every other worker is late: take back what it held."""
+        rows.change(
+            self.app,
+            "UPDATE holdfast_worker SET alive_until = 1 WHERE state = 'alive' AND incarnation <> :me",
+            me=self.incarnation,
+        )
+        persist(self.app.database, lambda tx: declare_dead(tx, self.incarnation, trust_clock=True))
+        while persist(self.app.database, lambda tx: rescue(tx, WorkerSettings.crash_limit)).jobs:
+            pass
+
+
+async def _awaited(answer: Any) -> Any:
+    return await answer if inspect.isawaitable(answer) else answer

@@ -1,0 +1,235 @@
+"""Guards of starting, planning, reading and completing a run, each taken away once: see tests/mutations.py."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from holdfast.runs import (
+    alerts,
+    completion,
+    division,
+    feeds,
+    page,
+    partition,
+    place,
+    planning,
+    raw,
+    reading,
+    starting,
+)
+from holdfast.runs import run as run_row
+from holdfast.runs.feed import Window
+from holdfast.runs.partitioning.contract import Plan
+from holdfast.runs.states import RunState
+from holdfast.steps.outcome import Done
+from tests.contract import (
+    test_completion,
+    test_division,
+    test_flaws_of_paging,
+    test_place,
+    test_planning,
+    test_raw,
+    test_reading,
+    test_starting,
+)
+from tests.mutations import SERVERS, Mutation, both, replacing, without
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+    from holdfast.runs.run import Run
+
+OPEN = "AND state IN ('ready', 'running')"
+NEWER = "WHERE excluded.observed_at > holdfast_raw.observed_at"
+counted = test_flaws_of_paging.test_rows_that_are_counted_and_never_shown_become_a_debt
+
+
+def looks_too_early(tx: Transaction, declared: Any, run_id: str, how: Any, **sums: int) -> None:
+    """Asks whether anything is open, and then waits for the run's row."""
+    is_open = tx.first(completion.OPEN, id=run_id)
+    end, evaluate = completion.partition_ended, completion.evaluate
+    completion.evaluate = lambda *_: None
+    try:
+        end(tx, declared, run_id, how, **sums)
+    finally:
+        completion.evaluate = evaluate
+    if not is_open:
+        evaluate(tx, declared, run_id)
+
+
+def still_planning(tx: Transaction, run_id: str) -> Run:
+    return replace(run_row.find_run(tx, run_id), state=RunState.PLANNING)
+
+
+async def remembers(
+    self: place.Places, _step: Any, database: Any, partition_id: str, _epoch: int
+) -> place.Place | None:
+    _, kept = self._kept.get(partition_id, (0, None))
+    return kept or place._look(database, partition_id)
+
+
+MUTATIONS = [
+    # A page is written by the one request that asked for it.
+    Mutation(
+        "a page is written whoever has moved the partition on",
+        without(partition.ADVANCE, "AND seq = :seq", ""),
+        test_reading.test_a_page_that_two_jobs_have_read_is_written_once,
+    ),
+    Mutation(
+        "a page of an older epoch is written",
+        without(partition.ADVANCE, "AND epoch = :epoch", ""),
+        test_reading.test_an_answer_that_comes_after_a_restart_changes_nothing,
+    ),
+    Mutation(
+        "a partition that has ended is moved on",
+        without(partition.ADVANCE, OPEN, ""),
+        test_completion.test_in_every_order_of_late_doubled_and_failing_ends_there_is_one_decision,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a partition fails as often as somebody says so",
+        without(partition.END, OPEN, ""),
+        test_completion.test_a_failure_that_is_reported_five_times_is_counted_once,
+    ),
+    Mutation(
+        "what was never heard of is taken for done",
+        replacing(reading, "Reject", Done),
+        test_reading.test_a_page_of_a_partition_that_does_not_exist_is_a_dead_letter_with_its_reason,
+    ),
+    Mutation(
+        "rows of a page that does not follow are kept",
+        replacing(reading, "keeps_rows", lambda _: True),
+        test_flaws_of_paging.test_rows_that_leave_behind_the_cursor_make_nobody_skip_others,
+        {"at_once": 12},
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "what a process remembers of a partition is believed for ever",
+        replacing(place.Places, "find", remembers),
+        test_reading.test_the_ledger_says_who_read_each_page,
+    ),
+    # The last one decides.
+    Mutation(
+        "who ends looks at the others before it has the run",
+        replacing(page, "partition_ended", looks_too_early),
+        test_completion.test_the_second_to_end_waits_for_the_first_and_sees_it,
+        {"first_fails": False},
+        only_on=SERVERS,
+    ),
+    Mutation(
+        "nobody hears that a consolidation was skipped",
+        replacing(alerts, "consolidation_skipped", lambda *_: None),
+        test_completion.test_a_failed_partition_skips_the_consolidation_and_says_so_once,
+    ),
+    Mutation(
+        "rows of an ended partition are not added up",
+        without(completion.COUNT_END, "seen = seen + :seen", "seen = :seen"),
+        test_completion.test_the_last_partition_begins_the_consolidation_and_no_other_does,
+    ),
+    # Debts.
+    Mutation(
+        "what is not verified is forgotten",
+        replacing(page, "open_debt", lambda *_: None),
+        counted,
+        or_with=(ValueError,),
+    ),
+    Mutation("a debt that was paid stays open", replacing(page, "close_debt", lambda *_: None), counted),
+    Mutation(
+        "debts are not read again",
+        replacing(planning, "debts_to_read", lambda *_: []),
+        counted,
+        or_with=(IndexError,),
+    ),
+    # The newest observation wins.
+    Mutation(
+        "the last to write wins",
+        without(raw.OBSERVE, NEWER, "WHERE true"),
+        test_raw.test_an_older_observation_after_a_newer_one_is_ignored,
+        only_on=("sqlite", "postgresql"),
+    ),
+    Mutation(
+        "the last to write wins in MariaDB",
+        without(
+            raw.OBSERVE, "IF(VALUES(observed_at) > observed_at, VALUES(payload), payload)", "VALUES(payload)"
+        ),
+        test_raw.test_an_older_observation_after_a_newer_one_is_ignored,
+        only_on=("mariadb",),
+    ),
+    Mutation(
+        "what comes back unchanged is not consolidated",
+        without(raw.OBSERVE, "AND holdfast_raw.gone_at IS NULL", ""),
+        test_raw.test_what_was_gone_and_comes_back_unchanged_is_consolidated_again,
+        only_on=("sqlite", "postgresql"),
+    ),
+    Mutation(
+        "what comes back unchanged is not consolidated in MariaDB",
+        without(raw.OBSERVE, "AND gone_at IS NULL", ""),
+        test_raw.test_what_was_gone_and_comes_back_unchanged_is_consolidated_again,
+        only_on=("mariadb",),
+    ),
+    # One run, one plan.
+    Mutation(
+        "a feed may have two active runs",
+        without(run_row.ACTIVE, "active_feed = :feed", "active_feed = :feed AND 1 = 0"),
+        test_starting.test_cron_and_a_person_who_start_at_the_same_time_get_one_run,
+    ),
+    Mutation(
+        "whatever keeps a tick from starting is taken for an active run",
+        replacing(feeds, "StateError", Exception),
+        test_starting.test_a_tick_that_fails_is_not_taken_for_an_active_run,
+    ),
+    Mutation(
+        "the source's clock is ours",
+        without(starting.KEEP_SKEW, "SET skew = :skew", "SET skew = 0"),
+        test_starting.test_every_request_of_a_run_has_the_same_window_on_the_sources_clock,
+        {"ahead": test_starting.SETTLE},
+    ),
+    Mutation(
+        "a plan is written however far the run is",
+        both(
+            replacing(planning, "lock_run", still_planning), without(run_row.MOVE, "AND state = :source", "")
+        ),
+        test_planning.test_a_plan_that_comes_twice_writes_its_partitions_once,
+    ),
+    Mutation(
+        "what an older epoch counted is kept",
+        without(planning.KEEP, "AND epoch = :epoch", ""),
+        test_planning.test_a_plan_that_somebody_restarted_is_not_written,
+        {"partitioner": test_planning.COUNTED},
+    ),
+    Mutation(
+        "a plan with a gap passes for everything",
+        replacing(Plan, "scope", "complete"),
+        test_planning.test_a_plan_with_a_gap_is_partial,
+    ),
+    Mutation(
+        "an empty window is read",
+        replacing(Window, "is_empty", None),
+        test_planning.test_an_empty_window_is_a_run_that_completes_and_asks_for_nothing,
+    ),
+    # A partition is divided once.
+    Mutation(
+        "a partition that outgrew its plan is read whole",
+        replacing(reading, "outgrows", lambda *_: False),
+        test_division.test_a_partition_that_outgrew_its_plan_is_divided_and_its_pieces_are_read,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a partition is divided as often as somebody has counted",
+        replacing(division, "end_partition", lambda *_, **__: True),
+        test_division.test_a_division_that_two_workers_finish_is_written_once,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "what was divided is counted with its pieces",
+        without(division.FORGET_PARENT, "partitions = partitions - 1", "partitions = partitions"),
+        test_division.test_a_partition_that_outgrew_its_plan_is_divided_and_its_pieces_are_read,
+        only_on=("sqlite",),
+    ),
+    # A remembered place is believed only if nothing was committed after it.
+    Mutation(
+        "what was never committed is remembered",
+        replacing(place, "was_written_by", lambda _, place, step: step.cursor[0] == place.partition.seq),
+        test_place.test_a_page_that_was_never_committed_is_not_remembered,
+    ),
+]
