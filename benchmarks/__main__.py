@@ -17,6 +17,7 @@ from rich.console import Console
 
 from benchmarks.backlog import backlog
 from benchmarks.bench import Bench
+from benchmarks.consolidation import consolidation, consolidation_of_many
 from benchmarks.databases import Databases
 from benchmarks.enqueueing import enqueueing
 from benchmarks.footprint import footprint
@@ -25,6 +26,7 @@ from benchmarks.latency import latency
 from benchmarks.limiting import for_later, limiting, many_keys
 from benchmarks.long_transaction import long_transaction
 from benchmarks.machine import machine
+from benchmarks.page_commit import page_commits, pages_among_many
 from benchmarks.processes import ROOT
 from benchmarks.recovery import recovery
 from benchmarks.report import page, show
@@ -37,6 +39,10 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "drain": drain_postgresql,
     "elsewhere": drain_elsewhere,
     "effects": effects,
+    "pages": page_commits,
+    "many-rows": pages_among_many,
+    "consolidation": consolidation,
+    "many-consolidated": consolidation_of_many,
     "enqueue": enqueueing,
     "latency": latency,
     "idle": idleness,

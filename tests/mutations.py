@@ -11,6 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -37,10 +38,13 @@ from holdfast.runs import (
     breaker,
     gone,
     mending,
+    observing,
     partition,
     pause,
     pruning,
+    reading,
     repair,
+    replaying,
     restarting,
     sweep_start,
     sweep_state,
@@ -75,9 +79,8 @@ from holdfast.steps import (
 from holdfast.steps.outcome import Again, Bury, GiveBack
 from holdfast.telemetry import masking
 from holdfast.testing import inline_mode, left, moved_clock, points, stored, until_idle
-from holdfast.worker import claiming, deaths, loop, maintenance, scrape
+from holdfast.worker import claiming, deaths, loop, maintenance, running, scrape
 from holdfast.worker.ended import Ended
-from holdfast.worker.running import Running
 from tests.contract import (
     test_admin_reports,
     test_alerts,
@@ -97,6 +100,7 @@ from tests.contract import (
     test_limits,
     test_moved_clock,
     test_observed,
+    test_odd_rows,
     test_outbox,
     test_relay,
     test_rescue,
@@ -583,7 +587,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what a handler enqueues is nobody's child",
-        replacing(Running, "enter", lambda _: None),
+        replacing(running, "CURRENT", ContextVar("nobody", default=None)),
         test_tracing.test_without_opentelemetry_one_id_follows_a_job_and_its_children,
     ),
     Mutation(
@@ -1072,6 +1076,7 @@ MUTATIONS = [
             without(gone.LOCK_UNSEEN, "struck_by IS NULL OR struck_by <> :run_id", "1 = 1"),
         ),
         test_sweep.test_no_run_strikes_a_row_twice_however_often_its_sweep_begins,
+        or_with=(TimeoutError,),
     ),
     Mutation(
         "a row that comes back as it was stays marked",
@@ -1096,5 +1101,21 @@ MUTATIONS = [
             without(gone.LOCK_REMOVED, "struck_by = :run_id", ":run_id = :run_id"),
         ),
         test_sweep.test_everything_that_a_run_marked_as_gone_can_be_brought_back,
+    ),
+    Mutation(
+        "a number that JSON does not know becomes null",
+        replacing(observing, "is_finite", lambda _: True),
+        test_odd_rows.test_a_row_that_cannot_be_kept_as_it_is_goes_to_quarantine_and_the_others_go_on,
+        arguments={"odd": lambda it: it | {"weight": float("nan")}, "reason": "NaN"},
+    ),
+    Mutation(
+        "a row that was altered to be kept is applied",
+        replacing(replaying, "NOT_STORABLE", "never"),
+        test_odd_rows.test_what_was_altered_to_be_kept_is_never_applied_by_a_replay,
+    ),
+    Mutation(
+        "a row without identity counts each time it is read",
+        replacing(reading, "_rejected", lambda _, __, asked: asked.page.rejected),
+        test_odd_rows.test_a_row_without_identity_counts_once_however_often_it_is_read,
     ),
 ]

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.runs import applying, consolidation, finishing, pending, replaying, storing
-from tests.contract import test_consolidation, test_quarantine
+from holdfast.runs import (
+    applying,
+    consolidation,
+    finishing,
+    mapping,
+    page,
+    pending,
+    remapping,
+    replaying,
+    storing,
+)
+from tests.contract import test_consolidation, test_quarantine, test_remap, test_target_keys, test_verify
 from tests.mutations import Mutation, replacing, without
 
 if TYPE_CHECKING:
@@ -15,10 +25,7 @@ if TYPE_CHECKING:
 
 
 def marking_any_content(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:
-    guard = (
-        "AND content_hash = read.hash" if dialect.name == "postgresql" else "AND content_hash {any_of:hashes}"
-    )
-    without(pending.MARK, guard)(patch, dialect)
+    without(pending.MARK, f"AND {pending.READ_HASHES[dialect.name]}")(patch, dialect)
 
 
 MUTATIONS = [
@@ -85,5 +92,35 @@ MUTATIONS = [
         "a replay takes any version for the newest",
         replacing(replaying.Entry, "counts", property(lambda _: True)),
         test_quarantine.test_a_newer_version_wins_over_a_replay,
+    ),
+    Mutation(
+        "any table will do",
+        replacing(applying, "is_unique", lambda *_: True),
+        test_target_keys.test_a_unique_index_over_some_rows_is_not_enough,
+    ),
+    Mutation(
+        "the last of several rows with one key wins in silence",
+        replacing(mapping, "_one_for_each_key", lambda _, __, rows, ___: rows),
+        test_target_keys.test_of_items_that_are_mapped_to_one_key_all_but_the_last_are_put_aside,
+    ),
+    Mutation(
+        "a remap lets rows wait that count as applied",
+        without(remapping.WAIT_AGAIN, ", applied_hash = NULL"),
+        test_remap.test_a_row_that_is_seen_again_meanwhile_is_mapped_again_all_the_same,
+    ),
+    Mutation(
+        "a remap brings back what is gone",
+        without(remapping.WAIT_AGAIN, "AND gone_at IS NULL"),
+        test_remap.test_rows_that_are_gone_stay_gone_and_those_in_quarantine_are_tried,
+    ),
+    Mutation(
+        "a verify looks only at what has changed",
+        replacing(page, "wait_to_be_compared", lambda *_: None),
+        test_verify.test_rows_that_are_missing_or_differ_are_counted_and_repaired,
+    ),
+    Mutation(
+        "a verify counts nothing",
+        replacing(applying, "differences", lambda *_: 0),
+        test_verify.test_rows_that_are_missing_or_differ_are_counted_and_repaired,
     ),
 ]

@@ -32,6 +32,7 @@ from tests.contract import (
     test_raw,
     test_reading,
     test_starting,
+    test_supposing_new,
 )
 from tests.mutations import SERVERS, Mutation, both, replacing, without
 
@@ -231,5 +232,17 @@ MUTATIONS = [
         "what was never committed is remembered",
         replacing(place, "was_written_by", lambda _, place, step: step.cursor[0] == place.partition.seq),
         test_place.test_a_page_that_was_never_committed_is_not_remembered,
+    ),
+    # Rows that pass for new are new, or nothing is written.
+    Mutation(
+        "a row that was read before passes for new",
+        replacing(page, "remember_new", lambda *_: True),
+        test_supposing_new.test_a_page_with_a_row_that_was_read_before_is_judged_again_and_charged_to_nobody,
+    ),
+    Mutation(
+        "MariaDB counts a row that was known as if it were new",
+        without(raw.REMEMBER_NEW, "pass = pass + 1", "pass = VALUES(pass)"),
+        test_supposing_new.test_a_page_with_a_row_that_was_read_before_is_judged_again_and_charged_to_nobody,
+        only_on=("mariadb",),
     ),
 ]

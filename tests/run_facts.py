@@ -110,6 +110,8 @@ def check_complete(app: Holdfast, run_id: str, shop: Shop) -> None:
 
 def _remembered(app: Holdfast, partition_id: str) -> int:
     found = rows.query(
-        app, "SELECT count(*) AS n FROM holdfast_seen WHERE partition_id = :id", id=partition_id
+        app,
+        "SELECT count(*) AS n FROM holdfast_seen WHERE partition_id = :id AND item_id NOT LIKE '?%'",
+        id=partition_id,
     )
     return int(found[0]["n"])

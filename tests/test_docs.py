@@ -23,6 +23,7 @@ from holdfast import Holdfast, Step, Transaction, errors, telemetry, testing
 from holdfast.admin.operator import Operator
 from holdfast.config import WorkerSettings
 from holdfast.job import OPTIONS
+from holdfast.runs.feed import Feed
 from holdfast.steps.job import JobState
 from tests.markdown import PAGES, ROOT, anchors, blocks, links, named, prose
 
@@ -293,8 +294,21 @@ def test_every_state_is_documented() -> None:
     assert [state for state in JobState if f"| `{state}` |" not in text] == []
 
 
+def test_every_setting_and_every_method_of_a_feed_is_documented() -> None:
+    text = (REFERENCE / "feeds.md").read_text()
+
+    settings = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", text, re.MULTILINE)
+    told = {name for names in settings for name in re.findall(r"\w+", names)}
+    section = text.partition("## Methods")[2].partition("\n## ")[0]
+    methods = set(re.findall(r"^\| `(\w+)\(", section, re.MULTILINE))
+    public = _public(Feed)
+
+    assert public - told - methods == set()
+    assert methods == {name for name in public if callable(getattr(Feed, name))}
+
+
 def test_every_table_and_every_column_is_documented(tmp_path: Path) -> None:
-    text = (REFERENCE / "tables.md").read_text()
+    text = "\n".join((REFERENCE / page).read_text() for page in ("tables.md", "run-tables.md"))
     with closing(Holdfast(f"sqlite:///{tmp_path}/work.db")) as app:
         app.migrate()
     with closing(sqlite3.connect(tmp_path / "work.db")) as connection:

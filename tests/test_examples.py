@@ -115,6 +115,20 @@ def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
                 "shipped A-4'",
             ],
         ),
+        (
+            "catalogue",
+            [
+                "run failed: 2 of 4 partitions",
+                "after 30 rows: ValueError: the page is no JSON",
+                "published: 0 items; watermark: None",
+                "read again: partition 2, partition 3",
+                "sold 10 items meanwhile and wanted fewer requests 1 times",
+                "items that the shop has and we do not: 0",
+                "incremental: 3 rows",
+                "gone: 10, the shop sold 10",
+                "The table and the shop are the same",
+            ],
+        ),
         ("steps_and_effects", ["step 2  error  ConnectionError", "done after 4 steps", "95 products"]),
     ],
 )

@@ -21,7 +21,7 @@ from holdfast.database.lists import as_document, as_parameter
 from holdfast.runs.page import LEDGER
 from holdfast.runs.partition import ADVANCE
 from holdfast.runs.place import LOOK
-from holdfast.runs.raw import OBSERVE, REMEMBER_SEEN, SEEN, observed
+from holdfast.runs.raw import OBSERVE, REMEMBER_NEW, observed
 from holdfast.steps.commit import CONTINUE_HERE, LOCK, MORE_URGENT
 from holdfast.worker.settlement import STICKY_STEPS
 
@@ -52,25 +52,18 @@ class Lane:
         if self.dialect.name == "postgresql":
             columns = {"ids": ids, "hashes": hashes, "payloads": payloads}
             sent = {name: as_parameter(values, self.dialect) for name, values in columns.items()}
-            return {"known": sent["ids"], "observe": sent, "remember": {"ids": sent["ids"]}}
-        known = as_parameter(ids, self.dialect)
-        return {
-            "known": known,
-            "observe": {"rows": as_document(found)},
-            "remember": {"rows": as_document(ids)},
-        }
+            return {"observe": sent, "remember": {"ids": sent["ids"]}}
+        return {"observe": {"rows": as_document(found)}, "remember": {"rows": as_document(ids)}}
 
     def send(self, statement: Any, **parameters: Any) -> None:
         self.cursor.execute(statement.render(self.dialect), parameters)
 
     def read(self, seq: int, run_id: str) -> None:
-        """One page: the looks, and the commit."""
+        """One page: the look, where a chain begins, and the commit."""
         rows, mine = self.pages[seq], {"id": self.job_id, "fence": self.fence}
         if seq % STICKY_STEPS == 0:
             self.send(LOOK, id=self.partition_id)
             self.cursor.fetchall()
-        self.send(SEEN, partition_id=self.partition_id, ids=rows["known"])
-        self.cursor.fetchall()
         self.cursor.execute(self.dialect.begin[Whose.OURS_BY_KEY])
         if self.dialect.commits_unasked:
             self.send(LOCK, **mine)
@@ -119,8 +112,8 @@ class Lane:
             fence=self.fence,
             **{"pass": 1},
         )
+        self.send(REMEMBER_NEW, partition_id=self.partition_id, **rows["remember"], **{"pass": 1})
         self.send(OBSERVE, feed="pages", run_id=run_id, observed_at=time.time_ns() // 1000, **rows["observe"])
-        self.send(REMEMBER_SEEN, partition_id=self.partition_id, **rows["remember"], **{"pass": 1})
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from holdfast.errors import (
     ArgumentsError,
     AuthError,
     ConfigurationError,
+    CursorExpiredError,
     DuplicateKeyError,
     HoldfastError,
     JobCancelledError,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from holdfast.runs.feed import Feed, Page, Window
     from holdfast.runs.paging.paginators import Keyset, Offset, Token
     from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.partitioning.dimension import Dimension
+    from holdfast.runs.partitioning.dimension import Choices, Dimension
     from holdfast.runs.partitioning.fixed import Fixed
     from holdfast.runs.partitioning.heatmap import Heatmap
     from holdfast.runs.partitioning.key_ranges import KeyRanges
@@ -53,10 +54,12 @@ __all__ = [
     "ArgumentsError",
     "AuthError",
     "Bounds",
+    "Choices",
     "Concurrency",
     "ConfigurationError",
     "Continue",
     "Cursor",
+    "CursorExpiredError",
     "Dimension",
     "Done",
     "DuplicateKeyError",
@@ -103,6 +106,7 @@ __all__ = [
 # What feeds are made of, and what else most programs do without: loaded when it is asked for.
 _LATER = {
     "Bounds": "holdfast.runs.bounds",
+    "Choices": "holdfast.runs.partitioning.dimension",
     "Cursor": "holdfast.runs.paging.state",
     "Dimension": "holdfast.runs.partitioning.dimension",
     "Feed": "holdfast.runs.feed",

@@ -44,7 +44,7 @@ class WorkerSettings:
     retention: timedelta = timedelta(days=7)  # how long finished jobs stay in the archive
     results_kept: timedelta = timedelta(days=1)  # how long results are kept, where their kind does not say
     audit_kept: timedelta = timedelta(days=400)  # how long what operators did is remembered
-    runs_kept: timedelta = timedelta(days=90)  # how long runs are listed after their end, with what they asked for
+    runs_kept: timedelta = timedelta(days=90)  # how long runs and their pages are listed after their end
     worker_id: str = field(default_factory=default_worker_id)
 
     def __post_init__(self) -> None:

@@ -11,6 +11,10 @@ from tests.feeds import Catalogue, Shop, prepare, target
 from tests.run_facts import begin, run_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
     from holdfast import Holdfast
     from tests.cli.conftest import Cli
 
@@ -75,6 +79,27 @@ def test_the_watermark_is_set_with_a_reason_and_says_what_that_means(cli: Cli, a
         "watermark", "set", "catalogue", "--to", "2026-01-17T00:00:00+01:00", "--reason", "known"
     )
     assert (forward["before"], forward["after"]) == ("2026-01-16T02:00:00Z", "2026-01-16T23:00:00Z")
+
+
+def test_a_first_watermark_needs_the_app_that_has_the_feed(
+    cli: Cli, app: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop_of(app)
+    (tmp_path / "first_shop.py").write_text(
+        "from holdfast import Holdfast\nfrom tests.feeds import Catalogue, Shop\n"
+        'app = Holdfast()\napp.feed(Catalogue(Shop(), name="spare"))\n'
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    first = ("--to", "2026-01-16T02:00:00Z", "--reason", "taken over", "--force")
+
+    told = cli("watermark", "set", "spare", *first, code=1)
+    assert "feed 'spare' has never run here" in told
+    assert "(known: catalogue)" in told
+    assert "--app MODULE:APP" in told
+    typo = cli("watermark", "set", "spear", *first, "--app", "first_shop:app", code=1)
+    assert "(known: catalogue, spare)" in typo
+
+    assert "it was none" in cli("watermark", "set", "spare", *first, "--app", "first_shop:app")
 
 
 def test_a_watermark_is_not_set_to_what_is_no_time_or_without_a_reason(cli: Cli, app: Holdfast) -> None:

@@ -9,8 +9,6 @@ import pytest
 
 from holdfast import Holdfast
 
-pytest.register_assert_rewrite("tests.run_facts")
-
 
 @pytest.fixture
 def app(database_url: str) -> Iterator[Holdfast]:

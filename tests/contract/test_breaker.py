@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -394,6 +395,33 @@ def test_a_source_that_hangs_is_away(app: Holdfast) -> None:
     drain(app, with_scheduled=True)
 
     check_complete(app, run.id, shop)
+    assert failures(app) == 0
+
+
+def test_plain_functions_that_hang_hold_up_neither_the_worker_nor_other_feeds(app: Holdfast) -> None:
+    """More of them than asyncio has threads: each keeps its thread, and nobody waits for it."""
+    released, stuck = threading.Event(), threading.Semaphore(0)
+
+    def hang(*_: object) -> Page:
+        stuck.release()
+        released.wait(60)
+        raise OSError("it was released")
+
+    parts = Fixed(price_ranges(*range(50, 1_000, 50)))
+    app.feed(Catalogue(Shop.with_items(40), name="hanging", fetch=hang, partitioner=parts, timeout="3s"))
+    shop = reading(app)
+    hanging = app.runs.start("hanging")
+    try:
+        with app.worker(concurrency=20):
+            assert all(stuck.acquire(timeout=30) for _ in range(12))
+            run = begin(app)
+            rows.eventually(lambda: run_of(app, run.id).state == "completed")
+            rows.eventually(lambda: rows.count(app, "holdfast_feed", "id = 'hanging' AND troubles > 0") == 1)
+    finally:
+        released.set()
+
+    assert target(app) == shop.prices()
+    assert run_of(app, hanging.id).state == "fetching"
     assert failures(app) == 0
 
 

@@ -70,6 +70,17 @@ def test_a_run_that_read_nothing_completes(app: Holdfast) -> None:
     assert watermark(app) == WINDOW.to
 
 
+@pytest.mark.parametrize("odd", ["a\x1fb", "a,b", "a'b", "é", "\x1f"])
+def test_an_id_may_have_any_character(app: Holdfast, odd: str) -> None:
+    """Whatever stands between the rows of a batch when they are read at once."""
+    run = fetched(app, catalogue(app), [*items(3), {"id": odd, "price": 7}])
+
+    drain(app)
+
+    assert run_of(app, run).state is RunState.COMPLETED
+    assert target(app) == {**prices(3), odd: 7}
+
+
 def test_few_rows_are_one_shard_and_many_are_as_many_as_the_feed_says(app: Holdfast) -> None:
     declared = catalogue(app, batch=10, chunk=10, shards=5)
     few = fetched(app, declared, items(10))

@@ -152,15 +152,18 @@ def test_a_place_that_cannot_be_written_is_told_and_holds_up_no_run(app: Holdfas
     assert messages(app)[0]["state"] == "sent"
 
 
-def test_two_feeds_do_not_share_a_document(app: Holdfast, path: Path) -> None:
-    """(F11)"""
+def test_feeds_of_two_applications_do_not_share_a_document(
+    app: Holdfast, another_app: Callable[[], Holdfast], path: Path
+) -> None:
+    """Within one application that is refused when the second is registered. (F11)"""
     catalogue(app, export=path.as_uri())
-    app.feed(Catalogue(Shop.with_items(3), name="other", export=path.as_uri()))
+    other = another_app()
+    other.feed(Catalogue(Shop.with_items(3), name="other", export=path.as_uri()))
     run = begin(app)
     drain(app, relay=True)
-    begin(app, "other")
+    begin(other, "other")
 
-    drain(app, relay=True)
+    drain(other, relay=True)
 
     assert read(path)["lastRunId"] == run.id
     assert "feed catalogue" in messages(app)[-1]["last_error"]

@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import mutations, mutations_of_consolidation, mutations_of_reading
+from tests import (
+    mutations,
+    mutations_of_consolidation,
+    mutations_of_reading,
+    mutations_of_runs,
+)
 from tests.mailbox import mailbox
 from tests.receiver import receiving
 
@@ -17,7 +22,12 @@ if TYPE_CHECKING:
     from tests.mutations import Mutation
 
 
-MUTATIONS = [*mutations.MUTATIONS, *mutations_of_reading.MUTATIONS, *mutations_of_consolidation.MUTATIONS]
+MUTATIONS = [
+    *mutations.MUTATIONS,
+    *mutations_of_reading.MUTATIONS,
+    *mutations_of_consolidation.MUTATIONS,
+    *mutations_of_runs.MUTATIONS,
+]
 
 
 def cases(database: str) -> list[Mutation]:
@@ -47,6 +57,7 @@ def test_a_broken_guard_is_noticed_on_sqlite(
 
 
 @pytest.mark.usefixtures("ledger")
+@pytest.mark.sampled
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("mutation", cases("postgresql"), ids=lambda it: it.name)
 def test_a_broken_guard_is_noticed_on_postgresql(
@@ -56,6 +67,7 @@ def test_a_broken_guard_is_noticed_on_postgresql(
 
 
 @pytest.mark.usefixtures("ledger")
+@pytest.mark.sampled
 @pytest.mark.only_on("mariadb")
 @pytest.mark.parametrize("mutation", cases("mariadb"), ids=lambda it: it.name)
 def test_a_broken_guard_is_noticed_on_mariadb(

@@ -17,6 +17,7 @@ from holdfast.runs.partitioning.heatmap import Heatmap
 from holdfast.runs.ranges import Range, gap
 from holdfast.testing import crash_at, drain
 from tests import rows
+from tests.contract.repairing import settle
 from tests.feeds import HIGHEST, Catalogue, Shop, prepare, price_ranges, target
 from tests.lone_worker import LoneWorker
 from tests.run_facts import (
@@ -212,8 +213,8 @@ def test_an_empty_window_is_a_run_that_completes_and_asks_for_nothing(app: Holdf
     assert target(app) == shop.prices()
 
 
-def test_a_plan_without_partitions_completes(app: Holdfast) -> None:
-    """Nobody waits for partitions that will never end. (F15)"""
+def test_a_plan_without_partitions_fails_and_the_feed_is_free(app: Holdfast) -> None:
+    """Nobody waits for partitions that will never end, and nobody takes it for a reading of everything. (F15)"""
 
     class Nothing(Catalogue):
         partitioner = None
@@ -223,10 +224,11 @@ def test_a_plan_without_partitions_completes(app: Holdfast) -> None:
 
     reading(app, Shop(), feed=Nothing)
     run = begin(app)
-    drain(app)
+    settle(app)
 
-    assert run_of(app, run.id).state == "completed"
-    assert consolidations(app, run.id) == 1
+    assert run_of(app, run.id).state == "failed"
+    assert consolidations(app, run.id) == 0
+    assert begin(app).id != run.id
 
 
 def test_a_source_without_rows_completes(app: Holdfast) -> None:
@@ -340,6 +342,29 @@ def test_a_capped_run_is_partial_and_moves_no_watermark(app: Holdfast, partition
     assert rows.query(app, "SELECT watermark FROM holdfast_feed")[0]["watermark"] is None
     assert raw(app).items() <= shop.prices().items()
     assert begin(app).kind == "full"
+
+
+@pytest.mark.parametrize(
+    "partitioner", [COUNTED, Fixed(price_ranges(250, 500, 750))], ids=["counted", "plain"]
+)
+def test_a_trial_reads_what_its_plan_says(app: Holdfast, partitioner: Fixed) -> None:
+    """A partition that nobody has counted may hold any number of rows: it is the last of the trial."""
+    reading(app, partitioner=partitioner)
+
+    plan = app.runs.plan("catalogue", max_rows=30)
+    run = begin(app, most_rows=30)
+    drain(app)
+
+    assert [it["name"] for it in partitions(app, run.id)] == [it.name for it in plan.partitions]
+    assert len(plan.partitions) == (6 if partitioner is COUNTED else 1)
+    assert plan.scope == run_of(app, run.id).scope == "partial"
+    assert ("nobody has counted" in plan.summary) == (partitioner is not COUNTED)
+
+
+def test_a_trial_of_one_partition_is_planned_as_partial(app: Holdfast) -> None:
+    reading(app, partitioner=Fixed([Range()]))
+
+    assert app.runs.plan("catalogue", max_rows=30).scope == "partial"
 
 
 def test_a_plan_with_a_gap_is_partial(app: Holdfast) -> None:

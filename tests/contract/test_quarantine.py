@@ -155,9 +155,12 @@ def test_the_error_limit_counts_rows_whatever_their_share(app: Holdfast) -> None
 
 def test_rows_without_identity_count_against_the_budget(app: Holdfast) -> None:
     declared = catalogue(app)
-    stranger = Refused("?x", "identify", "no identity", "identify() answered None", "x", "{}")
+    strangers = [
+        Refused(f"?{n}", "identify", "no identity", "identify() answered None", str(n), "{}")
+        for n in range(12)
+    ]
     run = fetched(
-        app, declared, items(10), rejected=12, between=lambda tx, run: put_aside(tx, run, [stranger])
+        app, declared, items(10), rejected=12, between=lambda tx, run: put_aside(tx, run, strangers)
     )
 
     drain(app)

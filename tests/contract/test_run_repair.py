@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast import PermanentError
+from holdfast.admin.reports.quarantine import Entries
 from holdfast.errors import ConfigurationError, HoldfastError, StateError, TransientError
 from holdfast.runs.partitioning.dimension import Dimension
 from holdfast.runs.partitioning.fixed import Fixed
 from holdfast.runs.partitioning.heatmap import Heatmap
 from holdfast.runs.sweep import Sweep
+from holdfast.testing import drain
 from tests import rows
 from tests.contract import engine
 from tests.contract.repairing import (
@@ -31,6 +33,7 @@ from tests.contract.repairing import (
     run_steps,
     settle,
 )
+from tests.events import hearing, named
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
 
 if TYPE_CHECKING:
@@ -476,7 +479,9 @@ def test_a_run_of_poor_quality_is_published_by_force_only(app: Holdfast) -> None
     run = app.runs.start("catalogue")
     settle(app)
     assert run_row(app, run.id).state == "failed_quality"
-    with pytest.raises(StateError, match=r"is failed_quality: .* holdfast quarantine list"):
+    with pytest.raises(
+        StateError, match=r"is failed_quality: .* holdfast quarantine replay --feed catalogue"
+    ):
         app.runs.retry(run.id)
 
     app.runs.consolidate(run.id)
@@ -662,6 +667,77 @@ def test_a_stalled_run_may_be_retried_or_cancelled_as_well(app: Holdfast) -> Non
     check_counters(app, run.id)
 
 
+def test_the_end_of_a_failed_run_is_reported_once(app: Holdfast) -> None:
+    shop = catalogue(app)
+    names = [it.name for it in price_ranges(250, 500, 750)[:2]]
+
+    with hearing() as told:
+        run = failed_run(app, shop, *names)
+
+    failed = [str(it["id"]) for it in partitions(app, run.id) if it["state"] == "failed"]
+    assert sorted(str(it["partition_id"]) for it in named(told, "partition.failed")) == sorted(failed)
+    assert named(told, "run.failed") == [{"feed": "catalogue", "run_id": run.id, "state": "failed"}]
+
+
+def test_given_up_debts_are_not_promised_to_the_next_run(app: Holdfast) -> None:
+    shop = catalogue(app)
+    run = failed_run(app, shop, *(it.name for it in price_ranges(250, 500, 750)[:2]))
+    app.runs.consolidate(run.id, force=True)
+    settle(app)
+    assert "reads what is owed (2 open debts)" in app.runs.show(run.id).why[1].sentence
+
+    first = rows.query(app, "SELECT min(id) AS id FROM holdfast_debt")[0]["id"]
+    rows.change(app, "UPDATE holdfast_debt SET tries = 3 WHERE id = :id", id=first)
+
+    told = [it.sentence for it in app.runs.show(run.id).why]
+    assert "reads what is owed (1 open debt)" in told[1]
+    assert told[2].startswith("1 debt of the feed was given up after 3 tries")
+
+
+def test_what_is_said_about_a_run_of_poor_quality_helps(app: Holdfast) -> None:
+    feed = app.feed(Unmappable(shop := Shop.with_items(40)))
+    prepare(app)
+    run = app.runs.start("catalogue")
+    settle(app)
+    commands = [it.command for it in app.runs.show(run.id).why]
+    assert commands[1:3] == [
+        "holdfast quarantine replay --feed catalogue",
+        f"holdfast runs consolidate {run.id}",
+    ]
+
+    feed.broken = False
+    app.operator.quarantine.replay(Entries(feed="catalogue"))
+    settle(app)
+    app.runs.consolidate(run.id)
+    settle(app)
+
+    assert run_row(app, run.id).state == "completed"
+    assert target(app) == shop.prices()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, None], ids=["planning", "planned", "fetching", "applying"])
+def test_retry_of_a_cancelled_run_goes_on_or_says_how(app: Holdfast, steps: int | None) -> None:
+    shop = catalogue(app, items=10)
+    run = app.runs.start("catalogue")
+    if steps is None:
+        while run_row(app, run.id).state != "applying":
+            run_steps(app, 1)
+    else:
+        run_steps(app, steps)
+    app.runs.cancel(run.id)
+
+    if any(it["state"] == "cancelled" for it in partitions(app, run.id)):
+        app.runs.retry(run.id)
+    else:
+        with pytest.raises(StateError, match=f"is cancelled: .*holdfast runs resume {run.id}"):
+            app.runs.retry(run.id)
+        app.runs.resume(run.id)
+    settle(app)
+
+    assert run_row(app, run.id).state == "completed"
+    assert target(app) == shop.prices()
+
+
 def test_a_held_sweep_is_cancelled_and_held_again(app: Holdfast) -> None:
     shop = catalogue(app, sweep=Sweep(strikes=1, fuse=0.0))
     app.runs.start("catalogue", "full")
@@ -671,7 +747,15 @@ def test_a_held_sweep_is_cancelled_and_held_again(app: Holdfast) -> None:
     settle(app)
     assert run_row(app, run.id).state == "sweeping"
     told = app.runs.show(run.id).why
-    assert told[-1].command == f"holdfast sweeps approve {run.id}"
+    approve = f'holdfast sweeps approve {run.id} --reason "…"'
+    assert [it.command for it in told[-2:]] == [approve, f'holdfast sweeps decline {run.id} --reason "…"']
+    for refused in (app.runs.retry, app.runs.consolidate, app.runs.resume):
+        with pytest.raises(StateError, match=r"its sweep waits for a person; .*holdfast sweeps approve"):
+            refused(run.id)
+    with pytest.raises(StateError, match=r"\(sweeping\): its sweep waits for a person; .*sweeps approve"):
+        app.runs.start("catalogue")
+    drain(app, with_scheduled=True)  # ends, though a held sweep looks again every few minutes
+    assert run_row(app, run.id).state == "sweeping"
 
     app.runs.cancel(run.id)
     assert app.runs.resume(run.id).run.state == "applying"

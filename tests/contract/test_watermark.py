@@ -10,20 +10,23 @@ import pytest
 
 from holdfast.clock import instant, moment
 from holdfast.database.database import persist
-from holdfast.errors import ConfigurationError, NotFoundError, StateError
+from holdfast.errors import ConfigurationError, HoldfastError, NotFoundError, StateError
 from holdfast.runs import watermark
 from holdfast.runs.feed import Window
 from holdfast.runs.feed_row import FeedRow, find_feed
+from holdfast.runs.partitioning.fixed import Fixed
 from holdfast.runs.run import create_run, find_run
 from holdfast.testing import drain
 from tests import rows
 from tests.contract.engine import together
+from tests.contract.repairing import settle
 from tests.feeds import Catalogue, Shop, prepare, target
 from tests.run_facts import begin, run_of
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
     from holdfast.runs.paging.state import Cursor
+    from holdfast.runs.partitioning.listed import Listed
     from holdfast.runs.ranges import Range
     from holdfast.runs.run import Run
 
@@ -252,8 +255,8 @@ def test_a_run_that_finds_nothing_completes_and_moves_the_watermark(app: Holdfas
     assert second.watermark_after >= first.watermark_after
 
 
-def test_a_run_without_partitions_completes_and_moves_the_watermark(app: Holdfast) -> None:
-    """(F15)"""
+def test_an_empty_plan_of_a_window_that_is_not_empty_passes_for_no_reading(app: Holdfast) -> None:
+    """Otherwise the watermark would move over everything, and a sweep would strike every row. (F15)"""
 
     class Nothing(Catalogue):
         async def plan(self, _: Window, /) -> list[Range]:
@@ -262,10 +265,30 @@ def test_a_run_without_partitions_completes_and_moves_the_watermark(app: Holdfas
     app.feed(Nothing(Shop(), partitioner=None))
     prepare(app)
 
-    run = synced(app)
+    with pytest.raises(HoldfastError, match="the plan is empty: nobody would read what changed since ever"):
+        app.runs.plan("catalogue")
+    run = app.runs.start("catalogue")
+    settle(app)
 
-    assert (run.state, run.partitions) == ("completed", 0)
-    assert run.watermark_after == run.window_to
+    (reason, *_) = app.runs.show(run.id).why
+    assert app.runs.show(run.id).run.state == "failed"
+    assert "the plan is empty" in reason.sentence
+    assert "answer at least one range, such as Range()" in reason.sentence
+    assert feed_row(app).watermark is None
+
+
+def test_a_partitioner_that_finds_no_partition_fails_the_plan_too(app: Holdfast) -> None:
+    class Vanished(Fixed):
+        def start(self, *_: object) -> Listed:
+            return self._listed((), None)
+
+    app.feed(Catalogue(Shop(), partitioner=Vanished(["EU"])))
+    prepare(app)
+    run = app.runs.start("catalogue")
+    settle(app)
+
+    assert "the plan is empty" in app.runs.show(run.id).why[0].sentence
+    assert feed_row(app).watermark is None
 
 
 def test_a_run_that_began_behind_a_watermark_that_was_set_back_does_not_skip_what_lies_between(
@@ -356,6 +379,17 @@ def test_a_feed_that_never_ran_may_get_a_first_watermark_by_force(app: Holdfast)
 
     assert moved.before is None
     assert (run.kind, run.watermark_before) == ("incremental", instant(MIDNIGHT))
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_feed_that_nobody_knows_gets_no_watermark(app: Holdfast, force: bool) -> None:  # noqa: FBT001
+    catalogue(app)
+    operator = app.operator.by("alice", reason="taken over")
+
+    with pytest.raises(NotFoundError, match=r"feed 'catalog' has never run here.*known: catalogue"):
+        operator.set_watermark("catalog", MIDNIGHT, force=force)
+
+    assert rows.count(app, "holdfast_feed") == 0
 
 
 def test_what_lies_before_a_watermark_that_was_set_forward_is_said_to_be_skipped(app: Holdfast) -> None:

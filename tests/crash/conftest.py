@@ -13,8 +13,6 @@ from holdfast import Holdfast
 from tests.crash.sample import Sample
 from tests.crash.workers import Fleet
 
-pytest.register_assert_rewrite("tests.crash.survivor", "tests.run_facts")
-
 
 @pytest.fixture
 def sample(database_kind: str, pytestconfig: pytest.Config) -> Sample:

@@ -53,6 +53,17 @@ class Warehouse(Catalogue):
         return super().map(item)
 
 
+def hanging() -> Catalogue:
+    """A feed whose source never answers, and whose function is plain."""
+    return Catalogue(stock(), name="hanging", fetch=hang, timeout="1s")
+
+
+def hang(*_: object) -> Page:
+    (FOLDER / "hangs").touch()
+    time.sleep(3_600)
+    raise AssertionError("nobody waits so long")
+
+
 def wait() -> None:
     while not (FOLDER / "open").exists():
         time.sleep(LOOK)
@@ -79,3 +90,4 @@ if "HOLDFAST_TEST_FOLDER" in os.environ:
     from tests.crash.jobs import app  # with its constants
 
     registered(app)
+    app.feed(hanging())

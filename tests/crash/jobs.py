@@ -133,6 +133,13 @@ async def abort(step: Step) -> None:
 
 
 @app.job(timeout="200ms", retry=Retry(attempts=1))
+async def hang_elsewhere(step: Step) -> None:
+    """Ends in time itself, but leaves a thread that never does."""
+    note("started", step)
+    await asyncio.to_thread(time.sleep, 3_600)
+
+
+@app.job(timeout="200ms", retry=Retry(attempts=1))
 async def block(step: Step, gate: str) -> None:
     """Hangs the event loop, and everybody on it."""
     note("started", step)

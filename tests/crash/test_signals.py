@@ -11,6 +11,8 @@ import pytest
 
 from devtools.processes import wait_until_gone
 from tests import rows
+from tests.crash.feeds import hanging
+from tests.feeds import prepare
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet
@@ -203,6 +205,36 @@ def test_a_signal_ends_a_process_that_was_about_to_start_anew(fleet: Fleet) -> N
     assert "worker.recycled" not in worker.words()
     _was_given_back(fleet, "hold-1")
     assert fleet.archived()["ignore_timeout-1"]["state"] == "dead"
+
+
+@on_sqlite
+def test_a_thread_that_a_handler_left_hanging_does_not_keep_the_process(fleet: Fleet) -> None:
+    """Python itself would wait for it at the end, for ever."""
+    worker = fleet.worker(grace=0.1)
+    worker.says("worker.started")
+    fleet.enqueue("hang_elsewhere", 8)  # more than asyncio has threads on two cores
+    rows.eventually(lambda: len(fleet.archived()) == 8)
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended(10) == 0
+
+
+@on_sqlite
+def test_a_source_that_hangs_does_not_keep_the_process(fleet: Fleet) -> None:
+    fleet.target = "tests.crash.feeds:app"
+    prepare(fleet.app)
+    fleet.app.feed(hanging())
+    run = fleet.app.runs.start("hanging")
+    worker = fleet.worker(grace=0.1)
+    worker.says("source.troubled feed=hanging trouble=outage")
+
+    worker.signal(signal.SIGTERM)
+
+    assert worker.ended(10) == 0
+    assert (fleet.folder / "hangs").exists()
+    assert rows.count(fleet.app, "holdfast_job", "failures > 0") == 0
+    assert rows.count(fleet.app, "holdfast_run", f"id = '{run.id}' AND state = 'fetching'") == 1
 
 
 def _was_given_back(fleet: Fleet, job_id: str) -> None:

@@ -338,3 +338,268 @@ ALTER TABLE holdfast_archive ADD COLUMN result_expired_at BIGINT;
 CREATE INDEX IF NOT EXISTS holdfast_archive_results ON holdfast_archive (kind, finished_at) WHERE result IS NOT NULL;
 
 INSERT INTO holdfast_schema (version, name, applied_at) VALUES (5, 'audit_and_results', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT));
+
+-- 0006 runs
+
+-- Runs: a feed is read in partitions, page by page, into raw rows; these are consolidated into the target; then the
+-- watermark moves. Windows, watermarks and observations are instants of the source's clock, everything else of ours.
+
+CREATE TABLE IF NOT EXISTS holdfast_feed (
+    id VARCHAR(200) COLLATE "C" NOT NULL PRIMARY KEY,
+    watermark BIGINT,
+    version BIGINT NOT NULL DEFAULT 0,
+    last_run VARCHAR(128) COLLATE "C",
+    skew BIGINT NOT NULL DEFAULT 0,
+    last_took BIGINT NOT NULL DEFAULT 0,
+    troubles INTEGER NOT NULL DEFAULT 0,
+    paused_until BIGINT,
+    pause_reason VARCHAR(500),
+    export_to TEXT,
+    troubled_at BIGINT,
+    probe VARCHAR(128) COLLATE "C",
+    updated_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+) ;
+
+-- `active_feed` is the feed while the run is the one that may be active for it: the unique index is the single flight.
+CREATE TABLE IF NOT EXISTS holdfast_run (
+    id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
+    feed VARCHAR(200) COLLATE "C" NOT NULL,
+    kind VARCHAR(12) NOT NULL,
+    scope VARCHAR(10) NOT NULL DEFAULT 'complete',
+    state VARCHAR(20) NOT NULL,
+    stalled_in VARCHAR(20),
+    active_feed VARCHAR(200) COLLATE "C",
+    window_from BIGINT,
+    window_to BIGINT NOT NULL,
+    epoch INTEGER NOT NULL DEFAULT 0,
+    partitions INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    unverified INTEGER NOT NULL DEFAULT 0,
+    estimate BIGINT NOT NULL DEFAULT 0,
+    baseline BIGINT,
+    requests BIGINT NOT NULL DEFAULT 0,
+    seen BIGINT NOT NULL DEFAULT 0,
+    rejected BIGINT NOT NULL DEFAULT 0,
+    applied BIGINT NOT NULL DEFAULT 0,
+    quarantined BIGINT NOT NULL DEFAULT 0,
+    gone BIGINT NOT NULL DEFAULT 0,
+    differences BIGINT NOT NULL DEFAULT 0,
+    most_rows BIGINT,
+    priority INTEGER NOT NULL DEFAULT 0,
+    rounds INTEGER NOT NULL DEFAULT 0,
+    shards INTEGER NOT NULL DEFAULT 0,
+    forced INTEGER NOT NULL DEFAULT 0,
+    mapper_version VARCHAR(200) COLLATE "C",
+    watermark_before BIGINT,
+    watermark_after BIGINT,
+    started_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    updated_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    troubled_at BIGINT,
+    planned_at BIGINT,
+    fetched_at BIGINT,
+    applied_at BIGINT,
+    completed_at BIGINT,
+    ended_at BIGINT,
+    job_id VARCHAR(128) COLLATE "C",
+    frontier TEXT,
+    reason TEXT,
+    trace VARCHAR(55)
+) ;
+
+CREATE UNIQUE INDEX IF NOT EXISTS holdfast_run_active ON holdfast_run (active_feed) WHERE active_feed IS NOT NULL;
+
+CREATE INDEX IF NOT EXISTS holdfast_run_of_feed ON holdfast_run (feed, started_at);
+
+CREATE INDEX IF NOT EXISTS holdfast_run_ended ON holdfast_run (ended_at);
+
+-- A partition exists before anything can be lost. `seq` counts its committed requests, `epoch` its restarts. One that
+-- reads a debt has the window of the debt, every other one that of its run.
+CREATE TABLE IF NOT EXISTS holdfast_partition (
+    id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
+    run_id VARCHAR(128) COLLATE "C" NOT NULL,
+    number INTEGER NOT NULL,
+    name VARCHAR(200) COLLATE "C" NOT NULL,
+    parent VARCHAR(128) COLLATE "C",
+    span TEXT NOT NULL,
+    window_from BIGINT,
+    window_to BIGINT NOT NULL,
+    debt_id BIGINT,
+    estimate BIGINT,
+    state VARCHAR(20) NOT NULL DEFAULT 'ready',
+    epoch INTEGER NOT NULL DEFAULT 0,
+    seq INTEGER NOT NULL DEFAULT 0,
+    paging TEXT,
+    frontier TEXT,
+    next_offset BIGINT NOT NULL DEFAULT 0,
+    seen BIGINT NOT NULL DEFAULT 0,
+    rejected BIGINT NOT NULL DEFAULT 0,
+    requests BIGINT NOT NULL DEFAULT 0,
+    counted BIGINT,
+    job_id VARCHAR(128) COLLATE "C",
+    worker_id VARCHAR(100),
+    last_error TEXT,
+    created_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    started_at BIGINT,
+    updated_at BIGINT NOT NULL DEFAULT (CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+    troubled_at BIGINT,
+    ended_at BIGINT
+) ;
+
+CREATE UNIQUE INDEX IF NOT EXISTS holdfast_partition_number ON holdfast_partition (run_id, number);
+
+CREATE INDEX IF NOT EXISTS holdfast_partition_of_run ON holdfast_partition (run_id, state);
+
+CREATE INDEX IF NOT EXISTS holdfast_partition_open ON holdfast_partition (state, updated_at);
+
+-- What every request asked and got.
+CREATE TABLE IF NOT EXISTS holdfast_page (
+    partition_id VARCHAR(128) COLLATE "C" NOT NULL,
+    epoch INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    pass INTEGER NOT NULL,
+    request_offset BIGINT,
+    got INTEGER NOT NULL,
+    fresh INTEGER NOT NULL,
+    rejected INTEGER NOT NULL,
+    milliseconds INTEGER NOT NULL,
+    decision VARCHAR(40) NOT NULL,
+    worker_id VARCHAR(100) NOT NULL,
+    fence BIGINT NOT NULL,
+    at BIGINT NOT NULL,
+    PRIMARY KEY (partition_id, epoch, seq)
+) ;
+
+-- Which items a partition has seen: anchors of its pages, and the proof that it is complete. Dropped with the run's end.
+CREATE TABLE IF NOT EXISTS holdfast_seen (
+    partition_id VARCHAR(128) COLLATE "C" NOT NULL,
+    item_id VARCHAR(200) COLLATE "C" NOT NULL,
+    pass INTEGER NOT NULL,
+    PRIMARY KEY (partition_id, item_id)
+) ;
+
+-- The newest observation of every item. `pending`: 1 until it is consolidated, 2 if it was put into quarantine.
+CREATE TABLE IF NOT EXISTS holdfast_raw (
+    feed VARCHAR(200) COLLATE "C" NOT NULL,
+    item_id VARCHAR(200) COLLATE "C" NOT NULL,
+    observed_at BIGINT NOT NULL,
+    run_id VARCHAR(128) COLLATE "C" NOT NULL,
+    content_hash VARCHAR(64) NOT NULL,
+    applied_hash VARCHAR(64),
+    applied_at BIGINT,
+    pending INTEGER NOT NULL DEFAULT 1,
+    strikes INTEGER NOT NULL DEFAULT 0,
+    gone_at BIGINT,
+    struck_by VARCHAR(128) COLLATE "C",
+    payload TEXT NOT NULL,
+    PRIMARY KEY (feed, item_id)
+) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500, autovacuum_analyze_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 1, autovacuum_vacuum_cost_limit = 2000, vacuum_truncate = off) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_raw_pending ON holdfast_raw (feed, item_id) WHERE pending = 1;
+
+-- Rows that could not be mapped or stored, with all that is needed to try again.
+CREATE TABLE IF NOT EXISTS holdfast_quarantine (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    feed VARCHAR(200) COLLATE "C" NOT NULL,
+    item_id VARCHAR(200) COLLATE "C" NOT NULL,
+    stage VARCHAR(20) NOT NULL,
+    code VARCHAR(200) COLLATE "C" NOT NULL,
+    message TEXT NOT NULL,
+    run_id VARCHAR(128) COLLATE "C" NOT NULL,
+    mapper_version VARCHAR(200) COLLATE "C",
+    content_hash VARCHAR(64) NOT NULL,
+    payload TEXT NOT NULL,
+    first_seen_at BIGINT NOT NULL,
+    last_seen_at BIGINT NOT NULL,
+    hits INTEGER NOT NULL DEFAULT 1,
+    state VARCHAR(10) NOT NULL DEFAULT 'open',
+    note VARCHAR(500)
+) ;
+
+CREATE UNIQUE INDEX IF NOT EXISTS holdfast_quarantine_item ON holdfast_quarantine (feed, item_id, stage);
+
+CREATE INDEX IF NOT EXISTS holdfast_quarantine_state ON holdfast_quarantine (feed, state);
+
+-- What could not be verified, and must be read again with its own window.
+CREATE TABLE IF NOT EXISTS holdfast_debt (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    digest VARCHAR(64) NOT NULL,
+    feed VARCHAR(200) COLLATE "C" NOT NULL,
+    name VARCHAR(200) COLLATE "C" NOT NULL,
+    span TEXT NOT NULL,
+    window_from BIGINT,
+    window_to BIGINT NOT NULL,
+    run_id VARCHAR(128) COLLATE "C" NOT NULL,
+    opened_at BIGINT NOT NULL,
+    tries INTEGER NOT NULL DEFAULT 0,
+    state VARCHAR(10) NOT NULL DEFAULT 'open',
+    closed_by VARCHAR(128) COLLATE "C",
+    closed_at BIGINT,
+    reason VARCHAR(500)
+) ;
+
+CREATE UNIQUE INDEX IF NOT EXISTS holdfast_debt_digest ON holdfast_debt (digest);
+
+CREATE INDEX IF NOT EXISTS holdfast_debt_open ON holdfast_debt (feed, state);
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (6, 'runs', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT));
+
+-- 0007 run_views
+
+-- Runs for a person at a SQL prompt, under the names and with the words of the operators' documents. Read-only.
+-- A worker is a partition there. One that was split is not shown: its pieces are. `partition-7` is the one with number 7.
+
+-- Until the plan is made at least one partition is expected; a run that ended without completing has failed at something,
+-- if not at a partition. (The joined row makes PostgreSQL refuse to write through the view.)
+
+CREATE OR REPLACE VIEW run_metadata AS
+SELECT CAST(r.id AS TEXT) AS run_id,
+       CASE WHEN r.window_from IS NULL THEN 'full' ELSE 'incremental' END AS run_type,
+       CASE WHEN r.state = 'planning' OR r.stalled_in = 'planning' THEN 1
+            ELSE CAST((SELECT count(*) FROM holdfast_partition p WHERE p.run_id = r.id AND p.state <> 'split') AS INTEGER)
+       END AS expected_workers,
+       CAST((SELECT count(*) FROM holdfast_partition p
+              WHERE p.run_id = r.id AND p.state IN ('done', 'done_unverified')) AS INTEGER) AS completed_workers,
+       greatest(CAST((SELECT count(*) FROM holdfast_partition p
+                       WHERE p.run_id = r.id AND p.state IN ('failed', 'cancelled')) AS INTEGER),
+                CASE WHEN r.ended_at IS NOT NULL AND r.state <> 'completed' THEN 1 ELSE 0 END) AS failed_workers,
+       to_timestamp(r.watermark_before / 1000000.0) AS watermark_before,
+       to_timestamp(r.watermark_after / 1000000.0) AS watermark_after,
+       to_timestamp(r.started_at / 1000000.0) AS started_at,
+       CASE r.state WHEN 'completed' THEN to_timestamp(r.completed_at / 1000000.0) END AS completed_at
+  FROM holdfast_run r CROSS JOIN (SELECT 1) AS read_only;
+
+-- A partition that somebody has begun to read. The worker is the one that holds it, or committed its last page.
+-- (PostgreSQL makes no jsonb of a NUL character: one such range would make the whole view unreadable.)
+
+CREATE OR REPLACE VIEW worker_runs AS
+SELECT CAST(p.id AS TEXT) AS id, CAST(p.run_id AS TEXT) AS run_id, 'partition-' || p.number AS partition_id,
+       CAST(COALESCE(CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END, p.worker_id, 'unknown') AS TEXT) AS worker_id,
+       CASE WHEN p.state IN ('done', 'done_unverified') THEN 'completed'
+            WHEN p.state IN ('failed', 'cancelled') THEN 'failed' ELSE 'running' END AS status,
+       CAST(least(p.seen, 2147483647) AS INTEGER) AS records_processed,
+       CASE WHEN p.state IN ('ready', 'running') THEN CASE WHEN j.failures + j.crashes > 0 THEN j.last_error
+                                                           WHEN p.troubled_at >= p.updated_at THEN p.last_error END
+            WHEN p.state = 'cancelled' THEN COALESCE(p.last_error, 'cancelled')
+            WHEN p.state <> 'done' THEN p.last_error END AS error_message,
+       CASE WHEN position('\u0000' IN p.span) = 0 THEN
+            jsonb_build_object('range', CAST(p.span AS JSONB), 'window', jsonb_build_object(
+                'from', to_char(to_timestamp(p.window_from / 1000000.0) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+                'to', to_char(to_timestamp(p.window_to / 1000000.0) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')))
+       END AS work_item_payload,
+       to_timestamp(COALESCE(p.started_at, j.leased_at, p.created_at) / 1000000.0) AS started_at,
+       CASE WHEN p.state NOT IN ('ready', 'running') THEN to_timestamp(p.ended_at / 1000000.0) END AS completed_at
+  FROM holdfast_partition p LEFT JOIN holdfast_job j ON j.id = p.job_id LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+ WHERE p.state <> 'split' AND (p.state <> 'ready' OR p.started_at IS NOT NULL OR j.state = 'leased');
+
+-- Every partition, from the moment its run is planned. One that failed or was cancelled is not completed.
+
+CREATE OR REPLACE VIEW partition_progress AS
+SELECT CAST(p.run_id AS TEXT) AS run_id, 'partition-' || p.number AS partition_id,
+       CAST(least(p.next_offset, 2147483647) AS INTEGER) AS next_offset,
+       p.state IN ('done', 'done_unverified') AS completed,
+       to_timestamp(p.created_at / 1000000.0) AS created_at, to_timestamp(p.updated_at / 1000000.0) AS updated_at
+  FROM holdfast_partition p CROSS JOIN (SELECT 1) AS read_only
+ WHERE p.state <> 'split';
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (7, 'run_views', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT));

@@ -326,3 +326,254 @@ ALTER TABLE holdfast_archive ADD COLUMN result_expired_at BIGINT;
 CREATE INDEX IF NOT EXISTS holdfast_archive_results ON holdfast_archive (kind, finished_at) WHERE result IS NOT NULL;
 
 INSERT INTO holdfast_schema (version, name, applied_at) VALUES (5, 'audit_and_results', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+
+-- 0006 runs
+
+-- Runs: a feed is read in partitions, page by page, into raw rows; these are consolidated into the target; then the
+-- watermark moves. Windows, watermarks and observations are instants of the source's clock, everything else of ours.
+
+CREATE TABLE IF NOT EXISTS holdfast_feed (
+    id VARCHAR(200) NOT NULL PRIMARY KEY,
+    watermark BIGINT,
+    version BIGINT NOT NULL DEFAULT 0,
+    last_run VARCHAR(128),
+    skew BIGINT NOT NULL DEFAULT 0,
+    last_took BIGINT NOT NULL DEFAULT 0,
+    troubles INTEGER NOT NULL DEFAULT 0,
+    paused_until BIGINT,
+    pause_reason VARCHAR(500),
+    export_to TEXT,
+    troubled_at BIGINT,
+    probe VARCHAR(128),
+    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+) ;
+
+-- `active_feed` is the feed while the run is the one that may be active for it: the unique index is the single flight.
+CREATE TABLE IF NOT EXISTS holdfast_run (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    feed VARCHAR(200) NOT NULL,
+    kind VARCHAR(12) NOT NULL,
+    scope VARCHAR(10) NOT NULL DEFAULT 'complete',
+    state VARCHAR(20) NOT NULL,
+    stalled_in VARCHAR(20),
+    active_feed VARCHAR(200),
+    window_from BIGINT,
+    window_to BIGINT NOT NULL,
+    epoch INTEGER NOT NULL DEFAULT 0,
+    partitions INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    unverified INTEGER NOT NULL DEFAULT 0,
+    estimate BIGINT NOT NULL DEFAULT 0,
+    baseline BIGINT,
+    requests BIGINT NOT NULL DEFAULT 0,
+    seen BIGINT NOT NULL DEFAULT 0,
+    rejected BIGINT NOT NULL DEFAULT 0,
+    applied BIGINT NOT NULL DEFAULT 0,
+    quarantined BIGINT NOT NULL DEFAULT 0,
+    gone BIGINT NOT NULL DEFAULT 0,
+    differences BIGINT NOT NULL DEFAULT 0,
+    most_rows BIGINT,
+    priority INTEGER NOT NULL DEFAULT 0,
+    rounds INTEGER NOT NULL DEFAULT 0,
+    shards INTEGER NOT NULL DEFAULT 0,
+    forced INTEGER NOT NULL DEFAULT 0,
+    mapper_version VARCHAR(200),
+    watermark_before BIGINT,
+    watermark_after BIGINT,
+    started_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    troubled_at BIGINT,
+    planned_at BIGINT,
+    fetched_at BIGINT,
+    applied_at BIGINT,
+    completed_at BIGINT,
+    ended_at BIGINT,
+    job_id VARCHAR(128),
+    frontier TEXT,
+    reason TEXT,
+    trace VARCHAR(55)
+) ;
+
+CREATE UNIQUE INDEX IF NOT EXISTS holdfast_run_active ON holdfast_run (active_feed) WHERE active_feed IS NOT NULL;
+
+CREATE INDEX IF NOT EXISTS holdfast_run_of_feed ON holdfast_run (feed, started_at);
+
+CREATE INDEX IF NOT EXISTS holdfast_run_ended ON holdfast_run (ended_at);
+
+-- A partition exists before anything can be lost. `seq` counts its committed requests, `epoch` its restarts. One that
+-- reads a debt has the window of the debt, every other one that of its run.
+CREATE TABLE IF NOT EXISTS holdfast_partition (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    run_id VARCHAR(128) NOT NULL,
+    number INTEGER NOT NULL,
+    name VARCHAR(200) NOT NULL,
+    parent VARCHAR(128),
+    span TEXT NOT NULL,
+    window_from BIGINT,
+    window_to BIGINT NOT NULL,
+    debt_id BIGINT,
+    estimate BIGINT,
+    state VARCHAR(20) NOT NULL DEFAULT 'ready',
+    epoch INTEGER NOT NULL DEFAULT 0,
+    seq INTEGER NOT NULL DEFAULT 0,
+    paging TEXT,
+    frontier TEXT,
+    next_offset BIGINT NOT NULL DEFAULT 0,
+    seen BIGINT NOT NULL DEFAULT 0,
+    rejected BIGINT NOT NULL DEFAULT 0,
+    requests BIGINT NOT NULL DEFAULT 0,
+    counted BIGINT,
+    job_id VARCHAR(128),
+    worker_id VARCHAR(100),
+    last_error TEXT,
+    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    started_at BIGINT,
+    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    troubled_at BIGINT,
+    ended_at BIGINT
+) ;
+
+CREATE UNIQUE INDEX IF NOT EXISTS holdfast_partition_number ON holdfast_partition (run_id, number);
+
+CREATE INDEX IF NOT EXISTS holdfast_partition_of_run ON holdfast_partition (run_id, state);
+
+CREATE INDEX IF NOT EXISTS holdfast_partition_open ON holdfast_partition (state, updated_at);
+
+-- What every request asked and got.
+CREATE TABLE IF NOT EXISTS holdfast_page (
+    partition_id VARCHAR(128) NOT NULL,
+    epoch INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    pass INTEGER NOT NULL,
+    request_offset BIGINT,
+    got INTEGER NOT NULL,
+    fresh INTEGER NOT NULL,
+    rejected INTEGER NOT NULL,
+    milliseconds INTEGER NOT NULL,
+    decision VARCHAR(40) NOT NULL,
+    worker_id VARCHAR(100) NOT NULL,
+    fence BIGINT NOT NULL,
+    at BIGINT NOT NULL,
+    PRIMARY KEY (partition_id, epoch, seq)
+) ;
+
+-- Which items a partition has seen: anchors of its pages, and the proof that it is complete. Dropped with the run's end.
+CREATE TABLE IF NOT EXISTS holdfast_seen (
+    partition_id VARCHAR(128) NOT NULL,
+    item_id VARCHAR(200) NOT NULL,
+    pass INTEGER NOT NULL,
+    PRIMARY KEY (partition_id, item_id)
+) ;
+
+-- The newest observation of every item. `pending`: 1 until it is consolidated, 2 if it was put into quarantine.
+CREATE TABLE IF NOT EXISTS holdfast_raw (
+    feed VARCHAR(200) NOT NULL,
+    item_id VARCHAR(200) NOT NULL,
+    observed_at BIGINT NOT NULL,
+    run_id VARCHAR(128) NOT NULL,
+    content_hash VARCHAR(64) NOT NULL,
+    applied_hash VARCHAR(64),
+    applied_at BIGINT,
+    pending INTEGER NOT NULL DEFAULT 1,
+    strikes INTEGER NOT NULL DEFAULT 0,
+    gone_at BIGINT,
+    struck_by VARCHAR(128),
+    payload TEXT NOT NULL,
+    PRIMARY KEY (feed, item_id)
+)  ;
+
+CREATE INDEX IF NOT EXISTS holdfast_raw_pending ON holdfast_raw (feed, item_id) WHERE pending = 1;
+
+-- Rows that could not be mapped or stored, with all that is needed to try again.
+CREATE TABLE IF NOT EXISTS holdfast_quarantine (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    feed VARCHAR(200) NOT NULL,
+    item_id VARCHAR(200) NOT NULL,
+    stage VARCHAR(20) NOT NULL,
+    code VARCHAR(200) NOT NULL,
+    message TEXT NOT NULL,
+    run_id VARCHAR(128) NOT NULL,
+    mapper_version VARCHAR(200),
+    content_hash VARCHAR(64) NOT NULL,
+    payload TEXT NOT NULL,
+    first_seen_at BIGINT NOT NULL,
+    last_seen_at BIGINT NOT NULL,
+    hits INTEGER NOT NULL DEFAULT 1,
+    state VARCHAR(10) NOT NULL DEFAULT 'open',
+    note VARCHAR(500)
+) ;
+
+CREATE UNIQUE INDEX IF NOT EXISTS holdfast_quarantine_item ON holdfast_quarantine (feed, item_id, stage);
+
+CREATE INDEX IF NOT EXISTS holdfast_quarantine_state ON holdfast_quarantine (feed, state);
+
+-- What could not be verified, and must be read again with its own window.
+CREATE TABLE IF NOT EXISTS holdfast_debt (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    digest VARCHAR(64) NOT NULL,
+    feed VARCHAR(200) NOT NULL,
+    name VARCHAR(200) NOT NULL,
+    span TEXT NOT NULL,
+    window_from BIGINT,
+    window_to BIGINT NOT NULL,
+    run_id VARCHAR(128) NOT NULL,
+    opened_at BIGINT NOT NULL,
+    tries INTEGER NOT NULL DEFAULT 0,
+    state VARCHAR(10) NOT NULL DEFAULT 'open',
+    closed_by VARCHAR(128),
+    closed_at BIGINT,
+    reason VARCHAR(500)
+) ;
+
+CREATE UNIQUE INDEX IF NOT EXISTS holdfast_debt_digest ON holdfast_debt (digest);
+
+CREATE INDEX IF NOT EXISTS holdfast_debt_open ON holdfast_debt (feed, state);
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (6, 'runs', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+
+-- 0007 run_views
+
+CREATE VIEW IF NOT EXISTS run_metadata AS
+SELECT r.id AS run_id,
+       CASE WHEN r.window_from IS NULL THEN 'full' ELSE 'incremental' END AS run_type,
+       CASE WHEN r.state = 'planning' OR r.stalled_in = 'planning' THEN 1
+            ELSE (SELECT count(*) FROM holdfast_partition p WHERE p.run_id = r.id AND p.state <> 'split')
+       END AS expected_workers,
+       (SELECT count(*) FROM holdfast_partition p
+         WHERE p.run_id = r.id AND p.state IN ('done', 'done_unverified')) AS completed_workers,
+       max((SELECT count(*) FROM holdfast_partition p WHERE p.run_id = r.id AND p.state IN ('failed', 'cancelled')),
+           CASE WHEN r.ended_at IS NOT NULL AND r.state <> 'completed' THEN 1 ELSE 0 END) AS failed_workers,
+       strftime('%Y-%m-%d %H:%M:%f', r.watermark_before / 1000000.0, 'unixepoch') AS watermark_before,
+       strftime('%Y-%m-%d %H:%M:%f', r.watermark_after / 1000000.0, 'unixepoch') AS watermark_after,
+       strftime('%Y-%m-%d %H:%M:%f', r.started_at / 1000000.0, 'unixepoch') AS started_at,
+       CASE r.state WHEN 'completed' THEN strftime('%Y-%m-%d %H:%M:%f', r.completed_at / 1000000.0, 'unixepoch') END AS completed_at
+  FROM holdfast_run r;
+
+CREATE VIEW IF NOT EXISTS worker_runs AS
+SELECT p.id, p.run_id, 'partition-' || p.number AS partition_id,
+       COALESCE(CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END, p.worker_id, 'unknown') AS worker_id,
+       CASE WHEN p.state IN ('done', 'done_unverified') THEN 'completed'
+            WHEN p.state IN ('failed', 'cancelled') THEN 'failed' ELSE 'running' END AS status,
+       p.seen AS records_processed,
+       CASE WHEN p.state IN ('ready', 'running') THEN CASE WHEN j.failures + j.crashes > 0 THEN j.last_error
+                                                           WHEN p.troubled_at >= p.updated_at THEN p.last_error END
+            WHEN p.state = 'cancelled' THEN COALESCE(p.last_error, 'cancelled')
+            WHEN p.state <> 'done' THEN p.last_error END AS error_message,
+       json_object('range', json(p.span), 'window', json_object(
+           'from', strftime('%Y-%m-%dT%H:%M:%fZ', p.window_from / 1000000.0, 'unixepoch'),
+           'to', strftime('%Y-%m-%dT%H:%M:%fZ', p.window_to / 1000000.0, 'unixepoch'))) AS work_item_payload,
+       strftime('%Y-%m-%d %H:%M:%f', COALESCE(p.started_at, j.leased_at, p.created_at) / 1000000.0, 'unixepoch') AS started_at,
+       CASE WHEN p.state NOT IN ('ready', 'running') THEN strftime('%Y-%m-%d %H:%M:%f', p.ended_at / 1000000.0, 'unixepoch') END AS completed_at
+  FROM holdfast_partition p LEFT JOIN holdfast_job j ON j.id = p.job_id LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+ WHERE p.state <> 'split' AND (p.state <> 'ready' OR p.started_at IS NOT NULL OR j.state = 'leased');
+
+CREATE VIEW IF NOT EXISTS partition_progress AS
+SELECT p.run_id, 'partition-' || p.number AS partition_id, p.next_offset,
+       p.state IN ('done', 'done_unverified') AS completed,
+       strftime('%Y-%m-%d %H:%M:%f', p.created_at / 1000000.0, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%d %H:%M:%f', p.updated_at / 1000000.0, 'unixepoch') AS updated_at
+  FROM holdfast_partition p
+ WHERE p.state <> 'split';
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (7, 'run_views', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));

@@ -2,17 +2,6 @@
 SELECT state, queue FROM holdfast_job WHERE id = %(id)s
 UNION ALL SELECT state, queue FROM holdfast_archive WHERE id = %(id)s
 
--- admin.actions.CANCEL_WAITING
-UPDATE holdfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
- WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'suspect', 'held')
-
--- admin.actions.ASK_TO_STOP
-UPDATE holdfast_job SET cancel_at = COALESCE(cancel_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND state = 'leased'
-
--- admin.actions.NOTE
-INSERT INTO holdfast_log (job_id, at, level, step, message)
-SELECT id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 'warning', step, %(message)s FROM holdfast_job WHERE id = %(id)s
-
 -- admin.actions.HASTEN
 UPDATE holdfast_job SET state = 'ready', ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND state = 'scheduled'
 
@@ -49,6 +38,17 @@ SELECT id FROM holdfast_audit WHERE at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01'
 
 -- admin.audit.FORGET
 DELETE FROM holdfast_audit WHERE id IN %(ids)s
+
+-- admin.debts.LOCK
+SELECT feed, name, state, tries FROM holdfast_debt WHERE id = %(id)s FOR UPDATE
+
+-- admin.debts.ACCEPT
+UPDATE holdfast_debt SET state = 'closed', closed_by = NULL, closed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), reason = %(reason)s
+ WHERE id = %(id)s AND state = 'open'
+
+-- admin.debts.TRY_AGAIN
+UPDATE holdfast_debt SET state = 'open', tries = 0, closed_by = NULL, closed_at = NULL, reason = NULL
+ WHERE id = %(id)s AND (state = 'closed' OR tries > 0)
 
 -- admin.doctor.facts.OVERDUE
 SELECT count(*), COALESCE(max(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - ready_at), 0) FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -175,6 +175,34 @@ SELECT count(*) FROM holdfast_outbox WHERE
     state = 'dead' AND ended_at <= %(until)s AND (%(any_channel)s = 1 OR channel = %(channel)s)
        AND (%(any_destination)s = 1 OR destination = %(destination)s)
 
+-- admin.quarantine.CHOOSE
+SELECT id, feed FROM holdfast_quarantine
+ WHERE id > %(after)s AND state IN ('open', 'replaying') AND (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
+   AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s)
+ ORDER BY id LIMIT %(limit)s
+FOR UPDATE
+
+-- admin.quarantine.COUNT
+SELECT count(*) FROM holdfast_quarantine WHERE state IN ('open', 'replaying') AND (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
+       AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s)
+
+-- admin.quarantine.STATE
+SELECT state FROM holdfast_quarantine WHERE id = %(id)s
+
+-- admin.quarantine.REPLAY
+UPDATE holdfast_quarantine SET state = 'replaying', note = %(note)s
+ WHERE id = %(id)s AND state IN ('open', 'replaying')
+
+-- admin.quarantine.DISCARD
+UPDATE holdfast_quarantine SET state = 'discarded', note = %(note)s
+ WHERE id = %(id)s AND state IN ('open', 'replaying')
+
+-- admin.quarantine.QUEUE
+SELECT j.queue, r.started_at FROM holdfast_run r JOIN holdfast_job j ON j.id = r.job_id WHERE r.feed = %(feed)s
+ UNION ALL
+SELECT a.queue, r.started_at FROM holdfast_run r JOIN holdfast_archive a ON a.id = r.job_id WHERE r.feed = %(feed)s
+ ORDER BY 2 DESC LIMIT 1
+
 -- admin.reports.audit.NEWEST
 SELECT id, at, ended_at, who, what, subject, why, touched, detail
   FROM holdfast_audit
@@ -195,6 +223,13 @@ FROM holdfast_archive
     WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
       AND (%(any_error)s = 1 OR error_group = %(error_group)s)
     ORDER BY finished_at DESC, id DESC LIMIT %(limit)s
+
+-- admin.reports.debts.LIST
+SELECT id, feed, CASE WHEN state = 'open' AND tries >= %(tries)s THEN 'given up' ELSE state END, name, window_from,
+       window_to, tries, run_id, opened_at, closed_at, closed_by, reason
+  FROM holdfast_debt
+ WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(everything)s = 1 OR state = 'open')
+ ORDER BY id DESC LIMIT %(limit)s
 
 -- admin.reports.gauges.DEAD
 SELECT queue, 'dead', count(*), NULL FROM holdfast_archive WHERE state = 'dead' GROUP BY queue
@@ -330,12 +365,139 @@ SELECT id, severity, title, raised, untold, first_at, last_at, notified_at, noti
 -- admin.reports.outbox.STATES
 SELECT id, state, last_error FROM holdfast_outbox WHERE id IN %(ids)s
 
+-- admin.reports.partitions.LIST
+    SELECT p.run_id, r.feed, p.number, p.name, p.state, p.epoch, p.seen, p.counted, p.estimate, p.rejected, p.requests,
+           p.next_offset, p.job_id, j.state, CASE WHEN j.state = 'scheduled' THEN j.ready_at END, p.worker_id,
+           p.last_error, CASE WHEN 
+    (p.state IN ('ready', 'running') AND r.ended_at IS NULL
+     AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))))
+ THEN 1 ELSE 0 END, p.started_at, p.updated_at, p.ended_at
+
+      FROM holdfast_partition p
+      JOIN holdfast_run r ON r.id = p.run_id
+      LEFT JOIN holdfast_job j ON j.id = p.job_id
+      LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+
+     WHERE (%(any_run)s = 1 OR p.run_id = %(run_id)s) AND (%(failed)s = 0 OR p.state = 'failed') AND (%(stuck)s = 0 OR 
+    (p.state IN ('ready', 'running') AND r.ended_at IS NULL
+     AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))))
+)
+     ORDER BY r.started_at DESC, p.run_id DESC, p.number LIMIT %(limit)s
+
+-- admin.reports.partitions.FAILED
+SELECT number, last_error FROM holdfast_partition WHERE run_id = %(id)s AND state = 'failed' ORDER BY number
+
+-- admin.reports.quarantine.LIST
+SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
+       note FROM holdfast_quarantine
+ WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
+   AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s) AND (%(everything)s = 1 OR state IN ('open', 'replaying'))
+ ORDER BY id DESC LIMIT %(limit)s
+
+-- admin.reports.quarantine.GROUPS
+SELECT feed, stage, code, count(*), min(first_seen_at), max(last_seen_at), min(message) FROM holdfast_quarantine
+ WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
+   AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s) AND (%(everything)s = 1 OR state IN ('open', 'replaying'))
+ GROUP BY feed, stage, code ORDER BY count(*) DESC, feed, stage, code LIMIT %(limit)s
+
+-- admin.reports.quarantine.SHOW
+SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
+           note, content_hash, payload FROM holdfast_quarantine WHERE id = %(id)s
+
 -- admin.reports.queues.USED
 SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_job WHERE queue = %(queue)s)
             OR EXISTS (SELECT 1 FROM holdfast_archive WHERE queue = %(queue)s)
 
 -- admin.reports.queues.QUEUES
 SELECT id, paused_at, note FROM holdfast_queue
+
+-- admin.reports.run_facts.OTHERS
+SELECT id, state FROM holdfast_run
+ WHERE feed = %(feed)s AND id <> %(id)s
+   AND (active_feed = %(feed)s OR (kind NOT IN ('backfill', 'remap')
+                                AND (started_at > %(started_at)s OR (started_at = %(started_at)s AND id > %(id)s))))
+ ORDER BY started_at DESC, id DESC LIMIT 1
+
+-- admin.reports.run_facts.STATES
+SELECT state, count(*) FROM holdfast_partition WHERE run_id = %(id)s GROUP BY state
+
+-- admin.reports.run_facts.ORPHANS
+SELECT p.number 
+      FROM holdfast_partition p
+      JOIN holdfast_run r ON r.id = p.run_id
+      LEFT JOIN holdfast_job j ON j.id = p.job_id
+      LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+ WHERE p.run_id = %(id)s AND 
+    (p.state IN ('ready', 'running') AND r.ended_at IS NULL
+     AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))))
+ AND j.id IS NULL ORDER BY p.number
+
+-- admin.reports.run_facts.MOVED
+SELECT max(updated_at) FROM holdfast_partition WHERE run_id = %(id)s
+
+-- admin.reports.run_facts.LIVE
+    SELECT j.queue, j.state, count(*), min(j.ready_at), max(j.last_error), max(j.held_by),
+           sum(CASE WHEN j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 1 ELSE 0 END)
+      FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+
+      JOIN (SELECT p.job_id AS id FROM holdfast_partition p WHERE p.run_id = %(run_id)s
+            UNION SELECT r.job_id FROM holdfast_run r WHERE r.id = %(run_id)s
+            UNION SELECT s.id FROM holdfast_job s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
+GROUP BY j.queue, j.state
+
+-- admin.reports.run_facts.DEAD
+SELECT count(*), max(j.last_error), max(j.queue) FROM holdfast_archive j
+      JOIN (SELECT p.job_id AS id FROM holdfast_partition p WHERE p.run_id = %(run_id)s
+            UNION SELECT r.job_id FROM holdfast_run r WHERE r.id = %(run_id)s
+            UNION SELECT s.id FROM holdfast_archive s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
+WHERE j.state = 'dead'
+
+-- admin.reports.run_facts.ENDED_QUEUE
+SELECT queue FROM holdfast_archive WHERE id = %(id)s
+
+-- admin.reports.run_facts.PAUSED
+SELECT paused_at, note FROM holdfast_queue WHERE id = %(id)s AND paused_at IS NOT NULL
+
+-- admin.reports.run_facts.WORKERS
+SELECT queues FROM holdfast_worker WHERE state = 'alive' AND alive_until >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- admin.reports.run_facts.DEBTS
+SELECT count(*), COALESCE(sum(CASE WHEN tries >= %(tries)s THEN 1 ELSE 0 END), 0)
+  FROM holdfast_debt WHERE feed = %(feed)s AND state = 'open'
+
+-- admin.reports.run_facts.PENDING
+SELECT count(*) FROM holdfast_raw WHERE feed = %(feed)s AND pending = 1
+
+-- admin.reports.run_progress.WRITTEN_LATELY
+SELECT number, name, state, seen, COALESCE(counted, estimate), requests, last_error FROM holdfast_partition
+ WHERE run_id = %(id)s AND updated_at >= %(since)s ORDER BY number
+
+-- admin.reports.runs.LIST
+   SELECT 
+   r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
+   r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
+   r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM holdfast_partition p WHERE p.run_id = r.id),
+   r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
+   r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
+FROM holdfast_run r
+    WHERE (%(any_feed)s = 1 OR r.feed = %(feed)s) AND (%(active)s = 0 OR r.ended_at IS NULL)
+    ORDER BY r.started_at DESC, r.id DESC LIMIT %(limit)s
+
+-- admin.reports.runs.ONE
+SELECT 
+    r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
+    r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
+    r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM holdfast_partition p WHERE p.run_id = r.id),
+    r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
+    r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
+ FROM holdfast_run r WHERE r.id = %(id)s
+
+-- admin.reports.runs.NEWEST
+SELECT id FROM holdfast_run WHERE %(any_feed)s = 1 OR feed = %(feed)s
+ ORDER BY CASE WHEN %(prefer_active)s = 1 AND ended_at IS NOT NULL THEN 1 ELSE 0 END, started_at DESC, id DESC LIMIT 1
+
+-- admin.reports.runs.BEGINNING
+SELECT id, feed FROM holdfast_run WHERE id >= %(first)s AND id < %(beyond)s ORDER BY id DESC LIMIT %(limit)s
 
 -- admin.reports.schedules.RECENT
 SELECT k.id, k.job_id, COALESCE(j.state, a.state),
@@ -372,6 +534,29 @@ SELECT kind, error_group, 0, count(*), 0, max(updated_at), max(id)
  WHERE updated_at >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(span)s AND error_group IS NOT NULL AND (%(any_kind)s = 1 OR kind = %(kind)s)
  GROUP BY kind, error_group
 
+-- admin.reports.sweeps.LIST
+SELECT id, feed, state, gone, started_at, frontier FROM holdfast_run
+ WHERE kind = 'full' AND (%(any_feed)s = 1 OR feed = %(feed)s) AND frontier LIKE '{"type":"sweep"%%'
+ ORDER BY started_at DESC, id DESC LIMIT %(limit)s
+
+-- admin.reports.watermarks.LIST
+   SELECT f.id, f.watermark, f.version, f.last_run,
+          (SELECT r.completed_at FROM holdfast_run r WHERE r.id = f.last_run),
+          (SELECT min(r.id) FROM holdfast_run r WHERE r.active_feed = f.id),
+          (SELECT count(*) FROM holdfast_debt d WHERE d.feed = f.id AND d.state = 'open'),
+          f.export_to, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + f.skew
+     FROM holdfast_feed f
+ORDER BY f.id LIMIT %(limit)s
+
+-- admin.reports.watermarks.ONE
+   SELECT f.id, f.watermark, f.version, f.last_run,
+          (SELECT r.completed_at FROM holdfast_run r WHERE r.id = f.last_run),
+          (SELECT min(r.id) FROM holdfast_run r WHERE r.active_feed = f.id),
+          (SELECT count(*) FROM holdfast_debt d WHERE d.feed = f.id AND d.state = 'open'),
+          f.export_to, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + f.skew
+     FROM holdfast_feed f
+WHERE f.id = %(feed)s
+
 -- admin.reports.workers.WORKERS
 SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 1 ELSE 0 END, state, host, pid, incarnation,
        queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
@@ -381,6 +566,15 @@ SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= TIMESTAMPDIFF(MIC
 
 -- admin.rows.NOW
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- admin.sweeps.QUEUE
+SELECT queue FROM holdfast_job WHERE id = %(id)s
+
+-- admin.sweeps.BACK
+UPDATE holdfast_run SET gone = gone - %(back)s WHERE id = %(id)s AND gone >= %(back)s
+
+-- admin.watermark.KNOWN
+SELECT id FROM holdfast_feed WHERE updated_at > 0 ORDER BY id
 
 -- database.migrate.SCHEMA_TABLE
 CREATE TABLE IF NOT EXISTS holdfast_schema (
@@ -394,6 +588,22 @@ SELECT max(version) FROM holdfast_schema
 
 -- database.migrate.RECORD
 INSERT INTO holdfast_schema (version, name, applied_at) VALUES (%(version)s, %(name)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+
+-- database.tables.COLUMNS
+SELECT column_name, column_type FROM information_schema.columns
+ WHERE table_schema = COALESCE(%(folder)s, DATABASE()) AND table_name = %(table)s
+ ORDER BY ordinal_position
+
+-- database.tables.TYPES
+-- (done by the statement before it)
+
+-- database.tables.UNIQUE
+SELECT index_name, CASE WHEN sub_part IS NULL THEN column_name END FROM information_schema.statistics
+ WHERE table_schema = COALESCE(%(folder)s, DATABASE()) AND table_name = %(table)s AND non_unique = 0
+
+-- database.tables.COLLATIONS
+SELECT column_name, collation_name FROM information_schema.columns
+ WHERE table_schema = COALESCE(%(folder)s, DATABASE()) AND table_name = %(table)s AND collation_name NOT LIKE '%%!_bin' ESCAPE '!'
 
 -- database.wakeup.NOTIFY
 SELECT pg_notify('holdfast', %(queue)s)
@@ -609,6 +819,648 @@ SELECT id FROM holdfast_log WHERE job_id = %(id)s AND id > %(after)s AND id <= %
 -- results.watching.LINE
 SELECT id, at, level, step, message FROM holdfast_log WHERE id = %(number)s AND job_id = %(id)s
 
+-- runs.alerts.LATELY
+SELECT last_at FROM holdfast_alert WHERE id = %(id)s AND last_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(quiet)s
+
+-- runs.applying.CLOCK
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- runs.collisions.ALIKE
+SELECT min(item_id), max(item_id) FROM holdfast_raw WHERE feed = %(feed)s AND gone_at IS NULL
+ GROUP BY item_id COLLATE utf8mb4_unicode_ci HAVING count(*) > 1 LIMIT 1
+
+-- runs.completion.COUNT_END
+UPDATE holdfast_run
+   SET completed = completed + %(completed)s, failed = failed + %(failed)s, unverified = unverified + %(unverified)s,
+       seen = seen + %(seen)s, rejected = rejected + %(rejected)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND ended_at IS NULL
+
+-- runs.completion.FETCHED
+UPDATE holdfast_run SET fetched_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND fetched_at IS NULL
+
+-- runs.completion.OPEN
+SELECT count(*) FROM holdfast_partition WHERE run_id = %(id)s AND state IN ('ready', 'running')
+
+-- runs.consolidation.BEGIN_ROUND
+UPDATE holdfast_run SET rounds = rounds + 1, shards = %(shards)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND state IN ('applying', 'stalled')
+
+-- runs.consolidation.COUNT
+UPDATE holdfast_run
+   SET applied = applied + %(applied)s, quarantined = quarantined + %(refused)s, differences = differences + %(differing)s,
+       shards = shards - %(ended)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0 AND state IN ('applying', 'stalled')
+
+-- runs.debts.OPEN
+   INSERT INTO holdfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
+   VALUES (%(digest)s, %(feed)s, %(name)s, %(span)s, %(window_from)s, %(window_to)s, %(run_id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(tries)s)
+ON DUPLICATE KEY UPDATE tries = tries + 1, state = 'open', closed_by = NULL, closed_at = NULL, reason = NULL
+
+-- runs.debts.TRIED
+UPDATE holdfast_debt SET tries = tries + 1 WHERE id = %(id)s AND state = 'open'
+
+-- runs.debts.OF_FEED
+SELECT id, name, span, window_from, window_to, tries FROM holdfast_debt WHERE feed = %(feed)s AND state = 'open' ORDER BY id
+
+-- runs.debts.BY_ID
+SELECT id, name, span, window_from, window_to, tries FROM holdfast_debt WHERE id = %(id)s
+
+-- runs.debts.BY_DIGEST
+SELECT id, name, span, window_from, window_to, tries FROM holdfast_debt WHERE digest = %(digest)s
+
+-- runs.debts.CLOSE
+UPDATE holdfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), reason = %(reason)s
+ WHERE id = %(id)s AND state = 'open'
+
+-- runs.debts.CLOSE_COVERED
+UPDATE holdfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE feed = %(feed)s AND state = 'open' AND window_to <= %(window_to)s
+   AND (%(since_ever)s = 1 OR (window_from IS NOT NULL AND window_from >= %(window_from)s))
+
+-- runs.division.KEEP_FRONTIER
+UPDATE holdfast_partition
+   SET frontier = %(frontier)s, seq = seq + 1, requests = requests + %(requests)s, state = 'running', updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       started_at = COALESCE(started_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
+
+-- runs.division.FORGET_PARENT
+UPDATE holdfast_run SET partitions = partitions - 1, estimate = estimate - %(estimate)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND ended_at IS NULL
+
+-- runs.fan_out.COUNT_NEW
+UPDATE holdfast_run SET partitions = partitions + %(more)s, estimate = estimate + %(rows)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND ended_at IS NULL
+
+-- runs.feed_row.ENSURE
+INSERT INTO holdfast_feed (id) VALUES (%(feed)s) ON DUPLICATE KEY UPDATE id = id
+
+-- runs.feed_row.FIND
+SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), export_to FROM holdfast_feed WHERE id = %(feed)s
+
+-- runs.feed_row.LOCK
+SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), export_to FROM holdfast_feed WHERE id = %(feed)s FOR UPDATE
+
+-- runs.finishing.APPLIED
+UPDATE holdfast_run SET applied_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND ended_at IS NULL
+
+-- runs.finishing.COMPLETED
+UPDATE holdfast_run SET completed_at = ended_at, watermark_after = %(watermark)s
+ WHERE id = %(id)s AND state = 'completed' AND completed_at IS NULL
+
+-- runs.gone.WALK
+SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
+  FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
+               CASE WHEN gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
+              AND (struck_by IS NULL OR struck_by <> %(run_id)s) THEN 1 ELSE 0 END AS unseen,
+               CASE WHEN strikes + 1 >= %(strikes)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
+              AND (struck_by IS NULL OR struck_by <> %(run_id)s) THEN 1 ELSE 0 END AS going
+          FROM holdfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
+         ORDER BY item_id LIMIT %(stretch)s) walked
+
+-- runs.gone.UNSEEN
+SELECT item_id FROM holdfast_raw
+ WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
+              AND (struck_by IS NULL OR struck_by <> %(run_id)s)
+ ORDER BY item_id LIMIT %(limit)s
+
+-- runs.gone.LOCK_UNSEEN
+SELECT item_id, strikes FROM holdfast_raw WHERE feed = %(feed)s AND item_id IN %(ids)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
+              AND (struck_by IS NULL OR struck_by <> %(run_id)s)
+ ORDER BY item_id FOR UPDATE
+
+-- runs.gone.STRIKE
+UPDATE holdfast_raw SET strikes = strikes + 1, struck_by = %(run_id)s
+ WHERE feed = %(feed)s AND item_id IN %(ids)s AND gone_at IS NULL
+
+-- runs.gone.GO
+UPDATE holdfast_raw SET strikes = strikes + 1, struck_by = %(run_id)s, gone_at = %(at)s, applied_hash = NULL
+ WHERE feed = %(feed)s AND item_id IN %(ids)s AND gone_at IS NULL
+
+-- runs.gone.CLOCK
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- runs.gone.END_OF_STRETCH
+SELECT max(item_id), count(*) FROM (SELECT item_id FROM holdfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
+                                     ORDER BY item_id LIMIT %(stretch)s) walked
+
+-- runs.gone.REMOVED
+SELECT item_id FROM holdfast_raw
+ WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NOT NULL AND struck_by = %(run_id)s
+ ORDER BY item_id LIMIT %(limit)s
+
+-- runs.gone.LOCK_REMOVED
+SELECT item_id FROM holdfast_raw WHERE feed = %(feed)s AND item_id IN %(ids)s AND gone_at IS NOT NULL AND struck_by = %(run_id)s
+ ORDER BY item_id FOR UPDATE
+
+-- runs.gone.BRING_BACK
+UPDATE holdfast_raw
+   SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
+ WHERE feed = %(feed)s AND item_id IN %(ids)s AND gone_at IS NOT NULL
+
+-- runs.gone.OLD
+SELECT item_id FROM holdfast_raw
+ WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NOT NULL AND gone_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(keep)s
+ ORDER BY item_id LIMIT %(limit)s
+
+-- runs.gone.FORGET
+DELETE FROM holdfast_raw WHERE feed = %(feed)s AND item_id IN %(ids)s AND gone_at IS NOT NULL AND gone_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(keep)s
+
+-- runs.instead.ACTIVE
+SELECT id, state FROM holdfast_run WHERE active_feed = %(feed)s
+
+-- runs.mending.LIVE
+SELECT id FROM holdfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
+
+-- runs.mending.ENDED
+SELECT state, last_error, id FROM holdfast_archive WHERE id IN %(ids)s AND state IN ('dead', 'cancelled', 'done')
+ ORDER BY id FOR UPDATE
+
+-- runs.mending.FORGET_SHARDS
+UPDATE holdfast_run SET shards = 0, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0
+
+-- runs.page.ADVANCE
+UPDATE holdfast_partition
+   SET seq = seq + 1, requests = requests + 1, paging = %(paging)s, next_offset = %(next_offset)s, seen = seen + %(fresh)s,
+       rejected = rejected + %(rejected)s, worker_id = %(worker_id)s, state = %(target)s, counted = %(counted)s,
+       last_error = %(error)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), started_at = COALESCE(started_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+       ended_at = CASE WHEN %(ends)s = 1 THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ELSE NULL END
+ WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
+
+-- runs.page.LEDGER
+INSERT INTO holdfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
+                           decision, worker_id, fence, at)
+VALUES (%(partition_id)s, %(epoch)s, %(seq)s, %(pass)s, %(request_offset)s, %(got)s, %(fresh)s, %(rejected)s, %(milliseconds)s,
+        %(decision)s, %(worker_id)s, %(fence)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+
+-- runs.partition.INSERT
+INSERT INTO holdfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id)
+VALUES (%(id)s, %(run_id)s, %(number)s, %(name)s, %(parent)s, %(span)s, %(window_from)s, %(window_to)s, %(debt_id)s, %(estimate)s, %(job_id)s)
+
+-- runs.partition.NEXT_NUMBER
+SELECT COALESCE(max(number) + 1, 0) FROM holdfast_partition WHERE run_id = %(run_id)s
+
+-- runs.partition.FIND
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM holdfast_partition p WHERE p.id = %(id)s
+
+-- runs.partition.LOCK
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM holdfast_partition p WHERE p.id = %(id)s FOR UPDATE
+
+-- runs.partition.OF_RUN
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM holdfast_partition p WHERE p.run_id = %(run_id)s ORDER BY p.number
+
+-- runs.partition.LOCK_OF_RUN
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM holdfast_partition p WHERE p.run_id = %(run_id)s ORDER BY p.id FOR UPDATE
+
+-- runs.partition.END
+UPDATE holdfast_partition
+   SET state = %(target)s, last_error = %(error)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ended_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), epoch = epoch + %(restarts)s
+ WHERE id = %(id)s AND epoch = %(epoch)s AND state IN ('ready', 'running')
+
+-- runs.pause.PAUSE
+UPDATE holdfast_feed
+   SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), paused_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(pause)s,
+       pause_reason = %(reason)s, probe = %(job_id)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(feed)s AND (paused_until IS NULL OR paused_until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+
+-- runs.pause.LENGTHEN
+UPDATE holdfast_feed SET paused_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(pause)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(feed)s AND paused_until < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(pause)s
+
+-- runs.pause.ALL_IS_WELL
+UPDATE holdfast_feed
+   SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(feed)s AND troubles = %(troubles)s AND paused_until = %(paused_until)s
+
+-- runs.pause.PARTITION_WAITS
+UPDATE holdfast_partition
+   SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) END, last_error = %(error)s
+ WHERE id = %(id)s AND state IN ('ready', 'running')
+
+-- runs.pause.RUN_WAITS
+UPDATE holdfast_run SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) END
+ WHERE id = %(id)s AND ended_at IS NULL
+
+-- runs.pause.PARTITION_WAITED
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - troubled_at FROM holdfast_partition WHERE id = %(id)s AND troubled_at >= updated_at
+
+-- runs.pause.RUN_WAITED
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - troubled_at FROM holdfast_run WHERE id = %(id)s AND troubled_at >= updated_at
+
+-- runs.pause.NEXT_PROBE
+SELECT job_id FROM holdfast_partition
+ WHERE run_id = (SELECT m.run_id FROM holdfast_partition m WHERE m.id = %(id)s)
+   AND id <> %(id)s AND state IN ('ready', 'running')
+ ORDER BY CASE WHEN id > %(id)s THEN 0 ELSE 1 END, id LIMIT 1
+
+-- runs.pause.OTHERS_ARE_ANSWERED
+SELECT g.seq FROM holdfast_partition p
+  JOIN holdfast_partition o ON o.run_id = p.run_id AND o.id <> p.id AND o.updated_at > p.troubled_at
+  JOIN holdfast_page g ON g.partition_id = o.id
+ WHERE p.id = %(id)s AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + %(margin)s
+ LIMIT 1
+
+-- runs.pending.ANY
+SELECT 1 FROM holdfast_raw WHERE feed = %(feed)s AND pending = 1 LIMIT 1
+
+-- runs.pending.COUNT
+SELECT count(*) FROM holdfast_raw WHERE feed = %(feed)s AND pending = 1
+
+-- runs.pending.LAST
+SELECT max(item_id) FROM holdfast_raw WHERE feed = %(feed)s AND pending = 1
+
+-- runs.pending.FIRST_BORDER
+SELECT item_id FROM holdfast_raw WHERE feed = %(feed)s AND pending = 1 ORDER BY item_id LIMIT 1 OFFSET %(rows)s
+
+-- runs.pending.BORDER
+SELECT item_id FROM holdfast_raw WHERE feed = %(feed)s AND pending = 1 AND item_id > %(after)s
+ ORDER BY item_id LIMIT 1 OFFSET %(rows)s
+
+-- runs.pending.READ_FIRST
+SELECT item_id, content_hash, payload FROM holdfast_raw
+ WHERE feed = %(feed)s AND pending = 1 AND item_id <= %(until)s
+ ORDER BY item_id LIMIT %(limit)s
+
+-- runs.pending.READ_NEXT
+SELECT item_id, content_hash, payload FROM holdfast_raw
+ WHERE feed = %(feed)s AND pending = 1 AND item_id > %(after)s AND item_id <= %(until)s
+ ORDER BY item_id LIMIT %(limit)s
+
+-- runs.pending.READ_FIRST_JOINED
+    SELECT count(*), group_concat(item_id, %(border)s), group_concat(content_hash, %(border)s), group_concat(payload, %(border)s)
+      FROM (
+    SELECT item_id, content_hash, payload FROM holdfast_raw
+     WHERE feed = %(feed)s AND pending = 1 AND item_id <= %(until)s
+     ORDER BY item_id LIMIT %(limit)s
+) batch
+
+-- runs.pending.READ_NEXT_JOINED
+    SELECT count(*), group_concat(item_id, %(border)s), group_concat(content_hash, %(border)s), group_concat(payload, %(border)s)
+      FROM (
+    SELECT item_id, content_hash, payload FROM holdfast_raw
+     WHERE feed = %(feed)s AND pending = 1 AND item_id > %(after)s AND item_id <= %(until)s
+     ORDER BY item_id LIMIT %(limit)s
+) batch
+
+-- runs.pending.MARK
+UPDATE holdfast_raw FORCE INDEX (PRIMARY) SET applied_hash = content_hash, applied_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), pending = 0
+ WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND content_hash IN %(hashes)s AND pending = 1
+
+-- runs.pending.MARK_SOME_ASIDE
+UPDATE holdfast_raw FORCE INDEX (PRIMARY) SET applied_hash = CASE WHEN content_hash IN %(bad)s THEN NULL ELSE content_hash END, applied_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), pending = CASE WHEN content_hash IN %(bad)s THEN 2 ELSE 0 END
+ WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND content_hash IN %(hashes)s AND pending = 1
+
+-- runs.pending.HASHES
+SELECT group_concat(content_hash, '')
+  FROM (SELECT content_hash FROM holdfast_raw
+         WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND pending = 1 ORDER BY item_id) range
+
+-- runs.pending.MARK_RANGE
+UPDATE holdfast_raw SET applied_hash = content_hash, applied_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), pending = 0
+ WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND pending = 1
+
+-- runs.pending.LOCK
+SELECT item_id, content_hash FROM holdfast_raw
+ WHERE feed = %(feed)s AND item_id IN %(ids)s AND pending = 1
+ ORDER BY item_id
+FOR UPDATE
+
+-- runs.pending.PUT_ASIDE
+UPDATE holdfast_raw SET pending = 2, applied_hash = NULL WHERE feed = %(feed)s AND item_id IN %(ids)s AND pending = 0
+
+-- runs.place.LOOK
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+       p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+       p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+       r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+       r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+       r.ended_at, r.job_id, r.frontier, r.reason, r.trace, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + COALESCE(f.skew, 0)
+  FROM holdfast_partition p
+  JOIN holdfast_run r ON r.id = p.run_id
+  LEFT JOIN holdfast_feed f ON f.id = r.feed
+ WHERE p.id = %(id)s
+
+-- runs.planning.KEEP
+UPDATE holdfast_run SET frontier = %(frontier)s, requests = requests + %(requests)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND ended_at IS NULL
+
+-- runs.planning.PLANNED
+UPDATE holdfast_run
+   SET scope = %(scope)s, baseline = %(baseline)s, requests = requests + %(requests)s, frontier = NULL, planned_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND ended_at IS NULL
+
+-- runs.planning.PRIOR
+SELECT span FROM holdfast_partition
+ WHERE debt_id IS NULL AND state <> 'split'
+   AND run_id = (SELECT r.id FROM holdfast_run r
+                  WHERE r.feed = %(feed)s AND r.kind = %(kind)s AND r.state = 'completed' AND r.scope = 'complete'
+                  ORDER BY r.started_at DESC LIMIT 1)
+ ORDER BY number
+
+-- runs.pruning.NEXT_SEEN
+SELECT min(partition_id) FROM holdfast_seen WHERE partition_id > %(after)s
+
+-- runs.pruning.NEEDED
+SELECT p.id FROM holdfast_partition p JOIN holdfast_run r ON r.id = p.run_id
+ WHERE p.id = %(id)s AND p.state NOT IN ('done', 'split')
+   AND (r.ended_at IS NULL
+        OR (r.state NOT IN ('completed', 'published_partial')
+            AND NOT EXISTS (SELECT 1 FROM holdfast_run n
+                             WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind NOT IN ('backfill', 'remap'))))
+
+-- runs.pruning.LAST_SEEN_OF_BATCH
+SELECT max(item_id) FROM (SELECT item_id FROM holdfast_seen WHERE partition_id = %(id)s ORDER BY item_id LIMIT %(limit)s) b
+
+-- runs.pruning.FORGET_SEEN
+DELETE FROM holdfast_seen WHERE partition_id = %(id)s AND item_id <= %(until)s
+
+-- runs.pruning.OLD_RUN
+SELECT r.id FROM holdfast_run r
+ WHERE r.ended_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s AND NOT EXISTS (SELECT 1 FROM holdfast_feed f WHERE f.last_run = r.id)
+ ORDER BY r.ended_at LIMIT 1
+
+-- runs.pruning.PARTITIONS
+SELECT id FROM holdfast_partition WHERE run_id = %(run_id)s ORDER BY id LIMIT %(limit)s
+
+-- runs.pruning.LAST_PAGE_OF_BATCH
+SELECT epoch, seq FROM holdfast_page WHERE partition_id = %(id)s ORDER BY epoch, seq LIMIT 1 OFFSET %(offset)s
+
+-- runs.pruning.FORGET_PAGES
+DELETE FROM holdfast_page WHERE partition_id = %(id)s
+
+-- runs.pruning.FORGET_FIRST_PAGES
+DELETE FROM holdfast_page WHERE partition_id = %(id)s AND (epoch < %(epoch)s OR (epoch = %(epoch)s AND seq <= %(seq)s))
+
+-- runs.pruning.FORGET_PARTITION
+DELETE FROM holdfast_partition WHERE id = %(id)s
+
+-- runs.pruning.FORGET_RUN
+DELETE FROM holdfast_run WHERE id = %(id)s AND ended_at IS NOT NULL
+
+-- runs.quarantine.PUT_ASIDE
+INSERT INTO holdfast_quarantine (feed, item_id, stage, code, message, content_hash, payload, mapper_version, run_id,
+                                 first_seen_at, last_seen_at)
+
+SELECT %(feed)s, it.item_id, it.stage, it.code, it.message, it.content_hash, it.payload, it.mapper_version, it.run_id,
+       TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+  FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
+           item_id VARCHAR(200) PATH '$[0]', stage VARCHAR(20) PATH '$[1]', code VARCHAR(200) PATH '$[2]',
+           message LONGTEXT PATH '$[3]', content_hash VARCHAR(64) PATH '$[4]', payload LONGTEXT PATH '$[5]',
+           mapper_version VARCHAR(200) PATH '$[6]', run_id VARCHAR(128) PATH '$[7]')) AS it
+ON DUPLICATE KEY UPDATE code = VALUES(code), message = VALUES(message), run_id = VALUES(run_id),
+    payload = VALUES(payload), mapper_version = VALUES(mapper_version), content_hash = VALUES(content_hash),
+    last_seen_at = VALUES(last_seen_at), hits = hits + 1, state = 'open', note = NULL
+
+-- runs.quarantine.WAITING
+SELECT item_id FROM holdfast_quarantine
+ WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND state IN ('open', 'replaying')
+
+-- runs.quarantine.SETTLE
+UPDATE holdfast_quarantine SET state = %(target)s, last_seen_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE feed = %(feed)s AND item_id IN %(ids)s AND state IN ('open', 'replaying')
+
+-- runs.quarantine.OF_RUN
+SELECT count(*) FROM holdfast_quarantine
+ WHERE feed = %(feed)s AND run_id = %(run_id)s AND state IN ('open', 'replaying')
+
+-- runs.quarantine.SAMPLES
+SELECT code, min(message), count(*) FROM holdfast_quarantine
+ WHERE feed = %(feed)s AND run_id = %(run_id)s AND state IN ('open', 'replaying')
+ GROUP BY code ORDER BY count(*) DESC, code LIMIT %(limit)s
+
+-- runs.raw.OBSERVE
+INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
+SELECT %(feed)s, item.id, %(observed_at)s, %(run_id)s, item.hash, item.body
+  FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$[0]', hash VARCHAR(64) PATH '$[1]', body LONGTEXT PATH '$[2]')) AS item
+
+ON DUPLICATE KEY UPDATE
+    run_id = IF(VALUES(observed_at) > observed_at, VALUES(run_id), run_id),
+    payload = IF(VALUES(observed_at) > observed_at, VALUES(payload), payload),
+    content_hash = IF(VALUES(observed_at) > observed_at, VALUES(content_hash), content_hash),
+    strikes = IF(VALUES(observed_at) > observed_at, 0, strikes),
+    pending = IF(VALUES(observed_at) > observed_at,
+                 IF(applied_hash <=> VALUES(content_hash) AND gone_at IS NULL, 0, 1), pending),
+    gone_at = IF(VALUES(observed_at) > observed_at, NULL, gone_at),
+    observed_at = GREATEST(VALUES(observed_at), observed_at)
+
+-- runs.raw.SEEN
+SELECT item_id, pass FROM holdfast_seen WHERE partition_id = %(partition_id)s AND item_id IN %(ids)s
+
+-- runs.raw.REMEMBER_SEEN
+INSERT INTO holdfast_seen (partition_id, item_id, pass)
+SELECT %(partition_id)s, seen.id, %(pass)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
+ON DUPLICATE KEY UPDATE pass = VALUES(pass)
+
+-- runs.raw.REMEMBER_NEW
+INSERT INTO holdfast_seen (partition_id, item_id, pass)
+SELECT %(partition_id)s, seen.id, %(pass)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
+ON DUPLICATE KEY UPDATE pass = pass + 1
+
+-- runs.remapping.LAST_OF_LOT
+SELECT max(item_id) FROM (SELECT item_id FROM holdfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
+                           ORDER BY item_id LIMIT %(limit)s) lot
+
+-- runs.remapping.WAIT_AGAIN
+UPDATE holdfast_raw SET pending = 1, applied_hash = NULL
+ WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND pending IN (0, 2)
+
+-- runs.remapping.COUNT
+UPDATE holdfast_run SET seen = seen + %(rows)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = 0 AND state IN ('applying', 'stalled')
+
+-- runs.remapping.COMPARE
+UPDATE holdfast_raw SET pending = 1, applied_hash = NULL
+ WHERE feed = %(feed)s AND item_id IN %(ids)s AND run_id = %(run_id)s AND pending = 0
+
+-- runs.repair.FORGET_FRONTIER
+UPDATE holdfast_run SET frontier = NULL WHERE id = %(id)s AND epoch = %(epoch)s
+
+-- runs.repair.NEXT_EPOCH
+UPDATE holdfast_run SET epoch = epoch + 1, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND epoch = %(epoch)s
+
+-- runs.replaying.READ
+SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash,
+       r.pending
+  FROM holdfast_quarantine q
+  LEFT JOIN holdfast_raw r ON r.feed = q.feed AND r.item_id = q.item_id AND r.gone_at IS NULL
+ WHERE q.feed = %(feed)s AND q.state = 'replaying' AND q.item_id > %(after)s
+ ORDER BY q.item_id, q.stage LIMIT %(limit)s
+
+-- runs.replaying.REVIVE
+UPDATE holdfast_raw SET pending = 1
+ WHERE feed = %(feed)s AND item_id IN %(ids)s AND content_hash IN %(hashes)s AND pending = 2
+   AND gone_at IS NULL
+
+-- runs.replaying.SKEW
+SELECT skew FROM holdfast_feed WHERE id = %(feed)s
+
+-- runs.restarting.RESTART
+UPDATE holdfast_partition
+   SET state = 'ready', epoch = epoch + 1, job_id = %(job_id)s, paging = %(paging)s, ended_at = NULL, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND state = %(source)s
+
+-- runs.restarting.BEGIN_ANEW
+UPDATE holdfast_partition
+   SET state = 'ready', epoch = epoch + 1, job_id = %(job_id)s, paging = NULL, frontier = NULL, next_offset = 0,
+       seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND state = %(source)s
+
+-- runs.restarting.FORGET_SEEN
+DELETE FROM holdfast_seen WHERE partition_id IN %(ids)s
+
+-- runs.restarting.ANOTHER_JOB
+UPDATE holdfast_partition SET epoch = epoch + 1, job_id = %(job_id)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND state IN ('ready', 'running')
+
+-- runs.restarting.REOPEN
+UPDATE holdfast_run
+   SET state = %(target)s, stalled_in = NULL, active_feed = %(active_feed)s, ended_at = NULL, reason = NULL,
+       epoch = epoch + 1, forced = %(forced)s, fetched_at = CASE WHEN %(fetched)s = 1 THEN fetched_at END, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
+
+-- runs.restarting.RECOUNT
+UPDATE holdfast_run
+   SET completed = (SELECT count(*) FROM holdfast_partition p WHERE p.run_id = %(id)s AND p.state IN ('done', 'done_unverified')),
+       failed = (SELECT count(*) FROM holdfast_partition p WHERE p.run_id = %(id)s AND p.state = 'failed'),
+       unverified = (SELECT count(*) FROM holdfast_partition p WHERE p.run_id = %(id)s AND p.state = 'done_unverified'),
+       seen = (SELECT COALESCE(sum(p.seen), 0) FROM holdfast_partition p
+                WHERE p.run_id = %(id)s AND p.state IN ('done', 'done_unverified', 'failed')),
+       rejected = (SELECT COALESCE(sum(p.rejected), 0) FROM holdfast_partition p
+                    WHERE p.run_id = %(id)s AND p.state IN ('done', 'done_unverified', 'failed')),
+       updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s
+
+-- runs.restarting.PLANNED_AT
+SELECT planned_at FROM holdfast_run WHERE id = %(id)s
+
+-- runs.restarting.LATER_WINDOWS
+SELECT window_from, window_to FROM holdfast_run
+ WHERE feed = %(feed)s AND id <> %(id)s AND started_at >= %(started_at)s AND kind IN ('full', 'incremental')
+   AND state = 'completed' AND scope = 'complete'
+
+-- runs.restarting.OWED
+SELECT span, window_from, window_to FROM holdfast_debt WHERE feed = %(feed)s AND state = 'open'
+
+-- runs.restarting.READ_AGAIN
+UPDATE holdfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), reason = 'its run reads it again'
+ WHERE feed = %(feed)s AND run_id = %(run_id)s AND span = %(span)s AND window_to = %(window_to)s AND state = 'open'
+
+-- runs.restarting.LIVE_JOBS
+SELECT j.id, j.kind FROM holdfast_job j
+      JOIN (SELECT p.job_id AS id FROM holdfast_partition p WHERE p.run_id = %(run_id)s
+            UNION SELECT r.job_id FROM holdfast_run r WHERE r.id = %(run_id)s
+            UNION SELECT s.id FROM holdfast_job s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
+
+-- runs.restarting.DEAD_JOBS
+SELECT j.id, j.kind FROM holdfast_archive j
+      JOIN (SELECT p.job_id AS id FROM holdfast_partition p WHERE p.run_id = %(run_id)s
+            UNION SELECT r.job_id FROM holdfast_run r WHERE r.id = %(run_id)s
+            UNION SELECT s.id FROM holdfast_archive s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
+WHERE j.state = 'dead'
+
+-- runs.run.CREATE
+INSERT INTO holdfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
+                          watermark_before, most_rows, priority, trace, scope)
+VALUES (%(id)s, %(feed)s, %(kind)s, 'planning', %(active_feed)s, %(window_from)s, %(window_to)s, %(mapper_version)s,
+        %(watermark_before)s, %(most_rows)s, %(priority)s, %(trace)s, %(scope)s)
+
+-- runs.run.FIND
+SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM holdfast_run r WHERE r.id = %(id)s
+
+-- runs.run.LOCK
+SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM holdfast_run r WHERE r.id = %(id)s FOR UPDATE
+
+-- runs.run.MOVE
+UPDATE holdfast_run SET state = %(target)s, stalled_in = NULL, reason = NULL, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
+
+-- runs.run.END
+UPDATE holdfast_run
+   SET state = %(target)s, stalled_in = NULL, active_feed = NULL, ended_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), reason = %(reason)s
+ WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
+
+-- runs.run.WATCH_JOB
+UPDATE holdfast_run SET job_id = %(job_id)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND epoch = %(epoch)s
+
+-- runs.starting.CLOCK
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- runs.starting.KEEP_SKEW
+UPDATE holdfast_feed SET skew = %(skew)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(feed)s AND skew <> %(skew)s
+
+-- runs.starting.NOTHING_TO_READ
+UPDATE holdfast_run SET scope = 'partial', planned_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), fetched_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND state = 'planning'
+
+-- runs.sweep_state.KEEP
+UPDATE holdfast_run SET frontier = %(kept)s, gone = gone + %(gone)s, reason = %(reason)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = %(was)s
+
+-- runs.sweep_state.BEGIN
+UPDATE holdfast_run SET frontier = %(kept)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND state = 'sweeping'
+
+-- runs.vigil.ACTIVE
+SELECT id, feed, state, stalled_in, shards, job_id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - updated_at FROM holdfast_run
+ WHERE ended_at IS NULL
+
+-- runs.vigil.ORPHANS
+SELECT p.id FROM holdfast_partition p
+ WHERE p.run_id = %(run_id)s AND p.state IN ('ready', 'running')
+   AND (SELECT count(*) FROM holdfast_job j WHERE j.id = p.job_id) = 0
+ LIMIT %(limit)s
+
+-- runs.vigil.OPEN
+SELECT 1 FROM holdfast_partition WHERE run_id = %(run_id)s AND state IN ('ready', 'running') LIMIT 1
+
+-- runs.vigil.LIVE
+SELECT count(*) FROM holdfast_job WHERE id IN %(ids)s
+
+-- runs.vigil.STILL_FOR
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - r.updated_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - (SELECT max(p.updated_at) FROM holdfast_partition p WHERE p.run_id = r.id)
+  FROM holdfast_run r WHERE r.id = %(run_id)s
+
+-- runs.vigil.STALL
+UPDATE holdfast_run SET stalled_in = state, state = 'stalled', reason = %(reason)s
+ WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
+
+-- runs.vigil.PAUSED_QUEUE
+SELECT 1 FROM holdfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL
+
+-- runs.vigil.AGE
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM holdfast_run r WHERE r.feed = f.id))
+  FROM holdfast_feed f WHERE f.id = %(feed)s
+
+-- runs.vigil.DIED
+SELECT count(*) FROM holdfast_archive WHERE state = 'dead' AND finished_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s AND kind IN %(kinds)s
+
+-- runs.vigil.LAST_ERROR
+SELECT last_error FROM holdfast_archive WHERE state = 'dead' AND kind IN %(kinds)s
+ ORDER BY finished_at DESC LIMIT 1
+
+-- runs.watermark.MOVE
+UPDATE holdfast_feed
+   SET watermark = %(watermark)s, version = version + 1, last_run = %(run_id)s, last_took = %(took)s,
+       export_to = %(export_to)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(feed)s AND version = %(version)s
+
+-- runs.watermark.SET
+UPDATE holdfast_feed SET watermark = %(watermark)s, version = version + 1, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(feed)s AND version = %(version)s
+
 -- schedules.changes.DELETE
 DELETE FROM holdfast_schedule WHERE id = %(id)s AND revision = %(revision)s
 
@@ -714,6 +1566,21 @@ ON DUPLICATE KEY UPDATE holdfast_archive.id = holdfast_archive.id
 -- steps.archive.REMOVE
 DELETE FROM holdfast_job WHERE id IN %(ids)s
 
+-- steps.cancellation.LOCK
+SELECT id, state FROM holdfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
+
+-- steps.cancellation.CANCEL_WAITING
+UPDATE holdfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id IN %(ids)s AND state IN ('scheduled', 'ready', 'suspect', 'held')
+
+-- steps.cancellation.ASK_TO_STOP
+UPDATE holdfast_job SET cancel_at = COALESCE(cancel_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id IN %(ids)s AND state = 'leased'
+
+-- steps.cancellation.NOTE
+INSERT INTO holdfast_log (job_id, at, level, step, message)
+SELECT id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 'warning', step, %(message)s FROM holdfast_job WHERE id IN %(ids)s
+
 -- steps.commit.LOCK
 SELECT id FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
 
@@ -805,6 +1672,9 @@ ON DUPLICATE KEY UPDATE holdfast_job.id = holdfast_job.id
 DELETE FROM holdfast_archive
  WHERE id IN %(ids)s
    AND EXISTS (SELECT 1 FROM holdfast_job WHERE holdfast_job.id = holdfast_archive.id AND fence = %(fence)s)
+
+-- steps.dead_letters.ANSWER
+UPDATE holdfast_archive SET state = 'cancelled' WHERE id IN %(ids)s AND state = 'dead'
 
 -- steps.dead_letters.FORGET
 DELETE FROM holdfast_archive WHERE id IN %(ids)s
@@ -1040,6 +1910,8 @@ SELECT id FROM holdfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= 
 SELECT min(ready_at) FROM holdfast_job
  WHERE state IN ('scheduled', 'ready') AND ready_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AND kind IN %(kinds)s
    AND (%(anywhere)s = 1 OR queue IN %(queues)s) AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+   AND id NOT IN (SELECT r.job_id FROM holdfast_run r
+                   WHERE r.job_id IS NOT NULL AND r.ended_at IS NULL AND r.frontier LIKE %(held)s)
 
 -- testing.left.NEXT_RATE
 SELECT min(due_at) FROM holdfast_limit WHERE due_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AND gap > 0
@@ -1105,11 +1977,14 @@ SELECT at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM holdf
 UPDATE holdfast_bookmark SET at = %(at)s WHERE id = %(id)s AND at <> %(at)s
 
 -- worker.deaths.UNNOTICED
-SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at
+SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
   FROM holdfast_archive a
  WHERE a.state = 'dead' AND a.finished_at > %(since)s
    AND NOT EXISTS (SELECT 1 FROM holdfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
  ORDER BY a.finished_at LIMIT %(limit)s
+
+-- worker.deaths.RUNS
+SELECT id FROM holdfast_run WHERE id IN %(ids)s
 
 -- worker.deaths.NOTICE
 INSERT INTO holdfast_death (id, finished_at) VALUES (%(id)s, %(finished_at)s) ON DUPLICATE KEY UPDATE id = id

@@ -2,17 +2,6 @@
 SELECT state, queue FROM holdfast_job WHERE id = :id
 UNION ALL SELECT state, queue FROM holdfast_archive WHERE id = :id
 
--- admin.actions.CANCEL_WAITING
-UPDATE holdfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
-
--- admin.actions.ASK_TO_STOP
-UPDATE holdfast_job SET cancel_at = COALESCE(cancel_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'leased'
-
--- admin.actions.NOTE
-INSERT INTO holdfast_log (job_id, at, level, step, message)
-SELECT id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), 'warning', step, :message FROM holdfast_job WHERE id = :id
-
 -- admin.actions.HASTEN
 UPDATE holdfast_job SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'scheduled'
 
@@ -49,6 +38,17 @@ SELECT id FROM holdfast_audit WHERE at < CAST(ROUND((julianday('now') - 2440587.
 
 -- admin.audit.FORGET
 DELETE FROM holdfast_audit WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- admin.debts.LOCK
+SELECT feed, name, state, tries FROM holdfast_debt WHERE id = :id
+
+-- admin.debts.ACCEPT
+UPDATE holdfast_debt SET state = 'closed', closed_by = NULL, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = :reason
+ WHERE id = :id AND state = 'open'
+
+-- admin.debts.TRY_AGAIN
+UPDATE holdfast_debt SET state = 'open', tries = 0, closed_by = NULL, closed_at = NULL, reason = NULL
+ WHERE id = :id AND (state = 'closed' OR tries > 0)
 
 -- admin.doctor.facts.OVERDUE
 SELECT count(*), COALESCE(max(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - ready_at), 0) FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -175,6 +175,33 @@ SELECT count(*) FROM holdfast_outbox WHERE
     state = 'dead' AND ended_at <= :until AND (:any_channel = 1 OR channel = :channel)
        AND (:any_destination = 1 OR destination = :destination)
 
+-- admin.quarantine.CHOOSE
+SELECT id, feed FROM holdfast_quarantine
+ WHERE id > :after AND state IN ('open', 'replaying') AND (:any_feed = 1 OR feed = :feed) AND (:any_stage = 1 OR stage = :stage) AND (:any_code = 1 OR code = :code)
+   AND (:any_run_id = 1 OR run_id = :run_id) AND (:any_id = 1 OR id = :id)
+ ORDER BY id LIMIT :limit
+
+-- admin.quarantine.COUNT
+SELECT count(*) FROM holdfast_quarantine WHERE state IN ('open', 'replaying') AND (:any_feed = 1 OR feed = :feed) AND (:any_stage = 1 OR stage = :stage) AND (:any_code = 1 OR code = :code)
+       AND (:any_run_id = 1 OR run_id = :run_id) AND (:any_id = 1 OR id = :id)
+
+-- admin.quarantine.STATE
+SELECT state FROM holdfast_quarantine WHERE id = :id
+
+-- admin.quarantine.REPLAY
+UPDATE holdfast_quarantine SET state = 'replaying', note = :note
+ WHERE id = :id AND state IN ('open', 'replaying')
+
+-- admin.quarantine.DISCARD
+UPDATE holdfast_quarantine SET state = 'discarded', note = :note
+ WHERE id = :id AND state IN ('open', 'replaying')
+
+-- admin.quarantine.QUEUE
+SELECT j.queue, r.started_at FROM holdfast_run r JOIN holdfast_job j ON j.id = r.job_id WHERE r.feed = :feed
+ UNION ALL
+SELECT a.queue, r.started_at FROM holdfast_run r JOIN holdfast_archive a ON a.id = r.job_id WHERE r.feed = :feed
+ ORDER BY 2 DESC LIMIT 1
+
 -- admin.reports.audit.NEWEST
 SELECT id, at, ended_at, who, what, subject, why, touched, detail
   FROM holdfast_audit
@@ -195,6 +222,13 @@ FROM holdfast_archive
     WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
       AND (:any_error = 1 OR error_group = :error_group)
     ORDER BY finished_at DESC, id DESC LIMIT :limit
+
+-- admin.reports.debts.LIST
+SELECT id, feed, CASE WHEN state = 'open' AND tries >= :tries THEN 'given up' ELSE state END, name, window_from,
+       window_to, tries, run_id, opened_at, closed_at, closed_by, reason
+  FROM holdfast_debt
+ WHERE (:any_feed = 1 OR feed = :feed) AND (:everything = 1 OR state = 'open')
+ ORDER BY id DESC LIMIT :limit
 
 -- admin.reports.gauges.DEAD
 SELECT queue, 'dead', count(*), NULL FROM holdfast_archive WHERE state = 'dead' GROUP BY queue
@@ -330,12 +364,139 @@ SELECT id, severity, title, raised, untold, first_at, last_at, notified_at, noti
 -- admin.reports.outbox.STATES
 SELECT id, state, last_error FROM holdfast_outbox WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- admin.reports.partitions.LIST
+    SELECT p.run_id, r.feed, p.number, p.name, p.state, p.epoch, p.seen, p.counted, p.estimate, p.rejected, p.requests,
+           p.next_offset, p.job_id, j.state, CASE WHEN j.state = 'scheduled' THEN j.ready_at END, p.worker_id,
+           p.last_error, CASE WHEN 
+    (p.state IN ('ready', 'running') AND r.ended_at IS NULL
+     AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))))
+ THEN 1 ELSE 0 END, p.started_at, p.updated_at, p.ended_at
+
+      FROM holdfast_partition p
+      JOIN holdfast_run r ON r.id = p.run_id
+      LEFT JOIN holdfast_job j ON j.id = p.job_id
+      LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+
+     WHERE (:any_run = 1 OR p.run_id = :run_id) AND (:failed = 0 OR p.state = 'failed') AND (:stuck = 0 OR 
+    (p.state IN ('ready', 'running') AND r.ended_at IS NULL
+     AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))))
+)
+     ORDER BY r.started_at DESC, p.run_id DESC, p.number LIMIT :limit
+
+-- admin.reports.partitions.FAILED
+SELECT number, last_error FROM holdfast_partition WHERE run_id = :id AND state = 'failed' ORDER BY number
+
+-- admin.reports.quarantine.LIST
+SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
+       note FROM holdfast_quarantine
+ WHERE (:any_feed = 1 OR feed = :feed) AND (:any_stage = 1 OR stage = :stage) AND (:any_code = 1 OR code = :code)
+   AND (:any_run_id = 1 OR run_id = :run_id) AND (:any_id = 1 OR id = :id) AND (:everything = 1 OR state IN ('open', 'replaying'))
+ ORDER BY id DESC LIMIT :limit
+
+-- admin.reports.quarantine.GROUPS
+SELECT feed, stage, code, count(*), min(first_seen_at), max(last_seen_at), min(message) FROM holdfast_quarantine
+ WHERE (:any_feed = 1 OR feed = :feed) AND (:any_stage = 1 OR stage = :stage) AND (:any_code = 1 OR code = :code)
+   AND (:any_run_id = 1 OR run_id = :run_id) AND (:any_id = 1 OR id = :id) AND (:everything = 1 OR state IN ('open', 'replaying'))
+ GROUP BY feed, stage, code ORDER BY count(*) DESC, feed, stage, code LIMIT :limit
+
+-- admin.reports.quarantine.SHOW
+SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
+           note, content_hash, payload FROM holdfast_quarantine WHERE id = :id
+
 -- admin.reports.queues.USED
 SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_job WHERE queue = :queue)
             OR EXISTS (SELECT 1 FROM holdfast_archive WHERE queue = :queue)
 
 -- admin.reports.queues.QUEUES
 SELECT id, paused_at, note FROM holdfast_queue
+
+-- admin.reports.run_facts.OTHERS
+SELECT id, state FROM holdfast_run
+ WHERE feed = :feed AND id <> :id
+   AND (active_feed = :feed OR (kind NOT IN ('backfill', 'remap')
+                                AND (started_at > :started_at OR (started_at = :started_at AND id > :id))))
+ ORDER BY started_at DESC, id DESC LIMIT 1
+
+-- admin.reports.run_facts.STATES
+SELECT state, count(*) FROM holdfast_partition WHERE run_id = :id GROUP BY state
+
+-- admin.reports.run_facts.ORPHANS
+SELECT p.number 
+      FROM holdfast_partition p
+      JOIN holdfast_run r ON r.id = p.run_id
+      LEFT JOIN holdfast_job j ON j.id = p.job_id
+      LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+ WHERE p.run_id = :id AND 
+    (p.state IN ('ready', 'running') AND r.ended_at IS NULL
+     AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))))
+ AND j.id IS NULL ORDER BY p.number
+
+-- admin.reports.run_facts.MOVED
+SELECT max(updated_at) FROM holdfast_partition WHERE run_id = :id
+
+-- admin.reports.run_facts.LIVE
+    SELECT j.queue, j.state, count(*), min(j.ready_at), max(j.last_error), max(j.held_by),
+           sum(CASE WHEN j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END)
+      FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+
+      JOIN (SELECT p.job_id AS id FROM holdfast_partition p WHERE p.run_id = :run_id
+            UNION SELECT r.job_id FROM holdfast_run r WHERE r.id = :run_id
+            UNION SELECT s.id FROM holdfast_job s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
+GROUP BY j.queue, j.state
+
+-- admin.reports.run_facts.DEAD
+SELECT count(*), max(j.last_error), max(j.queue) FROM holdfast_archive j
+      JOIN (SELECT p.job_id AS id FROM holdfast_partition p WHERE p.run_id = :run_id
+            UNION SELECT r.job_id FROM holdfast_run r WHERE r.id = :run_id
+            UNION SELECT s.id FROM holdfast_archive s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
+WHERE j.state = 'dead'
+
+-- admin.reports.run_facts.ENDED_QUEUE
+SELECT queue FROM holdfast_archive WHERE id = :id
+
+-- admin.reports.run_facts.PAUSED
+SELECT paused_at, note FROM holdfast_queue WHERE id = :id AND paused_at IS NOT NULL
+
+-- admin.reports.run_facts.WORKERS
+SELECT queues FROM holdfast_worker WHERE state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- admin.reports.run_facts.DEBTS
+SELECT count(*), COALESCE(sum(CASE WHEN tries >= :tries THEN 1 ELSE 0 END), 0)
+  FROM holdfast_debt WHERE feed = :feed AND state = 'open'
+
+-- admin.reports.run_facts.PENDING
+SELECT count(*) FROM holdfast_raw WHERE feed = :feed AND pending = 1
+
+-- admin.reports.run_progress.WRITTEN_LATELY
+SELECT number, name, state, seen, COALESCE(counted, estimate), requests, last_error FROM holdfast_partition
+ WHERE run_id = :id AND updated_at >= :since ORDER BY number
+
+-- admin.reports.runs.LIST
+   SELECT 
+   r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
+   r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
+   r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM holdfast_partition p WHERE p.run_id = r.id),
+   r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
+   r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
+FROM holdfast_run r
+    WHERE (:any_feed = 1 OR r.feed = :feed) AND (:active = 0 OR r.ended_at IS NULL)
+    ORDER BY r.started_at DESC, r.id DESC LIMIT :limit
+
+-- admin.reports.runs.ONE
+SELECT 
+    r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
+    r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
+    r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM holdfast_partition p WHERE p.run_id = r.id),
+    r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
+    r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
+ FROM holdfast_run r WHERE r.id = :id
+
+-- admin.reports.runs.NEWEST
+SELECT id FROM holdfast_run WHERE :any_feed = 1 OR feed = :feed
+ ORDER BY CASE WHEN :prefer_active = 1 AND ended_at IS NOT NULL THEN 1 ELSE 0 END, started_at DESC, id DESC LIMIT 1
+
+-- admin.reports.runs.BEGINNING
+SELECT id, feed FROM holdfast_run WHERE id >= :first AND id < :beyond ORDER BY id DESC LIMIT :limit
 
 -- admin.reports.schedules.RECENT
 SELECT k.id, k.job_id, COALESCE(j.state, a.state),
@@ -372,6 +533,29 @@ SELECT kind, error_group, 0, count(*), 0, max(updated_at), max(id)
  WHERE updated_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span AND error_group IS NOT NULL AND (:any_kind = 1 OR kind = :kind)
  GROUP BY kind, error_group
 
+-- admin.reports.sweeps.LIST
+SELECT id, feed, state, gone, started_at, frontier FROM holdfast_run
+ WHERE kind = 'full' AND (:any_feed = 1 OR feed = :feed) AND frontier LIKE '{"type":"sweep"%'
+ ORDER BY started_at DESC, id DESC LIMIT :limit
+
+-- admin.reports.watermarks.LIST
+   SELECT f.id, f.watermark, f.version, f.last_run,
+          (SELECT r.completed_at FROM holdfast_run r WHERE r.id = f.last_run),
+          (SELECT min(r.id) FROM holdfast_run r WHERE r.active_feed = f.id),
+          (SELECT count(*) FROM holdfast_debt d WHERE d.feed = f.id AND d.state = 'open'),
+          f.export_to, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + f.skew
+     FROM holdfast_feed f
+ORDER BY f.id LIMIT :limit
+
+-- admin.reports.watermarks.ONE
+   SELECT f.id, f.watermark, f.version, f.last_run,
+          (SELECT r.completed_at FROM holdfast_run r WHERE r.id = f.last_run),
+          (SELECT min(r.id) FROM holdfast_run r WHERE r.active_feed = f.id),
+          (SELECT count(*) FROM holdfast_debt d WHERE d.feed = f.id AND d.state = 'open'),
+          f.export_to, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + f.skew
+     FROM holdfast_feed f
+WHERE f.id = :feed
+
 -- admin.reports.workers.WORKERS
 SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END, state, host, pid, incarnation,
        queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
@@ -381,6 +565,15 @@ SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(ROUND((julia
 
 -- admin.rows.NOW
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- admin.sweeps.QUEUE
+SELECT queue FROM holdfast_job WHERE id = :id
+
+-- admin.sweeps.BACK
+UPDATE holdfast_run SET gone = gone - :back WHERE id = :id AND gone >= :back
+
+-- admin.watermark.KNOWN
+SELECT id FROM holdfast_feed WHERE updated_at > 0 ORDER BY id
 
 -- database.migrate.SCHEMA_TABLE
 CREATE TABLE IF NOT EXISTS holdfast_schema (
@@ -394,6 +587,20 @@ SELECT max(version) FROM holdfast_schema
 
 -- database.migrate.RECORD
 INSERT INTO holdfast_schema (version, name, applied_at) VALUES (:version, :name, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- database.tables.COLUMNS
+SELECT name, type FROM pragma_table_info(:table, :folder) ORDER BY cid
+
+-- database.tables.TYPES
+-- (done by the statement before it)
+
+-- database.tables.UNIQUE
+SELECT i.name, c.name FROM pragma_index_list(:table, :folder) i, pragma_index_info(i.name, :folder) c
+ WHERE i."unique" = 1 AND i.partial = 0
+UNION ALL SELECT '', name FROM pragma_table_info(:table, :folder) WHERE pk > 0
+
+-- database.tables.COLLATIONS
+-- (done by the statement before it)
 
 -- database.wakeup.NOTIFY
 SELECT pg_notify('holdfast', :queue)
@@ -615,6 +822,645 @@ SELECT id FROM holdfast_log WHERE job_id = :id AND id > :after AND id <= :newest
 -- results.watching.LINE
 SELECT id, at, level, step, message FROM holdfast_log WHERE id = :number AND job_id = :id
 
+-- runs.alerts.LATELY
+SELECT last_at FROM holdfast_alert WHERE id = :id AND last_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :quiet
+
+-- runs.applying.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- runs.collisions.ALIKE
+-- (done by the statement before it)
+
+-- runs.completion.COUNT_END
+UPDATE holdfast_run
+   SET completed = completed + :completed, failed = failed + :failed, unverified = unverified + :unverified,
+       seen = seen + :seen, rejected = rejected + :rejected, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND ended_at IS NULL
+
+-- runs.completion.FETCHED
+UPDATE holdfast_run SET fetched_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND fetched_at IS NULL
+
+-- runs.completion.OPEN
+SELECT count(*) FROM holdfast_partition WHERE run_id = :id AND state IN ('ready', 'running')
+
+-- runs.consolidation.BEGIN_ROUND
+UPDATE holdfast_run SET rounds = rounds + 1, shards = :shards, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
+
+-- runs.consolidation.COUNT
+UPDATE holdfast_run
+   SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
+       shards = shards - :ended, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
+
+-- runs.debts.OPEN
+INSERT INTO holdfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
+VALUES (:digest, :feed, :name, :span, :window_from, :window_to, :run_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :tries)
+
+ON CONFLICT (digest) DO UPDATE
+   SET tries = holdfast_debt.tries + 1, state = 'open', closed_by = NULL, closed_at = NULL, reason = NULL
+
+-- runs.debts.TRIED
+UPDATE holdfast_debt SET tries = tries + 1 WHERE id = :id AND state = 'open'
+
+-- runs.debts.OF_FEED
+SELECT id, name, span, window_from, window_to, tries FROM holdfast_debt WHERE feed = :feed AND state = 'open' ORDER BY id
+
+-- runs.debts.BY_ID
+SELECT id, name, span, window_from, window_to, tries FROM holdfast_debt WHERE id = :id
+
+-- runs.debts.BY_DIGEST
+SELECT id, name, span, window_from, window_to, tries FROM holdfast_debt WHERE digest = :digest
+
+-- runs.debts.CLOSE
+UPDATE holdfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = :reason
+ WHERE id = :id AND state = 'open'
+
+-- runs.debts.CLOSE_COVERED
+UPDATE holdfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE feed = :feed AND state = 'open' AND window_to <= :window_to
+   AND (:since_ever = 1 OR (window_from IS NOT NULL AND window_from >= :window_from))
+
+-- runs.division.KEEP_FRONTIER
+UPDATE holdfast_partition
+   SET frontier = :frontier, seq = seq + 1, requests = requests + :requests, state = 'running', updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+       started_at = COALESCE(started_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
+
+-- runs.division.FORGET_PARENT
+UPDATE holdfast_run SET partitions = partitions - 1, estimate = estimate - :estimate, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND ended_at IS NULL
+
+-- runs.fan_out.COUNT_NEW
+UPDATE holdfast_run SET partitions = partitions + :more, estimate = estimate + :rows, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND ended_at IS NULL
+
+-- runs.feed_row.ENSURE
+INSERT INTO holdfast_feed (id) VALUES (:feed) ON CONFLICT DO NOTHING
+
+-- runs.feed_row.FIND
+SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), export_to FROM holdfast_feed WHERE id = :feed
+
+-- runs.feed_row.LOCK
+SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), export_to FROM holdfast_feed WHERE id = :feed
+
+-- runs.finishing.APPLIED
+UPDATE holdfast_run SET applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND ended_at IS NULL
+
+-- runs.finishing.COMPLETED
+UPDATE holdfast_run SET completed_at = ended_at, watermark_after = :watermark
+ WHERE id = :id AND state = 'completed' AND completed_at IS NULL
+
+-- runs.gone.WALK
+SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
+  FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
+               CASE WHEN gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
+              AND (struck_by IS NULL OR struck_by <> :run_id) THEN 1 ELSE 0 END AS unseen,
+               CASE WHEN strikes + 1 >= :strikes AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
+              AND (struck_by IS NULL OR struck_by <> :run_id) THEN 1 ELSE 0 END AS going
+          FROM holdfast_raw WHERE feed = :feed AND item_id > :after
+         ORDER BY item_id LIMIT :stretch) walked
+
+-- runs.gone.UNSEEN
+SELECT item_id FROM holdfast_raw
+ WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
+              AND (struck_by IS NULL OR struck_by <> :run_id)
+ ORDER BY item_id LIMIT :limit
+
+-- runs.gone.LOCK_UNSEEN
+SELECT item_id, strikes FROM holdfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
+              AND (struck_by IS NULL OR struck_by <> :run_id)
+ ORDER BY item_id
+
+-- runs.gone.STRIKE
+UPDATE holdfast_raw SET strikes = strikes + 1, struck_by = :run_id
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL
+
+-- runs.gone.GO
+UPDATE holdfast_raw SET strikes = strikes + 1, struck_by = :run_id, gone_at = :at, applied_hash = NULL
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL
+
+-- runs.gone.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- runs.gone.END_OF_STRETCH
+SELECT max(item_id), count(*) FROM (SELECT item_id FROM holdfast_raw WHERE feed = :feed AND item_id > :after
+                                     ORDER BY item_id LIMIT :stretch) walked
+
+-- runs.gone.REMOVED
+SELECT item_id FROM holdfast_raw
+ WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NOT NULL AND struck_by = :run_id
+ ORDER BY item_id LIMIT :limit
+
+-- runs.gone.LOCK_REMOVED
+SELECT item_id FROM holdfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL AND struck_by = :run_id
+ ORDER BY item_id
+
+-- runs.gone.BRING_BACK
+UPDATE holdfast_raw
+   SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL
+
+-- runs.gone.OLD
+SELECT item_id FROM holdfast_raw
+ WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NOT NULL AND gone_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :keep
+ ORDER BY item_id LIMIT :limit
+
+-- runs.gone.FORGET
+DELETE FROM holdfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL AND gone_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :keep
+
+-- runs.instead.ACTIVE
+SELECT id, state FROM holdfast_run WHERE active_feed = :feed
+
+-- runs.mending.LIVE
+SELECT id FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- runs.mending.ENDED
+SELECT state, last_error, id FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled', 'done')
+ ORDER BY id
+
+-- runs.mending.FORGET_SHARDS
+UPDATE holdfast_run SET shards = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0
+
+-- runs.page.ADVANCE
+UPDATE holdfast_partition
+   SET seq = seq + 1, requests = requests + 1, paging = :paging, next_offset = :next_offset, seen = seen + :fresh,
+       rejected = rejected + :rejected, worker_id = :worker_id, state = :target, counted = :counted,
+       last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), started_at = COALESCE(started_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+       ended_at = CASE WHEN :ends = 1 THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ELSE NULL END
+ WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
+
+-- runs.page.LEDGER
+INSERT INTO holdfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
+                           decision, worker_id, fence, at)
+VALUES (:partition_id, :epoch, :seq, :pass, :request_offset, :got, :fresh, :rejected, :milliseconds,
+        :decision, :worker_id, :fence, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- runs.partition.INSERT
+INSERT INTO holdfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id)
+VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :job_id)
+
+-- runs.partition.NEXT_NUMBER
+SELECT COALESCE(max(number) + 1, 0) FROM holdfast_partition WHERE run_id = :run_id
+
+-- runs.partition.FIND
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM holdfast_partition p WHERE p.id = :id
+
+-- runs.partition.LOCK
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM holdfast_partition p WHERE p.id = :id
+
+-- runs.partition.OF_RUN
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM holdfast_partition p WHERE p.run_id = :run_id ORDER BY p.number
+
+-- runs.partition.LOCK_OF_RUN
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM holdfast_partition p WHERE p.run_id = :run_id ORDER BY p.id
+
+-- runs.partition.END
+UPDATE holdfast_partition
+   SET state = :target, last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), epoch = epoch + :restarts
+ WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
+
+-- runs.pause.PAUSE
+UPDATE holdfast_feed
+   SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)), paused_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause,
+       pause_reason = :reason, probe = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed AND (paused_until IS NULL OR paused_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- runs.pause.LENGTHEN
+UPDATE holdfast_feed SET paused_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed AND paused_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause
+
+-- runs.pause.ALL_IS_WELL
+UPDATE holdfast_feed
+   SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed AND troubles = :troubles AND paused_until = :paused_until
+
+-- runs.pause.PARTITION_WAITS
+UPDATE holdfast_partition
+   SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END, last_error = :error
+ WHERE id = :id AND state IN ('ready', 'running')
+
+-- runs.pause.RUN_WAITS
+UPDATE holdfast_run SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END
+ WHERE id = :id AND ended_at IS NULL
+
+-- runs.pause.PARTITION_WAITED
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - troubled_at FROM holdfast_partition WHERE id = :id AND troubled_at >= updated_at
+
+-- runs.pause.RUN_WAITED
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - troubled_at FROM holdfast_run WHERE id = :id AND troubled_at >= updated_at
+
+-- runs.pause.NEXT_PROBE
+SELECT job_id FROM holdfast_partition
+ WHERE run_id = (SELECT m.run_id FROM holdfast_partition m WHERE m.id = :id)
+   AND id <> :id AND state IN ('ready', 'running')
+ ORDER BY CASE WHEN id > :id THEN 0 ELSE 1 END, id LIMIT 1
+
+-- runs.pause.OTHERS_ARE_ANSWERED
+SELECT g.seq FROM holdfast_partition p
+  JOIN holdfast_partition o ON o.run_id = p.run_id AND o.id <> p.id AND o.updated_at > p.troubled_at
+  JOIN holdfast_page g ON g.partition_id = o.id
+ WHERE p.id = :id AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + :margin
+ LIMIT 1
+
+-- runs.pending.ANY
+SELECT 1 FROM holdfast_raw WHERE feed = :feed AND pending = 1 LIMIT 1
+
+-- runs.pending.COUNT
+SELECT count(*) FROM holdfast_raw WHERE feed = :feed AND pending = 1
+
+-- runs.pending.LAST
+SELECT max(item_id) FROM holdfast_raw WHERE feed = :feed AND pending = 1
+
+-- runs.pending.FIRST_BORDER
+SELECT item_id FROM holdfast_raw WHERE feed = :feed AND pending = 1 ORDER BY item_id LIMIT 1 OFFSET :rows
+
+-- runs.pending.BORDER
+SELECT item_id FROM holdfast_raw WHERE feed = :feed AND pending = 1 AND item_id > :after
+ ORDER BY item_id LIMIT 1 OFFSET :rows
+
+-- runs.pending.READ_FIRST
+SELECT item_id, content_hash, payload FROM holdfast_raw
+ WHERE feed = :feed AND pending = 1 AND item_id <= :until
+ ORDER BY item_id LIMIT :limit
+
+-- runs.pending.READ_NEXT
+SELECT item_id, content_hash, payload FROM holdfast_raw
+ WHERE feed = :feed AND pending = 1 AND item_id > :after AND item_id <= :until
+ ORDER BY item_id LIMIT :limit
+
+-- runs.pending.READ_FIRST_JOINED
+    SELECT count(*), group_concat(item_id, :border), group_concat(content_hash, :border), group_concat(payload, :border)
+      FROM (
+    SELECT item_id, content_hash, payload FROM holdfast_raw
+     WHERE feed = :feed AND pending = 1 AND item_id <= :until
+     ORDER BY item_id LIMIT :limit
+) batch
+
+-- runs.pending.READ_NEXT_JOINED
+    SELECT count(*), group_concat(item_id, :border), group_concat(content_hash, :border), group_concat(payload, :border)
+      FROM (
+    SELECT item_id, content_hash, payload FROM holdfast_raw
+     WHERE feed = :feed AND pending = 1 AND item_id > :after AND item_id <= :until
+     ORDER BY item_id LIMIT :limit
+) batch
+
+-- runs.pending.MARK
+UPDATE holdfast_raw  SET applied_hash = content_hash, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = 0
+ WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 1
+
+-- runs.pending.MARK_SOME_ASIDE
+UPDATE holdfast_raw  SET applied_hash = CASE WHEN content_hash IN (SELECT value FROM json_each(:bad)) THEN NULL ELSE content_hash END, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = CASE WHEN content_hash IN (SELECT value FROM json_each(:bad)) THEN 2 ELSE 0 END
+ WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 1
+
+-- runs.pending.HASHES
+SELECT group_concat(content_hash, '')
+  FROM (SELECT content_hash FROM holdfast_raw
+         WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND pending = 1 ORDER BY item_id) range
+
+-- runs.pending.MARK_RANGE
+UPDATE holdfast_raw SET applied_hash = content_hash, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = 0
+ WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND pending = 1
+
+-- runs.pending.LOCK
+SELECT item_id, content_hash FROM holdfast_raw
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND pending = 1
+ ORDER BY item_id
+
+-- runs.pending.PUT_ASIDE
+UPDATE holdfast_raw SET pending = 2, applied_hash = NULL WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND pending = 0
+
+-- runs.place.LOOK
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+       p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+       p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+       r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+       r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+       r.ended_at, r.job_id, r.frontier, r.reason, r.trace, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + COALESCE(f.skew, 0)
+  FROM holdfast_partition p
+  JOIN holdfast_run r ON r.id = p.run_id
+  LEFT JOIN holdfast_feed f ON f.id = r.feed
+ WHERE p.id = :id
+
+-- runs.planning.KEEP
+UPDATE holdfast_run SET frontier = :frontier, requests = requests + :requests, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
+
+-- runs.planning.PLANNED
+UPDATE holdfast_run
+   SET scope = :scope, baseline = :baseline, requests = requests + :requests, frontier = NULL, planned_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
+
+-- runs.planning.PRIOR
+SELECT span FROM holdfast_partition
+ WHERE debt_id IS NULL AND state <> 'split'
+   AND run_id = (SELECT r.id FROM holdfast_run r
+                  WHERE r.feed = :feed AND r.kind = :kind AND r.state = 'completed' AND r.scope = 'complete'
+                  ORDER BY r.started_at DESC LIMIT 1)
+ ORDER BY number
+
+-- runs.pruning.NEXT_SEEN
+SELECT min(partition_id) FROM holdfast_seen WHERE partition_id > :after
+
+-- runs.pruning.NEEDED
+SELECT p.id FROM holdfast_partition p JOIN holdfast_run r ON r.id = p.run_id
+ WHERE p.id = :id AND p.state NOT IN ('done', 'split')
+   AND (r.ended_at IS NULL
+        OR (r.state NOT IN ('completed', 'published_partial')
+            AND NOT EXISTS (SELECT 1 FROM holdfast_run n
+                             WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind NOT IN ('backfill', 'remap'))))
+
+-- runs.pruning.LAST_SEEN_OF_BATCH
+SELECT max(item_id) FROM (SELECT item_id FROM holdfast_seen WHERE partition_id = :id ORDER BY item_id LIMIT :limit) b
+
+-- runs.pruning.FORGET_SEEN
+DELETE FROM holdfast_seen WHERE partition_id = :id AND item_id <= :until
+
+-- runs.pruning.OLD_RUN
+SELECT r.id FROM holdfast_run r
+ WHERE r.ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (SELECT 1 FROM holdfast_feed f WHERE f.last_run = r.id)
+ ORDER BY r.ended_at LIMIT 1
+
+-- runs.pruning.PARTITIONS
+SELECT id FROM holdfast_partition WHERE run_id = :run_id ORDER BY id LIMIT :limit
+
+-- runs.pruning.LAST_PAGE_OF_BATCH
+SELECT epoch, seq FROM holdfast_page WHERE partition_id = :id ORDER BY epoch, seq LIMIT 1 OFFSET :offset
+
+-- runs.pruning.FORGET_PAGES
+DELETE FROM holdfast_page WHERE partition_id = :id
+
+-- runs.pruning.FORGET_FIRST_PAGES
+DELETE FROM holdfast_page WHERE partition_id = :id AND (epoch < :epoch OR (epoch = :epoch AND seq <= :seq))
+
+-- runs.pruning.FORGET_PARTITION
+DELETE FROM holdfast_partition WHERE id = :id
+
+-- runs.pruning.FORGET_RUN
+DELETE FROM holdfast_run WHERE id = :id AND ended_at IS NOT NULL
+
+-- runs.quarantine.PUT_ASIDE
+INSERT INTO holdfast_quarantine (feed, item_id, stage, code, message, content_hash, payload, mapper_version, run_id,
+                                 first_seen_at, last_seen_at)
+
+SELECT :feed, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+       json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
+       json_extract(value, '$[6]'), json_extract(value, '$[7]'), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+  FROM json_each(:rows) WHERE true
+
+ON CONFLICT (feed, item_id, stage) DO UPDATE
+   SET code = excluded.code, message = excluded.message, run_id = excluded.run_id, payload = excluded.payload,
+       mapper_version = excluded.mapper_version, content_hash = excluded.content_hash,
+       last_seen_at = excluded.last_seen_at, hits = holdfast_quarantine.hits + 1, state = 'open', note = NULL
+
+-- runs.quarantine.WAITING
+SELECT item_id FROM holdfast_quarantine
+ WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND state IN ('open', 'replaying')
+
+-- runs.quarantine.SETTLE
+UPDATE holdfast_quarantine SET state = :target, last_seen_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'replaying')
+
+-- runs.quarantine.OF_RUN
+SELECT count(*) FROM holdfast_quarantine
+ WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
+
+-- runs.quarantine.SAMPLES
+SELECT code, min(message), count(*) FROM holdfast_quarantine
+ WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
+ GROUP BY code ORDER BY count(*) DESC, code LIMIT :limit
+
+-- runs.raw.OBSERVE
+INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
+SELECT :feed, json_extract(value, '$[0]'), :observed_at, :run_id, json_extract(value, '$[1]'), json_extract(value, '$[2]')
+  FROM json_each(:rows) WHERE true
+
+ON CONFLICT (feed, item_id) DO UPDATE
+   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
+       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
+       pending = CASE WHEN holdfast_raw.applied_hash = excluded.content_hash AND holdfast_raw.gone_at IS NULL
+                      THEN 0 ELSE 1 END
+ WHERE excluded.observed_at > holdfast_raw.observed_at
+
+-- runs.raw.SEEN
+SELECT item_id, pass FROM holdfast_seen WHERE partition_id = :partition_id AND item_id IN (SELECT value FROM json_each(:ids))
+
+-- runs.raw.REMEMBER_SEEN
+INSERT INTO holdfast_seen (partition_id, item_id, pass)
+SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
+ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
+
+-- runs.raw.REMEMBER_NEW
+INSERT INTO holdfast_seen (partition_id, item_id, pass)
+SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
+ON CONFLICT (partition_id, item_id) DO NOTHING
+
+-- runs.remapping.LAST_OF_LOT
+SELECT max(item_id) FROM (SELECT item_id FROM holdfast_raw WHERE feed = :feed AND item_id > :after
+                           ORDER BY item_id LIMIT :limit) lot
+
+-- runs.remapping.WAIT_AGAIN
+UPDATE holdfast_raw SET pending = 1, applied_hash = NULL
+ WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND pending IN (0, 2)
+
+-- runs.remapping.COUNT
+UPDATE holdfast_run SET seen = seen + :rows, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND rounds = 0 AND state IN ('applying', 'stalled')
+
+-- runs.remapping.COMPARE
+UPDATE holdfast_raw SET pending = 1, applied_hash = NULL
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND run_id = :run_id AND pending = 0
+
+-- runs.repair.FORGET_FRONTIER
+UPDATE holdfast_run SET frontier = NULL WHERE id = :id AND epoch = :epoch
+
+-- runs.repair.NEXT_EPOCH
+UPDATE holdfast_run SET epoch = epoch + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND epoch = :epoch
+
+-- runs.replaying.READ
+SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash,
+       r.pending
+  FROM holdfast_quarantine q
+  LEFT JOIN holdfast_raw r ON r.feed = q.feed AND r.item_id = q.item_id AND r.gone_at IS NULL
+ WHERE q.feed = :feed AND q.state = 'replaying' AND q.item_id > :after
+ ORDER BY q.item_id, q.stage LIMIT :limit
+
+-- runs.replaying.REVIVE
+UPDATE holdfast_raw SET pending = 1
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 2
+   AND gone_at IS NULL
+
+-- runs.replaying.SKEW
+SELECT skew FROM holdfast_feed WHERE id = :feed
+
+-- runs.restarting.RESTART
+UPDATE holdfast_partition
+   SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = :paging, ended_at = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND state = :source
+
+-- runs.restarting.BEGIN_ANEW
+UPDATE holdfast_partition
+   SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = NULL, frontier = NULL, next_offset = 0,
+       seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND state = :source
+
+-- runs.restarting.FORGET_SEEN
+DELETE FROM holdfast_seen WHERE partition_id IN (SELECT value FROM json_each(:ids))
+
+-- runs.restarting.ANOTHER_JOB
+UPDATE holdfast_partition SET epoch = epoch + 1, job_id = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
+
+-- runs.restarting.REOPEN
+UPDATE holdfast_run
+   SET state = :target, stalled_in = NULL, active_feed = :active_feed, ended_at = NULL, reason = NULL,
+       epoch = epoch + 1, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND state = :source AND epoch = :epoch
+
+-- runs.restarting.RECOUNT
+UPDATE holdfast_run
+   SET completed = (SELECT count(*) FROM holdfast_partition p WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified')),
+       failed = (SELECT count(*) FROM holdfast_partition p WHERE p.run_id = :id AND p.state = 'failed'),
+       unverified = (SELECT count(*) FROM holdfast_partition p WHERE p.run_id = :id AND p.state = 'done_unverified'),
+       seen = (SELECT COALESCE(sum(p.seen), 0) FROM holdfast_partition p
+                WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
+       rejected = (SELECT COALESCE(sum(p.rejected), 0) FROM holdfast_partition p
+                    WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
+       updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id
+
+-- runs.restarting.PLANNED_AT
+SELECT planned_at FROM holdfast_run WHERE id = :id
+
+-- runs.restarting.LATER_WINDOWS
+SELECT window_from, window_to FROM holdfast_run
+ WHERE feed = :feed AND id <> :id AND started_at >= :started_at AND kind IN ('full', 'incremental')
+   AND state = 'completed' AND scope = 'complete'
+
+-- runs.restarting.OWED
+SELECT span, window_from, window_to FROM holdfast_debt WHERE feed = :feed AND state = 'open'
+
+-- runs.restarting.READ_AGAIN
+UPDATE holdfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = 'its run reads it again'
+ WHERE feed = :feed AND run_id = :run_id AND span = :span AND window_to = :window_to AND state = 'open'
+
+-- runs.restarting.LIVE_JOBS
+SELECT j.id, j.kind FROM holdfast_job j
+      JOIN (SELECT p.job_id AS id FROM holdfast_partition p WHERE p.run_id = :run_id
+            UNION SELECT r.job_id FROM holdfast_run r WHERE r.id = :run_id
+            UNION SELECT s.id FROM holdfast_job s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
+
+-- runs.restarting.DEAD_JOBS
+SELECT j.id, j.kind FROM holdfast_archive j
+      JOIN (SELECT p.job_id AS id FROM holdfast_partition p WHERE p.run_id = :run_id
+            UNION SELECT r.job_id FROM holdfast_run r WHERE r.id = :run_id
+            UNION SELECT s.id FROM holdfast_archive s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
+WHERE j.state = 'dead'
+
+-- runs.run.CREATE
+INSERT INTO holdfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
+                          watermark_before, most_rows, priority, trace, scope)
+VALUES (:id, :feed, :kind, 'planning', :active_feed, :window_from, :window_to, :mapper_version,
+        :watermark_before, :most_rows, :priority, :trace, :scope)
+
+-- runs.run.FIND
+SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM holdfast_run r WHERE r.id = :id
+
+-- runs.run.LOCK
+SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM holdfast_run r WHERE r.id = :id
+
+-- runs.run.MOVE
+UPDATE holdfast_run SET state = :target, stalled_in = NULL, reason = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND state = :source AND epoch = :epoch
+
+-- runs.run.END
+UPDATE holdfast_run
+   SET state = :target, stalled_in = NULL, active_feed = NULL, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = :reason
+ WHERE id = :id AND state = :source AND epoch = :epoch
+
+-- runs.run.WATCH_JOB
+UPDATE holdfast_run SET job_id = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND epoch = :epoch
+
+-- runs.starting.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- runs.starting.KEEP_SKEW
+UPDATE holdfast_feed SET skew = :skew, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :feed AND skew <> :skew
+
+-- runs.starting.NOTHING_TO_READ
+UPDATE holdfast_run SET scope = 'partial', planned_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fetched_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'planning'
+
+-- runs.sweep_state.KEEP
+UPDATE holdfast_run SET frontier = :kept, gone = gone + :gone, reason = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = :was
+
+-- runs.sweep_state.BEGIN
+UPDATE holdfast_run SET frontier = :kept, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND state = 'sweeping'
+
+-- runs.vigil.ACTIVE
+SELECT id, feed, state, stalled_in, shards, job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - updated_at FROM holdfast_run
+ WHERE ended_at IS NULL
+
+-- runs.vigil.ORPHANS
+SELECT p.id FROM holdfast_partition p
+ WHERE p.run_id = :run_id AND p.state IN ('ready', 'running')
+   AND (SELECT count(*) FROM holdfast_job j WHERE j.id = p.job_id) = 0
+ LIMIT :limit
+
+-- runs.vigil.OPEN
+SELECT 1 FROM holdfast_partition WHERE run_id = :run_id AND state IN ('ready', 'running') LIMIT 1
+
+-- runs.vigil.LIVE
+SELECT count(*) FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- runs.vigil.STILL_FOR
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - r.updated_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - (SELECT max(p.updated_at) FROM holdfast_partition p WHERE p.run_id = r.id)
+  FROM holdfast_run r WHERE r.id = :run_id
+
+-- runs.vigil.STALL
+UPDATE holdfast_run SET stalled_in = state, state = 'stalled', reason = :reason
+ WHERE id = :id AND state = :source AND epoch = :epoch
+
+-- runs.vigil.PAUSED_QUEUE
+SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL
+
+-- runs.vigil.AGE
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM holdfast_run r WHERE r.feed = f.id))
+  FROM holdfast_feed f WHERE f.id = :feed
+
+-- runs.vigil.DIED
+SELECT count(*) FROM holdfast_archive WHERE state = 'dead' AND finished_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND kind IN (SELECT value FROM json_each(:kinds))
+
+-- runs.vigil.LAST_ERROR
+SELECT last_error FROM holdfast_archive WHERE state = 'dead' AND kind IN (SELECT value FROM json_each(:kinds))
+ ORDER BY finished_at DESC LIMIT 1
+
+-- runs.watermark.MOVE
+UPDATE holdfast_feed
+   SET watermark = :watermark, version = version + 1, last_run = :run_id, last_took = :took,
+       export_to = :export_to, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed AND version = :version
+
+-- runs.watermark.SET
+UPDATE holdfast_feed SET watermark = :watermark, version = version + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed AND version = :version
+
 -- schedules.changes.DELETE
 DELETE FROM holdfast_schedule WHERE id = :id AND revision = :revision
 
@@ -718,6 +1564,21 @@ ON CONFLICT DO NOTHING
 -- steps.archive.REMOVE
 DELETE FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- steps.cancellation.LOCK
+SELECT id, state FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- steps.cancellation.CANCEL_WAITING
+UPDATE holdfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('scheduled', 'ready', 'suspect', 'held')
+
+-- steps.cancellation.ASK_TO_STOP
+UPDATE holdfast_job SET cancel_at = COALESCE(cancel_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
+
+-- steps.cancellation.NOTE
+INSERT INTO holdfast_log (job_id, at, level, step, message)
+SELECT id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), 'warning', step, :message FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+
 -- steps.commit.LOCK
 SELECT id FROM holdfast_job WHERE id = :id AND fence = :fence
 
@@ -809,6 +1670,9 @@ DELETE FROM holdfast_archive
  WHERE id IN (SELECT value FROM json_each(:ids))
    AND EXISTS (SELECT 1 FROM holdfast_job WHERE holdfast_job.id = holdfast_archive.id AND fence = :fence)
 
+-- steps.dead_letters.ANSWER
+UPDATE holdfast_archive SET state = 'cancelled' WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'dead'
+
 -- steps.dead_letters.FORGET
 DELETE FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
 
@@ -881,20 +1745,30 @@ DELETE FROM holdfast_key WHERE id IN (SELECT value FROM json_each(:ids))
 SELECT id FROM holdfast_key WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
 
 -- steps.lease.PICK
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-  FROM holdfast_job 
- WHERE queue = :queue AND state = 'ready'  AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-   AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
- ORDER BY priority DESC, ready_at, id
- LIMIT :limit
+    SELECT json_group_array(json_array(id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace,
+                                       CAST(payload AS TEXT)))
+      FROM (
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+      FROM holdfast_job 
+     WHERE queue = :queue AND state = 'ready'  AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+       AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+     ORDER BY priority DESC, ready_at, id
+     LIMIT :limit
+
+)
 
 -- steps.lease.PICK_FROM_HINT
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-  FROM holdfast_job 
- WHERE queue = :queue AND state = 'ready' AND priority = :priority AND ready_at >= :hint AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-   AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
- ORDER BY ready_at, id
- LIMIT :limit
+    SELECT json_group_array(json_array(id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace,
+                                       CAST(payload AS TEXT)))
+      FROM (
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+      FROM holdfast_job 
+     WHERE queue = :queue AND state = 'ready' AND priority = :priority AND ready_at >= :hint AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+       AND NOT EXISTS (SELECT 1 FROM holdfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+     ORDER BY ready_at, id
+     LIMIT :limit
+
+)
 
 -- steps.lease.TAKE
 UPDATE holdfast_job
@@ -1046,6 +1920,8 @@ SELECT id FROM holdfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= 
 SELECT min(ready_at) FROM holdfast_job
  WHERE state IN ('scheduled', 'ready') AND ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND kind IN (SELECT value FROM json_each(:kinds))
    AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues))) AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+   AND id NOT IN (SELECT r.job_id FROM holdfast_run r
+                   WHERE r.job_id IS NOT NULL AND r.ended_at IS NULL AND r.frontier LIKE :held)
 
 -- testing.left.NEXT_RATE
 SELECT min(due_at) FROM holdfast_limit WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND gap > 0
@@ -1111,11 +1987,14 @@ SELECT at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEG
 UPDATE holdfast_bookmark SET at = :at WHERE id = :id AND at <> :at
 
 -- worker.deaths.UNNOTICED
-SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at
+SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
   FROM holdfast_archive a
  WHERE a.state = 'dead' AND a.finished_at > :since
    AND NOT EXISTS (SELECT 1 FROM holdfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
  ORDER BY a.finished_at LIMIT :limit
+
+-- worker.deaths.RUNS
+SELECT id FROM holdfast_run WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- worker.deaths.NOTICE
 INSERT INTO holdfast_death (id, finished_at) VALUES (:id, :finished_at) ON CONFLICT DO NOTHING

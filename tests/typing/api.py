@@ -19,9 +19,11 @@ from holdfast import (
     Retry,
     Snooze,
     Step,
+    ThrottledError,
     Transaction,
     TransientError,
     Upsert,
+    with_retry,
 )
 from holdfast.notifications.settings import NotificationSettings
 from holdfast.notifications.signature import verify
@@ -250,3 +252,35 @@ def under_test() -> None:
 
 async def under_async_test() -> None:
     assert_type(await drain(app), Report)
+
+
+def runs(app: Holdfast) -> None:
+    run = app.runs.start("catalogue", "backfill", from_=datetime(2026, 5, 1, tzinfo=UTC), max_rows=100)
+    assert_type(run.id, str)
+    assert_type(app.runs.plan("catalogue").rows, int | None)
+    for reason in app.runs.show("latest").why:
+        assert_type(reason.command, str | None)
+    for look in app.runs.watch(run.id):
+        assert_type(look.seconds_left, float | None)
+    alice = app.runs.by("alice", reason="they are back")
+    assert_type(alice.retry(run.id, [5, "partition-7"], from_start=True).debts, int)
+    assert_type(alice.consolidate(run.id, force=True).partitions, tuple[int, ...])
+    assert_type(alice.resume(alice.cancel("catalogue", "wrong account").run.id).run.failed, int)
+    assert_type([it.stuck for it in app.runs.partitions(failed=True)], list[bool])
+    assert_type([it.feed for it in app.runs.list(active=True)], list[str])
+
+
+# Trying again on the spot
+
+
+def connect() -> int:
+    raise ThrottledError("slow down", retry_after="30s")
+
+
+async def connect_later() -> int:
+    return connect()
+
+
+async def connected() -> None:
+    assert_type(with_retry(connect, attempts=5, delay="100ms"), int)
+    assert_type(await with_retry(connect_later, on_retry=lambda error, attempt: (error, attempt)), int)

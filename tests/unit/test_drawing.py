@@ -74,7 +74,6 @@ def test_lists_and_keys_are_drawn_too() -> None:
     assert draw(shops).splitlines()[0] == "3,020 rows in 2 partitions of 20 to 3,000; 2 counts"
     assert [it.split()[0] for it in draw(shops).splitlines()[2:]] == ["EU", "US"]
     assert len(draw(KeyRanges.hexadecimal("uuid", 5).start()).splitlines()) == 7
-    assert draw(Fixed([]).start()) == "0 partitions; 0 counts"
 
 
 def test_the_sentence_says_what_is_missing() -> None:

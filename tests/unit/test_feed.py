@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.errors import AnswerError, ConfigurationError
 from holdfast.runs.declaration import declare
 from holdfast.runs.feed import Feed, Page, Window
 from holdfast.runs.paging.paginators import Keyset, Offset, Token
+from holdfast.runs.starting import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from holdfast.runs.paging.state import Cursor
     from holdfast.runs.ranges import Range
@@ -144,6 +147,14 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: a_feed(key="id, name"), "key='id, name': letters, digits and _"),
     (lambda: a_feed(schedule=""), "schedule='': a text, or leave it out"),
     (lambda: a_feed(tz=1), "tz=1: a text"),
+    (lambda: a_feed(name="latest"), "latest is how commands name the newest run of all"),
+    (lambda: a_feed(key=5), "key=5: a column, or a list of them"),
+    (lambda: a_feed(timeout=0), "timeout=0: more than no time at all"),
+    (lambda: a_feed(wait_at_most="0s"), "wait_at_most='0s': more than no time at all"),
+    (lambda: a_feed(mapper_version="v" * 201), "mapper_version has 201 characters; at most 200 fit"),
+    (lambda: a_feed(volatile=5), "volatile=5: names of fields"),
+    (lambda: a_feed(volatile=["seen_at", 7]), "volatile=.*: names of fields"),
+    (lambda: a_feed(volatile=""), "volatile='': names of fields"),
 ]
 
 
@@ -162,6 +173,45 @@ def test_what_is_called_for_every_row_must_be_a_plain_function() -> None:
         ConfigurationError, match=r"map\(\) is called by the engine in the middle of its work"
     ):
         declare(Slow())
+
+
+def test_one_text_is_one_field() -> None:
+    assert declare(a_feed(volatile="price")).volatile == ("price",)
+
+
+@pytest.mark.parametrize("url", ["ftp://eve:hunter2@shop/x.json", "file://eve:hunter2@shop/x.json"])
+def test_where_nothing_can_be_exported_is_said_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"export=.*eve:\*\*\*@shop") as refused:
+        declare(a_feed(export=url))
+
+    assert "hunter2" not in str(refused.value)
+
+
+def test_two_feeds_do_not_write_one_file(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path / 'work.db'}")
+    export = (tmp_path / "watermark.json").as_uri()
+    app.feed(one := a_feed(export=export))
+    app.feed(one)
+
+    with pytest.raises(
+        ConfigurationError, match=r"feed 'others': feed 'stones' writes its watermark to file:"
+    ):
+        app.feed(a_feed(name="others", table="stones", export=export))
+
+
+@pytest.mark.parametrize(
+    ("request_", "sentence"),
+    [
+        ({"kind": "weird"}, "'weird' is no kind of run; use full, incremental, backfill, verify"),
+        ({"most_rows": "a"}, "max_rows='a': a whole number of rows"),
+        ({"most_rows": 1.5}, "max_rows=1.5: a whole number of rows"),
+        ({"most_rows": True}, "max_rows=True: a whole number of rows"),
+        ({"most_rows": 0}, "a run of 0 rows reads nothing"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(request_: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        Request(**request_)
 
 
 def test_a_feed_may_have_attributes_of_its_own() -> None:
@@ -201,6 +251,21 @@ def test_a_page_says_when_it_was_observed_with_a_time_zone_or_not_at_all() -> No
     assert Page([]).observed_at is None
     with pytest.raises(ConfigurationError, match=r"a page's observed_at.*has no time zone"):
         Page([], observed_at=datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None))
+
+
+def test_a_job_that_has_the_name_of_a_feeds_job_is_refused_in_either_order(tmp_path: Path) -> None:
+    def work() -> None: ...
+
+    first = Holdfast(f"sqlite:///{tmp_path}/unused.db")
+    first.job(name="stones.page")(work)
+    with pytest.raises(ConfigurationError, match=r"needs the job name 'stones.page', which is taken"):
+        first.feed(Stones())
+
+    second = Holdfast(f"sqlite:///{tmp_path}/unused.db")
+    feed = second.feed(second.feed(Stones()))
+    with pytest.raises(ConfigurationError, match="already registered"):
+        second.job(name="stones.page")(work)
+    assert second.feeds.get("stones").feed is feed
 
 
 @pytest.mark.parametrize("method", ["plan", "count", "fetch", "identify", "map"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,10 +14,14 @@ from holdfast.errors import ConfigurationError
 from holdfast.runs.bounds import Bounds
 from holdfast.runs.partitioning.contract import Partitioner, capped
 from holdfast.runs.partitioning.fixed import Fixed
+from holdfast.runs.partitioning.heatmap import Heatmap
 from holdfast.runs.partitioning.key_ranges import KeyRanges
 from holdfast.runs.partitioning.time_slices import TimeSlices
 from holdfast.runs.ranges import EVERYTHING, Range, tiles
 from tests.density import explore, through_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 some = settings(max_examples=60, deadline=None, database=None)
 
@@ -68,8 +72,8 @@ def test_partitions_are_counted_a_few_at_a_time_if_that_is_wanted(partitioner: P
 
 @pytest.mark.parametrize(
     "partitioner",
-    [Fixed(["EU"]), Fixed([]), TimeSlices("updated_at", every="1d"), KeyRanges("id", ["m"])],
-    ids=["fixed", "empty", "slices", "keys"],
+    [Fixed(["EU"]), TimeSlices("updated_at", every="1d"), KeyRanges("id", ["m"])],
+    ids=["fixed", "slices", "keys"],
 )
 def test_nothing_is_counted_otherwise(partitioner: Partitioner) -> None:
     frontier = partitioner.start(WEEK)
@@ -100,6 +104,27 @@ def test_a_fixed_list_of_ranges_must_tile_the_domain_it_claims_to_cover() -> Non
 def test_an_entry_that_is_listed_twice_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="twice"):
         Fixed(["EU", "US", "EU"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda: Fixed([]), r"Fixed\(\[\]\): nothing would ever be read; give at least one range"),
+        (lambda: Fixed("EU"), r"Fixed\('EU'\): give a list of them, such as Fixed\(\['EU'\]\)"),
+        (lambda: Fixed(5), r"Fixed\(5\): give a list of them"),  # type: ignore[arg-type]
+        (lambda: Heatmap("price", 0, 9), r"Heatmap\('price'\): give dimensions"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_divides_nothing_is_refused(wrong: Callable[[], object], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        wrong()
+
+
+def test_a_list_that_nobody_counted_is_capped_after_its_first_partition() -> None:
+    plan = Fixed(["EU", "US"]).start().plan()
+
+    assert [it.range.name for it in capped(plan, 1_000_000).partitions] == ["items EU"]
+    assert capped(plan, 1_000_000).gap == "items US"
 
 
 def test_a_capped_list_is_partial() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.runs.declaration import Declaration, declare
 from holdfast.runs.mapping import map_rows
-from holdfast.runs.pending import Waiting
+from holdfast.runs.pending import Lot
 from holdfast.runs.sweep import Sweep
 from tests.feeds import Catalogue, Shop
 
@@ -19,17 +19,15 @@ def feed(**settings: Any) -> Declaration:
     return declare(Catalogue(Shop(), **settings))
 
 
-def waiting(*payloads: str) -> list[Waiting]:
-    return [Waiting(f"d{number}", f"h{number}", payload) for number, payload in enumerate(payloads)]
+def waiting(*payloads: str) -> Lot:
+    return Lot.of([(f"d{number}", f"h{number}", payload) for number, payload in enumerate(payloads)])
 
 
 def test_rows_are_mapped_in_their_order() -> None:
     batch = map_rows(feed(), waiting('{"id":"a","price":1}', '{"id":"b","price":2}'), COLUMNS)
 
-    assert [(it.item_id, it.content_hash, it.row) for it in batch.mapped] == [
-        ("d0", "h0", {"id": "a", "price": 1}),
-        ("d1", "h1", {"id": "b", "price": 2}),
-    ]
+    assert batch.raw == waiting('{"id":"a","price":1}', '{"id":"b","price":2}')
+    assert batch.rows == [{"id": "a", "price": 1}, {"id": "b", "price": 2}]
     assert batch.refused == []
 
 
@@ -38,14 +36,14 @@ def test_columns_that_a_good_row_sets_back_are_part_of_it() -> None:
 
     batch = map_rows(declared, waiting('{"id":"a","price":1}'), COLUMNS)
 
-    assert batch.mapped[0].row == {"id": "a", "price": 1, "stale_since": None, "deleted_at": None}
+    assert batch.rows[0] == {"id": "a", "price": 1, "stale_since": None, "deleted_at": None}
 
 
 @pytest.mark.parametrize("broken", ["{", '{"id":"a"}', "null"])
 def test_a_row_that_raises_is_refused_with_what_was_raised(broken: str) -> None:
     batch = map_rows(feed(mapper_version="3"), waiting(broken, '{"id":"b","price":2}'), COLUMNS)
 
-    assert [it.item_id for it in batch.mapped] == ["d1"]
+    assert list(batch.raw.ids) == ["d1"]
     (refused,) = batch.refused
     assert (refused.item_id, refused.stage, refused.payload, refused.mapper_version) == (
         "d0",
@@ -68,9 +66,9 @@ def test_a_reason_keeps_no_secret_and_no_novel() -> None:
 
 
 def test_every_set_of_columns_is_looked_at() -> None:
-    answers = iter([{"id": 1}, {"id": 1, "price": 2}, {"id": 1, "prize": 3}, {"id": 1}, {"id": None}])
+    answers = iter([{"id": 1}, {"id": 2, "price": 2}, {"id": 3, "prize": 3}, {"id": 4}, {"id": None}])
 
     batch = map_rows(feed(map=lambda _: next(answers)), waiting(*["{}"] * 5), COLUMNS)
 
-    assert [it.item_id for it in batch.mapped] == ["d0", "d1", "d3"]
+    assert list(batch.raw.ids) == ["d0", "d1", "d3"]
     assert [(it.item_id, it.code) for it in batch.refused] == [("d2", "unknown column"), ("d4", "no key")]

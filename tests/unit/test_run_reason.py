@@ -155,8 +155,9 @@ def test_its_sweep_is_held() -> None:
     assert why(held) == [
         Reason(
             "its sweep is held until somebody approves it: 900 of 1,000 rows would go",
-            "holdfast sweeps approve r1",
-        )
+            'holdfast sweeps approve r1 --reason "…"',
+        ),
+        Reason("or keep the rows", 'holdfast sweeps decline r1 --reason "…"'),
     ]
 
 
@@ -216,10 +217,11 @@ def test_a_run_of_poor_quality() -> None:
     told = why(facts(RunState.FAILED_QUALITY, quarantined=400, reason="400 of 1,000 rows"))
 
     assert told[0] == Reason(
-        "400 rows ended in quarantine, more than the error budget allows: 400 of 1,000 rows",
+        "too many rows ended in quarantine: 400 of 1,000 rows",
         "holdfast quarantine list --feed catalogue",
     )
     assert [it.command for it in told[1:]] == [
+        "holdfast quarantine replay --feed catalogue",
         "holdfast runs consolidate r1",
         "holdfast runs consolidate r1 --force",
     ]
@@ -243,10 +245,29 @@ def test_a_run_that_was_overtaken_says_by_whom(state: RunState) -> None:
 
 def test_a_run_that_has_completed_tells_what_is_owed() -> None:
     assert why(facts(RunState.COMPLETED)) == [Reason("it has completed")]
-    assert why(facts(RunState.COMPLETED, unverified=1))[1].command == "holdfast debts list --feed catalogue"
-    (partial,) = why(facts(RunState.PUBLISHED_PARTIAL, debts=2))
+    assert why(facts(RunState.COMPLETED, unverified=1, debts=1))[1:] == [
+        Reason("1 partition could not be shown to be complete"),
+        Reason(
+            "the next full or incremental run reads what is owed (1 open debt)",
+            "holdfast debts list --feed catalogue",
+        ),
+    ]
+    partial, owed = why(facts(RunState.PUBLISHED_PARTIAL, debts=2))
     assert "published in part, by force" in partial.sentence
-    assert "2 open debts" in partial.sentence
+    assert "reads what is owed (2 open debts)" in owed.sentence
+
+
+@pytest.mark.parametrize("state", [RunState.COMPLETED, RunState.PUBLISHED_PARTIAL])
+def test_nothing_is_promised_about_debts_that_no_run_reads(state: RunState) -> None:
+    def told(**debts: Any) -> str:
+        return " | ".join(it.sentence for it in why(facts(state, unverified=1, **debts)))
+
+    assert "nothing is owed: later runs have read it, or a person closed the debts" in told()
+    assert "2 debts of the feed were given up after 3 tries" in told(debts=2, given_up=2)
+    assert "run reads what is owed (" not in told(debts=2, given_up=2)
+    assert "run reads what is owed (1 open debt)" in told(debts=3, given_up=2)
+    assert "nothing is owed for what it did not read" in told(debts=3, owes=False)
+    assert "run reads what is owed (" not in told(debts=3, owes=False)
 
 
 @pytest.mark.parametrize("state", RunState)

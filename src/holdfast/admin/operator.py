@@ -55,13 +55,16 @@ class Operator:
     What it changes is written down with who did it, and why: see `by`.
     """
 
-    def __init__(self, database: Database, actor: Actor | None = None) -> None:
+    def __init__(
+        self, database: Database, actor: Actor | None = None, *, feeds: Collection[str] = ()
+    ) -> None:
         self._database = database
         self._actor = actor  # None: whoever runs this process
+        self._feeds = feeds  # names of those that the application has
 
     def by(self, name: str, *, reason: str | None = None) -> Operator:
         """The same, in this one's name: `app.operator.by("alice", reason="the printer is back").retry(job_id)`."""
-        return Operator(self._database, Actor(name, reason))
+        return Operator(self._database, Actor(name, reason), feeds=self._feeds)
 
     def jobs(
         self,
@@ -192,7 +195,11 @@ class Operator:
 
     def set_watermark(self, feed: str, to: datetime, *, force: bool = False) -> watermark.WatermarkMoved:
         """Move it by hand, with a reason: `app.operator.by("alice", reason="…").set_watermark("catalogue", at)`."""
-        return self._act(lambda tx: watermark.set_watermark(tx, feed, to, force=force, by=self._actor))
+        return self._act(
+            lambda tx: watermark.set_watermark(
+                tx, feed, to, force=force, by=self._actor, declared=self._feeds
+            )
+        )
 
     @property
     def quarantine(self) -> Quarantine:

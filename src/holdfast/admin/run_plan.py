@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from holdfast.runs.asking import answer_of
@@ -11,10 +11,10 @@ from holdfast.runs.counting import count_next
 from holdfast.runs.debts import covers, open_debts
 from holdfast.runs.feed_row import FeedRow, find_feed
 from holdfast.runs.paging.paginators import Offset
-from holdfast.runs.partitioning.contract import capped
+from holdfast.runs.partitioning.contract import beginning
 from holdfast.runs.partitioning.drawing import describe, draw
 from holdfast.runs.partitioning.estimate import VERIFYING_COUNTS, Estimate, estimate
-from holdfast.runs.planning import first_frontier, prior_ranges
+from holdfast.runs.planning import first_frontier, planned, prior_ranges
 from holdfast.runs.starting import kind_for, source_clock, window_of
 
 if TYPE_CHECKING:
@@ -64,12 +64,20 @@ async def plan_run(database: Database, declared: Declaration, request: Request) 
     window = window_of(declared, request, kind, row, clock)
     prior, debts = await asyncio.to_thread(_known, database, declared.name, kind, window)
     if window.is_empty:
-        return _told(declared, kind, window, None, debts=debts, most_rows=request.most_rows)
+        return _told(declared, kind, window, None, debts=debts)
     frontier = await first_frontier(declared, window, prior)
     while not frontier.finished:
         frontier, _ = await count_next(declared, window, frontier)
+    read = planned(frontier, window, request.most_rows).partitions  # as a run decides, before anybody counts
     frontier = await _counted(declared, window, frontier)
-    return _told(declared, kind, window, frontier, debts=debts, most_rows=request.most_rows)
+    found = _told(declared, kind, window, frontier, debts=debts, read=len(read))
+    return found if request.most_rows is None else _trial(found, blind=read[-1].estimate is None)
+
+
+def _trial(found: RunPlan, *, blind: bool) -> RunPlan:
+    """However much it reads, it does not pass for everything."""
+    told = "; the trial ends with a partition that nobody has counted, and reads all of it" if blind else ""
+    return replace(found, scope="partial", summary=found.summary + told)
 
 
 def _feed(database: Database, feed: str) -> FeedRow:
@@ -99,11 +107,9 @@ def _told(
     frontier: Frontier | None,
     *,
     debts: int,
-    most_rows: int | None,
+    read: int = 0,
 ) -> RunPlan:
-    plan = None if frontier is None else frontier.plan()
-    if plan is not None and most_rows is not None:
-        plan = capped(plan, most_rows)
+    plan = None if frontier is None else beginning(frontier.plan(), read)
     nothing = "the window is empty: there is nothing to read"
     return RunPlan(
         feed=declared.name,

@@ -6,9 +6,9 @@ work wherever the database can be reached. The others need the feed's code, beca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.admin.audit import Actor, record, whoever
 from holdfast.admin.reports.partitions import PartitionReport, list_partitions
@@ -16,11 +16,12 @@ from holdfast.admin.reports.run_facts import RunDetail, show_run
 from holdfast.admin.reports.run_progress import RunObserver, RunProgress, watch_run
 from holdfast.admin.reports.runs import RunReport, list_runs, resolve, run_report
 from holdfast.database.database import persist
-from holdfast.errors import ConfigurationError, StateError
+from holdfast.errors import ConfigurationError, DatabaseError, HoldfastError, StateError
 from holdfast.runs import repair
 from holdfast.runs.asking import wait_for
 from holdfast.runs.run import find_run
-from holdfast.runs.starting import Request, source_clock, start_run
+from holdfast.runs.starting import Request, source_clock, start_remap, start_run
+from holdfast.steps.failure import describe
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from holdfast.runs.repair import Repaired
     from holdfast.runs.states import RunKind, RunState
 
+T = TypeVar("T")
 Action = Callable[["Transaction", str], "Repaired"]
 
 
@@ -100,7 +102,7 @@ class Runs:
         from holdfast.admin.run_plan import plan_run
 
         request = Request(kind=kind, from_=from_, to=to, most_rows=max_rows)
-        return wait_for(plan_run(self.database, self._declared(feed), request))
+        return _asked(feed, plan_run(self.database, self._declared(feed), request))
 
     def start(
         self,
@@ -115,12 +117,24 @@ class Runs:
         """Begin a run; workers do the rest. Without a kind: everything the first time, then what has changed."""
         request = Request(kind=kind, from_=from_, to=to, most_rows=max_rows)
         declared = self._declared(feed)
-        clock = wait_for(source_clock(self.database, declared))
+        clock = _asked(feed, source_clock(self.database, declared))
         by = self._actor.because(note)
 
         def act(tx: Transaction) -> RunReport:
             run = start_run(tx, declared, request, clock)
             record(tx, by, "run.start", run.id, detail={"feed": feed, "kind": run.kind, "max_rows": max_rows})
+            return run_report(tx, run.id)
+
+        return persist(self.database, act)
+
+    def remap(self, feed: str, *, note: str | None = None) -> RunReport:
+        """Map and write all rows of a feed once more, after map() was mended. The source is not asked."""
+        declared = self._declared(feed)
+        by = self._actor.because(note)
+
+        def act(tx: Transaction) -> RunReport:
+            run = start_remap(tx, declared)
+            record(tx, by, "run.remap", run.id, detail={"feed": feed, "mapper": declared.mapper_version})
             return run_report(tx, run.id)
 
         return persist(self.database, act)
@@ -184,7 +198,7 @@ class Runs:
         by = self._actor.because(note)
 
         def act(tx: Transaction) -> tuple[Repaired, RunRepair]:
-            run_id = resolve(tx, run)
+            run_id = resolve(tx, run, prefer_active=what == "run.cancel")
             done = action(tx, run_id)
             facts = {
                 "feed": done.run.feed,
@@ -220,6 +234,16 @@ class Runs:
                 f"this needs the code of feed {feed}: say where its app is with --app MODULE:APP, or HOLDFAST_APP"
             )
         return self._feeds.get(feed)
+
+
+def _asked(feed: str, work: Coroutine[Any, Any, T]) -> T:
+    """What the source answered; what its code raised instead is told in a sentence that anybody may read."""
+    try:
+        return wait_for(work)
+    except (ConfigurationError, DatabaseError, StateError):
+        raise
+    except Exception as error:
+        raise HoldfastError(f"feed {feed}: the source could not be asked: {describe(error)}") from error
 
 
 def _blocked(done: Repaired) -> str:

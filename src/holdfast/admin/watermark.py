@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 
 from holdfast.admin.audit import Actor, record, whoever
 from holdfast.clock import instant, moment
+from holdfast.database.statement import sql
 from holdfast.errors import ConfigurationError, NotFoundError, StateError
 from holdfast.runs.feed_row import find_feed, lock_feed
-from holdfast.runs.run import ACTIVE, already_active
+from holdfast.runs.instead import refuse_active
 from holdfast.runs.watermark import set_watermark as move
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from holdfast.database.connection import Transaction
     from holdfast.runs.feed_row import FeedRow
+
+KNOWN = sql("SELECT id FROM holdfast_feed WHERE updated_at > 0 ORDER BY id")
 
 
 @dataclass(frozen=True)
@@ -38,20 +43,26 @@ class WatermarkMoved:
 
 
 def set_watermark(
-    tx: Transaction, feed: str, to: datetime, *, force: bool = False, by: Actor | None = None
+    tx: Transaction,
+    feed: str,
+    to: datetime,
+    *,
+    force: bool = False,
+    by: Actor | None = None,
+    declared: Collection[str] = (),
 ) -> WatermarkMoved:
-    """Set it to an instant of the source's clock. Back only by force; never into the future, or under an active run."""
+    """Set it to an instant of the source's clock. Back only by force; never into the future, or under an active run.
+
+    `declared`: feeds of the application. One that never ran must be among them.
+    """
     by = by or whoever()
     if not by.reason:
         raise ConfigurationError("say why the watermark is moved; the reason is kept with it")
     watermark = instant(to, "to")
-    if not force and not find_feed(tx, feed).updated_at:
-        raise NotFoundError(
-            f"feed {feed!r} has never run here; to give it a first watermark, say so with --force"
-        )
+    if not find_feed(tx, feed).updated_at:
+        _check_first(tx, feed, declared, force=force)
     row = lock_feed(tx, feed)
-    if active := tx.rows(ACTIVE, feed=feed):
-        raise already_active(feed, str(active[0][0]), str(active[0][1]))
+    refuse_active(tx, feed)
     _check(row, watermark, force=force)
     move(tx, row, watermark)
     moved = WatermarkMoved(feed, None if row.watermark is None else moment(row.watermark), moment(watermark))
@@ -67,6 +78,20 @@ def set_watermark(
         },
     )
     return moved
+
+
+def _check_first(tx: Transaction, feed: str, declared: Collection[str], *, force: bool) -> None:
+    """A watermark for a feed that nobody knows would wait for ever for somebody to spell it so."""
+    if feed not in declared:
+        known = ", ".join(sorted({*declared, *(str(row[0]) for row in tx.rows(KNOWN))})) or "none"
+        raise NotFoundError(
+            f"feed {feed!r} has never run here, and no app that was given has it (known: {known}); is it spelled right? "
+            "To give a new feed a first watermark, say where its app is with --app MODULE:APP, or HOLDFAST_APP"
+        )
+    if not force:
+        raise NotFoundError(
+            f"feed {feed!r} has never run here; to give it a first watermark, say so with --force"
+        )
 
 
 def _check(row: FeedRow, watermark: int, *, force: bool) -> None:

@@ -11,14 +11,20 @@ from holdfast.cli import (
     alerts,
     audit,
     dead_letters,
+    debts,
     doctor,
     jobs,
     leases,
     limits,
     migrate,
     outbox,
+    partitions,
+    quarantine,
     queues,
+    runs,
     schedules,
+    sweeps,
+    watermark,
     worker,
     workers,
 )
@@ -72,6 +78,12 @@ app.add_typer(workers.app, name="workers")
 app.add_typer(leases.app, name="leases")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(limits.app, name="limits")
+app.add_typer(runs.app, name="runs")
+app.add_typer(partitions.app, name="partitions")
+app.add_typer(quarantine.app, name="quarantine")
+app.add_typer(debts.app, name="debts")
+app.add_typer(watermark.app, name="watermark")
+app.add_typer(sweeps.app, name="sweeps")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(alerts.app, name="alerts")
 app.add_typer(audit.app, name="audit")

@@ -77,6 +77,28 @@ def start(
     typer.echo(f"watch it with: holdfast runs watch {run.id}")
 
 
+def remap(
+    ctx: typer.Context,
+    feed: Feed,
+    *,
+    target: Target = None,
+    reason: Reason = None,
+    by: By = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Map and write all rows of a feed once more, after its map() was mended. The source is not asked."""
+    from holdfast.admin.runs import Runs
+
+    with loaded(ctx, target, database_url) as app:
+        run = Runs(app.database, app.feeds, actor(by, reason)).remap(feed)
+    if json:
+        print_json(run)
+        return
+    typer.echo(f"run {run.id} of feed {feed} is started: all its rows are mapped and written again")
+    typer.echo(f"watch it with: holdfast runs watch {run.id}")
+
+
 def plan(
     ctx: typer.Context,
     feed: Feed,

@@ -29,6 +29,7 @@ Name = Annotated[
 ]
 
 app.command("start", short_help="Begin a run of a feed; workers do the rest.")(run_start.start)
+app.command("remap", short_help="Map and write all rows of a feed once more.")(run_start.remap)
 app.command("plan", short_help="Show what a run would read, and what it would cost.")(run_start.plan)
 
 
@@ -246,6 +247,7 @@ def _facts(detail: RunDetail) -> list[tuple[str, object]]:
         ("to apply", None if detail.pending is None else f"{detail.pending:,}"),
         ("quarantined", run.quarantined or None),
         ("gone", run.gone or None),
+        ("differences", f"{run.differences:,}" if run.kind == "verify" else None),
         ("open debts", detail.debts or None),
         ("watermark", _watermark(run)),
         ("started", run.started_at),

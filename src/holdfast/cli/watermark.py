@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.app_target import Target, loaded
 from holdfast.cli.options import By, DatabaseUrl, Json, Limit, Why, actor, opened
 from holdfast.cli.output import print_facts, print_json, print_table
 
@@ -79,6 +80,7 @@ def set_(
     ],
     reason: Why,
     force: Annotated[bool, typer.Option("--force", help="Also back, or for a feed that never ran.")] = False,
+    target: Target = None,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
@@ -88,8 +90,12 @@ def set_(
     from holdfast.database.database import persist
 
     at, who = _instant(to), actor(by, reason)
+    feeds: list[str] = []
+    if target is not None:  # only a feed that never ran needs it
+        with loaded(ctx, target, database_url) as app_of_feed:
+            feeds = [it.name for it in app_of_feed.feeds.all()]
     with opened(ctx, database_url) as database:
-        moved = persist(database, lambda tx: set_watermark(tx, feed, at, force=force, by=who))
+        moved = persist(database, lambda tx: set_watermark(tx, feed, at, force=force, by=who, declared=feeds))
     if json:
         print_json(
             {

@@ -17,6 +17,7 @@ from holdfast.outbox.alerts import Alert, alert
 from holdfast.outbox.files import write_file
 from holdfast.outbox.messages import EXPORT, Message, destination_of
 from holdfast.telemetry import current_trace
+from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from holdfast.outbox.relay import Outgoing
@@ -50,7 +51,7 @@ def problem_of_export(url: object) -> str | None:
 def export_message(address: str, text: str, *, owner: str, version: int, made_at: int) -> Message:
     """The message that has a document written."""
     if (problem := problem_of_export(address)) is not None:
-        raise ConfigurationError(f"export={address!r:.200}: {problem}")
+        raise ConfigurationError(f"export={without_secrets(str(address))!r:.200}: {problem}")
     return Message(
         id=new_id(),
         channel=EXPORT,
@@ -90,9 +91,7 @@ def _document(body: str, headers: Mapping[str, str]) -> Document:
 def _problem_of_file(url: str) -> str | None:
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
-        return (
-            f"names the host {parts.netloc!r}; a file has three slashes: file:///var/lib/app/watermark.json"
-        )
+        return f"names the host {parts.hostname or ''!r}; a file has three slashes: file:///var/lib/app/watermark.json"
     path = unquote(parts.path)
     if not path.startswith("/") or path.endswith("/") or "\0" in path:
         return "is no absolute path of a file; write 'file:///var/lib/app/watermark.json'"

@@ -11,6 +11,7 @@ from holdfast.outbox.alerts import Alert, alert, raise_alert
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
+    from holdfast.runs.collisions import Alike
     from holdfast.runs.partitioning.contract import Plan
     from holdfast.runs.run import Run
 
@@ -64,6 +65,23 @@ def plan_misses_rows(tx: Transaction, run: Run, plan: Plan) -> None:
             f"Feed: {run.feed}\n"
             f"The source counts {plan.baseline:,} rows, the partitions hold {plan.rows:,}: {plan.shortfall:,} are missing\n"
             "Action: look at the feed's domain and its partitioner; the run goes on",
+            severity="warning",
+        ),
+    )
+
+
+def items_collide(tx: Transaction, run: Run, it: Alike) -> None:
+    """Items that differ replace each other in the target."""
+    raise_alert(
+        tx,
+        alert(
+            f"feed:{run.feed}:items-collide",
+            "Items replace each other",
+            f"Run ID: {run.id}\n"
+            f"Feed: {run.feed}\n"
+            f"Items such as {it.one!r} and {it.other!r} may be one for column {it.column}, whose collation is {it.collation}\n"
+            "Action: give the column a collation that tells them apart, such as utf8mb4_bin, then write all rows again\n"
+            f"with: holdfast runs remap {run.feed}",
             severity="warning",
         ),
     )

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.database.statement import sql
-from holdfast.database.tables import as_instant, columns_of
+from holdfast.database.tables import as_instant, columns_of, is_unique
 from holdfast.errors import ConfigurationError
-from holdfast.runs.mapping import Batch, Mapped, refused
-from holdfast.runs.pending import Mark, mark, set_aside
-from holdfast.runs.quarantine import EntryState, Refused, put_aside_for, settle
+from holdfast.runs.comparing import differences, stored_rows
+from holdfast.runs.mapping import Batch, refused
+from holdfast.runs.pending import mark, set_aside
+from holdfast.runs.quarantine import EntryState, put_aside_for, settle
 from holdfast.runs.storing import store
-from holdfast.runs.target import TargetColumn
+from holdfast.runs.target import target_column
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -32,6 +33,7 @@ class Applied(NamedTuple):
 
     applied: int = 0
     refused: int = 0
+    differing: int = 0  # rows that were not in the target as they are now, if anybody compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,40 +46,40 @@ class Application:
     columns: Mapping[str, str]  # of the target, with their types; empty if nobody asked
     entries: Collection[str] = ()  # items of the batch that have an entry in quarantine
     settled_as: EntryState = EntryState.SUPERSEDED
+    compares: bool = False  # whether rows that differ from what was in the target are counted
 
     def write(self, tx: Transaction) -> Applied:
-        mapped, bad = self._current(tx)
-        feed = self.declared.name
-        guilty = store(tx, self.declared.feed, mapped)
+        batch = self._current(tx)
+        feed, bad = self.declared.name, batch.refused
+        before = stored_rows(tx, self.declared, batch.rows) if self.compares else {}
+        guilty = store(tx, self.declared.feed, batch.rows)
+        differing = differences(before, stored_rows(tx, self.declared, batch.rows)) if self.compares else 0
         if guilty:
-            set_aside(tx, feed, [it.row.item_id for it in guilty])
-            bad = bad + [refused(self.declared, it.row, "store", it.error) for it in guilty]
-        # All entries of these items are answered; those of rows that are refused again are opened again below.
-        touched = {it.item_id for it in mapped} | {it.item_id for it in bad}
-        settle(tx, feed, sorted(touched.intersection(self.entries)), self.settled_as)
+            set_aside(tx, feed, [batch.raw.ids[it.place] for it in guilty])
+            bad = bad + [refused(self.declared, batch.raw.at(it.place), "store", it.error) for it in guilty]
+        if self.entries:
+            # All entries of these items are answered; those of rows that are refused again are opened again below.
+            touched = {*batch.raw.ids, *(it.item_id for it in bad)}
+            settle(tx, feed, sorted(touched.intersection(self.entries)), self.settled_as)
         put_aside_for(tx, feed, self.run_id, bad)
         self._mark_stale(tx, sorted(it.item_id for it in bad))
-        return Applied(len(mapped) - len(guilty), len(bad))
+        return Applied(len(batch.rows) - len(guilty), len(bad), differing)
 
-    def _current(self, tx: Transaction) -> tuple[list[Mapped], list[Refused]]:
+    def _current(self, tx: Transaction) -> Batch:
         """Those rows that still have the content which was read; all of them are ours from here on."""
-        mapped, bad = self.batch.mapped, self.batch.refused
-        marks = [Mark(it.item_id, it.content_hash, good=True) for it in mapped]
-        if bad:
-            marks = sorted([*marks, *(Mark(it.item_id, it.content_hash, good=False) for it in bad)])
-        if not marks:
-            return [], []
-        current = mark(tx, self.declared.name, marks)
-        if current is None:
-            return mapped, bad
-        return [it for it in mapped if it.item_id in current], [it for it in bad if it.item_id in current]
+        batch = self.batch
+        read = dict(zip(batch.raw.ids, batch.raw.hashes, strict=True))
+        if batch.refused:
+            read = dict(sorted({**read, **{it.item_id: it.content_hash for it in batch.refused}}.items()))
+        current = mark(tx, self.declared.name, read, [it.item_id for it in batch.refused]) if read else None
+        return batch if current is None else batch.only(current)
 
     def _mark_stale(self, tx: Transaction, ids: list[str]) -> None:
         """Otherwise an old price would stay on sale, and nobody could tell that it is old. The next good row clears it."""
-        stale, item_column = self.declared.stale, self.declared.item_column
-        if ids and stale is not None and item_column is not None:
+        stale = self.declared.stale
+        if ids and stale is not None and self.declared.item_column is not None:
             since = as_instant(int(tx.first(CLOCK)), self.columns[stale])
-            TargetColumn(self.declared.table, item_column, stale).set(tx, ids, since)
+            target_column(self.declared, stale).set(tx, ids, since)
 
 
 def target_columns(tx: Transaction, declared: Declaration) -> dict[str, str]:
@@ -89,4 +91,19 @@ def target_columns(tx: Transaction, declared: Declaration) -> dict[str, str]:
         raise ConfigurationError(
             f"table {declared.table} has no column {missing[0]}; add one that may be NULL, or set another for the feed"
         )
+    if not declared.stores and not is_unique(tx, declared.table, declared.key):
+        raise _not_unique(declared, columns)
     return columns
+
+
+def _not_unique(declared: Declaration, columns: Collection[str]) -> ConfigurationError:
+    """Every run would add its rows to those that are there."""
+    table, key = declared.table, ", ".join(declared.key)
+    if missing := [name for name in declared.key if name not in columns]:
+        return ConfigurationError(
+            f"table {table} has no column {missing[0]}, which is in the feed's key; add it, or set another key for the feed"
+        )
+    return ConfigurationError(
+        f"table {table} has no primary key or unique index over exactly {key}, by which rows replace each other; "
+        f"add it with: CREATE UNIQUE INDEX {table.rpartition('.')[2]}_key ON {table} ({key}), or set another key for the feed"
+    )

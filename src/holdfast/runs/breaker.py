@@ -17,13 +17,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import micros, moment, spoken
 from holdfast.errors import ContentionError, TransientError, UnreachableError
+from holdfast.runs.asking import Begun
 from holdfast.runs.feed_row import FeedRow, find_feed
 from holdfast.runs.pause import (
     TroubleMet,
@@ -53,6 +54,8 @@ SPARE: Final = 0.9  # of the step's timeout: a source that hangs is an outage, n
 DATABASE_DELAY: Final = timedelta(seconds=2)
 LONGEST_REASON: Final = 500
 
+Work = Callable[[], Coroutine[Any, Any, Outcome]]
+
 
 class Breaker:
     """Stands between the steps of one feed and its source."""
@@ -64,7 +67,7 @@ class Breaker:
         self._held_until = 0.0  # until when trouble that was met here may not be written yet
         self._met_by: FeedRow | None = None  # what was known when it was met
 
-    async def guard(self, step: Step, waiter: Waiter, work: Callable[[], Awaitable[Outcome]]) -> Outcome:
+    async def guard(self, step: Step, waiter: Waiter, work: Work) -> Outcome:
         """Do the work of a step, unless the source is to be left alone; what it meets decides when it is done again."""
         try:
             row = await self._look()
@@ -72,8 +75,8 @@ class Breaker:
             if delay:
                 return await self._wait(row, step, waiter, delay)
             try:
-                async with asyncio.timeout(self._declared.timeout.total_seconds() * SPARE):
-                    outcome = await work()
+                began = time.monotonic()
+                outcome = await self._in_time(began, Begun(work()))
             except (UnreachableError, ContentionError):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever the source or the feed raised is judged
@@ -82,6 +85,14 @@ class Breaker:
             # Our own database, or too few connections to it: nobody's fault, and no attempt.
             raise TransientError(f"waits for the database: {error}", delay=DATABASE_DELAY) from error
         return self._well(row, outcome)
+
+    async def _in_time(self, began: float, begun: Begun[Outcome]) -> Outcome:
+        """A source that answers at once needs no timer, which would take longer than the rest of this."""
+        if begun.waits:
+            left = self._declared.timeout.total_seconds() * SPARE - (time.monotonic() - began)
+            async with asyncio.timeout(left):
+                return await begun
+        return begun.answer
 
     async def _look(self) -> FeedRow:
         if time.monotonic() < self._well_until:

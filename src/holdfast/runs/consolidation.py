@@ -14,18 +14,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.database.statement import sql
-from holdfast.errors import NotFoundError, TransientError
+from holdfast.errors import ConfigurationError, NotFoundError, TransientError
 from holdfast.runs import alerts
 from holdfast.runs.applying import Application, Applied, target_columns
+from holdfast.runs.collisions import items_alike
 from holdfast.runs.fan_out import enqueue_jobs
 from holdfast.runs.finishing import finish, stop_if_overspent
 from holdfast.runs.jobs import enqueue_job, new_job
 from holdfast.runs.mapping import map_rows
 from holdfast.runs.pending import Span, any_pending, divide, read_pending
 from holdfast.runs.quarantine import waiting_between
+from holdfast.runs.remapping import next_lot
 from holdfast.runs.run import Run, end_run, find_run, lock_run, watch_job
 from holdfast.runs.states import RunState
 from holdfast.steps.outcome import Continue, Done, Outcome, Reject
+from holdfast.steps.threads import in_own_thread
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
+    from holdfast.runs.collisions import Alike
     from holdfast.runs.declaration import Declaration
     from holdfast.steps.job import NewJob
     from holdfast.steps.step import Step
@@ -45,7 +49,8 @@ BEGIN_ROUND = sql("""
 """)
 COUNT = sql("""
     UPDATE holdfast_run
-       SET applied = applied + :applied, quarantined = quarantined + :refused, shards = shards - :ended, updated_at = {now}
+       SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
+           shards = shards - :ended, updated_at = {now}
      WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
 """)
 
@@ -101,20 +106,23 @@ async def consolidate(
     turn = Turn(run_id, epoch, round)
     try:
         if shard is None or until is None:
-            return await asyncio.to_thread(_divide, database, declared, turn)
+            return await asyncio.to_thread(_divide, database, declared, turn, step.cursor)
         span = Span(step.cursor if step.cursor is not None else after, until)
-        return await asyncio.to_thread(_take, database, declared, turn, span)
-    except NotFoundError as error:
+        return await in_own_thread(_take, database, declared, turn, span)
+    except (NotFoundError, ConfigurationError) as error:  # trying again would mend neither
         return Reject(str(error))
 
 
-def _divide(database: Database, declared: Declaration, turn: Turn) -> Outcome:
+def _divide(database: Database, declared: Declaration, turn: Turn, after: str | None) -> Outcome:
     with database.reading() as tx:
         run = _wanted(tx, turn)
         if run is None:
             return Done(STALE)
+        if run.kind == "remap" and run.rounds == 0 and (lot := next_lot(tx, run, after)) is not None:
+            return Continue(lot.until, effects=[lot])
         spans = divide(tx, declared.name, declared.shards, declared.batch)
-    return Done({"shards": len(spans)}, effects=[Division(declared, run, spans)])
+        alike = items_alike(tx, declared) if spans and run.kind == "full" and run.rounds == 0 else None
+    return Done({"shards": len(spans)}, effects=[Division(declared, run, spans, alike)])
 
 
 def _take(database: Database, declared: Declaration, turn: Turn, span: Span) -> Outcome:
@@ -123,19 +131,23 @@ def _take(database: Database, declared: Declaration, turn: Turn, span: Span) -> 
         if run is None:
             return Done(STALE)
         waiting = read_pending(tx, declared.name, span, declared.batch)
-        columns = target_columns(tx, declared) if waiting else {}
+        ids = waiting.ids
+        columns = target_columns(tx, declared) if ids else {}
         to_row = declared.feed.mapping(tx, run.id)
-        entries = (
-            waiting_between(tx, declared.name, waiting[0].item_id, waiting[-1].item_id) if waiting else set()
-        )
+        entries = waiting_between(tx, declared.name, ids[0], ids[-1]) if ids else set()
     batch = map_rows(declared, waiting, columns, to_row)
-    application = Application(declared=declared, run_id=run.id, batch=batch, columns=columns, entries=entries)
-    ends = len(waiting) < declared.batch or waiting[-1].item_id == span.until
+    application = Application(
+        declared=declared,
+        run_id=run.id,
+        batch=batch,
+        columns=columns,
+        entries=entries,
+        compares=run.kind == "verify" and not declared.stores,
+    )
+    ends = len(ids) < declared.batch or ids[-1] == span.until
     effects = [BatchCommit(application, run, ends=ends)]
     return (
-        Done("nothing is left in this range", effects=effects)
-        if ends
-        else Continue(waiting[-1].item_id, effects=effects)
+        Done("nothing is left in this range", effects=effects) if ends else Continue(ids[-1], effects=effects)
     )
 
 
@@ -152,6 +164,7 @@ class Division:
     declared: Declaration
     run: Run  # as the step saw it
     spans: Sequence[Span]
+    alike: Alike | None = None  # two items that are one for the target
 
     def apply(self, tx: Transaction, /) -> None:
         run = self.run
@@ -159,6 +172,8 @@ class Division:
         if begun != 1:
             raise _moved_on(run)
         run = lock_run(tx, run.id)
+        if self.alike is not None:
+            alerts.items_collide(tx, run, self.alike)
         if self.spans:
             enqueue_jobs(tx, [self._job(run, number, span) for number, span in enumerate(self.spans)])
         else:
@@ -208,6 +223,7 @@ class BatchCommit:
             round=run.rounds,
             applied=done.applied,
             refused=done.refused,
+            differing=done.differing,
             ended=int(self.ends),
         )
         if counted != 1:

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.clock import Duration, duration
+from holdfast.clock import duration
 from holdfast.errors import ConfigurationError
 from holdfast.limits.limit import Limit, checked_limits
 from holdfast.outbox.exports import problem_of_export
 from holdfast.runs.feed import Feed
 from holdfast.runs.paging.paginators import Keyset, Offset, Token
+from holdfast.runs.setting_checks import (
+    COLUMN,
+    TABLE,
+    checked_columns,
+    checked_count,
+    checked_fields,
+    checked_identifier,
+    checked_number,
+    checked_share,
+    checked_span,
+    checked_text,
+    checked_version,
+)
+from holdfast.runs.states import LATEST
 from holdfast.runs.sweep import Sweep
 from holdfast.steps.kinds import checked_name, checked_priority, is_async
+from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from holdfast.runs.paging.paginators import Paging
@@ -50,8 +64,6 @@ NEEDED: Final = {
     "identify": "tell one item from another",
     "map": "make a target row of an item",
 }
-_TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
-_COLUMN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SETTINGS: Final = [name for name in vars(Feed) if not name.startswith("_") and name not in PARAMETERS]
 
 
@@ -86,6 +98,7 @@ class Declaration:
     table: str
     key: tuple[str, ...]
     item_column: str | None  # None: target rows cannot be found by their items
+    feed_column: str | None  # None: all rows of the target are of this feed
     stale: str | None
     stores: bool  # whether the feed has a store() of its own
     mapper_version: str
@@ -122,20 +135,22 @@ def writes(feed: Feed, method: str) -> bool:
 def _declared(feed: Feed) -> Declaration:
     _check_spelling(feed)
     name = checked_name("feed", feed.name)
+    if name == LATEST:
+        raise ConfigurationError(f"{LATEST} is how commands name the newest run of all; give it another name")
     if len(name) > LONGEST_NAME:
         raise ConfigurationError(f"a name of {len(name)} characters; at most {LONGEST_NAME} fit")
     _check_methods(feed)
-    numbers = {it: _number(it, getattr(feed, it), most) for it, most in MOST.items()}
+    numbers = {it: checked_number(it, getattr(feed, it), most) for it, most in MOST.items()}
     if numbers["chunk"] > numbers["batch"]:
         raise ConfigurationError(
             f"chunk={feed.chunk} is larger than batch={feed.batch}; a batch is written in chunks"
         )
-    table = _name("table", name if feed.table is None else feed.table, _TABLE)
+    table = checked_identifier("table", name if feed.table is None else feed.table, TABLE)
     return Declaration(
         feed=feed,
         name=name,
-        schedule=_text("schedule", feed.schedule),
-        tz=_text("tz", feed.tz) or "UTC",
+        schedule=checked_text("schedule", feed.schedule),
+        tz=checked_text("tz", feed.tz) or "UTC",
         paging=_paging(feed, numbers["page_size"]),
         partitioner=_partitioner(feed),
         counts=writes(feed, "count"),
@@ -144,19 +159,22 @@ def _declared(feed: Feed) -> Declaration:
         queue=checked_name("queue", feed.queue),
         priority=checked_priority(feed.priority),
         limits=_limits(name, feed.limits),
-        timeout=duration(feed.timeout, "timeout"),
-        wait_at_most=duration(feed.wait_at_most, "wait_at_most"),
-        stall_after=_span("stall_after", feed.stall_after),
-        fresh_within=None if feed.fresh_within is None else _span("fresh_within", feed.fresh_within),
-        error_budget=_share("error_budget", feed.error_budget),
-        error_limit=None if feed.error_limit is None else _count("error_limit", feed.error_limit),
+        timeout=checked_span("timeout", feed.timeout),
+        wait_at_most=checked_span("wait_at_most", feed.wait_at_most),
+        stall_after=checked_span("stall_after", feed.stall_after),
+        fresh_within=None if feed.fresh_within is None else checked_span("fresh_within", feed.fresh_within),
+        error_budget=checked_share("error_budget", feed.error_budget),
+        error_limit=None if feed.error_limit is None else checked_count("error_limit", feed.error_limit),
         table=table,
-        key=(key := _columns("key", feed.key)),
+        key=(key := checked_columns("key", feed.key)),
         item_column=_item_column(feed, key),
-        stale=None if feed.stale is None else _name("stale", feed.stale, _COLUMN),
+        feed_column=None
+        if feed.feed_column is None
+        else checked_identifier("feed_column", feed.feed_column, COLUMN),
+        stale=None if feed.stale is None else checked_identifier("stale", feed.stale, COLUMN),
         stores=writes(feed, "store"),
-        mapper_version=_text("mapper_version", str(feed.mapper_version)) or "1",
-        volatile=tuple(feed.volatile),
+        mapper_version=checked_version("mapper_version", feed.mapper_version),
+        volatile=checked_fields("volatile", feed.volatile),
         sweep=_sweep(feed.sweep),
         export=_export(feed.export),
         **numbers,
@@ -230,7 +248,7 @@ def _limits(name: str, given: Sequence[Limit]) -> tuple[Limit, ...]:
 
 def _item_column(feed: Feed, key: tuple[str, ...]) -> str | None:
     if feed.item_column is not None:
-        return _name("item_column", feed.item_column, _COLUMN)
+        return checked_identifier("item_column", feed.item_column, COLUMN)
     if len(key) == 1:
         return key[0]
     if feed.stale is not None or feed.sweep is not None:
@@ -249,52 +267,5 @@ def _sweep(given: object) -> Sweep | None:
 
 def _export(given: str | None) -> str | None:
     if given is not None and (problem := problem_of_export(given)) is not None:
-        raise ConfigurationError(f"export={given!r:.200}: {problem}")
+        raise ConfigurationError(f"export={without_secrets(str(given))!r:.200}: {problem}")
     return given
-
-
-def _number(name: str, value: object, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigurationError(f"{name}={value!r}: a whole number from 1 to {most:,}")
-    return value
-
-
-def _count(name: str, value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigurationError(f"{name}={value!r}: a number of rows, or None for any")
-    return value
-
-
-def _span(name: str, value: Duration) -> timedelta:
-    found = duration(value, name)
-    if not found:
-        raise ConfigurationError(f"{name}={value!r}: more than no time at all; '30m' is half an hour")
-    return found
-
-
-def _share(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise ConfigurationError(f"{name}={value!r}: a share of the rows, from 0 to 1; 0.05 is one in twenty")
-    return float(value)
-
-
-def _text(name: str, value: object) -> str | None:
-    if value is not None and (not isinstance(value, str) or not value.strip()):
-        raise ConfigurationError(f"{name}={value!r}: a text, or leave it out")
-    return value
-
-
-def _columns(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
-    columns = (value,) if isinstance(value, str) else tuple(value)
-    if not columns or len(set(columns)) < len(columns):
-        raise ConfigurationError(f"{name}={value!r}: one column or more, each once")
-    return tuple(_name(name, it, _COLUMN) for it in columns)
-
-
-def _name(what: str, value: object, pattern: re.Pattern[str]) -> str:
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise ConfigurationError(
-            f"{what}={value!r}: letters, digits and _, as the database has it"
-            + ("; set table, if the feed's name is not the table's" if what == "table" else "")
-        )
-    return value

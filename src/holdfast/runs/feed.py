@@ -121,6 +121,9 @@ class Feed:
     table: str | None = None  # of the target rows; None: as the feed is called
     key: str | Sequence[str] = "id"  # columns by which target rows replace each other
     item_column: str | None = None  # of the target: the item's identity; None: the key, if that is one column
+    feed_column: str | None = (
+        None  # of the target: which feed a row is of, where several write into one table
+    )
     stale: str | None = None  # of the target: since when a row's newest version is in quarantine
     mapper_version: str = "1"  # change it with map(), so that quarantined rows can be told apart
     volatile: Sequence[str] = ()  # fields of an item that change without meaning anything

@@ -12,7 +12,7 @@ from holdfast.runs import sweeping
 from holdfast.runs.breaker import Breaker
 from holdfast.runs.consolidation import consolidate
 from holdfast.runs.declaration import Declaration, declare
-from holdfast.runs.jobs import Part, kind_of
+from holdfast.runs.jobs import PARTS, Part, kind_of
 from holdfast.runs.pause import Waiter
 from holdfast.runs.place import Places
 from holdfast.runs.planning import plan_step
@@ -125,6 +125,21 @@ class Feeds:
         known = self._declared.get(declared.name)
         if known is not None and known.feed is not feed:
             raise ConfigurationError(f"feed {declared.name!r} is registered twice; give one another name")
+        for kind in () if known else (kind_of(declared.name, part) for part in PARTS):
+            if self._kinds.find(kind) is not None:
+                raise ConfigurationError(
+                    f"feed {declared.name!r} needs the job name {kind!r}, which is taken; give one of them another name"
+                )
+        for other in self._declared.values():
+            if (
+                declared.export is not None
+                and other.name != declared.name
+                and other.export == declared.export
+            ):
+                raise ConfigurationError(
+                    f"feed {declared.name!r}: feed {other.name!r} writes its watermark to {declared.export} as well; "
+                    "give each a file of its own"
+                )
         self._declared[declared.name] = declared
         jobs = FeedJobs(declared, self._database)
         source = {

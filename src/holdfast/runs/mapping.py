@@ -3,39 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from holdfast.runs.pending import Waiting
 from holdfast.runs.quarantine import Refused
 from holdfast.telemetry.facts import message_of
 from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection
 
     from holdfast.runs.declaration import Declaration
     from holdfast.runs.feed import Row
+    from holdfast.runs.pending import Lot, Waiting
 
 LONGEST_MESSAGE: Final = 2_000
 LONGEST_CODE: Final = 100
 
 
-class Mapped(NamedTuple):
-    """A target row, and the raw row it was made of."""
-
-    item_id: str
-    content_hash: str
-    row: Row
-    payload: str
-
-
 @dataclass(frozen=True)
 class Batch:
-    mapped: list[Mapped] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    """Target rows, the raw rows they were made of (one for one), and what could not be mapped."""
+
+    raw: Lot
+    rows: list[Row]
+    refused: list[Refused]
+
+    def only(self, ids: Collection[str]) -> Batch:
+        """Those of these items."""
+        places = [place for place, item_id in enumerate(self.raw.ids) if item_id in ids]
+        rows = [self.rows[place] for place in places]
+        return Batch(self.raw.only(places), rows, [it for it in self.refused if it.item_id in ids])
 
 
 class UnfitError(Exception):
@@ -48,18 +49,19 @@ class UnfitError(Exception):
 
 def map_rows(
     declared: Declaration,
-    waiting: Sequence[Waiting],
+    waiting: Lot,
     columns: Collection[str],
     to_row: Callable[[Any], Row] | None = None,
 ) -> Batch:
     """Map each of them, by the feed's map() if no other is given; `columns` are those of the target."""
-    batch = Batch()
+    rows: list[Row] = []
+    bad: dict[int, Refused] = {}
     to_row = to_row or declared.feed.map
-    cleared, keep = declared.cleared, batch.mapped.append
+    cleared, keep = declared.cleared, rows.append
     known = None if declared.stores else frozenset(columns)
     fit: set[tuple[str, ...]] = set()  # sets of columns that were looked at: most rows have the same
-    decode = msgspec.json.Decoder().decode
-    for item_id, content_hash, payload in waiting:
+    decode = msgspec.json.Decoder().decode  # one by one: thousands of items that live at once take longer
+    for place, payload in enumerate(waiting.payloads):
         try:
             row = to_row(decode(payload))
             if type(row) is not dict or tuple(row) not in fit:
@@ -69,13 +71,39 @@ def map_rows(
                     if row[name] is None:
                         raise _no_key(declared, name)  # noqa: TRY301 - one function call per row less
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the row is put aside with it
-            batch.refused.append(refused(declared, Waiting(item_id, content_hash, payload), "map", error))
+            bad[place] = refused(declared, waiting.at(place), "map", error)
         else:
-            keep(Mapped(item_id, content_hash, {**cleared, **row} if cleared else row, payload))
-    return batch
+            keep({**cleared, **row} if cleared else row)
+    if known is not None:
+        rows = _one_for_each_key(declared, waiting, rows, bad)
+    raw = waiting.only([it for it in range(len(waiting.ids)) if it not in bad]) if bad else waiting
+    return Batch(raw, rows, list(bad.values()))
 
 
-def refused(declared: Declaration, it: Waiting | Mapped, stage: str, error: BaseException) -> Refused:
+def _one_for_each_key(
+    declared: Declaration, waiting: Lot, rows: list[Row], bad: dict[int, Refused]
+) -> list[Row]:
+    """The last row of each key; the others would be overwritten without a trace, so they join those that are bad."""
+    keys = list(map(itemgetter(*declared.key), rows))
+    try:
+        last = dict(zip(keys, range(len(keys)), strict=True))
+    except TypeError:  # a list or a dict: the table will have its say
+        return rows
+    if len(last) == len(rows):
+        return rows
+    places = [it for it in range(len(waiting.ids)) if it not in bad]
+    for number, key in enumerate(keys):
+        if last[key] != number:
+            other = waiting.ids[places[last[key]]]
+            shown = ", ".join(declared.key)
+            told = f"map() answered the same key as item {other} ({shown}); only one of them can be in {declared.table}"
+            bad[places[number]] = refused(
+                declared, waiting.at(places[number]), "map", UnfitError("same key", told)
+            )
+    return [rows[number] for number in sorted(last.values())]
+
+
+def refused(declared: Declaration, it: Waiting, stage: str, error: BaseException) -> Refused:
     """The row, with its reason in words that may be shown."""
     said = getattr(error, "code", None)
     code = said if isinstance(said, str) and said else type(error).__qualname__

@@ -8,6 +8,7 @@ step finds out when it looks again.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
@@ -19,11 +20,12 @@ from holdfast.runs.debts import close_debt, open_debt, tried
 from holdfast.runs.paging.paginators import Offset
 from holdfast.runs.partition import ADVANCE, Partition
 from holdfast.runs.quarantine import Refused, put_aside
-from holdfast.runs.raw import Observation, observe, remember_seen
+from holdfast.runs.raw import Observation, observe, remember_new, remember_seen
+from holdfast.runs.remapping import wait_to_be_compared
 from holdfast.runs.states import PartitionState, arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast.database.connection import Transaction
     from holdfast.runs.declaration import Declaration
@@ -60,6 +62,7 @@ class PageCommit:
     observed_at: int
     observations: Sequence[Observation] = ()
     refused: Sequence[Refused] = ()
+    repeats: Callable[[str], None] | None = None  # told if rows were known; None: that was looked up
 
     by_key: ClassVar[bool] = True  # each of its statements names its rows, or inserts
 
@@ -70,7 +73,7 @@ class PageCommit:
         return was.moved(
             state=self.target,
             seq=was.seq + 1,
-            paging=msgspec.json.encode(self.state).decode(),
+            paging=self._paging,
             seen=was.seen + self.fresh,
             rejected=was.rejected + self.rejected,
         )
@@ -79,12 +82,19 @@ class PageCommit:
         self._advance(tx)
         self._write_ledger(tx)
         if self.observations:
+            self._remember(tx, [it.item_id for it in self.observations])
             observe(tx, self.run.feed, self.run.id, self.observed_at, self.observations)
-            remember_seen(tx, self.partition.id, [it.item_id for it in self.observations], self.pass_)
+            if self.run.kind == "verify":
+                wait_to_be_compared(tx, self.run, [it.item_id for it in self.observations])
         if self.refused:
             put_aside(tx, self.run, self.refused)
+            remember_seen(tx, self.partition.id, [it.item_id for it in self.refused], self.pass_)
         if self.target is not PartitionState.RUNNING:
             self._end(tx)
+
+    @cached_property
+    def _paging(self) -> str:
+        return msgspec.json.encode(self.state).decode()
 
     @property
     def _next_offset(self) -> int:
@@ -98,7 +108,7 @@ class PageCommit:
             id=self.partition.id,
             epoch=self.partition.epoch,
             seq=self.partition.seq,
-            paging=msgspec.json.encode(self.state).decode(),
+            paging=self._paging,
             next_offset=self._next_offset,
             fresh=self.fresh,
             rejected=self.rejected,
@@ -127,6 +137,16 @@ class PageCommit:
             worker_id=self.worker_id,
             fence=self.fence,
         )
+
+    def _remember(self, tx: Transaction, ids: list[str]) -> None:
+        if self.repeats is None:
+            remember_seen(tx, self.partition.id, ids, self.pass_)
+        elif not remember_new(tx, self.partition.id, ids, self.pass_):
+            self.repeats(self.partition.id)
+            raise TransientError(
+                f"{self.partition.name} was given rows that it has read before; the page is judged again",
+                delay=0,
+            )
 
     def _end(self, tx: Transaction) -> None:
         debt = self.partition.debt_id

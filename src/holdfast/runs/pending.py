@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.database import lists
 from holdfast.database.statement import sql
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from holdfast.database.connection import Transaction
 
@@ -35,6 +36,15 @@ _READ = """
 """
 READ_FIRST = sql(_READ.format(range="item_id <= :until"))
 READ_NEXT = sql(_READ.format(range="item_id > :after AND item_id <= :until"))
+
+# SQLite hands the interpreter's lock around with every row it returns, and the other shards are busy in Python: columns
+# that are joined make one row.
+_JOINED = f"""
+    SELECT count(*), group_concat(item_id, :border), group_concat(content_hash, :border), group_concat(payload, :border)
+      FROM ({_READ}) batch
+"""
+READ_FIRST_JOINED = sql(_JOINED.format(range="item_id <= :until"))
+READ_NEXT_JOINED = sql(_JOINED.format(range="item_id > :after AND item_id <= :until"))
 
 # What was put aside has been applied in no version: should the source go back to the last one that was, it is applied
 # again, and says so. No two items have one hash, so the hashes tell the rows; the range tells the index.
@@ -109,12 +119,23 @@ class Waiting(NamedTuple):
     payload: str
 
 
-class Mark(NamedTuple):
-    """What becomes of a row if it still has this content."""
+class Lot(NamedTuple):
+    """Raw rows as they were read, column by column: a tuple for each would cost as much as mapping it."""
 
-    item_id: str
-    content_hash: str
-    good: bool  # applied, or put aside
+    ids: Sequence[str]
+    hashes: Sequence[str]
+    payloads: Sequence[str]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[str]]) -> Lot:
+        return cls(*zip(*rows, strict=True)) if rows else cls((), (), ())
+
+    def at(self, place: int) -> Waiting:
+        return Waiting(self.ids[place], self.hashes[place], self.payloads[place])
+
+    def only(self, places: Sequence[int]) -> Lot:
+        """Those at these places, in this order."""
+        return Lot(*([column[place] for place in places] for column in self))
 
 
 class Span(NamedTuple):
@@ -150,24 +171,43 @@ def divide(tx: Transaction, feed: str, most: int, batch: int) -> list[Span]:
     return [*spans, Span(after, last)]
 
 
-def read_pending(tx: Transaction, feed: str, span: Span, limit: int) -> list[Waiting]:
+def read_pending(tx: Transaction, feed: str, span: Span, limit: int) -> Lot:
     """The next rows of a range, in the order of their ids."""
+    if tx.dialect.name == "sqlite" and (joined := _read_joined(tx, feed, span, limit)) is not None:
+        return joined
     if span.after is None:
-        return tx.all(READ_FIRST, Waiting, feed=feed, until=span.until, limit=limit)
-    return tx.all(READ_NEXT, Waiting, feed=feed, after=span.after, until=span.until, limit=limit)
+        return Lot.of(tx.rows(READ_FIRST, feed=feed, until=span.until, limit=limit))
+    return Lot.of(tx.rows(READ_NEXT, feed=feed, after=span.after, until=span.until, limit=limit))
 
 
-def mark(tx: Transaction, feed: str, marks: Sequence[Mark]) -> set[str] | None:
-    """Mark them, in the order of their ids; returns those that were still as they were read, None for all."""
+def _read_joined(tx: Transaction, feed: str, span: Span, limit: int) -> Lot | None:
+    """None if the border is in one of the values: JSON has it nowhere, an id may have anything."""
+    where = {"feed": feed, "until": span.until, "limit": limit, "border": lists.BORDER}
+    ((rows, *columns),) = (
+        tx.rows(READ_FIRST_JOINED, **where)
+        if span.after is None
+        else tx.rows(READ_NEXT_JOINED, **where, after=span.after)
+    )
+    if not rows:
+        return Lot.of(())
+    lot = Lot(*(column.split(lists.BORDER) for column in columns))
+    return lot if all(len(column) == rows for column in lot) else None
+
+
+def mark(tx: Transaction, feed: str, read: Mapping[str, str], bad: Collection[str]) -> set[str] | None:
+    """Mark rows if they still have the content that was read, those in `bad` as put aside.
+
+    `read` has their hashes, in the order of their ids. Returns those that were still so, None for all.
+    """
     try:
         with tx.savepoint():
-            _mark_all(tx, feed, marks)
+            _mark_all(tx, feed, read, bad)
     except _ChangedError:
-        hashes = {row[0]: row[1] for row in tx.rows(LOCK, feed=feed, ids=[it.item_id for it in marks])}
-        current = [it for it in marks if hashes.get(it.item_id) == it.content_hash]
+        hashes = {row[0]: row[1] for row in tx.rows(LOCK, feed=feed, ids=list(read))}
+        current = {item_id: it for item_id, it in read.items() if hashes.get(item_id) == it}
         if current:
-            _mark_all(tx, feed, current)
-        return {it.item_id for it in current}
+            _mark_all(tx, feed, current, bad)
+        return set(current)
     return None
 
 
@@ -176,16 +216,16 @@ def set_aside(tx: Transaction, feed: str, ids: list[str]) -> None:
     tx.run(PUT_ASIDE, feed=feed, ids=ids)
 
 
-def _mark_all(tx: Transaction, feed: str, marks: Sequence[Mark]) -> None:
-    hashes, bad = [it.content_hash for it in marks], [it.content_hash for it in marks if not it.good]
-    where = {"feed": feed, "first": marks[0].item_id, "last": marks[-1].item_id}
-    if bad:
-        marked = tx.run(MARK_SOME_ASIDE, **where, hashes=hashes, bad=bad)
+def _mark_all(tx: Transaction, feed: str, read: Mapping[str, str], bad: Collection[str]) -> None:
+    ids, hashes = list(read), list(read.values())
+    where = {"feed": feed, "first": ids[0], "last": ids[-1]}
+    if aside := [read[item_id] for item_id in bad if item_id in read]:
+        marked = tx.run(MARK_SOME_ASIDE, **where, hashes=hashes, bad=aside)
     elif tx.dialect.name == "sqlite" and tx.first(HASHES, **where) == "".join(hashes):
         marked = tx.run(MARK_RANGE, **where)
     else:
         marked = tx.run(MARK, **where, hashes=hashes)
-    if marked != len(marks):
+    if marked != len(read):
         raise _ChangedError
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.steps.step import Step
 
 MOST: Final = 1_000  # chains that went on elsewhere are forgotten in the end
+REPEATING: Final = 3  # partitions that were given rows again, after which all of the feed are expected to be
 _PARTITION_COLUMNS: Final = len(PARTITION.split(","))
 
 # One look for all that a step needs to know.
@@ -49,6 +50,10 @@ class Place:
     def may_go_on(self, epoch: int) -> bool:
         return self.partition.is_open and self.partition.epoch == epoch and self.run.at is RunState.FETCHING
 
+    def moved(self, partition: Partition) -> Place:
+        """The same with the partition after a commit."""
+        return Place(partition, self.run, self.at, self.looked_at)
+
     @property
     def now(self) -> int:
         """What time it is at the source; rather too early than too late, for an answer is no older than its request."""
@@ -60,6 +65,7 @@ class Places:
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[int, Place]] = {}
+        self._repeating: set[str] = set()
 
     def keep(self, step: Step, place: Place) -> tuple[int, int]:
         """Where the partition stands once this step is committed; returns the cursor for the next one."""
@@ -67,6 +73,14 @@ class Places:
         if len(self._kept) > MOST:
             del self._kept[next(iter(self._kept))]
         return place.partition.seq, step.fence
+
+    def may_suppose_new(self, partition_id: str) -> bool:
+        """Whether the rows of a page may pass for new until its commit says otherwise."""
+        return len(self._repeating) < REPEATING and partition_id not in self._repeating
+
+    def repeats(self, partition_id: str) -> None:
+        """It was given rows that it had read: from now on they are looked up first."""
+        self._repeating.add(partition_id)
 
     async def find(self, step: Step, database: Database, partition_id: str, epoch: int) -> Place | None:
         fence, place = self._kept.pop(partition_id, (0, None))

@@ -71,7 +71,7 @@ async def plan_step(
         frontier, asked = await count_next(declared, run.window, frontier)
     if not frontier.finished:
         return Continue(step.number + 1, effects=[KeepFrontier(run, frontier, asked)])
-    plan = frontier.plan() if run.most_rows is None else capped(frontier.plan(), run.most_rows)
+    plan = planned(frontier, run.window, run.most_rows)
     effect = FanOut(declared, run, plan, debts, asked)
     return Done({"partitions": len(plan.partitions), "rows": plan.rows}, effects=[effect])
 
@@ -84,6 +84,14 @@ async def begin(declared: Declaration, run: Run, prior: list[Range]) -> Frontier
     return await first_frontier(declared, run.window, prior)
 
 
+def planned(frontier: Frontier, window: Window, most_rows: int | None) -> Plan:
+    """What a run reads of it. A window in which there is something to read is not read by nobody."""
+    plan = frontier.plan()
+    if not plan.partitions:
+        raise _empty(window)
+    return plan if most_rows is None else capped(plan, most_rows)
+
+
 async def first_frontier(declared: Declaration, window: Window, prior: list[Range]) -> Frontier:
     """What the feed's own plan() or its partitioner begins with."""
     if declared.partitioner is not None:
@@ -91,6 +99,8 @@ async def first_frontier(declared: Declaration, window: Window, prior: list[Rang
     ranges: Any = await answer_of(declared.feed.plan, window)
     if not isinstance(ranges, list | tuple) or not all(isinstance(it, Range) for it in ranges):
         raise AnswerError("plan", f"is {ranges!r:.80}; plan() answers a list of holdfast.Range")
+    if not ranges:
+        raise _empty(window)
     return Fixed(ranges, counted=False).start(window)
 
 
@@ -103,6 +113,15 @@ def _look(database: Database, run_id: str) -> tuple[Run, list[Range], list[Debt]
         run = find_run(tx, run_id)
         pays = run.kind in ("full", "incremental")
         return run, prior_ranges(tx, run.feed, run.kind), debts_to_read(tx, run) if pays else []
+
+
+def _empty(window: Window) -> AnswerError:
+    begins = "since ever" if window.from_ is None else f"from {window.from_:%Y-%m-%d %H:%M:%S}"
+    return AnswerError(
+        "plan",
+        f"is empty: nobody would read what changed {begins} to {window.to:%Y-%m-%d %H:%M:%S} UTC, and all of it would "
+        "pass for read; answer at least one range, such as Range()",
+    )
 
 
 def _nothing() -> Plan:

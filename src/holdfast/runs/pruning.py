@@ -25,7 +25,7 @@ NEEDED = sql("""
        AND (r.ended_at IS NULL
             OR (r.state NOT IN ('completed', 'published_partial')
                 AND NOT EXISTS (SELECT 1 FROM holdfast_run n
-                                 WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind <> 'backfill')))
+                                 WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind NOT IN ('backfill', 'remap'))))
 """)
 LAST_SEEN_OF_BATCH = sql("""
     SELECT max(item_id) FROM (SELECT item_id FROM holdfast_seen WHERE partition_id = :id ORDER BY item_id LIMIT :limit) b

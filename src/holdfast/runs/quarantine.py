@@ -95,8 +95,8 @@ SETTLE = sql("""
 """)
 
 OF_RUN = sql("""
-    SELECT stage, count(*) FROM holdfast_quarantine
-     WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying') GROUP BY stage
+    SELECT count(*) FROM holdfast_quarantine
+     WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
 """)
 SAMPLES = sql("""
     SELECT code, min(message), count(*) FROM holdfast_quarantine
@@ -150,11 +150,8 @@ def settle(tx: Transaction, feed: str, ids: list[str], target: EntryState) -> No
 
 
 def refused_rows(tx: Transaction, run: Run) -> int:
-    """How many rows of this run nobody can use. Those without identity are counted by the run: entries of the same
-    content are one."""
-    found = {row[0]: int(row[1]) for row in tx.rows(OF_RUN, feed=run.feed, run_id=run.id)}
-    strangers = max(run.rejected, found["identify"]) if "identify" in found else 0
-    return strangers + sum(count for stage, count in found.items() if stage != "identify")
+    """How many rows of this run nobody can use; of those without identity, the same content is the same row."""
+    return int(tx.first(OF_RUN, feed=run.feed, run_id=run.id))
 
 
 def samples(tx: Transaction, run: Run, limit: int = 3) -> list[Sample]:

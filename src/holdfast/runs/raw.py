@@ -7,7 +7,7 @@ newer one, whichever is written last. What is equal to what was consolidated is 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from holdfast.database.connection import Transaction
+    from holdfast.database.statement import Statement
 
 CHUNK = 500
+_ENCODER: Final = msgspec.json.Encoder(order="deterministic")
 
 _INSERT = "INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)"
 _NEWER = """
@@ -85,6 +87,26 @@ REMEMBER_SEEN = sql(
     """,
 )
 
+# The same where all of them are supposed to be new: one that was known makes the count of rows wrong, and everything
+# is rolled back. (MariaDB counts a row twice that it changes, and once if it leaves it as it is.)
+REMEMBER_NEW = sql(
+    """
+    INSERT INTO holdfast_seen (partition_id, item_id, pass)
+    SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
+    ON CONFLICT (partition_id, item_id) DO NOTHING
+    """,
+    postgresql="""
+    INSERT INTO holdfast_seen (partition_id, item_id, pass)
+    SELECT CAST(:partition_id AS TEXT), item_id, CAST(:pass AS INTEGER) FROM unnest(CAST(:ids AS TEXT[])) AS seen (item_id)
+    ON CONFLICT (partition_id, item_id) DO NOTHING
+    """,
+    mariadb="""
+    INSERT INTO holdfast_seen (partition_id, item_id, pass)
+    SELECT :partition_id, seen.id, :pass FROM JSON_TABLE(:rows, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
+    ON DUPLICATE KEY UPDATE pass = pass + 1
+    """,
+)
+
 
 class Observation(NamedTuple):
     """One item as a page showed it."""
@@ -99,14 +121,12 @@ def observed(item_id: str, item: Any, volatile: Collection[str] = ()) -> Observa
 
     Its identity matters, too: no two items ever have one hash, so that a row can be told by it alone.
     """
-    payload = msgspec.json.encode(item, order="deterministic")
+    hashed = payload = _ENCODER.encode(item)
     if volatile and isinstance(item, dict):
-        matters = {name: value for name, value in item.items() if name not in volatile}
-        hashed = msgspec.json.encode(matters, order="deterministic")
-    else:
-        hashed = payload
-    digest = hashlib.blake2b(f"{item_id}\0".encode() + hashed, digest_size=20)
-    return Observation(item_id, digest.hexdigest(), payload.decode())
+        hashed = _ENCODER.encode({name: value for name, value in item.items() if name not in volatile})
+    digest = hashlib.blake2b(f"{item_id}\0".encode() + hashed, digest_size=20).hexdigest()
+    # What Observation(…) does in the end, without its Python: thousands are made in a second.
+    return tuple.__new__(Observation, (item_id, digest, payload.decode()))
 
 
 def observe(
@@ -134,11 +154,20 @@ def already_seen(tx: Transaction, partition_id: str, ids: Sequence[str]) -> dict
 
 
 def remember_seen(tx: Transaction, partition_id: str, ids: Collection[str], pass_: int) -> None:
-    if not ids:
-        return
+    if ids:
+        _remember(tx, REMEMBER_SEEN, partition_id, ids, pass_)
+
+
+def remember_new(tx: Transaction, partition_id: str, ids: Collection[str], pass_: int) -> bool:
+    """The same for rows that nobody looked up; False if one of them was known: then this must be rolled back."""
+    return not ids or _remember(tx, REMEMBER_NEW, partition_id, ids, pass_) == len(ids)
+
+
+def _remember(
+    tx: Transaction, statement: Statement, partition_id: str, ids: Collection[str], pass_: int
+) -> int:
     mine = {"partition_id": partition_id, "pass": pass_}
     listed = sorted(ids)
     if tx.takes_lists:
-        tx.run(REMEMBER_SEEN, **mine, ids=listed)
-    else:
-        tx.run(REMEMBER_SEEN, **mine, rows=msgspec.json.encode(listed).decode())
+        return tx.run(statement, **mine, ids=listed)
+    return tx.run(statement, **mine, rows=msgspec.json.encode(listed).decode())

@@ -17,21 +17,26 @@ from holdfast.errors import AnswerError, CursorExpiredError
 from holdfast.runs.asking import answer_of, look_up
 from holdfast.runs.division import divide, outgrows
 from holdfast.runs.feed import Page
+from holdfast.runs.observing import check_token, observe_page
 from holdfast.runs.page import PageCommit
 from holdfast.runs.paging.contents import Contents, contents
 from holdfast.runs.paging.deciding import decide
 from holdfast.runs.paging.decision import Decision, Stale, keeps_rows, state_of_partition, word
+from holdfast.runs.paging.paginators import Offset
 from holdfast.runs.paging.state import Answer, Ask, PageState, Request, begin, next_request
-from holdfast.runs.quarantine import Refused
-from holdfast.runs.raw import already_seen, observed
+from holdfast.runs.raw import already_seen
 from holdfast.runs.states import PartitionState
 from holdfast.steps.outcome import Continue, Done, Outcome, Reject
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from holdfast.database.database import Database
     from holdfast.runs.declaration import Declaration
     from holdfast.runs.partition import Partition
     from holdfast.runs.place import Place, Places
+    from holdfast.runs.quarantine import Refused
+    from holdfast.runs.raw import Observation
     from holdfast.steps.step import Step
 
 
@@ -44,6 +49,8 @@ class Asked:
     page: Contents
     observed_at: int
     milliseconds: int
+    observations: Sequence[Observation] = ()
+    refused: Sequence[Refused] = ()  # rows that nobody can use
 
 
 async def read_page(  # noqa: PLR0911, PLR0917 - a job's arguments, and where it runs
@@ -59,15 +66,19 @@ async def read_page(  # noqa: PLR0911, PLR0917 - a job's arguments, and where it
     if place.partition.frontier is not None:
         return await divide(declared, place.run, place.partition)
     state = _state(declared, place.partition)
-    asked = await _ask(database, declared, place, state)
-    decision = decide(declared.paging, state, asked.request, asked.answer)
+    asked = await _ask(declared, place, state)
+    decision = _supposing_new(declared, places, place, state, asked)
+    supposed = decision is not None
+    if decision is None:
+        asked = await _looked_up(database, place, asked)
+        decision = decide(declared.paging, state, asked.request, asked.answer)
     if isinstance(decision, Stale):
         return Done(decision.note)
     if outgrows(declared, place.partition, asked.request, asked.answer):
         return await divide(declared, place.run, place.partition)
-    effect = _commit(step, declared, place, state, asked, decision)
+    effect = _commit(step, declared, place, state, asked, decision, places.repeats if supposed else None)
     if effect.target is PartitionState.RUNNING:
-        return Continue(places.keep(step, replace(place, partition=effect.moved)), effects=[effect])
+        return Continue(places.keep(step, place.moved(effect.moved)), effects=[effect])
     return Done({"partition": effect.target.value, "note": decision.note}, effects=[effect])
 
 
@@ -77,7 +88,8 @@ def _state(declared: Declaration, partition: Partition) -> PageState:
     return msgspec.json.decode(partition.paging, type=PageState)
 
 
-async def _ask(database: Database, declared: Declaration, place: Place, state: PageState) -> Asked:
+async def _ask(declared: Declaration, place: Place, state: PageState) -> Asked:
+    """The source's answer, as if all of its rows were new."""
     feed, partition, at = declared.feed, place.partition, place.now
     request = next_request(declared.paging, state, declared.page_size)
     began = time.monotonic()
@@ -91,11 +103,39 @@ async def _ask(database: Database, declared: Declaration, place: Place, state: P
     if not isinstance(page, Page):
         raise AnswerError("page", f"is {type(page).__name__}; fetch() answers holdfast.Page(items)")
     took = _since(began)
-    found = contents(page.items, feed.identify)
-    known = await look_up(database, _known, partition.id, list(found.rows)) if found.rows else {}
-    answer = Answer(ids=found.ids, seen=known, next=page.next)
+    check_token(page.next)
+    found, kept, refused = observe_page(declared, contents(page.items, feed.identify))
+    answer = Answer(ids=found.ids, next=page.next)
     observed_at = at if page.observed_at is None else instant(page.observed_at)
-    return Asked(request, answer, found, observed_at, took)
+    return Asked(request, answer, found, observed_at, took, kept, refused)
+
+
+def _supposing_new(
+    declared: Declaration, places: Places, place: Place, state: PageState, asked: Asked
+) -> Decision | None:
+    """What a page means if all of its rows are new; None: somebody has to look.
+
+    Where pages do not overlap, those of a first pass bring new rows, and the commit finds out if not: so the way to the
+    database is spared. A meaning that keeps no rows would not be checked by any commit.
+    """
+    if (
+        isinstance(declared.paging, Offset)
+        or state.pass_ > 1
+        or asked.refused
+        or not places.may_suppose_new(place.partition.id)
+    ):
+        return None
+    decision = decide(declared.paging, state, asked.request, asked.answer)
+    return decision if keeps_rows(decision) else None
+
+
+async def _looked_up(database: Database, place: Place, asked: Asked) -> Asked:
+    """The same, knowing which of the rows the partition has read before."""
+    ids = [*asked.page.rows, *(it.item_id for it in asked.refused)]
+    if not ids:
+        return asked
+    seen = await look_up(database, _known, place.partition.id, ids)
+    return replace(asked, answer=replace(asked.answer, seen=seen))
 
 
 def _known(database: Database, partition_id: str, ids: list[str]) -> dict[str, int]:
@@ -104,13 +144,18 @@ def _known(database: Database, partition_id: str, ids: list[str]) -> dict[str, i
 
 
 def _commit(  # noqa: PLR0917 - all that one answer is about
-    step: Step, declared: Declaration, place: Place, state: PageState, asked: Asked, decision: Decision
+    step: Step,
+    declared: Declaration,
+    place: Place,
+    state: PageState,
+    asked: Asked,
+    decision: Decision,
+    repeats: Callable[[str], None] | None,
 ) -> PageCommit:
     target = state_of_partition(decision)
     assert target is not None  # noqa: S101 - a stale answer has been left out
     assert not isinstance(decision, Stale)  # noqa: S101 - as above
     kept = keeps_rows(decision)
-    rows = asked.page.rows if kept else {}
     return PageCommit(
         declared=declared,
         run=place.run,
@@ -120,7 +165,7 @@ def _commit(  # noqa: PLR0917 - all that one answer is about
         request_offset=asked.request.cursor.offset if asked.request.ask is Ask.PAGE else None,
         got=decision.got,
         fresh=getattr(decision, "fresh", 0),
-        rejected=asked.page.rejected if kept else 0,
+        rejected=_rejected(place.partition, state, asked) if kept else 0,
         milliseconds=asked.milliseconds,
         decision=word(decision),
         note=decision.note,
@@ -128,28 +173,16 @@ def _commit(  # noqa: PLR0917 - all that one answer is about
         worker_id=step.worker_id,
         fence=step.fence,
         observed_at=asked.observed_at,
-        observations=[observed(it, item, declared.volatile) for it, item in rows.items()],
-        refused=_strangers(declared, asked.page) if kept else (),
+        observations=asked.observations if kept else (),
+        refused=asked.refused if kept else (),
+        repeats=repeats,
     )
 
 
-def _strangers(declared: Declaration, page: Contents) -> list[Refused]:
-    """Rows without an identity: nobody can tell whether they were here before, so each is known by its content."""
-    found = []
-    for it in page.strangers:
-        seen = observed("", it.item, declared.volatile)
-        found.append(
-            Refused(
-                item_id=f"?{seen.content_hash}",
-                stage="identify",
-                code="no identity",
-                message=it.reason,
-                content_hash=seen.content_hash,
-                payload=seen.payload,
-                mapper_version=declared.mapper_version,
-            )
-        )
-    return found
+def _rejected(partition: Partition, state: PageState, asked: Asked) -> int:
+    """Rows that nobody can use, each once however often it comes. One hole is like another: one pass counts them."""
+    strangers = sum(it.item_id not in asked.answer.seen for it in asked.refused)
+    return strangers + (asked.page.holes if state.pass_ == 1 or not partition.rejected else 0)
 
 
 def _since(began: float) -> int:

@@ -13,6 +13,7 @@ from holdfast.database.statement import sql
 from holdfast.errors import ConfigurationError, ContentionError, StateError
 from holdfast.runs.completion import evaluate
 from holdfast.runs.consolidation import begin_consolidation
+from holdfast.runs.instead import consolidation_failed, instead, not_again
 from holdfast.runs.partition import Partition, end_partition
 from holdfast.runs.restarting import (
     FORGET_FRONTIER,
@@ -30,6 +31,7 @@ from holdfast.runs.restarting import (
 )
 from holdfast.runs.run import Run, end_run, find_run, move_run
 from holdfast.runs.states import ACTIVE_RUN, PartitionState, RunState
+from holdfast.runs.sweep_state import is_held
 from holdfast.steps.cancellation import cancel_jobs
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def retry(
     if run.state is RunState.FAILED and not was_planned(tx, run):
         return _plan_again(tx, declared, run, wanted, from_start=from_start)
     if run.state not in (RunState.FAILED, RunState.CANCELLED) and run.at is not RunState.FETCHING:
-        raise StateError(f"run {run.id} is {run.state}: {_instead(run)}")
+        raise StateError(f"run {run.id} is {run.state}: {instead(run)}")
     if run.state is RunState.CANCELLED and wanted:
         raise StateError(
             f"run {run.id} is cancelled: all of it goes on, or nothing; resume it with: holdfast runs resume {run.id}"
@@ -100,7 +102,7 @@ def consolidate(tx: Transaction, declared: Declaration, run_id: str, *, force: b
     """
     partitions, run = locked(tx, run_id)
     if run.state not in (RunState.FAILED, RunState.FAILED_QUALITY):
-        raise StateError(f"run {run.id} is {run.state}: {_instead(run)}")
+        raise StateError(f"run {run.id} is {run.state}: {instead(run)}")
     if not was_planned(tx, run):
         raise StateError(
             f"run {run.id} failed before it had partitions; plan it again with: holdfast runs retry {run.id}"
@@ -141,10 +143,12 @@ def cancel(tx: Transaction, run_id: str, reason: str) -> Repaired:
 def resume(tx: Transaction, declared: Declaration, run_id: str) -> Repaired:
     """Back to where it was when it was cancelled, or when it stopped moving."""
     partitions, run = locked(tx, run_id)
+    if is_held(run):
+        raise StateError(f"run {run.id} is {run.state}: {instead(run)}")
     if run.state is RunState.STALLED:
         return _wake(tx, declared, run, partitions)
     if run.state is not RunState.CANCELLED:
-        raise StateError(f"run {run.id} is {run.state}: {_instead(run)}")
+        raise StateError(f"run {run.id} is {run.state}: {instead(run)}")
     stopped = [it for it in partitions if it.state is PartitionState.CANCELLED]
     if blocker := blocked_by(tx, run):
         return _blocked(tx, run, blocker, _missing(partitions))
@@ -216,12 +220,14 @@ def _chosen(
     if not wanted:
         if chosen := [it for it in partitions if it.state in may]:
             return chosen
-        cure = "no partition of it failed" if run.ended_at is None else _consolidation_failed(run)
+        cure = "no partition of it failed" if run.ended_at is None else consolidation_failed(run)
+        if run.state is RunState.CANCELLED:
+            cure = f"no partition of it is missing; {instead(run)}"
         raise StateError(f"run {run.id} is {run.state}: {cure}")
     chosen = [named(partitions, name) for name in dict.fromkeys(wanted)]
     for it in chosen:
         if it.state not in may:
-            raise StateError(_not_again(it))
+            raise StateError(not_again(it))
     return sorted({it.id: it for it in chosen}.values(), key=lambda it: it.id)
 
 
@@ -238,46 +244,6 @@ def named(partitions: Sequence[Partition], name: str) -> Partition:
     )
 
 
-def _not_again(it: Partition) -> str:
-    told = f"partition-{it.number} ({it.name}) is {it.state}"
-    match it.state:
-        case PartitionState.DONE_UNVERIFIED:
-            return f"{told}: it was read to its end; read it anew with --from-start"
-        case PartitionState.SPLIT:
-            return f"{told}: its pieces are read instead; retry those that failed"
-        case PartitionState.DONE:
-            return f"{told}: it was read, and shown to be complete"
-        case _:
-            return f"{told}: it is being read"
-
-
 def _refuse_ended(run: Run) -> None:
     if run.state not in ACTIVE_RUN:
         raise StateError(f"run {run.id} is {run.state}: it has ended, there is nothing to cancel")
-
-
-def _consolidation_failed(run: Run) -> str:
-    return (
-        "all its partitions were read, what came after them failed; go on with: "
-        f"holdfast runs consolidate {run.id}"
-    )
-
-
-def _instead(run: Run) -> str:
-    """What to do about a run that an action does not fit."""
-    match run.state:
-        case RunState.STALLED:
-            return f"nothing has moved it for a while; let it go on with: holdfast runs resume {run.id}"
-        case RunState.PLANNING | RunState.FETCHING | RunState.APPLYING | RunState.SWEEPING:
-            return f"it goes on by itself; watch it with: holdfast runs watch {run.id}"
-        case RunState.CANCELLED:
-            return f"let it go on with: holdfast runs resume {run.id}"
-        case RunState.FAILED_QUALITY:
-            return (
-                "its rows are read, but too many are in quarantine; look at them with: holdfast quarantine list, "
-                f"then go on with: holdfast runs consolidate {run.id}"
-            )
-        case RunState.FAILED:
-            return f"read again what failed with: holdfast runs retry {run.id}"
-        case RunState.PUBLISHED_PARTIAL | RunState.COMPLETED:
-            return f"it has ended; begin a new one with: holdfast runs start {run.feed}"

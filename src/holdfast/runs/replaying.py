@@ -7,19 +7,21 @@ still the newest version of its item: if the item came again meanwhile, that ver
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from holdfast.database.statement import sql
 from holdfast.runs.applying import Application, target_columns
-from holdfast.runs.mapping import Batch, map_rows, refused
+from holdfast.runs.mapping import map_rows, refused
+from holdfast.runs.observing import NOT_STORABLE
 from holdfast.runs.paging.contents import Stranger, identity
-from holdfast.runs.pending import Waiting
+from holdfast.runs.pending import Lot, Waiting
 from holdfast.runs.quarantine import EntryState, Refused, put_aside_for, settle
 from holdfast.runs.raw import Observation, observe, observed
 from holdfast.steps.outcome import Continue, Done, Outcome
+from holdfast.steps.threads import in_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
 STAGES: Final = 2  # an item may be refused by the mapper, and by the table
 
 READ = sql("""
-    SELECT q.item_id, q.stage, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash, r.pending
+    SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash,
+           r.pending
       FROM holdfast_quarantine q
       LEFT JOIN holdfast_raw r ON r.feed = q.feed AND r.item_id = q.item_id AND r.gone_at IS NULL
      WHERE q.feed = :feed AND q.state = 'replaying' AND q.item_id > :after
@@ -52,6 +55,8 @@ class Entry(NamedTuple):
 
     item_id: str
     stage: str
+    code: str
+    message: str
     content_hash: str
     payload: str
     run_id: str
@@ -71,7 +76,7 @@ async def replay(step: Step, database: Database, declared: Declaration) -> Outco
     entries = await asyncio.to_thread(_read, database, declared, done["after"])
     if not entries:
         return Done({"tried": done["tried"]})
-    effect = await asyncio.to_thread(_prepare, database, declared, entries)
+    effect = await in_own_thread(_prepare, database, declared, entries)
     further = {"after": entries[-1].item_id, "tried": done["tried"] + len(entries)}
     return Continue(further, effects=[effect])
 
@@ -96,6 +101,12 @@ def _prepare(database: Database, declared: Declaration, entries: Sequence[Entry]
     met: list[tuple[Entry, Observation]] = []
     unmet: list[Refused] = []
     for it in strangers:
+        if it.code == NOT_STORABLE:  # what was kept is not what the source gave: only the source can mend it
+            why = it.message
+            unmet.append(
+                Refused(it.item_id, it.stage, it.code, why, it.content_hash, it.payload, run_id=it.run_id)
+            )
+            continue
         item = msgspec.json.decode(it.payload)
         found = identity(item, declared.feed.identify)
         if isinstance(found, Stranger):
@@ -107,9 +118,9 @@ def _prepare(database: Database, declared: Declaration, entries: Sequence[Entry]
             met.append((it, observed(found, item, declared.volatile)))
     waiting = {it.item_id: Waiting(it.item_id, it.content_hash, it.payload) for it in known.values()}
     waiting |= {seen.item_id: Waiting(*seen) for _, seen in met}
-    batch = map_rows(declared, [waiting[item_id] for item_id in sorted(waiting)], columns, to_row)
+    batch = map_rows(declared, Lot.of([waiting[item_id] for item_id in sorted(waiting)]), columns, to_row)
     runs = {it.item_id: it.run_id for it in known.values()} | {seen.item_id: it.run_id for it, seen in met}
-    named = Batch(batch.mapped, [it._replace(run_id=runs[it.item_id]) for it in batch.refused])
+    named = replace(batch, refused=[it._replace(run_id=runs[it.item_id]) for it in batch.refused])
     application = Application(
         declared=declared,
         run_id=entries[0].run_id,

@@ -71,11 +71,12 @@ RECOUNT = sql("""
 PLANNED_AT = sql("SELECT planned_at FROM holdfast_run WHERE id = :id")
 FORGET_FRONTIER = sql("UPDATE holdfast_run SET frontier = NULL WHERE id = :id AND epoch = :epoch")
 
-# A backfill runs beside the others and moves no watermark: it stands in nobody's way.
+# A backfill runs beside the others, a remap asks the source for nothing: once they have ended they stand in nobody's way.
 OTHERS = sql("""
     SELECT id, state FROM holdfast_run
-     WHERE feed = :feed AND id <> :id AND kind <> 'backfill'
-       AND (active_feed = :feed OR started_at > :started_at OR (started_at = :started_at AND id > :id))
+     WHERE feed = :feed AND id <> :id
+       AND (active_feed = :feed OR (kind NOT IN ('backfill', 'remap')
+                                    AND (started_at > :started_at OR (started_at = :started_at AND id > :id))))
      ORDER BY started_at DESC, id DESC LIMIT 1
 """)
 LATER_WINDOWS = sql("""

@@ -9,7 +9,8 @@ from holdfast.clock import new_id
 from holdfast.database.statement import sql
 from holdfast.errors import NotFoundError, StateError
 from holdfast.runs.feed import Window
-from holdfast.runs.states import RunKind, RunState, arrow
+from holdfast.runs.states import AnyKind, RunState, arrow
+from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
@@ -52,7 +53,7 @@ class Run:
 
     id: str
     feed: str
-    kind: RunKind
+    kind: AnyKind
     scope: str  # complete, or partial: a capped run, or one whose plan leaves a gap
     state: RunState
     stalled_in: RunState | None  # where it stopped moving
@@ -102,7 +103,7 @@ class Run:
 def create_run(
     tx: Transaction,
     feed: str,
-    kind: RunKind,
+    kind: AnyKind,
     window: Window,
     *,
     watermark: int | None,
@@ -167,6 +168,8 @@ def end_run(tx: Transaction, run: Run, target: RunState, reason: str | None = No
     matched = tx.run(
         END, id=run.id, source=run.state.value, target=target.value, epoch=run.epoch, reason=reason
     )
+    if matched == 1 and target in (RunState.FAILED, RunState.FAILED_QUALITY):
+        happened("run.failed", feed=run.feed, run_id=run.id, state=target.value)
     return matched == 1
 
 

@@ -5,28 +5,34 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from holdfast.clock import instant, moment
 from holdfast.database.statement import sql
 from holdfast.errors import AnswerError, ConfigurationError
 from holdfast.runs.asking import answer_of
+from holdfast.runs.consolidation import begin_consolidation
+from holdfast.runs.feed import Window
 from holdfast.runs.feed_row import FeedRow, lock_feed
+from holdfast.runs.instead import refuse_active
 from holdfast.runs.jobs import enqueue_job
-from holdfast.runs.run import Run, create_run, watch_job
+from holdfast.runs.run import Run, create_run, find_run, move_run, watch_job
+from holdfast.runs.states import RunKind, RunState
 from holdfast.runs.window import backfill_window, next_window
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
     from holdfast.runs.declaration import Declaration
-    from holdfast.runs.feed import Window
-    from holdfast.runs.states import RunKind
 
 CLOCK = sql("SELECT {now}")
 KEEP_SKEW = sql(
     "UPDATE holdfast_feed SET skew = :skew, updated_at = {now} WHERE id = :feed AND skew <> :skew"
 )
+
+NOTHING_TO_READ = sql("""
+    UPDATE holdfast_run SET scope = 'partial', planned_at = {now}, fetched_at = {now} WHERE id = :id AND state = 'planning'
+""")
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,18 @@ class Request:
     most_rows: int | None = None  # a trial: it is partial, and moves no watermark
 
     def __post_init__(self) -> None:
+        if self.kind is not None and self.kind not in get_args(RunKind):
+            known = ", ".join(get_args(RunKind))
+            raise ConfigurationError(f"{self.kind!r:.80} is no kind of run; use {known}")
         if (self.from_ is not None or self.to is not None) and self.kind != "backfill":
             raise ConfigurationError(
                 "only a backfill has a window of its own; the others begin at the watermark"
+            )
+        if self.most_rows is not None and (
+            isinstance(self.most_rows, bool) or not isinstance(self.most_rows, int)
+        ):
+            raise ConfigurationError(
+                f"max_rows={self.most_rows!r:.80}: a whole number of rows, or None for all"
             )
         if self.most_rows is not None and self.most_rows < 1:
             raise ConfigurationError(f"a run of {self.most_rows} rows reads nothing; allow at least one")
@@ -72,6 +87,8 @@ def start_run(tx: Transaction, declared: Declaration, request: Request, clock: S
     row = lock_feed(tx, declared.name)
     tx.run(KEEP_SKEW, feed=declared.name, skew=clock.skew)
     kind = kind_for(request, row)
+    if kind != "backfill":
+        refuse_active(tx, declared.name)
     run = create_run(
         tx,
         declared.name,
@@ -84,6 +101,27 @@ def start_run(tx: Transaction, declared: Declaration, request: Request, clock: S
     )
     declared.feed.started(tx, run.id)
     watch_job(tx, run, enqueue_job(tx, declared, run, "plan", run_id=run.id, epoch=run.epoch))
+    return run
+
+
+def start_remap(tx: Transaction, declared: Declaration) -> Run:
+    """A run that reads nothing: all rows that are known are mapped and written once more. Refused while one is active."""
+    row = lock_feed(tx, declared.name)
+    at = moment(int(tx.first(CLOCK)) if row.watermark is None else row.watermark)
+    run = create_run(
+        tx,
+        declared.name,
+        "remap",
+        Window(at, at),
+        watermark=row.watermark,
+        mapper_version=declared.mapper_version,
+        priority=declared.priority,
+    )
+    declared.feed.started(tx, run.id)
+    tx.run(NOTHING_TO_READ, id=run.id)
+    move_run(tx, run, RunState.APPLYING)
+    run = find_run(tx, run.id)
+    begin_consolidation(tx, declared, run)
     return run
 
 

@@ -11,7 +11,9 @@ from typing import Final, Literal, TypeVar
 
 from holdfast.errors import StateError
 
-RunKind = Literal["full", "incremental", "backfill", "verify"]
+LATEST: Final = "latest"  # how people name the newest run of all
+RunKind = Literal["full", "incremental", "backfill", "verify"]  # what somebody may ask the source for
+AnyKind = RunKind | Literal["remap"]  # the last one asks nobody: it maps again what was read before
 
 
 class RunState(StrEnum):

@@ -15,29 +15,28 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.database.connection import Transaction
-    from holdfast.runs.feed import Feed
-    from holdfast.runs.mapping import Mapped
+    from holdfast.runs.feed import Feed, Row
 
 
 class Guilty(NamedTuple):
     """A row that the target does not take, and why."""
 
-    row: Mapped
+    place: int  # among those that were to be written
     error: Exception
 
 
-def store(tx: Transaction, feed: Feed, rows: Sequence[Mapped]) -> list[Guilty]:
-    """Write them, and return those that were refused."""
+def store(tx: Transaction, feed: Feed, rows: Sequence[Row], first: int = 0) -> list[Guilty]:
+    """Write them, and return those that were refused; `first` is the place of the first of them."""
     if not rows:
         return []
     try:
         with tx.savepoint():
-            feed.store(tx, [it.row for it in rows])
+            feed.store(tx, rows)
     except Exception as error:
         if isinstance(error, DatabaseError) and not blames_a_row(error):
             raise
         if len(rows) == 1:
-            return [Guilty(rows[0], error)]
+            return [Guilty(first, error)]
         middle = len(rows) // 2
-        return store(tx, feed, rows[:middle]) + store(tx, feed, rows[middle:])
+        return store(tx, feed, rows[:middle], first) + store(tx, feed, rows[middle:], first + middle)
     return []

@@ -10,7 +10,7 @@ from holdfast.runs.jobs import enqueue_job
 from holdfast.runs.run import watch_job
 from holdfast.runs.sweep import Sweep
 from holdfast.runs.sweep_state import SweepState, begin
-from holdfast.runs.target import TargetColumn
+from holdfast.runs.target import target_column
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
@@ -41,7 +41,7 @@ def _first(tx: Transaction, declared: Declaration, run: Run) -> SweepState:
     before = min(run.window_to, run.started_at + find_feed(tx, run.feed).skew)
     state = SweepState(
         phase="counting",
-        target=TargetColumn(declared.table, declared.item_column or "", sweep.column),
+        target=target_column(declared, sweep.column),
         strikes=sweep.strikes,
         before=before,
     )

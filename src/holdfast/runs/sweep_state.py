@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 # counting: how many would go. held: more than the fuse allows, a person decides. striking: they are struck. declined: a
 # person let nobody go. skipped: the run may not judge who is gone. done: nobody is left to strike.
 Phase = Literal["counting", "held", "striking", "declined", "skipped", "done"]
+
+HELD: Final = '{"type":"sweep","phase":"held",%'  # how the frontier of a held one begins
 
 KEEP = sql("""
     UPDATE holdfast_run SET frontier = :kept, gone = gone + :gone, reason = :reason, updated_at = {now}

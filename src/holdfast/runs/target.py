@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from holdfast.database.connection import Transaction
     from holdfast.database.dialects import Dialect
+    from holdfast.runs.declaration import Declaration
 
 CHUNK: Final = 500
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -27,6 +28,8 @@ class TargetColumn(msgspec.Struct, frozen=True):
     table: str
     item_column: str
     column: str
+    feed_column: str | None = None  # where several feeds write into one table
+    feed: str | None = None
 
     def set(self, tx: Transaction, ids: Sequence[str], value: Any) -> int:
         """Set it where it is NULL, or set it to NULL where it is not; returns how many rows."""
@@ -34,11 +37,19 @@ class TargetColumn(msgspec.Struct, frozen=True):
         for start in range(0, len(ids), CHUNK):
             chunk = ids[start : start + CHUNK]
             text = _statement(tx.dialect, self, len(chunk), empty=value is None)
-            given = {f"id_{n}": it for n, it in enumerate(chunk)}
+            given: dict[str, Any] = {f"id_{n}": it for n, it in enumerate(chunk)}
+            if self.feed_column is not None:
+                given["feed"] = self.feed
             changed += tx.execute(
                 text, given if value is None else {**given, "value": plain(value, tx.dialect)}
             )
         return changed
+
+
+def target_column(declared: Declaration, column: str) -> TargetColumn:
+    """This column of the rows that the feed writes."""
+    feed = None if declared.feed_column is None else declared.name
+    return TargetColumn(declared.table, declared.item_column or "", column, declared.feed_column, feed)
 
 
 @lru_cache(maxsize=64)
@@ -48,7 +59,8 @@ def _statement(dialect: Dialect, it: TargetColumn, count: int, *, empty: bool) -
     table = ".".join(_quoted(dialect, part) for part in it.table.split("."))
     column, item = _quoted(dialect, it.column), _quoted(dialect, it.item_column)
     value, where = ("NULL", "IS NOT NULL") if empty else (":value", "IS NULL")
-    return f"UPDATE {table} SET {column} = {value} WHERE {item} IN ({ids}) AND {column} {where}"
+    ours = "" if it.feed_column is None else f" AND {_quoted(dialect, it.feed_column)} = :feed"
+    return f"UPDATE {table} SET {column} = {value} WHERE {item} IN ({ids}){ours} AND {column} {where}"
 
 
 def _quoted(dialect: Dialect, name: str) -> str:

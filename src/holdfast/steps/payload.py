@@ -17,7 +17,7 @@ from holdfast.config import MAX_PAYLOAD
 from holdfast.errors import AnswerError, ArgumentsError, ConfigurationError
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 
 def _to_builtin(value: Any) -> Any:
@@ -34,6 +34,7 @@ def from_builtin(wanted: type, value: Any) -> Any:
     raise ValueError(f"cannot make a {wanted.__name__} of {type(value).__name__}")
 
 
+_WHOLE: Final = frozenset({str, int, bool, type(None)})  # never NaN, and nothing inside
 _encoder: Final = msgspec.json.Encoder(enc_hook=_to_builtin, decimal_format="string")
 
 
@@ -45,21 +46,24 @@ def to_json(value: Any) -> str:
 def _encoded(value: Any) -> bytes:
     """As JSON, which knows no NaN and no infinity: those would be written as null, and be lost."""
     text = _encoder.encode(value)
-    if b"null" in text and not _is_finite(msgspec.to_builtins(value, enc_hook=_to_builtin)):
+    if b"null" in text and not is_finite(msgspec.to_builtins(value, enc_hook=_to_builtin)):
         raise ValueError("it holds NaN or an infinity, which JSON has no word for; use None or a text")
     return text
 
 
-def _is_finite(value: Any) -> bool:
-    match value:
-        case float():
-            return math.isfinite(value)
-        case dict():
-            return all(_is_finite(it) for pair in value.items() for it in pair)
-        case list() | tuple() | set() | frozenset():
-            return all(_is_finite(it) for it in value)
-        case _:
-            return True
+def is_finite(value: Any) -> bool:
+    """Whether no number in it is NaN or infinite; of builtins only."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return _are_finite(value) and _are_finite(value.values())
+    return not isinstance(value, list | tuple | set | frozenset) or _are_finite(value)
+
+
+def _are_finite(values: Collection[Any]) -> bool:
+    if _WHOLE.issuperset(map(type, values)):  # most: a fifth of the time that asking each takes
+        return True
+    return all(type(it) in _WHOLE or is_finite(it) for it in values)
 
 
 def sendable(value: Any) -> str:

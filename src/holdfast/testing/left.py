@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.database.statement import sql
+from holdfast.runs.sweep_state import HELD
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
@@ -36,6 +37,8 @@ NEXT_JOB = sql(f"""
     SELECT min(ready_at) FROM holdfast_job
      WHERE state IN ('scheduled', 'ready') AND ready_at > {{now}} AND kind {{any_of:kinds}}
        AND {_IN_SCOPE} AND {_NOT_PAUSED}
+       AND id NOT IN (SELECT r.job_id FROM holdfast_run r
+                       WHERE r.job_id IS NOT NULL AND r.ended_at IS NULL AND r.frontier LIKE :held)
 """)
 NEXT_RATE = sql("SELECT min(due_at) FROM holdfast_limit WHERE due_at > {now} AND gap > 0")
 NEXT_MESSAGE = sql(f"SELECT min(o.due_at) FROM holdfast_outbox o WHERE o.due_at > {{now}} AND {_HEAD}")
@@ -82,9 +85,12 @@ def what_is_left(tx: Transaction, scope: Scope, worker_id: str) -> Left:
 
 
 def due_next(tx: Transaction, scope: Scope, kinds: list[str]) -> int | None:
-    """When the next job, rate or message is due. Schedules are not asked: they have always a next tick."""
+    """When the next job, rate or message is due. Schedules are not asked: they have always a next tick.
+
+    Nor are sweeps that wait for a person: they would look again and again, for ever.
+    """
     found = [
-        tx.first(NEXT_JOB, kinds=kinds, **scope.queues_asked),
+        tx.first(NEXT_JOB, kinds=kinds, held=HELD, **scope.queues_asked),
         tx.first(NEXT_RATE),
         tx.first(NEXT_MESSAGE, relay=int(scope.relay)),
     ]

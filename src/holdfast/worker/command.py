@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from holdfast.telemetry.logs import Lines
 
 COLLECT_AFTER: Final = 10_000  # new objects; those of a batch of jobs are gone before anybody looks
+LEAVE: Final = 3.0  # seconds that threads and exit hooks get once the worker has stopped
 STUCK: Final = 70  # exit code: the event loop hung; work was given back
 
 
@@ -154,6 +156,18 @@ async def _until_stopped(
         # Handlers that ignore their end would keep the interpreter, and with it the process, from ending.
         logging.shutdown()
         os._exit(int(worker.failed))
+    _end_in_any_case(int(worker.failed))
+
+
+def _end_in_any_case(code: int) -> None:
+    """Python waits for threads at the end, also for one that somebody's to_thread() left hanging. We do not."""
+
+    def end() -> None:
+        time.sleep(LEAVE)
+        logging.shutdown()
+        os._exit(code)
+
+    threading.Thread(target=end, name="holdfast-end", daemon=True).start()
 
 
 def _recycle(target: str, options: dict[str, Any], *, lone: bool) -> NoReturn:

@@ -14,6 +14,7 @@ from holdfast.database.migrate import require_current_schema
 from holdfast.errors import HoldfastError
 from holdfast.results.waiting import ended
 from holdfast.steps.step import Halt
+from holdfast.steps.threads import in_own_thread
 from holdfast.telemetry import happened
 from holdfast.worker.claimer import Claimer, Room
 from holdfast.worker.execution import Execution
@@ -137,6 +138,9 @@ class Worker:
         def serve() -> None:
             asyncio.set_event_loop(loop)
             loop.run_forever()
+            loop.run_until_complete(
+                loop.shutdown_asyncgens()
+            )  # what handlers keep open for as long as it runs
             loop.close()
 
         self._loop_thread = threading.Thread(target=serve, name="holdfast-loop", daemon=True)
@@ -157,14 +161,10 @@ class Worker:
         if at_once or not self._stopping.is_set():  # a second ask would end the grace of the first
             self.ask_to_stop(at_once=at_once)
         stopped = self._stopped.wait(timeout)
-        if (
-            stopped
-            and self._loop_thread is not None
-            and self._loop is not None
-            and not self._loop.is_closed()
-        ):
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop_thread.join(timeout=5)
+        loop, thread = self._loop, self._loop_thread
+        if stopped and thread is not None and loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(timeout=5)
         return stopped
 
     def ask_to_stop(self, *, at_once: bool = False) -> None:
@@ -178,17 +178,16 @@ class Worker:
     async def serve(self) -> None:
         """Work on the running event loop until asked to stop."""
         async with self:
-            await asyncio.get_running_loop().run_in_executor(None, self._stopped.wait)
+            await in_own_thread(self._stopped.wait)
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(None, self._begin, loop)
+        await in_own_thread(self._begin, asyncio.get_running_loop())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if not self._stopping.is_set():
             self.ask_to_stop()
-        await asyncio.get_running_loop().run_in_executor(None, self._stopped.wait)
+        await in_own_thread(self._stopped.wait)
 
     def __enter__(self) -> Self:
         self.start()

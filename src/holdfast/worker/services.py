@@ -25,7 +25,7 @@ class Service(Protocol):
     def stop(self) -> None: ...
 
 
-def services(
+def services(  # noqa: PLR0917 - all that a worker is made of
     database: Database,
     kinds: Kinds,
     settings: WorkerSettings,

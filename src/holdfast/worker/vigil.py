@@ -123,7 +123,8 @@ class Vigil:
             case None:
                 return 0
             case Act.FAILED:
-                happened("run.failed", feed=run.feed, run_id=run.id, partition_id=partition_id)
+                if partition_id is not None:  # the end of a run is told where it ends
+                    happened("partition.failed", feed=run.feed, run_id=run.id, partition_id=partition_id)
             case Act.STALLED:
                 happened("run.stalled", feed=run.feed, run_id=run.id)
             case Act.RESUMED | Act.EVALUATED | Act.MOVED:

@@ -11,6 +11,7 @@ from holdfast.admin.reports.runs import RunReport, run_report
 from holdfast.admin.rows import now
 from holdfast.clock import moment
 from holdfast.database.statement import sql
+from holdfast.runs.debts import TRIES
 from holdfast.runs.feed_row import find_feed
 from holdfast.runs.restarting import JOIN_JOBS, OTHERS, jobs_of
 from holdfast.runs.run import Run, find_run
@@ -42,7 +43,10 @@ DEAD = sql(
 ENDED_QUEUE = sql("SELECT queue FROM holdfast_archive WHERE id = :id")
 PAUSED = sql("SELECT paused_at, note FROM holdfast_queue WHERE id = :id AND paused_at IS NOT NULL")
 WORKERS = sql("SELECT queues FROM holdfast_worker WHERE state = 'alive' AND alive_until >= {now}")
-DEBTS = sql("SELECT count(*) FROM holdfast_debt WHERE feed = :feed AND state = 'open'")
+DEBTS = sql("""
+    SELECT count(*), COALESCE(sum(CASE WHEN tries >= :tries THEN 1 ELSE 0 END), 0)
+      FROM holdfast_debt WHERE feed = :feed AND state = 'open'
+""")
 PENDING = sql("SELECT count(*) FROM holdfast_raw WHERE feed = :feed AND pending = 1")
 
 
@@ -77,6 +81,7 @@ def _facts(tx: Transaction, run: Run, report: RunReport, states: dict[str, int])
         if active or run.kind == "backfill"
         else tx.rows(OTHERS, feed=run.feed, id=run.id, started_at=run.started_at)
     )
+    ((debts, given_up),) = tx.rows(DEBTS, feed=run.feed, tries=TRIES)
     paused = tx.rows(PAUSED, id=jobs.queue) if active and jobs.queue is not None else []
     return RunFacts(
         id=run.id,
@@ -96,7 +101,9 @@ def _facts(tx: Transaction, run: Run, report: RunReport, states: dict[str, int])
         errors=failed_by_error(tx, run.id),
         quarantined=run.quarantined,
         pending=int(tx.first(PENDING, feed=run.feed) or 0) if run.at is RunState.APPLYING else None,
-        debts=int(tx.first(DEBTS, feed=run.feed) or 0),
+        debts=int(debts),
+        given_up=int(given_up),
+        owes=run.kind != "verify" and run.most_rows is None,
         sweep_held=_held(run),
         jobs=jobs,
         queue_paused_at=_moment(paused[0][0]) if paused else None,

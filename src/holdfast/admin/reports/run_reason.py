@@ -8,13 +8,14 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Final, assert_never
 
+from holdfast.admin.reports.run_words import are, clock_time, partitions_named, some
 from holdfast.clock import spoken
+from holdfast.runs.debts import TRIES
 from holdfast.runs.states import RunState
 
 if TYPE_CHECKING:
     from holdfast.admin.reports.partitions import ErrorGroup
 
-NAMED: Final = 5  # partitions that are named; of the others their number is told
 GROUPS: Final = 3  # errors that are told apart
 
 
@@ -68,7 +69,9 @@ class RunFacts:
     errors: tuple[ErrorGroup, ...] = ()
     quarantined: int = 0
     pending: int | None = None  # raw rows that wait for consolidation
-    debts: int = 0
+    debts: int = 0  # of the feed that are open
+    given_up: int = 0  # those of them that nobody reads before a person decides
+    owes: bool = True  # whether what it lacks is owed; not by trials and checks
     sweep_held: str | None = None  # why a person must decide about its sweep
     jobs: JobFacts = JobFacts()
     queue_paused_at: datetime | None = None
@@ -103,18 +106,33 @@ def why(facts: RunFacts) -> list[Reason]:
 def _completed(facts: RunFacts) -> Iterator[Reason]:
     yield Reason("it has completed")
     if facts.unverified:
-        yield Reason(
-            f"{_some(facts.unverified, 'partition')} could not be shown to be complete: the next run reads what is owed",
-            f"holdfast debts list --feed {facts.feed}",
-        )
+        yield Reason(f"{some(facts.unverified, 'partition')} could not be shown to be complete")
+        yield from _owed(facts)
 
 
 def _published(facts: RunFacts) -> Iterator[Reason]:
-    yield Reason(
-        "it was published in part, by force: its watermark stays, and the next run reads what is owed "
-        f"({_some(facts.debts, 'open debt')})",
-        f"holdfast debts list --feed {facts.feed}",
-    )
+    yield Reason("it was published in part, by force: its watermark stays")
+    yield from _owed(facts)
+
+
+def _owed(facts: RunFacts) -> Iterator[Reason]:
+    """What becomes of what it lacks: only what the debts of the feed say, as they are now."""
+    if not facts.owes:
+        yield Reason("it was a trial or a check: nothing is owed for what it did not read")
+        return
+    listed = f"holdfast debts list --feed {facts.feed}"
+    if to_read := facts.debts - facts.given_up:
+        yield Reason(
+            f"the next full or incremental run reads what is owed ({some(to_read, 'open debt')})", listed
+        )
+    if facts.given_up:
+        yield Reason(
+            f"{some(facts.given_up, 'debt')} of the feed {are(facts.given_up, 'was', 'were')} given up after {TRIES} "
+            "tries: no run reads it before a person lets it be tried again, with: holdfast debts retry ID",
+            listed,
+        )
+    if not facts.debts:
+        yield Reason("nothing is owed: later runs have read it, or a person closed the debts")
 
 
 def _failed(facts: RunFacts) -> Iterator[Reason]:
@@ -123,7 +141,7 @@ def _failed(facts: RunFacts) -> Iterator[Reason]:
         yield Reason(f"planning gave up: {error}", f"holdfast runs retry {facts.id}")
     elif facts.failed:
         yield Reason(
-            f"{facts.failed} of {_some(facts.partitions, 'partition')} failed, so nothing was consolidated and the "
+            f"{facts.failed} of {some(facts.partitions, 'partition')} failed, so nothing was consolidated and the "
             "watermark stays",
             f"holdfast runs retry {facts.id}",
         )
@@ -142,11 +160,11 @@ def _failed(facts: RunFacts) -> Iterator[Reason]:
 
 def _poor(facts: RunFacts) -> Iterator[Reason]:
     yield Reason(
-        f"{_some(facts.quarantined, 'row')} ended in quarantine, more than the error budget allows"
-        + (f": {facts.reason}" if facts.reason else ""),
+        f"too many rows ended in quarantine: {facts.reason or 'more than the error budget allows'}",
         f"holdfast quarantine list --feed {facts.feed}",
     )
-    yield Reason("once they can be mapped, consolidate again", f"holdfast runs consolidate {facts.id}")
+    yield Reason("mend map(), and have them tried again", f"holdfast quarantine replay --feed {facts.feed}")
+    yield Reason("once they are applied, go on", f"holdfast runs consolidate {facts.id}")
     yield Reason(
         "or publish the others; the watermark stays", f"holdfast runs consolidate {facts.id} --force"
     )
@@ -194,24 +212,25 @@ def _causes(facts: RunFacts) -> Iterator[Reason]:
         yield Reason(f"no worker is alive{where}", f"holdfast worker MODULE:APP{option}")
     if facts.feed_paused_until is not None and facts.feed_paused_until > facts.now:
         yield Reason(
-            f"the source is in trouble: feed {facts.feed} waits until {_clock(facts.feed_paused_until)}"
+            f"the source is in trouble: feed {facts.feed} waits until {clock_time(facts.feed_paused_until)}"
             + (f": {facts.pause_reason}" if facts.pause_reason else "")
         )
     if facts.sweep_held is not None:
         yield Reason(
             f"its sweep is held until somebody approves it: {facts.sweep_held}",
-            f"holdfast sweeps approve {facts.id}",
+            f'holdfast sweeps approve {facts.id} --reason "…"',
         )
+        yield Reason("or keep the rows", f'holdfast sweeps decline {facts.id} --reason "…"')
         return
     if jobs.abandoned:
         yield Reason(
-            f"{_some(jobs.abandoned, 'job')} of it {_are(jobs.abandoned)} held by a worker that is silent; another "
+            f"{some(jobs.abandoned, 'job')} of it {are(jobs.abandoned)} held by a worker that is silent; another "
             "worker takes over by itself when its lease has run out",
             "holdfast workers list",
         )
     if facts.orphans:
         yield Reason(
-            f"no job reads {_partitions(facts.orphans)}; a worker gives it another one by itself, soon",
+            f"no job reads {partitions_named(facts.orphans)}; a worker gives it another one by itself, soon",
             f"holdfast partitions list --run {facts.id} --stuck",
         )
     if not jobs.running and not jobs.ready:
@@ -224,13 +243,13 @@ def _waits(facts: RunFacts) -> Iterator[Reason]:
     if jobs.scheduled and jobs.next_at is not None:
         error = f" after: {jobs.error}" if jobs.error else ""
         yield Reason(
-            f"{_some(jobs.scheduled, 'job')} of it {_are(jobs.scheduled, 'waits', 'wait')} for another try, the next at "
-            f"{_clock(jobs.next_at)}{error}",
+            f"{some(jobs.scheduled, 'job')} of it {are(jobs.scheduled, 'waits', 'wait')} for another try, the next at "
+            f"{clock_time(jobs.next_at)}{error}",
             f"holdfast jobs list --queue {jobs.queue}",
         )
     if jobs.held:
         yield Reason(
-            f"{_some(jobs.held, 'job')} of it {_are(jobs.held)} held by limit {jobs.held_by}",
+            f"{some(jobs.held, 'job')} of it {are(jobs.held)} held by limit {jobs.held_by}",
             "holdfast limits list",
         )
     if not jobs.alive and not facts.orphans:
@@ -242,7 +261,7 @@ def _waits(facts: RunFacts) -> Iterator[Reason]:
 def _failed_so_far(facts: RunFacts) -> Iterator[Reason]:
     if facts.failed and facts.at is RunState.FETCHING:
         yield Reason(
-            f"{_some(facts.failed, 'partition')} failed so far: it will end as failed, unless they are read again",
+            f"{some(facts.failed, 'partition')} failed so far: it will end as failed, unless they are read again",
             f"holdfast runs retry {facts.id}",
         )
         yield from _errors(facts)
@@ -250,11 +269,11 @@ def _failed_so_far(facts: RunFacts) -> Iterator[Reason]:
 
 def _errors(facts: RunFacts) -> Iterator[Reason]:
     for group in facts.errors[:GROUPS]:
-        yield Reason(f"{_partitions(group.partitions)}: {group.error}")
+        yield Reason(f"{partitions_named(group.partitions)}: {group.error}")
     if len(facts.errors) > GROUPS:
         rest = len(facts.errors) - GROUPS
         yield Reason(
-            f"and {_some(rest, 'other error')}", f"holdfast partitions list --run {facts.id} --failed"
+            f"and {some(rest, 'other error')}", f"holdfast partitions list --run {facts.id} --failed"
         )
 
 
@@ -263,30 +282,12 @@ def _advances(facts: RunFacts) -> Reason:
     match facts.at:
         case RunState.FETCHING:
             ended = facts.completed + facts.failed
-            done = f"{ended} of {_some(facts.partitions, 'partition')} ended, {_some(facts.jobs.running, 'job')} at work"
+            done = f"{ended} of {some(facts.partitions, 'partition')} ended, {some(facts.jobs.running, 'job')} at work"
         case RunState.APPLYING:
-            left = "" if facts.pending is None else f", {_some(facts.pending, 'row')} to go"
+            left = "" if facts.pending is None else f", {some(facts.pending, 'row')} to go"
             done = f"raw rows become target rows{left}"
         case RunState.SWEEPING:
             done = "rows that are gone are looked for"
         case _:
             done = "its partitions are being found"
     return Reason(f"it advances: {done}; it last moved {ago} ago", f"holdfast runs watch {facts.id}")
-
-
-def _partitions(numbers: tuple[int, ...]) -> str:
-    named = ", ".join(f"partition-{it}" for it in numbers[:NAMED])
-    rest = len(numbers) - NAMED
-    return f"{named} and {rest} more" if rest > 0 else named
-
-
-def _some(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
-def _are(count: int, one: str = "is", many: str = "are") -> str:
-    return one if count == 1 else many
-
-
-def _clock(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

@@ -9,14 +9,13 @@ from holdfast.admin.rows import reader
 from holdfast.clock import moment
 from holdfast.database.statement import sql
 from holdfast.errors import NotFoundError, StateError
-from holdfast.runs.states import RunState
+from holdfast.runs.states import LATEST, RunState
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.database.connection import Transaction
 
-LATEST: Final = "latest"
 SHOWN: Final = 3  # of the runs that an ambiguous name might mean
 
 
@@ -40,6 +39,7 @@ class RunReport:
     applied: int
     quarantined: int
     gone: int
+    differences: int  # rows that a verify found missing or different in the target, and wrote
     requests: int
     forced: bool
     max_rows: int | None
@@ -63,7 +63,7 @@ class RunReport:
 # The counts of planning are the run's own; those of its partitions are theirs.
 COLUMNS: Final = """
     r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
-    r.seen, r.rejected, r.applied, r.quarantined, r.gone,
+    r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
     r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM holdfast_partition p WHERE p.run_id = r.id),
     r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
     r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
@@ -75,7 +75,8 @@ LIST = sql(f"""
 """)
 ONE = sql(f"SELECT {COLUMNS} FROM holdfast_run r WHERE r.id = :id")
 NEWEST = sql("""
-    SELECT id FROM holdfast_run WHERE :any_feed = 1 OR feed = :feed ORDER BY started_at DESC, id DESC LIMIT 1
+    SELECT id FROM holdfast_run WHERE :any_feed = 1 OR feed = :feed
+     ORDER BY CASE WHEN :prefer_active = 1 AND ended_at IS NOT NULL THEN 1 ELSE 0 END, started_at DESC, id DESC LIMIT 1
 """)
 BEGINNING = sql("""
     SELECT id, feed FROM holdfast_run WHERE id >= :first AND id < :beyond ORDER BY id DESC LIMIT :limit
@@ -110,14 +111,17 @@ def run_report(tx: Transaction, run_id: str) -> RunReport:
     return found[0]
 
 
-def resolve(tx: Transaction, name: str) -> str:
-    """The id of the run that somebody means: an id or its beginning, `latest`, or a feed for its newest run."""
+def resolve(tx: Transaction, name: str, *, prefer_active: bool = False) -> str:
+    """The id of the run that somebody means: an id or its beginning, `latest`, or a feed for its newest run.
+
+    `prefer_active`: a feed stands for the newest run that has not ended, if there is one.
+    """
     if tx.rows(ONE, id=name):
         return name
-    if found := tx.rows(NEWEST, feed=name, any_feed=0):
+    if found := tx.rows(NEWEST, feed=name, any_feed=0, prefer_active=int(prefer_active)):
         return str(found[0][0])
     if name == LATEST:
-        if found := tx.rows(NEWEST, feed=None, any_feed=1):
+        if found := tx.rows(NEWEST, feed=None, any_feed=1, prefer_active=int(prefer_active)):
             return str(found[0][0])
         raise NotFoundError("there are no runs; begin one with: holdfast runs start FEED")
     begun = tx.rows(BEGINNING, first=name, beyond=f"{name}~", limit=SHOWN + 1) if name else []

@@ -41,6 +41,7 @@ CREATE TABLE IF NOT EXISTS holdfast_run (
     applied BIGINT NOT NULL DEFAULT 0,
     quarantined BIGINT NOT NULL DEFAULT 0,
     gone BIGINT NOT NULL DEFAULT 0,
+    differences BIGINT NOT NULL DEFAULT 0,
     most_rows BIGINT,
     priority INTEGER NOT NULL DEFAULT 0,
     rounds INTEGER NOT NULL DEFAULT 0,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from holdfast.runs.paging.state import Answer, PageState, Request
 
 
@@ -24,6 +26,8 @@ class Look:
 
 def look(state: PageState, request: Request, answer: Answer) -> Look:
     """New in a pass is not new in the partition: a second pass finds its place, and its end, by its own rows."""
+    if not answer.seen:
+        return _all_new(answer.ids)
     known = {it: answer.seen.get(it) for it in answer.ids if it is not None}
     new = {it for it, when in known.items() if when != state.pass_}
     places = [(place, it) for place, it in enumerate(answer.ids) if it is not None]
@@ -39,6 +43,13 @@ def look(state: PageState, request: Request, answer: Answer) -> Look:
         late=old_after[-1] - first if old_after and first is not None else 0,
         holes=len(answer.ids) - len(places),
     )
+
+
+def _all_new(ids: Sequence[str | None]) -> Look:
+    """Most pages of a first pass; a tenth of the time."""
+    holes = ids.count(None)
+    new = len(set(ids)) - (holes > 0)
+    return Look(got=len(ids), new=new, fresh=new, again=0, leading=0, late=0, holes=holes)
 
 
 def taken(state: PageState, page: Look, limit: int) -> PageState:

@@ -74,7 +74,10 @@ class Plan:
 
 
 def capped(plan: Plan, most_rows: int) -> Plan:
-    """The first partitions of a plan, up to so many rows: for a trial. Its scope is partial, and it says what it lacks."""
+    """The first partitions of a plan, up to so many rows: for a trial. Its scope is partial, and it says what it lacks.
+
+    One that nobody counted may hold any number: it is the last.
+    """
     if most_rows < 1:
         raise ConfigurationError(f"a plan of {most_rows} rows reads nothing; allow at least one")
     kept: list[Planned] = []
@@ -83,8 +86,13 @@ def capped(plan: Plan, most_rows: int) -> Plan:
         if rows >= most_rows:
             break
         kept.append(it)
-        rows += it.estimate or 0
-    return replace(plan, partitions=tuple(kept), left_out=plan.partitions[len(kept) :] + plan.left_out)
+        rows += most_rows if it.estimate is None else it.estimate
+    return beginning(plan, len(kept))
+
+
+def beginning(plan: Plan, count: int) -> Plan:
+    """So many of its partitions; the others are left out."""
+    return replace(plan, partitions=plan.partitions[:count], left_out=plan.partitions[count:] + plan.left_out)
 
 
 class Span(Protocol):

@@ -37,7 +37,15 @@ class Fixed:
         domain: Range | None = None,
         counted: bool = False,
     ) -> None:
+        if isinstance(entries, str) or not isinstance(entries, Iterable):
+            raise ConfigurationError(
+                f"Fixed({entries!r:.80}): give a list of them, such as Fixed([{entries!r:.80}])"
+            )
         self.ranges = tuple(_range(it) for it in entries)
+        if not self.ranges:
+            raise ConfigurationError(
+                "Fixed([]): nothing would ever be read; give at least one range, such as Fixed([Range()])"
+            )
         self.domain = domain
         self.counted = counted
         names = [it.name for it in self.ranges]

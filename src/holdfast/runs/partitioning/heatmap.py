@@ -59,6 +59,10 @@ class Heatmap:
         self.settings = Settings(
             target=target, fewest=fewest, most=most, least_rows=least_rows, budget=budget, at_once=at_once
         )
+        if wrong := [it for it in dimensions if not hasattr(it, "name") or not hasattr(it, "within")]:
+            raise ConfigurationError(
+                f"Heatmap({wrong[0]!r:.80}): give dimensions, such as Dimension('price', 0, 1_000, 1)"
+            )
         names = [it.name for it in dimensions]
         if not dimensions or len(set(names)) < len(names):
             raise ConfigurationError(f"Heatmap needs dimensions with names of their own; it got {names}")

@@ -1,0 +1,41 @@
+"""Items that differ, and are one for the target: MariaDB compares texts by a column's collation, which may ignore case
+and accents. The later one would replace the other without a trace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.database.statement import sql
+from holdfast.database.tables import blurred
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+    from holdfast.runs.declaration import Declaration
+
+# The collation that takes most texts for equal: whichever the column has, it finds what that one would.
+ALIKE = sql(
+    "",
+    mariadb="""
+    SELECT min(item_id), max(item_id) FROM holdfast_raw WHERE feed = :feed AND gone_at IS NULL
+     GROUP BY item_id COLLATE utf8mb4_unicode_ci HAVING count(*) > 1 LIMIT 1
+    """,
+)
+
+
+class Alike(NamedTuple):
+    """Two of the items, and the column that cannot tell them apart."""
+
+    one: str
+    other: str
+    column: str
+    collation: str
+
+
+def items_alike(tx: Transaction, declared: Declaration) -> Alike | None:
+    """An example, if the feed has any. Of items that are not found by their identity nobody can tell."""
+    column = declared.item_column
+    if declared.stores or column is None or tx.dialect.name != "mariadb":
+        return None
+    collation = blurred(tx, declared.table).get(column)
+    found = tx.rows(ALIKE, feed=declared.name) if collation is not None else []
+    return Alike(str(found[0][0]), str(found[0][1]), column, str(collation)) if found else None

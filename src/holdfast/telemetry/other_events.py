@@ -1,0 +1,123 @@
+"""What is reported about schedules, runs, the outbox, limits and the database."""
+
+from __future__ import annotations
+
+from logging import DEBUG, ERROR, INFO, WARNING
+from typing import Final
+
+from holdfast.telemetry.event import MESSAGE, Event, event
+
+CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
+    "Schedules": (
+        event("schedule.declared", INFO, "the table follows what the code declares", "schedule"),
+        event(
+            "tick.fired",
+            INFO,
+            "a tick became a job, so many seconds after its time",
+            "schedule tick job_id late_s",
+        ),
+        event(
+            "tick.skipped",
+            INFO,
+            "a tick became no job: the one before it is unfinished (`overlapped`), or it had become one before (`remembered`)",
+            "schedule tick job_id note",
+        ),
+        event(
+            "ticks.missed",
+            WARNING,
+            "nobody was there for ticks since this one; `note` is the policy that decided about them",
+            "schedule since note",
+        ),
+        event(
+            "schedule.unreadable",
+            ERROR,
+            "this worker cannot tell when it is due: it lacks time zone data, or is of an older version",
+            "schedule error",
+        ),
+    ),
+    "Runs": (
+        event(
+            "run.repaired",
+            INFO,
+            "an operator retried, consolidated, cancelled or resumed it",
+            "run_id feed action state",
+        ),
+        event(
+            "source.troubled",
+            WARNING,
+            "a source throttles, is away or does not let us in: its feed is paused, no attempt is spent",
+            "feed trouble error retry_in_s",
+        ),
+        event("source.recovered", INFO, "it answers again, after so many troubles in a row", "feed troubles"),
+        event(
+            "run.failed",
+            ERROR,
+            "it ended without publishing: a part of it gave up, or too many rows are in quarantine (`state`)",
+            "feed run_id state",
+        ),
+        event(
+            "partition.failed",
+            ERROR,
+            "the job of one of its partitions gave up; the others go on",
+            "feed run_id partition_id",
+        ),
+        event(
+            "run.resumed",
+            WARNING,
+            "something had stopped moving it, and moves it again; `note` says what was done",
+            "feed run_id partition_id note",
+        ),
+        event("run.completed", INFO, "all it read is in the target", "feed run_id"),
+        event("rows.quarantined", WARNING, "they could not be mapped or stored", "feed run_id rows"),
+        event("run.skipped", INFO, "its time had come, but a run of the feed is active", "feed note"),
+        event("run.stalled", WARNING, "nothing has moved it for too long", "feed run_id"),
+        event("run.pruned", INFO, "it ended long ago, and is no longer listed", "run_id"),
+        event("sweep.held", WARNING, "more rows would go than the fuse allows", "feed run_id note"),
+        event("watermark.aged", WARNING, "it is older than the feed allows; somebody was told", "feed"),
+    ),
+    "The outbox": (
+        event("message.sent", DEBUG, "the receiver has it", f"{MESSAGE} took_s"),
+        event(
+            "message.failed",
+            WARNING,
+            "it is tried again after a delay, and those behind it wait",
+            f"{MESSAGE} took_s error retry_in_s",
+        ),
+        event(
+            "message.died",
+            ERROR,
+            "nobody tries again before an operator says so; those behind it go on",
+            f"{MESSAGE} took_s error",
+        ),
+        event(
+            "message.refused",
+            WARNING,
+            "another relay serves its destination now: nothing was recorded, and it is sent again",
+            "destination",
+        ),
+        event("alert.told", INFO, "a cause became messages to so many places", "cause places"),
+        event("outbox.pruned", INFO, "messages that were sent long ago were deleted", "messages"),
+    ),
+    "Limits": (
+        event(
+            "jobs.held", DEBUG, "so many limits had no room for so many jobs: they wait for it", "jobs limits"
+        ),
+        event(
+            "jobs.risen",
+            DEBUG,
+            "they had waited long behind more urgent ones, which they now join",
+            "queue jobs",
+        ),
+    ),
+    "The database": (
+        event(
+            "database.lost",
+            WARNING,
+            "it cannot be reached; told once per outage and part",
+            "worker_id error note",
+        ),
+        event("database.recovered", INFO, "it can be reached again", "worker_id note"),
+        event("commit.unknown", WARNING, "the connection broke during COMMIT; the fences are asked", "jobs"),
+        event("wakeups.lost", INFO, "LISTEN broke and is opened again; polling goes on", "error"),
+    ),
+}
