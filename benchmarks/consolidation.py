@@ -44,7 +44,7 @@ class Reading:
 
 
 def consolidation(bench: Bench) -> Section:
-    rows = bench.size(50_000, 20_000)
+    rows = bench.size(200_000, 20_000)
     figures: list[Figure] = []
     for product in PRODUCTS:
         found: dict[str, list[Reading]] = {}

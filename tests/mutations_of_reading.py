@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from holdfast.database.connection import Transaction
 from holdfast.runs import (
     alerts,
     completion,
@@ -22,7 +23,9 @@ from holdfast.runs import run as run_row
 from holdfast.runs.feed import Window
 from holdfast.runs.partitioning.contract import Plan
 from holdfast.runs.states import RunState
+from holdfast.steps import commit
 from holdfast.steps.outcome import Done
+from holdfast.worker import settlement, together
 from tests.contract import (
     test_completion,
     test_division,
@@ -33,11 +36,17 @@ from tests.contract import (
     test_reading,
     test_starting,
     test_supposing_new,
+    test_together,
 )
 from tests.mutations import SERVERS, Mutation, both, replacing, without
 
 if TYPE_CHECKING:
-    from holdfast.database.connection import Transaction
+    from collections.abc import Callable, Sequence
+
+    import pytest
+
+    from holdfast.database.dialects import Dialect
+    from holdfast.database.statement import Statement
     from holdfast.runs.run import Run
 
 OPEN = "AND state IN ('ready', 'running')"
@@ -67,6 +76,25 @@ async def remembers(
 ) -> place.Place | None:
     _, kept = self._kept.get(partition_id, (0, None))
     return kept or place._look(database, partition_id)
+
+
+def believing(statement: Statement) -> Callable[[pytest.MonkeyPatch, Dialect], None]:
+    """Every row that was sent passes for matched."""
+
+    def break_it(patch: pytest.MonkeyPatch, _: Dialect) -> None:
+        honest = Transaction.run_many
+
+        def run_many(self: Transaction, sent: Statement, rows: Sequence[Any]) -> int:
+            matched = honest(self, sent, rows)
+            return len(rows) if sent is statement else matched
+
+        patch.setattr(Transaction, "run_many", run_many)
+
+    return break_it
+
+
+def only_those_that_stay(*given: Any) -> dict[str, int | None]:
+    return {job_id: fence for job_id, fence in together.end_together(*given).items() if fence is not None}
 
 
 MUTATIONS = [
@@ -236,13 +264,75 @@ MUTATIONS = [
     # Rows that pass for new are new, or nothing is written.
     Mutation(
         "a row that was read before passes for new",
-        replacing(page, "remember_new", lambda *_: True),
+        without(raw.REMEMBER_NEW, "DO NOTHING", "DO UPDATE SET pass = excluded.pass"),
         test_supposing_new.test_a_page_with_a_row_that_was_read_before_is_judged_again_and_charged_to_nobody,
+        only_on=("sqlite", "postgresql"),
     ),
     Mutation(
         "MariaDB counts a row that was known as if it were new",
         without(raw.REMEMBER_NEW, "pass = pass + 1", "pass = VALUES(pass)"),
         test_supposing_new.test_a_page_with_a_row_that_was_read_before_is_judged_again_and_charged_to_nobody,
         only_on=("mariadb",),
+    ),
+    # Continuations that share a transaction are all of them written, or none.
+    Mutation(
+        "a partition that somebody moved on is not missed among others",
+        believing(partition.ADVANCE),
+        test_together.test_a_partition_that_somebody_moved_is_looked_at_again_and_the_others_are_written,
+        {"change": "seq = seq + 1"},
+    ),
+    Mutation(
+        "a fence that was lost is not missed among others",
+        believing(commit.CONTINUE_HERE),
+        test_together.test_a_lost_fence_leaves_nothing_and_the_others_are_written,
+    ),
+    Mutation(
+        "a job that was asked to stop goes on among others",
+        without(commit.CONTINUE_HERE, "AND cancel_at IS NULL"),
+        test_together.test_a_cancelled_job_ends_with_its_page_and_the_others_go_on,
+    ),
+    Mutation(
+        "a row that was read before passes for new among others",
+        without(raw.REMEMBER_NEW, "DO NOTHING", "DO UPDATE SET pass = excluded.pass"),
+        test_together.test_a_row_that_comes_again_makes_only_its_own_page_judged_again,
+        only_on=("sqlite", "postgresql"),
+    ),
+    Mutation(
+        "a row that was read before passes for new among others in MariaDB",
+        without(raw.REMEMBER_NEW, "pass = pass + 1", "pass = VALUES(pass)"),
+        test_together.test_a_row_that_comes_again_makes_only_its_own_page_judged_again,
+        only_on=("mariadb",),
+    ),
+    Mutation(
+        "one that is refused takes the others with it",
+        replacing(settlement.Settlement, "_settle_alone", lambda *_: None),
+        test_together.test_a_lost_fence_leaves_nothing_and_the_others_are_written,
+    ),
+    Mutation(
+        "a deadlock is tried again by all of them together",
+        replacing(settlement, "end_together", together._end),
+        test_together.test_a_deadlock_parts_the_group_and_nobody_is_charged,
+    ),
+    Mutation(
+        "after a deadlock they share a transaction at once",
+        replacing(settlement, "APART", 0.0),
+        test_together.test_a_deadlock_parts_the_group_and_nobody_is_charged,
+    ),
+    Mutation(
+        "chains that share a transaction ignore that their queue is paused",
+        replacing(together, "more_urgent", lambda *_: False),
+        test_together.test_a_group_does_not_stay_in_the_way,
+        {"reason": test_together.paused},
+    ),
+    Mutation(
+        "the fences of an attempt that was lost are believed",
+        replacing(settlement, "end_together", only_those_that_stay),
+        test_together.test_a_group_that_may_not_stay_when_it_is_written_again_does_not,
+    ),
+    Mutation(
+        "what one of them meets after the commit is met by all",
+        replacing(settlement.Settlement, "_safely", lambda _self, _ended, act: act()),
+        test_together.test_one_that_cannot_be_handed_over_does_not_take_the_others_along,
+        or_with=(RuntimeError,),
     ),
 ]

@@ -42,6 +42,7 @@ def take(app: Holdfast, owner: int = ALICE, queue: str = "default") -> Lease:
 def settle(app: Holdfast, taken: Lease, ending: Ending, *effects: Effect, stay: bool = False) -> int | None:
     """Commit a step; returns the fence of a continuation that stays."""
     with app.transaction() as tx:
+        stay = stay and not commit.more_urgent(tx, taken.queue, taken.priority)
         return commit.commit(tx, taken, ending, effects, stay=stay)
 
 

@@ -180,9 +180,9 @@ class Transaction:
         text = statement.render(self.dialect)
         return self._send(text, parameters).rowcount if text else -1
 
-    def run_many(self, statement: Statement, rows: Sequence[Mapping[str, Value]]) -> None:
-        if rows:
-            self.send_many(statement.render(self.dialect), rows)
+    def run_many(self, statement: Statement, rows: Sequence[Mapping[str, Value]]) -> int:
+        """Execute for each of these rows, and return how many rows matched in all."""
+        return self.send_many(statement.render(self.dialect), rows) if rows else 0
 
     def all(self, statement: Statement, into: Callable[..., T], **parameters: Value) -> list[T]:
         """Execute and build one `into` per row, columns in the order of its fields."""
@@ -206,11 +206,11 @@ class Transaction:
         names = [column[0] for column in cursor.description or ()]
         return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    def send_many(self, text: str, rows: Sequence[Mapping[str, Value] | Sequence[Value]]) -> None:
+    def send_many(self, text: str, rows: Sequence[Mapping[str, Value] | Sequence[Value]]) -> int:
         """Run a statement for many rows, its parameters spelled as the driver spells them."""
         self._guard()
         try:
-            self._connection.execute_many(text, rows)
+            return self._connection.execute_many(text, rows)
         except Exception as error:
             self._poison = error
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -20,7 +20,15 @@ from holdfast.runs.debts import close_debt, open_debt, tried
 from holdfast.runs.paging.paginators import Offset
 from holdfast.runs.partition import ADVANCE, Partition
 from holdfast.runs.quarantine import Refused, put_aside
-from holdfast.runs.raw import Observation, observe, remember_new, remember_seen
+from holdfast.runs.raw import (
+    OBSERVE,
+    REMEMBER_NEW,
+    REMEMBER_SEEN,
+    Observation,
+    observing,
+    remember_seen,
+    remembering,
+)
 from holdfast.runs.remapping import wait_to_be_compared
 from holdfast.runs.states import PartitionState, arrow
 
@@ -79,13 +87,24 @@ class PageCommit:
         )
 
     def apply(self, tx: Transaction, /) -> None:
-        self._advance(tx)
-        self._write_ledger(tx)
-        if self.observations:
-            self._remember(tx, [it.item_id for it in self.observations])
-            observe(tx, self.run.feed, self.run.id, self.observed_at, self.observations)
-            if self.run.kind == "verify":
-                wait_to_be_compared(tx, self.run, [it.item_id for it in self.observations])
+        self.apply_together(tx, [self])
+
+    @staticmethod
+    def apply_together(tx: Transaction, pages: Sequence[PageCommit]) -> None:
+        """The pages of several partitions. Who raises here with others is tried alone."""
+        for page in pages:
+            arrow(page.partition.state, page.target)
+        if tx.run_many(ADVANCE, [page.advancing() for page in pages]) != len(pages):
+            raise moved_on(pages[0].partition)
+        tx.run_many(LEDGER, [page.ledger() for page in pages])
+        _remember(tx, [page for page in pages if page.observations])
+        tx.run_many(OBSERVE, [rows for page in pages for rows in page.rows_to_observe(tx)])
+        for page in pages:
+            page.finish(tx)
+
+    def finish(self, tx: Transaction) -> None:
+        if self.run.kind == "verify" and self.observations:
+            wait_to_be_compared(tx, self.run, [it.item_id for it in self.observations])
         if self.refused:
             put_aside(tx, self.run, self.refused)
             remember_seen(tx, self.partition.id, [it.item_id for it in self.refused], self.pass_)
@@ -101,52 +120,45 @@ class PageCommit:
         """For people, who want a number also where pages have none: the rows that were read so far."""
         return self.state.offset if isinstance(self.declared.paging, Offset) else self.state.read
 
-    def _advance(self, tx: Transaction) -> None:
-        arrow(self.partition.state, self.target)
-        matched = tx.run(
-            ADVANCE,
-            id=self.partition.id,
-            epoch=self.partition.epoch,
-            seq=self.partition.seq,
-            paging=self._paging,
-            next_offset=self._next_offset,
-            fresh=self.fresh,
-            rejected=self.rejected,
-            worker_id=self.worker_id,
-            target=self.target.value,
-            counted=self.state.count,
-            error=self.note if self.target is PartitionState.FAILED else None,
-            ends=int(self.target is not PartitionState.RUNNING),
-        )
-        if matched != 1:
-            raise moved_on(self.partition)
+    def advancing(self) -> dict[str, Any]:
+        return {
+            "id": self.partition.id,
+            "epoch": self.partition.epoch,
+            "seq": self.partition.seq,
+            "paging": self._paging,
+            "next_offset": self._next_offset,
+            "fresh": self.fresh,
+            "rejected": self.rejected,
+            "worker_id": self.worker_id,
+            "target": self.target.value,
+            "counted": self.state.count,
+            "error": self.note if self.target is PartitionState.FAILED else None,
+            "ends": int(self.target is not PartitionState.RUNNING),
+        }
 
-    def _write_ledger(self, tx: Transaction) -> None:
-        tx.run(
-            LEDGER,
-            partition_id=self.partition.id,
-            epoch=self.partition.epoch,
-            seq=self.partition.seq,
-            **{"pass": self.pass_},
-            request_offset=self.request_offset,
-            got=self.got,
-            fresh=self.fresh,
-            rejected=self.rejected,
-            milliseconds=self.milliseconds,
-            decision=self.decision,
-            worker_id=self.worker_id,
-            fence=self.fence,
-        )
+    def ledger(self) -> dict[str, Any]:
+        return {
+            "partition_id": self.partition.id,
+            "epoch": self.partition.epoch,
+            "seq": self.partition.seq,
+            "pass": self.pass_,
+            "request_offset": self.request_offset,
+            "got": self.got,
+            "fresh": self.fresh,
+            "rejected": self.rejected,
+            "milliseconds": self.milliseconds,
+            "decision": self.decision,
+            "worker_id": self.worker_id,
+            "fence": self.fence,
+        }
 
-    def _remember(self, tx: Transaction, ids: list[str]) -> None:
-        if self.repeats is None:
-            remember_seen(tx, self.partition.id, ids, self.pass_)
-        elif not remember_new(tx, self.partition.id, ids, self.pass_):
-            self.repeats(self.partition.id)
-            raise TransientError(
-                f"{self.partition.name} was given rows that it has read before; the page is judged again",
-                delay=0,
-            )
+    def ids_to_remember(self, tx: Transaction) -> dict[str, Any]:
+        return remembering(tx, self.partition.id, [it.item_id for it in self.observations], self.pass_)
+
+    def rows_to_observe(self, tx: Transaction) -> list[dict[str, Any]]:
+        if not self.observations:
+            return []
+        return observing(tx, self.run.feed, self.run.id, self.observed_at, self.observations)
 
     def _end(self, tx: Transaction) -> None:
         debt = self.partition.debt_id
@@ -166,6 +178,20 @@ class PageCommit:
             seen=self.partition.seen + self.fresh,
             rejected=self.partition.rejected + self.rejected,
         )
+
+
+def _remember(tx: Transaction, pages: Sequence[PageCommit]) -> None:
+    tx.run_many(REMEMBER_SEEN, [page.ids_to_remember(tx) for page in pages if page.repeats is None])
+    supposed = [page for page in pages if page.repeats is not None]
+    expected = sum(len(page.observations) for page in supposed)
+    if tx.run_many(REMEMBER_NEW, [page.ids_to_remember(tx) for page in supposed]) == expected:
+        return
+    page = supposed[0]
+    if len(supposed) == 1 and page.repeats is not None:
+        page.repeats(page.partition.id)
+    raise TransientError(
+        f"{page.partition.name} was given rows that it has read before; the page is judged again", delay=0
+    )
 
 
 def moved_on(partition: Partition) -> TransientError:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from holdfast.database.lists import as_document, as_parameter
 from holdfast.database.statement import sql
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from holdfast.database.connection import Transaction
-    from holdfast.database.statement import Statement
 
 CHUNK = 500
 _ENCODER: Final = msgspec.json.Encoder(order="deterministic")
@@ -133,15 +133,22 @@ def observe(
     tx: Transaction, feed: str, run_id: str, observed_at: int, observations: Sequence[Observation]
 ) -> None:
     """Write them in the order of their ids, one statement per chunk. Each id at most once."""
+    tx.run_many(OBSERVE, observing(tx, feed, run_id, observed_at, observations))
+
+
+def observing(
+    tx: Transaction, feed: str, run_id: str, observed_at: int, observations: Sequence[Observation]
+) -> list[dict[str, Any]]:
+    """What OBSERVE is given for them, once per chunk."""
     shared = {"feed": feed, "run_id": run_id, "observed_at": observed_at}
     rows = sorted(observations)
-    for start in range(0, len(rows), CHUNK):
-        chunk = rows[start : start + CHUNK]
-        if tx.takes_lists:
-            ids, hashes, payloads = (list(column) for column in zip(*chunk, strict=True))
-            tx.run(OBSERVE, **shared, ids=ids, hashes=hashes, payloads=payloads)
-        else:
-            tx.run(OBSERVE, **shared, rows=msgspec.json.encode(chunk).decode())
+    chunks = [rows] if len(rows) <= CHUNK else [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
+    if not tx.takes_lists:
+        return [{**shared, "rows": as_document(chunk)} for chunk in chunks]
+    columns = [[as_parameter(list(it), tx.dialect) for it in zip(*chunk, strict=True)] for chunk in chunks]
+    return [
+        {**shared, "ids": ids, "hashes": hashes, "payloads": payloads} for ids, hashes, payloads in columns
+    ]
 
 
 def already_seen(tx: Transaction, partition_id: str, ids: Sequence[str]) -> dict[str, int]:
@@ -155,19 +162,11 @@ def already_seen(tx: Transaction, partition_id: str, ids: Sequence[str]) -> dict
 
 def remember_seen(tx: Transaction, partition_id: str, ids: Collection[str], pass_: int) -> None:
     if ids:
-        _remember(tx, REMEMBER_SEEN, partition_id, ids, pass_)
+        tx.run(REMEMBER_SEEN, **remembering(tx, partition_id, ids, pass_))
 
 
-def remember_new(tx: Transaction, partition_id: str, ids: Collection[str], pass_: int) -> bool:
-    """The same for rows that nobody looked up; False if one of them was known: then this must be rolled back."""
-    return not ids or _remember(tx, REMEMBER_NEW, partition_id, ids, pass_) == len(ids)
-
-
-def _remember(
-    tx: Transaction, statement: Statement, partition_id: str, ids: Collection[str], pass_: int
-) -> int:
-    mine = {"partition_id": partition_id, "pass": pass_}
+def remembering(tx: Transaction, partition_id: str, ids: Collection[str], pass_: int) -> dict[str, Any]:
+    """What REMEMBER_SEEN and REMEMBER_NEW are given."""
     listed = sorted(ids)
-    if tx.takes_lists:
-        return tx.run(statement, **mine, ids=listed)
-    return tx.run(statement, **mine, rows=msgspec.json.encode(listed).decode())
+    rows = {"ids": as_parameter(listed, tx.dialect)} if tx.takes_lists else {"rows": as_document(listed)}
+    return {"partition_id": partition_id, "pass": pass_, **rows}

@@ -113,7 +113,8 @@ def commit(
 ) -> int | None:
     """Write everything a step ends with, or raise and write nothing.
 
-    With `stay`, a continuation may remain leased to the caller: its new fence is returned.
+    With `stay`, a continuation remains leased to the caller, unless it was cancelled: its new fence is returned. Ask
+    `more_urgent` before.
     """
     if effects and tx.dialect.commits_unasked:
         _refuse_unless(bool(tx.rows(LOCK, id=lease.job_id, fence=lease.fence)), lease)
@@ -122,6 +123,29 @@ def commit(
     fence = _write(tx, lease, ending, stay=stay)
     _apply(tx, effects)
     return fence
+
+
+def continue_here(tx: Transaction, steps: Sequence[tuple[Lease, Continue]]) -> dict[str, int]:
+    """Write continuations that all remain leased to the caller, or raise; returns the new fences by job."""
+    fences = {lease.job_id: new_fence() for lease, _ in steps}
+    rows = [
+        {
+            "id": lease.job_id,
+            "fence": lease.fence,
+            "cursor": encode(ending.cursor, "cursor"),
+            "new_fence": fences[lease.job_id],
+        }
+        for lease, ending in steps
+    ]
+    if tx.run_many(CONTINUE_HERE, rows) != len(rows):
+        lease = steps[0][0]
+        raise LeaseLostError(lease.job_id, lease.fence)  # or another of them; or one of them is to stop
+    return fences
+
+
+def more_urgent(tx: Transaction, queue: str, priority: int) -> bool:
+    """Whether the next step of a job like this must not stay where it is."""
+    return bool(tx.rows(MORE_URGENT, queue=queue, priority=priority))
 
 
 def _apply(tx: Transaction, effects: Sequence[Effect]) -> None:
@@ -168,8 +192,7 @@ def _go_on(tx: Transaction, lease: Lease, ending: Continue, *, stay: bool) -> in
     delay = micros(duration(ending.delay, "Continue(delay=…)"))
     cursor, fence = encode(ending.cursor, "cursor"), new_fence()
     mine = {"id": lease.job_id, "fence": lease.fence}
-    stay = stay and not delay and not tx.rows(MORE_URGENT, queue=lease.queue, priority=lease.priority)
-    if stay and tx.run(CONTINUE_HERE, **mine, cursor=cursor, new_fence=fence) == 1:
+    if stay and not delay and tx.run(CONTINUE_HERE, **mine, cursor=cursor, new_fence=fence) == 1:
         return fence
     if tx.run(CONTINUE, **mine, cursor=cursor, delay=delay, new_fence=fence) != 1:
         tx.run(STEP_ON, **mine, cursor=cursor)

@@ -50,6 +50,18 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         ),
         event("source.recovered", INFO, "it answers again, after so many troubles in a row", "feed troubles"),
         event(
+            "source.slowed",
+            WARNING,
+            "it wants fewer requests: it is left alone for so long, then asked at half the rate",
+            "source quiet_s",
+        ),
+        event(
+            "token.renewed",
+            INFO,
+            "the source let us in; `shared`: all processes use this token",
+            "source expires_in_s shared",
+        ),
+        event(
             "run.failed",
             ERROR,
             "it ended without publishing: a part of it gave up, or too many rows are in quarantine (`state`)",
@@ -117,6 +129,7 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "worker_id error note",
         ),
         event("database.recovered", INFO, "it can be reached again", "worker_id note"),
+        event("commit.parted", INFO, "steps that shared a transaction are written apart", "jobs error"),
         event("commit.unknown", WARNING, "the connection broke during COMMIT; the fences are asked", "jobs"),
         event("wakeups.lost", INFO, "LISTEN broke and is opened again; polling goes on", "error"),
     ),

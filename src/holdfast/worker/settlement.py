@@ -1,8 +1,9 @@
 """Commit what the handlers answered.
 
 Steps without effects share a transaction: everything that finished while the last commit was under way
-goes into the next one. A step with effects has a transaction of its own. Nothing is dropped while the
-database is away: answers wait here, and a commit whose answer was lost is decided by the fences.
+goes into the next one. So do continuations whose effects say that they may. Any other step with effects has a
+transaction of its own. Nothing is dropped while the database is away: answers wait here, and a commit whose answer
+was lost is decided by the fences.
 """
 
 from __future__ import annotations
@@ -11,21 +12,14 @@ import queue
 import random
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.database.dialects import Whose
 from holdfast.database.upsert import Upsert
-from holdfast.errors import (
-    ContentionError,
-    DatabaseError,
-    LeaseLostError,
-    UnknownCommitError,
-    UnreachableError,
-)
 from holdfast.steps.acknowledge import acknowledge
-from holdfast.steps.commit import commit
+from holdfast.steps.commit import commit, more_urgent
 from holdfast.steps.failure import judge
-from holdfast.steps.fate import Fate, fates
 from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, GiveBack, Stop
 from holdfast.steps.payload import encode
 from holdfast.steps.reports import write_reports
@@ -33,11 +27,12 @@ from holdfast.steps.step import Report
 from holdfast.telemetry import happened
 from holdfast.worker.ended import Ended, report, report_batch
 from holdfast.worker.lanes import Lanes
-from holdfast.worker.patience import Pause
 from holdfast.worker.running import DONE
+from holdfast.worker.together import PartedError, end_together, joins
+from holdfast.worker.writing import PatientWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
@@ -48,6 +43,9 @@ if TYPE_CHECKING:
 LARGEST_BATCH: Final = 1_000
 STICKY_STEPS: Final = 20  # a chain of continuations stays with one worker for so many steps ...
 STICKY_SECONDS: Final = 2.0  # ... or so long, then others get a chance
+APART: Final = (
+    30.0  # seconds without sharing after a deadlock: PostgreSQL needs one to find it, and others wait
+)
 
 
 class Settlement:
@@ -63,17 +61,18 @@ class Settlement:
         settled: Callable[[Sequence[Lease]], None],
         healthy: Callable[[], bool],
     ) -> None:
-        self._database = database
         self._reporter = reporter
         self._gate = gate
         self._goes_on = goes_on  # hands a continuation that stayed here back to the execution
         self._settled = settled
-        self._healthy = healthy  # whether the heartbeat gets through
         self._plain: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
         lanes = 1 if database.dialect.name == "sqlite" else 4
-        self._lanes = Lanes(lanes, self._settle_alone, "holdfast-commit")
+        self._lanes = Lanes(lanes, self._settle_some, "holdfast-commit", self._joins)
+        self._apart_until = 0.0  # monotonic
+        self._parted: dict[tuple[str, int], list[Report]] = {}  # who shares no transaction, and what it said
         self._thread = threading.Thread(target=self._settle_in_batches, name="holdfast-settle", daemon=True)
         self._hurry = threading.Event()
+        self._writer = PatientWriter(database, healthy=healthy, hurry=self._hurry)
         self.stays = True  # whether continuations may stay here
 
     def start(self) -> None:
@@ -137,7 +136,7 @@ class Settlement:
                     continue
             leases.append(ended.lease)
         try:
-            written = self._write(leases, lambda tx, todo: self._finish(tx, todo, results))
+            written = self._writer.write(leases, lambda tx, todo: self._finish(tx, todo, results))
         except Exception as error:  # noqa: BLE001 - this thread settles for all of them, and must go on
             # One of them cannot be stored, and took the others with it: alone, only the guilty one fails.
             happened("worker.failed", jobs=len(leases), error=error)
@@ -154,91 +153,103 @@ class Settlement:
         self._gate.free(tx, leases)
         return mine
 
-    def _settle_alone(self, ended: Ended) -> None:
+    def _joins(self, ended: Ended) -> bool:
+        return joins(ended) and _key(ended) not in self._parted and time.monotonic() >= self._apart_until
+
+    def _settle_some(self, group: list[Ended]) -> None:
+        if len(group) == 1:
+            self._settle_alone(group[0])
+            return
+        said = {it.lease.job_id: self._reporter.take(it.lease) for it in group}
         try:
-            self._commit(ended)
+            held, stayed = self._commit_together(group, said)
+        except BaseException as error:  # noqa: BLE001 - alone, only the guilty one fails
+            self._part(group, said, error)
+            return
+        for ended in group:
+            job_id = ended.lease.job_id
+            self._safely(ended, partial(self._after, ended, stayed.get(job_id), held=job_id in held))
+        self._settled([it.lease for it in group])
+
+    def _part(self, group: Sequence[Ended], said: Mapping[str, list[Report]], error: BaseException) -> None:
+        """Let each be settled alone, by any lane: one that has to wait must not hold up the others."""
+        if isinstance(error, PartedError) and error.contended:
+            self._apart_until = time.monotonic() + APART
+        for ended in group:
+            self._parted[_key(ended)] = said[ended.lease.job_id]
+        self._lanes.put_first(group)
+        happened("commit.parted", jobs=len(group), error=error)
+
+    def _commit_together(
+        self, group: list[Ended], said: Mapping[str, list[Report]]
+    ) -> tuple[set[str], dict[str, int | None]]:
+        """Commit continuations in one transaction, all of them or none.
+
+        Returns the jobs that were still ours, and the new fences of those that stayed here.
+        """
+        by_id = {it.lease.job_id: it for it in group}
+        stayed: dict[str, int | None] = {}
+
+        def write(tx: Transaction, leases: list[Lease]) -> list[str]:
+            stayed.update(end_together(tx, [by_id[it.job_id] for it in leases], said, self._may_stay))
+            self._gate.free(tx, leases)
+            return [it.job_id for it in leases]
+
+        return self._writer.write([it.lease for it in group], write, whose=Whose.OURS_BY_KEY), stayed
+
+    def _settle_alone(self, ended: Ended) -> None:
+        self._safely(ended, lambda: self._commit(ended))
+        self._settled([ended.lease])
+
+    def _safely(self, ended: Ended, act: Callable[[], None]) -> None:
+        try:
+            act()
         except Exception as error:  # noqa: BLE001 - a lane must survive whatever an effect or the database says
             happened("worker.failed", job_id=ended.lease.job_id, error=error)
         finally:
             ended.close("unwritten")
-            self._settled([ended.lease])
 
     def _commit(self, ended: Ended) -> None:
         """Commit one step; if its effects fail, that failure is its ending."""
-        said = self._reporter.take(ended.lease)
-        stay = isinstance(ended.ending, Continue) and self._may_stay(ended)
-        stayed: list[int | None] = []
+        said = self._parted.pop(_key(ended), []) + self._reporter.take(ended.lease)
+        stayed: list[int | None] = [None]
 
         def write(tx: Transaction, _: list[Lease]) -> list[str]:
-            write_reports(tx, said)  # before the outcome, which consumes the fence
-            stayed[:] = [commit(tx, ended.lease, ended.ending, ended.effects, stay=stay)]
-            self._gate.free(tx, [ended.lease])
-            return [ended.lease.job_id]
+            lease = ended.lease
+            stay = self._may_stay(ended) and not more_urgent(tx, lease.queue, lease.priority)
+            stayed[0] = self._end(tx, ended, said, stay=stay)
+            return [lease.job_id]
 
         try:
             with ended.inside():
                 quiet = isinstance(ended.ending, GiveBack)
-                held = self._write([ended.lease], write, whose=_whose(ended.effects), quiet=quiet)
+                held = self._writer.write([ended.lease], write, whose=_whose(ended.effects), quiet=quiet)
         except BaseException as error:  # noqa: BLE001 - an effect may raise anything; that is a failed attempt
-            ended = _failed(ended, error)
+            ended, stayed = _failed(ended, error), [None]
             held = self._write_failure(ended, said)
+        self._after(ended, stayed[0], held=bool(held))
+
+    def _end(self, tx: Transaction, ended: Ended, said: list[Report], *, stay: bool) -> int | None:
+        """Write what one step ends with; returns the new fence of a continuation that stayed here."""
+        write_reports(tx, said)  # before the outcome, which consumes the fence
+        fence = commit(tx, ended.lease, ended.ending, ended.effects, stay=stay)
+        self._gate.free(tx, [ended.lease])
+        return fence
+
+    def _after(self, ended: Ended, fence: int | None, *, held: bool) -> None:
         if held:
             report(ended)
-            if stayed and stayed[0] is not None:
-                self._continue_here(ended, stayed[0])
+            if fence is not None:
+                self._continue_here(ended, fence)
         else:
             ended.close("refused")
 
     def _write_failure(self, ended: Ended, said: list[Report]) -> set[str]:
         try:
-            return self._write([ended.lease], lambda tx, _: self._failure(tx, ended, said))
+            return self._writer.write([ended.lease], lambda tx, _: self._failure(tx, ended, said))
         except Exception as error:  # noqa: BLE001 - perhaps its last words are what cannot be written
             happened("reports.dropped", job_id=ended.lease.job_id, error=error)
-            return self._write([ended.lease], lambda tx, _: self._failure(tx, ended, []))
-
-    def _write(
-        self,
-        leases: list[Lease],
-        write: Callable[[Transaction, list[Lease]], list[str]],
-        *,
-        whose: Whose = Whose.OURS,
-        quiet: bool = False,  # what was to be given back has been taken: nothing is refused
-    ) -> set[str]:
-        """Write until the database has answered for each of these steps; returns the jobs that were still ours.
-
-        Deadlocks and outages are waited out: effects are applied again, the handler is not run again, and no
-        attempt is charged. A COMMIT whose answer was lost is decided by the fences.
-        """
-        written: set[str] = set()
-        open_leases = list(leases)
-        pause = Pause(self._hurry)
-        while open_leases:
-            try:
-                with self._database.transaction(whose) as tx:
-                    mine = write(tx, open_leases)
-                written.update(mine)
-                pause.over()
-                break
-            except LeaseLostError:
-                break
-            except UnknownCommitError as error:
-                happened("commit.unknown", jobs=len(open_leases))
-                found = self._fates(open_leases)
-                written.update(job_id for job_id, fate in found.items() if fate is Fate.COMMITTED)
-                open_leases = [lease for lease in open_leases if found[lease.job_id] is Fate.OPEN]
-                if open_leases and not pause.after(error):
-                    return written
-            except (ContentionError, UnreachableError) as error:
-                if pause.in_vain(error, healthy=self._healthy()):
-                    raise DatabaseError(
-                        f"the database ends the connection whenever this is written: {error}"
-                    ) from error
-                if not pause.after(error):
-                    return written  # nobody was refused: we stopped waiting
-        for lease in leases if len(written) < len(leases) else ():
-            if lease.job_id not in written and not quiet:
-                happened("step.refused", lease, fence=lease.fence)
-        return written
+            return self._writer.write([ended.lease], lambda tx, _: self._failure(tx, ended, []))
 
     def _failure(self, tx: Transaction, ended: Ended, said: list[Report]) -> list[str]:
         """The failure of a step whose effects were rolled back: what it said is kept all the same."""
@@ -250,6 +261,8 @@ class Settlement:
         return [ended.lease.job_id]
 
     def _may_stay(self, ended: Ended) -> bool:
+        if not isinstance(ended.ending, Continue) or ended.ending.delay:
+            return False
         young = not ended.chain or time.monotonic() - ended.chain_since < STICKY_SECONDS
         return self.stays and ended.chain < STICKY_STEPS and young and not self._gate.limits(ended.lease)
 
@@ -263,15 +276,9 @@ class Settlement:
         if not self._goes_on(lease, ended.chain + 1, since):
             self._settle_alone(Ended(lease, GiveBack(), (), ended.retry))
 
-    def _fates(self, leases: list[Lease]) -> dict[str, Fate]:
-        pause = Pause(self._hurry)
-        while True:
-            try:
-                with self._database.transaction(Whose.OURS) as tx:
-                    return fates(tx, leases)
-            except (ContentionError, UnreachableError) as error:
-                if not pause.after(error):
-                    return {lease.job_id: Fate.SUPERSEDED for lease in leases}
+
+def _key(ended: Ended) -> tuple[str, int]:
+    return ended.lease.job_id, ended.lease.fence
 
 
 def _whose(effects: Sequence[Effect]) -> Whose:
