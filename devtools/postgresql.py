@@ -52,7 +52,7 @@ class PostgreSQL:
             f"--pgdata={site.data}",
             f"--username={USER}",
             f"--pwfile={password}",
-            "--auth=scram-sha-256",
+            "--auth=md5",  # scram takes 3 ms of a client for each connection
             "--encoding=UTF8",
             "--locale=C",
             "--no-sync",

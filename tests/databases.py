@@ -1,7 +1,8 @@
 """Databases for tests, one for each test and thrown away after it.
 
 Real servers, started once per test process and only if a collected test will want them; they come up in the
-background while the first tests run. Migrating is done once where the product can copy a database.
+background while the first tests run. Migrating is done once where the product can copy a database; one of MariaDB is
+emptied and used again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from devtools import guardian
 from devtools.mariadb import MariaDB
 from devtools.postgresql import PostgreSQL
 from devtools.server import Engine, Server
+from tests.recycling import Structure, emptied, structure
 
 ENGINES: dict[str, Engine] = {"postgresql": PostgreSQL(), "mariadb": MariaDB()}
 KINDS = ("sqlite", *ENGINES)
@@ -36,6 +38,8 @@ class Databases:
         self._servers: dict[str, Future[Server]] = {}
         self._templates: set[str] = set()
         self._numbers = count(1)
+        self._spare: list[str] = []  # databases that were used and emptied
+        self._structure: Structure = {}  # of each of them
 
     def expect(self, kind: str) -> None:
         """A test will ask for this kind: begin to start its server."""
@@ -61,8 +65,7 @@ class Databases:
         """The URL of a database with all tables of Holdfast, and without rows."""
         match kind:
             case "mariadb":
-                with self._new(kind, None) as url:
-                    _migrate(url)
+                with self._recycled(kind) as url:
                     yield url
             case _:
                 self._make_template(kind)
@@ -106,6 +109,24 @@ class Databases:
                 yield server.url(name)
             finally:
                 self.server(kind).drop_database(name)
+
+    @contextmanager
+    def _recycled(self, kind: str) -> Iterator[str]:
+        server = self.server(kind)
+        name = self._spare.pop() if self._spare else None
+        if name is None:
+            name = f"test_{next(self._numbers)}"
+            server.create_database(name)
+            _migrate(server.url(name))
+            self._structure = self._structure or structure(server, name)
+        try:
+            yield server.url(name)
+        finally:
+            server = self.server(kind)
+            if emptied(server, name, self._structure):
+                self._spare.append(name)
+            else:
+                server.drop_database(name)
 
     def _make_template(self, kind: str) -> None:
         if kind in self._templates:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from holdfast import Holdfast, Job
 
 PATIENCE = 20  # seconds; only a test that fails waits so long
-LESS_PATIENCE = 10  # for those that mutations let fail
+LESS_PATIENCE = 10  # still less if a mutation lets them fail
 
 
 @dataclass

@@ -754,7 +754,7 @@ def test_a_held_sweep_is_cancelled_and_held_again(app: Holdfast) -> None:
             refused(run.id)
     with pytest.raises(StateError, match=r"\(sweeping\): its sweep waits for a person; .*sweeps approve"):
         app.runs.start("catalogue")
-    drain(app, with_scheduled=True)  # ends, though a held sweep looks again every few minutes
+    drain(app, with_scheduled=True, timeout="5s")  # ends, though a held sweep looks again every few minutes
     assert run_row(app, run.id).state == "sweeping"
 
     app.runs.cancel(run.id)

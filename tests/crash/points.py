@@ -13,7 +13,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn
@@ -96,6 +96,12 @@ def recorded(act: Act, committed: Act) -> list[Point]:
     with watched(recorder):
         act()
     return recorder.points
+
+
+def deadly(points: Sequence[Point]) -> list[Point]:
+    """Between two statements only one death is to be died; after a COMMIT it is another one than before it."""
+    last = points[-1].number
+    return [it for it in points if it.phase == "before" or it.text == "COMMIT" or it.number == last]
 
 
 class Child:

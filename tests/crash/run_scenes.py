@@ -7,8 +7,7 @@ lists it.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,7 @@ from tests import rows
 from tests.crash.points import Point, recorded
 from tests.feeds import Catalogue, Shop, prepare, target
 from tests.lone_worker import MOST_STEPS, LoneWorker
-from tests.run_facts import begin, check_complete, pages, partitions, run_of
+from tests.run_facts import begin, check_complete, run_of
 from tests.snapshots import Snapshot
 
 if TYPE_CHECKING:
@@ -25,6 +24,22 @@ if TYPE_CHECKING:
     from holdfast.runs.run import Run
 
 Picture = dict[str, Any]
+PICTURED = {
+    "partitions": "SELECT number, name, state, epoch, seq, seen, requests, next_offset FROM holdfast_partition ORDER BY run_id, number",
+    "pages": "SELECT p.name, g.epoch, g.seq, g.decision FROM holdfast_page g JOIN holdfast_partition p ON p.id = g.partition_id"
+    " ORDER BY p.run_id, p.number, g.epoch, g.seq",
+    "seen": "SELECT count(*) AS n FROM holdfast_seen",
+    "raw": "SELECT pending, strikes, count(*) AS n, count(gone_at) AS gone, count(applied_hash) AS applied FROM holdfast_raw"
+    " GROUP BY pending, strikes ORDER BY pending, strikes",
+    "target": "SELECT count(*) AS n, sum(price) AS total, count(deleted_at) AS gone FROM item",
+    "jobs": "SELECT kind, state, step, count(*) AS n FROM holdfast_job GROUP BY kind, state, step ORDER BY kind, state, step",
+    "archive": "SELECT kind, count(*) AS n FROM holdfast_archive GROUP BY kind ORDER BY kind",
+    "debts": "SELECT state, tries, count(*) AS n FROM holdfast_debt GROUP BY state, tries ORDER BY state, tries",
+    "quarantine": "SELECT item_id, stage, state, hits FROM holdfast_quarantine ORDER BY item_id, stage",
+    "alerts": "SELECT count(*) AS n FROM holdfast_alert",
+    "audit": "SELECT what, touched FROM holdfast_audit ORDER BY id",
+    "watermark": "SELECT watermark, version FROM holdfast_feed ORDER BY id",
+}
 Check = Callable[["Holdfast", "Run", Shop], None]
 
 
@@ -41,7 +56,8 @@ def completed(app: Holdfast, run: Run, shop: Shop) -> None:
 class Scene:
     """`begin` starts the run, and may play the part of it that is not to be filmed.
 
-    `about`: only steps with a statement that has this in it; the others are those of another scene.
+    `about`: only steps of this kind, or with a statement that has one of these in it; the others are those of another
+    scene. `recover`: how another worker goes on.
     """
 
     name: str
@@ -49,7 +65,11 @@ class Scene:
     shop: Callable[[], Shop] = lambda: Shop.with_items(24)
     begin: Callable[[Holdfast, Shop], Run] = lambda app, _: begin(app)
     check: Check = completed
-    about: str = ""
+    about: Sequence[str] = ("",)
+    recover: Callable[[LoneWorker], object] = LoneWorker.finish
+
+    def shows(self, kind: str, texts: Sequence[str]) -> bool:
+        return any(it in text for it in self.about for text in (kind, *texts))
 
 
 @dataclass(frozen=True)
@@ -60,12 +80,6 @@ class Shot:
     points: list[Point]
     states: list[Picture]
     kind: str
-
-    @property
-    def deadly(self) -> list[Point]:
-        """Between two statements only one death is to be died; after a COMMIT it is another one than before it."""
-        last = self.points[-1].number
-        return [it for it in self.points if it.phase == "before" or it.text == "COMMIT" or it.number == last]
 
 
 @dataclass
@@ -99,7 +113,7 @@ class Film:
             if not self.kind:
                 return
             texts = tuple(it.text for it in points)
-            if texts not in known and any(self.scene.about in it for it in texts):
+            if texts not in known and self.scene.shows(self.kind, texts):
                 known.add(texts)
                 yield Shot(before, points, states, self.kind)
         raise AssertionError("the run does not end")
@@ -126,7 +140,7 @@ class Film:
         """Another worker takes over what the victim left, and brings the run to its end."""
         survivor = LoneWorker(self.app, "survivor")
         survivor.bury_the_others()
-        survivor.finish()
+        self.scene.recover(survivor)
         self.check()
 
     def check(self) -> None:
@@ -135,35 +149,12 @@ class Film:
 
 def picture(app: Holdfast) -> Picture:
     """What is committed, without ids and instants, which differ from one time to the next."""
-    (run,) = rows.query(app, "SELECT * FROM holdfast_run")
     return {
-        "run": {name: value for name, value in run.items() if _lasting(name, value)},
-        "partitions": [
-            (
-                it["number"],
-                it["name"],
-                it["state"],
-                it["epoch"],
-                it["seq"],
-                it["seen"],
-                it["requests"],
-                it["next_offset"],
-            )
-            for it in partitions(app, run["id"])
+        "runs": [
+            {name: value for name, value in run.items() if _lasting(name, value)}
+            for run in rows.query(app, "SELECT * FROM holdfast_run ORDER BY id")
         ],
-        "pages": [(it["name"], it["epoch"], it["seq"], it["decision"]) for it in pages(app, run["id"])],
-        "seen": rows.count(app, "holdfast_seen"),
-        "raw": Counter(it["pending"] for it in rows.query(app, "SELECT pending FROM holdfast_raw")),
-        "target": rows.count(app, "item"),
-        "jobs": Counter(
-            (it["kind"], it["state"], it["step"])
-            for it in rows.query(app, "SELECT kind, state, step FROM holdfast_job")
-        ),
-        "archive": Counter(it["kind"] for it in rows.query(app, "SELECT kind FROM holdfast_archive")),
-        "debts": Counter(it["state"] for it in rows.query(app, "SELECT state FROM holdfast_debt")),
-        "quarantine": rows.count(app, "holdfast_quarantine"),
-        "alerts": rows.count(app, "holdfast_alert"),
-        "watermark": rows.query(app, "SELECT watermark, version FROM holdfast_feed"),
+        **{name: rows.query(app, text) for name, text in PICTURED.items()},
     }
 
 

@@ -16,7 +16,7 @@ from holdfast import Holdfast, Job
 from tests import rows
 from tests.crash import operations_of_operators, operations_of_others
 from tests.crash.conftest import make_effect_table
-from tests.crash.points import die_at, recorded
+from tests.crash.points import deadly, die_at, recorded
 from tests.crash.sample import SEED, Sample
 from tests.crash.scenes import Scene, work
 
@@ -81,7 +81,7 @@ def test_a_killed_command_has_written_down_what_it_did_and_no_more(
     points = recorded(stage.set(OPERATIONS[name]), lambda: None)
     assert CHANGED[name](stage.app) == _written_down(stage.app) > 0
 
-    for point in sample.of(name, points, most=3):
+    for point in sample.of(name, deadly(points), most=3):
         act = stage.set(OPERATIONS[name])
         die_at(point, act)
 

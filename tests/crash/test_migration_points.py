@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 from functools import partial
+from typing import TYPE_CHECKING
 
 from holdfast import Holdfast
 from holdfast.database.drivers import open_database
 from holdfast.database.migrate import migrate
-from tests import rows
 from tests.crash.conftest import make_effect_table
-from tests.crash.points import die_at, recorded
+from tests.crash.points import deadly, die_at, recorded
 from tests.crash.sample import SEED, Sample
 from tests.crash.scenes import work
 from tests.crash.survivor import Survivor, check_promises, forecast
+
+if TYPE_CHECKING:
+    from tests import rows
 
 NewDatabase = Callable[[], AbstractContextManager[str]]
 
@@ -32,16 +35,21 @@ def test_a_migration_may_die_at_any_point(new_database: NewDatabase, sample: Sam
     with new_database() as url:
         points = recorded(partial(_migrate, url), lambda: None)
         whole = _structure(url)
+    # What follows depends on nothing but what is left: the same has been lived through once.
+    lived_through: list[list[rows.Row]] = []
 
-    for point in sample.of("migrate", points, most=6):
+    for point in sample.of("migrate", deadly(points), most=6):
         with new_database() as url:
             die_at(point, partial(_migrate, url))
             where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+            left = _structure(url)
 
             _migrate(url)
 
             assert _structure(url) == whole, where
-            _live_through_a_job(url)
+            if left not in lived_through:
+                lived_through.append(left)
+                _live_through_a_job(url)
 
 
 def _migrate(url: str) -> None:
@@ -50,8 +58,11 @@ def _migrate(url: str) -> None:
 
 
 def _structure(url: str) -> list[rows.Row]:
-    with closing(Holdfast(url)) as app:
-        return rows.query(app, STRUCTURE[app.database.dialect.name])
+    """Every table, column and index, and which migrations are written down."""
+    with closing(open_database(url)) as database, database.reading() as tx:
+        made = tx.query(STRUCTURE[database.dialect.name])
+        begun = any("holdfast_schema" in it.values() for it in made)
+        return [*made, *(tx.query("SELECT version, name FROM holdfast_schema ORDER BY 1") if begun else ())]
 
 
 def _live_through_a_job(url: str) -> None:

@@ -1,4 +1,4 @@
-"""A process is killed before and after every statement of everything the engine writes.
+"""A process is killed before every statement, and after every COMMIT, of everything the engine writes.
 
 Afterwards the rows are exactly those of the last COMMIT that returned, and whoever is left brings all jobs to their
 end: none lost, none doubled, every counter as the rules say. SQLite is tried at every point; the servers at a
@@ -25,7 +25,7 @@ from tests.crash import (
     picture,
 )
 from tests.crash.conftest import make_effect_table
-from tests.crash.points import Act, die_at, recorded
+from tests.crash.points import Act, deadly, die_at, recorded
 from tests.crash.sample import SEED, Sample
 from tests.crash.scenes import KEY, Scene, work
 from tests.crash.survivor import Survivor, check_promises, forecast
@@ -86,7 +86,7 @@ def test_a_process_may_die_at_any_point(name: str, stage: Stage, sample: Sample)
     points = recorded(act, lambda: states.append(picture.taken(stage.observer)))
     stage.finish(act, operation)
 
-    for point in sample.of(name, points, most=2):
+    for point in sample.of(name, deadly(points), most=2):
         act = stage.set(operation)
         stage.empty_handed()
         die_at(point, act)

@@ -6,28 +6,48 @@ end, with the right rows and exact counters.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
 from holdfast import Holdfast
 from tests import rows
-from tests.contract.repairing import broken_at, catalogue, check_counters, run_row, run_steps, settle
-from tests.crash.points import die_at, recorded
+from tests.contract.repairing import broken_at, check_counters, run_row, run_steps, settle
+from tests.crash import scenes_after_reading as after
+from tests.crash.points import deadly, die_at, recorded
+from tests.crash.run_scenes import picture
 from tests.crash.sample import SEED, Sample
-from tests.feeds import Catalogue, price_ranges, target
+from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
+from tests.lone_worker import LoneWorker
+from tests.run_facts import run_of
 from tests.snapshots import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from holdfast.runs.run import Run
     from tests.crash.points import Act
-    from tests.feeds import Shop
 
 SECOND = price_ranges(250, 500, 750)[1].name
 MOST = 4  # points that a server is tried at
-ENDS = {"retry": "completed", "retry_from_start": "completed", "force": "published_partial", "cancel": "cancelled", "resume": "completed"}  # fmt: skip
+
+Arrange = Callable[[Holdfast, Shop], "Act"]
+Check = Callable[[Holdfast, Shop], None]
+
+
+@dataclass(frozen=True)
+class Action:
+    """What an operator does: `arrange` brings its moment about.
+
+    `batches`: it commits several times, and is done again wherever it was killed.
+    """
+
+    arrange: Arrange
+    check: Check
+    shop: Callable[[], Shop] = lambda: Shop.with_items(64)
+    feed: Callable[[Shop], Catalogue] = Catalogue
+    batches: bool = False
 
 
 def retry(app: Holdfast, shop: Shop) -> Act:
@@ -64,20 +84,131 @@ def failed(app: Holdfast, shop: Shop) -> str:
     return run.id
 
 
-@pytest.mark.parametrize("arrange", [retry, retry_from_start, force, cancel, resume])
+def held(app: Holdfast, shop: Shop) -> str:
+    """A run whose sweep waits for a person."""
+    run = after.begin_after_a_loss(app, shop)
+    after.work_on(LoneWorker(app, "earlier"))
+    return run.id
+
+
+def approve(app: Holdfast, shop: Shop) -> Act:
+    run_id = held(app, shop)
+    return lambda: app.operator.by("ann", reason="a supplier left").approve_sweep(run_id)
+
+
+def decline(app: Holdfast, shop: Shop) -> Act:
+    run_id = held(app, shop)
+    return lambda: app.operator.by("ann", reason="the source lost them").decline_sweep(run_id)
+
+
+def undo(app: Holdfast, shop: Shop) -> Act:
+    approve(app, shop)()
+    settle(app)
+    return lambda: app.operator.by("ann", reason="the source was wrong").undo_sweep("catalogue")
+
+
+def remap(app: Holdfast, shop: Shop) -> Act:
+    after.mend(app, shop)
+    return lambda: app.runs.remap("catalogue")
+
+
+def replay(app: Holdfast, shop: Shop) -> Act:
+    after.mend(app, shop)
+    return app.operator.quarantine.replay
+
+
+def ends_as(state: str) -> Check:
+    """The run ends so, with exact counters."""
+
+    def check(app: Holdfast, shop: Shop) -> None:
+        run = run_row(app, "catalogue")
+        assert run.state == state
+        check_counters(app, run.id)
+        if state == "completed":
+            assert target(app) == shop.prices()
+        written_once(app)
+
+    return check
+
+
+def approved(app: Holdfast, shop: Shop) -> None:
+    after.check_swept(app, newest(app), struck=len(after.LOST), gone=len(after.LOST))
+    assert target(app) == shop.prices()
+    written_once(app)
+
+
+def declined(app: Holdfast, shop: Shop) -> None:
+    run = newest(app)
+    assert (run.state, run.gone, run.watermark_after) == ("completed", 0, run.window_to)
+    assert len(target(app)) == len(shop.prices()) + len(after.LOST)
+    assert rows.count(app, "holdfast_raw", "strikes > 0") == 0
+    written_once(app)
+
+
+def undone(app: Holdfast, shop: Shop) -> None:
+    assert newest(app).gone == 0
+    assert len(target(app)) == len(shop.prices()) + len(after.LOST)
+    assert rows.count(app, "holdfast_raw", "gone_at IS NOT NULL OR strikes > 0 OR applied_hash IS NULL") == 0
+    assert touched(app, "sweep.undo") == len(after.LOST)
+
+
+def remapped(app: Holdfast, shop: Shop) -> None:
+    after.remapped(app, newest(app), shop)
+    written_once(app)
+
+
+def replayed(app: Holdfast, shop: Shop) -> None:
+    after.replayed(app, newest(app), shop)
+    assert touched(app, "quarantine.replay") >= len(after.REFUSED) + 1, "who asks twice is heard twice"
+
+
+def newest(app: Holdfast) -> Run:
+    return run_of(app, run_row(app, "catalogue").id)
+
+
+def written_once(app: Holdfast) -> None:
+    written = [it["what"] for it in rows.query(app, "SELECT what FROM holdfast_audit")]
+    assert len(written) == len(set(written)), "each action is written down once"
+
+
+def touched(app: Holdfast, what: str) -> int:
+    """How much all commands of this name say that they did."""
+    found = rows.query(app, "SELECT touched FROM holdfast_audit WHERE what = :what", what=what)
+    return sum(int(it["touched"]) for it in found)
+
+
+HELD = {"shop": after.of_items, "feed": after.swept_feed(strikes=1, fuse=0.05)}
+ACTIONS = {
+    "retry": Action(retry, ends_as("completed")),
+    "retry from the start": Action(retry_from_start, ends_as("completed")),
+    "force": Action(force, ends_as("published_partial")),
+    "cancel": Action(cancel, ends_as("cancelled")),
+    "resume": Action(resume, ends_as("completed")),
+    "approve a sweep": Action(approve, approved, **HELD),
+    "decline a sweep": Action(decline, declined, **HELD),
+    "undo a sweep": Action(undo, undone, **HELD, batches=True),
+    "remap": Action(remap, remapped, after.mended_shop, after.Doubling),
+    "replay": Action(replay, replayed, after.mended_shop, after.Fussy, batches=True),
+}
+
+
+@pytest.mark.parametrize("name", ACTIONS)
 def test_an_operator_may_die_at_any_point(
-    arrange: Callable[[Holdfast, Shop], Act], database_url: str, sample: Sample
+    name: str, database_url: str, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    after.in_small_pieces(monkeypatch)
+    action = ACTIONS[name]
     with closing(Holdfast(database_url)) as app, closing(Holdfast(database_url)) as observer:
-        shop = catalogue(app, items=64)
-        observer.feed(Catalogue(shop))
-        act = arrange(app, shop)
+        shop = action.shop()
+        for it in (app, observer):
+            it.feed(action.feed(shop))
+        prepare(app)
+        act = action.arrange(app, shop)
         before = Snapshot.taken(observer)
         states = [picture(observer)]
         points = recorded(act, lambda: states.append(picture(observer)))
-        deadly = [it for it in points if it.phase == "before" or it.text == "COMMIT"]
         assert len(states) > 1
-        for point in sample.of(arrange.__name__, deadly, MOST):
+        for point in sample.of(name, deadly(points), MOST):
             before.restore(app)
             if (
                 sample.database_kind == "sqlite"
@@ -85,42 +216,11 @@ def test_an_operator_may_die_at_any_point(
                 app.database.close()
                 observer.database.close()
             die_at(point, act)
-            where = f"{arrange.__name__}, {point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+            where = f"{name}, {point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
 
             assert picture(observer) == states[point.commits], where
-            if not point.commits:
+            if action.batches or not point.commits:
                 act()
             settle(app)
-            check(app, shop, ENDS[arrange.__name__])
-
-
-def check(app: Holdfast, shop: Shop, state: str) -> None:
-    run = run_row(app, "catalogue")
-    assert run.state == state
-    check_counters(app, run.id)
-    if state == "completed":
-        assert target(app) == shop.prices()
-    assert rows.count(app, "holdfast_job") == 0
-    written = [it["what"] for it in rows.query(app, "SELECT what FROM holdfast_audit")]
-    assert len(written) == len(set(written)), "each action is written down once"
-
-
-def picture(app: Holdfast) -> dict[str, object]:
-    """What is committed, without what differs from one time to the next."""
-    run = run_row(app, "catalogue")
-    return {
-        "run": (run.state, run.completed, run.failed, run.seen, run.forced, run.reason),
-        "epoch": rows.query(app, "SELECT epoch, active_feed FROM holdfast_run"),
-        "partitions": rows.query(
-            app, "SELECT number, state, epoch, seq, seen, next_offset FROM holdfast_partition ORDER BY number"
-        ),
-        "seen": rows.count(app, "holdfast_seen"),
-        "jobs": rows.query(
-            app, "SELECT kind, state, count(*) AS n FROM holdfast_job GROUP BY kind, state ORDER BY 1, 2"
-        ),
-        "ended": rows.query(
-            app, "SELECT kind, state, count(*) AS n FROM holdfast_archive GROUP BY kind, state ORDER BY 1, 2"
-        ),
-        "debts": rows.query(app, "SELECT name, state, tries FROM holdfast_debt"),
-        "audit": rows.query(app, "SELECT what, touched FROM holdfast_audit ORDER BY what"),
-    }
+            action.check(app, shop)
+            assert rows.count(app, "holdfast_job") == 0, where

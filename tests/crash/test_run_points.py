@@ -20,7 +20,8 @@ from holdfast.runs.partitioning.dimension import Dimension
 from holdfast.runs.partitioning.fixed import Fixed
 from holdfast.runs.partitioning.heatmap import Heatmap
 from tests import rows
-from tests.crash.points import die_at
+from tests.crash import scenes_after_reading
+from tests.crash.points import deadly, die_at
 from tests.crash.run_scenes import Film, Scene, Shot, picture
 from tests.crash.sample import SEED, Sample
 from tests.feeds import Catalogue, Shop, price_ranges, target
@@ -103,18 +104,19 @@ SCENES = {
     it.name: it
     for it in [
         Scene("plain", lambda shop: Catalogue(shop, partitioner=HALVES), shop=lambda: Shop.with_items(16)),
-        Scene("debt", Hiding, shop=lambda: Shop.with_items(12), check=in_debt, about="holdfast_debt"),
-        Scene("failure", Endless, check=failed, about="holdfast_alert"),
+        Scene("debt", Hiding, shop=lambda: Shop.with_items(12), check=in_debt, about=("holdfast_debt",)),
+        Scene("failure", Endless, check=failed, about=("holdfast_alert",)),
         Scene(
             "division",
             Dense,
             begin=begin_and_grow,
             check=divided,
-            about="UPDATE holdfast_partition\n       SET frontier",
+            about=("UPDATE holdfast_partition\n       SET frontier",),
         ),
     ]
-}
-MOST = {"plain": 10, "debt": 3, "failure": 3, "division": 2}  # points of a scene that a server is tried at
+} | scenes_after_reading.SCENES
+MOST = {"plain": 10}  # points of a scene that a server is tried at
+FEW = 3  # ... and of all others
 EVERY = {"division": 6}  # ... and SQLite, where the run is long
 
 
@@ -127,11 +129,12 @@ def test_a_worker_may_die_at_any_point_of_a_run(
     # Every step looks for itself, as in a process that has just started: the points must not differ.
     monkeypatch.setattr(breaker, "BELIEVED", 0.0)
     monkeypatch.setattr(place, "MOST", 0)
+    scenes_after_reading.in_small_pieces(monkeypatch)
     with closing(Holdfast(database_url)) as app, closing(Holdfast(database_url)) as observer:
         film = Film.of(SCENES[name], app, observer)
         shots = list(film.shots())
         film.check()
-        deaths = [(shot, point) for shot in shots for point in shot.deadly]
+        deaths = [(shot, point) for shot in shots for point in deadly(shot.points)]
         assert shots
         for shot, point in chosen(name, deaths, sample, chaos=chaos):
             film.restore(shot)
@@ -145,7 +148,7 @@ def test_a_worker_may_die_at_any_point_of_a_run(
 def chosen(
     name: str, deaths: list[tuple[Shot, Point]], sample: Sample, *, chaos: bool
 ) -> Sequence[tuple[Shot, Point]]:
-    most = EVERY.get(name) if sample.database_kind == "sqlite" else MOST[name]
+    most = EVERY.get(name) if sample.database_kind == "sqlite" else MOST.get(name, FEW)
     if chaos or most is None:
         return deaths
     return Sample(f"{sample.database_kind}, a run", everything=False).of(name, deaths, most)

@@ -18,7 +18,7 @@ from holdfast.worker.ticks import fire_due
 from tests import rows
 from tests.crash.conftest import make_effect_table
 from tests.crash.operations_of_schedules import MINUTE, NOON, add
-from tests.crash.points import die_at, recorded
+from tests.crash.points import deadly, die_at, recorded
 from tests.crash.sample import SEED, Sample
 from tests.crash.scenes import Scene, work
 
@@ -51,7 +51,7 @@ def test_a_firer_may_die_at_any_point_and_every_tick_becomes_one_job(
 
     arrange()
     points = recorded(lambda: fire_due(app.database, now), lambda: None)
-    for point in sample.of("fire every tick", points, most=6):
+    for point in sample.of("fire every tick", deadly(points), most=6):
         arrange()
         app.database.close()
         die_at(point, lambda: fire_due(app.database, now))
