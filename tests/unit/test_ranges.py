@@ -227,3 +227,13 @@ def test_the_proof_for_a_thousand_partitions_is_quick() -> None:
 
     assert tiles(Range.of(price=Bounds(0, 200), carats=Bounds(0, 5)), columns)
     assert not tiles(Range.of(price=Bounds(0, 200), carats=Bounds(0, 5)), columns[:-1])
+
+
+def test_the_proof_looks_at_no_value_of_a_dimension_that_nobody_names() -> None:
+    """Of six lists of fifty values there are fifteen thousand million combinations."""
+    lists = {f"list{number}": tuple(range(50)) for number in range(6)}
+    domain = Range.of({**lists, "price": Bounds(0, 100)})
+    halves = [Range.of(price=Bounds(0, 50)), Range.of(price=Bounds(50, 100))]
+
+    assert gap(domain, halves) is None
+    assert gap(domain, halves[:1]) == "price >50..100"

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
 
 INSERT = sql("""
-    INSERT INTO holdfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id)
-    VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :job_id)
+    INSERT INTO holdfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
+                                    created_at, updated_at)
+    VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :job_id, {now}, {now})
 """)
 NEXT_NUMBER = sql("SELECT COALESCE(max(number) + 1, 0) FROM holdfast_partition WHERE run_id = :run_id")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -116,8 +117,11 @@ def gap(domain: Range, ranges: Sequence[Range]) -> str | None:
     The ends of all bounds cut a dimension into stretches. Within a stretch the same ranges are there, and they must
     cover what is left: the other dimensions.
     """
-    named = {name: None for it in (domain, *ranges) for name, _ in it.parts}
-    found = _gap(dict(domain.parts), [dict(it.parts) for it in ranges], list(named))
+    named = Counter(name for it in (domain, *ranges) for name, _ in it.parts)
+    by_use = [
+        name for name, _ in named.most_common()
+    ]  # the dimension that all name leaves the fewest ranges together
+    found = _gap(dict(domain.parts), [dict(it.parts) for it in ranges], by_use)
     return None if found is None else ", ".join(found) or "everything"
 
 
@@ -127,9 +131,11 @@ def tiles(domain: Range, ranges: Sequence[Range]) -> bool:
 
 def _gap(domain: dict[str, Part], there: list[dict[str, Part]], dimensions: list[str]) -> list[str] | None:
     """Where, dimension by dimension, nothing is there; an empty list if nothing is there at all."""
-    if not there or not dimensions:
-        return None if there else []
-    name, *others = dimensions
+    if not there:
+        return []
+    if any(it.keys().isdisjoint(dimensions) for it in there):
+        return None  # one of them leaves out nothing of what is left
+    name, *others = (name for name in dimensions if any(name in it for it in there))
     whole = domain.get(name, Bounds())
     if isinstance(whole, Bounds):
         places = _stretches(name, whole, there)

@@ -21,9 +21,9 @@ ACTIVE = sql("SELECT id, state FROM holdfast_run WHERE active_feed = :feed")
 
 CREATE = sql("""
     INSERT INTO holdfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
-                              watermark_before, most_rows, priority, trace, scope)
+                              watermark_before, most_rows, priority, trace, scope, started_at, updated_at)
     VALUES (:id, :feed, :kind, 'planning', :active_feed, :window_from, :window_to, :mapper_version,
-            :watermark_before, :most_rows, :priority, :trace, :scope)
+            :watermark_before, :most_rows, :priority, :trace, :scope, {now}, {now})
 """)
 
 COLUMNS = """r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,

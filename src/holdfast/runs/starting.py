@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from holdfast.runs.declaration import Declaration
 
 CLOCK = sql("SELECT {now}")
-KEEP_SKEW = sql(
-    "UPDATE holdfast_feed SET skew = :skew, updated_at = {now} WHERE id = :feed AND skew <> :skew"
-)
+# Observations carry the source's time: should its clock be set back, or differ from server to server, later ones would
+# pass for older ones and be refused. So once there are any, the difference only grows.
+KEEP_SKEW = sql("""
+    UPDATE holdfast_feed SET skew = :skew, updated_at = {now}
+     WHERE id = :feed
+       AND (skew < :skew OR (skew > :skew AND NOT EXISTS (SELECT 1 FROM holdfast_raw r WHERE r.feed = :feed)))
+""")
 
 NOTHING_TO_READ = sql("""
     UPDATE holdfast_run SET scope = 'partial', planned_at = {now}, fetched_at = {now} WHERE id = :id AND state = 'planning'
