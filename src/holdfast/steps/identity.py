@@ -7,6 +7,7 @@ in the same namespace of the same boot can judge; everybody else waits for the l
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 
@@ -21,6 +22,14 @@ def is_gone(process: str) -> bool:
     if not machine or machine != _machine() or not pid.isdigit() or not started:
         return False
     return _started(int(pid)) != started
+
+
+def age() -> float:
+    """For how many seconds this process has been there; 0 where the system does not tell."""
+    started = _started(os.getpid())
+    if not started:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
 
 
 def _machine() -> str:

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.steps.identity import age
 from holdfast.telemetry import happened
 from holdfast.worker.children import start_child
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 MOST: Final = 32  # at once, whatever the concurrency
 FEWEST: Final = 10
 BURST: Final = 8  # started in one go
-PATIENCE: Final = 0.8  # seconds to see how fast those get on that were started last
+SHORTEST_PATIENCE: Final = 0.8  # seconds to see how fast those get on that were started last
+LONGEST_PATIENCE: Final = 5.0
 
 
 class LoneProcesses:
@@ -26,6 +28,7 @@ class LoneProcesses:
         self, target: str, options: dict[str, Any], concurrency: int, metrics: Metrics | None
     ) -> None:
         self._most = max(FEWEST, min(concurrency, MOST))  # what ran side by side may do so again
+        self._patience = patience(age())
         self._target = target
         self._options = options
         self._metrics = metrics
@@ -40,7 +43,7 @@ class LoneProcesses:
         with self._lock:
             self._children = [child for child in self._children if child.poll() is None]
             now = time.monotonic()
-            if self._closed or (self._children and now - self._started_at < PATIENCE):
+            if self._closed or (self._children and now - self._started_at < self._patience):
                 return
             wanted = additional(waiting, self._waited, len(self._children), self._most)
             self._waited = waiting
@@ -68,6 +71,14 @@ class LoneProcesses:
                 child.wait(timeout=40)
             except subprocess.TimeoutExpired:
                 child.kill()
+
+
+def patience(own_start: float) -> float:
+    """How long to wait before more are started. One that is only starting is not slow: it needs as long as we did.
+
+    On a busy machine eight more at once would make it slower still.
+    """
+    return min(LONGEST_PATIENCE, max(SHORTEST_PATIENCE, 2 * own_start))
 
 
 def additional(waiting: int, waited: int, running: int, most: int) -> int:
