@@ -608,6 +608,440 @@ SELECT column_name, collation_name FROM information_schema.columns
 -- database.wakeup.NOTIFY
 SELECT pg_notify('holdfast', %(queue)s)
 
+-- demo.comparison.ROWS
+SELECT id, supplier_stone_id, feed_price, carats, certificate_number, stale_since FROM diamonds
+ WHERE feed = %(feed)s AND deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- demo.crash.CLOCK
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- demo.crash.BUSIEST
+SELECT w.worker_id, count(*) AS pages
+  FROM holdfast_worker w
+  JOIN holdfast_job j ON j.owner = w.incarnation AND j.state = 'leased'
+  JOIN holdfast_partition p ON p.job_id = j.id AND p.state = 'running'
+ WHERE w.state = 'alive' GROUP BY w.worker_id ORDER BY pages DESC, w.worker_id
+
+-- demo.crash.HELD
+SELECT p.id, p.number, p.name, p.next_offset
+  FROM holdfast_worker w
+  JOIN holdfast_job j ON j.owner = w.incarnation AND j.state = 'leased'
+  JOIN holdfast_partition p ON p.job_id = j.id AND p.state = 'running'
+ WHERE w.worker_id = %(worker_id)s AND w.state = 'alive' ORDER BY p.number
+
+-- demo.crash.NOTICED
+SELECT ended_at FROM holdfast_worker WHERE worker_id = %(worker_id)s AND state = 'dead'
+
+-- demo.crash.READ_SINCE
+SELECT partition_id, worker_id, at FROM holdfast_page
+ WHERE partition_id IN %(ids)s AND at > %(at)s AND worker_id <> %(worker_id)s ORDER BY at
+
+-- demo.place.TABLES
+SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY table_name
+
+-- diamonds.adaptive_rows.READ
+SELECT gap, changed_at, arrival, quiet_until, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM nivoda_pace WHERE id = %(id)s
+
+-- diamonds.adaptive_rows.LOCK
+SELECT gap, changed_at, arrival, quiet_until, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM nivoda_pace WHERE id = %(id)s FOR UPDATE
+
+-- diamonds.adaptive_rows.CLOCK
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- diamonds.adaptive_rows.BEGIN
+INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (%(id)s, 0, 0, 0, 0) ON DUPLICATE KEY UPDATE id = id
+
+-- diamonds.adaptive_rows.WRITE
+UPDATE nivoda_pace SET gap = %(gap)s, changed_at = %(changed_at)s, arrival = %(arrival)s, quiet_until = %(quiet_until)s
+ WHERE id = %(id)s
+
+-- diamonds.datasets.BUMP
+INSERT INTO dataset_versions (feed, version, changed_at) VALUES (%(feed)s, 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE version = version + 1, changed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- diamonds.datasets.VERSION
+SELECT version FROM dataset_versions WHERE feed = %(feed)s
+
+-- diamonds.datasets.FEEDS
+SELECT feed FROM dataset_versions ORDER BY feed
+
+-- diamonds.mapping_feed.CLOCK
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- diamonds.repricing_rows.READ
+SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
+       price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
+       color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE ruleset_version <> %(version)s AND id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- diamonds.repricing_rows.READ_ALL
+SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
+           price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
+           color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- diamonds.repricing_rows.LEFT
+SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s
+
+-- diamonds.repricing_rows.LOCK
+SELECT id, ruleset_version, updated_at FROM diamonds
+ WHERE id >= %(first)s AND id <= %(last)s AND ruleset_version <> %(version)s
+ ORDER BY id
+FOR UPDATE
+
+-- diamonds.repricing_rows.CHANGE
+UPDATE diamonds
+   SET price_model_price = %(price)s, markup_ratio = %(ratio)s, pricing_rating = %(pricing_rating)s, rating = %(rating)s,
+       ruleset_version = %(version)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND ruleset_version = %(before)s
+
+-- diamonds.repricing_rows.KEEP
+UPDATE diamonds SET ruleset_version = %(version)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND ruleset_version = %(before)s
+
+-- diamonds.repricing_rows.UNPRICED
+UPDATE diamonds SET ruleset_version = %(version)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), stale_since = COALESCE(stale_since, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+ WHERE id = %(id)s AND ruleset_version = %(before)s
+
+-- diamonds.repricing_rows.BEGIN
+INSERT INTO repricings (id, job_id, from_version, to_version, state, started_at)
+VALUES (%(id)s, %(job_id)s, %(from_version)s, %(to_version)s, 'running', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+ON DUPLICATE KEY UPDATE id = id
+
+-- diamonds.repricing_rows.SUPERSEDE
+UPDATE repricings SET state = 'superseded', ended_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE job_id = %(job_id)s AND id <> %(id)s AND state = 'running'
+
+-- diamonds.repricing_rows.COUNT
+UPDATE repricings SET looked_at = looked_at + %(looked_at)s, changed = changed + %(changed)s, unpriced = unpriced + %(unpriced)s
+ WHERE id = %(id)s AND state = 'running'
+
+-- diamonds.repricing_rows.END
+UPDATE repricings SET state = 'completed', ended_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND state = 'running'
+
+-- diamonds.repricing_rows.OLDEST
+SELECT min(repricing_id) FROM repricing_snapshots
+
+-- diamonds.repricing_rows.LAST_KEPT
+SELECT id FROM repricings ORDER BY id DESC LIMIT 1 OFFSET %(kept)s
+
+-- diamonds.repricing_rows.OLD
+SELECT id FROM repricing_snapshots WHERE repricing_id = %(id)s ORDER BY id LIMIT 1 OFFSET %(most)s
+
+-- diamonds.repricing_rows.FORGET
+DELETE FROM repricing_snapshots WHERE repricing_id = %(id)s AND id <= %(until)s
+
+-- diamonds.repricing_undo.FIND
+   SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
+     FROM repricings
+WHERE id = %(id)s
+
+-- diamonds.repricing_undo.LIST
+   SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
+     FROM repricings
+ORDER BY started_at DESC, id DESC LIMIT %(limit)s
+
+-- diamonds.repricing_undo.TAKE_BACK
+UPDATE repricings SET state = 'reverting' WHERE id = %(id)s AND state IN ('running', 'completed')
+
+-- diamonds.repricing_undo.TAKEN_BACK
+UPDATE repricings SET state = 'reverted', ended_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND state = 'reverting'
+
+-- diamonds.repricing_undo.TOTAL
+SELECT count(*) FROM repricing_snapshots WHERE repricing_id = %(id)s
+
+-- diamonds.repricing_undo.READ
+SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, new_price FROM repricing_snapshots
+ WHERE repricing_id = %(repricing_id)s AND id > %(after)s
+ ORDER BY id LIMIT %(limit)s
+
+-- diamonds.repricing_undo.LOCK
+SELECT id, price_model_price, feed FROM diamonds
+ WHERE id >= %(first)s AND id <= %(last)s AND ruleset_version = %(version)s
+ ORDER BY id
+FOR UPDATE
+
+-- diamonds.repricing_undo.RESTORE
+UPDATE diamonds
+   SET price_model_price = %(price)s, markup_ratio = %(ratio)s, pricing_rating = %(pricing_rating)s, rating = %(rating)s,
+       ruleset_version = %(before)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND ruleset_version = %(version)s
+
+-- diamonds.rules_rows.ACTIVE
+SELECT version, previous FROM pricing_active WHERE id = 1
+
+-- diamonds.rules_rows.LOCK_ACTIVE
+SELECT version, previous FROM pricing_active WHERE id = 1 FOR UPDATE
+
+-- diamonds.rules_rows.BEGIN
+INSERT INTO pricing_active (id, version, changed_at) VALUES (1, 0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE id = id
+
+-- diamonds.rules_rows.SWITCH
+UPDATE pricing_active SET previous = version, version = %(version)s, changed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = 1 AND version = %(before)s
+
+-- diamonds.rules_rows.LAST
+SELECT max(version) FROM pricing_rule_sets
+
+-- diamonds.rules_rows.SAME
+SELECT min(version) FROM pricing_rule_sets WHERE digest = %(digest)s
+
+-- diamonds.rules_rows.ADD
+INSERT INTO pricing_rule_sets (version, name, margin_natural, margin_lab, margin_fancy, rating_fallback,
+                               declared_empty, digest, created_at, created_by)
+VALUES (%(version)s, %(name)s, %(natural)s, %(lab)s, %(fancy)s, %(fallback)s, %(empty)s, %(digest)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(by)s)
+
+-- diamonds.rules_rows.ADD_PRICING
+INSERT INTO pricing_rules (version, number, priority, stone_type, price_min, price_max, feed, margin_modifier, rating)
+VALUES (%(version)s, %(number)s, %(priority)s, %(stone_type)s, %(price_min)s, %(price_max)s, %(feed)s, %(margin_modifier)s, %(rating)s)
+
+-- diamonds.rules_rows.ADD_RATING
+INSERT INTO rating_rules (version, number, priority, rating, conditions)
+VALUES (%(version)s, %(number)s, %(priority)s, %(rating)s, %(conditions)s)
+
+-- diamonds.rules_rows.FIND
+SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty
+  FROM pricing_rule_sets WHERE version = %(version)s
+
+-- diamonds.rules_rows.PRICING
+SELECT priority, stone_type, price_min, price_max, feed, margin_modifier, rating
+  FROM pricing_rules WHERE version = %(version)s ORDER BY number
+
+-- diamonds.rules_rows.RATING
+SELECT priority, rating, conditions FROM rating_rules WHERE version = %(version)s ORDER BY number
+
+-- diamonds.rules_rows.PRESENT
+SELECT DISTINCT feed, CASE WHEN fancy_color IS NOT NULL THEN 'fancy' WHEN lab_grown = 1 THEN 'lab' ELSE 'natural' END
+  FROM diamonds
+
+-- diamonds.rules_rows.PIN
+INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
+SELECT %(run_id)s, %(feed)s, version, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM pricing_active WHERE id = 1 AND version > 0
+
+-- diamonds.rules_rows.PINNED
+SELECT version FROM pricing_pins WHERE run_id = %(run_id)s
+
+-- diamonds.rules_rows.BEHIND
+SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+
+-- diamonds.rules_rows.LIST
+SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
+       (SELECT count(*) FROM pricing_rules p WHERE p.version = s.version),
+       (SELECT count(*) FROM rating_rules r WHERE r.version = s.version),
+       (SELECT count(*) FROM diamonds d WHERE d.ruleset_version = s.version)
+  FROM pricing_rule_sets s LEFT JOIN pricing_active a ON a.id = 1 AND a.version = s.version
+ ORDER BY s.version DESC LIMIT %(limit)s
+
+-- diamonds.schema.DIAMONDS
+CREATE TABLE IF NOT EXISTS diamonds (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    supplier_stone_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    offer_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    shape VARCHAR(100) NOT NULL,
+    carats DECIMAL(6,2) NOT NULL,
+    color VARCHAR(100),
+    clarity VARCHAR(100),
+    cut VARCHAR(100),
+    polish VARCHAR(100),
+    symmetry VARCHAR(100),
+    fluorescence VARCHAR(100),
+    fluorescence_intensity VARCHAR(100),
+    fancy_color VARCHAR(100),
+    fancy_intensity VARCHAR(100),
+    fancy_overtone VARCHAR(100),
+    ratio DECIMAL(5,3),
+    lab_grown INTEGER NOT NULL,
+    treated INTEGER,
+    feed_price DECIMAL(12,2) NOT NULL,
+    diamond_price DECIMAL(12,2),
+    price_per_carat DECIMAL(12,2) NOT NULL,
+    price_model_price DECIMAL(12,2) NOT NULL,
+    markup_ratio DECIMAL(5,4) NOT NULL,
+    pricing_rating INTEGER,
+    rating INTEGER NOT NULL,
+    ruleset_version INTEGER NOT NULL,
+    availability VARCHAR(20) NOT NULL,
+    raw_availability VARCHAR(100),
+    hold_id VARCHAR(200),
+    image_url LONGTEXT,
+    video_url LONGTEXT,
+    meta_images LONGTEXT NOT NULL CHECK (JSON_VALID(meta_images)),
+    certificate_lab VARCHAR(100),
+    certificate_number VARCHAR(100),
+    certificate_pdf_url LONGTEXT,
+    table_pct DECIMAL(6,2),
+    depth_pct DECIMAL(6,2),
+    length_mm DECIMAL(6,2),
+    width_mm DECIMAL(6,2),
+    depth_mm DECIMAL(6,2),
+    crown_angle DECIMAL(6,2),
+    crown_height DECIMAL(6,2),
+    pavilion_angle DECIMAL(6,2),
+    pavilion_depth DECIMAL(6,2),
+    girdle VARCHAR(100),
+    culet_size VARCHAR(100),
+    eye_clean VARCHAR(100),
+    brown VARCHAR(100),
+    green VARCHAR(100),
+    milky VARCHAR(100),
+    supplier_name VARCHAR(200),
+    supplier_legal_name VARCHAR(200),
+    source_updated_at BIGINT,
+    created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    updated_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    stale_since BIGINT,
+    deleted_at BIGINT,
+    status VARCHAR(10) GENERATED ALWAYS AS (CASE WHEN deleted_at IS NULL THEN 'active' ELSE 'deleted' END) STORED
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+
+-- diamonds.schema.DIAMONDS_STONE
+CREATE UNIQUE INDEX IF NOT EXISTS diamonds_stone ON diamonds (supplier_stone_id, feed)
+
+-- diamonds.schema.DIAMONDS_RULES
+CREATE INDEX IF NOT EXISTS diamonds_rules ON diamonds (ruleset_version)
+
+-- diamonds.schema.DIAMONDS_CERTIFICATE
+CREATE INDEX IF NOT EXISTS diamonds_certificate ON diamonds (certificate_number)
+
+-- diamonds.schema.RULE_SETS
+CREATE TABLE IF NOT EXISTS pricing_rule_sets (
+    version INTEGER NOT NULL PRIMARY KEY,
+    name VARCHAR(200) NOT NULL,
+    margin_natural DECIMAL(6,2) NOT NULL,
+    margin_lab DECIMAL(6,2) NOT NULL,
+    margin_fancy DECIMAL(6,2) NOT NULL,
+    rating_fallback INTEGER NOT NULL,
+    declared_empty INTEGER NOT NULL,
+    digest VARCHAR(64) NOT NULL,
+    created_at BIGINT NOT NULL,
+    created_by VARCHAR(200) NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+
+-- diamonds.schema.PRICING_RULES
+CREATE TABLE IF NOT EXISTS pricing_rules (
+    version INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    stone_type VARCHAR(10),
+    price_min DECIMAL(12,2) NOT NULL,
+    price_max DECIMAL(12,2),
+    feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    margin_modifier DECIMAL(5,2) NOT NULL,
+    rating INTEGER,
+    PRIMARY KEY (version, number)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+
+-- diamonds.schema.RATING_RULES
+CREATE TABLE IF NOT EXISTS rating_rules (
+    version INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    rating INTEGER NOT NULL,
+    conditions LONGTEXT NOT NULL CHECK (JSON_VALID(conditions)),
+    PRIMARY KEY (version, number)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+
+-- diamonds.schema.ACTIVE
+CREATE TABLE IF NOT EXISTS pricing_active (
+    id INTEGER NOT NULL PRIMARY KEY,
+    version INTEGER NOT NULL,
+    previous INTEGER,
+    changed_at BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+
+-- diamonds.schema.PINS
+CREATE TABLE IF NOT EXISTS pricing_pins (
+    run_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    version INTEGER NOT NULL,
+    pinned_at BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+
+-- diamonds.schema.DATASET_VERSIONS
+CREATE TABLE IF NOT EXISTS dataset_versions (
+    feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    version BIGINT NOT NULL,
+    changed_at BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+
+-- diamonds.schema.REPRICINGS
+CREATE TABLE IF NOT EXISTS repricings (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    from_version INTEGER,
+    to_version INTEGER NOT NULL,
+    state VARCHAR(12) NOT NULL,
+    looked_at BIGINT NOT NULL DEFAULT 0,
+    changed BIGINT NOT NULL DEFAULT 0,
+    unpriced BIGINT NOT NULL DEFAULT 0,
+    started_at BIGINT NOT NULL,
+    ended_at BIGINT
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+
+-- diamonds.schema.SNAPSHOTS
+CREATE TABLE IF NOT EXISTS repricing_snapshots (
+    repricing_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    id BIGINT NOT NULL,
+    old_version INTEGER NOT NULL,
+    old_price DECIMAL(12,2) NOT NULL,
+    old_ratio DECIMAL(5,4) NOT NULL,
+    old_pricing_rating INTEGER,
+    old_rating INTEGER NOT NULL,
+    new_price DECIMAL(12,2) NOT NULL,
+    PRIMARY KEY (repricing_id, id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+
+-- diamonds.schema.TOKENS
+CREATE TABLE IF NOT EXISTS nivoda_tokens (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    sealed LONGTEXT,
+    renew_at BIGINT,
+    version BIGINT NOT NULL,
+    turn_of VARCHAR(100),
+    turn_until BIGINT,
+    problem VARCHAR(400),
+    trouble VARCHAR(20),
+    changed_at BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+
+-- diamonds.schema.PACE
+CREATE TABLE IF NOT EXISTS nivoda_pace (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    gap BIGINT NOT NULL,
+    changed_at BIGINT NOT NULL,
+    arrival BIGINT NOT NULL,
+    quiet_until BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
+
+-- diamonds.schema.RAW
+CREATE OR REPLACE ALGORITHM = TEMPTABLE VIEW  raw_diamonds_nivoda AS
+SELECT r.feed AS feed, r.item_id AS supplier_stone_id, JSON_VALUE(r.payload, '$.id') AS offer_id, r.payload AS payload,
+       r.content_hash AS content_hash, r.run_id AS run_id, FROM_UNIXTIME(r.observed_at * 0.000001) AS observed_at,
+       CASE r.pending WHEN 0 THEN TRUE ELSE FALSE END AS consolidated, FROM_UNIXTIME(r.applied_at * 0.000001) AS consolidated_at
+  FROM holdfast_raw r 
+ WHERE r.feed IN ('nivoda-natural', 'nivoda-labgrown')
+
+-- diamonds.token_rows.LOOK
+SELECT sealed, renew_at - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), version, turn_until - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), problem, trouble
+  FROM nivoda_tokens WHERE id = %(id)s
+
+-- diamonds.token_rows.BEGIN
+INSERT INTO nivoda_tokens (id, version, changed_at) VALUES (%(id)s, 0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE id = id
+
+-- diamonds.token_rows.TAKE_TURN
+UPDATE nivoda_tokens
+   SET turn_of = %(me)s, turn_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(turn)s, problem = NULL, trouble = NULL, changed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND version = %(version)s AND (turn_until IS NULL OR turn_until <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+
+-- diamonds.token_rows.KEEP
+UPDATE nivoda_tokens
+   SET sealed = %(sealed)s, renew_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(lasts)s, version = version + 1, turn_of = NULL, turn_until = NULL,
+       problem = NULL, trouble = NULL, changed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND turn_of = %(me)s
+
+-- diamonds.token_rows.GIVE_UP
+UPDATE nivoda_tokens
+   SET version = version + 1, turn_of = NULL, turn_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(rest)s, problem = %(problem)s, trouble = %(trouble)s,
+       changed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND turn_of = %(me)s
+
 -- limits.admission.NOW
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
@@ -987,6 +1421,31 @@ UPDATE holdfast_partition
        ended_at = CASE WHEN %(ends)s = 1 THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ELSE NULL END
  WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
 
+-- runs.page.OBSERVE
+INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
+SELECT %(feed)s, item.id, %(observed_at)s, %(run_id)s, item.hash, item.body
+  FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$[0]', hash VARCHAR(64) PATH '$[1]', body LONGTEXT PATH '$[2]')) AS item
+
+ON DUPLICATE KEY UPDATE
+    run_id = IF(VALUES(observed_at) > observed_at, VALUES(run_id), run_id),
+    payload = IF(VALUES(observed_at) > observed_at, VALUES(payload), payload),
+    content_hash = IF(VALUES(observed_at) > observed_at, VALUES(content_hash), content_hash),
+    strikes = IF(VALUES(observed_at) > observed_at, 0, strikes),
+    pending = IF(VALUES(observed_at) > observed_at,
+                 IF(applied_hash <=> VALUES(content_hash) AND gone_at IS NULL, 0, 1), pending),
+    gone_at = IF(VALUES(observed_at) > observed_at, NULL, gone_at),
+    observed_at = GREATEST(VALUES(observed_at), observed_at)
+
+-- runs.page.REMEMBER_NEW
+INSERT INTO holdfast_seen (partition_id, item_id, pass)
+SELECT %(partition_id)s, seen.id, %(pass)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
+ON DUPLICATE KEY UPDATE pass = pass + 1
+
+-- runs.page.REMEMBER_SEEN
+INSERT INTO holdfast_seen (partition_id, item_id, pass)
+SELECT %(partition_id)s, seen.id, %(pass)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
+ON DUPLICATE KEY UPDATE pass = VALUES(pass)
+
 -- runs.page.LEDGER
 INSERT INTO holdfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
                            decision, worker_id, fence, at)
@@ -994,8 +1453,9 @@ VALUES (%(partition_id)s, %(epoch)s, %(seq)s, %(pass)s, %(request_offset)s, %(go
         %(decision)s, %(worker_id)s, %(fence)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
 
 -- runs.partition.INSERT
-INSERT INTO holdfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id)
-VALUES (%(id)s, %(run_id)s, %(number)s, %(name)s, %(parent)s, %(span)s, %(window_from)s, %(window_to)s, %(debt_id)s, %(estimate)s, %(job_id)s)
+INSERT INTO holdfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
+                                created_at, updated_at)
+VALUES (%(id)s, %(run_id)s, %(number)s, %(name)s, %(parent)s, %(span)s, %(window_from)s, %(window_to)s, %(debt_id)s, %(estimate)s, %(job_id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
 
 -- runs.partition.NEXT_NUMBER
 SELECT COALESCE(max(number) + 1, 0) FROM holdfast_partition WHERE run_id = %(run_id)s
@@ -1236,33 +1696,8 @@ SELECT code, min(message), count(*) FROM holdfast_quarantine
  WHERE feed = %(feed)s AND run_id = %(run_id)s AND state IN ('open', 'replaying')
  GROUP BY code ORDER BY count(*) DESC, code LIMIT %(limit)s
 
--- runs.raw.OBSERVE
-INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
-SELECT %(feed)s, item.id, %(observed_at)s, %(run_id)s, item.hash, item.body
-  FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$[0]', hash VARCHAR(64) PATH '$[1]', body LONGTEXT PATH '$[2]')) AS item
-
-ON DUPLICATE KEY UPDATE
-    run_id = IF(VALUES(observed_at) > observed_at, VALUES(run_id), run_id),
-    payload = IF(VALUES(observed_at) > observed_at, VALUES(payload), payload),
-    content_hash = IF(VALUES(observed_at) > observed_at, VALUES(content_hash), content_hash),
-    strikes = IF(VALUES(observed_at) > observed_at, 0, strikes),
-    pending = IF(VALUES(observed_at) > observed_at,
-                 IF(applied_hash <=> VALUES(content_hash) AND gone_at IS NULL, 0, 1), pending),
-    gone_at = IF(VALUES(observed_at) > observed_at, NULL, gone_at),
-    observed_at = GREATEST(VALUES(observed_at), observed_at)
-
 -- runs.raw.SEEN
 SELECT item_id, pass FROM holdfast_seen WHERE partition_id = %(partition_id)s AND item_id IN %(ids)s
-
--- runs.raw.REMEMBER_SEEN
-INSERT INTO holdfast_seen (partition_id, item_id, pass)
-SELECT %(partition_id)s, seen.id, %(pass)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
-ON DUPLICATE KEY UPDATE pass = VALUES(pass)
-
--- runs.raw.REMEMBER_NEW
-INSERT INTO holdfast_seen (partition_id, item_id, pass)
-SELECT %(partition_id)s, seen.id, %(pass)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
-ON DUPLICATE KEY UPDATE pass = pass + 1
 
 -- runs.remapping.LAST_OF_LOT
 SELECT max(item_id) FROM (SELECT item_id FROM holdfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
@@ -1368,9 +1803,9 @@ WHERE j.state = 'dead'
 
 -- runs.run.CREATE
 INSERT INTO holdfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
-                          watermark_before, most_rows, priority, trace, scope)
+                          watermark_before, most_rows, priority, trace, scope, started_at, updated_at)
 VALUES (%(id)s, %(feed)s, %(kind)s, 'planning', %(active_feed)s, %(window_from)s, %(window_to)s, %(mapper_version)s,
-        %(watermark_before)s, %(most_rows)s, %(priority)s, %(trace)s, %(scope)s)
+        %(watermark_before)s, %(most_rows)s, %(priority)s, %(trace)s, %(scope)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
 
 -- runs.run.FIND
 SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
@@ -1400,7 +1835,9 @@ UPDATE holdfast_run SET job_id = %(job_id)s, updated_at = TIMESTAMPDIFF(MICROSEC
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
 -- runs.starting.KEEP_SKEW
-UPDATE holdfast_feed SET skew = %(skew)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(feed)s AND skew <> %(skew)s
+UPDATE holdfast_feed SET skew = %(skew)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(feed)s
+   AND (skew < %(skew)s OR (skew > %(skew)s AND NOT EXISTS (SELECT 1 FROM holdfast_raw r WHERE r.feed = %(feed)s)))
 
 -- runs.starting.NOTHING_TO_READ
 UPDATE holdfast_run SET scope = 'partial', planned_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), fetched_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND state = 'planning'

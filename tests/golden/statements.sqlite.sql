@@ -605,6 +605,438 @@ UNION ALL SELECT '', name FROM pragma_table_info(:table, :folder) WHERE pk > 0
 -- database.wakeup.NOTIFY
 SELECT pg_notify('holdfast', :queue)
 
+-- demo.comparison.ROWS
+SELECT id, supplier_stone_id, feed_price, carats, certificate_number, stale_since FROM diamonds
+ WHERE feed = :feed AND deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
+
+-- demo.crash.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- demo.crash.BUSIEST
+SELECT w.worker_id, count(*) AS pages
+  FROM holdfast_worker w
+  JOIN holdfast_job j ON j.owner = w.incarnation AND j.state = 'leased'
+  JOIN holdfast_partition p ON p.job_id = j.id AND p.state = 'running'
+ WHERE w.state = 'alive' GROUP BY w.worker_id ORDER BY pages DESC, w.worker_id
+
+-- demo.crash.HELD
+SELECT p.id, p.number, p.name, p.next_offset
+  FROM holdfast_worker w
+  JOIN holdfast_job j ON j.owner = w.incarnation AND j.state = 'leased'
+  JOIN holdfast_partition p ON p.job_id = j.id AND p.state = 'running'
+ WHERE w.worker_id = :worker_id AND w.state = 'alive' ORDER BY p.number
+
+-- demo.crash.NOTICED
+SELECT ended_at FROM holdfast_worker WHERE worker_id = :worker_id AND state = 'dead'
+
+-- demo.crash.READ_SINCE
+SELECT partition_id, worker_id, at FROM holdfast_page
+ WHERE partition_id IN (SELECT value FROM json_each(:ids)) AND at > :at AND worker_id <> :worker_id ORDER BY at
+
+-- demo.place.TABLES
+SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name
+
+-- diamonds.adaptive_rows.READ
+SELECT gap, changed_at, arrival, quiet_until, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM nivoda_pace WHERE id = :id
+
+-- diamonds.adaptive_rows.LOCK
+SELECT gap, changed_at, arrival, quiet_until, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM nivoda_pace WHERE id = :id
+
+-- diamonds.adaptive_rows.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- diamonds.adaptive_rows.BEGIN
+INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (:id, 0, 0, 0, 0) ON CONFLICT DO NOTHING
+
+-- diamonds.adaptive_rows.WRITE
+UPDATE nivoda_pace SET gap = :gap, changed_at = :changed_at, arrival = :arrival, quiet_until = :quiet_until
+ WHERE id = :id
+
+-- diamonds.datasets.BUMP
+INSERT INTO dataset_versions (feed, version, changed_at) VALUES (:feed, 1, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- diamonds.datasets.VERSION
+SELECT version FROM dataset_versions WHERE feed = :feed
+
+-- diamonds.datasets.FEEDS
+SELECT feed FROM dataset_versions ORDER BY feed
+
+-- diamonds.mapping_feed.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- diamonds.repricing_rows.READ
+SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
+       price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
+       color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE ruleset_version <> :version AND id > :after ORDER BY id LIMIT :limit
+
+-- diamonds.repricing_rows.READ_ALL
+SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
+           price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
+           color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
+
+-- diamonds.repricing_rows.LEFT
+SELECT count(*) FROM diamonds WHERE ruleset_version <> :version
+
+-- diamonds.repricing_rows.LOCK
+SELECT id, ruleset_version, updated_at FROM diamonds
+ WHERE id >= :first AND id <= :last AND ruleset_version <> :version
+ ORDER BY id
+
+-- diamonds.repricing_rows.CHANGE
+UPDATE diamonds
+   SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
+       ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND ruleset_version = :before
+
+-- diamonds.repricing_rows.KEEP
+UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND ruleset_version = :before
+
+-- diamonds.repricing_rows.UNPRICED
+UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), stale_since = COALESCE(stale_since, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ WHERE id = :id AND ruleset_version = :before
+
+-- diamonds.repricing_rows.BEGIN
+INSERT INTO repricings (id, job_id, from_version, to_version, state, started_at)
+VALUES (:id, :job_id, :from_version, :to_version, 'running', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ON CONFLICT DO NOTHING
+
+-- diamonds.repricing_rows.SUPERSEDE
+UPDATE repricings SET state = 'superseded', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE job_id = :job_id AND id <> :id AND state = 'running'
+
+-- diamonds.repricing_rows.COUNT
+UPDATE repricings SET looked_at = looked_at + :looked_at, changed = changed + :changed, unpriced = unpriced + :unpriced
+ WHERE id = :id AND state = 'running'
+
+-- diamonds.repricing_rows.END
+UPDATE repricings SET state = 'completed', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'running'
+
+-- diamonds.repricing_rows.OLDEST
+SELECT min(repricing_id) FROM repricing_snapshots
+
+-- diamonds.repricing_rows.LAST_KEPT
+SELECT id FROM repricings ORDER BY id DESC LIMIT 1 OFFSET :kept
+
+-- diamonds.repricing_rows.OLD
+SELECT id FROM repricing_snapshots WHERE repricing_id = :id ORDER BY id LIMIT 1 OFFSET :most
+
+-- diamonds.repricing_rows.FORGET
+DELETE FROM repricing_snapshots WHERE repricing_id = :id AND id <= :until
+
+-- diamonds.repricing_undo.FIND
+   SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
+     FROM repricings
+WHERE id = :id
+
+-- diamonds.repricing_undo.LIST
+   SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
+     FROM repricings
+ORDER BY started_at DESC, id DESC LIMIT :limit
+
+-- diamonds.repricing_undo.TAKE_BACK
+UPDATE repricings SET state = 'reverting' WHERE id = :id AND state IN ('running', 'completed')
+
+-- diamonds.repricing_undo.TAKEN_BACK
+UPDATE repricings SET state = 'reverted', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'reverting'
+
+-- diamonds.repricing_undo.TOTAL
+SELECT count(*) FROM repricing_snapshots WHERE repricing_id = :id
+
+-- diamonds.repricing_undo.READ
+SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, new_price FROM repricing_snapshots
+ WHERE repricing_id = :repricing_id AND id > :after
+ ORDER BY id LIMIT :limit
+
+-- diamonds.repricing_undo.LOCK
+SELECT id, price_model_price, feed FROM diamonds
+ WHERE id >= :first AND id <= :last AND ruleset_version = :version
+ ORDER BY id
+
+-- diamonds.repricing_undo.RESTORE
+UPDATE diamonds
+   SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
+       ruleset_version = :before, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND ruleset_version = :version
+
+-- diamonds.rules_rows.ACTIVE
+SELECT version, previous FROM pricing_active WHERE id = 1
+
+-- diamonds.rules_rows.LOCK_ACTIVE
+SELECT version, previous FROM pricing_active WHERE id = 1
+
+-- diamonds.rules_rows.BEGIN
+INSERT INTO pricing_active (id, version, changed_at) VALUES (1, 0, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
+
+-- diamonds.rules_rows.SWITCH
+UPDATE pricing_active SET previous = version, version = :version, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = 1 AND version = :before
+
+-- diamonds.rules_rows.LAST
+SELECT max(version) FROM pricing_rule_sets
+
+-- diamonds.rules_rows.SAME
+SELECT min(version) FROM pricing_rule_sets WHERE digest = :digest
+
+-- diamonds.rules_rows.ADD
+INSERT INTO pricing_rule_sets (version, name, margin_natural, margin_lab, margin_fancy, rating_fallback,
+                               declared_empty, digest, created_at, created_by)
+VALUES (:version, :name, :natural, :lab, :fancy, :fallback, :empty, :digest, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :by)
+
+-- diamonds.rules_rows.ADD_PRICING
+INSERT INTO pricing_rules (version, number, priority, stone_type, price_min, price_max, feed, margin_modifier, rating)
+VALUES (:version, :number, :priority, :stone_type, :price_min, :price_max, :feed, :margin_modifier, :rating)
+
+-- diamonds.rules_rows.ADD_RATING
+INSERT INTO rating_rules (version, number, priority, rating, conditions)
+VALUES (:version, :number, :priority, :rating, :conditions)
+
+-- diamonds.rules_rows.FIND
+SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty
+  FROM pricing_rule_sets WHERE version = :version
+
+-- diamonds.rules_rows.PRICING
+SELECT priority, stone_type, price_min, price_max, feed, margin_modifier, rating
+  FROM pricing_rules WHERE version = :version ORDER BY number
+
+-- diamonds.rules_rows.RATING
+SELECT priority, rating, conditions FROM rating_rules WHERE version = :version ORDER BY number
+
+-- diamonds.rules_rows.PRESENT
+SELECT DISTINCT feed, CASE WHEN fancy_color IS NOT NULL THEN 'fancy' WHEN lab_grown = 1 THEN 'lab' ELSE 'natural' END
+  FROM diamonds
+
+-- diamonds.rules_rows.PIN
+INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
+SELECT :run_id, :feed, version, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM pricing_active WHERE id = 1 AND version > 0
+
+-- diamonds.rules_rows.PINNED
+SELECT version FROM pricing_pins WHERE run_id = :run_id
+
+-- diamonds.rules_rows.BEHIND
+SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+
+-- diamonds.rules_rows.LIST
+SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
+       (SELECT count(*) FROM pricing_rules p WHERE p.version = s.version),
+       (SELECT count(*) FROM rating_rules r WHERE r.version = s.version),
+       (SELECT count(*) FROM diamonds d WHERE d.ruleset_version = s.version)
+  FROM pricing_rule_sets s LEFT JOIN pricing_active a ON a.id = 1 AND a.version = s.version
+ ORDER BY s.version DESC LIMIT :limit
+
+-- diamonds.schema.DIAMONDS
+CREATE TABLE IF NOT EXISTS diamonds (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    feed VARCHAR(200) NOT NULL,
+    supplier_stone_id VARCHAR(200) NOT NULL,
+    offer_id VARCHAR(200) NOT NULL,
+    shape VARCHAR(100) NOT NULL,
+    carats DECIMAL(6,2) NOT NULL,
+    color VARCHAR(100),
+    clarity VARCHAR(100),
+    cut VARCHAR(100),
+    polish VARCHAR(100),
+    symmetry VARCHAR(100),
+    fluorescence VARCHAR(100),
+    fluorescence_intensity VARCHAR(100),
+    fancy_color VARCHAR(100),
+    fancy_intensity VARCHAR(100),
+    fancy_overtone VARCHAR(100),
+    ratio DECIMAL(5,3),
+    lab_grown INTEGER NOT NULL,
+    treated INTEGER,
+    feed_price DECIMAL(12,2) NOT NULL,
+    diamond_price DECIMAL(12,2),
+    price_per_carat DECIMAL(12,2) NOT NULL,
+    price_model_price DECIMAL(12,2) NOT NULL,
+    markup_ratio DECIMAL(5,4) NOT NULL,
+    pricing_rating INTEGER,
+    rating INTEGER NOT NULL,
+    ruleset_version INTEGER NOT NULL,
+    availability VARCHAR(20) NOT NULL,
+    raw_availability VARCHAR(100),
+    hold_id VARCHAR(200),
+    image_url TEXT,
+    video_url TEXT,
+    meta_images TEXT NOT NULL CHECK (json_valid(meta_images)),
+    certificate_lab VARCHAR(100),
+    certificate_number VARCHAR(100),
+    certificate_pdf_url TEXT,
+    table_pct DECIMAL(6,2),
+    depth_pct DECIMAL(6,2),
+    length_mm DECIMAL(6,2),
+    width_mm DECIMAL(6,2),
+    depth_mm DECIMAL(6,2),
+    crown_angle DECIMAL(6,2),
+    crown_height DECIMAL(6,2),
+    pavilion_angle DECIMAL(6,2),
+    pavilion_depth DECIMAL(6,2),
+    girdle VARCHAR(100),
+    culet_size VARCHAR(100),
+    eye_clean VARCHAR(100),
+    brown VARCHAR(100),
+    green VARCHAR(100),
+    milky VARCHAR(100),
+    supplier_name VARCHAR(200),
+    supplier_legal_name VARCHAR(200),
+    source_updated_at BIGINT,
+    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    stale_since BIGINT,
+    deleted_at BIGINT,
+    status VARCHAR(10) GENERATED ALWAYS AS (CASE WHEN deleted_at IS NULL THEN 'active' ELSE 'deleted' END) STORED
+)
+
+-- diamonds.schema.DIAMONDS_STONE
+CREATE UNIQUE INDEX IF NOT EXISTS diamonds_stone ON diamonds (supplier_stone_id, feed)
+
+-- diamonds.schema.DIAMONDS_RULES
+CREATE INDEX IF NOT EXISTS diamonds_rules ON diamonds (ruleset_version)
+
+-- diamonds.schema.DIAMONDS_CERTIFICATE
+CREATE INDEX IF NOT EXISTS diamonds_certificate ON diamonds (certificate_number)
+
+-- diamonds.schema.RULE_SETS
+CREATE TABLE IF NOT EXISTS pricing_rule_sets (
+    version INTEGER NOT NULL PRIMARY KEY,
+    name VARCHAR(200) NOT NULL,
+    margin_natural DECIMAL(6,2) NOT NULL,
+    margin_lab DECIMAL(6,2) NOT NULL,
+    margin_fancy DECIMAL(6,2) NOT NULL,
+    rating_fallback INTEGER NOT NULL,
+    declared_empty INTEGER NOT NULL,
+    digest VARCHAR(64) NOT NULL,
+    created_at BIGINT NOT NULL,
+    created_by VARCHAR(200) NOT NULL
+)
+
+-- diamonds.schema.PRICING_RULES
+CREATE TABLE IF NOT EXISTS pricing_rules (
+    version INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    stone_type VARCHAR(10),
+    price_min DECIMAL(12,2) NOT NULL,
+    price_max DECIMAL(12,2),
+    feed VARCHAR(200),
+    margin_modifier DECIMAL(5,2) NOT NULL,
+    rating INTEGER,
+    PRIMARY KEY (version, number)
+)
+
+-- diamonds.schema.RATING_RULES
+CREATE TABLE IF NOT EXISTS rating_rules (
+    version INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    rating INTEGER NOT NULL,
+    conditions TEXT NOT NULL CHECK (json_valid(conditions)),
+    PRIMARY KEY (version, number)
+)
+
+-- diamonds.schema.ACTIVE
+CREATE TABLE IF NOT EXISTS pricing_active (
+    id INTEGER NOT NULL PRIMARY KEY,
+    version INTEGER NOT NULL,
+    previous INTEGER,
+    changed_at BIGINT NOT NULL
+)
+
+-- diamonds.schema.PINS
+CREATE TABLE IF NOT EXISTS pricing_pins (
+    run_id VARCHAR(128) NOT NULL PRIMARY KEY,
+    feed VARCHAR(200) NOT NULL,
+    version INTEGER NOT NULL,
+    pinned_at BIGINT NOT NULL
+)
+
+-- diamonds.schema.DATASET_VERSIONS
+CREATE TABLE IF NOT EXISTS dataset_versions (
+    feed VARCHAR(200) NOT NULL PRIMARY KEY,
+    version BIGINT NOT NULL,
+    changed_at BIGINT NOT NULL
+)
+
+-- diamonds.schema.REPRICINGS
+CREATE TABLE IF NOT EXISTS repricings (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    job_id VARCHAR(128) NOT NULL,
+    from_version INTEGER,
+    to_version INTEGER NOT NULL,
+    state VARCHAR(12) NOT NULL,
+    looked_at BIGINT NOT NULL DEFAULT 0,
+    changed BIGINT NOT NULL DEFAULT 0,
+    unpriced BIGINT NOT NULL DEFAULT 0,
+    started_at BIGINT NOT NULL,
+    ended_at BIGINT
+)
+
+-- diamonds.schema.SNAPSHOTS
+CREATE TABLE IF NOT EXISTS repricing_snapshots (
+    repricing_id VARCHAR(128) NOT NULL,
+    id BIGINT NOT NULL,
+    old_version INTEGER NOT NULL,
+    old_price DECIMAL(12,2) NOT NULL,
+    old_ratio DECIMAL(5,4) NOT NULL,
+    old_pricing_rating INTEGER,
+    old_rating INTEGER NOT NULL,
+    new_price DECIMAL(12,2) NOT NULL,
+    PRIMARY KEY (repricing_id, id)
+)
+
+-- diamonds.schema.TOKENS
+CREATE TABLE IF NOT EXISTS nivoda_tokens (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    sealed TEXT,
+    renew_at BIGINT,
+    version BIGINT NOT NULL,
+    turn_of VARCHAR(100),
+    turn_until BIGINT,
+    problem VARCHAR(400),
+    trouble VARCHAR(20),
+    changed_at BIGINT NOT NULL
+)
+
+-- diamonds.schema.PACE
+CREATE TABLE IF NOT EXISTS nivoda_pace (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    gap BIGINT NOT NULL,
+    changed_at BIGINT NOT NULL,
+    arrival BIGINT NOT NULL,
+    quiet_until BIGINT NOT NULL
+)
+
+-- diamonds.schema.RAW
+CREATE  VIEW IF NOT EXISTS raw_diamonds_nivoda AS
+SELECT r.feed AS feed, r.item_id AS supplier_stone_id, json_extract(r.payload, '$.id') AS offer_id, r.payload AS payload,
+       r.content_hash AS content_hash, r.run_id AS run_id, strftime('%Y-%m-%d %H:%M:%f', r.observed_at / 1000000.0, 'unixepoch') AS observed_at,
+       CASE r.pending WHEN 0 THEN 1 ELSE 0 END AS consolidated, strftime('%Y-%m-%d %H:%M:%f', r.applied_at / 1000000.0, 'unixepoch') AS consolidated_at
+  FROM holdfast_raw r 
+ WHERE r.feed IN ('nivoda-natural', 'nivoda-labgrown')
+
+-- diamonds.token_rows.LOOK
+SELECT sealed, renew_at - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), version, turn_until - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), problem, trouble
+  FROM nivoda_tokens WHERE id = :id
+
+-- diamonds.token_rows.BEGIN
+INSERT INTO nivoda_tokens (id, version, changed_at) VALUES (:id, 0, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
+
+-- diamonds.token_rows.TAKE_TURN
+UPDATE nivoda_tokens
+   SET turn_of = :me, turn_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :turn, problem = NULL, trouble = NULL, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND version = :version AND (turn_until IS NULL OR turn_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- diamonds.token_rows.KEEP
+UPDATE nivoda_tokens
+   SET sealed = :sealed, renew_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lasts, version = version + 1, turn_of = NULL, turn_until = NULL,
+       problem = NULL, trouble = NULL, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND turn_of = :me
+
+-- diamonds.token_rows.GIVE_UP
+UPDATE nivoda_tokens
+   SET version = version + 1, turn_of = NULL, turn_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :rest, problem = :problem, trouble = :trouble,
+       changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND turn_of = :me
+
 -- limits.admission.NOW
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
@@ -991,6 +1423,28 @@ UPDATE holdfast_partition
        ended_at = CASE WHEN :ends = 1 THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ELSE NULL END
  WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
 
+-- runs.page.OBSERVE
+INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
+SELECT :feed, json_extract(value, '$[0]'), :observed_at, :run_id, json_extract(value, '$[1]'), json_extract(value, '$[2]')
+  FROM json_each(:rows) WHERE true
+
+ON CONFLICT (feed, item_id) DO UPDATE
+   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
+       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
+       pending = CASE WHEN holdfast_raw.applied_hash = excluded.content_hash AND holdfast_raw.gone_at IS NULL
+                      THEN 0 ELSE 1 END
+ WHERE excluded.observed_at > holdfast_raw.observed_at
+
+-- runs.page.REMEMBER_NEW
+INSERT INTO holdfast_seen (partition_id, item_id, pass)
+SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
+ON CONFLICT (partition_id, item_id) DO NOTHING
+
+-- runs.page.REMEMBER_SEEN
+INSERT INTO holdfast_seen (partition_id, item_id, pass)
+SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
+ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
+
 -- runs.page.LEDGER
 INSERT INTO holdfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
                            decision, worker_id, fence, at)
@@ -998,8 +1452,9 @@ VALUES (:partition_id, :epoch, :seq, :pass, :request_offset, :got, :fresh, :reje
         :decision, :worker_id, :fence, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
 -- runs.partition.INSERT
-INSERT INTO holdfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id)
-VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :job_id)
+INSERT INTO holdfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
+                                created_at, updated_at)
+VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
 -- runs.partition.NEXT_NUMBER
 SELECT COALESCE(max(number) + 1, 0) FROM holdfast_partition WHERE run_id = :run_id
@@ -1239,30 +1694,8 @@ SELECT code, min(message), count(*) FROM holdfast_quarantine
  WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
  GROUP BY code ORDER BY count(*) DESC, code LIMIT :limit
 
--- runs.raw.OBSERVE
-INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
-SELECT :feed, json_extract(value, '$[0]'), :observed_at, :run_id, json_extract(value, '$[1]'), json_extract(value, '$[2]')
-  FROM json_each(:rows) WHERE true
-
-ON CONFLICT (feed, item_id) DO UPDATE
-   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
-       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
-       pending = CASE WHEN holdfast_raw.applied_hash = excluded.content_hash AND holdfast_raw.gone_at IS NULL
-                      THEN 0 ELSE 1 END
- WHERE excluded.observed_at > holdfast_raw.observed_at
-
 -- runs.raw.SEEN
 SELECT item_id, pass FROM holdfast_seen WHERE partition_id = :partition_id AND item_id IN (SELECT value FROM json_each(:ids))
-
--- runs.raw.REMEMBER_SEEN
-INSERT INTO holdfast_seen (partition_id, item_id, pass)
-SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
-ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
-
--- runs.raw.REMEMBER_NEW
-INSERT INTO holdfast_seen (partition_id, item_id, pass)
-SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
-ON CONFLICT (partition_id, item_id) DO NOTHING
 
 -- runs.remapping.LAST_OF_LOT
 SELECT max(item_id) FROM (SELECT item_id FROM holdfast_raw WHERE feed = :feed AND item_id > :after
@@ -1368,9 +1801,9 @@ WHERE j.state = 'dead'
 
 -- runs.run.CREATE
 INSERT INTO holdfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
-                          watermark_before, most_rows, priority, trace, scope)
+                          watermark_before, most_rows, priority, trace, scope, started_at, updated_at)
 VALUES (:id, :feed, :kind, 'planning', :active_feed, :window_from, :window_to, :mapper_version,
-        :watermark_before, :most_rows, :priority, :trace, :scope)
+        :watermark_before, :most_rows, :priority, :trace, :scope, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
 -- runs.run.FIND
 SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
@@ -1400,7 +1833,9 @@ UPDATE holdfast_run SET job_id = :job_id, updated_at = CAST(ROUND((julianday('no
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- runs.starting.KEEP_SKEW
-UPDATE holdfast_feed SET skew = :skew, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :feed AND skew <> :skew
+UPDATE holdfast_feed SET skew = :skew, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed
+   AND (skew < :skew OR (skew > :skew AND NOT EXISTS (SELECT 1 FROM holdfast_raw r WHERE r.feed = :feed)))
 
 -- runs.starting.NOTHING_TO_READ
 UPDATE holdfast_run SET scope = 'partial', planned_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fetched_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'planning'

@@ -12,6 +12,8 @@ from holdfast.cli import (
     audit,
     dead_letters,
     debts,
+    demo,
+    diamonds,
     doctor,
     jobs,
     leases,
@@ -87,7 +89,9 @@ app.add_typer(sweeps.app, name="sweeps")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(alerts.app, name="alerts")
 app.add_typer(audit.app, name="audit")
+app.add_typer(diamonds.app, name="diamonds")
 app.command("doctor", short_help="Find what is wrong, and what to do.")(doctor.doctor)
+app.command("demo", short_help="Sync a simulated catalogue, kill a worker, and compare.")(demo.demo)
 
 
 @app.command("version", short_help="Say which version this is.")

@@ -1,0 +1,97 @@
+"""The two feeds of Nivoda: natural stones and lab-grown ones. They share an account, its token and its limits.
+
+    app = Holdfast()
+    nivoda(app)
+
+Who asks, and how, is in the environment: NIVODA_USERNAME, NIVODA_PASSWORD, NIVODA_URL.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from holdfast import Concurrency, Offset, PermanentError, Rate
+from holdfast.diamonds.heatmap import nivoda_heatmap
+from holdfast.diamonds.mapping_feed import CanonicalFeed
+from holdfast.diamonds.repricing import Repricing
+from holdfast.diamonds.settings import NivodaSettings, from_environment
+from holdfast.diamonds.source import open_source
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from holdfast import Cursor, Holdfast, Page, Range, Window
+    from holdfast.diamonds.mapping import Need
+    from holdfast.diamonds.source import NivodaSource
+
+NATURAL: Final = "nivoda-natural"
+LABGROWN: Final = "nivoda-labgrown"
+LIMIT: Final = "nivoda"  # one for both feeds
+TIES: Final = (
+    8  # stones of one upload that may meet in a partition; more are noticed, and a second pass decides
+)
+
+
+class NivodaFeed(CanonicalFeed):
+    """One of the two. `app` is where the token and the pace are shared; settings are the environment's, if none are given."""
+
+    paging = Offset(overlap=TIES, ties=TIES, reversible=True)
+    needs: ClassVar[frozenset[Need]] = frozenset()  # the source finds stones with a picture or a film
+    may_be_empty = False  # a catalogue without a single stone is an account that sees none, far more often
+
+    def __init__(
+        self,
+        app: Holdfast,
+        *,
+        lab_grown: bool = False,
+        settings: NivodaSettings | None = None,
+        source: NivodaSource | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__()
+        known = from_environment() if settings is None else settings
+        self._source = open_source(known, app) if source is None else source
+        self.name = LABGROWN if lab_grown else NATURAL
+        self.lab_grown = lab_grown
+        self.page_size = known.page_size
+        self.partitioner = nivoda_heatmap(lab_grown=lab_grown, by=known.partition_by)
+        self.limits = [
+            *([Rate(known.rate, per="1s", name=LIMIT)] if known.rate else []),
+            *([Concurrency(known.concurrency, name=LIMIT)] if known.concurrency else []),
+        ]
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    async def count(self, part: Range, window: Window, /) -> int:
+        found = await self._source.count(part, window, lab_grown=self.lab_grown)
+        if not found and not part.parts and window.from_ is None and not self.may_be_empty:
+            raise PermanentError(
+                f"Nivoda has no stone for {self.name}: ask whether the account may see them; "
+                "a feed that is empty for good is declared with may_be_empty=True"
+            )
+        return found
+
+    async def fetch(self, part: Range, window: Window, cursor: Cursor, /) -> Page:
+        return await self._source.page(part, window, cursor, lab_grown=self.lab_grown)
+
+    async def now(self) -> datetime | None:
+        return await self._source.now(lab_grown=self.lab_grown)
+
+
+def nivoda(
+    app: Holdfast,
+    *,
+    settings: NivodaSettings | None = None,
+    repricing: Repricing | None = None,
+    natural: dict[str, Any] | None = None,
+    labgrown: dict[str, Any] | None = None,
+) -> tuple[NivodaFeed, NivodaFeed]:
+    """Register both feeds, and the job that reprices. `natural` and `labgrown` change settings of one: schedule, queue."""
+    known = from_environment() if settings is None else settings
+    repricing = Repricing(app) if repricing is None else repricing
+    source = open_source(known, app)
+    shared: dict[str, Any] = {"settings": known, "source": source, "repricing": repricing}
+    return (
+        app.feed(NivodaFeed(app, lab_grown=False, **shared, **(natural or {}))),
+        app.feed(NivodaFeed(app, lab_grown=True, **shared, **(labgrown or {}))),
+    )

@@ -1,0 +1,23 @@
+"""The application under test, on one database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from holdfast import Holdfast
+
+
+@pytest.fixture
+def app(database_url: str) -> Iterator[Holdfast]:
+    with closing(Holdfast(database_url)) as app:
+        yield app
+
+
+@pytest.fixture
+def another_app(database_url: str) -> Iterator[Callable[[], Holdfast]]:
+    """More applications on the same database, as other processes would have them."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(closing(Holdfast(database_url)))
