@@ -15,8 +15,8 @@ READY := .venv/.ready
 help: ## what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(READY) ## a worker is killed in the middle of its work, and nothing is lost (SQLite, no server)
-	$(BIN)/python -m examples.crash_and_recover
+demo: $(READY) ## sync 50,000 simulated diamonds, kill a worker, compare with the truth (SQLite, no server)
+	$(BIN)/holdfast demo $(ARGS)
 
 test: lint types layers servers ## everything CI asks for
 	$(BIN)/pytest -n $(WORKERS) $(ARGS)

@@ -34,7 +34,7 @@ TOTAL = sum(range(FAST)) + sum(range(SLOW)) + REPORTS * PAGES
 PARTS = 4
 CONCURRENCY = 5
 KILL_AT = 0.4  # of the effects
-PATIENCE = 60.0  # seconds; a demo that takes longer has failed
+PATIENCE = 60.0  # seconds; whoever takes longer has failed
 TOLD = {
     "worker.declared-dead",
     "jobs.rescued",

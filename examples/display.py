@@ -1,4 +1,4 @@
-"""What the crash demo shows: a live picture on a terminal, plain lines everywhere else."""
+"""What the crash example shows: a live picture on a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs of the crash demo: invoices that take one step, reports that take a step per page.
+"""The jobs of the crash example: invoices that take one step, reports that take a step per page.
 
 Every step writes one row into `ledger`. That table has no unique key on purpose: if a step's effect were
 applied twice, two rows would stand there. Every handler also writes a line to a file, which stands for the

@@ -172,19 +172,12 @@ def _far(it: PartitionProgress) -> str:
 @contextmanager
 def bars(asked: Asked, screen: Any = None) -> Iterator[Show]:
     """One bar for the whole, and one for each partition that is being read, as many as fit."""
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
     from rich.text import Text
 
     from holdfast.cli.output import STYLES
 
     out = screen or console()
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-        console=out,
-    )
+    bar = empty_bars(out)
     shown = Bars(bar, max(LEAST_BARS, out.height - MARGIN))
 
     def show(progress: RunProgress, observer: RunObserver) -> None:
@@ -199,6 +192,20 @@ def bars(asked: Asked, screen: Any = None) -> Iterator[Show]:
 
     with bar:
         yield show
+
+
+def empty_bars(out: Any, *, transient: bool = False) -> Progress:
+    """The columns of all bars; `transient` ones leave nothing on the screen."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        console=out,
+        transient=transient,
+    )
 
 
 class Bars:

@@ -1,0 +1,125 @@
+"""How the demo ends: the comparison, the rates, and commands that work on what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from holdfast.database.drivers import sqlite_path
+from holdfast.diamonds.feed import NATURAL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from holdfast.admin.reports.runs import RunReport
+    from holdfast.cli.demo_telling import Telling
+    from holdfast.demo.comparison import Comparison
+    from holdfast.demo.place import Place
+
+GOOD: Final = "green"
+BAD: Final = "bold red"
+PRICES: Final = "SELECT shape, count(*), min(feed_price), max(feed_price) FROM diamonds GROUP BY shape"
+
+
+def show_comparison(telling: Telling, found: Comparison) -> None:
+    """The table that the demo is about."""
+    judged = (
+        ("missing in the table", found.missing),
+        ("doubled", found.doubled),
+        ("stale: another price, weight or certificate", found.stale),
+        ("made up: never at the source", found.made_up),
+    )
+    rows = [
+        ("stones that the feed should find", f"{found.source:,}", "for sale, with a picture or a film"),
+        ("stones in the table", f"{found.table:,}", ""),
+    ]
+    rows += [(name, f"{count:,}", "WRONG" if count else "right") for name, count in judged]
+    styles = ["", "", *(BAD if count else GOOD for _, count in judged)]
+    if found.left:
+        rows.append(
+            (
+                "sold or held since they were read",
+                f"{found.left:,}",
+                "the sweep marks them after two full runs",
+            )
+        )
+        styles.append("dim")
+    telling.table(rows, styles)
+    if found.clean:
+        telling.say("the table is the source: missing 0, doubled 0, stale 0", "bold green")
+    else:
+        telling.say("the table is not the source", BAD)
+
+
+def show_rates(telling: Telling, runs: Sequence[RunReport], told: Mapping[str, int]) -> None:
+    telling.chapter("The rates")
+    rows = [(f"{it.kind} sync", _seconds(it.started_at, it.ended_at), rates(it)) for it in runs]
+    good = told.get("status 200", 0)
+    wrong = told["requests"] - good + told.get("truncated", 0)
+    asked = f"{told.get('pages', 0):,} pages, {told.get('counts', 0):,} counts, {told['logins']:,} logins"
+    rows.append(
+        ("the source", f"{told['requests']:,} requests", f"{asked}; {wrong:,} answers were lost or broken")
+    )
+    telling.table(rows)
+
+
+def rates(run: RunReport) -> str:
+    """Where the time of a run went."""
+    planned, fetched = run.planned_at or run.started_at, run.fetched_at or run.started_at
+    fetching = max(0.001, (fetched - planned).total_seconds())
+    applying = max(0.001, ((run.ended_at or fetched) - fetched).total_seconds())
+    return (
+        f"plan {_seconds(run.started_at, planned)}; "
+        f"fetch {fetching:.1f} s: {run.requests / fetching:,.0f} requests/s, {run.seen / fetching:,.0f} rows/s; "
+        f"consolidate {applying:.1f} s: {run.applied / applying:,.0f} rows/s"
+    )
+
+
+def after_all(telling: Telling, place: Place, *, keep: bool) -> None:
+    """Where to look next."""
+    gone = not keep and place.url.startswith(f"sqlite:///{place.folder}")
+    telling.chapter("Where to look next")
+    if gone:
+        telling.say(f"{place.folder} is removed; without --remove it stays, with the database in it")
+        return
+    for it in look_next(place, program(), with_sqlite=shutil.which("sqlite3") is not None):
+        telling.plain(it)
+    if keep:
+        telling.plain(f"rm -r {shlex.quote(str(place.folder))}")
+
+
+def look_next(place: Place, holdfast: str, *, with_sqlite: bool) -> list[str]:
+    """Commands that work on what is left."""
+    secret = "" if place.shown_url == place.url else "  # with the password instead of ***"
+    commands = [
+        f"export HOLDFAST_DATABASE_URL={shlex.quote(place.shown_url)}{secret}",
+        f"{holdfast} runs list",
+        f"{holdfast} runs show {NATURAL}",
+        f"{holdfast} partitions list --run {NATURAL}",
+        f"{holdfast} watermark show",
+        f"{holdfast} workers list --all",
+        f"{holdfast} doctor",
+    ]
+    if with_sqlite and place.url.startswith("sqlite:"):
+        commands.append(f"sqlite3 {shlex.quote(sqlite_path(place.url))} {shlex.quote(PRICES)}")
+    return commands
+
+
+def program() -> str:
+    """How to type it here: the shortest way to the program that is running."""
+    ours = Path(sys.executable).with_name("holdfast")
+    found = shutil.which("holdfast")
+    if found is not None and Path(found).resolve() == ours.resolve():
+        return "holdfast"
+    if not ours.exists():
+        return f"{shlex.quote(sys.executable)} -m holdfast"
+    return shlex.quote(min(str(ours), os.path.relpath(ours), key=len))
+
+
+def _seconds(begin: datetime, end: datetime | None) -> str:
+    return f"{((end or begin) - begin).total_seconds():.1f} s"

@@ -1,0 +1,103 @@
+"""The table against the oracle: every stone of the source, with its price, weight and certificate.
+
+A stone that was sold or held leaves the source without a word. An incremental run cannot see that; two full runs can
+(the sweep). So stones that have left are counted apart, if the oracle confirms that something happened to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.database.statement import sql
+from holdfast.diamonds.money import from_cents, number, stored
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+    from holdfast.demo.source import Stone
+
+BATCH: Final = 10_000
+
+ROWS = sql("""
+    SELECT id, supplier_stone_id, feed_price, carats, certificate_number, stale_since FROM diamonds
+     WHERE feed = :feed AND deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
+""")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A stone as the table has it."""
+
+    id: int
+    stone_id: str
+    price: Any
+    carats: Any
+    certificate: str | None  # None: its laboratory gives no numbers
+    stale_since: int | None
+
+    def tells(self, stone: Stone) -> bool:
+        """Whether it is the newest version."""
+        return (
+            self.stale_since is None
+            and stored(self.price) == from_cents(stone.price)
+            and stored(self.carats) == number(stone.carats)
+            and self.certificate in {None, stone.certificate}
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Stones, counted."""
+
+    source: int  # at the source now
+    table: int  # in the table
+    missing: int  # at the source, and not in the table
+    doubled: int  # in the table more than once
+    stale: int  # with other values than the source has
+    made_up: int  # in the table, and never at the source
+    left: int  # in the table, and no longer at the source
+
+    @property
+    def clean(self) -> bool:
+        return not (self.missing or self.doubled or self.stale or self.made_up)
+
+
+def compare(stones: Iterable[Stone], rows: Iterable[Row], changed: Collection[str]) -> Comparison:
+    """`changed`: the ids of all stones to which anything happened since the source exists."""
+    truth = {it.id: it for it in stones}
+    seen: set[str] = set()
+    table = stale = made_up = left = 0
+    for row in rows:
+        table += 1
+        stone = truth.get(row.stone_id)
+        if row.stone_id in seen:
+            continue
+        seen.add(row.stone_id)
+        if stone is not None:
+            stale += not row.tells(stone)
+        elif row.stone_id in changed:
+            left += 1
+        else:
+            made_up += 1
+    return Comparison(
+        source=len(truth),
+        table=table,
+        missing=len(truth.keys() - seen),
+        doubled=table - len(seen),
+        stale=stale,
+        made_up=made_up,
+        left=left,
+    )
+
+
+def rows_of(app: Holdfast, feed: str) -> Iterator[Row]:
+    """What the table has, some thousand at a time."""
+    after = 0
+    while True:
+        with app.reading() as tx:
+            found = tx.all(ROWS, Row, feed=feed, after=after, limit=BATCH)
+        yield from found
+        if len(found) < BATCH:
+            return
+        after = found[-1].id
