@@ -17,6 +17,7 @@ from rich.console import Console
 
 from benchmarks.backlog import backlog
 from benchmarks.bench import Bench
+from benchmarks.catalogue import catalogue
 from benchmarks.consolidation import consolidation, consolidation_of_many
 from benchmarks.databases import Databases
 from benchmarks.enqueueing import enqueueing
@@ -43,6 +44,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "many-rows": pages_among_many,
     "consolidation": consolidation,
     "many-consolidated": consolidation_of_many,
+    "catalogue": catalogue,
     "enqueue": enqueueing,
     "latency": latency,
     "idle": idleness,
