@@ -9,6 +9,7 @@ import pytest
 from tests import (
     mutations,
     mutations_of_consolidation,
+    mutations_of_diamonds,
     mutations_of_reading,
     mutations_of_runs,
 )
@@ -26,6 +27,7 @@ MUTATIONS = [
     *mutations.MUTATIONS,
     *mutations_of_reading.MUTATIONS,
     *mutations_of_consolidation.MUTATIONS,
+    *mutations_of_diamonds.MUTATIONS,
     *mutations_of_runs.MUTATIONS,
 ]
 
