@@ -1263,6 +1263,10 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 SELECT min(item_id), max(item_id) FROM holdfast_raw WHERE feed = %(feed)s AND gone_at IS NULL
  GROUP BY item_id COLLATE utf8mb4_unicode_ci HAVING count(*) > 1 LIMIT 1
 
+-- runs.collisions.FOLDABLE
+SELECT EXISTS (SELECT 1 FROM holdfast_raw WHERE feed = %(feed)s AND item_id NOT REGEXP '^[0-9a-z_.:-]*$')
+   AND EXISTS (SELECT 1 FROM holdfast_raw WHERE feed = %(feed)s AND item_id NOT REGEXP '^[0-9A-Z_.:-]*$')
+
 -- runs.completion.COUNT_END
 UPDATE holdfast_run
    SET completed = completed + %(completed)s, failed = failed + %(failed)s, unverified = unverified + %(unverified)s,
@@ -1352,7 +1356,7 @@ SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0
          ORDER BY item_id LIMIT %(stretch)s) walked
 
 -- runs.gone.UNSEEN
-SELECT item_id FROM holdfast_raw
+SELECT item_id, CASE WHEN strikes + 1 >= %(strikes)s THEN 1 ELSE 0 END FROM holdfast_raw
  WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
               AND (struck_by IS NULL OR struck_by <> %(run_id)s)
  ORDER BY item_id LIMIT %(limit)s

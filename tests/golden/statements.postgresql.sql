@@ -1276,6 +1276,9 @@ SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 -- runs.collisions.ALIKE
 -- (done by the statement before it)
 
+-- runs.collisions.FOLDABLE
+-- (done by the statement before it)
+
 -- runs.completion.COUNT_END
 UPDATE holdfast_run
    SET completed = completed + %(completed)s, failed = failed + %(failed)s, unverified = unverified + %(unverified)s,
@@ -1367,7 +1370,7 @@ SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0
          ORDER BY item_id LIMIT %(stretch)s) walked
 
 -- runs.gone.UNSEEN
-SELECT item_id FROM holdfast_raw
+SELECT item_id, CASE WHEN strikes + 1 >= %(strikes)s THEN 1 ELSE 0 END FROM holdfast_raw
  WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
               AND (struck_by IS NULL OR struck_by <> %(run_id)s)
  ORDER BY item_id LIMIT %(limit)s

@@ -1263,6 +1263,9 @@ SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 -- runs.collisions.ALIKE
 -- (done by the statement before it)
 
+-- runs.collisions.FOLDABLE
+-- (done by the statement before it)
+
 -- runs.completion.COUNT_END
 UPDATE holdfast_run
    SET completed = completed + :completed, failed = failed + :failed, unverified = unverified + :unverified,
@@ -1354,7 +1357,7 @@ SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0
          ORDER BY item_id LIMIT :stretch) walked
 
 -- runs.gone.UNSEEN
-SELECT item_id FROM holdfast_raw
+SELECT item_id, CASE WHEN strikes + 1 >= :strikes THEN 1 ELSE 0 END FROM holdfast_raw
  WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
               AND (struck_by IS NULL OR struck_by <> :run_id)
  ORDER BY item_id LIMIT :limit
