@@ -16,6 +16,7 @@ from holdfast.diamonds import (
     client,
     feed,
     mapping_feed,
+    offered,
     query,
     repricing,
     repricing_rows,
@@ -330,10 +331,25 @@ MUTATIONS = [
     ),
     Mutation(
         "a stone that one full run has not met is gone",
-        replacing(sweeping, "_unseen", lambda run, state: Unseen(run.feed, run.id, state.before, 1)),
+        both(
+            replacing(sweeping, "_unseen", lambda run, state: Unseen(run.feed, run.id, state.before, 1)),
+            replacing(feed.NivodaFeed, "confirm_gone", value=False),
+        ),
         in_a_world(
             test_found.test_a_stone_that_moves_into_a_range_that_was_read_is_missed_once_and_not_taken_for_gone
         ),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "nobody asks Nivoda before a stone goes",
+        replacing(feed.NivodaFeed, "confirm_gone", value=False),
+        in_a_world(test_found.test_a_stone_that_two_full_runs_in_a_row_met_on_its_way_is_not_taken_for_gone),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a stone that exists is on offer",
+        replacing(offered, "fits", lambda *_, **__: True),
+        in_a_world(test_incidents.test_a_stone_that_was_sold_does_not_stay_on_sale),
         only_on=("sqlite",),
     ),
 ]

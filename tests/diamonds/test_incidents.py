@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast import Holdfast
     from holdfast.admin.reports.runs import RunReport
-    from tests.diamonds.worlds import Process
+    from tests.diamonds.world_process import Process
 
 
 @pytest.fixture

@@ -1,15 +1,13 @@
 """A small catalogue that changes, a source that fails, and processes that read it and die: all on one clock.
 
 The clock stands still unless it is told to move, the source's and the database's together. Processes do what they are
-told, one step at a time, so that anything can happen between two steps, and within one between two statements. So the
-same story has the same end whenever it is told.
+told (see `world_process`). So the same story has the same end whenever it is told.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,34 +22,28 @@ from holdfast.config import WorkerSettings
 from holdfast.database.database import persist
 from holdfast.database.dialects import Shift
 from holdfast.diamonds import adaptive, token
-from holdfast.diamonds.feed import LABGROWN, NATURAL, nivoda
+from holdfast.diamonds.feed import LABGROWN, NATURAL
 from holdfast.diamonds.money import stored
 from holdfast.diamonds.query import BASE, LARGEST_CARATS, LARGEST_INT, SMALLEST_CARATS, diamond_query
 from holdfast.diamonds.rules_rows import activate, import_rules
 from holdfast.diamonds.schema import prepare
 from holdfast.diamonds.simulator import Simulator, catalogue
-from holdfast.errors import LeaseLostError
 from holdfast.runs import breaker
 from holdfast.runs.debts import open_debts
-from holdfast.steps.failure import judge
-from holdfast.steps.outcome import Done, effects_of
 from holdfast.steps.rescue import declare_dead, rescue
-from holdfast.steps.step import Step
 from holdfast.testing import crash_at
 from holdfast.testing.left import Scope, due_next
 from holdfast.worker.maintenance import promote
 from holdfast.worker.vigil import Vigil
 from tests import rows
-from tests.diamonds.asking import settings_for
 from tests.diamonds.test_rules import flat
-from tests.lone_worker import LoneWorker, Thought, Unheard, _awaited
+from tests.diamonds.world_process import Process
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.admin.reports.runs import RunReport
     from holdfast.diamonds.simulator import Truth
-    from holdfast.steps.lease import Lease
 
 SECOND: Final = 1_000_000
 FAR: Final = 10 * 365 * 86_400 * SECOND
@@ -78,77 +70,6 @@ def small_heatmap(price: str = "dollar_per_carat") -> Heatmap:
         least_rows=15,
         budget=500,
     )
-
-
-class Hands(LoneWorker):
-    """A lone worker with one event loop for its whole life, so that its connections last as long."""
-
-    @cached_property
-    def runner(self) -> asyncio.Runner:
-        return asyncio.Runner()
-
-    def think(self, lease: Lease) -> Thought:
-        kind = self.app.kinds.get(lease.kind)
-        step = Step(lease, Unheard(), self.name)
-        try:
-            arguments = kind.arguments.decode(lease.payload)
-            given = (step,) if kind.arguments.wants_step else ()
-            answer: Any = self.runner.run(_called(kind.handler, given, arguments))
-        except Exception as error:  # noqa: BLE001 - a handler may raise anything
-            return Thought(judge(error, kind.retry, lease.failures, 0.0))
-        ending = Done(answer) if answer is None else answer
-        return Thought(ending, [*step.effects, *effects_of(ending)] if hasattr(ending, "effects") else ())
-
-
-async def _called(handler: Callable[..., Any], given: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-    return await _awaited(handler(*given, **arguments))
-
-
-class Process:
-    """A worker process: its own connections, its own token, its own memory of the source. It dies with all of it."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self.world = world
-        self.app = Holdfast(world.url)
-        self.app.database.shift_clock(world.shift)
-        nivoda(self.app, settings=settings_for(world.sim, **world.settings), **world.feeds)
-        self.hands = Hands(self.app, name)
-        self.held: tuple[Lease, Thought] | None = None  # what it has read and not written yet
-
-    def step(self) -> bool:
-        """One step; False if there was nothing to do."""
-        if self.held is not None:
-            self.write()
-            return True
-        lease = self.hands.claim()
-        if lease is None:
-            return False
-        self._write(lease, self.hands.think(lease))
-        return True
-
-    def read(self) -> bool:
-        """Half a step: the source is asked, and nothing is written."""
-        if self.held is None and (lease := self.hands.claim()) is not None:
-            self.held = lease, self.hands.think(lease)
-        return self.held is not None
-
-    def write(self) -> None:
-        """The other half, however late."""
-        if self.held is not None:
-            held, self.held = self.held, None
-            self._write(*held)
-
-    def close(self) -> None:
-        self.hands.runner.close()
-        self.app.close()
-
-    def _write(self, lease: Lease, thought: Thought) -> None:
-        try:
-            self.hands.commit(lease, thought)
-        except LeaseLostError:
-            pass  # somebody else has it by now
-        finally:
-            self.world.let_pass(1)
 
 
 @dataclass
@@ -180,6 +101,7 @@ class World:
     @property
     def feeds(self) -> dict[str, Any]:
         given = {"settle": f"{SETTLE}s", "lookback": "0s", "sweep": Sweep(fuse=1.0), **self.feed}
+        given.setdefault("ahead_at_most", "1h")  # clocks are set, again and again
         return {name: {"partitioner": small_heatmap(), **given} for name in ("natural", "labgrown")}
 
     @property
@@ -405,33 +327,16 @@ class World:
                         self.check_covered(feed, micros_of(run.window_to), f"{run.kind} run {run.id}")
 
     def check_gone(self, feed: str) -> None:
-        """Nobody is marked as gone who is there: he left meanwhile, or two full runs in a row met him on his way."""
+        """Nobody is marked as gone who is there all the time: he left, and came back after the last look."""
         truth = self.truth(feed)
-        gone = rows.query(
-            self.app,
-            "SELECT item_id, struck_by FROM holdfast_raw WHERE feed = :feed AND gone_at IS NOT NULL",
-            feed=feed,
-        )
-        full = [
-            it
-            for it in self.app.runs.list(feed=feed, limit=100)
-            if (it.kind, it.state, it.max_rows) == ("full", "completed", None)
-        ]
-        for row in gone:
-            if row["item_id"] in truth:
-                place = next((n for n, it in enumerate(full) if it.id == row["struck_by"]), len(full))
-                strikes = full[place : place + 2]
-                assert len(strikes) == 2, f"{row['item_id']} is gone after one full run, and exists"
-                self._check_excuse(feed, row["item_id"], strikes)
-
-    def _check_excuse(self, feed: str, stone: str, strikes: Sequence[RunReport]) -> None:
         base = {**BASE, "labgrown": feed == LABGROWN}
-        changes = [it.at for it in self.sim.changes() if it.id == stone]
-        left = any(stone not in self.sim.oracle(at, base) for at in changes)
-        second, first = (micros_of(it.window_to) for it in strikes)
-        begun = second + (SETTLE + 1) * SECOND
-        moved = any(first <= at <= begun for at in changes) and any(second <= at for at in changes)
-        assert left or moved, f"{stone} of {feed} is gone, and was there all the time"
+        gone = rows.query(
+            self.app, "SELECT item_id FROM holdfast_raw WHERE feed = :feed AND gone_at IS NOT NULL", feed=feed
+        )
+        for stone in (it["item_id"] for it in gone if it["item_id"] in truth):
+            changes = [it.at for it in self.sim.changes() if it.id == stone]
+            left = any(stone not in self.sim.oracle(at, base) for at in changes)
+            assert left, f"{stone} of {feed} is gone, and was there all the time"
 
     def watermark(self, feed: str = NATURAL) -> int | None:
         found = rows.query(self.app, "SELECT watermark FROM holdfast_feed WHERE id = :feed", feed=feed)

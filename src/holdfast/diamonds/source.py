@@ -11,7 +11,18 @@ from holdfast.diamonds.adaptive import PaceInMemory, Pacing
 from holdfast.diamonds.adaptive_rows import PaceInDatabase
 from holdfast.diamonds.answers import Answer, BadAnswerError
 from holdfast.diamonds.client import Client
-from holdfast.diamonds.query import BASE, COUNT, NEWEST_FIRST, OLDEST_FIRST, ONE, SEARCH, diamond_query
+from holdfast.diamonds.offered import still_offered
+from holdfast.diamonds.query import (
+    BASE,
+    BY_ID,
+    COUNT,
+    NEWEST_FIRST,
+    OFFERED,
+    OLDEST_FIRST,
+    ONE,
+    SEARCH,
+    diamond_query,
+)
 from holdfast.diamonds.settings import LARGEST_PAGE
 from holdfast.diamonds.source_doubts import Doubts
 from holdfast.diamonds.token_rows import TokenRows
@@ -74,10 +85,14 @@ class NivodaSource:
         answer = await self._client.ask(ONE, id=diamond_id)
         if any(it.is_missing for it in answer.problems):
             return None
-        found = answer.field("get_diamond_by_id")
+        found = answer.field(BY_ID)
         if not isinstance(found, dict):
             raise BadAnswerError(f"Nivoda answered {type(found).__name__} instead of a stone")
         return found
+
+    async def still_offers(self, diamond_id: str, *, lab_grown: bool) -> bool:
+        """Whether it is there, and a search for all stones would find it."""
+        return still_offered(await self._client.ask(OFFERED, id=diamond_id), lab_grown=lab_grown)
 
     async def now(self, *, lab_grown: bool) -> datetime | None:
         """The source's clock. It is asked with a token, so that a run that nobody lets in does not begin."""
