@@ -56,6 +56,14 @@ def test_rating_rules_survive_the_way_through_a_file() -> None:
     assert {str(it) for it in rules.margins.values()} == {"40", "60.5"}
 
 
+def test_a_field_that_is_given_twice_is_told() -> None:
+    text = '{"pricing": [{"priority": 10, "price_min": 0, "margin_modifier": 1, "margin_modifier": 500}]}'
+
+    assert refused(text) == [
+        "margin_modifier: given twice in {priority, price_min, margin_modifier, margin_modifier}"
+    ]
+
+
 def test_csv_has_pricing_rules() -> None:
     rules = read_rules(CSV, as_csv=True)
 

@@ -83,7 +83,8 @@ class CanonicalFeed(Feed):
 
         return to_row
 
-    def published(self, tx: Transaction, run_id: str, /) -> None:  # noqa: ARG002 - one run of the feed is like another
+    def published(self, tx: Transaction, run_id: str, /) -> None:
         bump(tx, self.name)
-        if self.repricing is not None and any_behind(tx, active_version(tx)):
+        active = active_version(tx)
+        if self.repricing is not None and version_of(tx, run_id) != active and any_behind(tx, active):
             self.repricing.ask(tx)

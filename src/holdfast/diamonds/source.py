@@ -76,8 +76,7 @@ class NivodaSource:
         )
         items = _items(answer, limit)
         if answer.problems:
-            where = (part.name, lab_grown, window and window.from_, cursor.offset, cursor.descending)
-            self._judge(answer.problems, where)
+            self._judge(answer.problems, cursor.attempt)
         return Page(items)
 
     async def diamond(self, diamond_id: str) -> Mapping[str, Any] | None:
@@ -100,11 +99,11 @@ class NivodaSource:
         answer.field("diamonds_by_query_count")
         return answer.date
 
-    def _judge(self, problems: tuple[Problem, ...], where: tuple[Any, ...]) -> None:
+    def _judge(self, problems: tuple[Problem, ...], attempt: int) -> None:
         whole = [it for it in problems if not _is_about_a_stone(it)]
         if whole:
             raise BadAnswerError(f"Nivoda answered with a part of the page only: {whole[0].message}")
-        if self._doubts.arise(where, problems):
+        if self._doubts.arise(attempt, problems):
             raise BadAnswerError(
                 f"Nivoda failed to tell {len(problems)} values of the page, which is asked for once more: {problems[0].message}"
             )
