@@ -236,16 +236,6 @@ def test_a_run_that_ends_under_newer_rules_asks_for_a_repricing(app: Holdfast) -
     assert prices(app) == {"a": (Decimal("2000.00"), 2)}
 
 
-def test_a_set_that_was_only_activated_reprices_nothing_by_itself(app: Holdfast) -> None:
-    feed, _ = catalogue(app, [offer("a", 100_000), offer("b", 100_000)])
-    sync(app)
-    switch(app, add(app, flat(60)))
-    feed.offers = [offer("a", 200_000)]
-    sync(app)
-
-    assert prices(app) == {"a": (Decimal("4000.00"), 2), "b": (Decimal("1430.00"), 1)}
-
-
 def test_a_run_does_not_begin_without_an_active_set(app: Holdfast) -> None:
     catalogue(app, [offer("a")])
     rows.change(app, "UPDATE pricing_active SET version = 0 WHERE id = 1")

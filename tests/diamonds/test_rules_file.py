@@ -171,3 +171,12 @@ def test_the_same_rules_have_one_digest_however_they_are_written_and_called() ->
 def test_whatever_a_file_holds_it_is_read_or_refused(document: Any) -> None:
     with suppress(RulesError):
         assert read_rules(json.dumps(document)).empty, "nothing of this is a complete set of tiers"
+
+
+def test_a_mistake_that_was_made_a_thousand_times_is_told_in_a_few_lines() -> None:
+    rule = {"priority": 10, "price_min": 0, "margin_modifier": 6}
+
+    found = refused(json.dumps({"pricing": [rule] * 200}))
+
+    assert len(found) < 60
+    assert "and more pricing rules overlap" in found

@@ -693,10 +693,13 @@ SELECT id, ruleset_version, updated_at FROM diamonds
  ORDER BY id
 FOR UPDATE
 
+-- diamonds.repricing_rows.CLOCK
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
 -- diamonds.repricing_rows.CHANGE
 UPDATE diamonds
    SET price_model_price = %(price)s, markup_ratio = %(ratio)s, pricing_rating = %(pricing_rating)s, rating = %(rating)s,
-       ruleset_version = %(version)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+       ruleset_version = %(version)s, updated_at = %(changed_at)s
  WHERE id = %(id)s AND ruleset_version = %(before)s
 
 -- diamonds.repricing_rows.KEEP
@@ -754,12 +757,12 @@ UPDATE repricings SET state = 'reverted', ended_at = CAST(extract(epoch FROM sta
 SELECT count(*) FROM repricing_snapshots WHERE repricing_id = %(id)s
 
 -- diamonds.repricing_undo.READ
-SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, new_price FROM repricing_snapshots
+SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, changed_at FROM repricing_snapshots
  WHERE repricing_id = %(repricing_id)s AND id > %(after)s
  ORDER BY id LIMIT %(limit)s
 
 -- diamonds.repricing_undo.LOCK
-SELECT id, price_model_price, feed FROM diamonds
+SELECT id, updated_at, feed FROM diamonds
  WHERE id >= %(first)s AND id <= %(last)s AND ruleset_version = %(version)s
  ORDER BY id
 FOR UPDATE
@@ -992,6 +995,7 @@ CREATE TABLE IF NOT EXISTS repricing_snapshots (
     old_pricing_rating INTEGER,
     old_rating INTEGER NOT NULL,
     new_price DECIMAL(12,2) NOT NULL,
+    changed_at BIGINT NOT NULL,
     PRIMARY KEY (repricing_id, id)
 )
 

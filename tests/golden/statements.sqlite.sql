@@ -682,10 +682,13 @@ SELECT id, ruleset_version, updated_at FROM diamonds
  WHERE id >= :first AND id <= :last AND ruleset_version <> :version
  ORDER BY id
 
+-- diamonds.repricing_rows.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
 -- diamonds.repricing_rows.CHANGE
 UPDATE diamonds
    SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
-       ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+       ruleset_version = :version, updated_at = :changed_at
  WHERE id = :id AND ruleset_version = :before
 
 -- diamonds.repricing_rows.KEEP
@@ -743,12 +746,12 @@ UPDATE repricings SET state = 'reverted', ended_at = CAST(ROUND((julianday('now'
 SELECT count(*) FROM repricing_snapshots WHERE repricing_id = :id
 
 -- diamonds.repricing_undo.READ
-SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, new_price FROM repricing_snapshots
+SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, changed_at FROM repricing_snapshots
  WHERE repricing_id = :repricing_id AND id > :after
  ORDER BY id LIMIT :limit
 
 -- diamonds.repricing_undo.LOCK
-SELECT id, price_model_price, feed FROM diamonds
+SELECT id, updated_at, feed FROM diamonds
  WHERE id >= :first AND id <= :last AND ruleset_version = :version
  ORDER BY id
 
@@ -980,6 +983,7 @@ CREATE TABLE IF NOT EXISTS repricing_snapshots (
     old_pricing_rating INTEGER,
     old_rating INTEGER NOT NULL,
     new_price DECIMAL(12,2) NOT NULL,
+    changed_at BIGINT NOT NULL,
     PRIMARY KEY (repricing_id, id)
 )
 

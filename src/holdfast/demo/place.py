@@ -50,6 +50,11 @@ class Place:
         """Without its password."""
         return masked(self.url)
 
+    @property
+    def inside(self) -> bool:
+        """Whether the database is a file in the folder."""
+        return self.url.startswith("sqlite:") and Path(sqlite_path(self.url)).parent == self.folder
+
 
 def choose(directory: Path | None, url: str | None) -> Place:
     """A place that holds nothing yet, or a sentence that says what is in the way. Writes nothing but the folder."""
