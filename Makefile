@@ -50,11 +50,11 @@ golden: $(READY) servers ## rewrite the files under tests/golden from what the c
 lock: ## newest versions of everything into requirements/dev.txt
 	PYTHON="$(PYTHON)" scripts/lock
 
-servers: ## install PostgreSQL and MariaDB if their programs are missing
+servers: ## install PostgreSQL, MariaDB and Azurite if their programs are missing
 	@scripts/install-servers
 
 clean: ## forget everything that make made
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv build dist tests/azurite/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): pyproject.toml requirements/dev.txt scripts/install-environment

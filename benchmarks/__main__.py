@@ -32,6 +32,7 @@ from benchmarks.processes import ROOT
 from benchmarks.recovery import recovery
 from benchmarks.report import page, show
 from benchmarks.throughput import drain_elsewhere, drain_postgresql, effects
+from benchmarks.transports import transports
 
 if TYPE_CHECKING:
     from benchmarks.figures import Section
@@ -53,6 +54,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], Section]] = {
     "limits": limiting,
     "keys": many_keys,
     "for-later": for_later,
+    "transports": transports,
     "recovery": recovery,
     "footprint": footprint,
 }

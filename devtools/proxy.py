@@ -47,6 +47,8 @@ class Proxy:
         self._lock = threading.Lock()
         self._pairs: list[Pair] = []
         self._cut: Cut | None = None
+        self._pulled = False
+        self.refuse_next = 0  # so many connections, then it is served again
         self.happened = threading.Event()  # the cut was made
         threading.Thread(target=self._accept, name="proxy", daemon=True).start()
 
@@ -72,6 +74,15 @@ class Proxy:
             pair.silence()
         return len(pairs)
 
+    def pull(self) -> None:
+        """Break all connections and refuse new ones, until `plug`."""
+        self._pulled = True
+        for pair in self._connections():
+            pair.close()
+
+    def plug(self) -> None:
+        self._pulled = False
+
     def taken(self, cut: Cut) -> bool:
         """Whether the caller is the one to make this cut."""
         with self._lock:
@@ -94,6 +105,10 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return  # closed
+            if self._pulled or self.refuse_next:
+                self.refuse_next = max(0, self.refuse_next - 1)
+                client.close()
+                continue
             try:
                 server = socket.create_connection(("127.0.0.1", self._server_port))
             except OSError:

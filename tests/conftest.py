@@ -19,6 +19,7 @@ from tests.crash.sample import SEED
 from tests.databases import ENGINES, KINDS, Databases
 
 if TYPE_CHECKING:
+    from holdfast.testing.azurite import Azurite
     from tests.receiver import Receiver
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -28,7 +29,10 @@ SAMPLED = {
     f"test_{name}"
     for name in [
         "acceptance",
+        "announcing",
         "breaker",
+        "broker_letters",
+        "broker_runs",
         "consolidation",
         "debts",
         "division",
@@ -113,6 +117,19 @@ def receiver() -> Iterator[Receiver]:
 
     with receiving() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[Azurite]:
+    """Azure's storage emulator. Queues and containers of a test need names of their own."""
+    from holdfast.testing.azurite import Azurite, AzuriteMissingError
+
+    try:
+        started = Azurite()
+    except AzuriteMissingError as missing:
+        pytest.skip(f"{missing}; run scripts/install-servers")
+    with started:
+        yield started
 
 
 @pytest.fixture

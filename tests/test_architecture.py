@@ -26,6 +26,7 @@ PUBLIC = [
     "ArgumentsError",
     "AuthError",
     "Bounds",
+    "Broker",
     "Choices",
     "Concurrency",
     "ConfigurationError",
@@ -92,7 +93,7 @@ def test_transactions_are_opened_in_few_places_only() -> None:
         if re.search(r"\b(database|_database)\.(transaction|reading)\(|\bpersist\(", path.read_text())
     }
 
-    assert openers <= {"app", "job", "worker", "admin", "results", "runs", "cli", "database"}
+    assert openers <= {"app", "job", "worker", "admin", "results", "runs", "tasks", "transports", "cli", "database"}
 
 
 def test_a_function_of_a_transaction_never_opens_another() -> None:

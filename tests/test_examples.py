@@ -106,6 +106,7 @@ def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
                 "a secret was seen: False",
             ],
         ),
+        ("queue_tasks", ["task 3: page 7 is missing", "Each task was done once, and each end was told."]),
         (
             "webhooks_and_alerts",
             [

@@ -39,6 +39,7 @@ from holdfast.steps.step import Step
 if TYPE_CHECKING:
     from holdfast.retrying import with_retry
     from holdfast.runs.bounds import Bounds
+    from holdfast.runs.broker import Broker
     from holdfast.runs.feed import Feed, Page, Window
     from holdfast.runs.paging.paginators import Keyset, Offset, Token
     from holdfast.runs.paging.state import Cursor
@@ -54,6 +55,7 @@ __all__ = [
     "ArgumentsError",
     "AuthError",
     "Bounds",
+    "Broker",
     "Choices",
     "Concurrency",
     "ConfigurationError",
@@ -106,6 +108,7 @@ __all__ = [
 # What feeds are made of, and what else most programs do without: loaded when it is asked for.
 _LATER = {
     "Bounds": "holdfast.runs.bounds",
+    "Broker": "holdfast.runs.broker",
     "Choices": "holdfast.runs.partitioning.dimension",
     "Cursor": "holdfast.runs.paging.state",
     "Dimension": "holdfast.runs.partitioning.dimension",

@@ -32,15 +32,18 @@ if TYPE_CHECKING:
     from holdfast.outbox.messages import StagedMessage
     from holdfast.results.outcome import JobOutcome
     from holdfast.results.watching import Watch
+    from holdfast.runs.broker import Broker
     from holdfast.runs.feed import Feed
     from holdfast.runs.feeds import Feeds
     from holdfast.schedules.definition import Definition, ScheduleOptions
+    from holdfast.tasks.kinds import TaskOptions
     from holdfast.worker.loop import Worker
     from holdfast.worker.scrape import Collector
 
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound="Feed")
+H = TypeVar("H", bound=Callable[..., Any])
 
 DEFAULT_TIMEOUT: Final = timedelta(minutes=15)
 
@@ -54,11 +57,13 @@ class Holdfast:
         *,
         database: Database | None = None,
         notifications: NotificationSettings | None = None,
+        transport: str | Broker | None = None,
     ) -> None:
         self.kinds = Kinds()
         self.declared: dict[str, Definition] = {}  # schedules, by name
         self._feeds: Feeds | None = None
         self._notifications = notifications
+        self._transport = transport  # a broker for the runs of all feeds; None: HOLDFAST_TRANSPORT, or none
         self._database = database or open_database(database_url(url))
         self._checked = False
 
@@ -75,8 +80,7 @@ class Holdfast:
         """How webhooks and alerts are sent: as given, else as the environment says."""
         from holdfast.notifications.settings import from_environment
 
-        if self._notifications is None:
-            self._notifications = from_environment()
+        self._notifications = self._notifications or from_environment()
         return self._notifications
 
     @property
@@ -127,6 +131,12 @@ class Holdfast:
 
         return register
 
+    def task(self, task_type: str, **options: Unpack[TaskOptions]) -> Callable[[H], H]:
+        """Register the handler of a type of queue tasks; the fields of their payload are its arguments."""
+        from holdfast.tasks.kinds import register  # most programs have none
+
+        return register(self.kinds, task_type, options)
+
     def schedule(self, name: str, job: Job[..., Any], **options: Unpack[ScheduleOptions]) -> None:
         """Declare that `job` is enqueued by the calendar (cron=), at a steady beat (every=) or once (at=).
 
@@ -160,7 +170,7 @@ class Holdfast:
         from holdfast.runs.feeds import Feeds  # most programs have none
 
         if self._feeds is None:
-            self._feeds = Feeds(self.kinds, lambda: self.database)
+            self._feeds = Feeds(self.kinds, lambda: self.database, self._transport)
         return self._feeds
 
     @property
@@ -191,22 +201,18 @@ class Holdfast:
     def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
         """A worker inside your own program: `with app.worker():`, `async with`, or start() and stop().
 
-        Options are those of `holdfast worker`: queues, concurrency, lease, renew_at, poll_interval, grace, batch,
-        crash_limit, retention, results_kept, audit_kept, runs_kept, worker_id.
+        Options are those of `holdfast worker`: queues, concurrency, lease, grace, batch, worker_id and the others.
         """
         from holdfast.worker.loop import Worker  # asyncio and threads: not for programs that only enqueue
 
-        settings = worker_settings(**options)
         return Worker(
             self.database,
             self.kinds,
-            settings,
+            worker_settings(**options),
             notifications=self.notifications,
             declared=self.declared,
             feeds=self._feeds,
         )
-
-    # What leaves the database
 
     def send_webhook(
         self,
@@ -241,8 +247,6 @@ class Holdfast:
         raised = alert(cause, title, body, severity=severity, cooldown=quiet)
         within(self.database, tx, lambda inner: raise_alert(inner, raised))
 
-    # What became of it
-
     def enqueued(self, job_id: str) -> EnqueuedJob[Any]:
         """The job with this id, as `enqueue` returned it: to wait for it or to watch it. Asks nobody."""
         return EnqueuedJob(job_id, created=False, app=self)
@@ -264,8 +268,6 @@ class Holdfast:
 
         return Collector(process_metrics(), lambda: self.database)
 
-    # Leases by hand
-
     def acquire(self, worker_id: str, lease: Duration = 300, *, queue: str = "default") -> ManualLease | None:
         """Take the next ready job of `queue` yourself, for `lease`; None when there is none."""
         span = duration(lease, "lease")
@@ -281,8 +283,7 @@ class Holdfast:
     ) -> None:
         """End a lease taken by hand as 'done', 'retry' or 'failed'."""
         kind = self.kinds.find(held.kind)
-        retry = kind.retry if kind else Retry()
-        dice = random.random()
+        retry, dice = kind.retry if kind else Retry(), random.random()
         persist(
             self.database, lambda tx: release(tx, held, how, error, retry=retry, dice=dice, result=result)
         )

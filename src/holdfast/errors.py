@@ -18,7 +18,9 @@ HoldfastError
 ├── ReplacedError               this process was declared dead: its leases were given to others
 ├── StepCancelled               somebody asked this job to stop
 ├── StepTimeout                 the step ran longer than its timeout
+├── TaskTimeoutError            a task had no time left, whatever it was doing
 ├── PermanentError              raise it in a handler: no retry can help
+│   ├── TaskRefusedError        a message is no task that this worker can do
 │   └── AnswerError             a handler's result or cursor cannot be stored
 ├── TransientError              raise it in a handler: try again, no attempt is charged
 │   ├── ThrottledError          raise it in a feed: the source wants fewer requests, and perhaps says until when
@@ -195,6 +197,26 @@ class AnswerError(PermanentError):
     def __init__(self, what: str, problem: str) -> None:
         super().__init__(f"the {what} {problem}")
         self.what = what
+
+
+class TaskRefusedError(PermanentError):
+    """A message is no task that this worker can do. The sentence says why; what could be read of it comes along."""
+
+    def __init__(
+        self, reason: str, *, task_id: str = "", task_type: str = "", webhook_url: str | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.task_id = task_id
+        self.task_type = task_type
+        self.webhook_url = webhook_url
+
+
+class TaskTimeoutError(HoldfastError):
+    """A task had no time left: all its tries together took longer than WORKER_TASK_TIMEOUT allows."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        super().__init__(f"did not finish within {timeout.total_seconds():g} s, with all its tries")
 
 
 class TransientError(HoldfastError):

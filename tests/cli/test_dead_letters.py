@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.database.database import persist
+from holdfast.transports.contract import Delivery
+from holdfast.transports.dead_messages import keep
 from tests import rows
 from tests.operations import died, greeting
 
@@ -46,6 +51,66 @@ def test_one_those_that_match_or_all_are_retried(cli: Cli, app: Holdfast) -> Non
     assert cli.json("dead-letters", "retry", "--all") == {"retried": 1, "refused": 0}
     assert cli("dead-letters", "retry", "--all") == "0 dead letters are ready to be tried again\n"
     assert "no ended job" in cli("dead-letters", "retry", one, code=1)
+
+
+def put_aside(app: Holdfast, message_id: str, reason: str = "UnknownType") -> str:
+    """A message that a broker put aside; returns its id in our list."""
+    sent = datetime(2026, 1, 1, tzinfo=UTC)
+    letter = Delivery(
+        id=message_id,
+        body='{"type": "HELLO"}',
+        queue="work-items",
+        attempt=5,
+        held_until=sent,
+        sent_at=sent,
+        subject="HELLO",
+        properties={"runId": "r"},
+        dead_reason=reason,
+        dead_detail="nobody knows it",
+    )
+    return persist(
+        app.database, lambda tx: keep(tx, letter, transport="service-bus", address="service-bus://")
+    )
+
+
+def test_messages_of_a_broker_are_in_the_same_list(cli: Cli, app: Holdfast) -> None:
+    job, message = died(app, greeting(app)), put_aside(app, "hello")
+
+    text = cli("dead-letters", "list")
+    job_row, message_row = cli.json("dead-letters", "list")
+    shown = cli.json("dead-letters", "show", message)
+
+    assert all(it in text for it in (job, message, "service-bus:work-items", "UnknownType: nobody knows it"))
+    assert (job_row["id"], message_row["id"]) == (job, message)
+    assert (message_row["origin"], message_row["message_id"]) == ("service-bus:work-items", "hello")
+    assert "body" not in message_row
+    assert (shown["body"], shown["properties"]) == ('{"type": "HELLO"}', {"runId": "r"})
+    assert '{"type": "HELLO"}' in cli("dead-letters", "show", message)
+    assert cli.json("dead-letters", "list", "--kind", "other") == []
+
+
+def test_one_command_retries_jobs_and_messages(cli: Cli, app: Holdfast) -> None:
+    died(app, greeting(app))
+    one, other = put_aside(app, "a"), put_aside(app, "b:retry-1", "another")
+
+    assert cli("dead-letters", "retry", one) == "1 dead letter is ready to be tried again\n"
+    assert cli.json("dead-letters", "retry", "--all") == {"retried": 2, "refused": 0}
+    sent = [
+        json.loads(it["headers"])
+        for it in rows.query(app, "SELECT headers FROM holdfast_outbox ORDER BY seq")
+    ]
+    assert [it["message-id"] for it in sent] == ["a:retry-1", "b:retry-2"]
+    assert "no ended job" in cli("dead-letters", "retry", other, code=1)
+
+
+def test_one_command_purges_jobs_and_messages(cli: Cli, app: Holdfast) -> None:
+    died(app, greeting(app))
+    one = put_aside(app, "a")
+    put_aside(app, "b")
+
+    assert cli("dead-letters", "purge", one, "--yes") == "1 dead letter deleted\n"
+    assert cli("dead-letters", "purge", "--all", "--yes") == "2 dead letters deleted\n"
+    assert rows.count(app, "holdfast_dead_message") == rows.count(app, "holdfast_outbox") == 0
 
 
 def test_letters_whose_keys_are_taken_are_counted(cli: Cli, app: Holdfast) -> None:

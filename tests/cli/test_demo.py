@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,6 +111,21 @@ def check_the_last_words(said: str, folder: Path) -> None:
         else:
             subprocess.run([program, *words], check=True, capture_output=True)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("transport", ["service-bus", "storage-queue"])
+def test_workers_that_a_broker_tells_sync_the_catalogue_as_well(transport: str, tmp_path: Path) -> None:
+    options = ["--stones", "200", "--workers", "1", "--no-kill", "--directory", str(tmp_path / "demo")]
+
+    with demo(*options, "--transport", transport) as process:
+        said, complained = process.communicate(timeout=120)
+
+    assert process.returncode == 0, said + complained
+    (sent,) = re.findall(r"([\d,]+) messages told workers of pages and consolidations", said)
+    assert int(sent.replace(",", "")) > 20
+    assert "the table is the source: missing 0, doubled 0, stale 0" in said
+    for pid in pids_in(said):
+        rows.eventually(partial(is_gone, pid))
 
 
 def test_a_row_that_is_not_as_at_the_source_is_exit_code_1(
@@ -217,6 +233,7 @@ def test_an_empty_database_is_filled(empty_database_url: str, tmp_path: Path) ->
         (["--workers", "1"], "nobody could take over from a single worker"),
         (["--faults", "gentle"], "neither a setting"),
         (["--stones", "7"], "greater than or equal to 100"),
+        (["--transport", "pigeon"], "'pigeon' is none of database, memory, service-bus, storage-queue"),
     ],
 )
 def test_options_that_make_no_sense_are_wrong_usage(options: list[str], words: str) -> None:

@@ -8,10 +8,14 @@ import pytest
 
 from tests import (
     mutations,
+    mutations_of_brokers,
     mutations_of_consolidation,
     mutations_of_diamonds,
     mutations_of_reading,
     mutations_of_runs,
+    mutations_of_service_bus,
+    mutations_of_tasks,
+    mutations_of_transports,
 )
 from tests.mailbox import mailbox
 from tests.receiver import receiving
@@ -29,6 +33,10 @@ MUTATIONS = [
     *mutations_of_consolidation.MUTATIONS,
     *mutations_of_diamonds.MUTATIONS,
     *mutations_of_runs.MUTATIONS,
+    *mutations_of_brokers.MUTATIONS,
+    *mutations_of_transports.MUTATIONS,
+    *mutations_of_service_bus.MUTATIONS,
+    *mutations_of_tasks.MUTATIONS,
 ]
 
 

@@ -37,6 +37,7 @@ PICTURED = {
     "debts": "SELECT state, tries, count(*) AS n FROM holdfast_debt GROUP BY state, tries ORDER BY state, tries",
     "quarantine": "SELECT item_id, stage, state, hits FROM holdfast_quarantine ORDER BY item_id, stage",
     "alerts": "SELECT count(*) AS n FROM holdfast_alert",
+    "messages": "SELECT channel, destination, body, headers FROM holdfast_outbox ORDER BY seq",
     "audit": "SELECT what, touched FROM holdfast_audit ORDER BY id",
     "watermark": "SELECT watermark, version FROM holdfast_feed ORDER BY id",
 }

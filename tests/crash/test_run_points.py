@@ -14,12 +14,14 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.runs import breaker, place
+from holdfast.runs.broker import Broker
 from holdfast.runs.feed import Page
 from holdfast.runs.paging.paginators import Offset
 from holdfast.runs.partitioning.dimension import Dimension
 from holdfast.runs.partitioning.fixed import Fixed
 from holdfast.runs.partitioning.heatmap import Heatmap
 from tests import rows
+from tests.brokered import staged
 from tests.crash import scenes_after_reading
 from tests.crash.points import deadly, die_at
 from tests.crash.run_scenes import Film, Scene, Shot, picture
@@ -67,6 +69,19 @@ class Dense(Catalogue):
     partitioner = Heatmap(Dimension("price", 0, 1_000, 1), target=700, least_rows=300, at_once=2)
 
 
+class Past(Broker):
+    """Whose head starts are over when they begin: a worker that nobody tells takes what is ready."""
+
+    @property
+    def head_start_micros(self) -> int:
+        return -1
+
+
+class Announced(Catalogue):
+    transport = Past("memory://of-nobody")
+    partitioner = Fixed(price_ranges(500))
+
+
 def begin_and_grow(app: Holdfast, shop: Shop) -> Run:
     """The run is planned; then more rows come than anybody expected."""
     run = begin(app)
@@ -75,6 +90,15 @@ def begin_and_grow(app: Holdfast, shop: Shop) -> Run:
     for number in range(GROWN):
         shop.put(f"n{number:05}", number % 240)
     return run
+
+
+def announced(app: Holdfast, run: Run, shop: Shop) -> None:
+    """Every page and the consolidation were told of, each once: with the commit that made it ready, or not at all."""
+    check_complete(app, run.id, shop)
+    ids = [it["id"] for it in staged(app)]
+    requests = sum(it["requests"] for it in partitions(app, run.id))
+    assert len(set(ids)) == len(ids) == requests
+    assert len(staged(app, "CONSOLIDATE")) == 1
 
 
 def in_debt(app: Holdfast, run: Run, shop: Shop) -> None:
@@ -106,6 +130,13 @@ SCENES = {
         Scene("plain", lambda shop: Catalogue(shop, partitioner=HALVES), shop=lambda: Shop.with_items(16)),
         Scene("debt", Hiding, shop=lambda: Shop.with_items(12), check=in_debt, about=("holdfast_debt",)),
         Scene("failure", Endless, check=failed, about=("holdfast_alert",)),
+        Scene(
+            "announced",
+            Announced,
+            shop=lambda: Shop.with_items(16),
+            check=announced,
+            about=("INSERT INTO holdfast_outbox",),
+        ),
         Scene(
             "division",
             Dense,

@@ -567,3 +567,105 @@ SELECT p.run_id, CONCAT('partition-', p.number) AS partition_id, CAST(p.next_off
  WHERE p.state <> 'split';
 
 INSERT INTO holdfast_schema (version, name, applied_at) VALUES (7, 'run_views', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+
+-- 0010 messages
+
+-- Queues of messages in the database itself: for who wants the same programs without a broker. A message is taken by
+-- writing a fence and a time until which nobody else sees it.
+
+CREATE TABLE IF NOT EXISTS holdfast_message_queue (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+-- state: ready (also while it is held, or scheduled: visible_at tells), done, dead. `remembered` is the message's id for
+-- as long as a second one with it is swallowed; until_at says when the row may go.
+CREATE TABLE IF NOT EXISTS holdfast_message (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    queue VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    message_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    remembered VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    state VARCHAR(10) NOT NULL DEFAULT 'ready',
+    visible_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    fence BIGINT NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    sent_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    until_at BIGINT,
+    subject VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    properties LONGTEXT NOT NULL,
+    body LONGTEXT NOT NULL,
+    reason VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    detail LONGTEXT
+)  ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX holdfast_message_ready ON holdfast_message (queue, state, visible_at, id);
+
+CREATE UNIQUE INDEX  holdfast_message_remembered ON holdfast_message (queue, remembered);
+
+CREATE INDEX  holdfast_message_until ON holdfast_message (until_at);
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (10, 'messages', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+
+-- 0011 tasks
+
+-- Tasks: what came from a queue of others, or in TASK_DATA, and became a job. The row has the job's id, and says who is
+-- told of the job's end; it stays for as long as the task's id is remembered in holdfast_key.
+CREATE TABLE IF NOT EXISTS holdfast_task (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    client VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    task_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    task_type VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    webhook_url LONGTEXT,
+    source VARCHAR(40) NOT NULL,
+    message_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    received_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    until_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX  holdfast_task_name ON holdfast_task (task_id, client);
+
+CREATE INDEX  holdfast_task_received ON holdfast_task (client, received_at);
+
+CREATE INDEX  holdfast_task_until ON holdfast_task (until_at);
+
+-- The other side: ends of tasks that a receiver was told of. Each webhook is kept once, by its id.
+CREATE TABLE IF NOT EXISTS holdfast_received (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    task_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    client VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    task_type VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    status VARCHAR(20) NOT NULL,
+    received_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    body LONGTEXT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX  holdfast_received_task ON holdfast_received (task_id, received_at);
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (11, 'tasks', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+
+-- 0012 broker
+
+-- Messages that a broker put aside, or that nobody here understood: taken over from its dead-letter queue, so that there is
+-- one list of dead letters and one way to retry them. `source` is the same for a message that is taken over twice.
+CREATE TABLE IF NOT EXISTS holdfast_dead_message (
+    id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    source VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    transport VARCHAR(40) NOT NULL,
+    address LONGTEXT NOT NULL,
+    queue VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    message_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    subject VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    reason VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    detail LONGTEXT NOT NULL,
+    sent_at BIGINT,
+    found_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+    properties LONGTEXT NOT NULL,
+    body LONGTEXT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE UNIQUE INDEX  holdfast_dead_message_source ON holdfast_dead_message (source);
+
+CREATE INDEX  holdfast_dead_message_found ON holdfast_dead_message (found_at);
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (12, 'broker', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));

@@ -539,6 +539,33 @@ SELECT id, feed, state, gone, started_at, frontier FROM holdfast_run
  WHERE kind = 'full' AND (%(any_feed)s = 1 OR feed = %(feed)s) AND frontier LIKE '{"type":"sweep"%%'
  ORDER BY started_at DESC, id DESC LIMIT %(limit)s
 
+-- admin.reports.tasks.LATEST
+SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
+       COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
+  FROM holdfast_task t LEFT JOIN holdfast_job j ON j.id = t.id LEFT JOIN holdfast_archive a ON a.id = t.id
+
+ WHERE (%(any_client)s = 1 OR t.client = %(client)s)
+   AND (%(any_state)s = 1 OR COALESCE(j.state, a.state, 'forgotten') = %(state)s)
+ ORDER BY t.received_at DESC, t.id DESC LIMIT %(limit)s
+
+-- admin.reports.tasks.ONE
+SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
+       COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
+  FROM holdfast_task t LEFT JOIN holdfast_job j ON j.id = t.id LEFT JOIN holdfast_archive a ON a.id = t.id
+
+ WHERE (t.id = %(id)s OR t.task_id = %(id)s) AND (%(any_client)s = 1 OR t.client = %(client)s)
+ ORDER BY t.received_at DESC, t.id DESC LIMIT 1
+
+-- admin.reports.tasks.RESULT
+SELECT result FROM holdfast_archive WHERE id = %(id)s
+
+-- admin.reports.tasks.WEBHOOKS
+SELECT id, state, address, attempts, last_error FROM holdfast_outbox
+ WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' ORDER BY seq
+
+-- admin.reports.tasks.RECEIVED
+SELECT id, status, received_at FROM holdfast_received WHERE task_id = %(task_id)s ORDER BY received_at, id LIMIT 50
+
 -- admin.reports.watermarks.LIST
    SELECT f.id, f.watermark, f.version, f.last_run,
           (SELECT r.completed_at FROM holdfast_run r WHERE r.id = f.last_run),
@@ -1205,6 +1232,15 @@ SELECT id, channel, destination, address, body, headers, trace, job_id, attempts
   FROM holdfast_outbox  WHERE state = 'waiting' AND destination = %(destination)s
  ORDER BY seq LIMIT 1
 
+-- outbox.relay.LINE
+SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - since_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - due_at
+  FROM holdfast_outbox  WHERE state = 'waiting' AND destination = %(destination)s
+ ORDER BY seq LIMIT %(limit)s
+
+-- outbox.relay.SENT_TOGETHER
+UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = NULL
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
+
 -- outbox.relay.SENT
 UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = NULL
  WHERE id = %(id)s AND state = 'waiting'
@@ -1420,6 +1456,14 @@ SELECT item_id FROM holdfast_raw
 
 -- runs.gone.FORGET
 DELETE FROM holdfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL AND gone_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(keep)s
+
+-- runs.hints.PLACES
+SELECT p.number, p.job_id, p.epoch, p.next_offset,
+       CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
+  FROM holdfast_partition p WHERE p.run_id = %(run_id)s AND p.number = ANY(CAST(%(numbers)s AS INTEGER[]))
+
+-- runs.hints.RUNS
+SELECT id, feed, state, stalled_in, epoch, job_id FROM holdfast_run WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- runs.instead.ACTIVE
 SELECT id, state FROM holdfast_run WHERE active_feed = %(feed)s
@@ -2065,6 +2109,14 @@ UPDATE holdfast_job
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
+-- steps.commit.CONTINUE_TOLD
+UPDATE holdfast_job
+   SET state = 'ready', ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
+       owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = %(cursor)s, step = step + 1,
+       failures = 0, crashes = 0, error_group = NULL,
+       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
+
 -- steps.commit.STEP_ON
 UPDATE holdfast_job
    SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -2264,6 +2316,20 @@ UPDATE holdfast_job
    SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND state = 'suspect'
 
+-- steps.lease.NAMED
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+  FROM holdfast_job
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'ready'
+   AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+ ORDER BY id
+FOR UPDATE
+
+-- steps.lease.TAKE_NAMED
+UPDATE holdfast_job
+   SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+       ready_at = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ELSE ready_at END
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'ready'
+
 -- steps.manual.PICK_ONE
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM holdfast_job 
@@ -2363,6 +2429,79 @@ UPDATE holdfast_job
                          ELSE last_error || '; ' || CAST(%(note)s AS TEXT) END
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'leased'
 
+-- steps.task_ends.FAILED
+SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
+       a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
+  FROM holdfast_task t JOIN holdfast_archive a ON a.id = t.id
+ WHERE t.id = ANY(CAST(%(ids)s AS TEXT[])) AND t.webhook_url IS NOT NULL AND a.state IN ('dead', 'cancelled')
+
+-- steps.task_ends.TOLD
+SELECT client, task_id, task_type, webhook_url, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM holdfast_task
+ WHERE id = %(id)s AND webhook_url IS NOT NULL
+
+-- tasks.acceptance.KEEP
+INSERT INTO holdfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
+VALUES (%(id)s, %(client)s, %(task_id)s, %(task_type)s, %(webhook_url)s, %(source)s, %(message_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s)
+ON CONFLICT DO NOTHING
+
+-- tasks.acceptance.KNOWN
+SELECT job_id FROM holdfast_key WHERE id = %(id)s AND until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- tasks.acceptance.OLD
+SELECT id FROM holdfast_task WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- tasks.acceptance.FORGET
+DELETE FROM holdfast_task
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+   AND NOT EXISTS (SELECT 1 FROM holdfast_job j WHERE j.id = holdfast_task.id)
+   AND NOT EXISTS (SELECT 1 FROM holdfast_archive a WHERE a.id = holdfast_task.id)
+
+-- tasks.ends.ENDS
+SELECT a.id, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.result,
+       (SELECT count(*) FROM holdfast_outbox o
+         WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%%')
+  FROM holdfast_archive a WHERE a.id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- tasks.ends.STANDING
+SELECT step, failures, crashes FROM holdfast_job WHERE id = %(id)s
+
+-- tasks.ends.MOVE
+UPDATE holdfast_job SET queue = %(queue)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND queue <> %(queue)s
+
+-- tasks.ends.GIVE_UP
+UPDATE holdfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'suspect', 'held')
+
+-- tasks.ends.SAY_AGAIN
+UPDATE holdfast_outbox
+   SET state = 'waiting', attempts = 0, since_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), ended_at = NULL
+ WHERE job_id = %(id)s AND dedupe_key = %(key)s AND state IN ('sent', 'dead')
+
+-- tasks.ends.SAID
+SELECT 1 FROM holdfast_outbox WHERE job_id = %(id)s AND dedupe_key = %(key)s
+
+-- tasks.ends.UNSENT
+SELECT last_error FROM holdfast_outbox
+ WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
+
+-- tasks.following.LIVE
+SELECT id FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- tasks.intake.WAITING
+SELECT count(*) FROM (
+    SELECT 1 AS one FROM holdfast_job WHERE queue = %(queue)s AND state = 'ready' LIMIT %(limit)s
+) waiting
+
+-- tasks.received.SAVE
+INSERT INTO holdfast_received (id, task_id, client, task_type, status, received_at, body)
+VALUES (%(id)s, %(task_id)s, %(client)s, %(task_type)s, %(status)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(body)s)
+
+-- tasks.received.KNOWN
+SELECT 1 FROM holdfast_received WHERE id = %(id)s
+
+-- tasks.received.OF_TASK
+SELECT id, body FROM holdfast_received WHERE task_id = %(task_id)s ORDER BY received_at DESC, id DESC LIMIT %(limit)s
+
 -- testing.assertions.CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
@@ -2450,6 +2589,117 @@ SELECT count(*) FROM holdfast_job WHERE state = 'leased'
 -- testing.until_idle.GHOST_LEASES
 SELECT count(*) FROM holdfast_job
  WHERE state = 'leased' AND owner IN (SELECT incarnation FROM holdfast_worker WHERE state = 'dead')
+
+-- transports.dead_messages.KEEP
+INSERT INTO holdfast_dead_message (id, source, transport, address, queue, message_id, subject, attempts, reason, detail,
+                                   sent_at, found_at, properties, body)
+VALUES (%(id)s, %(source)s, %(transport)s, %(address)s, %(queue)s, %(message_id)s, %(subject)s, %(attempts)s, %(reason)s, %(detail)s,
+        %(sent_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(properties)s, %(body)s)
+ON CONFLICT DO NOTHING
+
+-- transports.dead_messages.HOLDER
+SELECT id FROM holdfast_dead_message WHERE source = %(source)s
+
+-- transports.dead_messages.NEWEST
+   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM holdfast_dead_message WHERE 
+   (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
+      AND (%(any_error)s = 1 OR reason = %(error_group)s)
+ORDER BY found_at DESC, id DESC LIMIT %(limit)s
+
+-- transports.dead_messages.OLDEST
+   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM holdfast_dead_message
+    WHERE 
+   (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
+      AND (%(any_error)s = 1 OR reason = %(error_group)s)
+AND found_at <= %(until)s ORDER BY found_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- transports.dead_messages.COUNT
+SELECT count(*) FROM holdfast_dead_message WHERE 
+    (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
+       AND (%(any_error)s = 1 OR reason = %(error_group)s)
+
+-- transports.dead_messages.FIND
+SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM holdfast_dead_message WHERE id = %(id)s
+
+-- transports.dead_messages.REMOVE
+DELETE FROM holdfast_dead_message WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- transports.message_rows.MAKE
+INSERT INTO holdfast_message_queue (id) VALUES (%(queue)s) ON CONFLICT DO NOTHING
+
+-- transports.message_rows.KNOWN
+SELECT id FROM holdfast_message_queue WHERE id = %(queue)s
+
+-- transports.message_rows.FORGET
+UPDATE holdfast_message SET remembered = NULL
+ WHERE queue = %(queue)s AND remembered = ANY(CAST(%(ids)s AS TEXT[]))
+   AND (until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) OR (state IN ('done', 'dead') AND sent_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(remembered)s))
+
+-- transports.message_rows.SEND
+INSERT INTO holdfast_message (id, queue, message_id, remembered, visible_at, until_at, subject, properties, body)
+VALUES (%(id)s, %(queue)s, %(message_id)s, %(message_id)s, CASE WHEN %(visible_at)s > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN %(visible_at)s ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END,
+        CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lives_for)s, %(subject)s, %(properties)s, %(body)s)
+ON CONFLICT DO NOTHING
+
+-- transports.message_rows.PICK
+SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+  FROM holdfast_message 
+ WHERE queue = %(queue)s AND state = 'ready' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (until_at IS NULL OR until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+ ORDER BY visible_at, id
+ LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+
+-- transports.message_rows.PICK_DEAD
+SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+  FROM holdfast_message 
+ WHERE queue = %(queue)s AND state = 'dead' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (until_at IS NULL OR until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+ ORDER BY visible_at, id
+ LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+
+-- transports.message_rows.TAKE
+UPDATE holdfast_message SET fence = %(fence)s, attempts = attempts + 1, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(hold)s
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('ready', 'dead') AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.message_rows.RENEW
+UPDATE holdfast_message SET visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(hold)s
+ WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.message_rows.RELEASE
+UPDATE holdfast_message SET fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(after)s
+ WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.message_rows.GIVE_BACK
+UPDATE holdfast_message SET fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), attempts = attempts - 1
+ WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.message_rows.COMPLETE
+UPDATE holdfast_message SET state = 'done', fence = 0, until_at = sent_at + %(remembered)s, body = '', detail = NULL
+ WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.message_rows.PUT_ASIDE
+UPDATE holdfast_message SET state = 'dead', fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), until_at = NULL,
+                            reason = %(reason)s, detail = %(detail)s
+ WHERE id = %(id)s AND fence = %(fence)s AND state = 'ready' AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.message_rows.PUT_ASIDE_UNTAKEN
+UPDATE holdfast_message SET state = 'dead', fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), until_at = NULL,
+                            reason = %(reason)s, detail = %(detail)s
+ WHERE id = %(id)s AND state = 'ready' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.message_rows.DEPTH
+SELECT count(CASE WHEN state = 'ready' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 END),
+       count(CASE WHEN state = 'ready' AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND fence <> 0 THEN 1 END),
+       count(CASE WHEN state = 'ready' AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND fence = 0 THEN 1 END),
+       count(CASE WHEN state = 'dead' THEN 1 END)
+  FROM holdfast_message
+ WHERE queue = %(queue)s AND state IN ('ready', 'dead') AND (until_at IS NULL OR until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+
+-- transports.message_rows.OLD
+SELECT id FROM holdfast_message WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- transports.message_rows.PRUNE
+DELETE FROM holdfast_message WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
 -- worker.deaths.KNOWN
 SELECT 1 FROM holdfast_bookmark WHERE id = %(id)s

@@ -538,6 +538,33 @@ SELECT id, feed, state, gone, started_at, frontier FROM holdfast_run
  WHERE kind = 'full' AND (:any_feed = 1 OR feed = :feed) AND frontier LIKE '{"type":"sweep"%'
  ORDER BY started_at DESC, id DESC LIMIT :limit
 
+-- admin.reports.tasks.LATEST
+SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
+       COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
+  FROM holdfast_task t LEFT JOIN holdfast_job j ON j.id = t.id LEFT JOIN holdfast_archive a ON a.id = t.id
+
+ WHERE (:any_client = 1 OR t.client = :client)
+   AND (:any_state = 1 OR COALESCE(j.state, a.state, 'forgotten') = :state)
+ ORDER BY t.received_at DESC, t.id DESC LIMIT :limit
+
+-- admin.reports.tasks.ONE
+SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
+       COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
+  FROM holdfast_task t LEFT JOIN holdfast_job j ON j.id = t.id LEFT JOIN holdfast_archive a ON a.id = t.id
+
+ WHERE (t.id = :id OR t.task_id = :id) AND (:any_client = 1 OR t.client = :client)
+ ORDER BY t.received_at DESC, t.id DESC LIMIT 1
+
+-- admin.reports.tasks.RESULT
+SELECT result FROM holdfast_archive WHERE id = :id
+
+-- admin.reports.tasks.WEBHOOKS
+SELECT id, state, address, attempts, last_error FROM holdfast_outbox
+ WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' ORDER BY seq
+
+-- admin.reports.tasks.RECEIVED
+SELECT id, status, received_at FROM holdfast_received WHERE task_id = :task_id ORDER BY received_at, id LIMIT 50
+
 -- admin.reports.watermarks.LIST
    SELECT f.id, f.watermark, f.version, f.last_run,
           (SELECT r.completed_at FROM holdfast_run r WHERE r.id = f.last_run),
@@ -1193,6 +1220,15 @@ SELECT id, channel, destination, address, body, headers, trace, job_id, attempts
   FROM holdfast_outbox  WHERE state = 'waiting' AND destination = :destination
  ORDER BY seq LIMIT 1
 
+-- outbox.relay.LINE
+SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - since_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - due_at
+  FROM holdfast_outbox  WHERE state = 'waiting' AND destination = :destination
+ ORDER BY seq LIMIT :limit
+
+-- outbox.relay.SENT_TOGETHER
+UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = NULL
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
+
 -- outbox.relay.SENT
 UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = NULL
  WHERE id = :id AND state = 'waiting'
@@ -1407,6 +1443,14 @@ SELECT item_id FROM holdfast_raw
 
 -- runs.gone.FORGET
 DELETE FROM holdfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL AND gone_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :keep
+
+-- runs.hints.PLACES
+SELECT p.number, p.job_id, p.epoch, p.next_offset,
+       CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
+  FROM holdfast_partition p WHERE p.run_id = :run_id AND p.number IN (SELECT value FROM json_each(:numbers))
+
+-- runs.hints.RUNS
+SELECT id, feed, state, stalled_in, epoch, job_id FROM holdfast_run WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- runs.instead.ACTIVE
 SELECT id, state FROM holdfast_run WHERE active_feed = :feed
@@ -2032,6 +2076,14 @@ UPDATE holdfast_job
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
+-- steps.commit.CONTINUE_TOLD
+UPDATE holdfast_job
+   SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
+       owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = :cursor, step = step + 1,
+       failures = 0, crashes = 0, error_group = NULL,
+       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence AND cancel_at IS NULL
+
 -- steps.commit.STEP_ON
 UPDATE holdfast_job
    SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -2230,6 +2282,19 @@ UPDATE holdfast_job
    SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND state = 'suspect'
 
+-- steps.lease.NAMED
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+  FROM holdfast_job
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
+   AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+ ORDER BY id
+
+-- steps.lease.TAKE_NAMED
+UPDATE holdfast_job
+   SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+       ready_at = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ELSE ready_at END
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
+
 -- steps.manual.PICK_ONE
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM holdfast_job 
@@ -2328,6 +2393,79 @@ UPDATE holdfast_job
                          ELSE last_error || '; ' || :note END
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
 
+-- steps.task_ends.FAILED
+SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
+       a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
+  FROM holdfast_task t JOIN holdfast_archive a ON a.id = t.id
+ WHERE t.id IN (SELECT value FROM json_each(:ids)) AND t.webhook_url IS NOT NULL AND a.state IN ('dead', 'cancelled')
+
+-- steps.task_ends.TOLD
+SELECT client, task_id, task_type, webhook_url, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_task
+ WHERE id = :id AND webhook_url IS NOT NULL
+
+-- tasks.acceptance.KEEP
+INSERT INTO holdfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
+VALUES (:id, :client, :task_id, :task_type, :webhook_url, :source, :message_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep)
+ON CONFLICT DO NOTHING
+
+-- tasks.acceptance.KNOWN
+SELECT job_id FROM holdfast_key WHERE id = :id AND until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- tasks.acceptance.OLD
+SELECT id FROM holdfast_task WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
+
+-- tasks.acceptance.FORGET
+DELETE FROM holdfast_task
+ WHERE id IN (SELECT value FROM json_each(:ids))
+   AND NOT EXISTS (SELECT 1 FROM holdfast_job j WHERE j.id = holdfast_task.id)
+   AND NOT EXISTS (SELECT 1 FROM holdfast_archive a WHERE a.id = holdfast_task.id)
+
+-- tasks.ends.ENDS
+SELECT a.id, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.result,
+       (SELECT count(*) FROM holdfast_outbox o
+         WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%')
+  FROM holdfast_archive a WHERE a.id IN (SELECT value FROM json_each(:ids))
+
+-- tasks.ends.STANDING
+SELECT step, failures, crashes FROM holdfast_job WHERE id = :id
+
+-- tasks.ends.MOVE
+UPDATE holdfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND queue <> :queue
+
+-- tasks.ends.GIVE_UP
+UPDATE holdfast_job SET fence = :fence, error_group = :error_group, last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
+
+-- tasks.ends.SAY_AGAIN
+UPDATE holdfast_outbox
+   SET state = 'waiting', attempts = 0, since_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), ended_at = NULL
+ WHERE job_id = :id AND dedupe_key = :key AND state IN ('sent', 'dead')
+
+-- tasks.ends.SAID
+SELECT 1 FROM holdfast_outbox WHERE job_id = :id AND dedupe_key = :key
+
+-- tasks.ends.UNSENT
+SELECT last_error FROM holdfast_outbox
+ WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
+
+-- tasks.following.LIVE
+SELECT id FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- tasks.intake.WAITING
+SELECT count(*) FROM (
+    SELECT 1 AS one FROM holdfast_job WHERE queue = :queue AND state = 'ready' LIMIT :limit
+) waiting
+
+-- tasks.received.SAVE
+INSERT INTO holdfast_received (id, task_id, client, task_type, status, received_at, body)
+VALUES (:id, :task_id, :client, :task_type, :status, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :body)
+
+-- tasks.received.KNOWN
+SELECT 1 FROM holdfast_received WHERE id = :id
+
+-- tasks.received.OF_TASK
+SELECT id, body FROM holdfast_received WHERE task_id = :task_id ORDER BY received_at DESC, id DESC LIMIT :limit
+
 -- testing.assertions.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
@@ -2415,6 +2553,115 @@ SELECT count(*) FROM holdfast_job WHERE state = 'leased'
 -- testing.until_idle.GHOST_LEASES
 SELECT count(*) FROM holdfast_job
  WHERE state = 'leased' AND owner IN (SELECT incarnation FROM holdfast_worker WHERE state = 'dead')
+
+-- transports.dead_messages.KEEP
+INSERT INTO holdfast_dead_message (id, source, transport, address, queue, message_id, subject, attempts, reason, detail,
+                                   sent_at, found_at, properties, body)
+VALUES (:id, :source, :transport, :address, :queue, :message_id, :subject, :attempts, :reason, :detail,
+        :sent_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :properties, :body)
+ON CONFLICT DO NOTHING
+
+-- transports.dead_messages.HOLDER
+SELECT id FROM holdfast_dead_message WHERE source = :source
+
+-- transports.dead_messages.NEWEST
+   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM holdfast_dead_message WHERE 
+   (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
+      AND (:any_error = 1 OR reason = :error_group)
+ORDER BY found_at DESC, id DESC LIMIT :limit
+
+-- transports.dead_messages.OLDEST
+   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM holdfast_dead_message
+    WHERE 
+   (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
+      AND (:any_error = 1 OR reason = :error_group)
+AND found_at <= :until ORDER BY found_at, id LIMIT :limit
+
+-- transports.dead_messages.COUNT
+SELECT count(*) FROM holdfast_dead_message WHERE 
+    (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
+       AND (:any_error = 1 OR reason = :error_group)
+
+-- transports.dead_messages.FIND
+SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM holdfast_dead_message WHERE id = :id
+
+-- transports.dead_messages.REMOVE
+DELETE FROM holdfast_dead_message WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- transports.message_rows.MAKE
+INSERT INTO holdfast_message_queue (id) VALUES (:queue) ON CONFLICT DO NOTHING
+
+-- transports.message_rows.KNOWN
+SELECT id FROM holdfast_message_queue WHERE id = :queue
+
+-- transports.message_rows.FORGET
+UPDATE holdfast_message SET remembered = NULL
+ WHERE queue = :queue AND remembered IN (SELECT value FROM json_each(:ids))
+   AND (until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) OR (state IN ('done', 'dead') AND sent_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :remembered))
+
+-- transports.message_rows.SEND
+INSERT INTO holdfast_message (id, queue, message_id, remembered, visible_at, until_at, subject, properties, body)
+VALUES (:id, :queue, :message_id, :message_id, CASE WHEN :visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN :visible_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END,
+        CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lives_for, :subject, :properties, :body)
+ON CONFLICT DO NOTHING
+
+-- transports.message_rows.PICK
+SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+  FROM holdfast_message 
+ WHERE queue = :queue AND state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ ORDER BY visible_at, id
+ LIMIT :limit
+
+-- transports.message_rows.PICK_DEAD
+SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+  FROM holdfast_message 
+ WHERE queue = :queue AND state = 'dead' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ ORDER BY visible_at, id
+ LIMIT :limit
+
+-- transports.message_rows.TAKE
+UPDATE holdfast_message SET fence = :fence, attempts = attempts + 1, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :hold
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('ready', 'dead') AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.message_rows.RENEW
+UPDATE holdfast_message SET visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :hold
+ WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.message_rows.RELEASE
+UPDATE holdfast_message SET fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :after
+ WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.message_rows.GIVE_BACK
+UPDATE holdfast_message SET fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), attempts = attempts - 1
+ WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.message_rows.COMPLETE
+UPDATE holdfast_message SET state = 'done', fence = 0, until_at = sent_at + :remembered, body = '', detail = NULL
+ WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.message_rows.PUT_ASIDE
+UPDATE holdfast_message SET state = 'dead', fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), until_at = NULL,
+                            reason = :reason, detail = :detail
+ WHERE id = :id AND fence = :fence AND state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.message_rows.PUT_ASIDE_UNTAKEN
+UPDATE holdfast_message SET state = 'dead', fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), until_at = NULL,
+                            reason = :reason, detail = :detail
+ WHERE id = :id AND state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.message_rows.DEPTH
+SELECT count(CASE WHEN state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 END),
+       count(CASE WHEN state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND fence <> 0 THEN 1 END),
+       count(CASE WHEN state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND fence = 0 THEN 1 END),
+       count(CASE WHEN state = 'dead' THEN 1 END)
+  FROM holdfast_message
+ WHERE queue = :queue AND state IN ('ready', 'dead') AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- transports.message_rows.OLD
+SELECT id FROM holdfast_message WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
+
+-- transports.message_rows.PRUNE
+DELETE FROM holdfast_message WHERE id IN (SELECT value FROM json_each(:ids)) AND until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- worker.deaths.KNOWN
 SELECT 1 FROM holdfast_bookmark WHERE id = :id

@@ -54,9 +54,12 @@ def app(database_url: str) -> Iterator[Holdfast]:
 
 def test_the_head_of_a_line_is_found_without_walking_along_it(app: Holdfast) -> None:
     head = plan(app, relay.HEAD, destination="d1")
+    line = plan(app, relay.LINE, destination="d1", limit=100)
 
     assert "holdfast_outbox_waiting" in head
+    assert "holdfast_outbox_waiting" in line
     assert not sorts(head)
+    assert not sorts(line)
 
 
 def test_lines_are_found_by_one_probe_each_or_along_the_index_alone(app: Holdfast) -> None:

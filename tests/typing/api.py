@@ -270,6 +270,24 @@ def runs(app: Holdfast) -> None:
     assert_type([it.feed for it in app.runs.list(active=True)], list[str])
 
 
+# Tasks from queues
+
+
+@app.task("summarize", retry=Retry(attempts=2), timeout="5m", priority=1, result_ttl="1d")
+def summarize(filename: str) -> str:
+    return filename
+
+
+@app.task("ingest")
+async def ingest(step: Step, filename: str) -> int:
+    return len(filename) + step.number
+
+
+async def call_tasks(step: Step) -> None:
+    assert_type(summarize("a.pdf"), str)
+    assert_type(await ingest(step, "a.pdf"), int)
+
+
 # Trying again on the spot
 
 

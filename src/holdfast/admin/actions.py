@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from holdfast.admin import dead_messages
 from holdfast.admin.audit import Actor, Command, record, whoever
 from holdfast.admin.rows import now
 from holdfast.config import WorkerSettings
@@ -106,7 +107,9 @@ def _retry(tx: Transaction, job_id: str, state: JobState, queue: str) -> JobStat
 
 
 def retry_dead_letter(tx: Transaction, job_id: str, *, by: Actor | None = None) -> None:
-    """Revive one dead letter."""
+    """Revive one dead letter; a message of a broker is sent again."""
+    if dead_messages.resend(tx, job_id, by=by):
+        return
     dead_letters.revive(tx, job_id)
     record(tx, by or whoever(), "dead-letters.retry", job_id)
 
@@ -122,7 +125,7 @@ def retry_dead(
     which = which or Filter()
     command = Command(database, by or whoever(), "dead-letters.retry", _spelled(which), _detail(which))
     chosen, revived = _each_batch(database, command, which, dead_letters.revive_many, progress)
-    return Retried(revived, chosen - revived)
+    return Retried(revived + dead_messages.resend_all(database, which, by=by), chosen - revived)
 
 
 def purge_dead(
@@ -139,11 +142,14 @@ def purge_dead(
 
     which = which or Filter()
     command = Command(database, by or whoever(), "dead-letters.purge", _spelled(which), _detail(which))
-    return _each_batch(database, command, which, purge, progress)[1]
+    purged = _each_batch(database, command, which, purge, progress)[1]
+    return purged + dead_messages.forget_all(database, which, by=by)
 
 
 def purge_dead_letter(tx: Transaction, job_id: str, *, by: Actor | None = None) -> None:
     """Delete one dead letter and its log for good."""
+    if dead_messages.forget(tx, job_id, by=by):
+        return
     state = tx.first(ENDED_STATE, id=job_id)
     if state != JobState.DEAD:
         found = _state(tx, job_id)[0]
@@ -154,7 +160,8 @@ def purge_dead_letter(tx: Transaction, job_id: str, *, by: Actor | None = None) 
 
 def count_dead(tx: Transaction, which: Filter | None = None) -> int:
     """How many dead letters match."""
-    return dead_letters.count(tx, which or Filter(), now(tx))
+    which = which or Filter()
+    return dead_letters.count(tx, which, now(tx)) + dead_messages.count_dead_messages(tx, which)
 
 
 def pause_queue(tx: Transaction, name: str, note: str | None = None, *, by: Actor | None = None) -> bool:

@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from holdfast.cli import (
     alerts,
     audit,
+    config,
     dead_letters,
     debts,
     demo,
@@ -26,6 +27,7 @@ from holdfast.cli import (
     runs,
     schedules,
     sweeps,
+    tasks,
     watermark,
     worker,
     workers,
@@ -73,6 +75,7 @@ def database(
 
 app.command("migrate")(migrate.migrate)
 app.command("worker", short_help="Run jobs until told to stop.")(worker.worker)
+app.add_typer(tasks.app, name="tasks")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(queues.app, name="queues")
@@ -90,6 +93,7 @@ app.add_typer(outbox.app, name="outbox")
 app.add_typer(alerts.app, name="alerts")
 app.add_typer(audit.app, name="audit")
 app.add_typer(diamonds.app, name="diamonds")
+app.command("config", short_help="Say which settings are in force, and where from.")(config.config)
 app.command("doctor", short_help="Find what is wrong, and what to do.")(doctor.doctor)
 app.command("demo", short_help="Sync a simulated catalogue, kill a worker, and compare.")(demo.demo)
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast.cli.dead_messages import message_facts, print_both, print_message
 from holdfast.cli.jobs import print_job, print_jobs
 from holdfast.cli.options import (
     By,
@@ -24,7 +25,7 @@ from holdfast.cli.output import print_json, print_table, progress
 if TYPE_CHECKING:
     from holdfast.steps.dead_letters import Filter
 
-app = typer.Typer(help="Jobs that gave up: list, retry, purge.", no_args_is_help=True)
+app = typer.Typer(help="Jobs that gave up, and messages put aside: list, retry, purge.", no_args_is_help=True)
 
 OneId = Annotated[str | None, typer.Argument(metavar="ID", help="Only this one.", show_default=False)]
 Every = Annotated[bool, typer.Option("--all", help="All of them.")]
@@ -42,15 +43,17 @@ def list_(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """List dead letters, the latest first, or what they died of."""
+    """List dead letters, also those of brokers, the latest first; or what they died of."""
+    from holdfast.admin.dead_messages import list_dead_messages
     from holdfast.admin.reports.dead_letters import Filter, failure_groups, list_dead_letters
 
     which = Filter(kind, queue, error)
     with opened(ctx, database_url) as database, database.reading() as tx:
         letters = [] if by_error else list_dead_letters(tx, which, limit=limit)
         groups = failure_groups(tx, which, limit=limit) if by_error else []
+        messages = [] if by_error else list_dead_messages(tx, which, limit=limit)
     if json:
-        print_json(groups if by_error else letters)
+        print_json(groups if by_error else [*letters, *map(message_facts, messages)])
     elif by_error:
         print_table(
             ("kind", "count", "first (UTC)", "last (UTC)", "newest", "error"),
@@ -58,6 +61,8 @@ def list_(
             empty="no dead letters",
             less=("first (UTC)", "newest", "last (UTC)"),
         )
+    elif messages:
+        print_both(letters, messages, limit)
     else:
         print_jobs(letters, "no dead letters")
 
@@ -72,9 +77,13 @@ def show(
 ) -> None:
     """Show everything about one dead letter."""
     from holdfast.admin.reports.dead_letters import show_dead_letter
+    from holdfast.transports.dead_messages import find
 
     with opened(ctx, database_url) as database, database.reading() as tx:
-        print_job(show_dead_letter(tx, job_id), json=json)
+        if (message := find(tx, job_id)) is not None:
+            print_message(message, json=json)
+        else:
+            print_job(show_dead_letter(tx, job_id), json=json)
 
 
 @app.command("retry")

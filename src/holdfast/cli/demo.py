@@ -62,6 +62,16 @@ def demo(
             help="Where the simulator listens; 0 chooses a free one.",
         ),
     ] = 0,
+    transport: Annotated[
+        str | None,
+        typer.Option(
+            "--transport",
+            metavar="NAME",
+            help="Tell workers of pages by a broker: service-bus (our emulator), storage-queue (Azurite, which Node runs), "
+            "database or memory.",
+            show_default="none: workers look into the database",
+        ),
+    ] = None,
     seed: Annotated[
         int, typer.Option("--seed", metavar="N", help="The same number makes the same catalogue.")
     ] = 1,
@@ -86,11 +96,16 @@ def demo(
         )
     _require_extra()
     from holdfast.cli.demo_story import Story, tell
+    from holdfast.demo.broker import TRANSPORTS
     from holdfast.demo.source import FAULTS
     from holdfast.diamonds.simulator.knobs import parse_knobs
 
     with usage("--faults"):
         parse_knobs(faults)
+    if transport is not None and transport not in TRANSPORTS:
+        raise typer.BadParameter(
+            f"{transport!r} is none of {', '.join(TRANSPORTS)}", param_hint="--transport"
+        )
     story = Story(
         stones=stones,
         workers=workers,
@@ -101,6 +116,7 @@ def demo(
         port=port,
         seed=seed,
         faults=faults or FAULTS,
+        transport=transport,
     )
     # Like Ctrl-C: all that was started is ended on the way out.
     before = signal.signal(signal.SIGTERM, _end)

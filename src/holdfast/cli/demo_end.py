@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.admin.reports.runs import RunReport
+    from holdfast.app import Holdfast
     from holdfast.cli.demo_telling import Telling
     from holdfast.demo.comparison import Comparison
     from holdfast.demo.place import Place
 
 GOOD: Final = "green"
 BAD: Final = "bold red"
+MESSAGES: Final = "SELECT state, count(*) AS n FROM holdfast_outbox WHERE channel = 'broker' GROUP BY state"
 PRICES: Final = "SELECT shape, count(*), min(feed_price), max(feed_price) FROM diamonds GROUP BY shape"
 
 
@@ -66,6 +68,14 @@ def show_rates(telling: Telling, runs: Sequence[RunReport], told: Mapping[str, i
         ("the source", f"{told['requests']:,} requests", f"{asked}; {wrong:,} answers were lost or broken")
     )
     telling.table(rows)
+
+
+def show_messages(telling: Telling, app: Holdfast) -> None:
+    """What went over the broker."""
+    with app.reading() as tx:
+        found = {str(it["state"]): int(it["n"]) for it in tx.query(MESSAGES)}
+    waiting = f"; {found['waiting']:,} wait" if found.get("waiting") else ""
+    telling.say(f"{found.get('sent', 0):,} messages told workers of pages and consolidations{waiting}")
 
 
 def rates(run: RunReport) -> str:

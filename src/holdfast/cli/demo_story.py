@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 from holdfast.admin.reports.run_progress import watch_run
 from holdfast.app import Holdfast
 from holdfast.cli.demo_crash import CrashWatcher
-from holdfast.cli.demo_end import after_all, show_comparison, show_rates
+from holdfast.cli.demo_end import after_all, show_comparison, show_messages, show_rates
 from holdfast.cli.demo_telling import Telling
+from holdfast.demo.broker import broker
 from holdfast.demo.comparison import compare, rows_of
 from holdfast.demo.place import Place, choose, leave, surroundings
 from holdfast.demo.source import MOVED, Source, serving
@@ -50,6 +51,7 @@ class Story:
     port: int
     seed: int
     faults: str
+    transport: str | None = None
 
 
 def tell(story: Story) -> bool:
@@ -64,6 +66,8 @@ def tell(story: Story) -> bool:
         source = stack.enter_context(_source(telling, story))
         app = stack.enter_context(_database(telling, place, source))
         environment = surroundings(place.url, source.account, os.environ)
+        if story.transport is not None:
+            environment |= stack.enter_context(_broker(telling, story.transport))
         workers = stack.enter_context(_started(telling, story, place, environment))
         full = _full(telling, story, app, source, workers)
         incremental = None if full is None else _incremental(telling, app, source, workers)
@@ -73,6 +77,8 @@ def tell(story: Story) -> bool:
         found = _compared(telling, app, source)
         show_comparison(telling, found)
         show_rates(telling, (full, incremental), source.statistics())
+        if story.transport is not None:
+            show_messages(telling, app)
         after_all(telling, place, keep=story.keep)
         return found.clean
 
@@ -92,12 +98,20 @@ def _source(telling: Telling, story: Story) -> Iterator[Source]:
 
 @contextmanager
 def _database(telling: Telling, place: Place, source: Source) -> Iterator[Holdfast]:
-    with closing(Holdfast(place.url, notifications=NotificationSettings())) as app:
+    with closing(Holdfast(place.url, notifications=NotificationSettings(), transport="")) as app:
         app.migrate()
         prepare(app)
         nivoda(app, settings=source.account, natural=MOVED, labgrown=MOVED)
         telling.say(f"the tables are in {place.shown_url}")
         yield app
+
+
+@contextmanager
+def _broker(telling: Telling, transport: str) -> Iterator[Mapping[str, str]]:
+    with broker(transport) as found:
+        telling.say(found.told)
+        telling.more("the database stays the truth: a message that is lost or comes twice changes nothing")
+        yield found.environment
 
 
 @contextmanager

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CHANNEL: Final = "holdfast"
 CANCEL: Final = "!cancel"  # a payload that is no queue: look for jobs that are asked to stop
 OUTBOX: Final = "!outbox"  # ... and this one: something was staged to be sent
+MESSAGES: Final = "!messages"  # ... and this one: a message was sent to a queue in the database
 PAUSE: Final = 0.010
 
 NOTIFY = sql("SELECT pg_notify('holdfast', :queue)")

@@ -106,6 +106,18 @@ def _write_file(url: str, document: Document) -> Delivery:
     )
 
 
+def _problem_of_blob(url: str) -> str | None:
+    from holdfast.transports.blob import problem_of_blob  # most programs write files, if anything
+
+    return problem_of_blob(url)
+
+
+def _write_blob(url: str, document: Document) -> Delivery:
+    from holdfast.outbox.blobs import Mark, write_blob
+
+    return write_blob(url, document.text, Mark(document.owner, document.version, document.made_at))
+
+
 @dataclass(frozen=True)
 class Place:
     """A kind of place to write to."""
@@ -114,4 +126,7 @@ class Place:
     write: Callable[[str, Document], Delivery]
 
 
-PLACES: Final[dict[str, Place]] = {"file": Place(_problem_of_file, _write_file)}
+PLACES: Final[dict[str, Place]] = {
+    "file": Place(_problem_of_file, _write_file),
+    "azblob": Place(_problem_of_blob, _write_blob),
+}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from holdfast.clock import new_id
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 WEBHOOK: Final = Channel.WEBHOOK.value
 ALERT: Final = Channel.ALERT.value
 EXPORT: Final = Channel.EXPORT.value
+BROKER: Final = Channel.BROKER.value
 LONGEST_KEY: Final = 128
 LONGEST_TYPE: Final = 200
 LONGEST_HEADERS: Final = 8_000
@@ -79,23 +80,33 @@ class Message:
 
 def stage(tx: Transaction, message: Message) -> StagedMessage:
     """Write the message down; whoever came first with its key for its destination is the one that is sent."""
-    tx.run(
-        STAGE,
-        id=message.id,
-        channel=message.channel,
-        destination=message.destination,
-        address=message.address,
-        dedupe_key=message.key,
-        job_id=message.job_id,
-        trace=message.trace,
-        headers=json.dumps(dict(message.headers)) if message.headers else None,
-        body=message.body,
-    )
+    tx.run(STAGE, **_row(message))
     tx.wakes.add(OUTBOX)
     if message.key is None:
         return StagedMessage(message.id, created=True)
     holder = str(tx.first(HOLDER, destination=message.destination, dedupe_key=message.key))
     return StagedMessage(holder, created=holder == message.id)
+
+
+def stage_many(tx: Transaction, messages: Sequence[Message]) -> None:
+    """Write down messages that have no keys, in their order."""
+    if messages:
+        tx.run_many(STAGE, [_row(it) for it in messages])
+        tx.wakes.add(OUTBOX)
+
+
+def _row(message: Message) -> dict[str, Any]:
+    return {
+        "id": message.id,
+        "channel": message.channel,
+        "destination": message.destination,
+        "address": message.address,
+        "dedupe_key": message.key,
+        "job_id": message.job_id,
+        "trace": message.trace,
+        "headers": json.dumps(dict(message.headers)) if message.headers else None,
+        "body": message.body,
+    }
 
 
 def webhook(

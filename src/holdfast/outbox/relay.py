@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import micros, new_fence
 from holdfast.database.statement import sql
@@ -78,11 +78,17 @@ RELEASE = sql("""
 _HEAD = """
     SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, {{now}} - since_at, {{now}} - due_at
       FROM holdfast_outbox {index} WHERE state = 'waiting' AND destination = :destination
-     ORDER BY seq LIMIT 1
+     ORDER BY seq LIMIT {most}
 """
 # MariaDB might look for it along the primary key, over everything that was sent before.
-HEAD = sql(_HEAD.format(index=""), mariadb=_HEAD.format(index="FORCE INDEX (holdfast_outbox_waiting)"))
+_FORCED = "FORCE INDEX (holdfast_outbox_waiting)"
+HEAD = sql(_HEAD.format(index="", most=1), mariadb=_HEAD.format(index=_FORCED, most=1))
+LINE = sql(_HEAD.format(index="", most=":limit"), mariadb=_HEAD.format(index=_FORCED, most=":limit"))
 
+SENT_TOGETHER = sql("""
+    UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = {now}, last_error = NULL
+     WHERE id {any_of:ids} AND state = 'waiting'
+""")
 SENT = sql("""
     UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = {now}, last_error = NULL
      WHERE id = :id AND state = 'waiting'
@@ -160,10 +166,26 @@ def renew(tx: Transaction, served: Sequence[Served]) -> None:
 
 def head(tx: Transaction, served: Served) -> Outgoing | None:
     """The next message of a destination that the caller holds in this transaction; None if none is due."""
-    rows = tx.rows(HEAD, destination=served.id)
-    if not rows or rows[0][-1] < 0:
-        return None
-    message_id, channel, destination, address, body, headers, trace, job_id, attempts, age, _ = rows[0]
+    found = _due(tx.rows(HEAD, destination=served.id))
+    return found[0] if found else None
+
+
+def heads(tx: Transaction, served: Served, limit: int) -> list[Outgoing]:
+    """The first messages of its line that are due, in their order: one that waits holds up those behind it."""
+    return _due(tx.rows(LINE, destination=served.id, limit=limit))
+
+
+def _due(line: Sequence[Sequence[Any]]) -> list[Outgoing]:
+    found: list[Outgoing] = []
+    for *facts, late in line:
+        if late < 0:
+            break
+        found.append(_outgoing(*facts))
+    return found
+
+
+def _outgoing(*row: Any) -> Outgoing:
+    message_id, channel, destination, address, body, headers, trace, job_id, attempts, age = row
     return Outgoing(
         message_id,
         channel,
@@ -182,6 +204,12 @@ def sent(tx: Transaction, served: Served, message_id: str) -> None:
     """The receiver has it. (If it is not waiting any more, an answer of ours was lost, or an operator was quicker.)"""
     _hold(tx, served)
     tx.run(SENT, id=message_id)
+
+
+def sent_together(tx: Transaction, served: Served, ids: Sequence[str]) -> None:
+    """The receiver has all of them."""
+    _hold(tx, served)
+    tx.run(SENT_TOGETHER, ids=list(ids))
 
 
 def again(

@@ -16,6 +16,7 @@ class Channel(StrEnum):
     WEBHOOK = "webhook"  # a request to a program
     ALERT = "alert"  # a message to a person
     EXPORT = "export"  # a document for others
+    BROKER = "broker"  # a message for a queue of others
 
 
 TRANSITIONS: Final[dict[MessageState, dict[MessageState, str]]] = {

@@ -17,17 +17,19 @@ from holdfast.database.bulk import SortedRows
 from holdfast.database.statement import sql
 from holdfast.errors import ConfigurationError, NotFoundError, TransientError
 from holdfast.runs import alerts
+from holdfast.runs.announcing import announce_consolidation
 from holdfast.runs.applying import Application, Applied, target_columns
 from holdfast.runs.collisions import items_alike
 from holdfast.runs.fan_out import enqueue_jobs
 from holdfast.runs.finishing import finish, stop_if_overspent
-from holdfast.runs.jobs import enqueue_job, new_job
+from holdfast.runs.jobs import new_job, told_job
 from holdfast.runs.mapping import map_rows
 from holdfast.runs.pending import Span, any_pending, divide, read_pending
 from holdfast.runs.quarantine import waiting_between
 from holdfast.runs.remapping import next_lot
 from holdfast.runs.run import Run, end_run, find_run, lock_run, watch_job
 from holdfast.runs.states import RunState
+from holdfast.steps.enqueue import enqueue
 from holdfast.steps.outcome import Continue, Done, Outcome, Reject
 from holdfast.steps.threads import in_own_thread
 from holdfast.telemetry import happened
@@ -69,7 +71,9 @@ class Turn(NamedTuple):
 def begin_consolidation(tx: Transaction, declared: Declaration, run: Run) -> None:
     """Ask for the next round. The caller holds the run's row, and has moved it to `applying`."""
     arguments = {"run_id": run.id, "epoch": run.epoch, "round": run.rounds}
-    watch_job(tx, run, enqueue_job(tx, declared, run, "consolidate", **arguments))
+    job = told_job(declared, run, "consolidate", **arguments)
+    watch_job(tx, run, enqueue(tx, job).id)
+    announce_consolidation(tx, declared, run, job.id)
 
 
 def shard_id(run: Run, shard: int) -> str:

@@ -35,6 +35,7 @@ from holdfast.steps.kinds import checked_name, checked_priority, is_async
 from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
+    from holdfast.runs.broker import Broker
     from holdfast.runs.paging.paginators import Paging
     from holdfast.runs.partitioning.contract import Partitioner
 
@@ -111,6 +112,7 @@ class Declaration:
     confirms: bool  # whether the source is asked before rows go
     confirm_lot: int
     export: str | None
+    broker: Broker | None
 
     @property
     def cleared(self) -> dict[str, None]:
@@ -185,6 +187,7 @@ def _declared(feed: Feed) -> Declaration:
         sweep=_sweep(feed.sweep),
         confirms=_confirms(feed),
         export=_export(feed.export),
+        broker=_broker(feed.transport),
         **numbers,
     )
 
@@ -276,6 +279,14 @@ def _sweep(given: object) -> Sweep | None:
 def _confirms(feed: Feed) -> bool:
     wanted = checked_switch("confirm_gone", feed.confirm_gone)
     return wanted and feed.sweep is not None and writes(feed, "still_there")
+
+
+def _broker(given: str | Broker | None) -> Broker | None:
+    if given is None:
+        return None
+    from holdfast.runs.broker import checked_broker  # most feeds have none
+
+    return checked_broker(given)
 
 
 def _export(given: str | None) -> str | None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import new_id
 from holdfast.database.statement import sql
-from holdfast.runs.jobs import new_job
+from holdfast.runs.announcing import NextPage, announce_pages
+from holdfast.runs.jobs import told_job
 from holdfast.runs.partition import NewPartition, insert_partitions
 from holdfast.steps.enqueue import enqueue_many
 
@@ -43,9 +44,9 @@ def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[W
     if not wanted:
         return
     asked = [(it, new_id()) for it in wanted]
-    jobs = [new_job(declared, run, "page", partition_id=partition_id, epoch=0) for _, partition_id in asked]
+    jobs = [told_job(declared, run, "page", partition_id=partition_id, epoch=0) for _, partition_id in asked]
     enqueue_jobs(tx, jobs)
-    insert_partitions(
+    first = insert_partitions(
         tx,
         run.id,
         [
@@ -63,6 +64,12 @@ def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[W
         ],
     )
     tx.run(COUNT_NEW, id=run.id, more=len(wanted), rows=sum(it.estimate or 0 for it in wanted))
+    if declared.broker is not None:
+        pages = [
+            NextPage(first + place, it.range, 0, 0, 0, it.estimate, job.id)
+            for place, (it, job) in enumerate(zip(wanted, jobs, strict=True))
+        ]
+        announce_pages(tx, declared, run, pages)
 
 
 def enqueue_jobs(tx: Transaction, jobs: Sequence[NewJob]) -> None:

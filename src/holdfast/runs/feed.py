@@ -17,6 +17,7 @@ from holdfast.runs.paging.paginators import Offset, Paging
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
     from holdfast.limits.limit import Limit
+    from holdfast.runs.broker import Broker
     from holdfast.runs.paging.state import Cursor
     from holdfast.runs.partitioning.contract import Partitioner
     from holdfast.runs.ranges import Range
@@ -106,6 +107,7 @@ class Feed:
     ahead_at_most: Duration = "15m"  # of the source's clock before the database's; beyond it no run begins
 
     queue: str = "default"  # where the jobs of its runs wait
+    transport: str | Broker | None = None  # who tells workers of them: "service-bus://"; None: as the app
     priority: int = 0
     limits: Sequence[Limit] = ()  # for everything that asks the source: Rate(25, per="1s")
     timeout: Duration = "2m"  # of one request to the source, with its commit

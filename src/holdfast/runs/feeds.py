@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -30,8 +31,10 @@ from holdfast.telemetry import happened
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
+    from holdfast.runs.broker import Broker
     from holdfast.runs.feed import Feed
 
+TRANSPORT: Final = "HOLDFAST_TRANSPORT"
 LONG: Final = timedelta(minutes=10)  # for steps that only talk to our own database
 
 
@@ -119,14 +122,17 @@ class Start:
 class Feeds:
     """The feeds this process knows, by name."""
 
-    def __init__(self, kinds: Kinds, database: Callable[[], Database]) -> None:
+    def __init__(
+        self, kinds: Kinds, database: Callable[[], Database], transport: str | Broker | None = None
+    ) -> None:
         self._kinds = kinds
         self._database = database
+        self._transport = transport  # of those that name none; "": none, whatever the environment says
         self._declared: dict[str, Declaration] = {}
 
     def add(self, feed: Feed) -> Declaration:
         """Check it, and register the kinds of its jobs."""
-        declared = declare(feed)
+        declared = self._over_a_broker(declare(feed))
         known = self._declared.get(declared.name)
         if known is not None and known.feed is not feed:
             raise ConfigurationError(f"feed {declared.name!r} is registered twice; give one another name")
@@ -161,6 +167,15 @@ class Feeds:
         self._register(declared, "sweep", jobs.sweep, both if declared.confirms else ours)
         self._register(declared, "replay", jobs.replay, ours)
         return declared
+
+    def _over_a_broker(self, declared: Declaration) -> Declaration:
+        """As it is, or with the broker of the application."""
+        given = os.environ.get(TRANSPORT) if self._transport is None else self._transport
+        if declared.broker is not None or not given:
+            return declared
+        from holdfast.runs.broker import checked_broker  # most applications have none
+
+        return replace(declared, broker=checked_broker(given))
 
     def get(self, name: str) -> Declaration:
         found = self._declared.get(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.clock import new_id
@@ -34,6 +35,13 @@ def new_job(declared: Declaration, run: Run, part: Part, **arguments: Any) -> Ne
         priority=run.priority,
         trace=run.trace,
     )
+
+
+def told_job(declared: Declaration, run: Run, part: Part, **arguments: Any) -> NewJob:
+    """The same where a broker tells workers of it: at first only they may take it. The caller stages the message."""
+    job = new_job(declared, run, part, **arguments)
+    broker = declared.broker
+    return job if broker is None else replace(job, head_start=broker.head_start_micros)
 
 
 def enqueue_job(tx: Transaction, declared: Declaration, run: Run, part: Part, **arguments: Any) -> str:

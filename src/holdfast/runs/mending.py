@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from holdfast.database.statement import sql
 from holdfast.runs import alerts
+from holdfast.runs.announcing import announce_end
 from holdfast.runs.completion import evaluate, partition_ended
 from holdfast.runs.consolidation import begin_consolidation, consolidation_gave_up, shard_id
 from holdfast.runs.debts import tried
@@ -143,6 +144,9 @@ def _fail(tx: Transaction, declared: Declaration, partition: Partition, error: s
         seen=partition.seen,
         rejected=partition.rejected,
     )
+    if declared.broker is not None:
+        run = find_run(tx, partition.run_id)
+        announce_end(tx, declared, run, partition.moved(state=PartitionState.FAILED), error)
     return Act.FAILED
 
 

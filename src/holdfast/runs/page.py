@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.database.statement import sql
 from holdfast.errors import TransientError
+from holdfast.runs.announcing import NextPage, announce_end, announce_pages
 from holdfast.runs.completion import partition_ended
 from holdfast.runs.debts import close_debt, open_debt, tried
 from holdfast.runs.paging.paginators import Offset
@@ -101,6 +102,7 @@ class PageCommit:
         tx.run_many(OBSERVE, [rows for page in pages for rows in page.rows_to_observe(tx)])
         for page in pages:
             page.finish(tx)
+        announce(tx, pages)
 
     def finish(self, tx: Transaction) -> None:
         if self.run.kind == "verify" and self.observations:
@@ -135,6 +137,12 @@ class PageCommit:
             "error": self.note if self.target is PartitionState.FAILED else None,
             "ends": int(self.target is not PartitionState.RUNNING),
         }
+
+    def following(self) -> NextPage:
+        """What a message about the page behind this one says."""
+        was = self.partition
+        total = self.state.count if was.estimate is None else was.estimate
+        return NextPage(was.number, was.range, self._next_offset, was.epoch, was.seq + 1, total, was.job_id)
 
     def ledger(self) -> dict[str, Any]:
         return {
@@ -178,6 +186,8 @@ class PageCommit:
             seen=self.partition.seen + self.fresh,
             rejected=self.partition.rejected + self.rejected,
         )
+        if self.declared.broker is not None:
+            announce_end(tx, self.declared, self.run, self.moved, self.note)
 
 
 def _remember(tx: Transaction, pages: Sequence[PageCommit]) -> None:
@@ -192,6 +202,13 @@ def _remember(tx: Transaction, pages: Sequence[PageCommit]) -> None:
     raise TransientError(
         f"{page.partition.name} was given rows that it has read before; the page is judged again", delay=0
     )
+
+
+def announce(tx: Transaction, pages: Sequence[PageCommit]) -> None:
+    """Tell a broker of the next pages, where there is one."""
+    for page in pages:
+        if page.declared.broker is not None and page.target is PartitionState.RUNNING:
+            announce_pages(tx, page.declared, page.run, [page.following()])
 
 
 def moved_on(partition: Partition) -> TransientError:

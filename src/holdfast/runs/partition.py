@@ -118,8 +118,8 @@ class NewPartition:
     debt_id: int | None = None
 
 
-def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition]) -> None:
-    """The caller holds the run's row: it counts them."""
+def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition]) -> int:
+    """The caller holds the run's row: it counts them. Returns the number of the first."""
     number = int(tx.first(NEXT_NUMBER, run_id=run_id) or 0)
     tx.run_many(
         INSERT,
@@ -140,6 +140,7 @@ def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition])
             for place, it in enumerate(new)
         ],
     )
+    return number
 
 
 def find_partition(tx: Transaction, partition_id: str) -> Partition | None:

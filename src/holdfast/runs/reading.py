@@ -78,7 +78,8 @@ async def read_page(  # noqa: PLR0911, PLR0917 - a job's arguments, and where it
         return await divide(declared, place.run, place.partition)
     effect = _commit(step, declared, place, state, asked, decision, places.repeats if supposed else None)
     if effect.target is PartitionState.RUNNING:
-        return Continue(places.keep(step, place.moved(effect.moved)), effects=[effect])
+        told = 0 if declared.broker is None else declared.broker.head_start_micros
+        return Continue(places.keep(step, place.moved(effect.moved)), effects=[effect], head_start=told)
     return Done({"partition": effect.target.value, "note": decision.note}, effects=[effect])
 
 

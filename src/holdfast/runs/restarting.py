@@ -12,11 +12,12 @@ import msgspec
 
 from holdfast.database.statement import sql
 from holdfast.errors import ContentionError, StateError
+from holdfast.runs.announcing import announce_pages, next_page
 from holdfast.runs.debts import covers, open_debt
 from holdfast.runs.fan_out import enqueue_jobs
 from holdfast.runs.feed import Window
 from holdfast.runs.feed_row import lock_feed
-from holdfast.runs.jobs import enqueue_job, kind_of, new_job
+from holdfast.runs.jobs import enqueue_job, kind_of, told_job
 from holdfast.runs.paging.state import PageState, retried
 from holdfast.runs.partition import Partition, lock_partitions, partitions_of
 from holdfast.runs.run import Run, find_run, lock_run, watch_job
@@ -24,12 +25,13 @@ from holdfast.runs.states import PartitionState, RunState, arrow
 from holdfast.steps.dead_letters import answer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.database.connection import Transaction
     from holdfast.database.statement import Statement
     from holdfast.runs.declaration import Declaration
     from holdfast.runs.jobs import Part
+    from holdfast.steps.job import NewJob
 
 OF_THE_WHOLE: tuple[Part, ...] = ("plan", "consolidate", "sweep")  # jobs that are not about one partition
 
@@ -146,7 +148,7 @@ def restart_partitions(
     tx: Transaction, declared: Declaration, run: Run, chosen: Sequence[Partition], *, from_start: bool
 ) -> None:
     """Ready again, each with a job of its new epoch: where it stopped, or at its beginning. Their rows are locked."""
-    jobs = [new_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in chosen]
+    jobs = [told_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in chosen]
     enqueue_jobs(tx, jobs)
     for it, job in zip(chosen, jobs, strict=True):
         arrow(it.state, PartitionState.READY)
@@ -162,15 +164,17 @@ def restart_partitions(
     if from_start and chosen:
         tx.run(FORGET_SEEN, ids=[it.id for it in chosen])
     answer(tx, [it.job_id for it in chosen if it.job_id is not None])
+    _announce(tx, declared, run, zip(chosen, jobs, strict=True), from_start=from_start)
 
 
 def renew_jobs(tx: Transaction, declared: Declaration, run: Run, orphans: Sequence[Partition]) -> None:
     """Jobs for open partitions that have lost theirs."""
-    jobs = [new_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in orphans]
+    jobs = [told_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in orphans]
     enqueue_jobs(tx, jobs)
     for it, job in zip(orphans, jobs, strict=True):
         if tx.run(ANOTHER_JOB, id=it.id, epoch=it.epoch, job_id=job.id) != 1:
             raise ContentionError(f"{it.name} changed while we looked; try again")
+    _announce(tx, declared, run, zip(orphans, jobs, strict=True), from_start=False)
 
 
 def reopen(tx: Transaction, run: Run, target: RunState, *, forced: bool = False) -> Run:
@@ -224,6 +228,21 @@ def owe(tx: Transaction, run: Run, missing: Sequence[Partition]) -> tuple[int, i
     for it in new:
         open_debt(tx, run, it)
     return len(owed), len(new)
+
+
+def _announce(
+    tx: Transaction,
+    declared: Declaration,
+    run: Run,
+    restarted: Iterable[tuple[Partition, NewJob]],
+    *,
+    from_start: bool,
+) -> None:
+    """Tell of their next pages. Each is in a new epoch, so that no broker takes its message for one it has seen."""
+    if declared.broker is not None:
+        announce_pages(
+            tx, declared, run, [next_page(it, job.id, from_start=from_start) for it, job in restarted]
+        )
 
 
 def _fresh(paging: str | None) -> str | None:

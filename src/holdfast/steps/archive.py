@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.database.statement import sql
+from holdfast.steps.task_ends import tell_failures
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
@@ -37,3 +38,5 @@ def archive(tx: Transaction, ids: list[str], state: str) -> None:
     """Move jobs whose rows the caller has locked."""
     tx.run(ARCHIVE, ids=ids, state=state)
     tx.run(REMOVE, ids=ids)
+    if state != "done":
+        tell_failures(tx, ids)

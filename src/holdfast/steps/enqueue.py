@@ -130,7 +130,7 @@ def _insert(tx: Transaction, job: NewJob) -> None:
         state=_state(job),
         priority=job.priority,
         run_at=job.run_at,
-        delay=job.delay,
+        delay=job.delay + job.head_start,
         key=job.key,
         trace=job.trace,
         payload=job.payload,
@@ -213,7 +213,7 @@ def _insert_many(tx: Transaction, like: NewJob, rows: Sequence[Row], *, keyless:
         "state": _state(like),
         "priority": like.priority,
         "run_at": like.run_at,
-        "delay": like.delay,
+        "delay": like.delay + like.head_start,
         "trace": like.trace,
     }
     if not tx.takes_lists:
@@ -277,5 +277,5 @@ def _state(job: NewJob) -> str:
 
 
 def _wake(tx: Transaction, job: NewJob) -> None:
-    if _state(job) == "ready":
+    if _state(job) == "ready" and not job.head_start:
         tx.wakes.add(job.queue)

@@ -83,6 +83,7 @@ class NewJob:
     key: str | None = None  # unique while unfinished
     trace: str | None = None  # what this job belongs to; None: a trace of its own
     key_until: int | None = None  # remember the key for so many microseconds, also after the job has ended
+    head_start: int = 0  # microseconds in which only those may take it who were told of it by name
 
 
 class Enqueued(NamedTuple):

@@ -34,6 +34,7 @@ class Kind:
     is_async: bool
     limits: tuple[Limit, ...] = ()
     result_ttl: timedelta | None = None  # how long results are kept; None: as the worker's results_kept says
+    time_limit: timedelta | None = None  # of all tries together, if this one's timeout is their end
 
 
 class Kinds:

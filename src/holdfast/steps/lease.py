@@ -128,6 +128,24 @@ TAKE_SUSPECT = sql("""
      WHERE id = :id AND state = 'suspect'
 """)
 
+# Jobs that a message named. They are found by their ids, whatever their time: nobody else may have them yet. A row that
+# somebody holds is waited for, not skipped: MariaDB's claims hold rows they only look at, and nobody comes again for it.
+NAMED = sql("""
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+      FROM holdfast_job
+     WHERE id {any_of:ids} AND state = 'ready'
+       AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)
+     ORDER BY id
+    {for_update}
+""")
+# The head start is over: if it is given back, nobody is told of it again, and anybody may take it.
+TAKE_NAMED = sql("""
+    UPDATE holdfast_job
+       SET state = 'leased', owner = :owner, fence = :fence, leased_at = {now}, updated_at = {now},
+           ready_at = CASE WHEN ready_at > {now} THEN {now} ELSE ready_at END
+     WHERE id {any_of:ids} AND state = 'ready'
+""")
+
 
 def claim(
     tx: Transaction, queue: str, owner: int, limit: int, hint: tuple[int, int] | None = None
@@ -153,6 +171,16 @@ def claim(
     leases = [new(Lease, (*row, fence)) for row in rows]
     leases.sort(key=_order)  # neither RETURNING nor a document promises an order
     return leases
+
+
+def claim_named(tx: Transaction, ids: list[str], owner: int) -> list[Lease]:
+    """Take those of these jobs that are ready; the others are held by somebody, wait for their time, or have ended."""
+    rows = tx.rows(NAMED, ids=ids) if ids else []
+    if not rows:
+        return []
+    fence = new_fence()
+    tx.run(TAKE_NAMED, owner=owner, fence=fence, ids=[row[0] for row in rows])
+    return [Lease._make((*row, fence)) for row in rows]
 
 
 def claim_suspect(tx: Transaction, owner: int, queues: list[str]) -> Lease | None:

@@ -64,6 +64,8 @@ class Continue:
     cursor: Any
     effects: Sequence[Effect | Callable[[Transaction], object]] = field(default=(), kw_only=True)
     delay: Duration = field(default=0, kw_only=True)
+    # Microseconds in which only those may take the next step who were told of it by name. Ours: a broker's worker is.
+    head_start: int = field(default=0, kw_only=True, repr=False)
 
 
 @dataclass(frozen=True)

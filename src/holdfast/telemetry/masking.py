@@ -8,7 +8,7 @@ from typing import Final
 # Every repetition is bounded or anchored: a message of a megabyte must not hold the process up.
 _SECRET: Final = re.compile(
     r"(\b[a-z][a-z0-9+.-]{0,20}://[^\s:/@]{0,200}):[^\s@]{1,500}@"
-    r"|(\b\w{0,30}(?:password|passwd|pwd|secret|token|api[_-]?key)['\"]?\s{0,5}[=:]\s{0,5}['\"]?)[^\s'\",;&]+"
+    r"|(\b\w{0,30}(?:password|passwd|pwd|secret|token|(?:api|account|access)[_-]?key|\bsig(?:nature)?)['\"]?\s{0,5}[=:]\s{0,5}['\"]?)[^\s'\",;&]+"
     r"|(\bbearer\s{1,5}|\bauthorization['\"]?\s{0,5}[:=]\s{0,5}['\"]?\w{1,20}\s{1,5})[\w.~+/=-]{4,}"
     # Words by which others, and we, mark a secret.
     r"|(\b(?:whsec_|sk_(?:live|test)_|rk_live_|gh[pousr]_|github_pat_|xox[abeprs]-|AKIA|AIza))[\w-]{6,}",

@@ -110,6 +110,53 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         event("alert.told", INFO, "a cause became messages to so many places", "cause places"),
         event("outbox.pruned", INFO, "messages that were sent long ago were deleted", "messages"),
     ),
+    "Tasks": (
+        event("tasks.started", INFO, "a process works on tasks of these types", "client types"),
+        event("task.accepted", DEBUG, "a message became a job", "queue task_id task_type job_id"),
+        event("task.repeated", INFO, "a message says what a job does or did already", "queue task_id job_id"),
+        event(
+            "task.refused",
+            ERROR,
+            "a message is no task that can be done: a dead letter here, and put aside at the broker",
+            "queue message_id task_id job_id error",
+        ),
+        event("task.ended", INFO, "its end is committed, and the message is gone", "queue task_id job_id state"),
+        event("task.untold", ERROR, "its webhook could not be staged: the URL cannot be used", "job_id error"),
+        event(
+            "message.lost",
+            WARNING,
+            "we no longer hold it, another may: the database decides who works on it",
+            "queue message_id error",
+        ),
+        event(
+            "broker.lost", WARNING, "the broker does not answer; told once per outage", "transport queue error"
+        ),
+        event("broker.recovered", INFO, "it answers again", "transport queue"),
+        event("intake.started", INFO, "tasks are taken from this queue", "transport queue acknowledge"),
+        event("webhook.saved", INFO, "a receiver was told of a task's end, for the first time", "task_id status"),
+        event("webhook.refused", WARNING, "a receiver does not believe who posts", "error"),
+        event("intake.stopped", INFO, "no more are taken", "queue given_back"),
+    ),
+    "Runs over a broker": (
+        event(
+            "hint.refused",
+            WARNING,
+            "a message that nobody here understands, or that asks for what cannot be: it was put aside with the reason",
+            "transport queue message_id reason error",
+        ),
+        event(
+            "hint.repeated",
+            DEBUG,
+            "the broker did not hear that it was dealt with: it comes again, which is harmless",
+            "queue message_id error",
+        ),
+        event(
+            "dead-letters.reconciled",
+            INFO,
+            "dead letters of a broker: so many are in our list now, so many were about work that the database knows",
+            "transport queue kept removed",
+        ),
+    ),
     "Limits": (
         event(
             "jobs.held", DEBUG, "so many limits had no room for so many jobs: they wait for it", "jobs limits"

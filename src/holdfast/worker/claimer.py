@@ -6,13 +6,13 @@ import random
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from holdfast.database.database import persist
 from holdfast.database.dialects import Whose
 from holdfast.errors import DatabaseError
 from holdfast.steps.commit import give_back
-from holdfast.steps.lease import Lease, claim, claim_suspect
+from holdfast.steps.lease import Lease, claim, claim_named, claim_suspect
 from holdfast.steps.queues import queues_with_work
 from holdfast.telemetry import happened, wanted
 from holdfast.worker.claiming import Hint, appetite
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.config import WorkerSettings
+    from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
     from holdfast.worker.execution import Execution
     from holdfast.worker.gate import Gate
     from holdfast.worker.incarnation import Heartbeat
     from holdfast.worker.wakeups import Wakeups
+
+T = TypeVar("T")
 
 QUICK_LOOKS: Final = (0.002, 0.004, 0.008, 0.016)  # after work, for longer than a wake-up may be withheld
 UNHEARD_LOOKS: Final = (0.003,) * 20  # after work, where nobody wakes us
@@ -78,9 +81,11 @@ class Claimer:
         self.alone_wanted = threading.Event()  # suspects wait and have no process of their own
         self._alone_since: float | None = None
         self._normal_until = 0.0
+        self._stopping = threading.Event()
 
     def work_until(self, stopping: threading.Event) -> None:
         """Claim and hand over until told to stop."""
+        self._stopping = stopping
         empty = 0
         named: set[str] = set()
         while not stopping.is_set():
@@ -116,6 +121,27 @@ class Claimer:
             if not self._execution.held and not self._room.behind() and not self._claim_suspect():
                 return
             self._wakeups.wait(0.2)
+
+    def wants(self) -> int:
+        """How many jobs may be taken now, by those who hear of them in another way than this loop."""
+        if self._stopping.is_set() or self._alone_since is not None or not self._heartbeat.may_claim:
+            return 0
+        return self._appetite()
+
+    def take_named(self, choose: Callable[[Transaction], tuple[T, list[str]]]) -> T:
+        """Take the jobs that `choose` names, as far as they are ready, and run them; returns what else it answers."""
+        owner = self._heartbeat.incarnation
+
+        def take(tx: Transaction) -> tuple[T, list[Lease]]:
+            answer, ids = choose(tx)
+            return answer, claim_named(tx, ids, owner)
+
+        answer, leases = persist(self._database, take)
+        if self._stopping.is_set():
+            self.give_back(leases)
+        elif leases:
+            self._execution.start(self._gate.admit(leases))
+        return answer
 
     def hungry(self) -> bool:
         return self._alone_since is None and self._appetite() > 0

@@ -72,7 +72,7 @@ class Worker:
         self.failed = False  # something of our own broke; the exit code says so
         self.needs_recycling = False  # a handler cannot be stopped: only a new process gets its slot back
 
-        self._wakeups = Wakeups(database, self._look_for_cancellations)
+        self._wakeups = Wakeups(database, lambda: self._heartbeat.nudge())  # noqa: PLW0108 - made below
         self._reporter = Reporter(database, self._replaced)
         self._gate = Gate(database, kinds)
         self._settlement = Settlement(
@@ -122,7 +122,9 @@ class Worker:
             suspects=suspects,
             wakeups=self._wakeups,
             maintenance=None if lone else self._maintenance,
-            services=[] if lone else services(database, kinds, settings, notifications, declared, feeds),
+            services=[]
+            if lone
+            else services(database, kinds, settings, notifications, declared, feeds, self._claimer),
             reporter=self._reporter,
             heartbeat=self._heartbeat,
         )
@@ -269,9 +271,6 @@ class Worker:
     def _all_replaced(self) -> None:
         self._execution.take_unstarted()  # rescued with the rest; nothing of it has started
         self._execution.halt_all(Halt.REPLACED)
-
-    def _look_for_cancellations(self) -> None:
-        self._heartbeat.nudge()
 
     def _isolate(self, waiting: int) -> None:
         """Suspects wait: they get a process of their own, or this one to themselves."""

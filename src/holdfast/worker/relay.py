@@ -17,6 +17,7 @@ from holdfast.database.wakeup import OUTBOX
 from holdfast.errors import DatabaseError
 from holdfast.notifications import alert as alerting
 from holdfast.outbox.alerts import TOO_OLD, tell
+from holdfast.outbox.messages import BROKER
 from holdfast.outbox.relay import LEASE, Outgoing, Served, due, head, release, renew, take
 from holdfast.outbox.retention import prune
 from holdfast.telemetry import happened
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
     from holdfast.notifications.settings import NotificationSettings
+    from holdfast.outbox.broker import Brokers
+    from holdfast.worker.broker_courier import BrokerCourier
 
 LOOK: Final = 1.0  # seconds; hearing nothing is never trusted
 AGAIN: Final = 0.05  # seconds to the look after one that somebody asked for
@@ -75,7 +78,8 @@ class Relay:
         self._database = database
         self._settings = settings
         self._places = alerting.places(settings.alert_urls)  # refuses URLs that nobody can read
-        self._couriers: dict[Served, Courier] = {}
+        self._couriers: dict[Served, Courier | BrokerCourier] = {}
+        self._brokers: Brokers | None = None
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stop = threading.Event()
@@ -101,6 +105,7 @@ class Relay:
             courier.stop()
         for courier in self._serving():
             courier.join(max(0.0, deadline - time.monotonic()))
+        self._hang_up()
 
     def _heard(self, names: set[str]) -> None:
         if OUTBOX in names:
@@ -148,11 +153,21 @@ class Relay:
             return 0
         taken = persist(self._database, lambda tx: take_heads(tx, names))
         for served, message in taken:
-            courier = Courier(self._database, self._settings, served, message, self._left)
+            courier = self._courier(served, message)
             with self._lock:
                 self._couriers[served] = courier
             courier.start()
         return len(taken)
+
+    def _courier(self, served: Served, message: Outgoing) -> Courier | BrokerCourier:
+        if message.channel != BROKER:
+            return Courier(self._database, self._settings, served, message, self._left)
+        from holdfast.outbox.broker import Brokers  # most programs have none
+        from holdfast.worker.broker_courier import BrokerCourier
+
+        if self._brokers is None:
+            self._brokers = Brokers(self._database)
+        return BrokerCourier(self._database, self._settings, served, self._left, self._brokers)
 
     def drain(self) -> int:
         """Send everything that is due, and return when that is done; returns how many destinations were served."""
@@ -163,9 +178,14 @@ class Relay:
             for courier in self._serving():
                 while not courier.join(LOOK):
                     self._keep_holding()
+        self._hang_up()
         return total
 
-    def _serving(self) -> list[Courier]:
+    def _hang_up(self) -> None:
+        if self._brokers is not None:
+            self._brokers.close()
+
+    def _serving(self) -> list[Courier | BrokerCourier]:
         with self._lock:
             return list(self._couriers.values())
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from holdfast.errors import LeaseLostError, StepCancelled, StepTimeout
+from holdfast.errors import LeaseLostError, StepCancelled, StepTimeout, TaskTimeoutError
 from holdfast.steps.commit import CANCELLED
-from holdfast.steps.failure import describe, judge
-from holdfast.steps.outcome import Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop, effects_of
+from holdfast.steps.failure import describe, fingerprint, judge
+from holdfast.steps.outcome import Bury, Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop, effects_of
 from holdfast.steps.step import LONGEST_LOG, Halt, Report, Reports, Step
 from holdfast.telemetry import happened, wanted
 from holdfast.telemetry.masking import without_secrets
@@ -147,6 +147,9 @@ class Running:
     def timed_out(self) -> Ending:
         assert self.kind.timeout is not None  # noqa: S101 - only who has a timeout can miss it
         happened("step.timed-out", self)
+        if self.kind.time_limit is not None:
+            late = TaskTimeoutError(self.kind.time_limit)
+            return Bury(describe(late), fingerprint(late))
         return judge(StepTimeout(self.kind.timeout), self.kind.retry, self.lease.failures, random.random())
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.runs.feeds import Feeds
     from holdfast.schedules.definition import Definition
     from holdfast.steps.kinds import Kinds
+    from holdfast.worker.claimer import Claimer
 
 
 class Service(Protocol):
@@ -32,6 +33,7 @@ def services(  # noqa: PLR0917 - all that a worker is made of
     notifications: NotificationSettings | None = None,
     declared: Mapping[str, Definition] | None = None,
     feeds: Feeds | None = None,
+    claimer: Claimer | None = None,
 ) -> list[Service]:
     """In the order in which they start."""
     notifications = notifications or from_environment()
@@ -40,6 +42,10 @@ def services(  # noqa: PLR0917 - all that a worker is made of
         from holdfast.worker.vigil import Vigil  # most programs have no feeds
 
         found.append(Vigil(database, feeds, settings.runs_kept))
+        if claimer is not None and any(it.broker is not None for it in feeds.all()):
+            from holdfast.worker.broker_listener import broker_listeners
+
+            found.extend(broker_listeners(database, feeds, settings, claimer))
     if notifications.outbox_relay:
         settling = min(SETTLING, settings.grace.total_seconds())
         found.append(Relay(database, notifications, settling))

@@ -261,7 +261,7 @@ class Settlement:
         return [ended.lease.job_id]
 
     def _may_stay(self, ended: Ended) -> bool:
-        if not isinstance(ended.ending, Continue) or ended.ending.delay:
+        if not isinstance(ended.ending, Continue) or ended.ending.delay or ended.ending.head_start:
             return False
         young = not ended.chain or time.monotonic() - ended.chain_since < STICKY_SECONDS
         return self.stays and ended.chain < STICKY_STEPS and young and not self._gate.limits(ended.lease)

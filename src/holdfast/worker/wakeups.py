@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.database.drivers import sqlite_path
 from holdfast.database.filewatch import FileWatch
-from holdfast.database.wakeup import CANCEL, CHANNEL, OUTBOX
+from holdfast.database.wakeup import CANCEL, CHANNEL, MESSAGES, OUTBOX
 from holdfast.errors import DatabaseError
 from holdfast.telemetry import happened
 
@@ -64,7 +64,7 @@ class Wakeups:
     def wake(self, queues: set[str]) -> None:
         if CANCEL in queues:
             self._cancel()
-        if queues := queues - {CANCEL, OUTBOX}:
+        if queues := queues - {CANCEL, MESSAGES, OUTBOX}:
             self._names |= queues
             self._event.set()
 

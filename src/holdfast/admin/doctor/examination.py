@@ -5,6 +5,7 @@ Each look has a transaction of its own, so that one that is refused (a missing p
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
@@ -36,7 +37,17 @@ def examine(database: Database) -> list[Finding]:
         return found  # nobody answers: there is nothing more to ask
     for name, look in PRODUCTS[database.dialect.name].checks(database):
         found += _looked(database, name, look)
-    return found + _schema(database)
+    return [*found, *_schema(database), *_surroundings(database)]
+
+
+def _surroundings(database: Database) -> list[Finding]:
+    """What else the environment names; most name nothing, and need none of this."""
+    named = ("AZURE_STORAGE_", "AZURE_SERVICE_BUS_", "SERVICEBUS_", "HOLDFAST_TRANSPORT")
+    if not any(name.startswith(named) and text.strip() for name, text in os.environ.items()):
+        return []
+    from holdfast.admin.doctor import broker
+
+    return broker.look(database)
 
 
 def _reach(database: Database) -> list[Finding]:

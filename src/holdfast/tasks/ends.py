@@ -1,0 +1,110 @@
+"""How tasks stand: whether they have ended, how, and whether whoever asked has been told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.clock import new_fence
+from holdfast.database.statement import sql
+from holdfast.database.wakeup import OUTBOX
+from holdfast.steps.archive import archive
+from holdfast.steps.failure import describe, fingerprint
+from holdfast.steps.payload import decode
+from holdfast.steps.task_ends import TellDone, end_key, tell_failures
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.database.connection import Transaction
+
+ENDS = sql("""
+    SELECT a.id, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.result,
+           (SELECT count(*) FROM holdfast_outbox o
+             WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%')
+      FROM holdfast_archive a WHERE a.id {any_of:ids}
+""")
+
+STANDING = sql("SELECT step, failures, crashes FROM holdfast_job WHERE id = :id")
+
+MOVE = sql("UPDATE holdfast_job SET queue = :queue, updated_at = {now} WHERE id = :id AND queue <> :queue")
+
+# A new fence, so that nobody who held it before takes the end for its own.
+GIVE_UP = sql("""
+    UPDATE holdfast_job SET fence = :fence, error_group = :error_group, last_error = :error, updated_at = {now}
+     WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
+""")
+
+SAY_AGAIN = sql("""
+    UPDATE holdfast_outbox
+       SET state = 'waiting', attempts = 0, since_at = {now}, due_at = {now}, ended_at = NULL
+     WHERE job_id = :id AND dedupe_key = :key AND state IN ('sent', 'dead')
+""")
+SAID = sql("SELECT 1 FROM holdfast_outbox WHERE job_id = :id AND dedupe_key = :key")
+UNSENT = sql("""
+    SELECT last_error FROM holdfast_outbox
+     WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
+""")
+
+
+@dataclass(frozen=True)
+class End:
+    """A job that has ended."""
+
+    job_id: str
+    state: str  # done, dead or cancelled
+    error: str
+    fence: int
+    attempts: int
+    result: str | None
+    untold: int  # webhooks about it that are on their way
+
+    @property
+    def settled(self) -> bool:
+        """Whoever asked knows of it, or nobody can tell him."""
+        return self.untold == 0
+
+
+def ends(tx: Transaction, ids: Sequence[str]) -> dict[str, End]:
+    """Those of these jobs that have ended."""
+    return {it.job_id: it for it in tx.all(ENDS, End, ids=list(ids))} if ids else {}
+
+
+def standing(tx: Transaction, job_id: str) -> tuple[int, int, int] | None:
+    """How far an unfinished job has come: steps, failures and crashes. None if there is none."""
+    rows = tx.rows(STANDING, id=job_id)
+    return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+
+
+def move(tx: Transaction, job_id: str, queue: str) -> bool:
+    """Let whoever serves this queue have it; whoever runs it now goes on."""
+    tx.wakes.add(queue)
+    return tx.run(MOVE, id=job_id, queue=queue) == 1
+
+
+def give_up(tx: Transaction, job_id: str, error: Exception) -> bool:
+    """End a task that nobody runs at the moment; whether it was one."""
+    facts = {"error": describe(error), "error_group": fingerprint(error)}
+    if tx.run(GIVE_UP, id=job_id, fence=new_fence(), **facts) != 1:
+        return False
+    archive(tx, [job_id], "dead")
+    return True
+
+
+def tell_again(tx: Transaction, end: End) -> None:
+    """Tell of an end once more, under the same id as before, as long as that is kept."""
+    tx.wakes.add(OUTBOX)
+    key = end_key(end.job_id, end.fence)
+    if tx.run(SAY_AGAIN, id=end.job_id, key=key) or tx.rows(SAID, id=end.job_id, key=key):
+        return
+    if end.state == "done":
+        result = None if end.result is None else decode(end.result)
+        TellDone(end.job_id, end.fence, end.attempts + 1, result).apply(tx)
+    else:
+        tell_failures(tx, [end.job_id])
+
+
+def why_unsent(tx: Transaction, job_id: str) -> str | None:
+    """Why nobody could be told of its end; None if somebody was, or nobody asked."""
+    rows = tx.rows(UNSENT, id=job_id)
+    return None if not rows else str(rows[0][0] or "there was no time for it")

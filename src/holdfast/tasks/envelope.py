@@ -1,0 +1,151 @@
+"""What a message must say to be a task. Fields that nobody knows are no problem; wrong ones are, all of them at once."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.config import MAX_PAYLOAD
+from holdfast.errors import TaskRefusedError
+from holdfast.notifications.webhook import problem_of
+
+VERSION: Final = 1  # the newest schema that is understood here
+LONGEST_ID: Final = 200
+LONGEST_REASON: Final = 1_000
+TYPE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
+_TRACE: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+_BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Envelope:
+    """A task as it was asked for; `payload` is a JSON object, as it was written."""
+
+    task_id: str
+    task_type: str
+    payload: str = "{}"
+    webhook_url: str | None = None
+    trace: str | None = None
+
+
+def read(text: str) -> Envelope:
+    """Make a task of a message, or raise `TaskRefusedError` with everything that is wrong with it."""
+    fields = _fields_of(text)
+    problems: list[str] = []
+    _version(_value(fields.get("schema_version")), problems)
+    task_id = _task_id(_value(fields.get("task_id")), problems)
+    task_type = _task_type(_value(fields.get("task_type")), problems)
+    webhook_url = _webhook_url(_value(fields.get("webhook_url")), problems)
+    payload = _payload(fields.get("payload"), problems)
+    if problems:
+        reason = "; ".join(problems)[:LONGEST_REASON]
+        raise TaskRefusedError(reason, task_id=task_id, task_type=task_type, webhook_url=webhook_url)
+    return Envelope(
+        task_id=task_id,
+        task_type=task_type,
+        payload=payload,
+        webhook_url=webhook_url,
+        trace=_trace(_value(fields.get("traceparent"))),
+    )
+
+
+def _fields_of(text: str) -> dict[str, msgspec.Raw]:
+    """The fields of a JSON object, which may be wrapped as others do: in base64, or in a list of one."""
+    given = text.removeprefix("\ufeff").strip()
+    if given and _BASE64.fullmatch(given):
+        with suppress(binascii.Error, ValueError):  # then it is neither, and what follows says so
+            given = base64.b64decode("".join(given.split()), validate=True).decode().removeprefix("\ufeff")
+    try:
+        if given.lstrip().startswith("["):
+            wrapped = msgspec.json.decode(given, type=list[msgspec.Raw])
+            if len(wrapped) != 1:
+                raise TaskRefusedError(f"it is a list of {len(wrapped)} tasks; send each of them alone")
+            return _fields.decode(bytes(wrapped[0]))
+        return _fields.decode(given)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        what = "it is no JSON object" if _is_json(given) else f"it is no JSON ({error})"
+        raise TaskRefusedError(f"{what}; a task is an object with task_id, task_type and payload") from None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
+def _value(raw: msgspec.Raw | None) -> Any:
+    return None if raw is None else msgspec.json.decode(bytes(raw))
+
+
+def _trace(value: Any) -> str | None:
+    return value if isinstance(value, str) and _TRACE.fullmatch(value) else None
+
+
+def _version(value: Any, problems: list[str]) -> None:
+    if value is None or (value == VERSION and not isinstance(value, bool)):
+        return
+    if isinstance(value, int) and not isinstance(value, bool) and value > VERSION:
+        problems.append(
+            f"schema_version {value} is newer than this worker understands ({VERSION}); upgrade it"
+        )
+    else:
+        problems.append(f"schema_version {value!r:.50}: write {VERSION}, or leave it out")
+
+
+def _task_id(value: Any, problems: list[str]) -> str:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if value is None:
+        problems.append("task_id is missing")
+    elif not isinstance(text, str):
+        problems.append(f"task_id {value!r:.50}: a text, please")
+    elif not 0 < len(text) <= LONGEST_ID or not text.isprintable() or text != text.strip():
+        problems.append(
+            f"task_id {text!r:.50}: 1 to {LONGEST_ID} characters that can be printed, without spaces around them"
+        )
+    else:
+        return text
+    return ""
+
+
+def _task_type(value: Any, problems: list[str]) -> str:
+    if value is None:
+        problems.append("task_type is missing")
+    elif not isinstance(value, str) or not TYPE.fullmatch(value):
+        problems.append(f"task_type {value!r:.50}: write 1 to 100 letters, digits and . _ : / -")
+    else:
+        return value
+    return ""
+
+
+def _webhook_url(value: Any, problems: list[str]) -> str | None:
+    if value is None or value == "":
+        return None
+    if (problem := problem_of(value)) is not None:
+        problems.append(f"webhook_url: {problem}")
+        return None
+    url: str = value
+    return url
+
+
+def _payload(raw: msgspec.Raw | None, problems: list[str]) -> str:
+    if raw is None:
+        return "{}"
+    data = bytes(raw)
+    if not data.lstrip().startswith(b"{"):
+        problems.append("payload is no object; name its values")
+    elif len(data) > MAX_PAYLOAD:
+        problems.append(
+            f"payload takes {len(data):,} bytes, at most {MAX_PAYLOAD:,} are stored; send the address of the data"
+        )
+    else:
+        return data.decode()
+    return "{}"

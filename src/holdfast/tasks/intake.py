@@ -1,0 +1,294 @@
+"""Take tasks from a queue: store each as a job, then let go of its message.
+
+When a message is let go depends on whose the database is. If others see it too, the message has done its part when the
+job is committed. If it is this process's own, and may vanish with it, the message is all that others have: it is held
+until the task has ended and whoever asked has been told. Nothing is let go while the database does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, Literal
+
+from holdfast.database.database import persist
+from holdfast.database.statement import sql
+from holdfast.errors import DatabaseError, HoldfastError, TaskRefusedError
+from holdfast.steps.threads import in_own_thread
+from holdfast.tasks.acceptance import forget_old
+from holdfast.tasks.following import Following
+from holdfast.tasks.holding import Held, Holding
+from holdfast.tasks.names import queue_of
+from holdfast.tasks.second_chance import give_second_chance
+from holdfast.tasks.storing import PASSING, Storage, Stored
+from holdfast.telemetry import happened
+from holdfast.transports.contract import MOST_AT_ONCE, Delivery, Transport
+from holdfast.transports.failures import TransportError, TransportRefusedError
+
+if TYPE_CHECKING:
+    from holdfast.database.database import Database
+    from holdfast.tasks.app import App
+
+Acknowledge = Literal["stored", "ended"]  # when a message is let go
+
+AHEAD: Final = 2  # times the concurrency: so many jobs may wait before no more messages are taken
+MOST_HELD: Final = 256
+LONG_WAIT: Final = timedelta(seconds=20)  # at a broker that lets us wait
+SOON: Final = 0.1  # seconds; the first pause of an idle intake, doubled from there
+FULL: Final = 0.1  # seconds between looks while there is no room
+OUTAGE: Final = 1.0
+LONGEST_OUTAGE: Final = 30.0
+TIDYING: Final = 300.0
+BATCH: Final = 500
+
+WAITING = sql("""
+    SELECT count(*) FROM (
+        SELECT 1 AS one FROM holdfast_job WHERE queue = :queue AND state = 'ready' LIMIT :limit
+    ) waiting
+""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IntakeSettings:
+    client: str
+    acknowledge: Acknowledge
+    concurrency: int = 10
+    hold: timedelta = timedelta(minutes=1)  # how long a message is kept from others by one renewal
+    poll: timedelta = timedelta(seconds=5)  # the longest pause of an idle intake
+    once: bool = False  # take one message, and no more
+
+
+class Intake:
+    """A thread with an event loop of its own: no handler can hold it up, however it behaves."""
+
+    def __init__(
+        self, app: App, transport: Transport, settings: IntakeSettings, ended: Callable[[], None]
+    ) -> None:
+        self._app = app
+        self._database: Database = app.database
+        self._transport = transport
+        self._settings = settings
+        self._queue = queue_of(settings.client)
+        self._holding = Holding(transport, settings.hold)
+        last = transport.abilities.most_deliveries if settings.acknowledge == "ended" else None
+        self._storage = Storage(app, settings.client, transport.name, last)
+        self._following = Following(self._database, self._holding, self._queue)
+        self._ended = ended  # called when no more is taken, for whatever reason
+        self._loop = asyncio.new_event_loop()
+        self._stopping = asyncio.Event()  # take no more
+        self._left = asyncio.Event()  # let go of everything
+        self._opened = threading.Event()
+        self._refused: HoldfastError | None = None
+        self._troubled = False
+        self._thread = threading.Thread(target=self._live, name="holdfast-intake", daemon=True)
+        self.failed = False  # something broke, or the one task that was wanted did not end well
+
+    def start(self) -> None:
+        """Begin; raises if the broker does not want us."""
+        self._thread.start()
+        self._opened.wait()
+        if self._refused is not None:
+            raise self._refused
+
+    def stop_taking(self) -> None:
+        """Take no more; what is held stays held."""
+        self._call(self._stopping)
+
+    def leave(self, patience: timedelta) -> None:
+        """When nothing runs any more: end what has ended, give back the rest, and hang up."""
+        self._following.patience = patience
+        self.stop_taking()
+        self._call(self._left)
+        self._thread.join(patience.total_seconds() + 30)
+
+    def _call(self, event: asyncio.Event) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(event.set)
+
+    # Everything below runs on the intake's own loop.
+
+    def _live(self) -> None:
+        try:
+            self._loop.run_until_complete(self._work())
+        except Exception as error:  # noqa: BLE001 - whatever it is, the worker must hear that nobody takes any more
+            self.failed = True
+            happened("worker.failed", error=error, note="intake")
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+            self._opened.set()
+            self._ended()
+
+    async def _work(self) -> None:
+        if not await self._reach():
+            return
+        renewing = asyncio.create_task(self._holding.renew_until(self._left))
+        following = asyncio.create_task(self._following.until_left(self._left))
+        try:
+            await self._take_until_stopped()
+            if self._settings.once:
+                await self._following.until_empty(self._left)
+                self.failed = bool(self._following.failed)
+        finally:
+            self._ended()
+            await self._left.wait()
+            await following
+            given_back = await self._holding.release_all()
+            await renewing
+            happened("intake.stopped", queue=self._queue, given_back=given_back)
+            await self._transport.close()
+
+    async def _reach(self) -> bool:
+        """Open the broker and its queue, however long that takes; a refusal is for the caller."""
+        pause = OUTAGE
+        while not self._stopping.is_set():
+            try:
+                await self._transport.open()
+                await self._transport.ensure(self._queue)
+            except TransportRefusedError as error:
+                self._refused = error
+                self._opened.set()
+                return False
+            except TransportError as error:
+                self._trouble(error)
+                self._opened.set()  # it may come back: no reason to fail
+                pause = await self._pause(pause, LONGEST_OUTAGE)
+            else:
+                self._well()
+                self._opened.set()
+                happened(
+                    "intake.started",
+                    transport=self._transport.name,
+                    queue=self._queue,
+                    acknowledge=self._settings.acknowledge,
+                )
+                return True
+        return False
+
+    async def _take_until_stopped(self) -> None:
+        idle = trouble = tidied = 0.0
+        while not self._stopping.is_set():
+            if not self._settings.once and (now := self._loop.time()) > tidied + TIDYING:
+                tidied = now
+                await self._tidy()
+            try:
+                room = await in_own_thread(self._room)
+                if room <= 0:
+                    await self._pause(FULL, FULL)
+                    continue
+                found = await self._receive(room)
+                self._well()
+                trouble = 0.0
+            except (TransportError, DatabaseError) as error:
+                self._trouble(error)
+                trouble = await self._pause(trouble or OUTAGE, LONGEST_OUTAGE)
+                continue
+            if found:
+                idle = 0.0
+                await self._take(found)
+                if self._settings.once:
+                    return
+            elif self._settings.once:
+                return  # whoever started us was mistaken, or another was faster
+            elif not self._transport.abilities.longest_wait:
+                idle = await self._pause(idle or SOON, self._settings.poll.total_seconds())
+
+    async def _receive(self, room: int) -> list[Delivery]:
+        """Wait for messages, but not longer than we are wanted. Who stops waiting loses none."""
+        wait = min(LONG_WAIT, self._transport.abilities.longest_wait)
+        at_most = 1 if self._settings.once else min(room, MOST_AT_ONCE)
+        asking = asyncio.ensure_future(
+            self._transport.receive(self._queue, at_most=at_most, wait=wait, hold=self._holding.hold)
+        )
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait({asking, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                asking.cancel()
+            await asyncio.wait({asking})
+        finally:
+            stopped.cancel()
+        if asking.cancelled():
+            return []
+        found = asking.result()
+        if self._stopping.is_set():
+            for it in found:
+                await self._holding.release(self._holding.take(it))
+            return []
+        return found
+
+    async def _take(self, deliveries: Sequence[Delivery]) -> None:
+        """Store what they say, however long the database takes; then let go, or follow."""
+        held = [self._holding.take(it) for it in deliveries]
+        stored = await self._store(held)
+        if stored is None:
+            return  # asked to stop: they are given back
+        await asyncio.gather(*(self._stored(it, stored[it]) for it in held if it in stored))
+
+    async def _store(self, held: Sequence[Held]) -> dict[Held, Stored] | None:
+        pause = OUTAGE
+        while not self._stopping.is_set():
+            try:
+                found = await in_own_thread(self._storage.store, held)
+            except PASSING as error:
+                self._trouble(error)
+                pause = await self._pause(pause, LONGEST_OUTAGE)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the messages behind it must get through
+                if len(held) == 1:
+                    return {held[0]: await in_own_thread(self._storage.put_up_with, held[0], error)}
+                alone = [await self._store([it]) for it in held]
+                return {key: it for found in alone if found is not None for key, it in found.items()}
+            else:
+                self._well()
+                return found
+        return None
+
+    async def _stored(self, held: Held, stored: Stored) -> None:
+        stored.report(self._queue, held.delivery.id)
+        if self._settings.acknowledge == "ended" and stored.job_id:
+            self._following.add(stored, held)
+        elif isinstance(stored.refused, TaskRefusedError):
+            await self._holding.put_aside(held, "refused", stored.refused.reason)
+        else:
+            await self._holding.complete(held)
+
+    def _room(self) -> int:
+        """How many more messages are wanted: a few more than can be worked on at once, so that nobody waits."""
+        most = AHEAD * self._settings.concurrency
+        with self._database.looking() as tx:
+            waiting = int(tx.first(WAITING, queue=self._queue, limit=most))
+        return min(most - waiting, MOST_HELD - len(self._holding))
+
+    async def _tidy(self) -> None:
+        try:
+            while await in_own_thread(persist, self._database, lambda tx: forget_old(tx, BATCH)) == BATCH:
+                continue
+            if self._settings.acknowledge == "stored":
+                await give_second_chance(self._transport, self._holding, self._queue, self._store)
+        except (TransportError, DatabaseError) as error:
+            self._trouble(error)
+
+    async def _pause(self, seconds: float, longest: float) -> float:
+        """Wait, unless we are asked to stop; returns how long to wait the next time."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), min(seconds, longest) * random.uniform(0.8, 1.0))
+        return min(2 * seconds, longest)
+
+    def _trouble(self, error: HoldfastError) -> None:
+        if self._troubled:
+            return
+        self._troubled = True
+        if isinstance(error, DatabaseError):
+            happened("database.lost", error=error, note="no tasks are taken")
+        else:
+            happened("broker.lost", transport=self._transport.name, queue=self._queue, error=error)
+
+    def _well(self) -> None:
+        if self._troubled:
+            self._troubled = False
+            happened("broker.recovered", transport=self._transport.name, queue=self._queue)

@@ -1,0 +1,99 @@
+"""Polling mode: a worker for the tasks of one client, and the intake that feeds it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.config import WorkerSettings, default_worker_id
+from holdfast.tasks.intake import Intake, IntakeSettings
+from holdfast.tasks.names import queue_of
+from holdfast.telemetry import happened
+from holdfast.worker.command import STUCK
+from holdfast.worker.exposure import Exposure
+from holdfast.worker.lone import LoneProcesses
+from holdfast.worker.loop import Worker
+from holdfast.worker.relay import Relay
+from holdfast.worker.signals import on_stop_signal
+
+if TYPE_CHECKING:
+    from holdfast.tasks.app import App
+    from holdfast.transports.contract import Transport
+
+TELLING: Final = timedelta(seconds=10)  # for webhooks of what ended last, when the worker stops
+
+
+def run_polling(
+    app: App,
+    target: str,
+    transport: Transport,
+    settings: IntakeSettings,
+    *,
+    grace: timedelta = timedelta(seconds=30),
+    options: dict[str, Any] | None = None,
+) -> int:
+    """Take tasks and do them, until a signal; returns the exit code."""
+    given = options or {}
+    private = app.database.dialect.name == "sqlite"
+    queues = () if private else (queue_of(settings.client),)  # nobody else does what is in a file of our own
+    worker_settings = WorkerSettings(
+        queues=queues, concurrency=settings.concurrency, grace=grace, worker_id=default_worker_id()
+    )
+    children = {"queues": ",".join(queues), "grace": grace.total_seconds()} | given
+    exposure = Exposure(given, lambda: app.database, lambda: worker.status().problems)
+    worker = Worker(
+        app.database,
+        app.kinds,
+        worker_settings,
+        suspects=LoneProcesses(target, children, settings.concurrency, exposure.metrics),
+        stuck=lambda: os._exit(STUCK),
+        notifications=app.notifications,
+        declared=app.declared,
+    )
+    asked = threading.Event()
+
+    def stop() -> None:
+        again = asked.is_set()
+        asked.set()
+        intake.stop_taking()
+        worker.ask_to_stop(at_once=again)
+
+    def nobody_takes_more() -> None:
+        if not asked.is_set():
+            asked.set()
+            worker.ask_to_stop()
+
+    intake = Intake(app, transport, settings, ended=nobody_takes_more)
+    on_stop_signal(stop)
+    exposure.start()
+    intake.start()
+    asyncio.run(worker.serve())
+    recycle = worker.needs_recycling and not asked.is_set()
+    asked.set()
+    _leave(app, intake, grace, held=settings.acknowledge == "ended")
+    exposure.stop()
+    if recycle:
+        happened("worker.recycled")
+        logging.shutdown()
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
+    status = worker.status()
+    if status.lost_slots or status.active_jobs:
+        logging.shutdown()
+        os._exit(int(worker.failed or intake.failed))  # such handlers would keep the process from ending
+    return int(worker.failed or intake.failed)
+
+
+def _leave(app: App, intake: Intake, grace: timedelta, *, held: bool) -> None:
+    """Whose message waits to be told of gets a moment: then it need not be done again elsewhere."""
+    if not held or not app.notifications.outbox_relay:
+        intake.leave(timedelta(0))
+        return
+    relay = Relay(app.database, app.notifications)
+    relay.start()
+    intake.leave(min(TELLING, grace))
+    relay.stop()

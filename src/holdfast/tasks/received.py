@@ -1,0 +1,91 @@
+"""What a receiver was told, saved once per webhook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.database.statement import sql
+from holdfast.errors import ConstraintError
+from holdfast.telemetry import happened
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+
+LONGEST: Final = 200
+STATUSES: Final = frozenset({"completed", "failed"})
+
+SAVE = sql("""
+    INSERT INTO holdfast_received (id, task_id, client, task_type, status, received_at, body)
+    VALUES (:id, :task_id, :client, :task_type, :status, {now}, :body)
+""")
+KNOWN = sql("SELECT 1 FROM holdfast_received WHERE id = :id")
+OF_TASK = sql("""
+    SELECT id, body FROM holdfast_received WHERE task_id = :task_id ORDER BY received_at DESC, id DESC LIMIT :limit
+""")
+
+
+@dataclass(frozen=True)
+class ReceivedEnd:
+    """The end of a task, as its webhook told it."""
+
+    webhook_id: str
+    task_id: str
+    client: str
+    task_type: str
+    status: str  # completed or failed
+    result: Any
+    error: Mapping[str, Any] | None
+    body: str
+
+    @staticmethod
+    def read(webhook_id: str, body: bytes, told: Mapping[str, Any]) -> ReceivedEnd:
+        """Check what it says; raises ValueError."""
+        for name in ("task_id", "status"):
+            if not isinstance(told.get(name), str):
+                raise ValueError(f"it has no {name}")  # noqa: TRY004 - of what was posted, not of an argument
+        if told["status"] not in STATUSES:
+            raise ValueError(f"status {told['status']!r:.40} is none of completed, failed")
+        if len(webhook_id) > 128 or not 0 < len(told["task_id"]) <= LONGEST:  # noqa: PLR2004 - the widths of columns
+            raise ValueError("its id is too long")
+        error = told.get("error")
+        return ReceivedEnd(
+            webhook_id=webhook_id,
+            task_id=told["task_id"],
+            client=str(told.get("client_id", ""))[:LONGEST],
+            task_type=str(told.get("task_type", ""))[:LONGEST],
+            status=told["status"],
+            result=told.get("result"),
+            error=error if isinstance(error, dict) else None,
+            body=body.decode(),
+        )
+
+
+def save(
+    tx: Transaction, end: ReceivedEnd, saved: Callable[[Transaction, ReceivedEnd], object] | None = None
+) -> bool:
+    """Write it down, unless this webhook came before; whether it was new."""
+    if tx.rows(KNOWN, id=end.webhook_id):
+        return False
+    facts = {"task_id": end.task_id, "client": end.client, "task_type": end.task_type, "status": end.status}
+    try:
+        with tx.savepoint():
+            tx.run(SAVE, id=end.webhook_id, body=end.body, **facts)
+    except ConstraintError:
+        return False  # in this very moment, by a colleague
+    if saved is not None:
+        saved(tx, end)
+    happened("webhook.saved", task_id=end.task_id, status=end.status)
+    return True
+
+
+def latest(tx: Transaction, task_id: str) -> ReceivedEnd | None:
+    """What was told last of this task; None if nothing was."""
+    rows = tx.rows(OF_TASK, task_id=task_id, limit=1)
+    if not rows:
+        return None
+    body = str(rows[0][1])
+    return ReceivedEnd.read(str(rows[0][0]), body.encode(), msgspec.json.decode(body, type=dict[str, Any]))

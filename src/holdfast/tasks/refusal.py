@@ -1,0 +1,68 @@
+"""A message that is no task is a dead letter, and an operator may try it again.
+
+By then newer code may understand it: then it becomes the task that it always was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import TaskRefusedError
+from holdfast.steps.kinds import Kind, Kinds
+from holdfast.steps.outcome import Done
+from holdfast.steps.payload import Arguments
+from holdfast.steps.retry import Retry
+from holdfast.steps.step import Step  # noqa: TC001 - handlers' hints are read at run time
+from holdfast.tasks.acceptance import Origin, accept
+from holdfast.tasks.envelope import Envelope, read
+from holdfast.tasks.names import REFUSED, queue_of, unknown_type
+
+if TYPE_CHECKING:
+    from holdfast.database.connection import Transaction
+
+SOURCE: Final = "retry"  # a refused message that an operator tried again
+
+
+def understood(text: str, kinds: Kinds) -> Envelope:
+    """The task in a message that somebody here can do, or `TaskRefusedError`."""
+    envelope = read(text)
+    if (problem := unknown_type(envelope.task_type, kinds)) is not None:
+        raise TaskRefusedError(
+            problem,
+            task_id=envelope.task_id,
+            task_type=envelope.task_type,
+            webhook_url=envelope.webhook_url,
+        )
+    return envelope
+
+
+@dataclass(frozen=True)
+class Accept:
+    """The effect of a refused message that is understood by now."""
+
+    origin: Origin
+    envelope: Envelope
+
+    def apply(self, tx: Transaction, /) -> None:
+        accept(tx, self.origin, self.envelope)
+
+
+def refused_kind(kinds: Kinds) -> Kind:
+    """The kind of job that refused messages are."""
+
+    async def try_again(step: Step, message: str, client: str) -> Done:
+        envelope = understood(message, kinds)
+        origin = Origin(client, SOURCE, step.job_id)
+        return Done("accepted", effects=[Accept(origin, envelope)])
+
+    return Kind(
+        name=REFUSED,
+        handler=try_again,
+        arguments=Arguments(REFUSED, try_again),
+        queue=queue_of("default"),
+        priority=0,
+        retry=Retry(attempts=1),
+        timeout=None,
+        is_async=True,
+    )

@@ -1,0 +1,249 @@
+"""What `holdfast tasks` is told by its environment, read at once: every problem is named, not only the first.
+
+The same variables as whoever hands in the tasks has: CLIENT_ID, AZURE_STORAGE_CONNECTION_STRING, SUPABASE_URL and so on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from holdfast.clock import duration
+from holdfast.config import DEFAULT_URL
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.notifications.settings import from_environment
+from holdfast.transports.opening import SERVICE_BUS, problem_of_transport
+
+try:
+    from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
+    from pydantic_settings import BaseSettings, SettingsConfigDict
+except ImportError as missing:
+    raise ConfigurationError("tasks need an extra: pip install 'holdfast[tasks]'") from missing
+
+DATABASE: Final = "HOLDFAST_DATABASE_URL"
+_CLIENT: Final = re.compile(r"[a-z0-9](-?[a-z0-9]){0,55}")
+_ACCOUNT: Final = re.compile(
+    r"(^|;)\s*(AccountName|SharedAccessSignature|UseDevelopmentStorage)\s*=", re.IGNORECASE
+)
+_NAMESPACE: Final = re.compile(r"(^|;)\s*Endpoint\s*=\s*sb://", re.IGNORECASE)
+
+
+def _span(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    try:
+        found = duration(float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else text, "duration")
+    except ConfigurationError as error:
+        raise ValueError(str(error).removeprefix("duration: ")) from error
+    if not found:
+        raise ValueError("no time at all; write 30s, 10m or a number of seconds")
+    return found
+
+
+def _client(value: object) -> object:
+    if isinstance(value, str) and not _CLIENT.fullmatch(value):
+        raise ValueError(
+            f"{value!r}: its queue is called '<CLIENT_ID>-tasks', so use lower-case letters, digits and single "
+            "hyphens, at most 56 characters"
+        )
+    return value
+
+
+def _transport(value: object) -> object:
+    if isinstance(value, str) and (problem := problem_of_transport(value.strip())) is not None:
+        raise ValueError(f"{value!r}: {problem}")
+    return value
+
+
+def _secret_with(pattern: re.Pattern[str], what: str) -> Callable[[object], object]:
+    def check(value: object) -> object:
+        if isinstance(value, str) and value.strip() and not pattern.search(value):
+            raise ValueError(
+                f"is no connection string of {what}; copy it from the portal, under 'Access keys'"
+            )
+        return value
+
+    return check
+
+
+Span = Annotated[timedelta, BeforeValidator(_span)]
+
+
+class TaskSettings(BaseSettings):
+    """One field per variable; the description is what `holdfast config` and the documentation say."""
+
+    model_config = SettingsConfigDict(
+        extra="ignore", env_ignore_empty=True, frozen=True, hide_input_in_errors=True
+    )
+
+    client_id: Annotated[str, BeforeValidator(_client)] = Field(
+        "default", validation_alias="CLIENT_ID", description="whose tasks: the queue is '<CLIENT_ID>-tasks'"
+    )
+    task_data: SecretStr | None = Field(
+        None, validation_alias="TASK_DATA", description="one task as JSON: do it, exit, never poll"
+    )
+    task_timeout: Span | None = Field(
+        None,
+        validation_alias="WORKER_TASK_TIMEOUT",
+        description="single task: limit for all tries together; polling: for each try",
+    )
+    max_retries: int | None = Field(
+        None,
+        ge=0,
+        le=1000,
+        validation_alias="WORKER_MAX_RETRIES",
+        description="tries after the first, where the handler's code does not say",
+    )
+    concurrency: int = Field(
+        10, ge=1, le=1000, validation_alias="WORKER_CONCURRENCY", description="tasks done side by side"
+    )
+    grace: Span = Field(
+        timedelta(seconds=30),
+        validation_alias="WORKER_GRACE",
+        description="how long tasks may finish after SIGTERM",
+    )
+    poll: Span = Field(
+        timedelta(seconds=5),
+        validation_alias="WORKER_POLL_INTERVAL",
+        description="the longest pause between looks at an empty queue",
+    )
+    hold: Span = Field(
+        timedelta(minutes=1),
+        validation_alias="WORKER_VISIBILITY_TIMEOUT",
+        description="how long a message is kept from others; renewed as long as it is needed",
+    )
+    acknowledge: Literal["auto", "stored", "ended"] = Field(
+        "auto",
+        validation_alias="WORKER_ACKNOWLEDGE",
+        description="when a message is removed: its job is stored, or has ended; auto: ended on SQLite",
+    )
+    webhook_budget: Span = Field(
+        timedelta(minutes=2),
+        validation_alias="WORKER_WEBHOOK_BUDGET",
+        description="single task: how long to try to tell of its end",
+    )
+    transport: Annotated[str, BeforeValidator(_transport)] | None = Field(
+        None,
+        validation_alias="HOLDFAST_TRANSPORT",
+        description="where tasks come from: storage-queue://, service-bus://, database:// or memory://name",
+    )
+    database_url: SecretStr | None = Field(
+        None, validation_alias=DATABASE, description=f"where the jobs are; without it {DEFAULT_URL}"
+    )
+    supabase_url: SecretStr | None = Field(
+        None,
+        validation_alias="SUPABASE_URL",
+        description=f"used where {DATABASE} is not set, if it is a postgresql:// URL",
+    )
+    storage_connection_string: Annotated[
+        SecretStr | None, BeforeValidator(_secret_with(_ACCOUNT, "an Azure Storage account"))
+    ] = Field(
+        None, validation_alias="AZURE_STORAGE_CONNECTION_STRING", description="Azure Storage Queue and Blob"
+    )
+    storage_account: str | None = Field(
+        None,
+        validation_alias="AZURE_STORAGE_ACCOUNT",
+        description="its name, where a managed identity is used",
+    )
+    service_bus_connection_string: Annotated[
+        SecretStr | None, BeforeValidator(_secret_with(_NAMESPACE, "a Service Bus namespace"))
+    ] = Field(None, validation_alias=AliasChoices(*SERVICE_BUS), description="Azure Service Bus")
+    service_bus_namespace: str | None = Field(
+        None,
+        validation_alias="AZURE_SERVICE_BUS_NAMESPACE",
+        description="its name, where a managed identity is used",
+    )
+    azure_client_id: str | None = Field(
+        None, validation_alias="AZURE_CLIENT_ID", description="which managed identity, if there are several"
+    )
+
+    @property
+    def chosen_transport(self) -> str:
+        """The one that was named, else the one whose keys are there, else the application's own database."""
+        if self.transport is not None:
+            return self.transport
+        if self.storage_connection_string is not None or self.storage_account is not None:
+            return "storage-queue://"
+        if self.service_bus_connection_string is not None or self.service_bus_namespace is not None:
+            return "service-bus://"
+        return "database://"
+
+    @property
+    def chosen_database(self) -> str | None:
+        """None: the default, or what the application's own code says."""
+        for it in (self.database_url, self.supabase_url):
+            if it is not None and not it.get_secret_value().startswith(("https://", "http://")):
+                return it.get_secret_value()
+        return None
+
+
+def task_settings() -> TaskSettings:
+    """Read the environment; raises one `ConfigurationError` with all that is wrong in it."""
+    problems = [*_contradictions(), *_of_messages()]
+    settings: TaskSettings | None = None
+    try:
+        settings = TaskSettings.model_validate({})
+    except ValidationError as error:
+        problems += [_spoken(it) for it in error.errors(include_url=False, include_input=False)]
+    if problems or settings is None:
+        raise ConfigurationError("the settings cannot work:\n  " + "\n  ".join(sorted(set(problems))))
+    return settings
+
+
+def variables() -> dict[str, tuple[str, ...]]:
+    """The variables of each field; the first that is set counts."""
+    return {name: _aliases(it.validation_alias) for name, it in TaskSettings.model_fields.items()}
+
+
+def _aliases(alias: object) -> tuple[str, ...]:
+    return tuple(str(it) for it in alias.choices) if isinstance(alias, AliasChoices) else (str(alias),)
+
+
+def read_env_file(path: str) -> set[str]:
+    """Let a file of variables count as the environment, where that does not say; returns the names it gave."""
+    from dotenv import dotenv_values
+
+    if not Path(path).is_file():
+        raise ConfigurationError(f"there is no file {path!r} to read variables from")
+    added = {name: value for name, value in dotenv_values(path).items() if value and not os.environ.get(name)}
+    os.environ.update(added)
+    return set(added)
+
+
+def _contradictions() -> list[str]:
+    """What each variable alone does not show."""
+    supabase = os.environ.get("SUPABASE_URL", "").strip()
+    named = os.environ.get(DATABASE, "").strip()
+    found = []
+    if supabase.startswith(("https://", "http://")) and not named:
+        found.append(
+            f"SUPABASE_URL is the address of Supabase's web API, which has no transactions; set {DATABASE} to the "
+            "project's connection string (postgresql://…, under 'Connect'), or to sqlite:///work.db to do without"
+        )
+    elif supabase and not named and not supabase.startswith(("postgres://", "postgresql://")):
+        found.append(f"SUPABASE_URL is no URL of Supabase; set {DATABASE} instead")
+    if named.startswith(("https://", "http://")):
+        found.append(
+            f"{DATABASE} is the address of a web API; write the database's connection string, postgresql://…"
+        )
+    return found
+
+
+def _of_messages() -> list[str]:
+    """The settings of webhooks and alerts, which a worker reads as well."""
+    try:
+        from_environment()
+    except HoldfastError as error:
+        return [str(error)]
+    return []
+
+
+def _spoken(error: Any) -> str:
+    name = str(error["loc"][0]) if error["loc"] else "?"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return f"{name}: {message}"

@@ -1,0 +1,186 @@
+"""One task, in a process made for it: `TASK_DATA` has it, and the exit code says how it ended.
+
+The work is done by a child, an ordinary worker that serves a queue in which this task stands alone. We, its parent, run
+none of the user's code meanwhile. So whatever becomes of the child, we are there: to let it go on where it crashed, to end
+it by force when its time is over, and to stay until whoever asked has been told.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.database.database import persist
+from holdfast.errors import HoldfastError, TaskRefusedError, TaskTimeoutError
+from holdfast.steps.rescue import declare_dead, rescue
+from holdfast.tasks.acceptance import Accepted, Origin, accept, refuse
+from holdfast.tasks.child import Child, SingleTask
+from holdfast.tasks.ends import End, ends, give_up, move, standing, tell_again, why_unsent
+from holdfast.tasks.names import TASK_DATA, own_queue, queue_of
+from holdfast.tasks.refusal import understood
+from holdfast.telemetry import happened
+from holdfast.worker.relay import Relay
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast.tasks.app import App
+
+COMPLETED: Final = 0
+FAILED: Final = 1
+FORCE: Final = 12.0  # seconds past its time that the child has to unwind, fail the task and leave
+STOPPING: Final = 60.0  # seconds past the grace of a child that was asked to stop
+LOOK: Final = 0.05
+FRUITLESS: Final = 5  # children in a row that ended, and changed nothing
+NOBODY: Final = 0  # no incarnation of ours is alive: the child's is its own
+
+
+def run_single_task(app: App, task: SingleTask, say: Callable[[str], None]) -> int:
+    """Do it, tell of it, and return the exit code."""
+    work = _Work(app, task, say)
+    accepted = work.store()
+    end = work.until_ended(accepted)
+    if end is None:
+        return FAILED
+    work.tell(accepted, end)
+    happened("task.ended", task_id=work.task_id, job_id=end.job_id, state=end.state)
+    say(f"task {work.task_id or '(without an id)'} {_spoken(end)}")
+    return COMPLETED if end.state == "done" else FAILED
+
+
+class _Work:
+    """The parent's part."""
+
+    def __init__(self, app: App, task: SingleTask, say: Callable[[str], None]) -> None:
+        self._app = app
+        self._task = task
+        self._say = say
+        self._database = app.database
+        self._queue = own_queue(task.client, task.text)
+        self._started = time.monotonic()
+        self._asked: list[int] = []  # signals, in the order in which they came
+        self._child: Child | None = None
+        self._worked = False  # whether a child of ours had a part in it
+        self.task_id = ""
+
+    def store(self) -> Accepted:
+        """The task as a job; the same task again is the same job."""
+        origin = Origin(self._task.client, TASK_DATA, None, self._queue)
+        try:
+            envelope = understood(self._task.text, self._app.kinds)
+        except TaskRefusedError as why:
+            self.task_id, error = why.task_id, why
+            self._say(f"refused: {why}")
+            stored = persist(self._database, lambda tx: refuse(tx, origin, self._task.text, error))
+            happened("task.refused", task_id=why.task_id, job_id=stored.job_id, error=why)
+            return stored
+        self.task_id = envelope.task_id
+        return persist(self._database, lambda tx: accept(tx, origin, envelope))
+
+    def until_ended(self, accepted: Accepted) -> End | None:
+        """Let a child work until the task has ended; None if we were asked to stop before."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        fruitless, before = 0, None
+        while True:
+            self._rescue()
+            if (end := self._end(accepted.job_id)) is not None:
+                return end
+            if self._asked:
+                self._leave(accepted.job_id)
+                return None
+            if self._remaining() == 0 and self._give_up(accepted.job_id):
+                continue
+            with self._database.reading() as tx:
+                now = standing(tx, accepted.job_id)
+            fruitless, before = (fruitless + 1 if now == before else 0), now
+            if now is None or fruitless >= FRUITLESS:
+                why = (
+                    "its job is gone" if now is None else "its process ends again and again, nothing changes"
+                )
+                raise HoldfastError(f"task {self.task_id}: {why}; holdfast jobs show {accepted.job_id}")
+            persist(self._database, lambda tx: move(tx, accepted.job_id, self._queue))
+            self._work_in_child(accepted.job_id)
+
+    def tell(self, accepted: Accepted, end: End) -> None:
+        """Send what was staged, until whoever asked knows or the budget is spent."""
+        if not accepted.created and not self._worked:  # it had ended before we came
+            persist(self._database, lambda tx: tell_again(tx, end))
+        if self._app.notifications.outbox_relay and not self._settled(end.job_id):
+            relay = Relay(self._database, self._app.notifications)
+            relay.start()
+            until = time.monotonic() + self._task.budget.total_seconds()
+            while not self._settled(end.job_id) and time.monotonic() < until and len(self._asked) < 2:  # noqa: PLR2004 - asked twice
+                time.sleep(LOOK)
+            relay.stop()
+        with self._database.reading() as tx:
+            unsent = why_unsent(tx, end.job_id)
+        if unsent is not None:
+            self._say(f"nobody could be told of the end of task {self.task_id}: {unsent}")
+
+    def _work_in_child(self, job_id: str) -> None:
+        self._database.close()  # SQLite's locks belong to a process: the child must not inherit open files
+        self._worked = True
+        self._child = child = Child(self._app, self._task, self._queue, job_id, self._remaining())
+        child.start()
+        if self._asked:
+            child.signal(signal.SIGTERM)  # it came while there was nobody to pass it on to
+        asked_at: float | None = None
+        while not child.wait(LOOK if self._asked else min(1.0, self._remaining() or 1.0)):
+            now = time.monotonic()
+            asked_at = now if self._asked and asked_at is None else asked_at
+            stops_late = asked_at is not None and now > asked_at + self._task.grace.total_seconds() + STOPPING
+            if self._late(FORCE) or stops_late:
+                child.signal(signal.SIGKILL)
+            elif self._late(0.0):
+                self._give_up(job_id)  # if it waits for its next try; one that runs is ended by the child
+        self._child = None
+
+    def _late(self, by: float) -> bool:
+        limit = self._task.timeout
+        return limit is not None and time.monotonic() > self._started + limit.total_seconds() + by
+
+    def _rescue(self) -> None:
+        """Take back what dead processes of this machine had: our child, or whoever was here before us."""
+        persist(self._database, lambda tx: declare_dead(tx, NOBODY, trust_clock=False))
+        while persist(self._database, lambda tx: rescue(tx, self._task.crash_limit)).jobs:
+            pass
+
+    def _end(self, job_id: str) -> End | None:
+        with self._database.reading() as tx:
+            return ends(tx, [job_id]).get(job_id)
+
+    def _give_up(self, job_id: str) -> bool:
+        assert self._task.timeout is not None  # noqa: S101 - only who has a limit can reach it
+        late = TaskTimeoutError(self._task.timeout)
+        return persist(self._database, lambda tx: give_up(tx, job_id, late))
+
+    def _leave(self, job_id: str) -> None:
+        """We were asked to stop before the end: another may go on."""
+        moved = persist(self._database, lambda tx: move(tx, job_id, queue_of(self._task.client)))
+        self._say(
+            f"stopped before task {self.task_id} had ended{'; another worker may go on' if moved else ''}"
+        )
+
+    def _settled(self, job_id: str) -> bool:
+        with self._database.reading() as tx:
+            found = ends(tx, [job_id]).get(job_id)
+        return found is None or found.settled
+
+    def _remaining(self) -> float | None:
+        if self._task.timeout is None:
+            return None
+        return max(0.0, self._started + self._task.timeout.total_seconds() - time.monotonic())
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        self._asked.append(number)
+        if self._child is not None:
+            self._child.signal(signal.SIGTERM)
+
+
+def _spoken(end: End) -> str:
+    if end.state == "done":
+        return "completed"
+    return f"failed: {end.error.partition(os.linesep)[0]}" if end.state == "dead" else "was cancelled"

@@ -1,0 +1,104 @@
+"""The environment as it is understood: each variable, its value fit to be shown, and where it comes from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from datetime import timedelta
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from holdfast.clock import spoken
+from holdfast.config import DEFAULT_URL
+from holdfast.database.drivers import masked
+from holdfast.notifications.settings import NotificationSettings, variable
+from holdfast.tasks.settings import DATABASE, TaskSettings, variables
+from holdfast.telemetry.masking import visible, without_secrets
+
+DEFAULT: Final = "default"
+ENVIRONMENT: Final = "environment"
+HIDDEN: Final = "***"
+URLS: Final = {"database_url", "supabase_url"}
+OTHERS: Final = {
+    "HOLDFAST_LOG_LEVEL": ("info", "how much is logged: debug, info, warning or error"),
+    "HOLDFAST_LOG_FORMAT": ("console", "console for people, json for machines"),
+    "HOLDFAST_METRICS_PORT": ("", "where a worker serves /metrics and /healthz"),
+    "HOLDFAST_METRICS_HOST": ("127.0.0.1", "on which address"),
+    "HOLDFAST_OPERATOR": ("", "who acts, in the audit; without it user@host"),
+}
+MEANINGS: Final = {
+    "webhook_secrets": "what webhooks are signed with",
+    "webhook_allow": "hosts and networks inside your walls that webhooks may reach",
+    "webhook_timeout": "for one try to deliver a webhook",
+    "alert_urls": "where alerts go, as URLs of Apprise",
+    "alert_cooldown": "how long a cause stays quiet after it was told",
+    "alert_deaths": "whether a job that dies raises an alert",
+    "outbox_relay": "whether this worker sends",
+    "outbox_attempts": "tries before a message is dead",
+    "outbox_age": "a message that fails at this age is dead",
+    "outbox_retention": "how long messages that were sent are kept",
+}
+SECRETS: Final = {"webhook_secrets", "alert_urls"}
+
+
+@dataclass(frozen=True)
+class Setting:
+    variable: str
+    value: str
+    source: str
+    meaning: str
+
+
+def surroundings(other_sources: Mapping[str, str]) -> list[Setting]:
+    """All of them, in the order in which they are explained; `other_sources` are of names that are not the environment's."""
+    found = [_of_tasks(name, names, other_sources) for name, names in variables().items()]
+    found += [_of_messages(it.name, _default(it), other_sources) for it in fields(NotificationSettings)]
+    for name, (default, meaning) in OTHERS.items():
+        text = os.environ.get(name, "").strip()
+        found.append(Setting(name, _shown(text or default), _source(name, text, other_sources), meaning))
+    return found
+
+
+def _of_tasks(field: str, names: tuple[str, ...], other_sources: Mapping[str, str]) -> Setting:
+    name = next((it for it in names if os.environ.get(it, "").strip()), names[0])
+    text = os.environ.get(name, "").strip()
+    described = TaskSettings.model_fields[field]
+    if not text:
+        default = DEFAULT_URL if name == DATABASE else _written(described.default)
+        return Setting(name, default, DEFAULT, described.description or "")
+    if field in URLS:
+        value = masked(text) if "://" in text else HIDDEN
+    elif SecretStr.__name__ in str(described.annotation):
+        value = f"{HIDDEN} ({len(text):,} characters)"
+    else:
+        value = _shown(text)
+    return Setting(name, value, _source(name, text, other_sources), described.description or "")
+
+
+def _of_messages(field: str, default: Any, other_sources: Mapping[str, str]) -> Setting:
+    name = variable(field)
+    text = os.environ.get(name, "").strip()
+    value = HIDDEN if text and field in SECRETS else _shown(text) if text else _written(default)
+    return Setting(name, value, _source(name, text, other_sources), MEANINGS[field])
+
+
+def _default(field: Any) -> Any:
+    return None if field.default is MISSING else field.default
+
+
+def _source(name: str, text: str, other_sources: Mapping[str, str]) -> str:
+    return other_sources.get(name, ENVIRONMENT) if text else DEFAULT
+
+
+def _written(value: object) -> str:
+    if isinstance(value, timedelta):
+        return spoken(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "" if value is None or value == () else str(value)
+
+
+def _shown(text: str) -> str:
+    return visible(without_secrets(text))

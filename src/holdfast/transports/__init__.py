@@ -1,0 +1,1 @@
+"""Queues of others: what carries messages to our workers and between them."""

@@ -1,0 +1,116 @@
+"""Runs over a broker inside the process: what was staged, what is in its queues, and ways to let it misbehave.
+
+shop = brokered(app)                   # the catalogue of tests/feeds.py, over a broker of its own
+run = app.runs.start("catalogue")
+with app.worker():
+    ended(app, run.id)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.clock import new_id
+from holdfast.runs.broker import Broker
+from holdfast.transports.contract import Outgoing
+from holdfast.transports.memory import MemoryBroker, MemoryTransport, named_broker
+from tests import rows
+from tests.contract.repairing import run_row
+from tests.feeds import Catalogue, Shop, prepare
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+    from holdfast.admin.reports.runs import RunReport
+
+T = TypeVar("T")
+
+WORK_ITEMS, CONSOLIDATE, WORK_DONE = "work-items", "consolidate", "work-done"
+PATIENT = "1h"  # a head start that no test waits for: what is taken was told
+
+
+def brokered(app: Holdfast, *, items: int = 100, head_start: str = PATIENT, **settings: Any) -> Shop:
+    """A shop whose catalogue is read over a broker that nobody else knows."""
+    broker = Broker(f"memory://{new_id()}", head_start=head_start)
+    shop = Shop.with_items(items)
+    app.feed(Catalogue(shop, **({"transport": broker} | settings)))
+    prepare(app)
+    return shop
+
+
+def broker_of(app: Holdfast, feed: str = "catalogue") -> Broker:
+    found = app.feeds.get(feed).broker
+    assert found is not None
+    return found
+
+
+def inside(app: Holdfast) -> MemoryBroker:
+    """The broker itself."""
+    return named_broker(broker_of(app).url.removeprefix("memory://"))
+
+
+def transport(app: Holdfast) -> MemoryTransport:
+    """Somebody else who uses it."""
+    return MemoryTransport(inside(app))
+
+
+def there(app: Holdfast, queue: str = WORK_ITEMS) -> list[Outgoing]:
+    """What is in a queue, whoever holds it."""
+    return [it.message for it in inside(app).places[queue].live.kept.values()]
+
+
+def put_aside(app: Holdfast, queue: str = WORK_ITEMS) -> dict[str, str]:
+    """The reasons of its dead letters, by message id."""
+    return {it.message.id: it.dead_reason for it in inside(app).places[queue].dead.kept.values()}
+
+
+def put(app: Holdfast, *bodies: dict[str, Any] | str, queue: str = WORK_ITEMS) -> list[str]:
+    """Send as anybody could; returns the ids."""
+    messages = [Outgoing(id=new_id(), body=it if isinstance(it, str) else json.dumps(it)) for it in bodies]
+
+    async def send() -> None:
+        sender = transport(app)
+        await sender.ensure(queue)
+        await sender.send(queue, messages)
+
+    asyncio.run(send())
+    return [it.id for it in messages]
+
+
+def run_now(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def staged(app: Holdfast, kind: str = "WORK_ITEM") -> list[dict[str, Any]]:
+    """What was staged so far, with the id that the broker sees."""
+    found = []
+    for row in rows.query(
+        app, "SELECT body, headers FROM holdfast_outbox WHERE channel = 'broker' ORDER BY seq"
+    ):
+        body, headers = json.loads(row["body"]), json.loads(row["headers"])
+        if body["type"] == kind:
+            found.append(
+                body | {"id": headers["message-id"], "properties": json.loads(headers["properties"])}
+            )
+    return found
+
+
+def ended(app: Holdfast, run_id: str, patience: float = 40.0) -> RunReport:
+    """Wait for its end."""
+
+    def look() -> RunReport | None:
+        found = run_row(app, run_id)
+        return found if found.ended_at is not None else None
+
+    return rows.eventually(look, patience)
+
+
+def end_head_starts(app: Holdfast) -> None:
+    """As if nobody had been told for long enough."""
+    rows.change(app, "UPDATE holdfast_job SET ready_at = 1 WHERE state = 'ready'")
+
+
+def bodies(messages: Sequence[Outgoing]) -> list[dict[str, Any]]:
+    return [json.loads(it.body) for it in messages]

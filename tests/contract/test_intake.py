@@ -1,0 +1,494 @@
+"""Messages are let go when the database has what they say, never before; and one that is no task blocks nobody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import Holdfast, PermanentError, Retry, Step
+from holdfast.errors import TransientError, UnreachableError
+from holdfast.tasks import intake as intakes
+from holdfast.tasks import storing
+from holdfast.tasks.holding import Holding
+from holdfast.transports.failures import TransportRefusedError
+from holdfast.transports.memory import MemoryBroker, MemoryTransport
+from tests import rows
+from tests.polling import CLIENT, QUEUE, Broker, polling, said
+from tests.receiver import SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.receiver import Receiver
+
+pytestmark = (
+    pytest.mark.sampled
+)  # the databases differ in what test_tasks tries; here it is the broker's turn
+BOTH = pytest.mark.parametrize("acknowledge", ["stored", "ended"])
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker(MemoryBroker())
+
+
+@pytest.fixture
+def telling(database_url: str) -> Iterator[Holdfast]:
+    """An application whose webhooks reach the receiver."""
+    app = Holdfast(database_url, notifications=SETTINGS)
+    yield app
+    app.close()
+
+
+class Gate:
+    """A handler that waits for the test."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self.entered, self.opened, self.runs = threading.Event(), threading.Event(), 0
+
+        @app.task("gate")
+        def gate(step: Step) -> str:
+            self.runs += 1
+            self.entered.set()
+            while not self.opened.is_set():
+                step.wait(0.01)
+            return "through"
+
+
+def jobs(app: Holdfast, state: str) -> int:
+    return rows.count(app, "holdfast_archive", f"state = '{state}'")
+
+
+@BOTH
+def test_tasks_of_the_clients_queue_are_done_and_their_messages_go(
+    app: Holdfast, broker: Broker, acknowledge: Any
+) -> None:
+    @app.task("add")
+    async def add(n: int) -> int:
+        return n + 1
+
+    broker.send(*(said("add", f"t-{n}", n=n) for n in range(40)))
+    with polling(app, broker, acknowledge):
+        rows.eventually(lambda: jobs(app, "done") == 40 and broker.empty)
+
+    assert not broker.dead()
+
+
+@BOTH
+def test_each_type_goes_to_its_handler(app: Holdfast, broker: Broker, acknowledge: Any) -> None:
+    seen: list[str] = []
+
+    @app.task("ingest")
+    def ingest(filename: str) -> None:
+        seen.append(f"ingest {filename}")
+
+    @app.task("summarize")
+    def summarize(filename: str) -> None:
+        seen.append(f"summarize {filename}")
+
+    broker.send(said("ingest", "1", filename="a"), said("summarize", "2", filename="b"))
+    with polling(app, broker, acknowledge):
+        rows.eventually(lambda: len(seen) == 2)
+
+    assert sorted(seen) == ["ingest a", "summarize b"]
+
+
+def test_where_others_see_the_database_a_message_goes_when_its_job_is_stored(
+    app: Holdfast, broker: Broker
+) -> None:
+    gate = Gate(app)
+    broker.task("gate")
+    with polling(app, broker):
+        assert gate.entered.wait(20)
+        rows.eventually(lambda: broker.empty)
+        gate.opened.set()
+        rows.eventually(lambda: jobs(app, "done"))
+
+
+def test_where_nobody_else_does_it_is_held_until_the_task_has_ended(app: Holdfast, broker: Broker) -> None:
+    gate = Gate(app)
+    broker.task("gate")
+    with polling(app, broker, "ended"):
+        assert gate.entered.wait(20)
+        assert (broker.depth().ready, broker.depth().held) == (0, 1)
+        gate.opened.set()
+        rows.eventually(lambda: broker.empty)
+
+    assert jobs(app, "done") == 1
+
+
+def test_it_is_held_until_whoever_asked_has_been_told(
+    telling: Holdfast, broker: Broker, receiver: Receiver
+) -> None:
+    @telling.task("quick")
+    def quick() -> str:
+        return "done"
+
+    from tests.receiver import Answer
+
+    answering = threading.Event()
+    receiver.answer = lambda _: Answer(before=lambda: answering.wait(20))
+    broker.task("quick", webhook_url=receiver.url())
+    with polling(telling, broker, "ended"):
+        rows.eventually(lambda: receiver.received)
+        time.sleep(0.3)  # whoever lets go too early has done so by now
+        assert jobs(telling, "done") == 1
+        assert broker.depth().held == 1
+        answering.set()
+        rows.eventually(lambda: broker.empty)
+
+    assert [it["status"] for it in receiver.bodies] == ["completed"]
+
+
+def test_a_held_message_is_renewed_for_as_long_as_its_task_takes(app: Holdfast, broker: Broker) -> None:
+    gate = Gate(app)
+    broker.task("gate")
+    with polling(app, broker, "ended", hold=timedelta(seconds=1)):
+        assert gate.entered.wait(20)
+        time.sleep(2.5)  # longer than one hold
+        (kept,) = broker.memory.places[QUEUE].live.kept.values()
+        assert kept.attempt == 1  # nobody got it a second time, not even we
+        gate.opened.set()
+        rows.eventually(lambda: broker.empty)
+
+    assert gate.runs == 1
+
+
+def test_a_message_that_was_lost_is_left_alone_and_the_database_decides(
+    app: Holdfast, broker: Broker
+) -> None:
+    gate = Gate(app)
+    broker.task("gate")
+    with polling(app, broker, "ended", hold=timedelta(seconds=1)):
+        assert gate.entered.wait(20)
+        (kept,) = broker.memory.places[QUEUE].live.kept.values()
+        kept.turn += 1  # another received it
+        time.sleep(0.6)  # a renewal was refused meanwhile
+        gate.opened.set()
+        rows.eventually(lambda: jobs(app, "done"))
+
+    assert gate.runs == 1
+    assert len(broker.memory.places[QUEUE].live.kept) == 1  # it is the other's to end
+
+
+@BOTH
+def test_the_same_task_twice_is_done_once_and_both_messages_go(
+    app: Holdfast, broker: Broker, acknowledge: Any
+) -> None:
+    gate = Gate(app)
+    broker.task("gate", number=1)
+    broker.task("gate", number=2)
+    with polling(app, broker, acknowledge):
+        assert gate.entered.wait(20)
+        broker.task("gate", number=3)
+        gate.opened.set()
+        rows.eventually(lambda: jobs(app, "done"))
+        broker.task("gate", number=4)
+        rows.eventually(lambda: broker.empty)
+
+    assert gate.runs == 1
+
+
+@BOTH
+def test_what_is_no_task_is_put_aside_with_the_reason_and_blocks_nobody(
+    app: Holdfast, broker: Broker, acknowledge: Any
+) -> None:
+    @app.task("good")
+    def good() -> None: ...
+
+    broker.send("garbage", said("unknown", "t-2"), said("good", "t-3"))
+    with polling(app, broker, acknowledge):
+        rows.eventually(lambda: jobs(app, "done") == 1 and broker.empty)
+
+    reasons = sorted((it.id, it.dead_reason, it.dead_detail[:20]) for it in broker.dead())
+    assert reasons == [("m-1", "refused", "it is no JSON (JSON "), ("m-2", "refused", "no handler for task ")]
+    assert len(app.operator.dead_letters()) == 2
+
+
+@BOTH
+def test_what_a_database_does_not_take_blocks_nobody_either(
+    app: Holdfast, broker: Broker, acknowledge: Any
+) -> None:
+    seen: list[str] = []
+
+    @app.task("good")
+    def good(name: str = "") -> None:
+        seen.append(name)
+
+    halves = '{"task_id": "t-1", "task_type": "good", "payload": {"name": "\\ud800", "n": "\\u0000"}}'
+    broker.send(halves, said("good", "t-2", name="whole"), "\x01garbage")
+    with polling(app, broker, acknowledge):
+        rows.eventually(lambda: "whole" in seen and broker.empty)
+
+    assert len(broker.dead()) >= 1
+
+
+def test_a_message_that_cannot_even_be_refused_is_left_to_the_broker(
+    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("says a test")
+
+    monkeypatch.setattr(storing, "store", broken)
+    monkeypatch.setattr(storing, "refuse", broken)
+    broker.send("one", "two")
+    with polling(app, broker):
+        rows.eventually(lambda: broker.empty)
+
+    assert [it.dead_detail for it in broker.dead()] == ["it cannot be stored: ValueError: says a test"] * 2
+
+
+def test_a_task_that_dies_is_put_aside_where_its_message_is_held(app: Holdfast, broker: Broker) -> None:
+    @app.task("dies")
+    def dies() -> None:
+        raise PermanentError("no such file")
+
+    broker.task("dies")
+    with polling(app, broker, "ended"):
+        rows.eventually(lambda: broker.empty)
+
+    (dead,) = broker.dead()
+    assert (dead.dead_reason, dead.dead_detail) == ("PermanentError", "PermanentError: no such file")
+    assert len(app.operator.dead_letters()) == 1
+
+
+def test_a_task_that_an_operator_cancels_takes_its_message_along(app: Holdfast, broker: Broker) -> None:
+    gate = Gate(app)
+    broker.task("gate")
+    with polling(app, broker, "ended"):
+        assert gate.entered.wait(20)
+        (row,) = rows.query(app, "SELECT id FROM holdfast_job")
+        app.operator.cancel(row["id"])
+        rows.eventually(lambda: broker.empty)
+
+    assert not broker.dead()
+
+
+@BOTH
+def test_a_passing_error_is_tried_again_with_growing_pauses(
+    telling: Holdfast, broker: Broker, receiver: Receiver, acknowledge: Any
+) -> None:
+    tries: list[float] = []
+
+    @telling.task("flaky", retry=Retry(attempts=3, first="50ms"))
+    def flaky() -> None:
+        tries.append(time.monotonic())
+        raise ConnectionError("the network is away")
+
+    broker.task("flaky", webhook_url=receiver.url())
+    with polling(telling, broker, acknowledge):
+        rows.eventually(lambda: receiver.received and broker.empty)
+
+    assert len(tries) == 3
+    assert [(it["status"], it["attempts"]) for it in receiver.bodies] == [("failed", 3)]
+    assert len(broker.dead()) == (1 if acknowledge == "ended" else 0)
+
+
+def test_an_outage_elsewhere_costs_no_try(app: Holdfast, broker: Broker) -> None:
+    tries: list[int] = []
+
+    @app.task("waits", retry=Retry(attempts=1))
+    def waits() -> None:
+        tries.append(1)
+        if len(tries) < 3:
+            raise TransientError("busy", delay=0)
+
+    broker.task("waits")
+    with polling(app, broker):
+        rows.eventually(lambda: jobs(app, "done"))
+
+    assert len(tries) == 3
+
+
+@BOTH
+def test_nothing_is_let_go_while_the_database_does_not_answer(
+    app: Holdfast, broker: Broker, acknowledge: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, refusals = threading.Event(), []
+    away.set()
+    persist: Any = vars(storing)["persist"]
+
+    def unreachable(*arguments: Any, **options: Any) -> Any:
+        if away.is_set():
+            refusals.append(1)
+            raise UnreachableError("no connection, says a test")
+        return persist(*arguments, **options)
+
+    monkeypatch.setattr(storing, "persist", unreachable)
+    monkeypatch.setattr(intakes, "OUTAGE", 0.05)
+    monkeypatch.setattr(intakes, "LONGEST_OUTAGE", 0.05)
+
+    @app.task("good")
+    def good() -> None: ...
+
+    broker.task("good")
+    with polling(app, broker, acknowledge):
+        rows.eventually(lambda: len(refusals) > 3)
+        assert (broker.depth().ready, broker.depth().held) == (0, 1)
+        away.clear()
+        rows.eventually(lambda: jobs(app, "done") and broker.empty)
+
+
+def test_a_broker_that_goes_away_comes_back(
+    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intakes, "OUTAGE", 0.05)
+    monkeypatch.setattr(intakes, "LONGEST_OUTAGE", 0.05)
+
+    @app.task("good")
+    def good() -> None: ...
+
+    broker.memory.away = True
+    with polling(app, broker):
+        broker.memory.away = False
+        broker.task("good")
+        rows.eventually(lambda: jobs(app, "done"))
+
+
+def test_a_broker_that_refuses_us_is_told_to_whoever_starts(
+    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise TransportRefusedError("memory", "wrong key")
+
+    monkeypatch.setattr(MemoryTransport, "ensure", refuse)
+
+    with pytest.raises(TransportRefusedError, match="wrong key"), polling(app, broker):
+        pass
+
+
+def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest(
+    app: Holdfast, broker: Broker
+) -> None:
+    gate = Gate(app)
+    broker.send(*(said("gate", f"t-{n}") for n in range(3)))
+    with polling(app, broker, "ended", concurrency=1) as intake:
+        assert gate.entered.wait(20)
+        rows.eventually(lambda: broker.depth().held)
+        intake.stop_taking()
+        gate.opened.set()
+
+    assert gate.runs >= 1
+    assert rows.count(app, "holdfast_archive") == gate.runs
+    depth = broker.depth()
+    assert (depth.ready, depth.held) == (3 - gate.runs, 0)
+
+
+def test_no_more_is_taken_than_can_be_worked_on_soon(app: Holdfast, broker: Broker) -> None:
+    gate = Gate(app)
+    broker.send(*(said("gate", f"t-{n}") for n in range(30)))
+    with polling(app, broker, concurrency=2):
+        assert gate.entered.wait(20)
+        rows.eventually(lambda: rows.count(app, "holdfast_job", "state = 'ready'") >= 4)
+        time.sleep(0.3)
+        assert rows.count(app, "holdfast_job") <= 2 + 2 * 2 + 4
+        assert broker.depth().ready >= 20
+        gate.opened.set()
+        rows.eventually(lambda: jobs(app, "done") == 30)
+
+
+def test_the_last_delivery_is_used_to_tell_of_it(
+    telling: Holdfast, broker: Broker, receiver: Receiver
+) -> None:
+    """Whoever had it before us died with his database: nobody would be left to tell."""
+    ran: list[int] = []
+
+    @telling.task("deadly")
+    def deadly() -> None:
+        ran.append(1)
+
+    broker.task("deadly", webhook_url=receiver.url())
+    broker.memory.expire(broker.receive()[0])
+    with polling(telling, broker, "ended", most_deliveries=2):
+        rows.eventually(lambda: broker.empty)
+
+    assert ran == []
+    (body,) = receiver.bodies
+    assert "delivered 2 times" in body["error"]["message"]
+    assert [it.dead_reason for it in broker.dead()] == ["TaskRefusedError"]
+
+
+def test_what_was_delivered_too_often_and_never_stored_is_done_after_all(
+    app: Holdfast, broker: Broker
+) -> None:
+    """Where others see the database, it decides, not the broker's count."""
+    seen: list[str] = []
+
+    @app.task("good")
+    def good(name: str) -> None:
+        seen.append(name)
+
+    broker.send(said("good", name="late"), "garbage")
+    for _ in range(5):
+        for it in broker.receive():
+            broker.memory.expire(it)
+    assert broker.receive() == []
+    assert len(broker.dead()) == 2
+    with polling(app, broker):
+        rows.eventually(lambda: seen and broker.empty)
+
+    assert seen == ["late"]
+    rows.eventually(lambda: [it.body for it in broker.dead()] == ["garbage"])
+
+
+def test_a_last_delivery_of_a_known_task_leaves_it_alone(app: Holdfast, broker: Broker) -> None:
+    gate = Gate(app)
+    broker.task("gate", number=1)
+    with polling(app, broker, "ended", most_deliveries=1):
+        rows.eventually(lambda: broker.empty)  # put aside: it was its first and last delivery
+    assert gate.runs == 0
+
+    (letter,) = app.operator.dead_letters()
+    app.operator.retry(letter.id)
+    gate.opened.set()
+    broker.task("gate", number=2)
+    with polling(app, broker, "ended", most_deliveries=1):
+        rows.eventually(lambda: broker.empty)
+
+    assert gate.runs == 1
+
+
+@pytest.mark.only_on("sqlite")
+def test_an_idle_intake_asks_less_and_less(
+    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    asked: list[float] = []
+
+    class Impatient(MemoryTransport):
+        """As Storage Queue: it answers at once."""
+
+        def __init__(self, broker: MemoryBroker) -> None:
+            super().__init__(broker)
+            self.abilities = replace(self.abilities, longest_wait=timedelta(0))
+
+        async def receive(self, *given: Any, **options: Any) -> Any:
+            asked.append(time.monotonic())
+            return await super().receive(*given, **options)
+
+    monkeypatch.setattr(intakes, "SOON", 0.02)
+    settings = intakes.IntakeSettings(client=CLIENT, acknowledge="stored", poll=timedelta(seconds=0.3))
+    intake = intakes.Intake(app, Impatient(broker.memory), settings, ended=lambda: None)
+    intake.start()
+    rows.eventually(lambda: len(asked) > 7)
+    intake.leave(timedelta(0))
+
+    pauses = [later - before for before, later in pairwise(asked)]
+    assert pauses[0] < 0.1
+    assert max(pauses) > 0.2
+    assert max(pauses) < 2
+
+
+def test_holding_asks_for_no_more_than_the_broker_gives() -> None:
+    from dataclasses import replace
+
+    transport = MemoryTransport()
+    transport.abilities = replace(transport.abilities, longest_hold=timedelta(seconds=5))
+
+    assert Holding(transport, timedelta(hours=1)).hold == timedelta(seconds=5)

@@ -1,0 +1,482 @@
+"""A task is one job, whoever says it and how often; and there is no end of it that nobody is told of."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import Continue, PermanentError, Reject, Retry, Step
+from holdfast.database.database import persist
+from holdfast.errors import TaskRefusedError, TaskTimeoutError
+from holdfast.steps.rescue import declare_dead, rescue
+from holdfast.tasks.acceptance import Accepted, Origin, accept, forget_old, refuse
+from holdfast.tasks.ends import ends, give_up, tell_again
+from holdfast.tasks.envelope import read
+from holdfast.testing import drain
+from tests import rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from holdfast import Holdfast
+
+HERE = Origin("south", "memory", "m-1")
+URL = "https://front.example/hook"
+
+
+def asked(task_type: str, task_id: str = "t-1", /, *, url: str | None = URL, **payload: Any) -> str:
+    return json.dumps({"task_id": task_id, "task_type": task_type, "payload": payload, "webhook_url": url})
+
+
+def accepted(app: Holdfast, text: str, origin: Origin = HERE) -> Accepted:
+    return persist(app.database, lambda tx: accept(tx, origin, read(text)))
+
+
+def told(app: Holdfast) -> list[Any]:
+    found = rows.query(app, "SELECT body FROM holdfast_outbox ORDER BY seq")
+    return [json.loads(row["body"]) for row in found]
+
+
+# One job
+
+
+def test_a_task_becomes_a_job_of_its_clients_queue(app: Holdfast) -> None:
+    @app.task("greet")
+    async def greet(name: str) -> str:
+        return f"Hello {name}"
+
+    job = accepted(app, asked("greet", name="Ann"))
+    drain(app)
+
+    assert job.created
+    row = rows.ended(app, job.job_id)
+    assert row is not None
+    assert (row["queue"], row["kind"], row["result"]) == ("south-tasks", "task.greet", '"Hello Ann"')
+
+
+def test_the_same_task_before_during_and_after_its_end_is_done_once(app: Holdfast) -> None:
+    runs: list[str] = []
+    seen: list[Accepted] = []
+
+    @app.task("once")
+    def once() -> None:
+        runs.append("ran")
+        seen.append(accepted(app, asked("once")))
+
+    first = accepted(app, asked("once"))
+    seen.append(accepted(app, asked("once")))
+    drain(app)
+    seen.append(accepted(app, asked("once")))
+    rows.change(app, "DELETE FROM holdfast_archive")  # as its retention does
+    seen.append(accepted(app, asked("once")))
+    drain(app)
+
+    assert runs == ["ran"]
+    assert seen == [Accepted(first.job_id, created=False)] * 4
+
+
+def test_two_who_store_the_same_task_at_once_store_one_job(
+    app: Holdfast, another_app: Callable[[], Holdfast]
+) -> None:
+    apps, start = [another_app() for _ in range(4)], threading.Barrier(4)
+    found: list[Accepted] = []
+
+    def race(mine: Holdfast) -> None:
+        start.wait()
+        found.append(accepted(mine, asked("any")))
+
+    threads = [threading.Thread(target=race, args=(it,)) for it in apps]
+    for it in threads:
+        it.start()
+    for it in threads:
+        it.join()
+
+    assert len({it.job_id for it in found}) == 1
+    assert sorted(it.created for it in found) == [False, False, False, True]
+    assert rows.count(app, "holdfast_job") == 1
+
+
+def test_clients_do_not_share_ids(app: Holdfast) -> None:
+    south = accepted(app, asked("any"))
+    north = accepted(app, asked("any"), Origin("north", "memory"))
+
+    assert north.created
+    assert north.job_id != south.job_id
+
+
+def test_a_task_is_forgotten_with_its_id_but_not_while_somebody_may_revive_it(app: Holdfast) -> None:
+    done, dead = accepted(app, asked("any", "1")), accepted(app, asked("any", "2"))
+    rows.change(app, "UPDATE holdfast_task SET until_at = 1")
+    rows.change(app, "DELETE FROM holdfast_job WHERE id = :id", id=done.job_id)
+
+    persist(app.database, lambda tx: forget_old(tx, 10))
+
+    assert [row["id"] for row in rows.query(app, "SELECT id FROM holdfast_task")] == [dead.job_id]
+
+
+# Handlers
+
+
+def test_the_fields_of_the_payload_are_arguments_and_others_are_left_out(app: Holdfast) -> None:
+    @app.task("add")
+    def add(step: Step, left: int, right: int = 10) -> list[Any]:
+        return [left + right, step.kind]
+
+    job = accepted(app, asked("add", left=1, unknown="x"))
+    drain(app)
+
+    assert app.result_of(job.job_id).result == [11, "task.add"]
+
+
+def test_a_handler_may_take_the_whole_payload(app: Holdfast) -> None:
+    @app.task("whole")
+    def whole(payload: dict[str, Any]) -> list[str]:
+        return sorted(payload)
+
+    job = accepted(app, asked("whole", a=1, b=2))
+    drain(app)
+
+    assert app.result_of(job.job_id).result == ["a", "b"]
+
+
+def test_a_handler_stays_a_function_that_a_test_may_call(app: Holdfast) -> None:
+    @app.task("twice")
+    def twice(n: int) -> int:
+        return 2 * n
+
+    assert twice(4) == 8
+
+
+# Its end
+
+
+def test_a_task_that_is_done_is_told_with_its_result(app: Holdfast) -> None:
+    @app.task("sum")
+    def add(n: int) -> dict[str, int]:
+        return {"sum": n + 1}
+
+    accepted(app, asked("sum", n=1))
+    drain(app)
+
+    (body,) = told(app)
+    assert (body["task_id"], body["status"], body["result"]) == ("t-1", "completed", {"sum": 2})
+    assert (body["task_type"], body["client_id"], body["attempts"]) == ("sum", "south", 1)
+
+
+def test_tasks_that_are_claimed_and_end_together_are_each_told_of(app: Holdfast) -> None:
+    failing(app)
+
+    @app.task("quick")
+    def quick() -> None: ...
+
+    for n in range(4):
+        accepted(app, asked("quick" if n % 2 else "permanent", f"t-{n}"))
+    drain(app, concurrency=4, raise_errors=False)
+
+    assert sorted((it["task_id"], it["status"]) for it in told(app)) == [
+        ("t-0", "failed"),
+        ("t-1", "completed"),
+        ("t-2", "failed"),
+        ("t-3", "completed"),
+    ]
+
+
+def test_a_task_of_many_steps_is_told_of_once(app: Holdfast) -> None:
+    @app.task("steps")
+    def steps(step: Step) -> Any:
+        return "end" if step.number == 2 else Continue(step.number)
+
+    accepted(app, asked("steps"))
+    drain(app)
+
+    assert [it["result"] for it in told(app)] == ["end"]
+
+
+def test_a_result_that_no_webhook_carries_stays_in_the_database(app: Holdfast) -> None:
+    @app.task("large")
+    def large() -> str:
+        return "x" * 300_000
+
+    job = accepted(app, asked("large"))
+    drain(app)
+
+    (body,) = told(app)
+    assert (body["status"], body["result"]) == ("completed", None)
+    assert "300,002 bytes" in body["result_omitted"]
+    assert len(app.result_of(job.job_id).result) == 300_000
+
+
+def failing(app: Holdfast) -> None:
+    @app.task("fails", retry=Retry(attempts=2, first=0))
+    def fails() -> None:
+        raise ValueError("the scanner is on fire, token=hunter2")
+
+    @app.task("permanent")
+    def permanent() -> None:
+        raise PermanentError("never")
+
+    @app.task("rejects")
+    def rejects() -> Reject:
+        return Reject("not this one")
+
+    @app.task("unstorable")
+    def unstorable() -> object:
+        return object()
+
+    @app.task("slow", timeout="50ms", retry=Retry(attempts=1))
+    async def slow() -> None:
+        import asyncio
+
+        await asyncio.sleep(30)
+
+    @app.task("typed")
+    def typed(n: int) -> int:
+        return n
+
+
+@pytest.mark.parametrize(
+    ("task_type", "kind", "message", "cause"),
+    [
+        ("fails", "ValueError", "the scanner is on fire, token=***", "error"),
+        ("permanent", "PermanentError", "never", "error"),
+        ("rejects", "Rejected", "not this one", "rejected"),
+        ("unstorable", "AnswerError", "the result cannot be stored as JSON", "error"),
+        ("slow", "StepTimeout", "did not finish within 0.05 s", "timeout"),
+        ("typed", "ArgumentsError", "task.typed: wrong arguments: missing required argument `n`", "refused"),
+    ],
+)
+def test_a_task_that_fails_is_told_with_the_errors_type_and_message(
+    app: Holdfast, task_type: str, kind: str, message: str, cause: str
+) -> None:
+    failing(app)
+    accepted(app, asked(task_type))
+
+    drain(app, raise_errors=False, with_scheduled=True)
+
+    (body,) = told(app)
+    assert (body["task_id"], body["status"]) == ("t-1", "failed")
+    assert (body["error"]["type"], body["error"]["cause"]) == (kind, cause)
+    assert body["error"]["message"].startswith(message)
+    assert "result" not in body
+
+
+def test_a_task_that_kills_its_workers_is_told_of(app: Holdfast) -> None:
+    job = accepted(app, asked("any"))
+    rows.add_worker(app, 7, alive_for=-rows.HOUR)
+    rows.change(app, "UPDATE holdfast_job SET state = 'leased', owner = 7, fence = 5, crashes = 2")
+    persist(app.database, lambda tx: declare_dead(tx, 0, trust_clock=True))
+
+    persist(app.database, lambda tx: rescue(tx, 3))
+
+    assert rows.state(app, job.job_id) == "dead"
+    assert [(it["status"], it["error"]["type"]) for it in told(app)] == [("failed", "WorkerCrashed")]
+
+
+def test_a_task_that_an_operator_cancels_is_told_of(app: Holdfast) -> None:
+    job = accepted(app, asked("any"))
+
+    app.operator.cancel(job.job_id)
+
+    assert [(it["status"], it["error"]["cause"]) for it in told(app)] == [("failed", "cancelled")]
+
+
+def test_a_task_that_is_cancelled_while_it_runs_is_told_of(app: Holdfast) -> None:
+    @app.task("cancelled")
+    def cancelled(step: Step) -> None:
+        app.operator.cancel(step.job_id)
+        step.wait(30)
+
+    accepted(app, asked("cancelled"))
+    drain(app, raise_errors=False)
+
+    assert [(it["status"], it["error"]["cause"]) for it in told(app)] == [("failed", "cancelled")]
+
+
+def test_a_task_without_time_is_given_up_where_it_waits(app: Holdfast) -> None:
+    from datetime import timedelta
+
+    job = accepted(app, asked("any"))
+
+    late = TaskTimeoutError(timedelta(seconds=5))
+    assert persist(app.database, lambda tx: give_up(tx, job.job_id, late))
+
+    assert not persist(app.database, lambda tx: give_up(tx, job.job_id, late))
+    (body,) = told(app)
+    assert body["error"] == {
+        "type": "TaskTimeoutError",
+        "message": "did not finish within 5 s, with all its tries",
+        "cause": "timeout",
+    }
+
+
+def test_a_task_that_somebody_runs_is_not_given_up_behind_his_back(app: Holdfast) -> None:
+    found: list[bool] = []
+
+    @app.task("busy")
+    def busy(step: Step) -> None:
+        found.append(
+            persist(app.database, lambda tx: give_up(tx, step.job_id, TaskRefusedError("says a test")))
+        )
+
+    accepted(app, asked("busy"))
+    drain(app)
+
+    assert found == [False]
+    assert [it["status"] for it in told(app)] == ["completed"]
+
+
+def test_each_end_is_told_of_once_and_a_second_life_has_an_end_of_its_own(app: Holdfast) -> None:
+    works: list[bool] = []
+
+    @app.task("later", retry=Retry(attempts=1))
+    def later() -> str:
+        if not works:
+            raise ValueError("not yet")
+        return "now"
+
+    job = accepted(app, asked("later"))
+    drain(app, raise_errors=False)
+    works.append(True)
+    app.operator.retry(job.job_id)
+    drain(app)
+
+    assert [it["status"] for it in told(app)] == ["failed", "completed"]
+
+
+def test_who_asked_for_no_webhook_gets_none(app: Holdfast) -> None:
+    failing(app)
+    accepted(app, asked("permanent", url=None))
+    drain(app, raise_errors=False)
+
+    assert told(app) == []
+
+
+def test_an_end_whose_commit_fails_is_told_of_by_nobody(app: Holdfast) -> None:
+    @app.task("halfway", retry=Retry(attempts=1))
+    def halfway(step: Step) -> str:
+        step.effect(lambda tx: tx.execute("INSERT INTO no_such_table VALUES (1)"))
+        return "done"
+
+    accepted(app, asked("halfway"))
+    drain(app, raise_errors=False)
+
+    assert [it["status"] for it in told(app)] == ["failed"]
+
+
+def test_an_end_can_be_told_again_under_the_same_id(app: Holdfast) -> None:
+    @app.task("sum")
+    def add(n: int) -> int:
+        return n
+
+    job = accepted(app, asked("sum", n=1))
+    drain(app)
+    rows.change(app, "UPDATE holdfast_outbox SET state = 'sent', ended_at = 1, attempts = 1")
+    with app.database.reading() as tx:
+        end = ends(tx, [job.job_id])[job.job_id]
+    assert end.settled
+
+    persist(app.database, lambda tx: tell_again(tx, end))
+    persist(app.database, lambda tx: tell_again(tx, end))
+
+    assert [(row["state"], row["attempts"]) for row in rows.query(app, "SELECT * FROM holdfast_outbox")] == [
+        ("waiting", 0)
+    ]
+    rows.change(app, "DELETE FROM holdfast_outbox")  # as its retention does
+    persist(app.database, lambda tx: tell_again(tx, end))
+    assert [it["result"] for it in told(app)] == [1]
+
+
+# What is no task
+
+
+def refused(app: Holdfast, text: str, message_id: str = "m-1") -> Accepted:
+    try:
+        read(text)
+    except TaskRefusedError as error:
+        why = error
+    return persist(app.database, lambda tx: refuse(tx, Origin("south", "memory", message_id), text, why))
+
+
+def test_what_is_no_task_is_a_dead_letter_with_the_reason(app: Holdfast) -> None:
+    job = refused(app, "garbage")
+
+    (letter,) = app.operator.dead_letters()
+    assert letter.id == job.job_id
+    assert "no JSON" in (letter.last_error or "")
+
+
+def test_the_same_message_is_refused_once(app: Holdfast) -> None:
+    assert refused(app, "garbage").created
+    assert not refused(app, "garbage").created
+    assert refused(app, "garbage", "m-2").created
+    assert len(app.operator.dead_letters()) == 2
+
+
+def test_who_can_be_told_of_a_refusal_is_told(app: Holdfast) -> None:
+    refused(app, json.dumps({"task_id": "t-9", "payload": 1, "webhook_url": URL}))
+
+    (body,) = told(app)
+    assert (body["task_id"], body["error"]["cause"]) == ("t-9", "refused")
+    assert "payload is no object" in body["error"]["message"]
+
+
+def test_a_task_that_is_right_comes_after_one_that_was_refused(app: Holdfast) -> None:
+    refused(app, json.dumps({"task_id": "t-1", "payload": 1, "webhook_url": URL}))
+
+    assert accepted(app, asked("any")).created
+
+
+def test_a_wrong_message_says_nothing_about_a_task_of_the_same_id(app: Holdfast) -> None:
+    accepted(app, asked("any"))
+
+    refused(app, json.dumps({"task_id": "t-1", "payload": 1, "webhook_url": URL}))
+
+    assert told(app) == []
+
+
+def test_a_refused_message_becomes_its_task_when_newer_code_understands_it(app: Holdfast) -> None:
+    text = asked("newer", n=3)
+    why = TaskRefusedError("no handler", task_id="t-1", task_type="newer", webhook_url=URL)
+    job = persist(app.database, lambda tx: refuse(tx, HERE, text, why))
+
+    @app.task("newer")
+    def newer(n: int) -> int:
+        return n
+
+    app.operator.retry(job.job_id)
+    drain(app)
+
+    assert [it["status"] for it in told(app)] == ["failed", "completed"]
+    assert rows.state(app, job.job_id) == "done"
+
+
+def test_a_refused_message_that_is_tried_again_too_early_is_refused_again(app: Holdfast) -> None:
+    @app.task("other")
+    def other() -> None: ...
+
+    job = refused(app, "garbage")
+    app.operator.retry(job.job_id)
+    drain(app, raise_errors=False)
+
+    assert rows.state(app, job.job_id) == "dead"
+
+
+def test_the_environment_shortens_timeouts_and_sets_retries(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, "WORKER_TASK_TIMEOUT", "90")
+    monkeypatch.setitem(os.environ, "WORKER_MAX_RETRIES", "4")
+
+    @app.task("long", timeout="1h")
+    def long() -> None: ...
+
+    @app.task("short", timeout="5s", retry=Retry(attempts=1))
+    def short() -> None: ...
+
+    kinds = [app.kinds.get(f"task.{it}") for it in ("long", "short")]
+    assert [it.timeout.total_seconds() for it in kinds if it.timeout] == [90, 5]
+    assert [it.retry.attempts for it in kinds] == [5, 1]

@@ -1,0 +1,92 @@
+"""The application of the journeys: handlers that stand in for those of documents, and note what they did in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast import Holdfast, Retry, Step
+
+app = Holdfast()
+
+
+def note(text: str) -> None:
+    """One line at once: other processes write here too."""
+    descriptor = os.open(os.environ["JOURNEY_NOTES"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(descriptor, f"{text}\n".encode())
+    os.close(descriptor)
+
+
+def _notes() -> str:
+    return Path(os.environ["JOURNEY_NOTES"]).read_text()
+
+
+@app.task("ingest")
+async def ingest(step: Step, filename: str, document_set: str) -> dict[str, Any]:
+    note(f"ingest {filename}")
+    step.effect(lambda tx: tx.execute("INSERT INTO chunks (id) VALUES (:id)", {"id": filename}))
+    return {"filename": filename, "document_set": document_set, "chunks": 3}
+
+
+@app.task("summarize")
+def summarize(filename: str) -> str:
+    note(f"summarize {filename}")
+    return f"a summary of {filename}"
+
+
+@app.task("fail", retry=Retry(attempts=1))
+def fail(message: str) -> None:
+    note("fail")
+    raise ValueError(message)
+
+
+@app.task("flaky", retry=Retry(attempts=4, first="100ms", factor=3))
+async def flaky(times: int) -> str:
+    tries = _notes().count("flaky")
+    note(f"flaky {time.monotonic()}")
+    if tries < times:
+        raise ConnectionError("connection reset by peer")
+    return f"worked after {tries}"
+
+
+@app.task("patient", retry=Retry(attempts=5, first="1h"))
+def patient() -> None:
+    note("patient")
+    raise ConnectionError("try again in an hour")
+
+
+@app.task("sleep")
+async def sleep(seconds: float) -> str:
+    note("sleep begins")
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        note("sleep is told to stop")
+        raise
+    note("sleep ends")
+    return "slept"
+
+
+@app.task("deaf")
+def deaf(seconds: float) -> None:
+    note("deaf begins")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.1)  # whatever anybody says
+
+
+@app.task("abort")
+def abort() -> None:
+    note("abort")
+    os.abort()
+
+
+@app.task("start-up")
+def start_up() -> float:
+    """Seconds of processor time that this process and its parent took to come here."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+    return (int(stat[11]) + int(stat[12])) / ticks + time.process_time()

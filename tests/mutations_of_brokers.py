@@ -1,0 +1,147 @@
+"""Ways to break runs over a broker, each with the test that must notice."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast.admin import dead_messages as operators
+from holdfast.database.statement import sql
+from holdfast.outbox import relay as outbox_relay
+from holdfast.outbox.broker import AT_ONCE, Brokers
+from holdfast.runs import announcing, consolidation, fan_out, hints, page, restarting
+from holdfast.steps import lease
+from holdfast.transports import dead_messages
+from holdfast.worker import broker_courier, broker_letters
+from holdfast.worker.hints import Hints
+from tests.contract import test_announcing, test_broker_letters, test_broker_relay, test_broker_runs
+from tests.mutations import Mutation, replacing, without
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Nobody is told."""
+
+
+def _at_once(self: Hints, heard: Any, why: str) -> None:
+    del why
+    self._end(heard.delivery, self._transport.complete(heard.delivery))
+
+
+async def _acknowledge_all(self: Hints, heard: Any) -> None:
+    for it in heard:
+        self._end(it.delivery, self._transport.complete(it.delivery))
+
+
+_WORK_ITEM = announcing.work_item
+
+
+def _without_seq(*given: Any) -> Any:
+    message = _WORK_ITEM(*given)
+    headers = dict(message.headers or {})
+    return replace(message, headers=headers | {"message-id": headers["message-id"].rpartition(".")[0]})
+
+
+MUTATIONS = [
+    Mutation(
+        "partitions are fanned out and nobody is told",
+        replacing(fan_out, "announce_pages", _nothing),
+        test_announcing.test_a_plan_stages_one_message_for_each_partition,
+        or_with=(ValueError,),
+    ),
+    Mutation(
+        "the next page is not announced",
+        replacing(page, "announce_pages", _nothing),
+        test_announcing.test_the_next_page_is_staged_with_the_page_before_it_or_not_at_all,
+    ),
+    Mutation(
+        "a retry is not announced",
+        replacing(restarting, "announce_pages", _nothing),
+        test_announcing.test_a_retry_is_announced_under_a_new_epoch,
+    ),
+    Mutation(
+        "a consolidation is not announced",
+        replacing(consolidation, "announce_consolidation", _nothing),
+        test_announcing.test_consolidation_is_announced_once,
+        or_with=(ValueError,),
+    ),
+    Mutation(
+        "those who were told take what a paused queue holds",
+        without(lease.NAMED, "AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)"),
+        test_announcing.test_a_paused_queue_gives_nothing_to_those_who_were_told,
+    ),
+    Mutation(
+        "a message takes what somebody holds",
+        without(lease.NAMED, "AND state = 'ready'"),
+        test_announcing.test_a_message_that_comes_again_takes_nothing,
+    ),
+    Mutation(
+        "a told job that is given back waits for a message that never comes",
+        without(
+            lease.TAKE_NAMED,
+            ",\n           ready_at = CASE WHEN ready_at > {now} THEN {now} ELSE ready_at END",
+        ),
+        test_announcing.test_a_told_job_that_is_given_back_may_be_taken_by_anybody,
+    ),
+    Mutation(
+        "a message about a page that was left behind is taken for the next",
+        replacing(hints, "_of_partition", lambda _, place: hints.Named(place[1])),
+        test_announcing.test_a_message_that_comes_again_takes_nothing,
+    ),
+    Mutation(
+        "a message is acknowledged although the database did not answer",
+        replacing(Hints, "_ask", _acknowledge_all),
+        test_broker_letters.test_nothing_is_acknowledged_while_the_database_does_not_answer,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a message about a run that nobody knows is acknowledged",
+        replacing(Hints, "_wait_or_refuse", _at_once),
+        test_broker_letters.test_a_message_that_names_an_unknown_run_is_held_for_a_while_and_then_put_aside,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "our own late message forces a run",
+        replacing(hints, "_of_run", lambda hint, run: hints.Wish(run[0]) if hint.force else hints.Stale("")),
+        test_broker_runs.test_our_own_message_of_a_forced_run_forces_nothing_when_it_comes_late,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a letter that comes twice is two",
+        replacing(dead_messages, "KEEP", sql(dead_messages.KEEP.text.replace(":source,", ":id,"))),
+        test_broker_letters.test_a_letter_that_is_taken_over_twice_is_one,
+        or_with=(ValueError,),
+    ),
+    Mutation(
+        "a letter about work that the database knows fills our list",
+        replacing(broker_letters, "_strangers", lambda _, letters, __: letters),
+        test_broker_letters.test_a_letter_about_work_that_the_database_knows_is_only_removed,
+    ),
+    Mutation(
+        "a retry has the id that the broker swallows",
+        replacing(operators, "retried_id", lambda message_id: message_id),
+        test_broker_letters.test_a_retry_sends_it_again_under_a_new_id,
+    ),
+    Mutation(
+        "one message that is refused holds up the others",
+        replacing(broker_courier.BrokerCourier, "_send", lambda self, batch: (0, self._brokers.send(batch))),
+        test_broker_runs.test_a_message_that_is_refused_does_not_hold_up_the_others,
+        only_on=("sqlite",),
+        or_with=(ValueError,),
+    ),
+    Mutation(
+        "a courier that was replaced records what it sent",
+        replacing(outbox_relay, "_hold", _nothing),
+        test_broker_relay.test_a_courier_that_was_replaced_records_nothing,
+    ),
+    Mutation(
+        "a queue with little room is tried with a hundred again and again",
+        replacing(Brokers, "at_once", lambda *_: AT_ONCE),
+        test_broker_relay.test_after_a_failure_fewer_are_tried_and_then_more_again,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "two requests at the same row have one message id",
+        replacing(announcing, "work_item", _without_seq),
+        test_announcing.test_the_next_page_is_staged_with_the_page_before_it_or_not_at_all,
+    ),
+]

@@ -1,0 +1,156 @@
+"""Guards of tasks, each taken away once: see tests/mutations.py."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast import Holdfast
+from holdfast.errors import HoldfastError
+from holdfast.steps import archive, task_ends
+from holdfast.tasks import acceptance, ends, holding, intake, kinds, receiver, storing
+from holdfast.transports.memory import MemoryBroker
+from tests.contract import test_intake, test_task_receiver, test_tasks
+from tests.mutations import Mutation, both, replacing, without
+from tests.polling import Broker
+from tests.receiver import SECRET, SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+    from holdfast.database.connection import Transaction
+    from holdfast.database.dialects import Dialect
+    from tests.receiver import Receiver
+
+
+def over_a_broker(test: Callable[..., None], **arguments: Any) -> Callable[..., None]:
+    """A test of the intake, with a broker of its own."""
+
+    def run(app: Holdfast) -> None:
+        test(app, Broker(MemoryBroker()), **arguments)
+
+    return run
+
+
+def telling(test: Callable[..., None]) -> Callable[..., None]:
+    """The same, with an application whose webhooks arrive."""
+
+    def run(app: Holdfast, receiver: Receiver) -> None:
+        mine = Holdfast(database=app.database, notifications=SETTINGS)
+        test(mine, Broker(MemoryBroker()), receiver)
+
+    return run
+
+
+def of_a_receiver(test: Callable[..., None], **arguments: Any) -> Callable[..., None]:
+    def run(app: Holdfast) -> None:
+        test(app, receiver.TaskReceiver(app.database, secrets=[SECRET]), **arguments)
+
+    return run
+
+
+def no_memory(_: Transaction, __: str, ___: str, job_id: str, ____: int) -> str:
+    return job_id
+
+
+async def no_renewal(*_: object) -> None:
+    return
+
+
+def forgetful(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:
+    live = "AND NOT EXISTS (SELECT 1 FROM holdfast_job j WHERE j.id = holdfast_task.id)"
+    without(acceptance.FORGET, live)(patch, dialect)
+
+
+MUTATIONS = [
+    Mutation(
+        "a task's id is not remembered",
+        replacing(acceptance, "remember", no_memory),
+        test_tasks.test_two_who_store_the_same_task_at_once_store_one_job,
+    ),
+    Mutation(
+        "a refused message is not remembered",
+        replacing(acceptance, "remember", no_memory),
+        test_tasks.test_the_same_message_is_refused_once,
+    ),
+    Mutation(
+        "ends without a result are told of by nobody",
+        replacing(archive, "tell_failures", lambda *_: None),
+        test_tasks.test_a_task_that_an_operator_cancels_is_told_of,
+    ),
+    Mutation(
+        "crashes are told of by nobody",
+        replacing(archive, "tell_failures", lambda *_: None),
+        test_tasks.test_a_task_that_kills_its_workers_is_told_of,
+    ),
+    Mutation(
+        "tasks that are claimed together share a webhook",
+        replacing(task_ends, "end_key", lambda _, fence: f"task-end:{fence}"),
+        test_tasks.test_tasks_that_are_claimed_and_end_together_are_each_told_of,
+    ),
+    Mutation(
+        "a second life shares the webhook of the first",
+        replacing(task_ends, "end_key", lambda job_id, _: f"task-end:{job_id}"),
+        test_tasks.test_each_end_is_told_of_once_and_a_second_life_has_an_end_of_its_own,
+    ),
+    Mutation(
+        "a task that is done is told of by nobody",
+        replacing(kinds, "_told", lambda _, answer: answer),
+        test_tasks.test_a_task_that_is_done_is_told_with_its_result,
+        or_with=(ValueError,),
+    ),
+    Mutation(
+        "a running task is given up",
+        without(ends.GIVE_UP, "AND state IN ('scheduled', 'ready', 'suspect', 'held')"),
+        test_tasks.test_a_task_that_somebody_runs_is_not_given_up_behind_his_back,
+        or_with=(HoldfastError,),
+    ),
+    Mutation(
+        "a wrong message speaks for a task of the same id",
+        replacing(acceptance, "known", lambda *_: False),
+        test_tasks.test_a_wrong_message_says_nothing_about_a_task_of_the_same_id,
+    ),
+    Mutation(
+        "the row of an unfinished task is forgotten",
+        forgetful,
+        test_tasks.test_a_task_is_forgotten_with_its_id_but_not_while_somebody_may_revive_it,
+    ),
+    Mutation(
+        "an end that was told is told under another id",
+        both(
+            without(ends.SAY_AGAIN, "dedupe_key = :key", "1 = 0"), without(ends.SAID, "job_id = :id", "1 = 0")
+        ),
+        test_tasks.test_an_end_can_be_told_again_under_the_same_id,
+    ),
+    Mutation(
+        "a message is let go before whoever asked is told",
+        replacing(ends.End, "settled", property(lambda _: True)),
+        telling(test_intake.test_it_is_held_until_whoever_asked_has_been_told),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a held message is not renewed",
+        replacing(holding.Holding, "_renew", no_renewal),
+        over_a_broker(test_intake.test_a_held_message_is_renewed_for_as_long_as_its_task_takes),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "everything is taken from the queue",
+        replacing(intake.Intake, "_room", lambda _: 32),
+        over_a_broker(test_intake.test_no_more_is_taken_than_can_be_worked_on_soon),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "the last delivery is a delivery like any other",
+        replacing(storing, "known", lambda *_: True),
+        telling(test_intake.test_the_last_delivery_is_used_to_tell_of_it),
+        only_on=("sqlite",),
+        or_with=(ValueError,),
+    ),
+    Mutation(
+        "a receiver believes everybody",
+        replacing(receiver, "verify", lambda _, headers, __: headers["webhook-id"]),
+        of_a_receiver(test_task_receiver.test_who_does_not_know_the_secret_is_not_believed, secret=None),
+    ),
+]

@@ -1,0 +1,239 @@
+"""Runs over Azure's queues, by the real SDKs: the four troubles of a broker that operators know, and whole runs.
+
+A message lock that expired, a message that was delivered too often, one that came twice, and a queue that is full.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from holdfast import Filter, Holdfast
+from holdfast.admin.dead_messages import list_dead_messages
+from holdfast.clock import new_id
+from holdfast.notifications.settings import NotificationSettings
+from holdfast.runs.broker import Broker
+from holdfast.testing.service_bus import Moment, ServiceBusEmulator, busy
+from holdfast.transports.checking import TOO_OFTEN
+from holdfast.transports.contract import Outgoing
+from holdfast.transports.service_bus import ServiceBusTransport
+from holdfast.worker.relay import Relay
+from tests import rows
+from tests.brokered import brokered, ended, staged
+from tests.events import hearing, named
+from tests.lone_worker import LoneWorker
+from tests.run_facts import check_complete
+from tests.transports.test_service_bus_emulator import forget_broken_connections
+
+if TYPE_CHECKING:
+    from holdfast.testing.azurite import Azurite
+    from holdfast.transports.contract import Delivery
+
+T = TypeVar("T")
+
+HOLD = timedelta(minutes=2)
+WAIT = timedelta(seconds=10)
+PATIENT = "1h"  # a head start that no test waits for
+
+pytestmark = pytest.mark.only_on("sqlite")
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[ServiceBusEmulator]:
+    with ServiceBusEmulator() as found:
+        yield found
+
+
+@pytest.fixture
+def app(database_url: str) -> Iterator[Holdfast]:
+    with closing(Holdfast(database_url)) as app:
+        yield app
+    forget_broken_connections()
+
+
+@pytest.fixture
+def work(emulator: ServiceBusEmulator, monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """Queues of its own, as the catalogue's are set up: locks of 2 minutes, 5 deliveries, duplicates for 10 minutes."""
+    monkeypatch.setenv("AZURE_SERVICE_BUS_CONNECTION_STRING", emulator.connection_string)
+    name = new_id()[-12:]
+    broker = Broker("service-bus://", f"work-{name}", f"consolidate-{name}", head_start=PATIENT)
+    for queue in (broker.work_items, broker.consolidate):
+        emulator.add_queue(queue, lock="2m", max_deliveries=5, duplicates="10m")
+    return broker
+
+
+def with_stranger(
+    emulator: ServiceBusEmulator, act: Callable[[ServiceBusTransport], Coroutine[Any, Any, T]]
+) -> T:
+    """Somebody else who uses the same queues."""
+
+    async def work() -> T:
+        transport = ServiceBusTransport(connection_string=emulator.connection_string)
+        async with transport:
+            return await act(transport)
+
+    return asyncio.run(work())
+
+
+def listed(app: Holdfast) -> list[Any]:
+    with app.reading() as tx:
+        return list_dead_messages(tx, Filter())
+
+
+def test_a_message_whose_lock_expired_is_worked_on_by_another(
+    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+) -> None:
+    shop = brokered(app, transport=work)
+    run = app.runs.start("catalogue")
+
+    async def take_and_die(stranger: ServiceBusTransport) -> list[Delivery]:
+        return await stranger.receive(work.work_items, at_most=1, wait=WAIT, hold=HOLD)
+
+    async def forget(stranger: ServiceBusTransport) -> None:
+        found = await asyncio.gather(
+            take_and_die(stranger), asyncio.to_thread(plan, app)
+        )  # the message comes when the run is planned
+        assert len(found[0]) == 1
+        stranger._held.clear()  # as a process that was killed: it gives nothing back
+
+    with_stranger(emulator, forget)
+    assert emulator.content(work.work_items).held == 1
+    assert emulator.expire_locks(work.work_items) == 1
+
+    with app.worker(concurrency=4):
+        ended(app, run.id)
+
+    check_complete(app, run.id, shop)
+    assert emulator.content(work.work_items).counted["lock-expired"] == 1
+
+
+def plan(app: Holdfast) -> None:
+    """Let a worker plan the run and send the messages, and take none of them."""
+    worker = LoneWorker(app, "planner")
+    while not rows.count(app, "holdfast_partition"):
+        worker.step()
+    Relay(app.database, NotificationSettings()).drain()
+
+
+def test_a_message_that_was_delivered_too_often_is_removed_and_its_job_runs_all_the_same(
+    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+) -> None:
+    hasty = Broker(work.url, work.work_items, work.consolidate, head_start="3s")
+    shop = brokered(app, transport=hasty)
+    run = app.runs.start("catalogue")
+    plan(app)
+
+    async def refuse(stranger: ServiceBusTransport) -> None:
+        while not emulator.content(work.work_items).dead:
+            for it in await stranger.receive(work.work_items, at_most=1, wait=WAIT, hold=HOLD):
+                await stranger.release(it)
+
+    with_stranger(emulator, refuse)
+    with hearing() as told, app.worker(concurrency=4, poll_interval="50ms"):
+        ended(app, run.id)
+        rows.eventually(lambda: not emulator.content(work.work_items).dead)
+
+    check_complete(app, run.id, shop)
+    assert [(it["kept"], it["removed"]) for it in named(told, "dead-letters.reconciled")] == [(0, 1)]
+    assert listed(app) == []
+
+
+def test_a_message_that_nobody_understands_waits_in_our_list_and_is_sent_again_under_a_new_id(
+    app: Holdfast, emulator: ServiceBusEmulator, work: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.broker_listener.LETTERS_EVERY", 0.1)
+    brokered(app, transport=work)
+
+    async def send(stranger: ServiceBusTransport) -> None:
+        await stranger.send(work.work_items, [Outgoing(id="often", body="{}")])
+        while not emulator.content(work.work_items).dead:
+            for it in await stranger.receive(work.work_items, at_most=1, wait=WAIT, hold=HOLD):
+                await stranger.release(it)
+        await stranger.send(work.work_items, [Outgoing(id="hello", body='{"type": "HELLO"}')])
+
+    with_stranger(emulator, send)
+    with app.worker():
+        found = rows.eventually(lambda: letters if len(letters := listed(app)) == 2 else None)
+        first, often = sorted(found, key=lambda it: it.message_id)
+        app.operator.retry_dead_letters(
+            Filter(error_group="UnknownType")
+        )  # within the ten minutes in which its old id would be swallowed
+        (second,) = rows.eventually(lambda: [it for it in listed(app) if it.id not in {first.id, often.id}])
+
+    assert (often.reason, often.origin) == (TOO_OFTEN, f"service-bus:{work.work_items}")
+    assert (first.message_id, first.reason, second.message_id) == ("hello", "UnknownType", "hello:retry-1")
+    assert emulator.content(work.work_items).counted["duplicate"] == 0
+
+
+def test_a_duplicate_message_changes_nothing(
+    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+) -> None:
+    shop = brokered(app, transport=work)
+    run = app.runs.start("catalogue")
+    plan(app)
+
+    async def repeat(stranger: ServiceBusTransport) -> None:
+        again = [Outgoing(id=it["id"], body=json.dumps(it)) for it in staged(app)]
+        other = [Outgoing(id=f"{it.id}/2", body=it.body) for it in again]
+        await stranger.send(work.work_items, again + other)
+
+    with_stranger(emulator, repeat)
+    with app.worker(concurrency=4):
+        ended(app, run.id)
+        rows.eventually(lambda: not emulator.content(work.work_items).ready)
+
+    check_complete(app, run.id, shop)
+    assert emulator.content(work.work_items).counted["duplicate"] == 4  # swallowed; the others were skipped
+    assert emulator.content(work.work_items).dead == 0
+
+
+def test_a_full_queue_holds_back_messages_until_there_is_room(
+    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+) -> None:
+    emulator.add_queue(work.work_items, lock="2m", max_deliveries=5, duplicates="10m", capacity=3)
+    shop = brokered(app, transport=work)
+    run = app.runs.start("catalogue")
+
+    with hearing() as told, app.worker(concurrency=4):
+        ended(app, run.id)
+
+    check_complete(app, run.id, shop)
+    assert any("quota" in str(it["error"]) for it in named(told, "message.failed"))
+
+
+def test_a_run_survives_a_broker_that_is_busy_cut_off_and_forgets_to_answer(
+    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+) -> None:
+    shop = brokered(app, transport=work)
+    emulator.fail(Moment.MESSAGE_ARRIVED, busy, times=1, queue=work.work_items)
+    emulator.fail(Moment.MESSAGE_STORED, times=2, queue=work.work_items)
+    emulator.fail(Moment.SETTLEMENT_DONE, times=2, queue=work.work_items)
+    run = app.runs.start("catalogue")
+
+    with app.worker(concurrency=4):
+        ended(app, run.id, patience=60)
+
+    check_complete(app, run.id, shop)
+    assert emulator.faults_left() == 0
+
+
+def test_a_run_is_read_over_storage_queue(
+    app: Holdfast, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string)
+    name = new_id()[-12:]
+    shop = brokered(
+        app, transport=Broker("storage-queue://", f"work-{name}", f"consolidate-{name}", head_start=PATIENT)
+    )
+    run = app.runs.start("catalogue")
+
+    with app.worker(concurrency=4):
+        ended(app, run.id, patience=60)
+
+    check_complete(app, run.id, shop)

@@ -1,0 +1,157 @@
+"""The environment of `holdfast tasks`: what is wrong is said at once, what is secret is not said at all."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import ConfigurationError
+from holdfast.tasks.settings import TaskSettings, read_env_file, task_settings, variables
+from holdfast.tasks.surroundings import surroundings
+
+STORAGE = "DefaultEndpointsProtocol=https;AccountName=acct;AccountKey=c2VjcmV0"
+BUS = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
+
+
+@pytest.fixture(autouse=True)
+def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("HOLDFAST_", "WORKER_", "AZURE_", "SUPABASE", "SERVICEBUS")):
+            monkeypatch.delenv(name)
+    for name in ("CLIENT_ID", "TASK_DATA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def given(monkeypatch: pytest.MonkeyPatch, **environment: str) -> TaskSettings:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    return task_settings()
+
+
+def problems(monkeypatch: pytest.MonkeyPatch, **environment: str) -> list[str]:
+    with pytest.raises(ConfigurationError) as found:
+        given(monkeypatch, **environment)
+    first, *rest = str(found.value).splitlines()
+    assert first == "the settings cannot work:"
+    return [it.strip() for it in rest]
+
+
+def test_nothing_has_to_be_set() -> None:
+    found = task_settings()
+
+    assert (found.client_id, found.task_data, found.chosen_transport) == ("default", None, "database://")
+    assert (found.task_timeout, found.chosen_database) == (None, None)
+
+
+def test_empty_variables_are_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = given(monkeypatch, CLIENT_ID="", TASK_DATA="", WORKER_TASK_TIMEOUT="", SUPABASE_URL="")
+
+    assert (found.client_id, found.task_data, found.task_timeout) == ("default", None, None)
+
+
+def test_all_problems_are_listed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = problems(
+        monkeypatch,
+        CLIENT_ID="South_Haven",
+        WORKER_TASK_TIMEOUT="soon",
+        WORKER_CONCURRENCY="many",
+        WORKER_MAX_RETRIES="-1",
+        WORKER_ACKNOWLEDGE="sometimes",
+        WORKER_GRACE="0",
+        HOLDFAST_TRANSPORT="rabbitmq://host",
+        AZURE_STORAGE_CONNECTION_STRING="hunter2",
+        AZURE_SERVICE_BUS_CONNECTION_STRING="hunter2",
+        SUPABASE_URL="https://abc.supabase.co",
+        HOLDFAST_WEBHOOK_TIMEOUT="9h",
+    )
+
+    names = {it.replace(":", " ").replace("=", " ").split()[0] for it in found}
+    assert len(found) == len(names) == 11
+    assert "hunter2" not in str(found)
+
+
+def test_an_https_supabase_url_is_told_which_variable_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    (found,) = problems(monkeypatch, SUPABASE_URL="https://abc.supabase.co")
+
+    assert "HOLDFAST_DATABASE_URL" in found
+    assert "postgresql://" in found
+
+
+def test_beside_a_database_url_it_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = given(
+        monkeypatch, SUPABASE_URL="https://abc.supabase.co", HOLDFAST_DATABASE_URL="postgresql://u:p@h/d"
+    )
+
+    assert found.chosen_database == "postgresql://u:p@h/d"
+
+
+def test_a_supabase_url_that_is_a_database_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert given(monkeypatch, SUPABASE_URL="postgresql://u:p@h/d").chosen_database == "postgresql://u:p@h/d"
+
+
+@pytest.mark.parametrize(
+    ("environment", "transport"),
+    [
+        ({"AZURE_STORAGE_CONNECTION_STRING": STORAGE}, "storage-queue://"),
+        ({"AZURE_STORAGE_ACCOUNT": "acct"}, "storage-queue://"),
+        ({"AZURE_SERVICE_BUS_CONNECTION_STRING": BUS}, "service-bus://"),
+        ({"SERVICEBUS_CONNECTION_STRING": BUS}, "service-bus://"),
+        ({"AZURE_SERVICE_BUS_NAMESPACE": "ns"}, "service-bus://"),
+        ({"AZURE_STORAGE_ACCOUNT": "acct", "HOLDFAST_TRANSPORT": "service-bus://ns"}, "service-bus://ns"),
+    ],
+)
+def test_the_transport_is_the_one_whose_keys_are_there(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], transport: str
+) -> None:
+    assert given(monkeypatch, **environment).chosen_transport == transport
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1.5", 1.5), ("10m", 600), (" 2h ", 7200)])
+def test_a_bare_number_is_seconds(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float) -> None:
+    assert given(monkeypatch, WORKER_TASK_TIMEOUT=text).task_timeout == timedelta(seconds=seconds)
+
+
+def test_what_is_in_force_is_shown_without_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(
+        monkeypatch,
+        CLIENT_ID="southhaven",
+        TASK_DATA='{"task_id": "hunter2"}',
+        HOLDFAST_DATABASE_URL="postgresql://me:hunter2@host/name",
+        AZURE_STORAGE_CONNECTION_STRING=STORAGE,
+        HOLDFAST_WEBHOOK_SECRETS="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+        HOLDFAST_ALERT_URLS="slack://hunter2",
+    )
+
+    found = {it.variable: it for it in surroundings({})}
+
+    assert (found["CLIENT_ID"].value, found["CLIENT_ID"].source) == ("southhaven", "environment")
+    assert (found["WORKER_CONCURRENCY"].value, found["WORKER_CONCURRENCY"].source) == ("10", "default")
+    assert found["HOLDFAST_DATABASE_URL"].value == "postgresql://me:***@host/name"
+    everything = str(found)
+    assert not [it for it in ("hunter2", "c2VjcmV0", "MfKQ") if it in everything]
+
+
+def test_a_file_of_variables_fills_what_the_environment_leaves_open(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CLIENT_ID", "mine")
+    monkeypatch.setenv("WORKER_CONCURRENCY", "")  # restored by monkeypatch, whatever the file sets
+    monkeypatch.setenv("WORKER_GRACE", "")
+    (tmp_path / ".env").write_text("CLIENT_ID=theirs\nWORKER_CONCURRENCY=3\n# words\nWORKER_GRACE='9s'\n")
+
+    names = read_env_file(str(tmp_path / ".env"))
+
+    found = task_settings()
+    assert names == {"WORKER_CONCURRENCY", "WORKER_GRACE"}
+    assert (found.client_id, found.concurrency, found.grace) == ("mine", 3, timedelta(seconds=9))
+    with pytest.raises(ConfigurationError, match="there is no file"):
+        read_env_file(str(tmp_path / "nowhere"))
+
+
+def test_every_variable_is_explained() -> None:
+    described = TaskSettings.model_fields
+
+    assert all(described[name].description for name in variables())
