@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from devtools.pgbouncer import program as pgbouncer_program
 from devtools.server import Server, ServerMissingError
 from tests import ci
 from tests.crash.sample import SEED
-from tests.databases import ENGINES, KINDS, Databases
+from tests.databases import ENGINES, KINDS, POOLED, Databases
 
 if TYPE_CHECKING:
     from tests.receiver import Receiver
@@ -64,12 +65,14 @@ SAMPLED = {
         "watermark",
     ]
 }
+# What a session could be relied on for by mistake. The other contract tests run through the pooler in `make chaos`.
+BEHIND_POOLER = {"test_commit", "test_leases"}
 DATABASES = pytest.StashKey[Databases]()
 
 
 @pytest.fixture
 def database_kind(request: pytest.FixtureRequest) -> str:
-    """`sqlite`, `postgresql` or `mariadb`; the marker `only_on` narrows the choice."""
+    """`sqlite`, `postgresql`, `mariadb` or `pgbouncer`; the marker `only_on` narrows the choice."""
     kind: str = request.param
     return kind
 
@@ -103,7 +106,15 @@ def new_database(
 def server(database_kind: str, pytestconfig: pytest.Config) -> Server:
     """The server behind `database_url`, for tests `only_on` servers that kill, pause or restart it."""
     _skip_if_missing(database_kind)
-    return pytestconfig.stash[DATABASES].server(database_kind)
+    kind = "postgresql" if database_kind == POOLED else database_kind
+    return pytestconfig.stash[DATABASES].server(kind)
+
+
+@pytest.fixture
+def pooler(database_kind: str, pytestconfig: pytest.Config) -> Server:
+    """The PgBouncer before that server, for tests `only_on("pgbouncer")`."""
+    _skip_if_missing(database_kind)
+    return pytestconfig.stash[DATABASES].pooler()
 
 
 @pytest.fixture
@@ -142,9 +153,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--databases",
         type=_kinds,
-        default=KINDS,
+        default=(*KINDS, POOLED),
         metavar="KINDS",
-        help=f"run on these only, separated by commas: {','.join(KINDS)}",
+        help=f"run on these only, separated by commas: {','.join((*KINDS, POOLED))}",
     )
     group.addoption("--chaos", action="store_true", help="every crash point, and the soak")
     group.addoption("--update-golden", action="store_true", help="rewrite tests/golden from the code")
@@ -177,9 +188,15 @@ def pytest_report_header() -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "database_kind" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("only_on")
-        wanted = _kinds(",".join(marker.args)) if marker else KINDS
+        wanted = _kinds(",".join(marker.args)) if marker else (*KINDS, *_behind_pooler(metafunc))
         chosen = metafunc.config.getoption("databases")
         metafunc.parametrize("database_kind", [it for it in wanted if it in chosen], indirect=True)
+
+
+def _behind_pooler(metafunc: pytest.Metafunc) -> tuple[str, ...]:
+    path = metafunc.definition.path
+    every = metafunc.config.getoption("chaos") and path.parent.name == "contract"
+    return (POOLED,) if every or path.stem in BEHIND_POOLER else ()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -217,9 +234,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _kinds(text: str) -> tuple[str, ...]:
     kinds = tuple(text.split(","))
-    if unknown := set(kinds) - set(KINDS):
+    known = (*KINDS, POOLED)
+    if unknown := set(kinds) - set(known):
         raise pytest.UsageError(
-            f"no such database: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}"
+            f"no such database: {', '.join(sorted(unknown))}; there are {', '.join(known)}"
         )
     return kinds
 
@@ -233,6 +251,9 @@ def _missing(kind: str) -> str:
     try:
         if kind in ENGINES:
             ENGINES[kind].find()
+        if kind == POOLED:
+            ENGINES["postgresql"].find()
+            pgbouncer_program()
     except ServerMissingError as error:
         return str(error)
     return ""

@@ -16,6 +16,8 @@ import pytest
 
 from holdfast import Holdfast, Job
 from tests.crash import (
+    operations_of_dependencies,
+    operations_of_events,
     operations_of_limits,
     operations_of_operators,
     operations_of_others,
@@ -37,9 +39,11 @@ OPERATIONS = (
     operations_of_steps.OPERATIONS
     | operations_of_others.OPERATIONS
     | operations_of_limits.OPERATIONS
+    | operations_of_events.OPERATIONS
     | operations_of_operators.OPERATIONS
     | operations_of_schedules.OPERATIONS
     | operations_of_outbox.OPERATIONS
+    | operations_of_dependencies.OPERATIONS
 )
 
 

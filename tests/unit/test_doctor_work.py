@@ -33,7 +33,7 @@ ALICE = WorkerReport(
     alive_until=NOW,
     ended_at=None,
 )
-MAIL = QueueReport("mail", 0, 0, 0, 0, 0, 0, None, None, None)
+MAIL = QueueReport("mail", 0, 0, 0, 0, 0, 0, 0, None, None, None)
 
 
 def look(name: str, **facts: Any) -> Finding | None:
@@ -165,3 +165,12 @@ def test_only_a_failure_is_an_illness() -> None:
 def test_numbers_and_names_are_spoken() -> None:
     assert (counted(1, "job"), counted(2_000, "job")) == ("1 job", "2,000 jobs")
     assert listed(["a", "b", "c"], most=2) == "a, b and 1 more"
+
+
+def test_jobs_that_wait_for_the_dead_are_named_with_one_of_them() -> None:
+    found = look("dependants", wait_for_dead=2, dead_parent="p-1")
+
+    assert found is not None
+    assert found.level is Level.WARN
+    assert "2 jobs wait for one that died or was cancelled, such as p-1" in str(found)
+    assert look("dependants") is None

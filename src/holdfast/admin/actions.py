@@ -96,7 +96,11 @@ def _retry(tx: Transaction, job_id: str, state: JobState, queue: str) -> JobStat
             raise StateError(f"job {job_id} is {state}: it waits for a worker already")
         case JobState.HELD:
             raise StateError(
-                f"job {job_id} is held: a limit is exhausted, and it runs as soon as there is room"
+                f"job {job_id} is held: it runs as soon as its limit has room, or the job that holds its key has ended"
+            )
+        case JobState.WAITING:
+            raise StateError(
+                f"job {job_id} waits for the jobs that it comes after (holdfast jobs show {job_id}), and runs when they are done"
             )
         case JobState.LEASED:
             raise StateError(f"job {job_id} is leased: a worker is at it; cancel it first, or wait")

@@ -110,6 +110,12 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         event("alert.told", INFO, "a cause became messages to so many places", "cause places"),
         event("outbox.pruned", INFO, "messages that were sent long ago were deleted", "messages"),
     ),
+    "Events": (
+        event("event.delivered", INFO, "it woke a job that waited for it", "job_id"),
+        event("event.kept", INFO, "nobody waits for it: it is kept for the first that will", "keep_s"),
+        event("callback.received", INFO, "somebody called a signed address; `answer` is what it was told", "answer"),
+        event("events.forgotten", DEBUG, "they were kept long enough, and waits that are over", "events"),
+    ),
     "Limits": (
         event(
             "jobs.held", DEBUG, "so many limits had no room for so many jobs: they wait for it", "jobs limits"
@@ -132,5 +138,11 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         event("commit.parted", INFO, "steps that shared a transaction are written apart", "jobs error"),
         event("commit.unknown", WARNING, "the connection broke during COMMIT; the fences are asked", "jobs"),
         event("wakeups.lost", INFO, "LISTEN broke and is opened again; polling goes on", "error"),
+        event(
+            "wakeups.unheard",
+            INFO,
+            "LISTEN is of no use here: a pooler stands between, or it is another database; polling goes on",
+            "note error",
+        ),
     ),
 }

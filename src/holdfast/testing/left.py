@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.database.statement import sql
 from holdfast.runs.sweep_state import HELD
+from holdfast.steps.joining import SUCCESSORS
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
@@ -23,7 +24,7 @@ LEFT = sql(f"""
     SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
            count(CASE WHEN state = 'suspect' THEN 1 END),
            count(CASE WHEN state = 'scheduled' THEN 1 END)
-             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= {{now}}),
+             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= {{now}}) + (SELECT count(*) {SUCCESSORS}),
            (SELECT count(*) FROM holdfast_schedule WHERE next_at <= {{now}} AND paused_at IS NULL),
            (SELECT count(*) FROM holdfast_outbox o WHERE o.due_at <= {{now}} AND {_HEAD})
       FROM holdfast_job

@@ -20,6 +20,7 @@ from holdfast.config import WorkerSettings
 from holdfast.database.statement import sql
 from holdfast.errors import ConfigurationError, ContentionError
 from holdfast.limits.release import sweep
+from holdfast.steps.joining import let_successors_go
 from holdfast.steps.rescue import declare_dead, rescue
 from holdfast.testing.left import Left, Scope, due_next, what_is_left
 from holdfast.testing.moved_clock import Clock, clock
@@ -194,6 +195,7 @@ class Drain:
         fire_due(self._app.database)
         self._do(promote)
         self._do(sweep)
+        self._do(let_successors_go)
 
     def _watch_over_runs(self) -> int:
         """What a worker does every two seconds, now: fail what gave up, ask again for what was lost."""
