@@ -6,13 +6,15 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
 from benchmarks.figures import Figure, Goal, Sample, Section
 from benchmarks.processes import Meter, cpu_seconds
+from devtools.processes import family
 from holdfast import Holdfast
 from holdfast.diamonds.feed import NATURAL, nivoda
 from holdfast.diamonds.schema import prepare
@@ -25,15 +27,8 @@ if TYPE_CHECKING:
 
 SIMULATE = (sys.executable, "-m", "holdfast", "diamonds", "simulate", "--json", "--port", "0", "--speed", "0")
 BARE = (sys.executable, "-m", "benchmarks.subjects.catalogue_bare")
-WORKER = (
-    sys.executable,
-    "-m",
-    "holdfast",
-    "worker",
-    "benchmarks.subjects.catalogue_app:app",
-    "--concurrency",
-    "10",
-)
+OF_WORKER = ("benchmarks.subjects.catalogue_app:app", "--processes", "2", "--concurrency", "10")
+WORKER = (sys.executable, "-m", "holdfast", "worker", *OF_WORKER)
 STAGES = "SELECT state, reason, started_at, planned_at, fetched_at, completed_at, ended_at FROM holdfast_run"
 PATIENCE = 1_200.0
 MEGABYTES = 250
@@ -52,7 +47,7 @@ class Sync:
     fetch: float
     apply: float
     spent: dict[str, float]  # seconds of CPU, by whom
-    memory: float  # megabytes of the worker, at most
+    memory: float  # megabytes of the larger worker process, at most
     foreign: float
     bare: float  # pages per second of the bare client
 
@@ -73,7 +68,7 @@ def catalogue(bench: Bench) -> Section:
         figures += _figures(found[small], found[large])
     return Section(
         "A whole catalogue",
-        f"A full run over {large:,} natural stones on PostgreSQL, by one worker process with 10 requests under way; the "
+        f"A full run over {large:,} natural stones on PostgreSQL, by two worker processes with 10 requests each under way; the "
         "simulator answers at once and has no limits, and shares the two cores with the worker and the server. From the "
         "first count to the completed run, the mapping, pricing and rating of every stone included. The bare client asks "
         "for pages of the same size and throws the answers away.",
@@ -123,7 +118,7 @@ def _figures(small: Sync, large: Sync) -> Iterator[Figure]:
     )
     memory = Sample((large.memory,), "MB", large.foreign)
     yield Figure(
-        f"{name}: memory of the worker",
+        f"{name}: memory of a worker process",
         memory,
         (Goal("at most", large.memory, MEGABYTES, at_most=True, unit=" MB"),),
         f"{small.memory:.0f} MB for {small.stones:,} stones",
@@ -186,7 +181,7 @@ class Source:
     def statistics(self) -> dict[str, int]:
         address = self.facts["oracle"] + "statistics"
         with urlopen(address) as answer:  # noqa: S310 - our own, on loopback
-            told: dict[str, int] = json.load(answer)
+            told: dict[str, int] = {"counts": 0, "pages": 0, **json.load(answer)}
         return told
 
 
@@ -207,7 +202,7 @@ def _watch(
     while time.monotonic() < deadline:
         worker.check()
         ((state, reason, began, planned, fetched, completed, ended),) = place.rows(STAGES)
-        memory = max(memory, worker.memory()[0])
+        memory = max(memory, *map(_peak, family(worker.process.pid)))
         if planning is None and planned is not None:
             planning = source.statistics()["counts"]
         if completed is not None:
@@ -217,6 +212,15 @@ def _watch(
             raise RuntimeError(f"the run ended as {state}: {reason}")
         time.sleep(0.1)
     raise TimeoutError(f"the run has not ended after {PATIENCE:.0f} s")
+
+
+def _peak(pid: int) -> float:
+    """The megabytes that a process had at most."""
+    with suppress(OSError):  # it has ended
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+    return 0.0
 
 
 def _spent(worker: Subject, place: Place, source: Source) -> dict[str, float]:

@@ -11,7 +11,7 @@ assert target(app) == shop.prices()
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 PRICE = "price"
 HIGHEST = 1_000
 LONG_AGO = datetime(2026, 1, 1, tzinfo=UTC)
+EVERYTHING = Range()
 
-Before = Callable[[str, Range, "Cursor | None"], None]  # what happens before a request: "count" or "page"
+Before = Callable[
+    [str, Range, "Cursor | None"], None
+]  # what happens before a request: "count", "page" or "still_there"
 
 
 def nothing(what: str, part: Range, cursor: Cursor | None) -> None:
@@ -43,6 +46,9 @@ class Shop:
     """The source. Items are ordered by when they were created, then by id."""
 
     items: dict[str, dict[str, Any]] = field(default_factory=dict)
+    hidden: set[str] = field(
+        default_factory=set
+    )  # there, and on no page: as if they moved from one to another
     before: Before = nothing
     requests: list[tuple[str, str, int | None]] = field(default_factory=list)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -88,19 +94,29 @@ class Shop:
             found = found[::-1]
         return [dict(it) for it in found[cursor.offset : cursor.offset + cursor.limit]]
 
+    def still_there(self, ids: Sequence[str]) -> list[str]:
+        self._request("still_there", EVERYTHING, None, ",".join(ids))
+        with self.lock:
+            return [it for it in ids if it in self.items]
+
     def select(self, part: Range, window: Window) -> list[dict[str, Any]]:
         with self.lock:
             inside = [
                 it
                 for it in self.items.values()
                 if part.contains({PRICE: it["price"]})
+                and it["id"] not in self.hidden
                 and (window.from_ is None or datetime.fromisoformat(it["updated"]) >= window.from_)
             ]
         return sorted(inside, key=lambda it: (it["created"], it["id"]))
 
-    def _request(self, what: str, part: Range, cursor: Cursor | None) -> None:
+    def asked_about(self) -> list[str]:
+        """Whether they are still there, in order."""
+        return [it for what, ids, _ in self.requests if what == "still_there" for it in ids.split(",")]
+
+    def _request(self, what: str, part: Range, cursor: Cursor | None, ids: str = "") -> None:
         with self.lock:
-            self.requests.append((what, part.name, None if cursor is None else cursor.offset))
+            self.requests.append((what, ids or part.name, None if cursor is None else cursor.offset))
         self.before(what, part, cursor)
 
 
@@ -137,6 +153,13 @@ class Catalogue(Feed):
         if item["price"] is None:
             raise ValueError(f"item {item['id']} has no price")
         return {"id": item["id"], "price": item["price"]}
+
+
+class Confirming(Catalogue):
+    """Is asked before rows go."""
+
+    async def still_there(self, ids: Sequence[str], /) -> Sequence[str]:
+        return self.shop.still_there(ids)
 
 
 CREATE_TARGET = "CREATE TABLE item (id VARCHAR(100) NOT NULL PRIMARY KEY, price INTEGER NOT NULL, deleted_at BIGINT, stale_since BIGINT)"

@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+import httpx
+
 from holdfast.admin import run_plan
-from holdfast.runs import instead, planning
+from holdfast.runs import gone, instead, planning, starting, sweeping
+from holdfast.runs.breaker import Breaker
 from holdfast.testing import left
-from tests.contract import test_planning, test_run_repair, test_watermark
+from tests.contract import (
+    test_planning,
+    test_run_repair,
+    test_starting,
+    test_sweep_confirmation,
+    test_watermark,
+)
+from tests.feeds import Confirming
 from tests.mutations import Mutation, replacing, without
+
+if TYPE_CHECKING:
+    from holdfast.runs.breaker import Work
+    from holdfast.steps.outcome import Outcome
+
+
+async def _nobody(*_: object) -> frozenset[str]:
+    return frozenset()
+
+
+async def _unguarded(_: Breaker, __: object, ___: object, work: Work) -> Outcome:
+    return await work()
+
+
+def _whoever_has_enough_strikes(*given: Any) -> gone.Struck:
+    return gone.strike(*given[:-1])
+
 
 MUTATIONS = [
     Mutation(
@@ -34,5 +63,34 @@ MUTATIONS = [
         replacing(instead, "is_held", lambda _: False),
         test_run_repair.test_a_held_sweep_is_cancelled_and_held_again,
         only_on=("sqlite",),
+    ),
+    Mutation(
+        "what the source still has goes all the same",
+        replacing(sweeping, "not_gone", _nobody),
+        test_sweep_confirmation.test_a_row_that_two_full_runs_have_missed_stays_if_the_source_still_has_it,
+        {"feed": Confirming},
+    ),
+    Mutation(
+        "the source is asked, and everybody goes",
+        replacing(sweeping, "strike", _whoever_has_enough_strikes),
+        test_sweep_confirmation.test_it_is_told_how_many_are_still_there,
+    ),
+    Mutation(
+        "the source is asked about all of them at once",
+        replacing(sweeping, "at_once", lambda _, found: found),
+        test_sweep_confirmation.test_the_source_is_asked_about_a_few_at_a_time_and_about_each_once,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a source in trouble costs the attempts of a sweep",
+        replacing(Breaker, "guard", _unguarded),
+        test_sweep_confirmation.test_a_source_that_fails_meanwhile_is_asked_again_and_nothing_is_half_done,
+        only_on=("sqlite",),
+        or_with=(httpx.HTTPStatusError,),
+    ),
+    Mutation(
+        "a clock that is hours ahead is believed",
+        replacing(starting, "refuse_ahead", lambda *_: None),
+        test_starting.test_a_source_whose_clock_is_far_ahead_begins_no_run,
     ),
 ]

@@ -137,7 +137,13 @@ def plan_of(app: Holdfast, run_id: str) -> Any:
 def a_step() -> SimpleNamespace:
     """As much of a step as the jobs of a feed look at."""
     return SimpleNamespace(
-        worker_id="late", job_id=new_id(), fence=1, number=0, cursor=None, annotate=lambda **_: None
+        attempt=1,
+        worker_id="late",
+        job_id=new_id(),
+        fence=1,
+        number=0,
+        cursor=None,
+        annotate=lambda **_: None,
     )
 
 

@@ -179,6 +179,22 @@ def test_a_row_without_an_identity_is_put_aside_and_never_passed_over(app: Holdf
     check_counters(app, run.id)
 
 
+@pytest.mark.parametrize("hole", [0, 3, 9, 17, 24])
+def test_a_row_that_the_source_never_tells_lets_the_run_end(app: Holdfast, hole: int) -> None:
+    """Wherever it stands: among those, too, by which a page is known to follow the one before. (F17, B15)"""
+    shop = Shop.with_items(25)
+    missing = f"d{hole:05}"
+
+    def glitch(items: list[Any], _: Cursor) -> list[Any]:
+        return [None if it["id"] == missing else it for it in items]
+
+    paging = Offset(overlap=8, ties=8, reversible=True)
+    run = read(app, shop, glitch=glitch, paging=paging, page_size=20, error_budget=1.0)
+
+    assert (run.state, run.failed) == ("completed", 0)
+    assert set(target(app)) == set(shop.prices()) - {missing}
+
+
 # Runaways
 
 

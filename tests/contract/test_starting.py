@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from holdfast.clock import instant, moment
-from holdfast.errors import ConfigurationError, StateError
+from holdfast.errors import ConfigurationError, HoldfastError, OutageError, StateError
 from holdfast.runs import feeds
 from holdfast.runs.feed import Page
 from holdfast.runs.partitioning.fixed import Fixed
 from holdfast.testing import crash_at, drain
 from tests import rows
 from tests.contract.engine import together
+from tests.events import hearing, named
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
 from tests.run_facts import begin, check_complete, raw, run_of
 
@@ -30,10 +31,12 @@ SETTLE = timedelta(seconds=120)
 ONE = Fixed(price_ranges())
 
 
-def reading(app: Holdfast, shop: Shop | None = None, **settings: Any) -> Shop:
+def reading(
+    app: Holdfast, shop: Shop | None = None, feed: type[Catalogue] = Catalogue, **settings: Any
+) -> Shop:
     """An application with a catalogue."""
     shop = shop or Shop.with_items(40)
-    app.feed(Catalogue(shop, **settings))
+    app.feed(feed(shop, **settings))
     prepare(app)
     return shop
 
@@ -199,6 +202,68 @@ def test_every_request_of_a_run_has_the_same_window_on_the_sources_clock(
     assert abs(timedelta(microseconds=known["skew"]) - ahead) < timedelta(seconds=10)
     newest = rows.query(app, "SELECT max(observed_at) AS at FROM holdfast_raw")[0]["at"]
     assert abs(moment(newest) - (begun + ahead)) < timedelta(seconds=20)
+
+
+def test_a_source_whose_clock_is_far_ahead_begins_no_run(app: Holdfast) -> None:
+    """Its watermark would lie in the future, and nothing that changes until then would ever be read. (F13)"""
+    feed = app.feed(Recording(Shop.with_items(5), windows=[], ahead=timedelta(hours=3)))
+    prepare(app)
+    told = r"its clock is 3 h ahead of the database's, more than 15 min; no run begins"
+
+    with pytest.raises(OutageError, match=told):
+        begin(app)
+    with pytest.raises(HoldfastError, match=f"feed catalogue: .*{told}"):
+        app.runs.start("catalogue")
+    with pytest.raises(HoldfastError, match=told):
+        app.runs.plan("catalogue")
+    assert (rows.count(app, "holdfast_run"), rows.count(app, "holdfast_feed", "watermark IS NOT NULL")) == (
+        0,
+        0,
+    )
+
+    feed.ahead = timedelta(minutes=14)
+    assert drain_until_completed(app).window.to > datetime.now(UTC)
+
+
+def test_a_run_by_the_calendar_waits_until_the_clock_of_its_source_is_right(app: Holdfast) -> None:
+    """A wrong Date once costs a moment, and neither a day nor an attempt."""
+    shown = iter([timedelta(hours=5), timedelta(hours=5), timedelta(0)])
+
+    class Confused(Catalogue):
+        def now(self) -> datetime:
+            return moment(rows.now(app)) + next(shown)
+
+    shop = reading(app, feed=Confused)
+    tick(app)
+    with hearing() as told:
+        drain(app, with_scheduled=True)
+
+    met = named(told, "source.troubled")
+    assert target(app) == shop.prices()
+    assert len(met) == 2
+    assert "5 h ahead" in str(met[0]["error"])
+    assert rows.query(app, "SELECT watermark FROM holdfast_feed")[0]["watermark"] <= rows.now(app) + rows.HOUR
+    assert rows.count(app, "holdfast_archive", "failures > 0") == 0
+
+
+def test_a_feed_may_say_how_far_ahead_its_source_is(app: Holdfast) -> None:
+    app.feed(Recording(Shop.with_items(5), windows=[], ahead=timedelta(hours=3), ahead_at_most="4h"))
+    prepare(app)
+
+    assert drain_until_completed(app).window.to > datetime.now(UTC) + timedelta(hours=2)
+
+
+def test_a_clock_that_is_behind_loses_nothing(app: Holdfast) -> None:
+    """The window ends early; the next one reads the rest."""
+    feed = app.feed(Recording(Shop.with_items(5), windows=[], ahead=timedelta(hours=-3)))
+    prepare(app)
+    drain_until_completed(app)
+    feed.shop.put("new", 7)
+
+    feed.ahead = timedelta(0)
+    drain_until_completed(app)
+
+    assert target(app) == feed.shop.prices()
 
 
 def test_an_incremental_run_begins_before_the_watermark_and_leaves_it_alone(app: Holdfast) -> None:

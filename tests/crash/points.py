@@ -82,12 +82,16 @@ class Ambush:
 @contextmanager
 def watched(watch: Watch) -> Iterator[None]:
     """Let `watch` see every statement of this process."""
-    wakeup._last.clear()  # a NOTIFY is left out if the last one was sent a moment ago: the points would differ
+    pause = wakeup.PAUSE
+    vars(wakeup)["PAUSE"] = (
+        0.0  # a NOTIFY is left out if the last one was sent a moment ago: the points would differ
+    )
     Connection.watch = watch
     try:
         yield
     finally:
         Connection.watch = None
+        vars(wakeup)["PAUSE"] = pause
 
 
 def recorded(act: Act, committed: Act) -> list[Point]:

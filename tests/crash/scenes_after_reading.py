@@ -12,7 +12,7 @@ from holdfast.runs.sweep import Sweep
 from holdfast.runs.sweep_state import is_held, state_of
 from tests import rows
 from tests.crash.run_scenes import Scene
-from tests.feeds import Catalogue, Shop, target
+from tests.feeds import Catalogue, Confirming, Shop, target
 from tests.lone_worker import LoneWorker
 from tests.run_facts import begin, check_counters, run_of
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ITEMS = 24
 LOST = [3, 4, 11, 12, 13]  # a batch and a half
 GONE_BEFORE = "d00020"
+MOVING = "d00006"  # there, and on no page
 REFUSED = ("d00001", "d00002", "d00010")
 NAMELESS = "d00005"
 SWEPT = ("catalogue.sweep", "UPDATE holdfast_run SET frontier")
@@ -126,6 +127,13 @@ def begin_after_a_strike(app: Holdfast, shop: Shop) -> Run:
     return begin(app, kind="full")
 
 
+def begin_after_a_strike_and_a_move(app: Holdfast, shop: Shop) -> Run:
+    """... and one of those that it has missed, and that this one will miss, is there."""
+    synced(app)
+    shop.hidden.add(MOVING)
+    return begin_after_a_strike(app, shop)
+
+
 def mend(app: Holdfast, shop: Shop) -> Run:
     """A run comes to its end; then the feed is mended."""
     assert isinstance(shop, Mended)
@@ -159,6 +167,14 @@ def gone_now(app: Holdfast, run: Run, shop: Shop) -> None:
     assert rows.count(app, "holdfast_raw", "strikes = 2 AND gone_at IS NOT NULL") == len(LOST)
     assert rows.count(app, "holdfast_raw") == ITEMS - 1, "one is forgotten"
     assert rows.count(app, "item", "deleted_at IS NOT NULL") == len(LOST) + 1
+
+
+def gone_unless_still_there(app: Holdfast, run: Run, shop: Shop) -> None:
+    gone_now(app, run, shop)
+    state = state_of(run_of(app, run.id))
+    assert state is not None
+    assert state.still_there == 1
+    assert rows.count(app, "holdfast_raw", "strikes = 1 AND gone_at IS NULL") == 1
 
 
 def held(app: Holdfast, run: Run, _: Shop) -> None:
@@ -226,6 +242,14 @@ SCENES = {
             begin_after_a_strike,
             gone_now,
             about=("SET strikes = strikes + 1", "DELETE FROM holdfast_raw"),
+        ),
+        Scene(
+            "second strike, asked",
+            lambda shop: Confirming(shop, sweep=Sweep(fuse=0.5, keep="1d"), confirm_lot=2),
+            of_items,
+            begin_after_a_strike_and_a_move,
+            gone_unless_still_there,
+            about=("SELECT item_id, strikes FROM holdfast_raw",),
         ),
         Scene(
             "fuse",

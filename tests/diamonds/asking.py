@@ -54,8 +54,9 @@ class Asking:
         offset: int = 0,
         limit: int = 30,
         descending: bool = False,
+        attempt: int = 1,
     ) -> list[Any]:
-        cursor = Cursor(offset=offset, limit=limit, descending=descending)
+        cursor = Cursor(offset=offset, limit=limit, descending=descending, attempt=attempt)
         return list(self.run(lambda it: it.page(part or Range(), window, cursor, lab_grown=False)).items)
 
     def ids(self, part: Range | None = None, window: Window | None = None, **more: Any) -> list[str]:

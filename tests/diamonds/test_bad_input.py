@@ -44,8 +44,8 @@ class Scene:
         _, self.labgrown = nivoda(
             app,
             settings=settings_for(sim),
-            natural={"settle": "0s", "wait_at_most": "2m"},
-            labgrown={"settle": "0s"},
+            natural={"settle": "0s", "wait_at_most": "2m", "ahead_at_most": "7d"},
+            labgrown={"settle": "0s", "ahead_at_most": "7d"},
         )
         self.first = self.run()
         assert self.first.state == "completed"

@@ -37,9 +37,9 @@ def feeds(
     app: Holdfast, sim: Simulator, natural: dict[str, Any] | None = None, **more: Any
 ) -> tuple[NivodaFeed, NivodaFeed]:
     prepare(app)
-    settings = settings_for(sim, **more)
+    shared = {"settle": "0s", "ahead_at_most": "7d"}  # tests move the clock of the source alone
     return nivoda(
-        app, settings=settings, natural={"settle": "0s", **(natural or {})}, labgrown={"settle": "0s"}
+        app, settings=settings_for(sim, **more), natural={**shared, **(natural or {})}, labgrown=shared
     )
 
 

@@ -324,6 +324,23 @@ def test_a_stone_that_was_written_since_is_not_restored_but_priced_anew(app: Hol
     assert prices(app) == {"a": (Decimal("1430.00"), 1), "b": (Decimal("4200.00"), 1)}
 
 
+def test_a_stone_that_was_written_since_at_the_same_price_gets_no_old_rating(app: Holdfast) -> None:
+    feed, repricing = catalogue(app, [offer("a", 100_000)])
+    by_cut = [{"priority": 1, "rating": 9, "cut": ["EXCELLENT"]}]
+    switch(app, add(app, flat(40, rating=by_cut, rating_fallback=2)))
+    sync(app)
+    switch(app, add(app, flat(60)))
+    repricing.ask()
+    drain(app)
+    feed.offers = [offer("a", 100_000, cut="GD")]
+    sync(app)
+
+    taken_back(app, repricing, newest(app))
+    drain(app)
+
+    assert [(it["rating"], it["ruleset_version"]) for it in stones(app)] == [(2, 2)]
+
+
 def test_what_cannot_be_taken_back_is_refused_with_the_reason(app: Holdfast) -> None:
     repricing = synced(app)
     switch(app, add(app, flat(60)))

@@ -56,6 +56,14 @@ def test_rating_rules_survive_the_way_through_a_file() -> None:
     assert {str(it) for it in rules.margins.values()} == {"40", "60.5"}
 
 
+def test_a_field_that_is_given_twice_is_told() -> None:
+    text = '{"pricing": [{"priority": 10, "price_min": 0, "margin_modifier": 1, "margin_modifier": 500}]}'
+
+    assert refused(text) == [
+        "margin_modifier: given twice in {priority, price_min, margin_modifier, margin_modifier}"
+    ]
+
+
 def test_csv_has_pricing_rules() -> None:
     rules = read_rules(CSV, as_csv=True)
 
@@ -163,3 +171,12 @@ def test_the_same_rules_have_one_digest_however_they_are_written_and_called() ->
 def test_whatever_a_file_holds_it_is_read_or_refused(document: Any) -> None:
     with suppress(RulesError):
         assert read_rules(json.dumps(document)).empty, "nothing of this is a complete set of tiers"
+
+
+def test_a_mistake_that_was_made_a_thousand_times_is_told_in_a_few_lines() -> None:
+    rule = {"priority": 10, "price_min": 0, "margin_modifier": 6}
+
+    found = refused(json.dumps({"pricing": [rule] * 200}))
+
+    assert len(found) < 60
+    assert "and more pricing rules overlap" in found

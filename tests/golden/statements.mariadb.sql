@@ -769,10 +769,13 @@ SELECT id, ruleset_version, updated_at FROM diamonds
  ORDER BY id
 FOR UPDATE
 
+-- diamonds.repricing_rows.CLOCK
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
 -- diamonds.repricing_rows.CHANGE
 UPDATE diamonds
    SET price_model_price = %(price)s, markup_ratio = %(ratio)s, pricing_rating = %(pricing_rating)s, rating = %(rating)s,
-       ruleset_version = %(version)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+       ruleset_version = %(version)s, updated_at = %(changed_at)s
  WHERE id = %(id)s AND ruleset_version = %(before)s
 
 -- diamonds.repricing_rows.KEEP
@@ -830,12 +833,12 @@ UPDATE repricings SET state = 'reverted', ended_at = TIMESTAMPDIFF(MICROSECOND, 
 SELECT count(*) FROM repricing_snapshots WHERE repricing_id = %(id)s
 
 -- diamonds.repricing_undo.READ
-SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, new_price FROM repricing_snapshots
+SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, changed_at FROM repricing_snapshots
  WHERE repricing_id = %(repricing_id)s AND id > %(after)s
  ORDER BY id LIMIT %(limit)s
 
 -- diamonds.repricing_undo.LOCK
-SELECT id, price_model_price, feed FROM diamonds
+SELECT id, updated_at, feed FROM diamonds
  WHERE id >= %(first)s AND id <= %(last)s AND ruleset_version = %(version)s
  ORDER BY id
 FOR UPDATE
@@ -1068,6 +1071,7 @@ CREATE TABLE IF NOT EXISTS repricing_snapshots (
     old_pricing_rating INTEGER,
     old_rating INTEGER NOT NULL,
     new_price DECIMAL(12,2) NOT NULL,
+    changed_at BIGINT NOT NULL,
     PRIMARY KEY (repricing_id, id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4
 
@@ -1350,6 +1354,10 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 SELECT min(item_id), max(item_id) FROM holdfast_raw WHERE feed = %(feed)s AND gone_at IS NULL
  GROUP BY item_id COLLATE utf8mb4_unicode_ci HAVING count(*) > 1 LIMIT 1
 
+-- runs.collisions.FOLDABLE
+SELECT EXISTS (SELECT 1 FROM holdfast_raw WHERE feed = %(feed)s AND item_id NOT REGEXP '^[0-9a-z_.:-]*$')
+   AND EXISTS (SELECT 1 FROM holdfast_raw WHERE feed = %(feed)s AND item_id NOT REGEXP '^[0-9A-Z_.:-]*$')
+
 -- runs.completion.COUNT_END
 UPDATE holdfast_run
    SET completed = completed + %(completed)s, failed = failed + %(failed)s, unverified = unverified + %(unverified)s,
@@ -1439,7 +1447,7 @@ SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0
          ORDER BY item_id LIMIT %(stretch)s) walked
 
 -- runs.gone.UNSEEN
-SELECT item_id FROM holdfast_raw
+SELECT item_id, CASE WHEN strikes + 1 >= %(strikes)s THEN 1 ELSE 0 END FROM holdfast_raw
  WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
               AND (struck_by IS NULL OR struck_by <> %(run_id)s)
  ORDER BY item_id LIMIT %(limit)s

@@ -765,10 +765,13 @@ SELECT id, ruleset_version, updated_at FROM diamonds
  WHERE id >= :first AND id <= :last AND ruleset_version <> :version
  ORDER BY id
 
+-- diamonds.repricing_rows.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
 -- diamonds.repricing_rows.CHANGE
 UPDATE diamonds
    SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
-       ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+       ruleset_version = :version, updated_at = :changed_at
  WHERE id = :id AND ruleset_version = :before
 
 -- diamonds.repricing_rows.KEEP
@@ -826,12 +829,12 @@ UPDATE repricings SET state = 'reverted', ended_at = CAST(ROUND((julianday('now'
 SELECT count(*) FROM repricing_snapshots WHERE repricing_id = :id
 
 -- diamonds.repricing_undo.READ
-SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, new_price FROM repricing_snapshots
+SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, changed_at FROM repricing_snapshots
  WHERE repricing_id = :repricing_id AND id > :after
  ORDER BY id LIMIT :limit
 
 -- diamonds.repricing_undo.LOCK
-SELECT id, price_model_price, feed FROM diamonds
+SELECT id, updated_at, feed FROM diamonds
  WHERE id >= :first AND id <= :last AND ruleset_version = :version
  ORDER BY id
 
@@ -1063,6 +1066,7 @@ CREATE TABLE IF NOT EXISTS repricing_snapshots (
     old_pricing_rating INTEGER,
     old_rating INTEGER NOT NULL,
     new_price DECIMAL(12,2) NOT NULL,
+    changed_at BIGINT NOT NULL,
     PRIMARY KEY (repricing_id, id)
 )
 
@@ -1350,6 +1354,9 @@ SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 -- runs.collisions.ALIKE
 -- (done by the statement before it)
 
+-- runs.collisions.FOLDABLE
+-- (done by the statement before it)
+
 -- runs.completion.COUNT_END
 UPDATE holdfast_run
    SET completed = completed + :completed, failed = failed + :failed, unverified = unverified + :unverified,
@@ -1441,7 +1448,7 @@ SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0
          ORDER BY item_id LIMIT :stretch) walked
 
 -- runs.gone.UNSEEN
-SELECT item_id FROM holdfast_raw
+SELECT item_id, CASE WHEN strikes + 1 >= :strikes THEN 1 ELSE 0 END FROM holdfast_raw
  WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
               AND (struck_by IS NULL OR struck_by <> :run_id)
  ORDER BY item_id LIMIT :limit

@@ -13,9 +13,10 @@ from holdfast.runs.declaration import declare
 from holdfast.runs.feed import Feed, Page, Window
 from holdfast.runs.paging.paginators import Keyset, Offset, Token
 from holdfast.runs.starting import Request
+from holdfast.runs.sweep import Sweep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from holdfast.runs.paging.state import Cursor
@@ -155,6 +156,13 @@ WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: a_feed(volatile=5), "volatile=5: names of fields"),
     (lambda: a_feed(volatile=["seen_at", 7]), "volatile=.*: names of fields"),
     (lambda: a_feed(volatile=""), "volatile='': names of fields"),
+    (lambda: a_feed(ahead_at_most="0s"), "ahead_at_most='0s': more than no time at all"),
+    (lambda: a_feed(confirm_gone="no"), "confirm_gone='no': True or False"),
+    (lambda: a_feed(confirm_lot=0), "confirm_lot=0: a whole number from 1 to 500"),
+    (
+        lambda: a_feed(still_there=lambda _: []),
+        r"write still_there\(self, ids\), not still_there\(self\)",
+    ),
 ]
 
 
@@ -173,6 +181,19 @@ def test_what_is_called_for_every_row_must_be_a_plain_function() -> None:
         ConfigurationError, match=r"map\(\) is called by the engine in the middle of its work"
     ):
         declare(Slow())
+
+
+def test_the_source_is_asked_before_rows_go_if_it_can_be_and_may_be() -> None:
+    def still_there(_: Feed, ids: Sequence[str]) -> Sequence[str]:
+        return ids
+
+    able = {"still_there": still_there, "sweep": Sweep()}
+
+    assert declare(a_feed(**able)).confirms
+    assert declare(a_feed(**able)).confirm_lot == 50
+    assert not declare(a_feed(**able, confirm_gone=False)).confirms
+    assert not declare(a_feed(sweep=Sweep())).confirms
+    assert not declare(a_feed(still_there=still_there)).confirms
 
 
 def test_one_text_is_one_field() -> None:

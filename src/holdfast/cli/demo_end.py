@@ -75,14 +75,14 @@ def rates(run: RunReport) -> str:
     applying = max(0.001, ((run.ended_at or fetched) - fetched).total_seconds())
     return (
         f"plan {_seconds(run.started_at, planned)}; "
-        f"fetch {fetching:.1f} s: {run.requests / fetching:,.0f} requests/s, {run.seen / fetching:,.0f} rows/s; "
+        f"fetch {fetching:.1f} s: {run.seen / fetching:,.0f} rows/s; "
         f"consolidate {applying:.1f} s: {run.applied / applying:,.0f} rows/s"
     )
 
 
 def after_all(telling: Telling, place: Place, *, keep: bool) -> None:
     """Where to look next."""
-    gone = not keep and place.url.startswith(f"sqlite:///{place.folder}")
+    gone = not keep and place.inside
     telling.chapter("Where to look next")
     if gone:
         telling.say(f"{place.folder} is removed; without --remove it stays, with the database in it")

@@ -17,7 +17,7 @@ from holdfast.cli.demo_end import after_all, show_comparison, show_rates
 from holdfast.cli.demo_telling import Telling
 from holdfast.demo.comparison import compare, rows_of
 from holdfast.demo.place import Place, choose, leave, surroundings
-from holdfast.demo.source import Source, serving
+from holdfast.demo.source import MOVED, Source, serving
 from holdfast.demo.workers import Workers, running
 from holdfast.diamonds.feed import NATURAL, nivoda
 from holdfast.diamonds.schema import prepare
@@ -95,7 +95,7 @@ def _database(telling: Telling, place: Place, source: Source) -> Iterator[Holdfa
     with closing(Holdfast(place.url, notifications=NotificationSettings())) as app:
         app.migrate()
         prepare(app)
-        nivoda(app, settings=source.account)
+        nivoda(app, settings=source.account, natural=MOVED, labgrown=MOVED)
         telling.say(f"the tables are in {place.shown_url}")
         yield app
 

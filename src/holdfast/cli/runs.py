@@ -247,6 +247,7 @@ def _facts(detail: RunDetail) -> list[tuple[str, object]]:
         ("to apply", None if detail.pending is None else f"{detail.pending:,}"),
         ("quarantined", run.quarantined or None),
         ("gone", run.gone or None),
+        ("still there", f"{detail.still_there:,} that it did not see" if detail.still_there else None),
         ("differences", f"{run.differences:,}" if run.kind == "verify" else None),
         ("open debts", detail.debts or None),
         ("watermark", _watermark(run)),

@@ -31,6 +31,19 @@ Columns = tuple[str, ...]
 Rows = list[tuple[Any, ...]]
 
 
+class SortedRows(list["Mapping[str, Value]"]):
+    """Rows that are ready to be written: done by whoever makes them, it is not done while others wait for the transaction."""
+
+    def __init__(
+        self, table: str, key: Columns, rows: Sequence[Mapping[str, Value]], dialect: Dialect
+    ) -> None:
+        super().__init__(rows)
+        self.key = key
+        self.groups = [
+            (columns, _ordered(table, key, columns, values, dialect)) for columns, values in _by_columns(rows)
+        ]
+
+
 @dataclass(frozen=True)
 class BulkUpsert:
     """Write `rows` into `table`; rows that agree on `key` replace each other. Columns that a row does not name stay."""
@@ -41,20 +54,11 @@ class BulkUpsert:
     chunk: int  # rows of one statement, at most
 
     def apply(self, tx: Transaction) -> None:
-        for columns, values in _by_columns(self.rows):
-            self._write(tx, columns, self._ordered(tx.dialect, columns, values))
-
-    def _ordered(self, dialect: Dialect, columns: Columns, values: Rows) -> Rows:
-        """The last of several rows with one key, all in key order: two writers then never meet head-on."""
-        if missing := [name for name in self.key if name not in columns]:
-            raise ConfigurationError(f"upsert into {self.table}: a row has no {', '.join(missing)}, its key")
-        key_of = itemgetter(*(columns.index(name) for name in self.key))
-        unique = dict(zip(map(key_of, values), values, strict=True))
-        try:
-            ordered = [unique[key] for key in sorted(unique)]
-        except TypeError:  # numbers among texts
-            ordered = [unique[key] for key in sorted(unique, key=repr)]
-        return _plain(ordered, dialect)
+        rows = self.rows
+        if not isinstance(rows, SortedRows) or rows.key != self.key:
+            rows = SortedRows(self.table, self.key, rows, tx.dialect)
+        for columns, values in rows.groups:
+            self._write(tx, columns, values)
 
     def _write(self, tx: Transaction, columns: Columns, rows: Rows) -> None:
         names = [quoted(tx.dialect, name) for name in columns]
@@ -73,6 +77,19 @@ class BulkUpsert:
         for start in range(0, len(rows), self.chunk):
             chunk = rows[start : start + self.chunk]
             tx.execute(text, {f"c{n}": _texts(it) for n, it in enumerate(zip(*chunk, strict=True))})
+
+
+def _ordered(table: str, key: Columns, columns: Columns, values: Rows, dialect: Dialect) -> Rows:
+    """The last of several rows with one key, all in key order: two writers then never meet head-on."""
+    if missing := [name for name in key if name not in columns]:
+        raise ConfigurationError(f"upsert into {table}: a row has no {', '.join(missing)}, its key")
+    key_of = itemgetter(*(columns.index(name) for name in key))
+    unique = dict(zip(map(key_of, values), values, strict=True))
+    try:
+        ordered = [unique[key] for key in sorted(unique)]
+    except TypeError:  # numbers among texts
+        ordered = [unique[key] for key in sorted(unique, key=repr)]
+    return _plain(ordered, dialect)
 
 
 def _by_columns(rows: Sequence[Mapping[str, Value]]) -> list[tuple[Columns, Rows]]:

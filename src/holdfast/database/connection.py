@@ -180,6 +180,8 @@ class Transaction:
 
     def run_many(self, statement: Statement, rows: Sequence[Mapping[str, Value]]) -> int:
         """Execute for each of these rows, and return how many rows matched in all."""
+        if len(rows) == 1:  # executemany has its price: PostgreSQL's driver opens a pipeline
+            return self.run(statement, **rows[0])
         return self.send_many(statement.render(self.dialect), rows) if rows else 0
 
     def all(self, statement: Statement, into: Callable[..., T], **parameters: Value) -> list[T]:

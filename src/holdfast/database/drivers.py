@@ -100,6 +100,7 @@ def _connect_sqlite(path: str) -> Connection:
         mode = _patiently(raw, "PRAGMA journal_mode = WAL")
         raw.execute("PRAGMA synchronous = FULL")  # a commit that returned is on disk
         raw.execute("PRAGMA foreign_keys = ON")
+        raw.execute("PRAGMA wal_autocheckpoint = 16000")  # 64 MB: what changes often is copied back once
     except sqlite3.OperationalError as error:
         folder = Path(path).parent
         hint = f"the folder {str(folder)!r} does not exist" if not folder.exists() else str(error)

@@ -6,7 +6,8 @@ HOLDFAST_APP=holdfast.demo.application:app
 from __future__ import annotations
 
 from holdfast import Holdfast
+from holdfast.demo.source import MOVED
 from holdfast.diamonds.feed import nivoda
 
 app = Holdfast()
-nivoda(app)
+nivoda(app, natural=MOVED, labgrown=MOVED)

@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from holdfast.database.drivers import masked, open_database, sqlite_path
 from holdfast.database.statement import sql
@@ -49,6 +50,11 @@ class Place:
         """Without its password."""
         return masked(self.url)
 
+    @property
+    def inside(self) -> bool:
+        """Whether the database is a file in the folder."""
+        return self.url.startswith("sqlite:") and Path(sqlite_path(self.url)).parent == self.folder
+
 
 def choose(directory: Path | None, url: str | None) -> Place:
     """A place that holds nothing yet, or a sentence that says what is in the way. Writes nothing but the folder."""
@@ -59,7 +65,8 @@ def choose(directory: Path | None, url: str | None) -> Place:
     else:
         folder = directory.absolute()
         _make(folder)
-    return Place(folder, url or f"sqlite:///{folder / FILE}", made=directory is None)
+    # Quoted: a folder may be called what a URL would read as something else.
+    return Place(folder, url or f"sqlite:///{quote(str(folder / FILE))}", made=directory is None)
 
 
 def refuse_full(url: str) -> None:

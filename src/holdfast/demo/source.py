@@ -30,6 +30,9 @@ FAULTS: Final = (
 PAGE_SIZE: Final = 50
 PATIENCE: Final = 120.0  # seconds for an answer of the oracle
 STONES_PER_CHANGE: Final = 1_000  # of so many, one changes in a minute
+MOVED: Final[dict[str, Any]] = {
+    "ahead_at_most": "1d"
+}  # of its feeds: the clock of the source is moved by hours
 NATURAL_QUERY: Final = {**BASE, "labgrown": False}  # what the feed of natural stones should find
 
 

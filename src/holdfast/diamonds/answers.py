@@ -108,12 +108,11 @@ def read(status: int, headers: Mapping[str, str], body: bytes, hide: Hide = str)
         return _data(body, headers, hide)
     if status == TOO_MANY or (status in {FORBIDDEN, TRY_LATER} and wait is not None):
         raise ThrottledError(f"Nivoda answered {status}: it wants fewer requests", retry_after=wait)
-    if status == UNAUTHENTICATED or (status == FORBIDDEN and not _is_html(body)):
-        raise RefusedError(_said(body, hide) or f"Nivoda answered {status}")
-    if status == FORBIDDEN:
-        raise ThrottledError(
-            "Nivoda's firewall answered 403 with a page of HTML: too many requests", retry_after=FIREWALL
-        )
+    said = _said(body, hide) if status in {UNAUTHENTICATED, FORBIDDEN} else None
+    if status == UNAUTHENTICATED or said is not None:
+        raise RefusedError(said or f"Nivoda answered {status}")
+    if status == FORBIDDEN:  # the API itself would say in JSON what it does not like
+        raise ThrottledError("Nivoda's firewall answered 403: too many requests", retry_after=FIREWALL)
     if status in AWAY or status in SERVER_ERRORS:
         raise OutageError(f"Nivoda answered {status}", delay=wait)
     if status in BAD_DOCUMENT:

@@ -8,6 +8,7 @@ Who asks, and how, is in the environment: NIVODA_USERNAME, NIVODA_PASSWORD, NIVO
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from holdfast import Concurrency, Offset, PermanentError, Rate
@@ -18,6 +19,7 @@ from holdfast.diamonds.settings import NivodaSettings, from_environment
 from holdfast.diamonds.source import open_source
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from holdfast import Cursor, Holdfast, Page, Range, Window
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 NATURAL: Final = "nivoda-natural"
 LABGROWN: Final = "nivoda-labgrown"
 LIMIT: Final = "nivoda"  # one for both feeds
+AT_ONCE: Final = 4  # stones that are asked about by one step
 TIES: Final = (
     8  # stones of one upload that may meet in a partition; more are noticed, and a second pass decides
 )
@@ -37,6 +40,7 @@ class NivodaFeed(CanonicalFeed):
 
     paging = Offset(overlap=TIES, ties=TIES, reversible=True)
     needs: ClassVar[frozenset[Need]] = frozenset()  # the source finds stones with a picture or a film
+    confirm_lot = 1  # each is a request of its own, and so the limits count it
     may_be_empty = False  # a catalogue without a single stone is an account that sees none, far more often
 
     def __init__(
@@ -73,6 +77,20 @@ class NivodaFeed(CanonicalFeed):
 
     async def fetch(self, part: Range, window: Window, cursor: Cursor, /) -> Page:
         return await self._source.page(part, window, cursor, lab_grown=self.lab_grown)
+
+    async def still_there(self, ids: Sequence[str], /) -> list[str]:
+        """Those that are still on offer. One that is held, or that we would not ask for any more, is gone for us."""
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def asked(stone: str) -> bool:
+            async with places:
+                return await self._source.still_offers(stone, lab_grown=self.lab_grown)
+
+        answers = await asyncio.gather(*map(asked, ids), return_exceptions=True)
+        for it in answers:
+            if isinstance(it, BaseException):
+                raise it
+        return [stone for stone, there in zip(ids, answers, strict=True) if there]
 
     async def now(self) -> datetime | None:
         return await self._source.now(lab_grown=self.lab_grown)

@@ -118,6 +118,11 @@ def map_offer(
     )
 
 
+def can_be_shown(diamond: Mapping[str, Any], certificate: Mapping[str, Any]) -> bool:
+    """Whether it has a picture or a film: the source is asked for stones with either."""
+    return _image(diamond, certificate) is not None or _video(diamond, certificate) is not None
+
+
 def identity_of(item: Any) -> str:
     """What makes it this stone: the diamond's id, not the certificate, which several suppliers may sell."""
     return str(item["diamond"]["id"])

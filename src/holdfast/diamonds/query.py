@@ -50,7 +50,12 @@ _SEARCH: Final = (
 )
 _SEARCH_TYPES: Final = "$query: DiamondQuery, $offset: Int, $limit: Int, $order: DiamondOrder"
 _COUNT: Final = "diamonds_by_query_count(query: $query)"
-_ONE: Final = f"get_diamond_by_id(diamond_id: $id) {{ {_STONE} }}"
+BY_ID: Final = "get_diamond_by_id"
+_ONE: Final = f"{BY_ID}(diamond_id: $id) {{ {_STONE} }}"
+_OFFERED: Final = (
+    f"{BY_ID}(diamond_id: $id) {{ diamond {{ availability image video supplier_video_link v360 {{ url }} "
+    "certificate { shape carats cut labgrown product_images { url } product_videos { url } } } }"
+)  # what decides whether it fits, and nothing else: a value that nobody needs cannot fail
 
 
 def _document(name: str, types: str, field: str) -> Mapping[Style, str]:
@@ -63,6 +68,7 @@ def _document(name: str, types: str, field: str) -> Mapping[Style, str]:
 SEARCH: Final = _document("Search", _SEARCH_TYPES, _SEARCH)
 COUNT: Final = _document("Count", "$query: DiamondQuery", _COUNT)
 ONE: Final = _document("One", "$id: ID!", _ONE)
+OFFERED: Final = _document("Offered", "$id: ID!", _OFFERED)
 
 
 def diamond_query(base: Mapping[str, Any], part: Range, window: Window | None) -> dict[str, Any]:

@@ -42,11 +42,12 @@ LOCK = sql("""
      ORDER BY id
     {for_update}
 """)
+CLOCK = sql("SELECT {now}")
 # Locked by the statement before them, and still as they were read.
 CHANGE = sql("""
     UPDATE diamonds
        SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
-           ruleset_version = :version, updated_at = {now}
+           ruleset_version = :version, updated_at = :changed_at
      WHERE id = :id AND ruleset_version = :before
 """)
 KEEP = sql(
@@ -180,9 +181,10 @@ def write_batch(tx: Transaction, repricing_id: str, batch: Batch) -> None:
     unpriced = [it for it, quote in current if quote is None]
     changed = [(it, quote) for it, quote in current if quote is not None and differs(it, quote)]
     same = [it for it, quote in current if quote is not None and not differs(it, quote)]
-    snapshots = [_snapshot(repricing_id, it, quote) for it, quote in changed]
+    stamp = {"changed_at": int(tx.first(CLOCK))}  # who writes them later leaves another one
+    snapshots = [_snapshot(repricing_id, it, quote) | stamp for it, quote in changed]
     Upsert("repricing_snapshots", ("repricing_id", "id"), snapshots).apply(tx)
-    tx.run_many(CHANGE, [{**_moved(it, batch.version), **_columns(quote)} for it, quote in changed])
+    tx.run_many(CHANGE, [_moved(it, batch.version) | _columns(quote) | stamp for it, quote in changed])
     tx.run_many(KEEP, [_moved(it, batch.version) for it in same])
     tx.run_many(UNPRICED, [_moved(it, batch.version) for it in unpriced])
     counted = {"looked_at": len(current), "changed": len(changed), "unpriced": len(unpriced)}

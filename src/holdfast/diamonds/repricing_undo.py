@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.clock import moment
@@ -32,12 +31,12 @@ TAKEN_BACK = sql(
 )
 TOTAL = sql("SELECT count(*) FROM repricing_snapshots WHERE repricing_id = :id")
 READ = sql("""
-    SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, new_price FROM repricing_snapshots
+    SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, changed_at FROM repricing_snapshots
      WHERE repricing_id = :repricing_id AND id > :after
      ORDER BY id LIMIT :limit
 """)
 LOCK = sql("""
-    SELECT id, price_model_price, feed FROM diamonds
+    SELECT id, updated_at, feed FROM diamonds
      WHERE id >= :first AND id <= :last AND ruleset_version = :version
      ORDER BY id
     {for_update}
@@ -67,7 +66,7 @@ class RepricingReport:
 
 
 class Snapshot(NamedTuple):
-    """What a stone cost before, and what the repricing made of it."""
+    """What a stone cost before, and when the repricing changed that."""
 
     id: int
     old_version: int
@@ -75,7 +74,7 @@ class Snapshot(NamedTuple):
     old_ratio: Any
     old_pricing_rating: int | None
     old_rating: int
-    new_price: Any
+    changed_at: int
 
 
 @dataclass(frozen=True)
@@ -127,22 +126,20 @@ def next_snapshots(tx: Transaction, repricing_id: str, after: int, limit: int) -
 
 
 def restore(tx: Transaction, it: Restoring) -> None:
-    """Restore the stones that still cost what the repricing made them cost; the others have been written since."""
+    """Restore the stones that nobody has written since the repricing did."""
     version = it.repricing.to_version
     first, last = it.snapshots[0].id, it.snapshots[-1].id
-    now = {
-        row[0]: (stored(row[1]), str(row[2]))
-        for row in tx.rows(LOCK, first=first, last=last, version=version)
-    }
+    found = tx.rows(LOCK, first=first, last=last, version=version)
+    now = {row[0]: (int(row[1]), str(row[2])) for row in found}
     same = [old for old in it.snapshots if old.id in now and unchanged(old, now[old.id][0])]
     tx.run_many(RESTORE, [_columns(old, version) for old in same])
     for feed in sorted({now[old.id][1] for old in same}):
         bump(tx, feed)
 
 
-def unchanged(old: Snapshot, price: Decimal) -> bool:
-    """Whether the stone still costs what the repricing made it cost."""
-    return price == stored(old.new_price)
+def unchanged(old: Snapshot, updated_at: int) -> bool:
+    """Whether the repricing was the last to write the stone. An equal price proves nothing: its cut may be another."""
+    return updated_at == old.changed_at
 
 
 def taken_back(tx: Transaction, repricing_id: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from holdfast.diamonds.mapping import RejectedError
@@ -21,6 +22,7 @@ from holdfast.diamonds.rating import FALLBACK, HIGHEST, LOWEST, RatingRule, Rati
 LEAST_RATIO: Final = Decimal("0.0001")
 MOST_RATIO: Final = Decimal("9.9999")
 LEAST_PRIORITY, MOST_PRIORITY = 0, 1_000_000
+MOST_OVERLAPS: Final = 50  # that are told; one mistake may have made them all
 MOST_MODIFIER: Final = Decimal("999.99")
 TIERS: Final = ((0, 500, 6), (500, 1_000, 6), (1_000, 3_000, 3), (3_000, 6_000, 0), (6_000, 10_000, -4),
                 (10_000, 20_000, -9), (20_000, None, -14))  # fmt: skip
@@ -95,7 +97,10 @@ def problems(rules: RuleSet, present: AbstractSet[tuple[str, StoneType]] = froze
         return found
     if rules.empty:
         found.append(f"it is declared to be empty and has {len(rules.pricing)} pricing rules")
-    return [*found, *_overlaps(rules.pricing), *_gaps(rules.pricing, present)]
+    overlaps = list(islice(_overlaps(rules.pricing), MOST_OVERLAPS + 1))
+    if len(overlaps) > MOST_OVERLAPS:
+        overlaps[-1] = "and more pricing rules overlap"
+    return [*found, *overlaps, *_gaps(rules.pricing, present)]
 
 
 def _values(rules: RuleSet) -> Iterator[str]:

@@ -98,11 +98,19 @@ def _digits(value: Decimal) -> str:
 
 def _from_json(text: str) -> Any:
     try:
-        return json.loads(text, parse_float=Decimal, parse_constant=str)
+        return json.loads(text, parse_float=Decimal, parse_constant=str, object_pairs_hook=_once)
     except ValueError as error:
         raise RulesError([f"it is no JSON: {error}"]) from None
     except RecursionError:
         raise RulesError(["it is no JSON that a rule set could be: nested too deeply"]) from None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of a field that is given twice JSON keeps the last, without a word: one of them is not what somebody meant."""
+    names = [name for name, _ in pairs]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise RulesError([f"{', '.join(twice)}: given twice in {{{', '.join(names)[:80]}}}"])
+    return dict(pairs)
 
 
 def _from_csv(text: str) -> Any:

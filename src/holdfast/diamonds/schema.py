@@ -178,6 +178,7 @@ SNAPSHOTS = sql("""
         old_pricing_rating INTEGER,
         old_rating INTEGER NOT NULL,
         new_price DECIMAL(12,2) NOT NULL,
+        changed_at BIGINT NOT NULL,
         PRIMARY KEY (repricing_id, id)
     ) {table_options}
 """)

@@ -21,6 +21,7 @@ PRODUCTION: Final = "https://integrations.nivoda.net/api/diamonds"
 STAGING: Final = "https://intg-customer-staging.nivodaapi.net/api/diamonds"
 LARGEST_PAGE: Final = 50  # what the source gives at most, whatever it is asked for
 SMALLEST_PAGE: Final = 20  # pages overlap
+LONGEST_TIMEOUT: Final = timedelta(seconds=50)
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 Style = Literal["bearer", "as"]
@@ -54,6 +55,10 @@ class NivodaSettings:
     def __post_init__(self) -> None:
         # Typed as timedelta, but texts and seconds are read as well: the environment gives them, and people do.
         object.__setattr__(self, "timeout", duration(self.timeout, "NIVODA_TIMEOUT"))
+        if self.timeout > LONGEST_TIMEOUT:
+            raise ConfigurationError(
+                f"NIVODA_TIMEOUT: at most {LONGEST_TIMEOUT.seconds} s; whoever logs in has a minute before another one tries"
+            )
         _check_url(self.url)
         for name, words in _WORDS.items():
             if getattr(self, name) not in words:

@@ -11,7 +11,18 @@ from holdfast.diamonds.adaptive import PaceInMemory, Pacing
 from holdfast.diamonds.adaptive_rows import PaceInDatabase
 from holdfast.diamonds.answers import Answer, BadAnswerError
 from holdfast.diamonds.client import Client
-from holdfast.diamonds.query import BASE, COUNT, NEWEST_FIRST, OLDEST_FIRST, ONE, SEARCH, diamond_query
+from holdfast.diamonds.offered import still_offered
+from holdfast.diamonds.query import (
+    BASE,
+    BY_ID,
+    COUNT,
+    NEWEST_FIRST,
+    OFFERED,
+    OLDEST_FIRST,
+    ONE,
+    SEARCH,
+    diamond_query,
+)
 from holdfast.diamonds.settings import LARGEST_PAGE
 from holdfast.diamonds.source_doubts import Doubts
 from holdfast.diamonds.token_rows import TokenRows
@@ -65,8 +76,7 @@ class NivodaSource:
         )
         items = _items(answer, limit)
         if answer.problems:
-            where = (part.name, lab_grown, window and window.from_, cursor.offset, cursor.descending)
-            self._judge(answer.problems, where)
+            self._judge(answer.problems, cursor.attempt)
         return Page(items)
 
     async def diamond(self, diamond_id: str) -> Mapping[str, Any] | None:
@@ -74,10 +84,14 @@ class NivodaSource:
         answer = await self._client.ask(ONE, id=diamond_id)
         if any(it.is_missing for it in answer.problems):
             return None
-        found = answer.field("get_diamond_by_id")
+        found = answer.field(BY_ID)
         if not isinstance(found, dict):
             raise BadAnswerError(f"Nivoda answered {type(found).__name__} instead of a stone")
         return found
+
+    async def still_offers(self, diamond_id: str, *, lab_grown: bool) -> bool:
+        """Whether it is there, and a search for all stones would find it."""
+        return still_offered(await self._client.ask(OFFERED, id=diamond_id), lab_grown=lab_grown)
 
     async def now(self, *, lab_grown: bool) -> datetime | None:
         """The source's clock. It is asked with a token, so that a run that nobody lets in does not begin."""
@@ -85,11 +99,11 @@ class NivodaSource:
         answer.field("diamonds_by_query_count")
         return answer.date
 
-    def _judge(self, problems: tuple[Problem, ...], where: tuple[Any, ...]) -> None:
+    def _judge(self, problems: tuple[Problem, ...], attempt: int) -> None:
         whole = [it for it in problems if not _is_about_a_stone(it)]
         if whole:
             raise BadAnswerError(f"Nivoda answered with a part of the page only: {whole[0].message}")
-        if self._doubts.arise(where, problems):
+        if self._doubts.arise(attempt, problems):
             raise BadAnswerError(
                 f"Nivoda failed to tell {len(problems)} values of the page, which is asked for once more: {problems[0].message}"
             )

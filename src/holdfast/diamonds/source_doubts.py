@@ -1,47 +1,39 @@
 """A page with errors beside its stones is asked for once more: a value that failed may come the second time.
 
-What still fails then is a hole in the source, and the page is taken as it is. A field that keeps failing, as whole
-enums do on staging, is not asked about again and again. All of this is remembered in the process alone: who forgets it
-asks once too often.
+What still fails then is a hole in the source, and the page is taken as it is. Which try it is the database knows,
+whichever process makes it. A field that keeps failing, as whole enums do on staging, is not asked about again and
+again: that is remembered in the process alone, and who forgets it asks once too often.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter, OrderedDict
-from collections.abc import Hashable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from holdfast.diamonds.answers import Problem
 
-MOST_REMEMBERED: Final = 10_000
 SETTLED: Final = 3  # times that a field has failed again
 
 
 class Doubts:
-    """Which pages have been doubted."""
+    """Which fields have failed again."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._doubted: OrderedDict[Hashable, None] = OrderedDict()
         self._failed_again: Counter[str] = Counter()
 
-    def arise(self, page: Hashable, problems: Iterable[Problem]) -> bool:
+    def arise(self, attempt: int, problems: Iterable[Problem]) -> bool:
         """Whether this answer should be asked for once more."""
         fields = {_field(it) for it in problems}
         with self._lock:
             unsettled = {it for it in fields if self._failed_again[it] < SETTLED}
-            if not unsettled:
-                return False
-            if page in self._doubted:
-                del self._doubted[page]
+            if attempt > 1:
                 self._failed_again.update(unsettled)
                 return False
-            self._doubted[page] = None
-            if len(self._doubted) > MOST_REMEMBERED:
-                self._doubted.popitem(last=False)
-            return True
+            return bool(unsettled)
 
 
 def _field(problem: Problem) -> str:

@@ -20,6 +20,15 @@ ALIKE = sql(
      GROUP BY item_id COLLATE utf8mb4_unicode_ci HAVING count(*) > 1 LIMIT 1
     """,
 )
+# Texts of one case with nothing that a collation folds cannot collide. Looking for one that is not so takes a tenth of
+# the time, and stops at the first.
+FOLDABLE = sql(
+    "",
+    mariadb="""
+    SELECT EXISTS (SELECT 1 FROM holdfast_raw WHERE feed = :feed AND item_id NOT REGEXP '^[0-9a-z_.:-]*$')
+       AND EXISTS (SELECT 1 FROM holdfast_raw WHERE feed = :feed AND item_id NOT REGEXP '^[0-9A-Z_.:-]*$')
+    """,
+)
 
 
 class Alike(NamedTuple):
@@ -37,5 +46,7 @@ def items_alike(tx: Transaction, declared: Declaration) -> Alike | None:
     if declared.stores or column is None or tx.dialect.name != "mariadb":
         return None
     collation = blurred(tx, declared.table).get(column)
-    found = tx.rows(ALIKE, feed=declared.name) if collation is not None else []
+    if collation is None or not tx.first(FOLDABLE, feed=declared.name):
+        return None
+    found = tx.rows(ALIKE, feed=declared.name)
     return Alike(str(found[0][0]), str(found[0][1]), column, str(collation)) if found else None

@@ -13,6 +13,7 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.database.bulk import SortedRows
 from holdfast.database.statement import sql
 from holdfast.errors import ConfigurationError, NotFoundError, TransientError
 from holdfast.runs import alerts
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
 
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
+    from holdfast.database.dialects import Dialect
     from holdfast.runs.collisions import Alike
     from holdfast.runs.declaration import Declaration
+    from holdfast.runs.mapping import Batch
     from holdfast.steps.job import NewJob
     from holdfast.steps.step import Step
 
@@ -135,7 +138,7 @@ def _take(database: Database, declared: Declaration, turn: Turn, span: Span) -> 
         columns = target_columns(tx, declared) if ids else {}
         to_row = declared.feed.mapping(tx, run.id)
         entries = waiting_between(tx, declared.name, ids[0], ids[-1]) if ids else set()
-    batch = map_rows(declared, waiting, columns, to_row)
+    batch = _sorted(declared, map_rows(declared, waiting, columns, to_row), database.dialect)
     application = Application(
         declared=declared,
         run_id=run.id,
@@ -149,6 +152,16 @@ def _take(database: Database, declared: Declaration, turn: Turn, span: Span) -> 
     return (
         Done("nothing is left in this range", effects=effects) if ends else Continue(ids[-1], effects=effects)
     )
+
+
+def _sorted(declared: Declaration, batch: Batch, dialect: Dialect) -> Batch:
+    """Ready to be written, before the commit: SQLite has one writer at a time, and the others wait for it."""
+    if declared.stores or not batch.rows:
+        return batch
+    try:
+        return replace(batch, rows=SortedRows(declared.table, declared.key, batch.rows, dialect))
+    except Exception:  # noqa: BLE001 - who is to blame is found when they are stored
+        return batch
 
 
 def _wanted(tx: Transaction, turn: Turn) -> Run | None:

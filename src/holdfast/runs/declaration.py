@@ -25,6 +25,7 @@ from holdfast.runs.setting_checks import (
     checked_number,
     checked_share,
     checked_span,
+    checked_switch,
     checked_text,
     checked_version,
 )
@@ -45,6 +46,7 @@ MOST: Final = {
     "shards": 100,
     "batch": 100_000,
     "chunk": 10_000,
+    "confirm_lot": 500,
 }
 PARAMETERS: Final = {
     "plan": ("window",),
@@ -56,6 +58,7 @@ PARAMETERS: Final = {
     "started": ("tx", "run_id"),
     "mapping": ("tx", "run_id"),
     "published": ("tx", "run_id"),
+    "still_there": ("ids",),
     "now": (),
 }
 PLAIN: Final = ("identify", "map", "store", "started", "mapping", "published")
@@ -81,6 +84,7 @@ class Declaration:
     counts: bool  # whether the feed has a count()
     lookback: timedelta
     settle: timedelta
+    ahead_at_most: timedelta
     queue: str
     priority: int
     limits: tuple[Limit, ...]
@@ -104,6 +108,8 @@ class Declaration:
     mapper_version: str
     volatile: tuple[str, ...]
     sweep: Sweep | None
+    confirms: bool  # whether the source is asked before rows go
+    confirm_lot: int
     export: str | None
 
     @property
@@ -156,6 +162,7 @@ def _declared(feed: Feed) -> Declaration:
         counts=writes(feed, "count"),
         lookback=duration(feed.lookback, "lookback"),
         settle=duration(feed.settle, "settle"),
+        ahead_at_most=checked_span("ahead_at_most", feed.ahead_at_most),
         queue=checked_name("queue", feed.queue),
         priority=checked_priority(feed.priority),
         limits=_limits(name, feed.limits),
@@ -176,6 +183,7 @@ def _declared(feed: Feed) -> Declaration:
         mapper_version=checked_version("mapper_version", feed.mapper_version),
         volatile=checked_fields("volatile", feed.volatile),
         sweep=_sweep(feed.sweep),
+        confirms=_confirms(feed),
         export=_export(feed.export),
         **numbers,
     )
@@ -263,6 +271,11 @@ def _sweep(given: object) -> Sweep | None:
     if given is not None and not isinstance(given, Sweep):
         raise ConfigurationError(f"sweep={given!r:.80}: use Sweep(), or None to leave rows that are gone")
     return given
+
+
+def _confirms(feed: Feed) -> bool:
+    wanted = checked_switch("confirm_gone", feed.confirm_gone)
+    return wanted and feed.sweep is not None and writes(feed, "still_there")
 
 
 def _export(given: str | None) -> str | None:

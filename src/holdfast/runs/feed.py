@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -89,7 +89,10 @@ class Page:
 
 
 class Feed:
-    """Subclass it, set what differs, and register an instance. `plan`, `count`, `fetch` and `now` may be async."""
+    """Subclass it, set what differs, and register an instance.
+
+    `plan`, `count`, `fetch`, `still_there` and `now` may be async.
+    """
 
     name: str = ""
     page_size: int = 30
@@ -100,6 +103,7 @@ class Feed:
 
     lookback: Duration = "15m"  # how far before the watermark an incremental run begins
     settle: Duration = "120s"  # how long the source may take to show a change; a run ends so long before now
+    ahead_at_most: Duration = "15m"  # of the source's clock before the database's; beyond it no run begins
 
     queue: str = "default"  # where the jobs of its runs wait
     priority: int = 0
@@ -129,6 +133,8 @@ class Feed:
     volatile: Sequence[str] = ()  # fields of an item that change without meaning anything
 
     sweep: Sweep | None = None  # how rows that are gone at the source are marked; None: they stay
+    confirm_gone: bool = True  # whether still_there(), if the feed has one, is asked before they are
+    confirm_lot: int = 50  # ids that it is asked about at once
     export: str | None = None  # where the watermark is written for others: file:///var/lib/app/watermark.json
 
     def plan(self, window: Window, /) -> list[Range] | Awaitable[list[Range]]:
@@ -165,6 +171,10 @@ class Feed:
 
     def published(self, tx: Transaction, run_id: str, /) -> None:
         """What the run has read is in the target with this transaction; once more, when its sweep has ended."""
+
+    def still_there(self, ids: Sequence[str], /) -> Collection[str] | Awaitable[Collection[str]]:
+        """Asked before rows go: which of these does the source still have? Without it nobody is asked."""
+        raise _unwritten(self, "still_there")
 
     def now(self) -> datetime | Awaitable[datetime | None] | None:
         """The source's clock, such as the Date of an HTTP answer; None: it goes like ours."""

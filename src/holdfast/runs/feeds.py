@@ -93,7 +93,12 @@ class FeedJobs:
         return await replay(step, self._database(), self.declared)
 
     async def sweep(self, step: Step, run_id: str, epoch: int) -> Outcome:
-        return await sweeping.sweep_step(step, self._database(), self.declared, run_id, epoch)
+        found = await sweeping.sweep_step(step, self._database(), self.declared, run_id, epoch)
+        if not isinstance(found, sweeping.Doubt):
+            return found
+        return await self._breaker.guard(
+            step, Waiter("run", run_id), lambda: sweeping.settle(self.declared, found)
+        )
 
 
 class Start:
@@ -148,11 +153,12 @@ class Feeds:
             "limits": declared.limits,
         }
         ours = {"retry": Retry(attempts=declared.attempts_consolidation), "timeout": LONG}
+        both = source | {"timeout": LONG + declared.timeout}
         self._register(declared, "start", jobs.start, source | {"limits": ()})
         self._register(declared, "plan", jobs.plan, source)
         self._register(declared, "page", jobs.page, source)
         self._register(declared, "consolidate", jobs.consolidate, ours)
-        self._register(declared, "sweep", jobs.sweep, ours)
+        self._register(declared, "sweep", jobs.sweep, both if declared.confirms else ours)
         self._register(declared, "replay", jobs.replay, ours)
         return declared
 

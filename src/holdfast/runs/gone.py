@@ -13,7 +13,7 @@ from holdfast.database.statement import sql
 from holdfast.database.tables import as_instant
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from holdfast.database.connection import Transaction
     from holdfast.runs.target import TargetColumn
@@ -33,7 +33,7 @@ WALK = sql(f"""
              ORDER BY item_id LIMIT :stretch) walked
 """)
 UNSEEN = sql(f"""
-    SELECT item_id FROM holdfast_raw
+    SELECT item_id, CASE WHEN strikes + 1 >= :strikes THEN 1 ELSE 0 END FROM holdfast_raw
      WHERE feed = :feed AND item_id > :after AND item_id <= :until AND {_UNSEEN}
      ORDER BY item_id LIMIT :limit
 """)
@@ -102,6 +102,13 @@ class Walked(NamedTuple):
     going: int  # unseen, and with this strike they are gone
 
 
+class Missed(NamedTuple):
+    """A row that was not seen."""
+
+    item_id: str
+    goes: bool  # with this strike
+
+
 class Struck(NamedTuple):
     struck: int
     gone: int
@@ -127,18 +134,37 @@ def end_of_stretch(tx: Transaction, feed: str, after: str) -> tuple[str | None, 
     return last, int(rows) < STRETCH
 
 
-def unseen(tx: Transaction, it: Unseen, after: str, until: str) -> list[str]:
+def unseen(tx: Transaction, it: Unseen, after: str, until: str) -> list[Missed]:
     """The next rows of a stretch that were not seen, at most a batch."""
     rows = tx.rows(
-        UNSEEN, feed=it.feed, run_id=it.run_id, before=it.before, after=after, until=until, limit=BATCH
+        UNSEEN,
+        feed=it.feed,
+        run_id=it.run_id,
+        before=it.before,
+        strikes=it.strikes,
+        after=after,
+        until=until,
+        limit=BATCH,
     )
-    return [str(row[0]) for row in rows]
+    return [Missed(str(row[0]), bool(row[1])) for row in rows]
 
 
-def strike(tx: Transaction, it: Unseen, ids: Sequence[str], target: TargetColumn, column_type: str) -> Struck:
-    """Strike those of them that are still unseen; who has enough strikes is gone, here and in the target."""
+def strike(  # noqa: PLR0917 - all that decides about a batch
+    tx: Transaction,
+    it: Unseen,
+    ids: Sequence[str],
+    target: TargetColumn,
+    column_type: str,
+    may_go: Collection[str] | None = None,
+) -> Struck:
+    """Strike those of them that are still unseen; who has enough strikes is gone, here and in the target.
+
+    With `may_go` nobody goes who is not in it: who would is not struck.
+    """
     found = tx.rows(LOCK_UNSEEN, feed=it.feed, run_id=it.run_id, before=it.before, ids=list(ids))
-    going = [str(row[0]) for row in found if row[1] + 1 >= it.strikes]
+    going = [
+        str(row[0]) for row in found if row[1] + 1 >= it.strikes and (may_go is None or str(row[0]) in may_go)
+    ]
     staying = [str(row[0]) for row in found if row[1] + 1 < it.strikes]
     if staying:
         tx.run(STRIKE, feed=it.feed, run_id=it.run_id, ids=staying)
@@ -146,7 +172,7 @@ def strike(tx: Transaction, it: Unseen, ids: Sequence[str], target: TargetColumn
         now = int(tx.first(CLOCK))
         tx.run(GO, feed=it.feed, run_id=it.run_id, ids=going, at=now)
         target.set(tx, going, as_instant(now, column_type))
-    return Struck(len(found), len(going))
+    return Struck(len(staying) + len(going), len(going))
 
 
 def removed(tx: Transaction, feed: str, run_id: str, after: str, until: str) -> list[str]:

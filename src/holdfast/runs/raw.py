@@ -142,7 +142,7 @@ def observing(
     """What OBSERVE is given for them, once per chunk."""
     shared = {"feed": feed, "run_id": run_id, "observed_at": observed_at}
     rows = sorted(observations)
-    chunks = [rows] if len(rows) <= CHUNK else [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
+    chunks = [rows[at : at + CHUNK] for at in range(0, len(rows), CHUNK)]
     if not tx.takes_lists:
         return [{**shared, "rows": as_document(chunk)} for chunk in chunks]
     columns = [[as_parameter(list(it), tx.dialect) for it in zip(*chunk, strict=True)] for chunk in chunks]

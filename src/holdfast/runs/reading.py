@@ -66,7 +66,7 @@ async def read_page(  # noqa: PLR0911, PLR0917 - a job's arguments, and where it
     if place.partition.frontier is not None:
         return await divide(declared, place.run, place.partition)
     state = _state(declared, place.partition)
-    asked = await _ask(declared, place, state)
+    asked = await _ask(declared, place, state, step.attempt)
     decision = _supposing_new(declared, places, place, state, asked)
     supposed = decision is not None
     if decision is None:
@@ -88,7 +88,7 @@ def _state(declared: Declaration, partition: Partition) -> PageState:
     return msgspec.json.decode(partition.paging, type=PageState)
 
 
-async def _ask(declared: Declaration, place: Place, state: PageState) -> Asked:
+async def _ask(declared: Declaration, place: Place, state: PageState, attempt: int) -> Asked:
     """The source's answer, as if all of its rows were new."""
     feed, partition, at = declared.feed, place.partition, place.now
     request = next_request(declared.paging, state, declared.page_size)
@@ -97,7 +97,8 @@ async def _ask(declared: Declaration, place: Place, state: PageState) -> Asked:
         count = await answer_of(feed.count, partition.range, partition.window)
         return Asked(request, Answer(count=count), Contents(), at, _since(began))
     try:
-        page = await answer_of(feed.fetch, partition.range, partition.window, request.cursor)
+        cursor = request.cursor if attempt == 1 else replace(request.cursor, attempt=attempt)
+        page = await answer_of(feed.fetch, partition.range, partition.window, cursor)
     except CursorExpiredError:
         return Asked(request, Answer(expired=True), Contents(), at, _since(began))
     if not isinstance(page, Page):

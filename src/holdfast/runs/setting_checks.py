@@ -27,6 +27,12 @@ def checked_count(name: str, value: object) -> int:
     return value
 
 
+def checked_switch(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name}={value!r:.80}: True or False")
+    return value
+
+
 def checked_span(name: str, value: Duration) -> timedelta:
     found = duration(value, name)
     if not found:

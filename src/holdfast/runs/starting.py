@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, get_args
 
-from holdfast.clock import instant, moment
+from holdfast.clock import instant, moment, spoken
 from holdfast.database.statement import sql
-from holdfast.errors import AnswerError, ConfigurationError
+from holdfast.errors import AnswerError, ConfigurationError, OutageError
 from holdfast.runs.asking import answer_of
 from holdfast.runs.consolidation import begin_consolidation
 from holdfast.runs.feed import Window
@@ -83,7 +83,21 @@ async def source_clock(database: Database, declared: Declaration) -> SourceClock
     if not isinstance(shown, datetime):
         raise AnswerError("now", f"is {shown!r:.80}; now() answers a datetime with a time zone, or None")
     theirs = instant(shown, f"now() of feed {declared.name}")
+    refuse_ahead(declared, timedelta(microseconds=theirs - ours))
     return SourceClock(theirs, theirs - ours)
+
+
+def refuse_ahead(declared: Declaration, ahead: timedelta) -> None:
+    """A watermark in the future passes over all that changes until then. Nobody knows which clock is wrong: so we wait.
+
+    One that is behind loses nothing: its window ends early, and the next run reads the rest.
+    """
+    if ahead > declared.ahead_at_most:
+        raise OutageError(
+            f"its clock is {spoken(ahead)} ahead of the database's, more than {spoken(declared.ahead_at_most)}; no run "
+            "begins, because it would pass over what changes until then. Set the clock that is wrong; if both are "
+            f"right, set ahead_at_most of feed {declared.name}"
+        )
 
 
 def start_run(tx: Transaction, declared: Declaration, request: Request, clock: SourceClock) -> Run:

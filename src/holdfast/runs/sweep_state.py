@@ -42,7 +42,8 @@ class SweepState(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
     unseen: int = 0
     going: int = 0
     struck: int = 0
-    note: str | None = None  # why it is held, or skipped
+    still_there: int = 0  # they would have gone, but the source has them
+    note: str | None = None  # why it is held, or skipped; or who was not let go
 
     @property
     def text(self) -> str:

@@ -1,14 +1,15 @@
 """One step of a sweep: count a part of the feed, or strike a batch of rows. The last one completes the run.
 
 Who is struck is looked for outside of any transaction, in stretches, so that no statement takes long on a large feed.
-The commit looks again at the few that were found, and locks them: what was observed meanwhile is left alone.
+The commit looks again at the few that were found, and locks them: what was observed meanwhile is left alone. If the
+feed can be asked whether the source still has them, it is, before anybody goes (see `confirming`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +17,7 @@ from holdfast.clock import micros
 from holdfast.database.tables import columns_of
 from holdfast.errors import ConfigurationError
 from holdfast.runs import alerts
+from holdfast.runs.confirming import at_once, not_gone, told
 from holdfast.runs.finishing import complete
 from holdfast.runs.gone import (
     BATCH,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
     from holdfast.runs.declaration import Declaration
+    from holdfast.runs.gone import Missed
     from holdfast.steps.step import Step
 
 STRETCHES: Final = 20  # that one step walks over
@@ -46,13 +49,18 @@ LOOK_AGAIN: Final = timedelta(minutes=5)  # a held sweep; whoever approves it wa
 
 async def sweep_step(
     step: Step, database: Database, declared: Declaration, run_id: str, epoch: int
-) -> Outcome:
-    """Do the next part of a run's sweep."""
+) -> Outcome | Doubt:
+    """Do the next part of a run's sweep, or say about whom the source must be asked first."""
     step.annotate(run_id=run_id)
     return await asyncio.to_thread(_step, database, declared, run_id, epoch)
 
 
-def _step(database: Database, declared: Declaration, run_id: str, epoch: int) -> Outcome:
+async def settle(declared: Declaration, doubt: Doubt) -> Outcome:
+    """Ask the source, outside of any transaction, and strike who is really gone."""
+    return doubt.settled(await not_gone(declared, doubt.going))
+
+
+def _step(database: Database, declared: Declaration, run_id: str, epoch: int) -> Outcome | Doubt:
     with database.looking() as tx:
         run = find_run(tx, run_id)
         state = state_of(run)
@@ -100,32 +108,45 @@ def _decided(declared: Declaration, run: Run, state: SweepState) -> SweepState:
     return state.then(phase="striking", after="")
 
 
-def _strike(tx: Transaction, declared: Declaration, run: Run, state: SweepState) -> Outcome:
+def _strike(tx: Transaction, declared: Declaration, run: Run, state: SweepState) -> Outcome | Doubt:
     it, after = _unseen(run, state), state.after
     kept = None if declared.sweep is None or declared.sweep.keeps is None else micros(declared.sweep.keeps)
-    ids: list[str] = []
+    found: list[Missed] = []
     old: list[str] = []
     phase = state.phase
     for _ in range(STRETCHES):
         until, is_last = end_of_stretch(tx, run.feed, after)
         if until is not None:
-            ids = unseen(tx, it, after, until)
-            is_last = is_last and len(ids) < BATCH
-            until = ids[-1] if len(ids) == BATCH else until
+            every = unseen(tx, it, after, until)
+            found = at_once(declared, every)
+            if len(found) < len(every) or len(every) == BATCH:
+                is_last, until = False, found[-1].item_id
             old = [] if kept is None else forgettable(tx, run.feed, after, until, kept)
         after, phase = until or after, "done" if is_last else phase
-        if ids or old or is_last:
+        if found or old or is_last:
             break
-    if state.struck + len(ids) > state.unseen:
+    if state.struck + state.still_there + len(found) > state.unseen:
         return Continue(state.steps, effects=[Go(run, state, _counted_anew(state))])
-    now = state.then(after=after, phase=phase)
-    effect = Strikes(run, state, now, ids, old, kept or 0, _column_type(tx, state))
-    return Continue(now.steps, effects=[effect])
+    ids = [row.item_id for row in found]
+    going = [row.item_id for row in found if row.goes]
+    strikes = Strikes(
+        run,
+        state,
+        state.then(after=after, phase=phase),
+        ids,
+        old,
+        kept or 0,
+        _column_type(tx, state),
+        may_go=frozenset() if declared.confirms else None,
+    )
+    return Doubt(strikes, going) if declared.confirms and going else strikes.outcome
 
 
 def _counted_anew(state: SweepState) -> SweepState:
     """There are more than were counted, for an earlier sweep was undone meanwhile: nobody has allowed these to go."""
-    return state.then(phase="counting", after="", living=0, unseen=0, going=0, struck=0)
+    return state.then(
+        phase="counting", after="", living=0, unseen=0, going=0, struck=0, still_there=0, note=None
+    )
 
 
 def _column_type(tx: Transaction, state: SweepState) -> str:
@@ -168,15 +189,36 @@ class Strikes:
     old: Sequence[str]  # gone for long enough to be forgotten
     kept: int
     column_type: str
+    may_go: frozenset[str] | None  # None: everybody, for nobody can be asked
+
+    @property
+    def outcome(self) -> Outcome:
+        return Continue(self.now.steps, effects=[self])
 
     def apply(self, tx: Transaction, /) -> None:
         struck, gone = 0, 0
         if self.ids:
             it = _unseen(self.run, self.was)
-            struck, gone = strike(tx, it, self.ids, self.was.target, self.column_type)
+            struck, gone = strike(tx, it, self.ids, self.was.target, self.column_type, self.may_go)
         if self.old:
             forget(tx, self.run.feed, self.old, self.kept)
         keep(tx, self.run, self.was, self.now.then(struck=self.was.struck + struck), gone=gone)
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A batch of strikes that would let rows go: does the source still have them?"""
+
+    strikes: Strikes
+    going: Sequence[str]
+
+    def settled(self, there: frozenset[str]) -> Outcome:
+        """Whom the source still has is not struck, and a candidate again in the next sweep that misses it."""
+        now = self.strikes.now
+        if there:
+            number = now.still_there + len(there)
+            now = now.then(still_there=number, note=told(number))
+        return replace(self.strikes, now=now, may_go=frozenset(self.going) - there).outcome
 
 
 @dataclass(frozen=True)

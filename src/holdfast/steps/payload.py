@@ -65,7 +65,11 @@ def is_finite(value: Any) -> bool:
 def _are_finite(values: Collection[Any]) -> bool:
     if _WHOLE.issuperset(map(type, values)):  # most: a fifth of the time that asking each takes
         return True
-    return all(type(it) in _WHOLE or is_finite(it) for it in values)
+    for it in values:  # a generator would take half as long again
+        kind = type(it)
+        if kind not in _WHOLE and not (math.isfinite(it) if kind is float else is_finite(it)):
+            return False
+    return True
 
 
 def sendable(value: Any) -> str:

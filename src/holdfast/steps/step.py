@@ -124,8 +124,13 @@ class Step:
         return url_of(callback_event(self.job_id, self.number), duration(expires, "expires"))
 
     def send_event(
-        self, name: str, payload: Any = None, *, keep: Duration = "1d", id: str | None = None
-    ) -> None:  # noqa: A002 - as everywhere
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        keep: Duration = "1d",
+        id: str | None = None,  # noqa: A002 - as everywhere
+    ) -> None:
         """Send an event when the step is committed: to the job that waits for it, or to the next one that will."""
         from holdfast.steps.sending import SendEvent
 

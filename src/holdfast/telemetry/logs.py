@@ -89,6 +89,9 @@ class ConsoleFormatter(logging.Formatter):
         return without_data(super().formatException(ei))
 
 
+TALKATIVE: Final = ("httpx", "httpcore")  # a line per request, with its address; shown with --log-level debug
+
+
 def configure(style: str, level: str) -> Lines:
     """Print the log of this process to stderr, unless its program has set up logging before."""
     known = logging.getLevelNamesMapping()
@@ -100,6 +103,9 @@ def configure(style: str, level: str) -> Lines:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter(style, lines))
     logging.basicConfig(level=known[level.upper()], handlers=[handler])
+    if known[level.upper()] > logging.DEBUG:
+        for name in TALKATIVE:
+            logging.getLogger(name).setLevel(max(logging.WARNING, known[level.upper()]))
     return lines
 
 

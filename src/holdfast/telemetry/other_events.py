@@ -113,7 +113,12 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
     "Events": (
         event("event.delivered", INFO, "it woke a job that waited for it", "job_id"),
         event("event.kept", INFO, "nobody waits for it: it is kept for the first that will", "keep_s"),
-        event("callback.received", INFO, "somebody called a signed address; `answer` is what it was told", "answer"),
+        event(
+            "callback.received",
+            INFO,
+            "somebody called a signed address; `answer` is what it was told",
+            "answer",
+        ),
         event("events.forgotten", DEBUG, "they were kept long enough, and waits that are over", "events"),
     ),
     "Limits": (

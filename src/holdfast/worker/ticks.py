@@ -42,9 +42,7 @@ def fire_due(database: Database, now: int | None = None) -> list[Tick]:
 class Ticks:
     """A thread that turns ticks into jobs while the worker lives."""
 
-    def __init__(
-        self, database: Database, declared: Mapping[str, Definition], seal: Seal = as_is
-    ) -> None:
+    def __init__(self, database: Database, declared: Mapping[str, Definition], seal: Seal = as_is) -> None:
         self._database = database
         self._seal = seal
         self._declared = declared
@@ -93,7 +91,9 @@ class Ticks:
         try:
             self._seal(schedule.definition.kind, "{}")
             return plan(schedule, now)
-        except ConfigurationError as error:  # of another version, with other time zone data, or the key is not here
+        except (
+            ConfigurationError
+        ) as error:  # of another version, with other time zone data, or the key is not here
             self._unreadable[schedule.name] = time.monotonic() + UNREADABLE_FOR
             happened("schedule.unreadable", schedule=schedule.name, error=error)
             return None

@@ -61,6 +61,7 @@ class RunDetail:
     debts: int
     newer: str | None  # a run of the feed that keeps this one from being reopened
     why: tuple[Reason, ...]
+    still_there: int = 0  # rows that it did not see and that would have gone, but the source has them
 
 
 def show_run(tx: Transaction, run_id: str) -> RunDetail:
@@ -69,7 +70,17 @@ def show_run(tx: Transaction, run_id: str) -> RunDetail:
     report = run_report(tx, run_id)
     states = {str(state): int(count) for state, count in tx.rows(STATES, id=run_id)}
     facts = _facts(tx, run, report, states)
-    return RunDetail(report, states, facts.errors, facts.pending, facts.debts, facts.newer, tuple(why(facts)))
+    sweep = state_of(run)
+    return RunDetail(
+        report,
+        states,
+        facts.errors,
+        facts.pending,
+        facts.debts,
+        facts.newer,
+        tuple(why(facts)),
+        0 if sweep is None else sweep.still_there,
+    )
 
 
 def _facts(tx: Transaction, run: Run, report: RunReport, states: dict[str, int]) -> RunFacts:

@@ -31,6 +31,7 @@ class SweepReport:
     gone: int  # rows that this run has marked as gone, and nobody brought back
     started_at: datetime
     note: str | None
+    still_there: int  # rows that would have gone, but the source has them
 
 
 LIST = sql("""
@@ -63,4 +64,5 @@ def _report(row: Sequence[Any]) -> SweepReport | None:
         gone,
         moment(started_at),
         state.note,
+        state.still_there,
     )

@@ -19,7 +19,7 @@ class Look:
     new: int  # rows that this pass had not read
     fresh: int  # rows that the partition had not read
     again: int  # rows that the pass before read, and this one for the first time
-    leading: int  # rows that this pass had read, at the page's beginning
+    leading: int  # places before the first new row, if this pass had read one of them
     late: int  # how far behind the first new row another stands that this pass had read
     holes: int  # rows without an identity
 
@@ -33,13 +33,15 @@ def look(state: PageState, request: Request, answer: Answer) -> Look:
     places = [(place, it) for place, it in enumerate(answer.ids) if it is not None]
     first = next((place for place, it in places if it in new), None)
     inside = len(answer.ids) if state.count is None else state.count - request.cursor.offset
+    before = len(answer.ids) if first is None else first
     old_after = [p for p, it in places if it not in new and first is not None and first < p < inside]
     return Look(
         got=len(answer.ids),
         new=len(new),
         fresh=sum(when is None for when in known.values()),
         again=sum(known[it] == state.pass_ - 1 for it in new),
-        leading=sum(first is None or place < first for place, _ in places),
+        # A row that the source fails to tell was one of those that were read: whoever waits for it goes round in circles.
+        leading=before if any(place < before for place, _ in places) else 0,
         late=old_after[-1] - first if old_after and first is not None else 0,
         holes=len(answer.ids) - len(places),
     )

@@ -35,6 +35,7 @@ class Cursor:
     offset: int = 0
     after: Any = None  # what the page before gave as `next`; None: from the start
     descending: bool = False  # the source's order backwards, for Offset(reversible=True)
+    attempt: int = 1  # 2: this page was asked for before, and its answer was refused
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,10 @@
+"""An application with both feeds, as a worker process of its own imports it. Who it asks is in its environment."""
+
+from __future__ import annotations
+
+from holdfast import Holdfast
+from holdfast.diamonds.feed import nivoda
+from tests.diamonds.worlds import small_heatmap
+
+app = Holdfast()
+nivoda(app, natural={"settle": "0s", "partitioner": small_heatmap()}, labgrown={"settle": "0s"})

@@ -1,0 +1,95 @@
+"""A process of a small world. It does what it is told, one step at a time.
+
+So anything can happen between two steps, between the halves of one, and within one between two statements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from holdfast import Holdfast
+from holdfast.diamonds.feed import nivoda
+from holdfast.errors import LeaseLostError
+from holdfast.steps.failure import judge
+from holdfast.steps.outcome import Done, effects_of
+from holdfast.steps.step import Step
+from tests.diamonds.asking import settings_for
+from tests.lone_worker import LoneWorker, Thought, Unheard, _awaited
+
+if TYPE_CHECKING:
+    from holdfast.steps.lease import Lease
+    from tests.diamonds.worlds import World
+
+
+class Hands(LoneWorker):
+    """A lone worker with one event loop for its whole life, so that its connections last as long."""
+
+    @cached_property
+    def runner(self) -> asyncio.Runner:
+        return asyncio.Runner()
+
+    def think(self, lease: Lease) -> Thought:
+        kind = self.app.kinds.get(lease.kind)
+        step = Step(lease, Unheard(), self.name)
+        try:
+            arguments = kind.arguments.decode(lease.payload)
+            given = (step,) if kind.arguments.wants_step else ()
+            answer: Any = self.runner.run(_called(kind.handler, given, arguments))
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            return Thought(judge(error, kind.retry, lease.failures, 0.0))
+        ending = Done(answer) if answer is None else answer
+        return Thought(ending, [*step.effects, *effects_of(ending)] if hasattr(ending, "effects") else ())
+
+
+async def _called(handler: Callable[..., Any], given: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+    return await _awaited(handler(*given, **arguments))
+
+
+class Process:
+    """A worker process: its own connections, its own token, its own memory of the source. It dies with all of it."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self.world = world
+        self.app = Holdfast(world.url)
+        self.app.database.shift_clock(world.shift)
+        nivoda(self.app, settings=settings_for(world.sim, **world.settings), **world.feeds)
+        self.hands = Hands(self.app, name)
+        self.held: tuple[Lease, Thought] | None = None  # what it has read and not written yet
+
+    def step(self) -> bool:
+        """One step; False if there was nothing to do."""
+        if self.held is not None:
+            self.write()
+            return True
+        lease = self.hands.claim()
+        if lease is None:
+            return False
+        self._write(lease, self.hands.think(lease))
+        return True
+
+    def read(self) -> bool:
+        """Half a step: the source is asked, and nothing is written."""
+        if self.held is None and (lease := self.hands.claim()) is not None:
+            self.held = lease, self.hands.think(lease)
+        return self.held is not None
+
+    def write(self) -> None:
+        """The other half, however late."""
+        if self.held is not None:
+            held, self.held = self.held, None
+            self._write(*held)
+
+    def close(self) -> None:
+        self.hands.runner.close()
+        self.app.close()
+
+    def _write(self, lease: Lease, thought: Thought) -> None:
+        try:
+            self.hands.commit(lease, thought)
+        except LeaseLostError:
+            pass  # somebody else has it by now
+        finally:
+            self.world.let_pass(1)
