@@ -7,7 +7,7 @@ from holdfast.steps import commit
 from holdfast.steps.failure import judge
 from holdfast.steps.isolation import checked_isolation
 from holdfast.worker import isolated_step
-from holdfast.worker.isolated import HandlerProcess
+from holdfast.worker.isolated import HandlerProcess, HandlerProcesses
 from tests.contract import test_isolation
 from tests.mutations import Mutation, replacing, without
 
@@ -28,8 +28,8 @@ MUTATIONS = [
         only_on=("sqlite",),
     ),
     Mutation(
-        "who listens to nobody is only asked",
-        replacing(HandlerProcess, "kill", lambda _: None),
+        "whom a handler has started outlives it",
+        replacing(HandlerProcess, "kill", lambda it: it._process.kill()),
         test_isolation.test_a_step_that_ignores_its_timeout_is_killed_with_all_that_it_started,
         only_on=("sqlite",),
     ),
@@ -45,6 +45,12 @@ MUTATIONS = [
         "a worn process is used on",
         replacing(HandlerProcess, "worn", property(lambda _: False)),
         test_isolation.test_a_process_is_replaced_after_so_many_steps,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a process that died at rest is used on",
+        replacing(HandlerProcesses, "_rested", lambda it: it._idle.pop() if it._idle else None),
+        test_isolation.test_a_process_that_dies_while_it_rests_is_nobodys_crash,
         only_on=("sqlite",),
     ),
 ]

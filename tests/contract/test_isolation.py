@@ -342,6 +342,24 @@ def test_idle_processes_end_but_for_one(
 
 
 @pytest.mark.only_on("sqlite")
+def test_a_process_that_dies_while_it_rests_is_nobodys_crash(app: Holdfast) -> None:
+    work = register(app, jobs.pid, retry=Retry(first=0))
+
+    with app.worker() as worker:
+        first = work.enqueue()
+        rows.eventually(lambda: rows.ended(app, first.id))
+        (resting,) = rows.eventually(lambda: worker._isolated._idle)
+        os.kill(result_of(app, first.id), signal.SIGKILL)
+        rows.eventually(lambda: resting.gone)
+        second = work.enqueue()
+        row = rows.eventually(lambda: rows.ended(app, second.id))
+
+    assert (row["state"], row["crashes"]) == ("done", 0)
+    assert result_of(app, second.id) != result_of(app, first.id)
+    assert rows.logs(app, second.id) == []
+
+
+@pytest.mark.only_on("sqlite")
 def test_an_embedded_worker_cannot_be_recycled(app: Holdfast) -> None:
     with pytest.raises(ConfigurationError, match="`holdfast worker`"):
         app.worker(max_memory="1GB")

@@ -66,6 +66,11 @@ class HandlerProcess:
     def worn(self) -> bool:
         return self.steps >= MOST_STEPS or (self.steps > 1 and self.held > GROWTH * self.first)
 
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended by itself, or was ended by somebody else."""
+        return self._process.poll() is not None
+
     def say(self, message: tuple[Any, ...]) -> None:
         """A process that is gone, or stopped in the middle of a word, is found out by who listens to it."""
         with suppress(OSError):
@@ -132,16 +137,11 @@ class HandlerProcesses:
 
         Called from a thread that lives as long as the worker: on Linux the process ends with the thread that started it.
         """
-        with self._lock:
-            if self._closed:
-                raise StepCancelled("the worker is stopping")
-            process = self._idle.pop() if self._idle else None
-            if process is not None:
+        process = self._rested()
+        if process is None:
+            process = self._start()
+            with self._lock:
                 self._busy.add(process)
-                return process
-        process = self._start()
-        with self._lock:
-            self._busy.add(process)
         return process
 
     def give(self, process: HandlerProcess, *, usable: bool) -> None:
@@ -173,6 +173,20 @@ class HandlerProcesses:
         for process in busy:
             process.kill()  # who talks to it will see
         for process in idle:
+            process.end()
+
+    def _rested(self) -> HandlerProcess | None:
+        """The one that was used last. Who died while nothing ran there is no crash of the step that comes next."""
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise StepCancelled("the worker is stopping")
+                if not self._idle:
+                    return None
+                process = self._idle.pop()
+                if not process.gone:
+                    self._busy.add(process)
+                    return process
             process.end()
 
     def _rest(self, process: HandlerProcess) -> None:
