@@ -65,7 +65,8 @@ SAMPLED = {
         "watermark",
     ]
 }
-# What a session could be relied on for by mistake. The other contract tests run through the pooler in `make chaos`.
+# What a session could be relied on for by mistake: a third of it every day. The other contract tests run through the
+# pooler in `make chaos`.
 BEHIND_POOLER = {"test_commit", "test_leases"}
 DATABASES = pytest.StashKey[Databases]()
 
@@ -210,7 +211,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_drawn(item: pytest.Item) -> bool:
     """Whether today is the day of a case of which the servers try a third every day. SQLite tries all of them."""
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    if params.get("database_kind", "sqlite") == "sqlite" or not _is_sampled(item):
+    kind = params.get("database_kind", "sqlite")
+    behind = kind == POOLED and item.path.stem in BEHIND_POOLER
+    if kind == "sqlite" or not (behind or _is_sampled(item)):
         return True
     return zlib.crc32(f"{SEED} {item.nodeid}".encode()) % 3 == 0
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from holdfast import Holdfast
     from tests.cli.conftest import Cli
 
+pytestmark = pytest.mark.sampled
+
 KEY, OTHER = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from holdfast import Holdfast
     from tests.cli.conftest import Cli
 
+pytestmark = pytest.mark.sampled
+
 
 def test_a_tree_is_shown_cancelled_and_revived(cli: Cli, app: Holdfast) -> None:
     greet = greeting(app)

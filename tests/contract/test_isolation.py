@@ -253,6 +253,7 @@ def test_a_worker_that_stops_gives_the_step_back_and_leaves_nobody_behind(
     assert wait_until_gone(pids, 5)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("how", "fate"),
     [

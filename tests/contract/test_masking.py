@@ -25,6 +25,8 @@ from tests.events import hearing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.sampled
+
 PIN, CARD, IBAN = "pin-7391-x", "4111111111111111", "DE89370400440532013000"
 SECRETS = (PIN, CARD, IBAN)
 RULES: list[Rule] = ["pin", "card.*", re.compile(r"\bDE\d{20}\b")]

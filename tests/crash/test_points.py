@@ -82,7 +82,14 @@ def stage(database_url: str) -> Iterator[Stage]:
         yield Stage(app, app.job()(work), observer)
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+# Their statements and guards are tried on the servers by the contract tests every time.
+SAMPLED = operations_of_dependencies.OPERATIONS | operations_of_events.OPERATIONS
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(it, marks=[pytest.mark.sampled] if it in SAMPLED else []) for it in OPERATIONS],
+)
 def test_a_process_may_die_at_any_point(name: str, stage: Stage, sample: Sample) -> None:
     operation = OPERATIONS[name]
     act = stage.set(operation)

@@ -2676,7 +2676,12 @@ SELECT id FROM holdfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= 
     SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
            count(CASE WHEN state = 'suspect' THEN 1 END),
            count(CASE WHEN state = 'scheduled' THEN 1 END)
-             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) + (SELECT count(*) 
+             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) + (
+    SELECT count(*) FROM holdfast_limit l
+     WHERE l.due_at IS NOT NULL AND l.slots > (SELECT count(*) FROM holdfast_slot s WHERE s.limit_id = l.id)
+       AND EXISTS (SELECT 1 FROM holdfast_job h WHERE h.held_by = l.id AND h.state = 'held')
+)
+             + (SELECT count(*) 
       FROM holdfast_job s
      WHERE s.held_by = '(key)' AND s.state = 'held'
        AND NOT EXISTS (SELECT 1 FROM holdfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))

@@ -9,6 +9,7 @@ the database and not a transaction.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -32,6 +33,7 @@ BATCH: Final = 200
 LONGEST_NAME: Final = 128
 LONGEST_NOTE: Final = 500
 NOBODY: Final = 0  # no incarnation of ours to spare
+TICK: Final = 0.0015  # seconds; SQLite's clock counts milliseconds
 
 Progress = Callable[[int], object]  # told how many are behind us
 
@@ -222,6 +224,7 @@ def _each_batch(
     """Walk over what matches now, in batches; returns how many were chosen, and how many `work` counted."""
     with database.reading() as tx:
         until = now(tx)
+    time.sleep(TICK)  # what dies of our work dies later than what we walk over
     chosen = counted = 0
     last: Chosen | None = None
 
