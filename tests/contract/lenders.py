@@ -30,21 +30,27 @@ class Lent:
 Lender = Callable[[str], AbstractAsyncContextManager[Lent]]
 
 
-@asynccontextmanager
-async def by_psycopg(url: str) -> AsyncIterator[Lent]:
-    async with await psycopg.AsyncConnection.connect(url) as connection:
-        yield Lent(connection, connection.execute, connection.commit, connection.rollback)
+def _psycopg(**options: Any) -> Lender:
+    @asynccontextmanager
+    async def by_psycopg(url: str) -> AsyncIterator[Lent]:
+        async with await psycopg.AsyncConnection.connect(url, **options) as connection:
+            yield Lent(connection, connection.execute, connection.commit, connection.rollback)
+
+    return by_psycopg
 
 
-@asynccontextmanager
-async def by_asyncpg(url: str) -> AsyncIterator[Lent]:
-    connection = await asyncpg.connect(url)
-    try:
-        transaction = connection.transaction()
-        await transaction.start()
-        yield Lent(connection, connection.execute, transaction.commit, transaction.rollback)
-    finally:
-        await connection.close()
+def _asyncpg(**options: Any) -> Lender:
+    @asynccontextmanager
+    async def by_asyncpg(url: str) -> AsyncIterator[Lent]:
+        connection = await asyncpg.connect(url, **options)
+        try:
+            transaction = connection.transaction()
+            await transaction.start()
+            yield Lent(connection, connection.execute, transaction.commit, transaction.rollback)
+        finally:
+            await connection.close()
+
+    return by_asyncpg
 
 
 @asynccontextmanager
@@ -120,13 +126,17 @@ LENDERS: dict[str, dict[str, Lender]] = {
         "a session on aiosqlite": _engine("sqlite", "aiosqlite", session=True),
     },
     "postgresql": {
-        "psycopg": by_psycopg,
-        "asyncpg": by_asyncpg,
+        "psycopg": _psycopg(),
+        "asyncpg": _asyncpg(),
         "a pool of asyncpg": by_asyncpg_pool,
         "SQLAlchemy on psycopg": _engine("postgresql", "psycopg", session=False),
         "SQLAlchemy on asyncpg": _engine("postgresql", "asyncpg", session=False),
         "a session on psycopg": _engine("postgresql", "psycopg", session=True),
         "a session on asyncpg": _engine("postgresql", "asyncpg", session=True),
+    },
+    "pgbouncer": {  # whoever goes through a pooler prepares nothing
+        "psycopg": _psycopg(prepare_threshold=None),
+        "asyncpg": _asyncpg(statement_cache_size=0),
     },
     "mariadb": {
         "aiomysql": _mysql(aiomysql.connect),

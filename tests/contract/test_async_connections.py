@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import aiosqlite
@@ -34,7 +34,9 @@ pytestmark = pytest.mark.usefixtures("ledger")
 
 def with_each(app: Holdfast, story: Story, *, afterwards: Callable[[str], None]) -> None:
     """Let every lender of this database tell the story, each on empty tables."""
-    for name, lender in LENDERS[app.database.dialect.name].items():
+    with closing(app.database.connect()) as connection:
+        kind = "pgbouncer" if connection.pooled else app.database.dialect.name
+    for name, lender in LENDERS[kind].items():
 
         async def told(lender: Callable[[str], AbstractAsyncContextManager[Lent]] = lender) -> None:
             async with lender(app.database.url) as lent:

@@ -304,8 +304,8 @@ def test_a_drain_does_not_leave_a_held_job_beside_a_free_slot(app: Holdfast) -> 
     def end_one_unseen() -> None:
         (lease,) = Gate(app.database, app.kinds).admit(claim(app, ALICE, 2, "aside"))
         settle(app, lease, Done())
-        rows.change(app, "DELETE FROM holdfast_slot")  # as somebody does who has not seen who is held
         assert states(app) == {"held": 1, "leased": 1}
+        rows.change(app, "DELETE FROM holdfast_slot")  # as somebody does who has not seen who is held
 
     end_one_unseen.enqueue()
     drain(app, queues="default")
