@@ -101,6 +101,8 @@ def _connect_sqlite(path: str) -> Connection:
         raw.execute("PRAGMA synchronous = FULL")  # a commit that returned is on disk
         raw.execute("PRAGMA foreign_keys = ON")
         raw.execute("PRAGMA wal_autocheckpoint = 16000")  # 64 MB: what changes often is copied back once
+        raw.execute("PRAGMA temp_store = MEMORY")  # what a statement may have to undo: no file for it
+        raw.execute("PRAGMA cache_size = -16000")  # 16 MB: the pages of a batch stay until its commit
     except sqlite3.OperationalError as error:
         folder = Path(path).parent
         hint = f"the folder {str(folder)!r} does not exist" if not folder.exists() else str(error)
