@@ -25,3 +25,13 @@ def hold_apart(step: Step, gate: str, busy: bool = False) -> None:  # noqa: FBT0
 @app.job()
 async def plain(n: int = 0) -> int:
     return n
+
+
+KEPT: list[bytes] = []
+
+
+@app.job()
+async def grow(step: Step, megabytes: int) -> None:
+    """Keep so much, and never let go of it."""
+    note("started", step)
+    KEPT.append(b"x" * (megabytes * 1_000_000))

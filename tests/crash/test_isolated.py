@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from devtools.processes import wait_until_gone
 from tests import rows
 
@@ -54,3 +56,18 @@ def test_a_worker_of_a_certain_age_starts_again_and_takes_its_processes_along(fl
     ended = fleet.archived()
     assert [(ended[it]["state"], ended[it]["crashes"]) for it in (before, after)] == [("done", 0)] * 2
     assert len(fleet.journal("started", before)) == 1
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_worker_that_has_grown_too_large_starts_again(fleet: Fleet) -> None:
+    fleet.target = TARGET
+    worker = fleet.worker(lease=2, max_memory="250MB", grace=10)
+    (large,) = fleet.enqueue("grow", megabytes=250)
+
+    worker.says("worker.recycled")
+
+    (after,) = fleet.enqueue("plain")
+    rows.eventually(lambda: rows.state(fleet.app, after) == "done")
+    assert worker.runs()
+    assert [worker.words().count(it) for it in ("worker.started", "worker.worn")] == [2, 1]
+    assert len(fleet.journal("started", large)) == 1

@@ -121,6 +121,7 @@ def test_crashes_are_counted_apart_from_failures() -> None:
 
 def test_a_worker_is_worn_by_age_and_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = WorkerSettings()
+    monkeypatch.setattr(recycling, "resident", lambda: 999)
     old = Wear(replace(settings, max_age=timedelta(minutes=1)), can_recycle=True)
     large = Wear(replace(settings, max_memory=1_000), can_recycle=True)
     neither = Wear(settings, can_recycle=False)
@@ -131,6 +132,13 @@ def test_a_worker_is_worn_by_age_and_by_memory(monkeypatch: pytest.MonkeyPatch) 
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 60)
     assert [it.is_over() for it in (old, large, neither)] == [True, True, False]
+
+
+def test_a_worker_that_is_too_large_from_the_start_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"max_memory=1 MB: this worker holds .* before its first step"
+    ):
+        Wear(WorkerSettings(max_memory=1_000_000), can_recycle=True)
 
 
 def test_an_age_that_leaves_no_time_to_work_is_refused() -> None:

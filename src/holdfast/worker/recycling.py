@@ -6,6 +6,7 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
+from holdfast.config import spoken_size
 from holdfast.errors import ConfigurationError
 from holdfast.telemetry import happened
 from holdfast.worker.memory import resident
@@ -24,6 +25,11 @@ class Wear:
             raise ConfigurationError(
                 "max_age and max_memory are for `holdfast worker`, which can start its own program again; "
                 "a worker inside your program leaves that to you"
+            )
+        if settings.max_memory is not None and (holds := resident()) >= settings.max_memory:
+            raise ConfigurationError(
+                f"max_memory={spoken_size(settings.max_memory)}: this worker holds {spoken_size(holds)} before its first step, "
+                "and would do nothing but start again; allow more"
             )
         self._settings = settings
         self._began = time.monotonic()
