@@ -81,8 +81,10 @@ class Job(Enqueueable[P, R]):
     ) -> EnqueuedJob[R]:
         tied = after_of(after, on_dead)
         choice, given = met_as(on_duplicate), {"unique_for": unique_for, "unique_per": unique_per}
-        others = {**given, "delay": delay, "run_at": run_at, "after": after}
-        how = joining(self.kind, key, on_duplicate, debounce=debounce, at_most=at_most, **others)
+        how = None
+        if key is not None or debounce is not None or at_most is not None:
+            others = {**given, "delay": delay, "run_at": run_at, "after": after}
+            how = joining(self.kind, key, on_duplicate, debounce=debounce, at_most=at_most, **others)
         asked = self._new(
             id=new_id() if id is None else checked_name("id", id),
             payload=self.kind.stored(self.kind.arguments.encode(arguments)),
@@ -217,7 +219,6 @@ class Job(Enqueueable[P, R]):
     ) -> NewJob:
         if delay is not None and run_at is not None:
             raise ConfigurationError("enqueue: give delay or run_at, not both")
-        check_key(key)
         period = remembered(key, unique_for, unique_per)
         return NewJob(
             id=id,

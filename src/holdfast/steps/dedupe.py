@@ -60,6 +60,8 @@ def met_as(choice: str | None) -> OnDuplicate:
 
 def remembered(key: str | None, unique_for: Duration | None, unique_per: Duration | None) -> int | None:
     """For how many microseconds the key is remembered."""
+    if unique_for is None and unique_per is None:
+        return None
     given = {"unique_for": unique_for, "unique_per": unique_per}
     named = [name for name, period in given.items() if period is not None]
     if len(named) > 1:
