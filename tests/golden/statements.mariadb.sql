@@ -692,8 +692,10 @@ SELECT column_name, collation_name FROM information_schema.columns
  WHERE table_schema = COALESCE(%(folder)s, DATABASE()) AND table_name = %(table)s AND collation_name NOT LIKE '%%!_bin' ESCAPE '!'
 
 -- demo.comparison.ROWS
-SELECT id, supplier_stone_id, feed_price, carats, certificate_number, stale_since FROM diamonds
- WHERE feed = %(feed)s AND deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
+SELECT id, supplier_stone_id, offer_id, feed, feed_price, carats, shape, color, availability, certificate_number,
+       stale_since
+  FROM diamonds
+ WHERE deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
 -- demo.crash.CLOCK
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -738,6 +740,20 @@ INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (%(id
 UPDATE nivoda_pace SET gap = %(gap)s, changed_at = %(changed_at)s, arrival = %(arrival)s, quiet_until = %(quiet_until)s
  WHERE id = %(id)s
 
+-- diamonds.behind.LEFT
+SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s
+
+-- diamonds.behind.ENDS
+SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+
+-- diamonds.behind.LEFT_IN_SCOPE
+SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
+       AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '')
+
+-- diamonds.behind.ANY_IN_SCOPE
+SELECT 1 FROM diamonds WHERE ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
+       AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '') LIMIT 1
+
 -- diamonds.datasets.BUMP
 INSERT INTO dataset_versions (feed, version, changed_at) VALUES (%(feed)s, 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE version = version + 1, changed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
@@ -752,16 +768,14 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
 -- diamonds.repricing_rows.READ
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
-       price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
-       color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE ruleset_version <> %(version)s AND id > %(after)s ORDER BY id LIMIT %(limit)s
+           price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
+           color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE id > %(after)s AND ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
+       AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '') ORDER BY id LIMIT %(limit)s
 
 -- diamonds.repricing_rows.READ_ALL
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
-
--- diamonds.repricing_rows.LEFT
-SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s
 
 -- diamonds.repricing_rows.LOCK
 SELECT id, ruleset_version, updated_at FROM diamonds
@@ -775,11 +789,18 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 -- diamonds.repricing_rows.CHANGE
 UPDATE diamonds
    SET price_model_price = %(price)s, markup_ratio = %(ratio)s, pricing_rating = %(pricing_rating)s, rating = %(rating)s,
-       ruleset_version = %(version)s, updated_at = %(changed_at)s
+       ruleset_version = %(version)s, updated_at = %(changed_at)s, stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
+           SELECT 1 FROM holdfast_raw r
+            WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
+       ) THEN stale_since END
  WHERE id = %(id)s AND ruleset_version = %(before)s
 
 -- diamonds.repricing_rows.KEEP
-UPDATE diamonds SET ruleset_version = %(version)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND ruleset_version = %(before)s
+UPDATE diamonds SET ruleset_version = %(version)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
+           SELECT 1 FROM holdfast_raw r
+            WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
+       ) THEN stale_since END
+ WHERE id = %(id)s AND ruleset_version = %(before)s
 
 -- diamonds.repricing_rows.UNPRICED
 UPDATE diamonds SET ruleset_version = %(version)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), stale_since = COALESCE(stale_since, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
@@ -849,6 +870,9 @@ UPDATE diamonds
        ruleset_version = %(before)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND ruleset_version = %(version)s
 
+-- diamonds.rules_doubts.FEEDS
+SELECT id FROM holdfast_feed
+
 -- diamonds.rules_rows.ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1
 
@@ -901,10 +925,7 @@ INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
 SELECT %(run_id)s, %(feed)s, version, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM pricing_active WHERE id = 1 AND version > 0
 
 -- diamonds.rules_rows.PINNED
-SELECT version FROM pricing_pins WHERE run_id = %(run_id)s
-
--- diamonds.rules_rows.BEHIND
-SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+SELECT version, pinned_at FROM pricing_pins WHERE run_id = %(run_id)s
 
 -- diamonds.rules_rows.LIST
 SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
@@ -1183,6 +1204,9 @@ UPDATE holdfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        held_by = NULL, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND state = 'held'
+
+-- limits.reserving.NOW
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
 -- limits.rows.ENSURE
 INSERT INTO holdfast_limit (id) SELECT given.id FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS given ON DUPLICATE KEY UPDATE id = holdfast_limit.id

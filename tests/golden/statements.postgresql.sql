@@ -699,8 +699,10 @@ SELECT i.indexrelid, a.attname
 -- (done by the statement before it)
 
 -- demo.comparison.ROWS
-SELECT id, supplier_stone_id, feed_price, carats, certificate_number, stale_since FROM diamonds
- WHERE feed = %(feed)s AND deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
+SELECT id, supplier_stone_id, offer_id, feed, feed_price, carats, shape, color, availability, certificate_number,
+       stale_since
+  FROM diamonds
+ WHERE deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
 -- demo.crash.CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -745,6 +747,20 @@ INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (%(id
 UPDATE nivoda_pace SET gap = %(gap)s, changed_at = %(changed_at)s, arrival = %(arrival)s, quiet_until = %(quiet_until)s
  WHERE id = %(id)s
 
+-- diamonds.behind.LEFT
+SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s
+
+-- diamonds.behind.ENDS
+SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+
+-- diamonds.behind.LEFT_IN_SCOPE
+SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
+       AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '')
+
+-- diamonds.behind.ANY_IN_SCOPE
+SELECT 1 FROM diamonds WHERE ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
+       AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '') LIMIT 1
+
 -- diamonds.datasets.BUMP
 INSERT INTO dataset_versions (feed, version, changed_at) VALUES (%(feed)s, 1, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
@@ -759,16 +775,14 @@ SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
 -- diamonds.repricing_rows.READ
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
-       price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
-       color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE ruleset_version <> %(version)s AND id > %(after)s ORDER BY id LIMIT %(limit)s
+           price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
+           color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE id > %(after)s AND ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
+       AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '') ORDER BY id LIMIT %(limit)s
 
 -- diamonds.repricing_rows.READ_ALL
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
-
--- diamonds.repricing_rows.LEFT
-SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s
 
 -- diamonds.repricing_rows.LOCK
 SELECT id, ruleset_version, updated_at FROM diamonds
@@ -782,11 +796,18 @@ SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 -- diamonds.repricing_rows.CHANGE
 UPDATE diamonds
    SET price_model_price = %(price)s, markup_ratio = %(ratio)s, pricing_rating = %(pricing_rating)s, rating = %(rating)s,
-       ruleset_version = %(version)s, updated_at = %(changed_at)s
+       ruleset_version = %(version)s, updated_at = %(changed_at)s, stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
+           SELECT 1 FROM holdfast_raw r
+            WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
+       ) THEN stale_since END
  WHERE id = %(id)s AND ruleset_version = %(before)s
 
 -- diamonds.repricing_rows.KEEP
-UPDATE diamonds SET ruleset_version = %(version)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND ruleset_version = %(before)s
+UPDATE diamonds SET ruleset_version = %(version)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
+           SELECT 1 FROM holdfast_raw r
+            WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
+       ) THEN stale_since END
+ WHERE id = %(id)s AND ruleset_version = %(before)s
 
 -- diamonds.repricing_rows.UNPRICED
 UPDATE diamonds SET ruleset_version = %(version)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), stale_since = COALESCE(stale_since, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
@@ -856,6 +877,9 @@ UPDATE diamonds
        ruleset_version = %(before)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND ruleset_version = %(version)s
 
+-- diamonds.rules_doubts.FEEDS
+SELECT id FROM holdfast_feed
+
 -- diamonds.rules_rows.ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1
 
@@ -908,10 +932,7 @@ INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
 SELECT %(run_id)s, %(feed)s, version, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM pricing_active WHERE id = 1 AND version > 0
 
 -- diamonds.rules_rows.PINNED
-SELECT version FROM pricing_pins WHERE run_id = %(run_id)s
-
--- diamonds.rules_rows.BEHIND
-SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+SELECT version, pinned_at FROM pricing_pins WHERE run_id = %(run_id)s
 
 -- diamonds.rules_rows.LIST
 SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
@@ -1189,6 +1210,9 @@ UPDATE holdfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'held'
+
+-- limits.reserving.NOW
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
 -- limits.rows.ENSURE
 INSERT INTO holdfast_limit (id) SELECT unnest(CAST(%(ids)s AS TEXT[])) ON CONFLICT DO NOTHING

@@ -689,8 +689,10 @@ UNION ALL SELECT '', name FROM pragma_table_info(:table, :folder) WHERE pk > 0
 -- (done by the statement before it)
 
 -- demo.comparison.ROWS
-SELECT id, supplier_stone_id, feed_price, carats, certificate_number, stale_since FROM diamonds
- WHERE feed = :feed AND deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
+SELECT id, supplier_stone_id, offer_id, feed, feed_price, carats, shape, color, availability, certificate_number,
+       stale_since
+  FROM diamonds
+ WHERE deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
 
 -- demo.crash.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -735,6 +737,20 @@ INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (:id,
 UPDATE nivoda_pace SET gap = :gap, changed_at = :changed_at, arrival = :arrival, quiet_until = :quiet_until
  WHERE id = :id
 
+-- diamonds.behind.LEFT
+SELECT count(*) FROM diamonds WHERE ruleset_version <> :version
+
+-- diamonds.behind.ENDS
+SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+
+-- diamonds.behind.LEFT_IN_SCOPE
+SELECT count(*) FROM diamonds WHERE ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
+       AND updated_at >= :since AND (feed = :feed OR :feed = '')
+
+-- diamonds.behind.ANY_IN_SCOPE
+SELECT 1 FROM diamonds WHERE ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
+       AND updated_at >= :since AND (feed = :feed OR :feed = '') LIMIT 1
+
 -- diamonds.datasets.BUMP
 INSERT INTO dataset_versions (feed, version, changed_at) VALUES (:feed, 1, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
@@ -749,16 +765,14 @@ SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- diamonds.repricing_rows.READ
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
-       price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
-       color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE ruleset_version <> :version AND id > :after ORDER BY id LIMIT :limit
+           price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
+           color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE id > :after AND ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
+       AND updated_at >= :since AND (feed = :feed OR :feed = '') ORDER BY id LIMIT :limit
 
 -- diamonds.repricing_rows.READ_ALL
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
-
--- diamonds.repricing_rows.LEFT
-SELECT count(*) FROM diamonds WHERE ruleset_version <> :version
 
 -- diamonds.repricing_rows.LOCK
 SELECT id, ruleset_version, updated_at FROM diamonds
@@ -771,11 +785,18 @@ SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 -- diamonds.repricing_rows.CHANGE
 UPDATE diamonds
    SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
-       ruleset_version = :version, updated_at = :changed_at
+       ruleset_version = :version, updated_at = :changed_at, stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
+           SELECT 1 FROM holdfast_raw r
+            WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
+       ) THEN stale_since END
  WHERE id = :id AND ruleset_version = :before
 
 -- diamonds.repricing_rows.KEEP
-UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND ruleset_version = :before
+UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
+           SELECT 1 FROM holdfast_raw r
+            WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
+       ) THEN stale_since END
+ WHERE id = :id AND ruleset_version = :before
 
 -- diamonds.repricing_rows.UNPRICED
 UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), stale_since = COALESCE(stale_since, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
@@ -844,6 +865,9 @@ UPDATE diamonds
        ruleset_version = :before, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND ruleset_version = :version
 
+-- diamonds.rules_doubts.FEEDS
+SELECT id FROM holdfast_feed
+
 -- diamonds.rules_rows.ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1
 
@@ -896,10 +920,7 @@ INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
 SELECT :run_id, :feed, version, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM pricing_active WHERE id = 1 AND version > 0
 
 -- diamonds.rules_rows.PINNED
-SELECT version FROM pricing_pins WHERE run_id = :run_id
-
--- diamonds.rules_rows.BEHIND
-SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+SELECT version, pinned_at FROM pricing_pins WHERE run_id = :run_id
 
 -- diamonds.rules_rows.LIST
 SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
@@ -1177,6 +1198,9 @@ UPDATE holdfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'held'
+
+-- limits.reserving.NOW
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- limits.rows.ENSURE
 INSERT INTO holdfast_limit (id) SELECT value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING

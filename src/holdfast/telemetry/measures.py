@@ -111,6 +111,12 @@ COUNTERS: Final = (
             "message.died": {"outcome": "dead"},
         },
     ),
+    Counter(
+        "holdfast_clipped_values",
+        "Texts that were left out of a row because they are too long.",
+        ("field",),
+        {"mapping.clipped": _ONE},
+    ),
     Counter("holdfast_dead_workers", "Workers declared dead.", (), {"worker.declared-dead": _ONE}),
     Counter("holdfast_heartbeat_failures", "Outages of the heartbeat.", (), {"heartbeat.failed": _ONE}),
     Counter("holdfast_replacements", "Times this was declared dead.", (), {"incarnation.replaced": _ONE}),

@@ -81,6 +81,12 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         ),
         event("run.completed", INFO, "all it read is in the target", "feed run_id"),
         event("rows.quarantined", WARNING, "they could not be mapped or stored", "feed run_id rows"),
+        event(
+            "mapping.clipped",
+            DEBUG,
+            "a text that only describes a row is longer than its column: it is left out, the row is kept",
+            "field characters",
+        ),
         event("run.skipped", INFO, "its time had come, but a run of the feed is active", "feed note"),
         event("run.stalled", WARNING, "nothing has moved it for too long", "feed run_id"),
         event("run.pruned", INFO, "it ended long ago, and is no longer listed", "run_id"),

@@ -6,9 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.admin.doctor import pooler
-from holdfast.admin.doctor.finding import Finding, counted, fail, ok, warn
+from holdfast.admin.doctor.finding import Finding, fail, ok, warn
 from holdfast.admin.doctor.session import Session, outline
 from holdfast.database.statement import sql
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,8 +6,9 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from holdfast.admin.doctor.finding import Finding, counted, fail, listed, ok, warn
+from holdfast.admin.doctor.finding import Finding, fail, listed, ok, warn
 from holdfast.clock import spoken
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.admin.doctor.facts import Facts
