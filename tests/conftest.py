@@ -65,6 +65,9 @@ SAMPLED = {
         "watermark",
     ]
 }
+# What stands above the contracts, and what dies at every point of one operation after the other: the same.
+SAMPLED_FOLDERS = {"cli", "diamonds"}
+SAMPLED |= {"test_audit_points", "test_crash_points", "test_group_points", "test_points"}
 # What a session could be relied on for by mistake: a third of it every day. The other contract tests run through the
 # pooler in `make chaos`.
 BEHIND_POOLER = {"test_commit", "test_leases"}
@@ -219,7 +222,8 @@ def _is_drawn(item: pytest.Item) -> bool:
 
 
 def _is_sampled(item: pytest.Item) -> bool:
-    return bool(item.get_closest_marker("sampled")) or item.path.stem in SAMPLED
+    by_place = item.path.stem in SAMPLED or item.path.parent.name in SAMPLED_FOLDERS
+    return by_place or bool(item.get_closest_marker("sampled"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
