@@ -31,8 +31,9 @@ lint: $(READY) ## ruff: format and rules
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 
-types: $(READY) ## mypy --strict
+types: $(READY) ## mypy --strict; what pyright makes of the public API
 	$(BIN)/mypy
+	$(BIN)/basedpyright
 
 layers: $(READY) ## imports go downwards only
 	$(BIN)/lint-imports
@@ -50,7 +51,7 @@ golden: $(READY) servers ## rewrite the files under tests/golden from what the c
 lock: ## newest versions of everything into requirements/dev.txt
 	PYTHON="$(PYTHON)" scripts/lock
 
-servers: ## install PostgreSQL, MariaDB and Azurite if their programs are missing
+servers: ## install PostgreSQL, PgBouncer, MariaDB and Azurite if their programs are missing
 	@scripts/install-servers
 
 clean: ## forget everything that make made

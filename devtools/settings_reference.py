@@ -27,6 +27,8 @@ MEANINGS = {
 DEFAULTS = {
     "queues": "all",
     "ageing": "never",
+    "max_age": "never",
+    "max_memory": "never",
     "poll_interval": "1 s or 50 ms",
     "worker_id": "host, process id and six random digits",
 }

@@ -16,7 +16,11 @@ from holdfast.runs import states
 from holdfast.runs.states import PARTITION_TRANSITIONS, RUN_TRANSITIONS, PartitionState, RunState
 from holdfast.steps.job import ENDED, LIVE, TRANSITIONS, JobState
 
-BEGINNINGS = {JobState.READY: "enqueue", JobState.SCHEDULED: "enqueue for later"}
+BEGINNINGS = {
+    JobState.READY: "enqueue",
+    JobState.SCHEDULED: "enqueue for later",
+    JobState.WAITING: "enqueue after others",
+}
 S = TypeVar("S", bound=StrEnum)
 _MEMBER = re.compile(r'^    [A-Z_]+ = "(\w+)"  # (.+)$', re.MULTILINE)
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from devtools.pgbouncer import program as pgbouncer_program
 from devtools.server import Server, ServerMissingError
 from tests import ci
 from tests.crash.sample import SEED
-from tests.databases import ENGINES, KINDS, Databases
+from tests.databases import ENGINES, KINDS, POOLED, Databases
 
 if TYPE_CHECKING:
     from holdfast.testing.azurite import Azurite
@@ -68,12 +69,18 @@ SAMPLED = {
         "watermark",
     ]
 }
+# What stands above the contracts, and what dies at every point of one operation after the other: the same.
+SAMPLED_FOLDERS = {"cli", "diamonds"}
+SAMPLED |= {"test_audit_points", "test_crash_points", "test_group_points", "test_points"}
+# What a session could be relied on for by mistake: a third of it every day. The other contract tests run through the
+# pooler in `make chaos`.
+BEHIND_POOLER = {"test_commit", "test_leases"}
 DATABASES = pytest.StashKey[Databases]()
 
 
 @pytest.fixture
 def database_kind(request: pytest.FixtureRequest) -> str:
-    """`sqlite`, `postgresql` or `mariadb`; the marker `only_on` narrows the choice."""
+    """`sqlite`, `postgresql`, `mariadb` or `pgbouncer`; the marker `only_on` narrows the choice."""
     kind: str = request.param
     return kind
 
@@ -107,7 +114,15 @@ def new_database(
 def server(database_kind: str, pytestconfig: pytest.Config) -> Server:
     """The server behind `database_url`, for tests `only_on` servers that kill, pause or restart it."""
     _skip_if_missing(database_kind)
-    return pytestconfig.stash[DATABASES].server(database_kind)
+    kind = "postgresql" if database_kind == POOLED else database_kind
+    return pytestconfig.stash[DATABASES].server(kind)
+
+
+@pytest.fixture
+def pooler(database_kind: str, pytestconfig: pytest.Config) -> Server:
+    """The PgBouncer before that server, for tests `only_on("pgbouncer")`."""
+    _skip_if_missing(database_kind)
+    return pytestconfig.stash[DATABASES].pooler()
 
 
 @pytest.fixture
@@ -159,9 +174,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--databases",
         type=_kinds,
-        default=KINDS,
+        default=(*KINDS, POOLED),
         metavar="KINDS",
-        help=f"run on these only, separated by commas: {','.join(KINDS)}",
+        help=f"run on these only, separated by commas: {','.join((*KINDS, POOLED))}",
     )
     group.addoption("--chaos", action="store_true", help="every crash point, and the soak")
     group.addoption("--update-golden", action="store_true", help="rewrite tests/golden from the code")
@@ -194,9 +209,15 @@ def pytest_report_header() -> str:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "database_kind" in metafunc.fixturenames:
         marker = metafunc.definition.get_closest_marker("only_on")
-        wanted = _kinds(",".join(marker.args)) if marker else KINDS
+        wanted = _kinds(",".join(marker.args)) if marker else (*KINDS, *_behind_pooler(metafunc))
         chosen = metafunc.config.getoption("databases")
         metafunc.parametrize("database_kind", [it for it in wanted if it in chosen], indirect=True)
+
+
+def _behind_pooler(metafunc: pytest.Metafunc) -> tuple[str, ...]:
+    path = metafunc.definition.path
+    every = metafunc.config.getoption("chaos") and path.parent.name == "contract"
+    return (POOLED,) if every or path.stem in BEHIND_POOLER else ()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -210,13 +231,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _is_drawn(item: pytest.Item) -> bool:
     """Whether today is the day of a case of which the servers try a third every day. SQLite tries all of them."""
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    if params.get("database_kind", "sqlite") == "sqlite" or not _is_sampled(item):
+    kind = params.get("database_kind", "sqlite")
+    behind = kind == POOLED and item.path.stem in BEHIND_POOLER
+    if kind == "sqlite" or not (behind or _is_sampled(item)):
         return True
     return zlib.crc32(f"{SEED} {item.nodeid}".encode()) % 3 == 0
 
 
 def _is_sampled(item: pytest.Item) -> bool:
-    return bool(item.get_closest_marker("sampled")) or item.path.stem in SAMPLED
+    by_place = item.path.stem in SAMPLED or item.path.parent.name in SAMPLED_FOLDERS
+    return by_place or bool(item.get_closest_marker("sampled"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -234,9 +258,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _kinds(text: str) -> tuple[str, ...]:
     kinds = tuple(text.split(","))
-    if unknown := set(kinds) - set(KINDS):
+    known = (*KINDS, POOLED)
+    if unknown := set(kinds) - set(known):
         raise pytest.UsageError(
-            f"no such database: {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}"
+            f"no such database: {', '.join(sorted(unknown))}; there are {', '.join(known)}"
         )
     return kinds
 
@@ -250,6 +275,9 @@ def _missing(kind: str) -> str:
     try:
         if kind in ENGINES:
             ENGINES[kind].find()
+        if kind == POOLED:
+            ENGINES["postgresql"].find()
+            pgbouncer_program()
     except ServerMissingError as error:
         return str(error)
     return ""

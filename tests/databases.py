@@ -18,12 +18,14 @@ from pathlib import Path
 
 from devtools import guardian
 from devtools.mariadb import MariaDB
+from devtools.pgbouncer import PgBouncer
 from devtools.postgresql import PostgreSQL
 from devtools.server import Engine, Server
 from tests.recycling import Structure, emptied, structure
 
 ENGINES: dict[str, Engine] = {"postgresql": PostgreSQL(), "mariadb": MariaDB()}
 KINDS = ("sqlite", *ENGINES)
+POOLED = "pgbouncer"  # PostgreSQL again, behind a pooler in transaction mode
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - a folder in memory; the servers make private ones inside it
 ENOUGH_MEMORY = 4 * 2**30
@@ -36,6 +38,7 @@ class Databases:
     def __init__(self) -> None:
         self._starters = ThreadPoolExecutor(len(ENGINES), "server-start")
         self._servers: dict[str, Future[Server]] = {}
+        self._pooler: Server | None = None
         self._templates: set[str] = set()
         self._numbers = count(1)
         self._spare: list[str] = []  # databases that were used and emptied
@@ -43,6 +46,7 @@ class Databases:
 
     def expect(self, kind: str) -> None:
         """A test will ask for this kind: begin to start its server."""
+        kind = "postgresql" if kind == POOLED else kind
         if kind in ENGINES and kind not in self._servers:
             self._servers[kind] = self._starters.submit(_started, ENGINES[kind])
 
@@ -53,6 +57,15 @@ class Databases:
         server.cont()
         server.start()
         return server
+
+    def pooler(self) -> Server:
+        """The running PgBouncer, before the running PostgreSQL."""
+        behind = self.server("postgresql")
+        if self._pooler is None:
+            self._pooler = Server(PgBouncer(behind), memory()).__enter__()  # `close` is its end
+        self._pooler.cont()
+        self._pooler.start()
+        return self._pooler
 
     @contextmanager
     def empty(self, kind: str) -> Iterator[str]:
@@ -67,6 +80,10 @@ class Databases:
             case "mariadb":
                 with self._recycled(kind) as url:
                     yield url
+            case "pgbouncer":
+                self._make_template("postgresql")
+                with self._new(kind, TEMPLATE) as url:
+                    yield url
             case _:
                 self._make_template(kind)
                 with self._new(kind, TEMPLATE) as url:
@@ -74,6 +91,8 @@ class Databases:
 
     def close(self) -> None:
         """Stop and remove everything, servers that are still starting included."""
+        if self._pooler is not None:
+            self._pooler.remove()
         self._starters.shutdown(cancel_futures=True)
         for start in self._servers.values():
             if not start.cancelled() and start.exception() is None:
@@ -103,12 +122,12 @@ class Databases:
                 for leftover in self._folder.glob(f"{name}.db*"):
                     leftover.unlink()
         else:
-            server = self.server(kind)
+            server = self.pooler() if kind == POOLED else self.server(kind)
             server.create_database(name, template)
             try:
                 yield server.url(name)
             finally:
-                self.server(kind).drop_database(name)
+                (self.pooler() if kind == POOLED else self.server(kind)).drop_database(name)
 
     @contextmanager
     def _recycled(self, kind: str) -> Iterator[str]:

@@ -487,6 +487,17 @@ MUTATIONS = [
     ),
     # What operators do is written down, in the same transaction.
     Mutation(
+        "a slot that was freed while a job was put aside is found half a minute later",
+        replacing(admission, "LOOK_SOON", release.LOOK_AGAIN),
+        test_limits.test_a_slot_that_is_freed_while_a_job_is_put_aside_is_found_soon,
+        only_on=("postgresql",),
+    ),
+    Mutation(
+        "a drain leaves who is held beside a free slot",
+        without(left.LEFT, "l.due_at IS NOT NULL AND", "1 = 0 AND"),
+        test_limits.test_a_drain_does_not_leave_a_held_job_beside_a_free_slot,
+    ),
+    Mutation(
         "an action is not written down",
         replacing(actions, "record", lambda *_, **__: None),
         test_audit.test_an_action_is_written_down_with_who_what_and_why,

@@ -32,7 +32,7 @@ MUTATIONS = [
     Mutation(
         "a row is marked whatever its content is by now",
         marking_any_content,
-        test_consolidation.test_what_arrives_between_reading_and_marking_is_applied,
+        test_consolidation.test_t12_what_arrives_between_reading_and_marking_is_applied,
     ),
     Mutation(
         "what was overtaken is written all the same",
@@ -42,7 +42,7 @@ MUTATIONS = [
     Mutation(
         "a round is the last",
         replacing(consolidation, "any_pending", lambda *_: False),
-        test_consolidation.test_what_arrives_between_reading_and_marking_is_applied,
+        test_consolidation.test_t12_what_arrives_between_reading_and_marking_is_applied,
     ),
     Mutation(
         "the first shard that ends is the last",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast import Rate
 from holdfast.demo import comparison
 from holdfast.demo import place as demo_place
 from holdfast.diamonds import (
@@ -28,19 +29,21 @@ from holdfast.diamonds import (
     token,
     token_rows,
 )
-from holdfast.runs import applying, raw, repair, starting, sweeping, watermark
+from holdfast.diamonds.behind import ALL
+from holdfast.runs import applying, counting, raw, repair, starting, sweeping, watermark
 from holdfast.runs.gone import Unseen
 from holdfast.runs.paging import offset as offset_paging
 from holdfast.runs.paging import verification
 from holdfast.runs.place import Place
 from holdfast.runs.target import TargetColumn
 from tests.cli import test_demo, test_demo_comparison
-from tests.contract import test_feed_hooks
+from tests.contract import test_feed_hooks, test_planning
 from tests.diamonds import (
     test_acceptance,
     test_client,
     test_feed,
     test_found,
+    test_heatmap,
     test_incidents,
     test_repricing,
     test_rules,
@@ -131,8 +134,32 @@ MUTATIONS = [
     ),
     Mutation(
         "a run that ends under newer rules says nothing",
-        replacing(mapping_feed, "any_behind", lambda *_: False),
+        replacing(mapping_feed, "pinned", lambda *_: None),
         test_rules.test_a_run_that_ends_under_newer_rules_asks_for_a_repricing,
+    ),
+    Mutation(
+        "every run reprices everything",
+        replacing(mapping_feed, "Scope", lambda *_: ALL),
+        test_rules.test_a_run_that_ends_under_newer_rules_reprices_what_it_wrote_and_nothing_else,
+    ),
+    Mutation(
+        "a stone that has a price again stays stale",
+        without(repricing_rows.KEEP, ", " + repricing_rows._FRESH),
+        test_repricing.test_a_stone_that_has_a_rule_again_is_no_longer_stale,
+        arguments={"modifier": 3},
+    ),
+    Mutation(
+        "a plan asks for as many ranges as it likes",
+        replacing(counting, "reserve", lambda _tx, _limits, _scope, most, _within: [0.0] * most),
+        test_planning.test_a_step_of_a_limited_plan_asks_for_as_many_as_its_limits_have_places_for,
+        arguments={"limits": [Rate(1, per="1m")], "asked": 1},
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a look at the heatmap slows everybody down",
+        replacing(source, "Pacing", lambda rows, rate, **_: adaptive.Pacing(rows, rate)),
+        lambda app: test_heatmap.test_a_firewall_that_stops_it_stops_nobody_else(app, app.database.url),
+        only_on=("sqlite",),
     ),
     Mutation(
         "a set with holes may be used",

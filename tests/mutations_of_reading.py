@@ -200,7 +200,7 @@ MUTATIONS = [
     Mutation(
         "a feed may have two active runs",
         without(run_row.ACTIVE, "active_feed = :feed", "active_feed = :feed AND 1 = 0"),
-        test_starting.test_cron_and_a_person_who_start_at_the_same_time_get_one_run,
+        test_starting.test_t15_cron_and_a_person_who_start_at_the_same_time_get_one_run,
     ),
     Mutation(
         "whatever keeps a tick from starting is taken for an active run",

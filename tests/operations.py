@@ -9,7 +9,7 @@ from holdfast.steps.lease import Lease, claim
 from holdfast.steps.outcome import Bury, Ending
 from tests.rows import HOUR, add_worker, change
 
-Greeting = Job[[str], None]
+Greeting = Job[..., None]
 
 
 def greeting(app: Holdfast, *, name: str = "greet", queue: str = "default") -> Greeting:

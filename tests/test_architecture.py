@@ -38,6 +38,7 @@ PUBLIC = [
     "DuplicateKeyError",
     "Effect",
     "EnqueuedJob",
+    "Event",
     "Feed",
     "Filter",
     "Fixed",
@@ -61,6 +62,7 @@ PUBLIC = [
     "Reject",
     "ResultExpiredError",
     "Retry",
+    "SealedError",
     "Snooze",
     "Step",
     "StepCancelled",
@@ -71,6 +73,7 @@ PUBLIC = [
     "Transaction",
     "TransientError",
     "Upsert",
+    "Wait",
     "WaitTimeoutError",
     "Window",
     "with_retry",
@@ -93,7 +96,19 @@ def test_transactions_are_opened_in_few_places_only() -> None:
         if re.search(r"\b(database|_database)\.(transaction|reading)\(|\bpersist\(", path.read_text())
     }
 
-    assert openers <= {"app", "job", "worker", "admin", "results", "runs", "tasks", "transports", "cli", "database"}
+    assert openers <= {
+        "app",
+        "group",
+        "job",
+        "worker",
+        "admin",
+        "results",
+        "runs",
+        "tasks",
+        "transports",
+        "cli",
+        "database",
+    }
 
 
 def test_a_function_of_a_transaction_never_opens_another() -> None:

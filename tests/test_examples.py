@@ -91,6 +91,36 @@ def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
             "schedules",
             ["report of", "for France", "every-second: every 1s (UTC), paused", "0 of them twice"],
         ),
+        (
+            "isolated",
+            [
+                "scan: dead: StepCrashed: its process was killed by SIGSEGV; it crashed 2 times",
+                "convert: dead: StepTimeout: did not finish within 0.5 s",
+                "unpack 400 MB: dead: MemoryLimitError: wanted more memory than its limit of 300 MB",
+                "unpack 100 MB: done: d.zip: 100 MB in process",
+                "greet: done: hello Ada, try 1",
+            ],
+        ),
+        (
+            "waiting",
+            [
+                "kept: True",
+                "told twice: True",
+                "order 2 was never paid",
+                "approved by Ada; answered [200, 200], and 404",
+            ],
+        ),
+        (
+            "encrypted",
+            [
+                "the card is in the database: False",
+                "a report shows: encrypted",
+                "rows encrypted anew: 1",
+                "{'card': '***'}",
+            ],
+        ),
+        ("debounce", ["8 calls, 2 jobs: [[0, 1, 2, 3, 4], [5, 6, 7]]"]),
+        ("async_enqueue", ["orders: ['A-1']", "jobs:   ['ship:A-1']", "refused: key 'ship:A-1' is held"]),
         ("manual_lease", ["reset 1 expired lease", "scanner-1 comes back too late", "is dead"]),
         (
             "results_and_progress",
@@ -130,6 +160,16 @@ def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
                 "The table and the shop are the same",
             ],
         ),
+        (
+            "dependencies",
+            [
+                "May: loaded 1000 rows of 4 parts",
+                "May: reported 1000 rows",
+                "June: DependencyFailed: job",
+                "June: loaded 1000 rows of 4 parts",
+                "June, after its tree was revived: done",
+            ],
+        ),
         ("steps_and_effects", ["step 2  error  ConnectionError", "done after 4 steps", "95 products"]),
     ],
 )
@@ -144,11 +184,18 @@ def test_an_example_runs(module: str, says: list[str], tmp_path: Path) -> None:
 def run_shop_tests(
     folder: Path, source: Path = ROOT, database: str | None = None
 ) -> subprocess.CompletedProcess[str]:
+    chosen = {} if database is None else {"HOLDFAST_TEST_DATABASE_URL": database}
+    return run_tests_of("tested_shop", folder, source, **chosen)
+
+
+def run_tests_of(
+    example: str, folder: Path, source: Path = ROOT, **environment: str
+) -> subprocess.CompletedProcess[str]:
     options = ["-p", "no:cacheprovider", f"--basetemp={folder}/t"]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "examples/tested_shop", *options],
+        [sys.executable, "-m", "pytest", f"examples/{example}", *options],
         cwd=source,
-        env=_surroundings(folder) | ({} if database is None else {"HOLDFAST_TEST_DATABASE_URL": database}),
+        env=_surroundings(folder) | environment,
         check=False,
         capture_output=True,
         text=True,
@@ -161,6 +208,42 @@ def test_an_application_and_its_tests(tmp_path: Path, database_kind: str, empty_
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b2\d passed", done.stdout)
+
+
+@pytest.mark.only_on("sqlite", "postgresql")
+@pytest.mark.parametrize(("framework", "tests"), [("fastapi_app", 5), ("django_app", 6)])
+def test_an_application_in_a_framework_and_its_tests(
+    framework: str, tests: int, tmp_path: Path, empty_database_url: str
+) -> None:
+    done = run_tests_of(framework, tmp_path, HOLDFAST_DATABASE_URL=empty_database_url)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{tests} passed" in done.stdout
+
+
+@pytest.mark.only_on("postgresql")  # on SQLite it would wait for the transaction that it is not in
+@pytest.mark.parametrize(
+    ("framework", "module", "right"),
+    [
+        ("fastapi_app", "main.py", "tx=session, "),
+        ("django_app", "shop/views.py", "tx=connection, "),
+    ],
+)
+def test_their_tests_notice_a_job_outside_the_transaction(
+    framework: str, module: str, right: str, tmp_path: Path, empty_database_url: str
+) -> None:
+    copy = tmp_path / "examples"
+    shutil.copytree(ROOT / "examples" / framework, copy / framework)
+    (copy / "__init__.py").touch()
+    view = copy / framework / module
+    assert right in view.read_text()
+    view.write_text(view.read_text().replace(right, ""))
+
+    done = run_tests_of(framework, tmp_path, tmp_path, HOLDFAST_DATABASE_URL=empty_database_url)
+
+    assert done.returncode == 1, done.stdout
+    assert "FAILED examples/" in done.stdout
+    assert "test_an_order_that_is_refused_leaves_no_row_and_no_job" in done.stdout
 
 
 def test_its_tests_notice_an_effect_that_is_none(tmp_path: Path) -> None:

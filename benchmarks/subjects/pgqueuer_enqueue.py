@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import asyncpg  # type: ignore[import-not-found]
+import asyncpg
 import uvloop  # type: ignore[import-not-found]
 from pgqueuer.db import AsyncpgDriver  # type: ignore[import-not-found]
 from pgqueuer.queries import Queries  # type: ignore[import-not-found]

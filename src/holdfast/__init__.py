@@ -21,6 +21,7 @@ from holdfast.errors import (
     OutageError,
     PermanentError,
     ResultExpiredError,
+    SealedError,
     StepCancelled,
     ThrottledError,
     TransientError,
@@ -32,9 +33,10 @@ from holdfast.results.handle import EnqueuedJob
 from holdfast.results.outcome import JobOutcome
 from holdfast.steps.dead_letters import Filter
 from holdfast.steps.job import JobState
-from holdfast.steps.outcome import Continue, Done, Effect, Reject, Snooze
+from holdfast.steps.outcome import Continue, Done, Effect, Reject, Snooze, Wait
 from holdfast.steps.retry import Retry
 from holdfast.steps.step import Step
+from holdfast.steps.waiting import Event
 
 if TYPE_CHECKING:
     from holdfast.retrying import with_retry
@@ -67,6 +69,7 @@ __all__ = [
     "DuplicateKeyError",
     "Effect",
     "EnqueuedJob",
+    "Event",
     "Feed",
     "Filter",
     "Fixed",
@@ -90,6 +93,7 @@ __all__ = [
     "Reject",
     "ResultExpiredError",
     "Retry",
+    "SealedError",
     "Snooze",
     "Step",
     "StepCancelled",
@@ -100,6 +104,7 @@ __all__ = [
     "Transaction",
     "TransientError",
     "Upsert",
+    "Wait",
     "WaitTimeoutError",
     "Window",
     "with_retry",

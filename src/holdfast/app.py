@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from holdfast.clock import Duration, duration
 from holdfast.config import WorkerOptions, database_url, worker_settings
+from holdfast.database.borrowed import borrowed
 from holdfast.database.database import Database, persist
 from holdfast.database.drivers import open_database
 from holdfast.database.migrate import migrate, require_current_schema
 from holdfast.errors import ConfigurationError
-from holdfast.job import OPTIONS, Job, Lent, within
+from holdfast.job import Job, Lent, Prepared, joined, within
 from holdfast.limits.limit import Limit, checked_limits
+from holdfast.registered import Register
 from holdfast.results.handle import EnqueuedJob
-from holdfast.steps.kinds import Kind, Kinds, checked_name, checked_priority, is_async
+from holdfast.steps.kinds import Kinds, checked_name
 from holdfast.steps.manual import ManualLease, ReleaseAs, acquire, extend, release
-from holdfast.steps.payload import Arguments, sendable
+from holdfast.steps.payload import sendable
 from holdfast.steps.retry import Retry
+from holdfast.telemetry.masking import hide
 
 if TYPE_CHECKING:
     from holdfast.admin.operator import Operator
     from holdfast.admin.runs import Runs
     from holdfast.admin.schedules import Schedules
+    from holdfast.callbacks import Callbacks
     from holdfast.database.connection import Transaction
+    from holdfast.events import Events
+    from holdfast.group import Group, GroupOptions
+    from holdfast.job_options import JobOptions
     from holdfast.notifications.alert import Severity
     from holdfast.notifications.settings import NotificationSettings
     from holdfast.outbox.messages import StagedMessage
@@ -37,15 +44,13 @@ if TYPE_CHECKING:
     from holdfast.runs.feeds import Feeds
     from holdfast.schedules.definition import Definition, ScheduleOptions
     from holdfast.tasks.kinds import TaskOptions
+    from holdfast.telemetry.masking import Rule
     from holdfast.worker.loop import Worker
     from holdfast.worker.scrape import Collector
 
-P = ParamSpec("P")
-R = TypeVar("R")
+T = TypeVar("T")
 F = TypeVar("F", bound="Feed")
 H = TypeVar("H", bound=Callable[..., Any])
-
-DEFAULT_TIMEOUT: Final = timedelta(minutes=15)
 
 
 class Holdfast:
@@ -58,8 +63,13 @@ class Holdfast:
         database: Database | None = None,
         notifications: NotificationSettings | None = None,
         transport: str | Broker | None = None,
+        encrypted: bool = False,
+        mask: Sequence[Rule] = (),
     ) -> None:
+        """`encrypted`: payloads, cursors and results of all its jobs. `mask`: fields and texts that are never shown."""
         self.kinds = Kinds()
+        self.encrypted = encrypted
+        self.mask = hide(mask)
         self.declared: dict[str, Definition] = {}  # schedules, by name
         self._feeds: Feeds | None = None
         self._notifications = notifications
@@ -94,54 +104,26 @@ class Holdfast:
         """Create or upgrade the tables; safe to run from many processes at once."""
         return migrate(self._database)
 
-    def job(
-        self,
-        *,
-        name: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        retry: Retry | None = None,
-        timeout: Duration | None = DEFAULT_TIMEOUT,
-        limits: Sequence[Limit] = (),
-        result_ttl: Duration | None = None,
-    ) -> Callable[[Callable[P, R]], Job[P, R]]:
-        """Register a handler: the decorated function becomes a job that can be enqueued."""
+    def job(self, **options: Unpack[JobOptions]) -> Register:
+        """Register a handler: the decorated function becomes a job that can be enqueued. `JobOptions` says what may be given."""
+        return Register(self, options, encrypted=self.encrypted)
 
-        def register(handler: Callable[P, R]) -> Job[P, R]:
-            kind_name = checked_name("job name", name or handler.__name__)
-            arguments = Arguments(kind_name, handler)
-            if taken := OPTIONS.intersection(arguments.names):
-                raise ConfigurationError(
-                    f"job {kind_name!r}: parameter {min(taken)!r} has the name of an enqueue option; rename it"
-                )
-            kind = Kind(
-                name=kind_name,
-                handler=handler,
-                arguments=arguments,
-                queue=checked_name("queue", queue),
-                priority=checked_priority(priority),
-                retry=retry or Retry(),
-                timeout=None if timeout is None else duration(timeout, "timeout"),
-                is_async=is_async(handler),
-                limits=checked_limits(kind_name, limits, arguments.names),
-                result_ttl=None if result_ttl is None else duration(result_ttl, "result_ttl"),
-            )
-            self.kinds.register(kind)
-            return Job(self, kind, handler)
+    def group(self, on_complete: Prepared[..., Any] | None = None, **options: Unpack[GroupOptions]) -> Group:
+        """Run `on_complete` when all jobs of the block have ended; without it, add to the group of the job that runs."""
+        from holdfast.group import Group  # most programs have none
 
-        return register
+        return Group(self, on_complete, **options)
 
     def task(self, task_type: str, **options: Unpack[TaskOptions]) -> Callable[[H], H]:
         """Register the handler of a type of queue tasks; the fields of their payload are its arguments."""
         from holdfast.tasks.kinds import register  # most programs have none
 
-        return register(self.kinds, task_type, options)
+        return register(self.kinds, task_type, options, encrypted=self.encrypted)
 
     def schedule(self, name: str, job: Job[..., Any], **options: Unpack[ScheduleOptions]) -> None:
         """Declare that `job` is enqueued by the calendar (cron=), at a steady beat (every=) or once (at=).
 
         The table gets it when a worker starts. What an operator changes there wins, until it is reset.
-        Options: tz, arguments, tick_as, queue, priority, missed ("once", "all", "skip"), overlap ("allow", "skip").
         """
         from holdfast.schedules.declared import declare  # most programs declare none
 
@@ -186,17 +168,17 @@ class Holdfast:
             raise ConfigurationError(f"limit_queue({queue!r}): give at least one Rate(…) or Concurrency(…)")
         self.kinds.limit_queue(checked_name("queue", queue), checked_limits(f"queue {queue}", limits, None))
 
-    @contextmanager
-    def transaction(self) -> Iterator[Transaction]:
-        """A transaction of your own on Holdfast's database: your rows and your enqueues commit together."""
-        with self.database.transaction() as tx:
-            yield tx
+    def transaction(self, on: Any = None) -> AbstractContextManager[Transaction]:
+        """Your rows and your enqueues commit together when the block ends; `on` a connection of yours, when you commit."""
+        return self.database.transaction() if on is None else borrowed(on, self.database)
 
-    @contextmanager
-    def reading(self) -> Iterator[Transaction]:
+    async def join(self, connection: Any, work: Callable[[Transaction], T]) -> T:
+        """Do `work` in the transaction that is open on your async connection or session; you commit."""
+        return await joined(self.database, connection, work)
+
+    def reading(self) -> AbstractContextManager[Transaction]:
         """A look that changes nothing and waits for no writer."""
-        with self.database.reading() as tx:
-            yield tx
+        return self.database.reading()
 
     def worker(self, **options: Unpack[WorkerOptions]) -> Worker:
         """A worker inside your own program: `with app.worker():`, `async with`, or start() and stop().
@@ -247,15 +229,30 @@ class Holdfast:
         raised = alert(cause, title, body, severity=severity, cooldown=quiet)
         within(self.database, tx, lambda inner: raise_alert(inner, raised))
 
+    @property
+    def events(self) -> Events:
+        """Events that jobs wait for: send them, and look at what is kept."""
+        from holdfast.events import Events
+
+        return Events(self.database, encrypted=self.encrypted)
+
+    @property
+    def callbacks(self) -> Callbacks:
+        """Signed addresses at which others send one event, without knowing anything else."""
+        from holdfast.callbacks import Callbacks
+
+        return Callbacks(self.database, encrypted=self.encrypted)
+
     def enqueued(self, job_id: str) -> EnqueuedJob[Any]:
         """The job with this id, as `enqueue` returned it: to wait for it or to watch it. Asks nobody."""
         return EnqueuedJob(job_id, created=False, app=self)
 
-    def result_of(self, job_id: str) -> JobOutcome[Any]:
-        """Where the job stands now: its state, progress, error, and its result if it is done."""
+    def result_of(self, job_id: str, *, tx: Lent = None) -> JobOutcome[Any]:
+        """Where the job stands now, or in the eyes of `tx`: its state, progress, error, and its result if it is done."""
         from holdfast.results.results import Results
 
-        return Results(self).look(job_id)
+        look = Results(self).look
+        return look(job_id) if tx is None else within(self.database, tx, lambda inner: look(job_id, inner))
 
     def watch(self, job_id: str, timeout: Duration | None = None) -> Watch:
         """What happens to the job, for `for` and `async for`: states, progress, log lines, and its end."""
@@ -270,23 +267,26 @@ class Holdfast:
 
     def acquire(self, worker_id: str, lease: Duration = 300, *, queue: str = "default") -> ManualLease | None:
         """Take the next ready job of `queue` yourself, for `lease`; None when there is none."""
-        span = duration(lease, "lease")
-        return persist(self.database, lambda tx: acquire(tx, worker_id, span, queue))
+        return persist(self.database, lambda tx: acquire(tx, worker_id, duration(lease, "lease"), queue))
 
     def extend(self, held: ManualLease, lease: Duration = 300) -> ManualLease:
         """Keep it for `lease` from now; raises `LeaseLostError` if it is no longer yours."""
-        span = duration(lease, "lease")
-        return persist(self.database, lambda tx: extend(tx, held, span))
+        return persist(self.database, lambda tx: extend(tx, held, duration(lease, "lease")))
 
     def release(
-        self, held: ManualLease, how: ReleaseAs, error: str | None = None, *, result: Any = None
+        self,
+        held: ManualLease,
+        how: ReleaseAs,
+        error: str | None = None,
+        *,
+        result: Any = None,
+        tx: Lent = None,
     ) -> None:
-        """End a lease taken by hand as 'done', 'retry' or 'failed'."""
-        kind = self.kinds.find(held.kind)
-        retry, dice = kind.retry if kind else Retry(), random.random()
-        persist(
-            self.database, lambda tx: release(tx, held, how, error, retry=retry, dice=dice, result=result)
-        )
+        """End a lease taken by hand as 'done', 'retry' or 'failed'. With `tx`, when that transaction commits."""
+        kind, dice = self.kinds.find(held.kind), random.random()
+        retry, kept = (kind.retry, kind.sealed(result, "result")) if kind else (Retry(), result)
+        end = partial(release, held=held, how=how, error=error, retry=retry, dice=dice, result=kept)
+        within(self.database, tx, end)
 
     def use(self, database: Database) -> Database:
         """Work on another database from here on, as tests do; returns the one before. Running workers stay on theirs."""

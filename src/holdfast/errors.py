@@ -5,6 +5,7 @@ HoldfastError
 ├── SchemaError                 the database's tables are missing, older or newer than this code
 ├── ArgumentsError              arguments do not fit the handler; nothing was stored
 ├── DuplicateKeyError           an unfinished job already holds this key
+├── CycleError                  jobs would wait for each other; nothing was stored
 ├── UnknownKindError            nobody registered a handler under this name
 ├── NotFoundError               there is no such job, queue or worker
 ├── StateError                  the job is in a state that does not allow this
@@ -18,14 +19,15 @@ HoldfastError
 ├── ReplacedError               this process was declared dead: its leases were given to others
 ├── StepCancelled               somebody asked this job to stop
 ├── StepTimeout                 the step ran longer than its timeout
-├── TaskTimeoutError            a task had no time left, whatever it was doing
+├── StepCrashed                 the process of an isolated step died under it
+├── MemoryLimitError            an isolated step wanted more memory than its kind allows
 ├── PermanentError              raise it in a handler: no retry can help
-│   ├── TaskRefusedError        a message is no task that this worker can do
 │   └── AnswerError             a handler's result or cursor cannot be stored
 ├── TransientError              raise it in a handler: try again, no attempt is charged
 │   ├── ThrottledError          raise it in a feed: the source wants fewer requests, and perhaps says until when
 │   ├── OutageError             raise it in a feed: the source does not answer, nothing is wrong with the request
-│   └── AuthError               raise it in a feed: the source does not let us in; somebody is told at once
+│   ├── AuthError               raise it in a feed: the source does not let us in; somebody is told at once
+│   └── SealedError             something is stored encrypted, and its key is not here
 ├── CursorExpiredError          raise it in fetch(): the source no longer knows the token
 ├── SignatureError              a webhook was not signed with our secret, or too long ago
 ├── AddressRefusedError         a webhook's host leads behind our own walls
@@ -75,10 +77,18 @@ class DuplicateKeyError(HoldfastError):
 
     def __init__(self, key: str, job_id: str) -> None:
         super().__init__(
-            f"key {key!r} is held by job {job_id}; pass on_duplicate='skip' to keep that job, 'replace' to supersede it"
+            f"key {key!r} is held by job {job_id}; pass on_duplicate='skip' to keep that job, 'replace' to supersede it, 'merge' to join it"
         )
         self.key = key
         self.job_id = job_id
+
+
+class CycleError(HoldfastError):
+    """Jobs would wait for each other, for ever. Take one of them out of `after`; the sentence names all of them."""
+
+    def __init__(self, path: list[str]) -> None:
+        super().__init__(f"these jobs would wait for each other: {' after '.join(path)}")
+        self.path = path
 
 
 class UnknownKindError(HoldfastError):
@@ -187,6 +197,17 @@ class StepTimeout(HoldfastError):  # noqa: N818 - reads as what happened
         super().__init__(f"did not finish within {timeout.total_seconds():g} s")
 
 
+class StepCrashed(HoldfastError):  # noqa: N818 - reads as what happened
+    """The process of an isolated step died under it. The worker and its other steps are unharmed."""
+
+
+class MemoryLimitError(HoldfastError):
+    """An isolated step wanted more memory than its kind allows. Raise memory=…, or work in smaller pieces."""
+
+    def __init__(self, limit: str, held: str) -> None:
+        super().__init__(f"wanted more memory than its limit of {limit}; it held {held}")
+
+
 class PermanentError(HoldfastError):
     """Raise it in a handler when no retry can help: the job goes to the dead letters at once."""
 
@@ -197,26 +218,6 @@ class AnswerError(PermanentError):
     def __init__(self, what: str, problem: str) -> None:
         super().__init__(f"the {what} {problem}")
         self.what = what
-
-
-class TaskRefusedError(PermanentError):
-    """A message is no task that this worker can do. The sentence says why; what could be read of it comes along."""
-
-    def __init__(
-        self, reason: str, *, task_id: str = "", task_type: str = "", webhook_url: str | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.task_id = task_id
-        self.task_type = task_type
-        self.webhook_url = webhook_url
-
-
-class TaskTimeoutError(HoldfastError):
-    """A task had no time left: all its tries together took longer than WORKER_TASK_TIMEOUT allows."""
-
-    def __init__(self, timeout: timedelta) -> None:
-        super().__init__(f"did not finish within {timeout.total_seconds():g} s, with all its tries")
 
 
 class TransientError(HoldfastError):
@@ -244,6 +245,13 @@ class OutageError(TransientError):
 
 class AuthError(TransientError):
     """Raise it in a feed when the source does not let us in. The feed pauses, and somebody is told at once."""
+
+
+class SealedError(TransientError):
+    """Something is stored sealed, and the key is not here. Give this process the key; the job waits meanwhile."""
+
+    def __init__(self, what: str, problem: str) -> None:
+        super().__init__(f"{what} is encrypted: {problem}", delay=60)
 
 
 class CursorExpiredError(HoldfastError):

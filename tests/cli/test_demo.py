@@ -144,7 +144,7 @@ def test_a_row_that_is_not_as_at_the_source_is_exit_code_1(
     done = CliRunner().invoke(commands, ["demo", *options])
 
     assert done.exit_code == 1, done.output
-    assert re.search(r"stale: another price, weight or certificate +1 +WRONG", done.output)
+    assert re.search(r"stale: other values than the source has +1 +WRONG", done.output)
     assert re.search(r"missing in the table +0 +right", done.output)
     assert "kill -9" not in done.output
     assert not (tmp_path / "left").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,17 @@ from holdfast.demo.source import Stone
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-TRUTH = [Stone("a", 100_050, 1.01, "7001"), Stone("b", 20_000, 0.4, "7002"), Stone("c", 999, 2.5, "7003")]
-SAME = [Row(1, "a", 1000.5, 1.01, "7001", None), Row(2, "b", "200.00", "0.40", "7002", None), Row(3, "c", 9.99, 2.5, None, None)]  # fmt: skip
+TRUTH = [
+    Stone("a", 100_050, 1.01, "7001", "ROUND", "D", "AVAILABLE"),
+    Stone("b", 20_000, 0.4, "7002", "ASCHER", "E", "AVAILABLE"),
+    Stone("c", 999, 2.5, "7003", "PEAR", "FANCY", "AVAILABLE"),
+]
+FEED = "nivoda-natural"
+SAME = [
+    Row(1, "a", "DIAMOND/a", FEED, 1000.5, 1.01, "ROUND", "D", "available", "7001", None),
+    Row(2, "b", "DIAMOND/b", FEED, "200.00", "0.40", "ASSCHER", "E", "available", "7002", None),
+    Row(3, "c", "DIAMOND/c", FEED, 9.99, 2.5, "PEAR", "FANCY", "available", None, None),
+]
 
 
 def judged(rows: Sequence[Row], changed: Sequence[str] = ()) -> dict[str, int]:
@@ -35,8 +45,7 @@ def judged(rows: Sequence[Row], changed: Sequence[str] = ()) -> dict[str, int]:
 
 
 def other(row: Row, **values: Any) -> Row:
-    facts = {name: getattr(row, name) for name in ("id", "stone_id", "price", "carats", "certificate", "stale_since")}  # fmt: skip
-    return Row(**facts | values)
+    return replace(row, **values)
 
 
 def test_the_same_stones_are_clean() -> None:
@@ -48,23 +57,39 @@ def test_a_stone_that_is_not_in_the_table_is_missing() -> None:
     assert judged(SAME[1:]) == {"missing": 1}
 
 
-def test_a_stone_that_is_there_twice_is_doubled_and_counted_once() -> None:
-    assert judged([*SAME, other(SAME[0], id=4, price=1)]) == {"doubled": 1}
+@pytest.mark.parametrize(
+    "values",
+    [{"price": 1}, {"stone_id": "DIAMOND/a"}, {"feed": "nivoda-labgrown"}],
+    ids=["in its feed", "under another identity", "in another feed"],
+)
+def test_a_stone_that_is_there_twice_is_doubled_and_counted_once(values: dict[str, Any]) -> None:
+    assert judged([*SAME, other(SAME[0], id=4, **values)]) == {"doubled": 1}
 
 
 @pytest.mark.parametrize(
-    "values", [{"price": 1000.51}, {"carats": "1.02"}, {"certificate": "7009"}, {"stale_since": 5}], ids=str
+    "values",
+    [
+        {"price": 1000.51},
+        {"carats": "1.02"},
+        {"certificate": "7009"},
+        {"stale_since": 5},
+        {"shape": "OVAL"},
+        {"color": "E"},
+        {"availability": "on_hold"},
+        {"offer_id": "DIAMOND/b2"},
+    ],
+    ids=str,
 )
 def test_a_stone_with_other_values_is_stale(values: dict[str, Any]) -> None:
     assert judged([other(SAME[0], **values), *SAME[1:]]) == {"stale": 1}
 
 
 def test_a_stone_that_was_never_there_is_made_up() -> None:
-    assert judged([*SAME, other(SAME[0], id=4, stone_id="z")]) == {"made up": 1}
+    assert judged([*SAME, other(SAME[0], id=4, stone_id="z", offer_id="DIAMOND/z")]) == {"made up": 1}
 
 
 def test_a_stone_to_which_something_happened_has_left() -> None:
-    assert judged([*SAME, other(SAME[0], id=4, stone_id="z")], ["z"]) == {"left": 1}
+    assert judged([*SAME, other(SAME[0], id=4, stone_id="z", offer_id="DIAMOND/z")], ["z"]) == {"left": 1}
 
 
 def test_figures_that_are_wrong_are_called_so(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,7 +62,9 @@ def test_rules_are_imported_tried_activated_and_listed(cli: Cli, app: Holdfast, 
 
     said = cli("diamonds", "rules", "activate", "2", "--reason", "spring", "--by", "alice")
 
-    assert said.startswith("rule set 2 is active, it was 1\n2 stones have other prices; reprice them")
+    behind = "2 stones have the price of another rule set; reprice: holdfast diamonds rules reprice\n"
+    assert said == f"rule set 2 is active, it was 1\n{behind}"
+    assert cli("diamonds", "rules", "list").endswith(behind)
     shown = cli.json("diamonds", "rules", "list")
     assert [(it["version"], it["active"], it["stones"]) for it in shown] == [(2, True, 0), (1, False, 2)]
     audit = cli.json("audit", "list")[:2]
@@ -120,3 +122,31 @@ def test_what_is_shown_can_be_imported(cli: Cli, tmp_path: Path) -> None:
 
     assert "rule set 1 already" in cli("diamonds", "rules", "import", str(shown))
     assert "no rule set 9" in cli("diamonds", "rules", "show", "9", code=1)
+
+
+def test_doubts_are_told_and_refused_if_somebody_is_strict(cli: Cli, app: Holdfast, tmp_path: Path) -> None:
+    synced(app)
+    odd = rules(tmp_path / "odd.json", rating=[{"priority": 1, "rating": 9, "shape": ["ROUMD"]}])
+    told = "line 1: rating rule 1: no stone has the shape 'ROUMD'; did you mean ROUND?"
+
+    strictly = cli("diamonds", "rules", "import", str(odd), "--strict", code=1)
+    assert f"{odd}: 1 doubt\n  {told}\n" in strictly
+    assert "nothing was imported, because of --strict" in strictly
+    assert [it["version"] for it in cli.json("diamonds", "rules", "list")] == [1]
+
+    assert cli.json("diamonds", "rules", "import", str(odd)) == {
+        "version": 2,
+        "created": True,
+        "doubts": [told],
+    }
+
+
+def test_a_set_that_could_not_be_activated_is_told_at_the_import(
+    cli: Cli, app: Holdfast, tmp_path: Path
+) -> None:
+    synced(app)
+    other = tmp_path / "other.csv"
+    other.write_text("priority,price_min,margin_modifier,feed\n1,0,6,nivoda-labgrown\n")
+
+    (told,) = cli.json("diamonds", "rules", "import", str(other))["doubts"]
+    assert "feed nivoda-natural from 0 and above, and there are such stones" in told

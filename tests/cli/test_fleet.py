@@ -31,7 +31,7 @@ def test_a_queue_is_paused_listed_and_resumed(cli: Cli, app: Holdfast) -> None:
     assert cli("queues", "pause", "mail") == "queue mail was already paused\n"
     (queue,) = cli.json("queues", "list")
     assert set(queue) == {
-        "queue", "scheduled", "ready", "suspect", "leased", "held", "dead", "oldest_ready_seconds", "paused_at", "note",
+        "queue", "scheduled", "ready", "suspect", "leased", "held", "waiting", "dead", "oldest_ready_seconds", "paused_at", "note",
     }  # fmt: skip
     assert (queue["queue"], queue["ready"], queue["note"]) == ("mail", 1, "the relay is down")
     assert queue["paused_at"].endswith("Z")

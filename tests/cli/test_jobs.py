@@ -84,7 +84,16 @@ def test_a_job_is_shown_with_its_lease_error_progress_and_log(cli: Cli, app: Hol
 
     shown = cli.json("jobs", "show", job_id)
 
-    assert set(shown) == SUMMARY | {"payload", "cursor", "result", "result_expired_at", "logs"}
+    assert set(shown) == SUMMARY | {
+        "payload",
+        "cursor",
+        "result",
+        "result_expired_at",
+        "logs",
+        "waits_for",
+        "parents",
+        "children",
+    }
     assert (shown["state"], shown["attempts"], shown["locked_by"]) == ("leased", 1, "alice")
     assert (shown["progress"], shown["progress_note"], shown["last_error"]) == (33, "a third", None)
     assert shown["locked_until"].endswith("Z")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from urllib.parse import urlsplit
 
 import pytest
 
+from devtools.pgbouncer import PgBouncer, PoolMode
+from devtools.server import Server
 from holdfast import Holdfast
+from tests.databases import memory
 
 
 @pytest.fixture
@@ -33,3 +37,15 @@ def ledger(database_url: str) -> Iterator[None]:
         )
         connection.close()
         yield
+
+
+@pytest.fixture
+def in_mode(server: Server, database_url: str) -> Iterator[Callable[[PoolMode], str]]:
+    """The same database behind a pooler that works otherwise."""
+    with ExitStack() as stack:
+
+        def start(mode: PoolMode) -> str:
+            pooler = stack.enter_context(Server(PgBouncer(server, mode), memory()))
+            return pooler.url(urlsplit(database_url).path.removeprefix("/"))
+
+        yield start

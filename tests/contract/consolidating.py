@@ -100,6 +100,8 @@ class Nowhere:
     """Nobody hears what a step says."""
 
     def put(self, report: object, /) -> None: ...
+    def results_of_parents(self, _: str, /) -> dict[str, Any]:
+        return {}
 
 
 def play(app: Holdfast, declared: Declaration, *, between: Callable[[], object] | None = None) -> None:

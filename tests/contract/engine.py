@@ -67,12 +67,17 @@ def silence(app: Holdfast, owner: int, seconds: int = 1) -> None:
 
 def wait_until_somebody_waits(app: Holdfast) -> None:
     """Until a session of the server waits for a lock that another one holds."""
+    rows.eventually(lambda: somebody_waits(app))
+
+
+def somebody_waits(app: Holdfast) -> bool:
+    """Whether a session of the server waits for a lock that another one holds."""
     look = {
         "mariadb": "SELECT variable_value + 0 AS n FROM information_schema.global_status"
         " WHERE variable_name = 'Innodb_row_lock_current_waits'",
         "postgresql": "SELECT count(*) AS n FROM pg_locks WHERE NOT granted",
     }[app.database.dialect.name]
-    rows.eventually(lambda: rows.query(app, look)[0]["n"])
+    return bool(rows.query(app, look)[0]["n"])
 
 
 def together(acts: Sequence[Callable[[], Any]]) -> list[Any]:

@@ -128,7 +128,7 @@ def test_a_short_batch_does_not_end_a_run_while_others_work(app: Holdfast) -> No
     assert target(app) == prices(15)
 
 
-def test_what_arrives_between_reading_and_marking_is_applied(app: Holdfast) -> None:
+def test_t12_what_arrives_between_reading_and_marking_is_applied(app: Holdfast) -> None:
     """The second version of a row comes while the first is on its way into the target. (F31, T12)"""
     declared = catalogue(app)
     run = fetched(app, declared, items(3))

@@ -15,9 +15,10 @@ from holdfast import Concurrency, Continue, Done, Rate, Step
 from holdfast.admin import actions
 from holdfast.errors import LeaseLostError
 from holdfast.limits.admission import Wanted, admit
-from holdfast.limits.release import LOOK_AGAIN, forget_idle, look_at_all, sweep
+from holdfast.limits.release import LOOK_AGAIN, LOOK_SOON, forget_idle, look_at_all, sweep
 from holdfast.steps.commit import commit
 from holdfast.steps.outcome import Snooze
+from holdfast.testing import drain
 from holdfast.worker.gate import Gate
 from tests import rows
 from tests.contract import engine
@@ -274,6 +275,41 @@ def test_whatever_nobody_freed_is_found_by_the_sweep(app: Holdfast) -> None:
     move_clock(app, LOOK_AGAIN / rows.SECOND)
 
     assert let_go(app) == 1
+    assert states(app) == {"ready": 1}
+
+
+@pytest.mark.only_on("postgresql")  # elsewhere one of the two waits for the other
+def test_a_slot_that_is_freed_while_a_job_is_put_aside_is_found_soon(
+    app: Holdfast, another_app: Callable[[], Holdfast]
+) -> None:
+    """Neither of the two transactions sees what the other one writes."""
+    limited(app, Concurrency(1)).enqueue_many([{}, {}])
+    gate, running = start(app, limit=1)
+    (late,) = claim(app, BOB, 1)
+    (limit,) = rows.query(app, "SELECT id FROM holdfast_limit")
+    with app.transaction() as tx:
+        admit(tx, [Wanted(late.job_id, ((limit["id"], Concurrency(1)),))], late.fence)
+        finish(another_app(), gate, running)
+    assert states(app) == {"held": 1}
+
+    move_clock(app, LOOK_SOON / rows.SECOND)
+
+    assert let_go(app) == 1
+
+
+def test_a_drain_does_not_leave_a_held_job_beside_a_free_slot(app: Holdfast) -> None:
+    app.job(name="work", queue="aside", limits=[Concurrency(1)])(work).enqueue_many([{}, {}])
+
+    @app.job()
+    def end_one_unseen() -> None:
+        (lease,) = Gate(app.database, app.kinds).admit(claim(app, ALICE, 2, "aside"))
+        settle(app, lease, Done())
+        assert states(app) == {"held": 1, "leased": 1}
+        rows.change(app, "DELETE FROM holdfast_slot")  # as somebody does who has not seen who is held
+
+    end_one_unseen.enqueue()
+    drain(app, queues="default")
+
     assert states(app) == {"ready": 1}
 
 

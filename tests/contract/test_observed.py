@@ -19,6 +19,7 @@ from holdfast.worker import claimer, incarnation, scrape, status
 from tests import rows
 from tests.contract.engine import ALICE, claim, drain, sweep, take, work_on
 from tests.events import hearing, named
+from tests.isolated_jobs import crashes, register
 from tests.operations import died, greeting, leased
 
 if TYPE_CHECKING:
@@ -381,6 +382,22 @@ def test_a_scrape_counts_what_this_process_did(app: Holdfast) -> None:
     drain(app)
 
     assert shown(collector)["holdfast_jobs_total", ("counted", "done")] - before == 7
+
+
+def test_crashes_of_isolated_steps_are_told_of_and_counted(app: Holdfast) -> None:
+    crash = register(app, crashes, name="crashing", retry=Retry(first=0))
+    collector = app.metrics()
+    counted = ("holdfast_isolated_crashes_total", ("crashing",))
+    before = shown(collector).get(counted, 0)
+    job = crash.enqueue(how="exit")
+
+    with hearing() as told, app.worker(crash_limit=2, worker_id="w-1"):
+        rows.eventually(lambda: rows.ended(app, job.id))
+
+    first, second = named(told, "step.crashed")
+    assert {str(it["error"]) for it in (first, second)} == {"its process ended with exit code 3"}
+    assert (first["job_id"], first["kind"], first["worker_id"]) == (job.id, "crashing", "w-1")
+    assert shown(collector)[counted] - before == 2
 
 
 def test_a_scrape_during_an_outage_shows_the_outage(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

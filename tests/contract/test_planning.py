@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from holdfast import Concurrency, Rate
 from holdfast.runs.bounds import Bounds
 from holdfast.runs.feed import Page
 from holdfast.runs.partitioning.dimension import Dimension
@@ -16,6 +17,7 @@ from holdfast.runs.partitioning.fixed import Fixed
 from holdfast.runs.partitioning.heatmap import Heatmap
 from holdfast.runs.ranges import Range, gap
 from holdfast.testing import crash_at, drain
+from holdfast.worker.gate import Gate
 from tests import rows
 from tests.contract.repairing import settle
 from tests.feeds import HIGHEST, Catalogue, Shop, prepare, price_ranges, target
@@ -72,6 +74,44 @@ def test_a_plan_takes_many_short_steps_and_asks_for_nothing_twice(app: Holdfast)
 
     assert sorted(counts(shop)) == sorted(it.name for it in COUNTED.ranges)
     assert rows.count(app, "holdfast_partition") == rows.count(app, "holdfast_job") == 10
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked"),
+    [
+        ([Rate(1_000, per="1s")], 3),
+        ([Rate(1, per="1m")], 1),  # there is no other place within a second
+        ([Rate(1_000, per="1s"), Concurrency(2)], 2),
+    ],
+    ids=["fast", "slow", "narrow"],
+)
+def test_a_step_of_a_limited_plan_asks_for_as_many_as_its_limits_have_places_for(
+    app: Holdfast, limits: list[Any], asked: int
+) -> None:
+    shop = reading(app, partitioner=COUNTED, limits=limits)
+    begin(app)
+    worker = LoneWorker(app)
+    lease = worker.claim()
+    assert lease is not None
+    assert Gate(app.database, app.kinds).admit([lease]) == [lease]
+
+    worker.commit(lease, worker.think(lease))
+
+    assert sorted(counts(shop)) == sorted(it.name for it in COUNTED.ranges[:asked])
+
+
+def test_while_the_source_is_in_trouble_one_range_is_asked_for_after_the_other(app: Holdfast) -> None:
+    """Of three counts one fails three times as often, and takes the others along."""
+    shop = reading(app, partitioner=COUNTED)
+    begin(app)
+    rows.change(app, "UPDATE holdfast_feed SET troubles = 1")
+    worker = LoneWorker(app)
+
+    worker.step()
+    assert len(counts(shop)) == 1
+    rows.change(app, "UPDATE holdfast_feed SET troubles = 0")
+    worker.step()
+    assert len(counts(shop)) == 4
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class Invoice:
     due: datetime
 
 
-def invoicing(app: Holdfast) -> Job[[int], Invoice]:
+def invoicing(app: Holdfast) -> Job[..., Invoice]:
     @app.job()
     def invoice(number: int) -> Invoice:
         return Invoice(number, datetime(2030, 1, 1, tzinfo=UTC))

@@ -5,27 +5,30 @@ from __future__ import annotations
 import json
 import os
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Continue, PermanentError, Reject, Retry, Step
+from holdfast import Continue, Holdfast, PermanentError, Reject, Retry, Step
 from holdfast.database.database import persist
-from holdfast.errors import TaskRefusedError, TaskTimeoutError
 from holdfast.steps.rescue import declare_dead, rescue
+from holdfast.steps.task_ends import TaskTimeoutError
 from holdfast.tasks.acceptance import Accepted, Origin, accept, forget_old, refuse
 from holdfast.tasks.ends import ends, give_up, tell_again
 from holdfast.tasks.envelope import read
+from holdfast.tasks.failures import TaskRefusedError
+from holdfast.tasks.refusal import understood
 from holdfast.testing import drain
 from tests import rows
+from tests.crash.picture import ALL_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
-
 HERE = Origin("south", "memory", "m-1")
 URL = "https://front.example/hook"
+TABLES = [it for it in ALL_TABLES if it.startswith("holdfast_")]
 
 
 def asked(task_type: str, task_id: str = "t-1", /, *, url: str | None = URL, **payload: Any) -> str:
@@ -398,7 +401,9 @@ def refused(app: Holdfast, text: str, message_id: str = "m-1") -> Accepted:
         read(text)
     except TaskRefusedError as error:
         why = error
-    return persist(app.database, lambda tx: refuse(tx, Origin("south", "memory", message_id), text, why))
+    return persist(
+        app.database, lambda tx: refuse(tx, Origin("south", "memory", message_id), text, why, app.kinds)
+    )
 
 
 def test_what_is_no_task_is_a_dead_letter_with_the_reason(app: Holdfast) -> None:
@@ -441,7 +446,7 @@ def test_a_wrong_message_says_nothing_about_a_task_of_the_same_id(app: Holdfast)
 def test_a_refused_message_becomes_its_task_when_newer_code_understands_it(app: Holdfast) -> None:
     text = asked("newer", n=3)
     why = TaskRefusedError("no handler", task_id="t-1", task_type="newer", webhook_url=URL)
-    job = persist(app.database, lambda tx: refuse(tx, HERE, text, why))
+    job = persist(app.database, lambda tx: refuse(tx, HERE, text, why, app.kinds))
 
     @app.task("newer")
     def newer(n: int) -> int:
@@ -480,3 +485,28 @@ def test_the_environment_shortens_timeouts_and_sets_retries(
     kinds = [app.kinds.get(f"task.{it}") for it in ("long", "short")]
     assert [it.timeout.total_seconds() for it in kinds if it.timeout] == [90, 5]
     assert [it.retry.attempts for it in kinds] == [5, 1]
+
+
+# Encrypted
+
+
+def test_tasks_of_an_encrypted_application_are_stored_sealed(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SECRET_KEY", "a key that nobody can guess: 40 and more characters")
+    seen: list[str] = []
+    with closing(Holdfast(database_url, encrypted=True)) as app:
+
+        @app.task("charge")
+        def charge(card: str) -> str:
+            seen.append(card)
+            return card
+
+        task = understood(asked("charge", url=None, card="4111-1111"), app.kinds)
+        job = persist(app.database, lambda tx: accept(tx, HERE, task))
+        refused(app, '{"task_id": "t-2", "task_type": 3, "payload": {"card": "4111-1111"}}')
+        drain(app)
+
+        assert seen == ["4111-1111"]
+        assert app.result_of(job.job_id).result == "4111-1111"
+        assert [it for it in TABLES if "4111-1111" in str(rows.query(app, f"SELECT * FROM {it}"))] == []

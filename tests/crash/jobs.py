@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +56,13 @@ def note(event: str, step: Step, **facts: Any) -> None:
 
 def leave_effect(step: Step) -> None:
     """A row of the user's own in the step's commit; nothing in its table would refuse a second one."""
+    step.effect(partial(write_effect, job_id=step.job_id, number=step.number))
 
-    def write(tx: Transaction) -> None:
-        tx.execute(
-            "INSERT INTO effect (job_id, step) VALUES (:job_id, :step)",
-            {"job_id": step.job_id, "step": step.number},
-        )
 
-    step.effect(write)
+def write_effect(tx: Transaction, *, job_id: str, number: int) -> None:
+    tx.execute(
+        "INSERT INTO effect (job_id, step) VALUES (:job_id, :step)", {"job_id": job_id, "step": number}
+    )
 
 
 @app.job()
@@ -106,7 +106,7 @@ def hold_in_thread(step: Step, gate: str) -> None:
     """The same as plain code, which is told by `step.wait`."""
     note("started", step)
     try:
-        while not _is_open(gate, step):
+        while not is_open(gate, step):
             step.wait(LOOK)
     except (LeaseLostError, StepCancelled) as told:
         note("told", step, why=type(told).__name__)
@@ -143,7 +143,7 @@ async def hang_elsewhere(step: Step) -> None:
 async def block(step: Step, gate: str) -> None:
     """Hangs the event loop, and everybody on it."""
     note("started", step)
-    while not _is_open(gate, step):
+    while not is_open(gate, step):
         time.sleep(LOOK)  # noqa: ASYNC251 - the mistake that this job is about
 
 
@@ -151,16 +151,16 @@ async def block(step: Step, gate: str) -> None:
 def ignore_timeout(step: Step, gate: str) -> None:
     """A thread that looks at no clock and no cancellation."""
     note("started", step)
-    while not _is_open(gate, step):
+    while not is_open(gate, step):
         time.sleep(LOOK)
     note("answered", step)
 
 
-def _is_open(gate: str, step: Step) -> bool:
+def is_open(gate: str, step: Step) -> bool:
     """The gate is open to all, or to this try of the step."""
     return (FOLDER / gate).exists() or (FOLDER / f"{gate}-{step.attempt}").exists()
 
 
 async def _pass(gate: str, step: Step) -> None:
-    while not _is_open(gate, step):  # noqa: ASYNC110 - another process opens it
+    while not is_open(gate, step):  # noqa: ASYNC110 - another process opens it
         await asyncio.sleep(LOOK)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from holdfast import Done
-from holdfast.admin import actions, audit
+from holdfast.admin import actions, audit, masks
 from holdfast.results.expiry import expire
 from holdfast.steps import rescue
 from holdfast.steps.outcome import Bury
@@ -83,3 +83,10 @@ def empty_old_results(scene: Scene) -> Act:
         scene.end(lease, Done({"pages": 3}), effects=())
     scene.change("UPDATE holdfast_archive SET finished_at = 1")
     return lambda: scene.do(lambda tx: expire(tx, "work", rows.DAY, 10))
+
+
+@OPERATIONS.repeated
+def declare_what_is_hidden(scene: Scene) -> Act:
+    scene.do(lambda tx: masks.declare(tx, ["password", "old"]))
+    scene.change("UPDATE holdfast_mask SET seen_at = 1")
+    return lambda: scene.do(lambda tx: masks.declare(tx, ["password", "token"]))

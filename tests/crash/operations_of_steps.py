@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from holdfast import Continue, Done, Reject, Snooze
 from holdfast.admin import actions
+from holdfast.database.dialects import Whose
+from holdfast.database.lendable import require_same_database
 from holdfast.steps.acknowledge import acknowledge
 from holdfast.steps.commit import commit, give_back
 from holdfast.steps.fate import fates
+from holdfast.steps.joining import let_successors_go
 from holdfast.steps.lease import claim, claim_suspect
 from holdfast.steps.outcome import Again, Bury, GiveBack, Stop
 from holdfast.steps.reports import write_reports
@@ -71,6 +74,53 @@ def enqueue_beside_rows_of_ones_own(scene: Scene) -> Act:
 def replace_a_running_job(scene: Scene) -> Act:
     scene.leased()
     return lambda: scene.job.enqueue(n=1, steps=2, key=KEY, on_duplicate="replace")
+
+
+@OPERATIONS.repeated
+def merge_into_a_waiting_job(scene: Scene) -> Act:
+    scene.enqueue()
+    return lambda: scene.job.enqueue(n=1, steps=2, key=KEY, on_duplicate="merge")
+
+
+@OPERATIONS.repeated
+def merge_many(scene: Scene) -> Act:
+    scene.leased()
+    calls = [{"n": n} for n in (2, 3, 4)]
+    return lambda: scene.job.enqueue_many(calls, keys=[KEY, "b", "c"], on_duplicate="merge")
+
+
+@OPERATIONS.repeated
+def follow_a_running_job(scene: Scene) -> Act:
+    scene.leased()
+    return lambda: scene.job.enqueue(n=2, key=KEY, on_duplicate="merge")
+
+
+@OPERATIONS.once
+def let_a_successor_go(scene: Scene) -> Act:
+    (lease,) = scene.leased()
+    scene.job.enqueue(n=2, key=KEY, on_duplicate="merge")
+    scene.end(lease)
+    return lambda: scene.do(let_successors_go)
+
+
+@OPERATIONS.repeated
+def debounce_again(scene: Scene) -> Act:
+    scene.job.enqueue(n=1, key=KEY, debounce="1h")
+    return lambda: scene.job.enqueue(n=1, steps=2, key=KEY, debounce="2h", at_most="3h")
+
+
+@OPERATIONS.repeated
+def enqueue_on_a_lent_connection(scene: Scene) -> Act:
+    def act() -> None:
+        connection = scene.app.database.connect()
+        connection.begin(scene.app.database.dialect.begin[Whose.THEIRS])
+        scene.job.enqueue(n=1, id="order-17", key=KEY, tx=connection.raw)
+        connection.commit()
+        connection.close()
+
+    with scene.app.transaction() as tx:
+        require_same_database(tx, object(), scene.app.database)  # asked once: not at every try
+    return act
 
 
 # Taking them
@@ -201,6 +251,14 @@ def fail(scene: Scene) -> Act:
 def fail_at_no_charge(scene: Scene) -> Act:
     (lease,) = scene.leased()
     return lambda: scene.end(lease, Again(HOUR, "throttled", "", charged=False), effects=())
+
+
+@OPERATIONS.once
+def crash_apart(scene: Scene) -> Act:
+    """An isolated step whose process died."""
+    (lease,) = scene.leased()
+    crashed = Again(HOUR, "was killed", "was killed", charged=False, crashed=True)
+    return lambda: scene.end(lease, crashed, effects=())
 
 
 @OPERATIONS.once

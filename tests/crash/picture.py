@@ -33,13 +33,20 @@ TABLES = (
     "alert",
     "bookmark",
     "death",
+    "dependency",
+    "event_name",
+    "event",
+    "wait",
+    "mask",
 )
 OWN_TABLES = ("effect",)
 ALL_TABLES = (*(f"holdfast_{name}" for name in TABLES), *OWN_TABLES)
 
 ACCIDENTAL = {"process", "host", "pid", "seq"}  # who runs the test, and what came before
+NUMBERED = {"holdfast_log", "holdfast_event", "holdfast_wait"}
 TOKENS = {"fence", "committed_fence", "owner", "incarnation", "revision"}
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+EVENT_TIME = re.compile(r'"at":\d{13,}')  # in the cursor of a job whose event has come
 MINUTE = 60 * rows.SECOND
 
 
@@ -71,7 +78,7 @@ def _names(jobs: list[rows.Row]) -> dict[str, str]:
 def _renamed(table: str, line: rows.Row, jobs: dict[str, str], now: int) -> rows.Row:
     renamed: rows.Row = {}
     for column, value in line.items():
-        if column in ACCIDENTAL or (table == "holdfast_log" and column == "id") or value is None:
+        if column in ACCIDENTAL or (table in NUMBERED and column == "id") or value is None:
             continue
         if (isinstance(value, int) and column.endswith(("_at", "_until", "until_at"))) or column == "at":
             renamed[column] = _when(value, now)
@@ -85,7 +92,7 @@ def _renamed(table: str, line: rows.Row, jobs: dict[str, str], now: int) -> rows
 def _without_ids(text: str, jobs: dict[str, str]) -> str:
     for job_id, name in jobs.items():
         text = text.replace(job_id, name)
-    return UUID.sub("an id", text)
+    return EVENT_TIME.sub('"at":0', UUID.sub("an id", text))
 
 
 def _when(instant: int, now: int) -> str:

@@ -61,6 +61,10 @@ class Scene:
     def leased(self, count: int = 1, *, steps: int = 1, by: int | None = None) -> list[Lease]:
         """New jobs that the victim holds, or another worker."""
         self.enqueue(count, steps=steps)
+        return self.claimed(count, by=by)
+
+    def claimed(self, count: int, *, by: int | None = None) -> list[Lease]:
+        """So many jobs that are ready, held by the victim or another worker from now on."""
         leases = self.do(lambda tx: claim(tx, "default", self.victim if by is None else by, count))
         assert len(leases) == count
         return leases

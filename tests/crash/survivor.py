@@ -17,9 +17,11 @@ from holdfast.config import WorkerSettings
 from holdfast.database.database import persist
 from holdfast.limits.release import sweep
 from holdfast.steps.commit import commit
+from holdfast.steps.joining import let_successors_go
 from holdfast.steps.lease import Lease, claim, claim_suspect
 from holdfast.steps.outcome import Call, Effect
 from holdfast.steps.rescue import declare_dead, rescue
+from holdfast.steps.waiting import cursor_in
 from holdfast.worker.incarnation import register
 from holdfast.worker.maintenance import promote
 from tests import rows
@@ -52,7 +54,8 @@ def steps_of(payload: str) -> int:
 
 def page_of(cursor: str | None) -> int:
     """How many of them are committed. (The step's number also counts replacements.)"""
-    return 0 if cursor is None else int(json.loads(cursor))
+    page = cursor_in(cursor)
+    return 0 if page is None else int(json.loads(page))
 
 
 @dataclass
@@ -95,6 +98,7 @@ class Survivor:
             pass
         persist(database, promote)
         persist(database, sweep)
+        persist(database, let_successors_go)
 
     def _claimed(self) -> list[Lease]:
         database, me = self.app.database, self.incarnation

@@ -16,6 +16,8 @@ import pytest
 
 from holdfast import Holdfast, Job
 from tests.crash import (
+    operations_of_dependencies,
+    operations_of_events,
     operations_of_limits,
     operations_of_operators,
     operations_of_others,
@@ -37,9 +39,11 @@ OPERATIONS = (
     operations_of_steps.OPERATIONS
     | operations_of_others.OPERATIONS
     | operations_of_limits.OPERATIONS
+    | operations_of_events.OPERATIONS
     | operations_of_operators.OPERATIONS
     | operations_of_schedules.OPERATIONS
     | operations_of_outbox.OPERATIONS
+    | operations_of_dependencies.OPERATIONS
 )
 
 
@@ -78,7 +82,14 @@ def stage(database_url: str) -> Iterator[Stage]:
         yield Stage(app, app.job()(work), observer)
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
+# Their statements and guards are tried on the servers by the contract tests every time.
+SAMPLED = operations_of_dependencies.OPERATIONS | operations_of_events.OPERATIONS
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(it, marks=[pytest.mark.sampled] if it in SAMPLED else []) for it in OPERATIONS],
+)
 def test_a_process_may_die_at_any_point(name: str, stage: Stage, sample: Sample) -> None:
     operation = OPERATIONS[name]
     act = stage.set(operation)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.diamonds.simulator import Simulator
 
 T = TypeVar("T")
-KEY = "a key that nobody can guess, of 40 letters"
+KEY = "a key that nobody can guess: 40 letters"
 
 
 def settings_for(sim: Simulator, **more: Any) -> NivodaSettings:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from holdfast import AuthError, ConfigurationError, OutageError, PermanentError, ThrottledError
-from holdfast.diamonds import query
+from holdfast.diamonds import client, query
 from holdfast.diamonds.answers import BadAnswerError, RefusedError, read
 from holdfast.diamonds.client import Client
 from holdfast.diamonds.settings import PRODUCTION, NivodaSettings, from_environment
@@ -254,3 +255,30 @@ def test_connections_end_with_their_event_loop() -> None:
 def test_settings_for_a_simulator_are_accepted() -> None:
     with Simulator("1k", faults="none") as sim:
         assert settings_for(sim).url == sim.url
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "LARGEST_ANSWER", 1_000_000)
+    sent: list[int] = []
+
+    async def pour(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n")
+        with suppress(ConnectionError):
+            while True:
+                writer.write(b" " * 65_536)
+                await writer.drain()
+                sent.append(65_536)
+
+    async def asked() -> None:
+        server = await asyncio.start_server(pour, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        settings = NivodaSettings(
+            url=f"http://127.0.0.1:{port}/", username="u", password="p", timeout=timedelta(seconds=5)
+        )
+        async with server:
+            with pytest.raises(BadAnswerError, match="more than 1,000,000 bytes; nobody asked for so much"):
+                await Client(settings)._post(query.LOGIN, {})
+
+    asyncio.run(asked())
+    assert sum(sent) < 20_000_000  # what lies in buffers was sent, and not read

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -11,16 +12,21 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from holdfast import Bounds, Range
-from holdfast.cli.diamonds import app as command
+from holdfast.cli.command import app as program
+from holdfast.diamonds.adaptive_rows import PaceInDatabase
 from holdfast.diamonds.heatmap import DEAREST, DENSE, FEWEST, TARGET, nivoda_heatmap
 from holdfast.diamonds.heatmap_preview import preview
 from holdfast.diamonds.query import BASE, COLORS, LARGEST_INT, SHAPES, diamond_query
+from holdfast.diamonds.schema import prepare
 from holdfast.diamonds.simulator import Simulator
 from holdfast.diamonds.simulator.control import read_json_query
 from holdfast.diamonds.simulator.filter import read_query
-from tests.diamonds.asking import settings_for, truth
+from holdfast.diamonds.source import open_source
+from tests import rows
+from tests.diamonds.asking import KEY, settings_for, truth
 
 if TYPE_CHECKING:
+    from holdfast import Holdfast
     from holdfast.runs.partitioning.contract import Frontier, Plan
 
 BAND = 0.2
@@ -194,7 +200,8 @@ def test_over_http_the_same_plan_comes_out() -> None:
         assert asked == planned(sim)
 
 
-def run(sim: Simulator | None, *words: str, code: int = 0) -> str:
+def run(sim: Simulator | None, *words: str, code: int = 0, **more: Any) -> str:
+    """What it says, on both streams. Without a database of its own it must not find one by chance."""
     environment: dict[str, str | None] = dict.fromkeys(("NIVODA_USERNAME", "NIVODA_PASSWORD", "NIVODA_URL"))
     if sim is not None:
         environment = {
@@ -203,9 +210,11 @@ def run(sim: Simulator | None, *words: str, code: int = 0) -> str:
             "NIVODA_PASSWORD": sim.password,
             "NIVODA_RATE": "0",
         }
-    result = CliRunner().invoke(command, ["heatmap", *words], env=environment)
+    environment |= {"HOLDFAST_DATABASE_URL": None, **more}
+    result = CliRunner().invoke(program, ["diamonds", "heatmap", *words], env=environment)
     assert result.exit_code == code, (result.output, result.exception)
-    return result.output + str(result.exception or "")
+    assert isinstance(result.exception, SystemExit | None), "what it meets it says in a sentence"
+    return result.output
 
 
 def test_the_command_draws_lists_and_prints_the_plan() -> None:
@@ -227,3 +236,72 @@ def test_the_command_says_what_it_lacks() -> None:
     assert "no feed of Nivoda" in run(None, "shop", code=2)
     assert "is no price" in run(None, "nivoda-natural", "--by", "carats", code=2)
     assert "set NIVODA_USERNAME and NIVODA_PASSWORD" in run(None, "nivoda-natural", code=1)
+
+
+def test_beside_an_application_it_keeps_to_the_rate_and_uses_the_token_of_its_workers(
+    app: Holdfast, database_url: str
+) -> None:
+    prepare(app)
+    with Simulator("100", seed=7, faults="none", speed=0) as sim:
+        workers = open_source(settings_for(sim, secret_key=KEY), app)
+        asyncio.run(workers.count(Range(), lab_grown=False))
+        beside: Any = {
+            "HOLDFAST_DATABASE_URL": database_url,
+            "HOLDFAST_SECRET_KEY": KEY,
+            "NIVODA_RATE": "500",
+        }
+
+        told = json.loads(run(sim, "nivoda-natural", "--json", "--target", "60", **beside))
+
+        asked = sim.statistics()
+    assert asked["logins"] == 1, "the workers' token is good enough"
+    assert asked["counts"] == told["counts"] + 1
+    (row,) = rows.query(app, "SELECT id, arrival_at, gap FROM holdfast_limit")
+    assert row["id"] == "rate:nivoda per 1s"
+    assert row["arrival_at"] > 0, "each count had its place in the stream"
+
+
+def test_beside_an_application_that_leaves_the_source_alone_it_is_not_asked(
+    app: Holdfast, database_url: str
+) -> None:
+    prepare(app)
+    with Simulator("100", seed=7, faults="none", speed=0) as sim:
+        pace = PaceInDatabase(app, sim.url)
+        pace.change(lambda it, now: it.slowed(now, 40_000, 60_000_000))
+
+        said = run(sim, "nivoda-natural", code=1, HOLDFAST_DATABASE_URL=database_url)
+
+        assert "requests" not in sim.statistics()
+    assert "Nivoda wanted fewer requests; it is left alone for" in said
+
+
+def test_a_firewall_that_stops_it_stops_nobody_else(app: Holdfast, database_url: str) -> None:
+    """It is somebody who only looks: a sentence for him, and no pause for the feeds."""
+    prepare(app)
+    with Simulator("100", seed=7, faults="none,requests_per_s=0.01,burst=1,limit_answer=waf", speed=0) as sim:
+        for key in (KEY, KEY[::-1]):  # first at a count; then at the login, with nobody's token
+            beside: Any = {"HOLDFAST_DATABASE_URL": database_url, "HOLDFAST_SECRET_KEY": key}
+            said = run(sim, "nivoda-natural", code=1, **beside)
+
+            assert "firewall answered 403" in said
+            assert "no feed is paused" in said
+            assert len(said.splitlines()) == 1, "one sentence, and no line of a log"
+        pace, _ = PaceInDatabase(app, sim.url).read()
+
+    assert (pace.gap, pace.quiet_until) == (0, 0)
+    assert rows.query(app, "SELECT 1 FROM nivoda_tokens WHERE turn_until > changed_at") == []
+
+
+def test_an_empty_feed_is_told_in_a_sentence() -> None:
+    with Simulator("100", seed=7, faults="none", speed=0) as sim:
+        said = run(sim, "nivoda-labgrown", code=1)
+
+    assert "Nivoda has no stone for nivoda-labgrown: ask whether the account may see them" in said
+
+
+def test_an_answer_that_cannot_be_right_is_told_in_a_sentence() -> None:
+    with Simulator("100", seed=7, faults="none,truncated_prob=1", speed=0) as sim:
+        said = run(sim, "nivoda-natural", code=1)
+
+    assert "is no JSON" in said
+    assert "Traceback" not in said

@@ -15,9 +15,12 @@ from holdfast.diamonds.mapping import SELECTION, RejectedError, identity_of, map
 from holdfast.diamonds.mapping_words import availability, fancy_color, shape
 from holdfast.diamonds.stone import Image, Stone, columns_of
 from tests.diamonds.offers import offer
+from tests.events import hearing, named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from holdfast.diamonds.mapping import Need
 
 
 def mapped(item: Any, *, lab_grown: bool = False) -> Stone:
@@ -32,9 +35,9 @@ def of_diamond(**diamond: Any) -> Stone:
     return mapped(offer(diamond=diamond))
 
 
-def refusal(item: Any) -> tuple[str, str]:
+def refusal(item: Any, *needs: Need) -> tuple[str, str]:
     with pytest.raises(RejectedError) as error:
-        mapped(item)
+        map_offer(item, "nivoda-natural", lab_grown=False, needs=frozenset(needs))
     return error.value.code, str(error.value)
 
 
@@ -250,20 +253,20 @@ def test_a_stone_without_a_certificate_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("said", [None, "", "javascript:alert(1)", "media/1.jpg", 7])
-def test_a_stone_without_an_image_is_rejected(said: Any) -> None:
-    code, reason = refusal(offer(diamond={"image": said}, product_images=[]))
+def test_a_stone_without_an_image_is_rejected_where_it_needs_one(said: Any) -> None:
+    code, reason = refusal(offer(diamond={"image": said}, product_images=[]), "image")
 
     assert (code, reason) == ("no image", "the stone has no image; it cannot be shown")
 
 
-def test_a_stone_without_a_video_is_rejected() -> None:
-    assert refusal(offer(diamond={"video": None}))[0] == "no video"
+def test_a_stone_without_a_video_is_rejected_where_it_needs_one() -> None:
+    assert refusal(offer(diamond={"video": None}), "image", "video")[0] == "no video"
 
 
-def test_what_a_stone_needs_can_be_less() -> None:
-    item = offer(diamond={"video": None})
+def test_a_stone_needs_no_pictures_unless_somebody_says_so() -> None:
+    stone = mapped(offer(diamond={"video": None, "image": None}, product_images=[]))
 
-    assert map_offer(item, "nivoda-natural", lab_grown=False, needs=frozenset({"image"})).video_url is None
+    assert (stone.image_url, stone.video_url) == (None, None)
 
 
 def test_other_pictures_and_views_do_as_well() -> None:
@@ -289,11 +292,42 @@ def test_a_stone_without_an_identity_or_a_shape_is_rejected() -> None:
     assert refusal(offer(shape=None)) == ("no shape", "the certificate has no shape")
 
 
-def test_a_text_that_is_a_document_is_rejected() -> None:
-    assert refusal(offer(girdle="x" * 1_000_000)) == (
+def test_a_text_that_makes_the_stone_and_is_a_document_is_rejected() -> None:
+    assert refusal(offer(shape="x" * 1_000_000)) == (
         "too long",
-        "girdle has 1,000,000 characters; at most 100 make sense",
+        "shape has 1,000,000 characters; at most 100 make sense",
     )
+    assert refusal(offer("y" * 201))[0] == "too long"
+
+
+def test_a_text_that_only_describes_and_is_a_document_is_left_out_and_counted() -> None:
+    book = "x" * 1_000_000
+    with hearing() as heard:
+        stone = mapped(
+            offer(
+                diamond={"HoldId": book, "supplier": {"name": book, "legal_name": "Ltd"}},
+                girdle=book,
+                certNumber=book,
+                cut=book,
+            )
+        )
+
+    told = named(heard, "mapping.clipped")
+    assert (stone.girdle, stone.certificate_number, stone.cut, stone.hold_id) == (None, None, None, None)
+    assert (stone.supplier_name, stone.supplier_legal_name) == (None, "Ltd")
+    assert {it["field"] for it in told} == {"girdle", "certNumber", "cut", "HoldId", "supplier.name"}
+    assert {it["characters"] for it in told} == {len(book)}
+
+
+def test_a_fancy_colour_that_is_a_document_is_fancy_all_the_same() -> None:
+    """It decides about the price."""
+    stone = certified(color="FANCY", f_color="Q" * 1_000)
+
+    assert (stone.color, stone.fancy_color) == ("FANCY", "Unknown")
+
+
+def test_an_offer_whose_id_is_a_document_has_the_id_of_its_stone() -> None:
+    assert mapped(offer("7f3c") | {"id": "z" * 1_000}).offer_id == "DIAMOND/7f3c"
 
 
 @pytest.mark.parametrize("item", [None, [], "stone", 7, {}, {"diamond": None}, {"diamond": []}])

@@ -4,7 +4,7 @@ Hypothesis writes the story: stones come, change, move and go, also between two 
 talks nonsense; processes die at any statement, or wake up too late; operators cancel, resume, retry and force. After
 every chapter this must be true: the watermark never went back and never passed what is not in the table; every stone
 that has not changed since the end of a completed run's window is in the table, with its values and its price; none is
-there twice. In the end, when the source has calmed down, the table equals the oracle, and nobody is gone who exists.
+there twice, and none is priced by rules that did not count when it was written. In the end, when the source has calmed down, the table equals the oracle, and nobody is gone who exists.
 """
 
 from __future__ import annotations
@@ -157,10 +157,11 @@ class CatalogueLife(RuleBasedStateMachine):
     def finish(self) -> None:
         self.world.settle()
 
-    @rule(modifier=st.integers(-5, 5))
-    def other_prices(self, modifier: int) -> None:
+    @rule(modifier=st.integers(-5, 5), reprice=st.booleans())
+    def other_prices(self, modifier: int, *, reprice: bool) -> None:
+        """For what is written from now on, or for everything."""
         with suppress(StateError):  # these count already
-            self.world.new_rules(modifier)
+            self.world.new_rules(modifier, reprice=reprice)
 
     # Troubles
 
@@ -266,8 +267,12 @@ class CatalogueLife(RuleBasedStateMachine):
                 world.check()
             world.check_equal(feed)
             assert not world.owed(feed), "a full, verified run leaves no debt"
+        world.reprice()
+        world.settle()
+        for feed in self.feeds:
             versions = {it["ruleset_version"] for it in world.shown(feed).values()}
             assert versions <= {world.rules}, "a repricing has brought all of them to the newest rules"
+            world.check_equal(feed)
 
     def _end(self, run: str) -> None:
         """Only a person can: its sweep is held, or a part of it failed."""

@@ -211,6 +211,54 @@ def test_a_stone_that_no_rule_is_for_keeps_its_price_and_is_marked_stale(app: Ho
     assert repricings(app) == [("completed", 1, 2, 0)]
 
 
+@pytest.mark.parametrize("modifier", [61, 3], ids=["another price", "the same price"])
+def test_a_stone_that_has_a_rule_again_is_no_longer_stale(app: Holdfast, modifier: int) -> None:
+    _, repricing = catalogue(app, [offer("a", 100_000)])
+    sync(app)
+    switch(app, add(app, flat(60)))
+    rows.change(app, "UPDATE pricing_rules SET feed = 'demo' WHERE version = 2")
+    repricing.ask()
+    drain(app)
+    switch(app, add(app, flat(modifier)))
+    repricing.ask()
+    drain(app)
+
+    (stone,) = stones(app)
+    assert (stone["ruleset_version"], stone["stale_since"]) == (3, None)
+
+
+def test_a_repricing_does_not_freshen_what_the_source_said_last_and_nobody_could_read(app: Holdfast) -> None:
+    feed, repricing = catalogue(app, [offer("a", 100_000)])
+    sync(app)
+    feed.offers = [offer("a", 100_000, shape=None)]
+    sync(app)
+    switch(app, add(app, flat(60)))
+    repricing.ask()
+    drain(app)
+
+    (stone,) = stones(app)
+    assert stone["ruleset_version"] == 2
+    assert stone["stale_since"] is not None
+
+
+def test_stones_that_were_left_with_older_prices_keep_them_when_a_repricing_is_taken_back(
+    app: Holdfast,
+) -> None:
+    feed, repricing = catalogue(app, [offer("a", 100_000), offer("b", 100_000)])
+    sync(app)
+    switch(app, add(app, flat(60)))
+    feed.offers = [offer("a", 100_000), offer("b", 200_000)]
+    sync(app)
+    mixed = prices(app)
+    switch(app, add(app, flat(70)))
+    repricing.ask()
+    drain(app)
+    taken_back(app, repricing, newest(app))
+    drain(app)
+
+    assert prices(app) == mixed
+
+
 def test_a_repricing_can_be_cancelled_and_asked_for_again(
     app: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,10 +267,10 @@ def test_a_repricing_can_be_cancelled_and_asked_for_again(
     job = repricing.ask()
     outcome = jobs.Repricing._reprice
 
-    def and_then_cancelled(self: Any, step: Any) -> Done | Continue:
+    def and_then_cancelled(self: Any, step: Any, scope: Any) -> Done | Continue:
         if step.number == 1:
             app.operator.cancel(job.id, "not now")
-        return outcome(self, step)
+        return outcome(self, step, scope)
 
     monkeypatch.setattr(jobs.Repricing, "_reprice", and_then_cancelled)
     drain(app)

@@ -236,6 +236,31 @@ def test_a_run_that_ends_under_newer_rules_asks_for_a_repricing(app: Holdfast) -
     assert prices(app) == {"a": (Decimal("2000.00"), 2)}
 
 
+def test_what_a_run_with_the_active_rules_does_not_write_keeps_its_old_price(app: Holdfast) -> None:
+    """An activation without a repricing changes a price when the stone changes, and not before."""
+    feed, repricing = catalogue(app, [offer("a", 100_000), offer("b", 100_000)])
+    sync(app)
+    switch(app, add(app, flat(60)))
+    feed.offers = [offer("a", 100_000), offer("b", 200_000)]
+    sync(app)
+    assert prices(app) == {"a": (Decimal("1430.00"), 1), "b": (Decimal("4000.00"), 2)}
+
+    repricing.ask()
+    drain(app)
+    assert prices(app) == {"a": (Decimal("2000.00"), 2), "b": (Decimal("4000.00"), 2)}
+
+
+def test_a_run_that_ends_under_newer_rules_reprices_what_it_wrote_and_nothing_else(app: Holdfast) -> None:
+    feed, _ = catalogue(app, [offer("a", 100_000), offer("b", 100_000)])
+    sync(app)
+    feed.offers = [offer("a", 100_000), offer("b", 200_000)]
+    app.runs.start("nivoda-natural", "full")
+    switch(app, add(app, flat(60)))
+    drain(app)
+
+    assert prices(app) == {"a": (Decimal("1430.00"), 1), "b": (Decimal("4000.00"), 2)}
+
+
 def test_a_run_does_not_begin_without_an_active_set(app: Holdfast) -> None:
     catalogue(app, [offer("a")])
     rows.change(app, "UPDATE pricing_active SET version = 0 WHERE id = 1")
@@ -268,7 +293,7 @@ def test_a_dataset_gets_a_new_number_with_every_run_that_publishes(app: Holdfast
 
 def test_a_rejected_stone_waits_in_quarantine_and_its_old_row_says_that_it_is_stale(app: Holdfast) -> None:
     """F56: an old price stayed on sale, and nobody could tell that it was old."""
-    feed, _ = catalogue(app, [offer("a"), offer("b")])
+    feed, _ = catalogue(app, [offer("a"), offer("b")], needs=frozenset({"image"}))
     sync(app)
     feed.offers = [offer("a", diamond={"image": None}, product_images=[]), offer("b", 222_200)]
     sync(app)

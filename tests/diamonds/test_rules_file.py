@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from holdfast.diamonds.pricing import StoneType
 from holdfast.diamonds.rules import default_rules
-from holdfast.diamonds.rules_file import RulesError, read_rules, written
+from holdfast.diamonds.rules_doubts import doubts, without_rules
+from holdfast.diamonds.rules_file import read_rules, written
 from holdfast.diamonds.rules_rows import digest
+from holdfast.diamonds.rules_text import RulesError, lines_of
 
 CSV = """\
 priority,stone_type,price_min,price_max,feed,margin_modifier,rating
@@ -180,3 +182,83 @@ def test_a_mistake_that_was_made_a_thousand_times_is_told_in_a_few_lines() -> No
 
     assert len(found) < 60
     assert "and more pricing rules overlap" in found
+
+
+# What is doubted
+
+DOUBTFUL = """\
+{
+  "pricing": [
+    {"priority": 1, "price_min": 0, "margin_modifier": 6},
+    {"priority": 0, "price_min": 0, "margin_modifier": 1,
+     "feed": "nivoda-naturel"}
+  ],
+  "rating": [{"priority": 1, "rating": 9, "cut": ["EX", "EXCELENT"], "clarity": ["VS1"], "girdle": ["as you like"]},
+
+    {"priority": 2, "rating": 3, "fluorescence": ["FNT", "STRONG"], "shape": ["ASCHER"], "color": ["blue?"],
+     "lab": ["GIA"], "feed": "mine"}
+  ]
+}
+"""
+
+
+def test_feeds_and_words_that_nobody_knows_are_told_with_their_lines() -> None:
+    feeds = {"nivoda-natural", "nivoda-labgrown", "mine"}
+
+    found = list(doubts(read_rules(DOUBTFUL), feeds, lines_of(DOUBTFUL, as_csv=False)))
+
+    assert found[:3] == [
+        "line 4: pricing rule 2: there is no feed 'nivoda-naturel' here; did you mean nivoda-natural?",
+        "line 7: rating rule 1: no stone has the cut 'EXCELENT'; did you mean EXCELLENT?",
+        "line 9: rating rule 2: no stone has the shape 'ASCHER'; the catalogue says ASSCHER",
+    ]
+    assert found[3].startswith("line 9: rating rule 2: no stone has the color 'BLUE?'; ")
+    assert found[4] == "line 9: rating rule 2: no stone has the fluorescence 'FNT'; the catalogue says FAINT"
+    assert len(found) == 5
+
+
+def test_lines_of_a_table_are_counted_from_its_head() -> None:
+    text = CSV.replace("20,,1000.00,,,-4.5,7", '\n20,,1000.00,,"nivoda\nx",-4.5,7')
+
+    assert lines_of(text, as_csv=True) == {"pricing": [2, 5]}
+
+
+def test_a_set_for_one_feed_says_that_others_have_stones() -> None:
+    rules = read_rules(
+        json.dumps(
+            {"pricing": [{"priority": 1, "price_min": 0, "margin_modifier": 3, "feed": "nivoda-labgrown"}]}
+        )
+    )
+    present = {("nivoda-labgrown", StoneType.LAB), ("nivoda-natural", StoneType.NATURAL)}
+
+    (told,) = without_rules(rules, present)
+    assert told.startswith(
+        "no pricing rule is for natural stones of feed nivoda-natural from 0 and above, and"
+    )
+    assert told.endswith("there are such stones: it cannot be activated as it is")
+    assert list(without_rules(rules, {("nivoda-labgrown", StoneType.LAB)})) == []
+
+
+def test_a_table_with_semicolons_is_refused_with_the_cure() -> None:
+    (told,) = refused(CSV.replace(",", ";"), as_csv=True)
+
+    assert told.startswith("its columns are separated by semicolons; save it with commas between them")
+
+
+def test_rating_rules_of_one_priority_may_not_compete_for_a_stone() -> None:
+    def rules(**second: Any) -> str:
+        first = {"priority": 5, "rating": 9, "cut": ["EX"], "carats": {"min": 1, "max": 2}}
+        return file(rating=[first, {"priority": 5, "rating": 3, **second}])
+
+    assert refused(rules(polish=["GD"])) == [
+        "rating rules 1 and 2 may be for the same stones and have the same priority, 5"
+    ]
+    assert refused(rules(cut=["EXCELLENT", "GD"], carats={"max": "1.01"}))
+    for apart in (
+        {"cut": ["GD"]},
+        {"carats": {"min": 2}},
+        {"carats": {"max": 1}},
+        {"rating": 9},
+        {"priority": 6},
+    ):
+        assert len(read_rules(rules(**apart)).rating) == 2

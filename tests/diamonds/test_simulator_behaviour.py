@@ -13,6 +13,7 @@ import pytest
 from holdfast.clock import instant
 from holdfast.diamonds.simulator import Simulator
 from holdfast.diamonds.simulator.knobs import DEFAULT, PRESETS, Knobs, parse_knobs
+from holdfast.diamonds.simulator.session import RefusedError, Sessions
 from holdfast.errors import ConfigurationError
 from tests.diamonds.nivoda import LOGIN, SEARCH, Client
 from tests.markdown import ROOT
@@ -248,6 +249,14 @@ def test_a_forged_token_is_refused(client: Client) -> None:
     forged = f"{head}.{body[:-4]}AAAA.{signature}"
 
     assert first_error(client.ask(SEARCH, token=forged)) == "Invalid token"
+
+
+@pytest.mark.parametrize("password", ["\0", "", "guess"])
+def test_nobody_is_let_in_whom_nobody_knows(password: str) -> None:
+    sessions = Sessions(7)
+
+    with pytest.raises(RefusedError, match="invalid username or password"):
+        sessions.login("stranger@example.com", password, 0, 0.0, Knobs())
 
 
 def test_logins_have_a_limit_of_their_own() -> None:

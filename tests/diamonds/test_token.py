@@ -168,7 +168,7 @@ def test_what_is_kept_is_sealed(app: Holdfast) -> None:
     shared.keep("eyJ.a-token.xyz", 3_600)
 
     kept = str(rows.query(app, "SELECT * FROM nivoda_tokens"))
-    stranger = TokenRows(app, Seal("another key that nobody can guess, 40+"), shared._id)
+    stranger = TokenRows(app, Seal("another key that nobody can guess: 40+"), shared._id)
 
     assert not [it for it in ("a-token", "secret", "me@", KEY) if it in kept]
     assert found(shared) == "eyJ.a-token.xyz"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import Holdfast
 from holdfast.diamonds.feed import nivoda
+from holdfast.diamonds.repricing import Repricing
 from holdfast.errors import LeaseLostError
 from holdfast.steps.failure import judge
 from holdfast.steps.outcome import Done, effects_of
@@ -55,7 +56,9 @@ class Process:
         self.world = world
         self.app = Holdfast(world.url)
         self.app.database.shift_clock(world.shift)
-        nivoda(self.app, settings=settings_for(world.sim, **world.settings), **world.feeds)
+        self.repricing = Repricing(self.app)
+        account = settings_for(world.sim, **world.settings)
+        nivoda(self.app, settings=account, repricing=self.repricing, **world.feeds)
         self.hands = Hands(self.app, name)
         self.held: tuple[Lease, Thought] | None = None  # what it has read and not written yet
 

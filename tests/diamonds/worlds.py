@@ -90,6 +90,7 @@ class World:
         self._stack = ExitStack()
         self.modifiers: dict[int, int | None] = {1: None}  # of rule sets; None: the default tiers
         self.rules = 1  # which of them counts
+        self.activations: list[tuple[int, int]] = [(0, 1)]  # since when, and which
         self.high: dict[str, int] = {}  # watermarks, as far as they have been seen
         self.checked: set[str] = set()  # runs
 
@@ -251,18 +252,25 @@ class World:
 
     # Rules
 
-    def new_rules(self, modifier: int) -> int:
+    def new_rules(self, modifier: int, *, reprice: bool = True) -> int:
         """Other prices count from now on."""
 
         def act(tx: Any) -> int:
             version = import_rules(tx, flat(modifier), "tester").version
             activate(tx, version)
+            if reprice:
+                self.processes[0].repricing.ask(tx)
             return version
 
         version = persist(self.app.database, act)
         self.modifiers[version] = modifier
         self.rules = version
+        self.activations.append((self.at, version))
         return version
+
+    def reprice(self) -> None:
+        """Have all stones priced by the rules that count."""
+        self.processes[0].repricing.ask()
 
     def priced(self, truth: Truth, version: int) -> Decimal:
         """What the stone is sold for, by hand."""
@@ -272,6 +280,38 @@ class World:
         if modifier is None:
             modifier = next(points for below, points in TIERS if price < below)
         return (price * (100 + base + modifier) / 100 + Decimal("0.00001")).quantize(Decimal("0.01"))
+
+    def check_prices(self) -> None:
+        """Each stone was priced by rules that counted when it was written, or when the run began that wrote it.
+
+        A run that has published and began under older rules has had its stones priced anew: none of them is left.
+        """
+        jobs = rows.query(self.app, "SELECT 1 FROM holdfast_job WHERE kind LIKE 'diamonds.re%'")
+        unpublished = self._unpublished()
+        for row in rows.query(self.app, "SELECT * FROM diamonds"):
+            stone, version, at = row["supplier_stone_id"], row["ruleset_version"], row["updated_at"]
+            since = [began for began, it in self.activations if it == version]
+            assert since, f"{stone} is priced by rule set {version}, which never counted"
+            assert at >= since[0], f"{stone} is priced by rule set {version} before that counted"
+            if not jobs and version not in unpublished[row["feed"]]:
+                assert self._counted(version, at), f"{stone} was written by rules that counted no more"
+
+    def _counted(self, version: int, at: int) -> bool:
+        """Whether these rules counted at that time; at the instant of a change both do."""
+        ends = [*(began for began, _ in self.activations[1:]), self.at]
+        return any(
+            it == version and began <= at <= end
+            for (began, it), end in zip(self.activations, ends, strict=True)
+        )
+
+    def _unpublished(self) -> dict[str, set[int]]:
+        """Rules of runs that have written stones, perhaps, and have not said that they are done."""
+        pins = rows.query(
+            self.app,
+            "SELECT p.feed, p.version FROM pricing_pins p JOIN holdfast_run r ON r.id = p.run_id"
+            " WHERE r.state NOT IN ('completed', 'published_partial')",
+        )
+        return {feed: {it["version"] for it in pins if it["feed"] == feed} for feed in FEEDS}
 
     # What is in the table
 
@@ -317,6 +357,7 @@ class World:
 
     def check(self) -> None:
         """At any time: watermarks never go back, and what a run that moved one has covered is in the table."""
+        self.check_prices()
         for feed in FEEDS:
             self._check_watermark(feed)
             self.check_gone(feed)

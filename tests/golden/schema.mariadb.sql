@@ -568,6 +568,95 @@ SELECT p.run_id, CONCAT('partition-', p.number) AS partition_id, CAST(p.next_off
 
 INSERT INTO holdfast_schema (version, name, applied_at) VALUES (7, 'run_views', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
+-- 0008 dependencies
+
+-- Jobs that come after others: child_id waits for parent_id, and on_dead says what happens if that one dies or is
+-- cancelled. `open`: it waits. `met`: it need not wait any more. `broken`: it ended because of this parent. The
+-- completion job of a group waits for its members (bond 'member').
+CREATE TABLE IF NOT EXISTS holdfast_dependency (
+    child_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    parent_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    bond VARCHAR(10) NOT NULL,
+    on_dead VARCHAR(10) NOT NULL,
+    state VARCHAR(10) NOT NULL,
+    PRIMARY KEY (child_id, parent_id)
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX  holdfast_dependency_parent ON holdfast_dependency (parent_id, state);
+
+CREATE INDEX holdfast_dependency_open ON holdfast_dependency (state, child_id, parent_id);
+
+-- Whoever ends a job looks here whether anybody may wait for it: all others pay nothing.
+ALTER TABLE holdfast_job ADD COLUMN has_dependants INTEGER NOT NULL DEFAULT 0;
+
+CREATE OR REPLACE VIEW processing_jobs AS
+SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, JSON_VALUE(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
+       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' WHEN 'waiting' THEN 'pending' ELSE 'queued' END AS status,
+       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
+       CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS locked_by,
+       CASE j.state WHEN 'leased' THEN FROM_UNIXTIME(COALESCE(j.lease_until, w.alive_until) / 1000000) END AS locked_until,
+       j.last_error, FROM_UNIXTIME(j.created_at / 1000000) AS created_at,
+       FROM_UNIXTIME(greatest(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000) AS updated_at,
+       CAST(NULL AS DATETIME(6)) AS finished_at
+  FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+UNION ALL
+SELECT a.id, COALESCE(a.unique_key, a.id), JSON_VALUE(a.payload, '$.order_id'), a.kind,
+       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
+       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
+       NULL, NULL, a.last_error, FROM_UNIXTIME(a.created_at / 1000000), FROM_UNIXTIME(a.finished_at / 1000000),
+       FROM_UNIXTIME(a.finished_at / 1000000)
+  FROM holdfast_archive a;
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (8, 'dependencies', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+
+-- 0009 waiting
+
+-- Jobs that wait for something outside. Such a job is scheduled for the end of its patience; an event brings it forward.
+-- An event goes to one wait, the oldest; one that nobody waits for is kept for a while.
+
+-- Who sends an event and who begins to wait for it both lock its name first: neither can miss the other.
+CREATE TABLE IF NOT EXISTS holdfast_event_name (
+    id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    at BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX  holdfast_event_name_at ON holdfast_event_name (at);
+
+-- Events that nobody has waited for yet.
+CREATE TABLE IF NOT EXISTS holdfast_event (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    event_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    sent_at BIGINT NOT NULL,
+    until_at BIGINT NOT NULL,
+    payload LONGTEXT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX  holdfast_event_of ON holdfast_event (name, id);
+
+CREATE INDEX  holdfast_event_until ON holdfast_event (until_at);
+
+-- Who waits, under the fence with which the wait began: when that has moved on, nobody waits here any more.
+CREATE TABLE IF NOT EXISTS holdfast_wait (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    fence BIGINT NOT NULL,
+    until_at BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+CREATE INDEX  holdfast_wait_of ON holdfast_wait (name, id);
+
+CREATE INDEX  holdfast_wait_until ON holdfast_wait (until_at);
+
+-- What the applications never want to see shown, so that the command line, which knows none of them, hides it too.
+CREATE TABLE IF NOT EXISTS holdfast_mask (
+    id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
+    seen_at BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (9, 'waiting', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+
 -- 0010 messages
 
 -- Queues of messages in the database itself: for who wants the same programs without a broker. A message is taken by

@@ -604,6 +604,100 @@ SELECT CAST(p.run_id AS TEXT) AS run_id, 'partition-' || p.number AS partition_i
 
 INSERT INTO holdfast_schema (version, name, applied_at) VALUES (7, 'run_views', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT));
 
+-- 0008 dependencies
+
+-- Jobs that come after others: child_id waits for parent_id, and on_dead says what happens if that one dies or is
+-- cancelled. `open`: it waits. `met`: it need not wait any more. `broken`: it ended because of this parent. The
+-- completion job of a group waits for its members (bond 'member').
+CREATE TABLE IF NOT EXISTS holdfast_dependency (
+    child_id VARCHAR(128) COLLATE "C" NOT NULL,
+    parent_id VARCHAR(128) COLLATE "C" NOT NULL,
+    bond VARCHAR(10) NOT NULL,
+    on_dead VARCHAR(10) NOT NULL,
+    state VARCHAR(10) NOT NULL,
+    PRIMARY KEY (child_id, parent_id)
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_dependency_parent ON holdfast_dependency (parent_id, state);
+
+-- Whether a child still waits for anybody, also if a hundred thousand of its parents are done.
+
+CREATE INDEX IF NOT EXISTS holdfast_dependency_open ON holdfast_dependency (child_id, parent_id) WHERE state = 'open';
+
+-- Whoever ends a job looks here whether anybody may wait for it: all others pay nothing.
+ALTER TABLE holdfast_job ADD COLUMN has_dependants INTEGER NOT NULL DEFAULT 0;
+
+-- The operators' view, as before; a job that waits for others is pending.
+
+CREATE OR REPLACE VIEW processing_jobs AS
+SELECT j.id, CAST(COALESCE(j.unique_key, j.id) AS TEXT) AS job_id, CASE WHEN position('\u0000' IN CAST(j.payload AS TEXT)) = 0 THEN j.payload ->> 'order_id' END AS order_id, j.kind AS job_type,
+       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' WHEN 'waiting' THEN 'pending' ELSE 'queued' END AS status,
+       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
+       CAST(CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS VARCHAR(100)) AS locked_by,
+       CASE j.state WHEN 'leased' THEN to_timestamp(COALESCE(j.lease_until, w.alive_until) / 1000000.0) END AS locked_until,
+       j.last_error, to_timestamp(j.created_at / 1000000.0) AS created_at,
+       to_timestamp(greatest(j.updated_at, CASE j.state WHEN 'leased' THEN w.beat_at END) / 1000000.0) AS updated_at,
+       CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS finished_at
+  FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+UNION ALL
+SELECT a.id, CAST(COALESCE(a.unique_key, a.id) AS TEXT), CASE WHEN position('\u0000' IN a.payload) = 0 THEN CAST(a.payload AS JSON) ->> 'order_id' END, a.kind,
+       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
+       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
+       CAST(NULL AS VARCHAR(100)), CAST(NULL AS TIMESTAMP WITH TIME ZONE),
+       a.last_error, to_timestamp(a.created_at / 1000000.0), to_timestamp(a.finished_at / 1000000.0),
+       to_timestamp(a.finished_at / 1000000.0)
+  FROM holdfast_archive a;
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (8, 'dependencies', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT));
+
+-- 0009 waiting
+
+-- Jobs that wait for something outside. Such a job is scheduled for the end of its patience; an event brings it forward.
+-- An event goes to one wait, the oldest; one that nobody waits for is kept for a while.
+
+-- Who sends an event and who begins to wait for it both lock its name first: neither can miss the other.
+CREATE TABLE IF NOT EXISTS holdfast_event_name (
+    id VARCHAR(200) COLLATE "C" NOT NULL PRIMARY KEY,
+    at BIGINT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_event_name_at ON holdfast_event_name (at);
+
+-- Events that nobody has waited for yet.
+CREATE TABLE IF NOT EXISTS holdfast_event (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name VARCHAR(200) COLLATE "C" NOT NULL,
+    event_id VARCHAR(128) COLLATE "C" NOT NULL,
+    sent_at BIGINT NOT NULL,
+    until_at BIGINT NOT NULL,
+    payload TEXT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_event_of ON holdfast_event (name, id);
+
+CREATE INDEX IF NOT EXISTS holdfast_event_until ON holdfast_event (until_at);
+
+-- Who waits, under the fence with which the wait began: when that has moved on, nobody waits here any more.
+CREATE TABLE IF NOT EXISTS holdfast_wait (
+    id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    name VARCHAR(200) COLLATE "C" NOT NULL,
+    job_id VARCHAR(128) COLLATE "C" NOT NULL,
+    fence BIGINT NOT NULL,
+    until_at BIGINT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_wait_of ON holdfast_wait (name, id);
+
+CREATE INDEX IF NOT EXISTS holdfast_wait_until ON holdfast_wait (until_at);
+
+-- What the applications never want to see shown, so that the command line, which knows none of them, hides it too.
+CREATE TABLE IF NOT EXISTS holdfast_mask (
+    id VARCHAR(200) COLLATE "C" NOT NULL PRIMARY KEY,
+    seen_at BIGINT NOT NULL
+) ;
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (9, 'waiting', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT));
+
 -- 0010 messages
 
 -- Queues of messages in the database itself: for who wants the same programs without a broker. A message is taken by

@@ -578,6 +578,100 @@ SELECT p.run_id, 'partition-' || p.number AS partition_id, p.next_offset,
 
 INSERT INTO holdfast_schema (version, name, applied_at) VALUES (7, 'run_views', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
+-- 0008 dependencies
+
+-- Jobs that come after others: child_id waits for parent_id, and on_dead says what happens if that one dies or is
+-- cancelled. `open`: it waits. `met`: it need not wait any more. `broken`: it ended because of this parent. The
+-- completion job of a group waits for its members (bond 'member').
+CREATE TABLE IF NOT EXISTS holdfast_dependency (
+    child_id VARCHAR(128) NOT NULL,
+    parent_id VARCHAR(128) NOT NULL,
+    bond VARCHAR(10) NOT NULL,
+    on_dead VARCHAR(10) NOT NULL,
+    state VARCHAR(10) NOT NULL,
+    PRIMARY KEY (child_id, parent_id)
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_dependency_parent ON holdfast_dependency (parent_id, state);
+
+-- Whether a child still waits for anybody, also if a hundred thousand of its parents are done.
+
+CREATE INDEX IF NOT EXISTS holdfast_dependency_open ON holdfast_dependency (child_id, parent_id) WHERE state = 'open';
+
+-- Whoever ends a job looks here whether anybody may wait for it: all others pay nothing.
+ALTER TABLE holdfast_job ADD COLUMN has_dependants INTEGER NOT NULL DEFAULT 0;
+
+DROP VIEW IF EXISTS processing_jobs;
+
+CREATE VIEW IF NOT EXISTS processing_jobs AS
+SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, json_extract(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
+       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' WHEN 'waiting' THEN 'pending' ELSE 'queued' END AS status,
+       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
+       CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS locked_by,
+       CASE j.state WHEN 'leased' THEN strftime('%Y-%m-%d %H:%M:%f', COALESCE(j.lease_until, w.alive_until) / 1000000.0, 'unixepoch') END AS locked_until,
+       j.last_error, strftime('%Y-%m-%d %H:%M:%f', j.created_at / 1000000.0, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%d %H:%M:%f', max(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000.0, 'unixepoch') AS updated_at,
+       NULL AS finished_at
+  FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+UNION ALL
+SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id'), a.kind,
+       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
+       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
+       NULL, NULL, a.last_error, strftime('%Y-%m-%d %H:%M:%f', a.created_at / 1000000.0, 'unixepoch'),
+       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch'),
+       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch')
+  FROM holdfast_archive a;
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (8, 'dependencies', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+
+-- 0009 waiting
+
+-- Jobs that wait for something outside. Such a job is scheduled for the end of its patience; an event brings it forward.
+-- An event goes to one wait, the oldest; one that nobody waits for is kept for a while.
+
+-- Who sends an event and who begins to wait for it both lock its name first: neither can miss the other.
+CREATE TABLE IF NOT EXISTS holdfast_event_name (
+    id VARCHAR(200) NOT NULL PRIMARY KEY,
+    at BIGINT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_event_name_at ON holdfast_event_name (at);
+
+-- Events that nobody has waited for yet.
+CREATE TABLE IF NOT EXISTS holdfast_event (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name VARCHAR(200) NOT NULL,
+    event_id VARCHAR(128) NOT NULL,
+    sent_at BIGINT NOT NULL,
+    until_at BIGINT NOT NULL,
+    payload TEXT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_event_of ON holdfast_event (name, id);
+
+CREATE INDEX IF NOT EXISTS holdfast_event_until ON holdfast_event (until_at);
+
+-- Who waits, under the fence with which the wait began: when that has moved on, nobody waits here any more.
+CREATE TABLE IF NOT EXISTS holdfast_wait (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name VARCHAR(200) NOT NULL,
+    job_id VARCHAR(128) NOT NULL,
+    fence BIGINT NOT NULL,
+    until_at BIGINT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS holdfast_wait_of ON holdfast_wait (name, id);
+
+CREATE INDEX IF NOT EXISTS holdfast_wait_until ON holdfast_wait (until_at);
+
+-- What the applications never want to see shown, so that the command line, which knows none of them, hides it too.
+CREATE TABLE IF NOT EXISTS holdfast_mask (
+    id VARCHAR(200) NOT NULL PRIMARY KEY,
+    seen_at BIGINT NOT NULL
+) ;
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (9, 'waiting', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+
 -- 0010 messages
 
 -- Queues of messages in the database itself: for who wants the same programs without a broker. A message is taken by

@@ -60,6 +60,11 @@ SELECT COALESCE(max(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) -
 SELECT kind, count(*) FROM holdfast_job
  WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%%' GROUP BY kind ORDER BY kind
 
+-- admin.doctor.facts.WAIT_FOR_THE_DEAD
+SELECT count(DISTINCT d.child_id), min(d.parent_id)
+  FROM holdfast_archive a JOIN holdfast_dependency d ON d.parent_id = a.id
+ WHERE a.state IN ('dead', 'cancelled') AND d.state = 'open'
+
 -- admin.doctor.mariadb.VERSION
 SELECT version()
 
@@ -144,6 +149,45 @@ PRAGMA journal_mode
 
 -- admin.doctor.sqlite.SYNCHRONOUS
 PRAGMA synchronous
+
+-- admin.keys.JOBS
+SELECT id, kind, fence, payload, cursor_json FROM holdfast_job
+ WHERE id > %(after)s AND (payload LIKE %(inside)s OR cursor_json LIKE %(inside)s)
+ ORDER BY id LIMIT %(limit)s FOR UPDATE
+
+-- admin.keys.ARCHIVE
+SELECT id, kind, payload, cursor_json, result FROM holdfast_archive
+ WHERE id > %(after)s AND (payload LIKE %(inside)s OR cursor_json LIKE %(inside)s OR result LIKE %(inside)s)
+ ORDER BY id LIMIT %(limit)s FOR UPDATE
+
+-- admin.keys.EVENTS
+SELECT id, name, payload FROM holdfast_event
+ WHERE id > %(after)s AND payload LIKE %(inside)s
+ ORDER BY id LIMIT %(limit)s FOR UPDATE
+
+-- admin.keys.WRITE_JOB
+UPDATE holdfast_job SET payload = %(payload)s, cursor_json = %(cursor)s WHERE id = %(id)s AND fence = %(fence)s
+
+-- admin.keys.WRITE_ENDED
+UPDATE holdfast_archive SET payload = %(payload)s, cursor_json = %(cursor)s, result = %(result)s WHERE id = %(id)s
+
+-- admin.keys.WRITE_EVENT
+UPDATE holdfast_event SET payload = %(payload)s WHERE id = %(id)s
+
+-- admin.masks.KNOWN
+SELECT id FROM holdfast_mask ORDER BY id
+
+-- admin.masks.FRESH
+SELECT id FROM holdfast_mask WHERE id IN %(ids)s AND seen_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
+
+-- admin.masks.DECLARE
+INSERT INTO holdfast_mask (id, seen_at) VALUES (%(id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE id = id
+
+-- admin.masks.CONFIRM
+UPDATE holdfast_mask SET seen_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s
+
+-- admin.masks.FORGET
+DELETE FROM holdfast_mask WHERE seen_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
 
 -- admin.outbox.STATE
 SELECT state FROM holdfast_outbox WHERE id = %(id)s FOR UPDATE
@@ -230,6 +274,15 @@ SELECT id, feed, CASE WHEN state = 'open' AND tries >= %(tries)s THEN 'given up'
   FROM holdfast_debt
  WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(everything)s = 1 OR state = 'open')
  ORDER BY id DESC LIMIT %(limit)s
+
+-- admin.reports.events.WAITS
+SELECT w.name, w.job_id, j.kind, j.queue, j.ready_at
+  FROM holdfast_wait w JOIN holdfast_job j ON j.id = w.job_id AND j.fence = w.fence AND j.state = 'scheduled'
+ ORDER BY w.id LIMIT %(limit)s
+
+-- admin.reports.events.KEPT
+SELECT name, event_id, sent_at, until_at, payload FROM holdfast_event
+ WHERE until_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ORDER BY id LIMIT %(limit)s
 
 -- admin.reports.gauges.DEAD
 SELECT queue, 'dead', count(*), NULL FROM holdfast_archive WHERE state = 'dead' GROUP BY queue
@@ -566,6 +619,30 @@ SELECT id, state, address, attempts, last_error FROM holdfast_outbox
 -- admin.reports.tasks.RECEIVED
 SELECT id, status, received_at FROM holdfast_received WHERE task_id = %(task_id)s ORDER BY received_at, id LIMIT 50
 
+-- admin.reports.trees.PARENTS
+SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM holdfast_dependency d LEFT JOIN holdfast_job j ON j.id = d.parent_id
+       LEFT JOIN holdfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = %(id)s 
+ ORDER BY d.parent_id LIMIT %(limit)s
+
+-- admin.reports.trees.MEMBERS
+SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM holdfast_dependency d LEFT JOIN holdfast_job j ON j.id = d.parent_id
+       LEFT JOIN holdfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = %(id)s AND d.bond = 'member'
+ ORDER BY d.parent_id LIMIT %(limit)s
+
+-- admin.reports.trees.CHILDREN
+SELECT d.child_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM holdfast_dependency d LEFT JOIN holdfast_job j ON j.id = d.child_id
+       LEFT JOIN holdfast_archive a ON a.id = d.child_id
+ WHERE d.parent_id = %(id)s 
+ ORDER BY d.child_id LIMIT %(limit)s
+
+-- admin.reports.trees.JOB
+SELECT state, kind FROM holdfast_job WHERE id = %(id)s UNION ALL SELECT state, kind FROM holdfast_archive WHERE id = %(id)s
+
 -- admin.reports.watermarks.LIST
    SELECT f.id, f.watermark, f.version, f.last_run,
           (SELECT r.completed_at FROM holdfast_run r WHERE r.id = f.last_run),
@@ -603,6 +680,15 @@ UPDATE holdfast_run SET gone = gone - %(back)s WHERE id = %(id)s AND gone >= %(b
 -- admin.watermark.KNOWN
 SELECT id FROM holdfast_feed WHERE updated_at > 0 ORDER BY id
 
+-- callbacks.NOW
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- database.lendable.PLACE
+SELECT DATABASE()
+
+-- database.listening.NOTIFY
+SELECT pg_notify('holdfast', %(queue)s)
+
 -- database.migrate.SCHEMA_TABLE
 CREATE TABLE IF NOT EXISTS holdfast_schema (
     version INTEGER NOT NULL PRIMARY KEY,
@@ -632,12 +718,11 @@ SELECT index_name, CASE WHEN sub_part IS NULL THEN column_name END FROM informat
 SELECT column_name, collation_name FROM information_schema.columns
  WHERE table_schema = COALESCE(%(folder)s, DATABASE()) AND table_name = %(table)s AND collation_name NOT LIKE '%%!_bin' ESCAPE '!'
 
--- database.wakeup.NOTIFY
-SELECT pg_notify('holdfast', %(queue)s)
-
 -- demo.comparison.ROWS
-SELECT id, supplier_stone_id, feed_price, carats, certificate_number, stale_since FROM diamonds
- WHERE feed = %(feed)s AND deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
+SELECT id, supplier_stone_id, offer_id, feed, feed_price, carats, shape, color, availability, certificate_number,
+       stale_since
+  FROM diamonds
+ WHERE deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
 -- demo.crash.CLOCK
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -682,6 +767,20 @@ INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (%(id
 UPDATE nivoda_pace SET gap = %(gap)s, changed_at = %(changed_at)s, arrival = %(arrival)s, quiet_until = %(quiet_until)s
  WHERE id = %(id)s
 
+-- diamonds.behind.LEFT
+SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s
+
+-- diamonds.behind.ENDS
+SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+
+-- diamonds.behind.LEFT_IN_SCOPE
+SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
+       AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '')
+
+-- diamonds.behind.ANY_IN_SCOPE
+SELECT 1 FROM diamonds WHERE ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
+       AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '') LIMIT 1
+
 -- diamonds.datasets.BUMP
 INSERT INTO dataset_versions (feed, version, changed_at) VALUES (%(feed)s, 1, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE version = version + 1, changed_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
@@ -696,16 +795,14 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
 -- diamonds.repricing_rows.READ
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
-       price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
-       color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE ruleset_version <> %(version)s AND id > %(after)s ORDER BY id LIMIT %(limit)s
+           price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
+           color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE id > %(after)s AND ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
+       AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '') ORDER BY id LIMIT %(limit)s
 
 -- diamonds.repricing_rows.READ_ALL
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
-
--- diamonds.repricing_rows.LEFT
-SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s
 
 -- diamonds.repricing_rows.LOCK
 SELECT id, ruleset_version, updated_at FROM diamonds
@@ -719,11 +816,18 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 -- diamonds.repricing_rows.CHANGE
 UPDATE diamonds
    SET price_model_price = %(price)s, markup_ratio = %(ratio)s, pricing_rating = %(pricing_rating)s, rating = %(rating)s,
-       ruleset_version = %(version)s, updated_at = %(changed_at)s
+       ruleset_version = %(version)s, updated_at = %(changed_at)s, stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
+           SELECT 1 FROM holdfast_raw r
+            WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
+       ) THEN stale_since END
  WHERE id = %(id)s AND ruleset_version = %(before)s
 
 -- diamonds.repricing_rows.KEEP
-UPDATE diamonds SET ruleset_version = %(version)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND ruleset_version = %(before)s
+UPDATE diamonds SET ruleset_version = %(version)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
+           SELECT 1 FROM holdfast_raw r
+            WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
+       ) THEN stale_since END
+ WHERE id = %(id)s AND ruleset_version = %(before)s
 
 -- diamonds.repricing_rows.UNPRICED
 UPDATE diamonds SET ruleset_version = %(version)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), stale_since = COALESCE(stale_since, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
@@ -793,6 +897,9 @@ UPDATE diamonds
        ruleset_version = %(before)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND ruleset_version = %(version)s
 
+-- diamonds.rules_doubts.FEEDS
+SELECT id FROM holdfast_feed
+
 -- diamonds.rules_rows.ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1
 
@@ -845,10 +952,7 @@ INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
 SELECT %(run_id)s, %(feed)s, version, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM pricing_active WHERE id = 1 AND version > 0
 
 -- diamonds.rules_rows.PINNED
-SELECT version FROM pricing_pins WHERE run_id = %(run_id)s
-
--- diamonds.rules_rows.BEHIND
-SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+SELECT version, pinned_at FROM pricing_pins WHERE run_id = %(run_id)s
 
 -- diamonds.rules_rows.LIST
 SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
@@ -1128,6 +1232,9 @@ UPDATE holdfast_job
        held_by = NULL, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND state = 'held'
 
+-- limits.reserving.NOW
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
 -- limits.rows.ENSURE
 INSERT INTO holdfast_limit (id) SELECT given.id FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS given ON DUPLICATE KEY UPDATE id = holdfast_limit.id
 
@@ -1261,12 +1368,16 @@ DELETE FROM holdfast_alert WHERE id IN %(ids)s AND last_at < TIMESTAMPDIFF(MICRO
 
 -- results.expiry.LOOK
 SELECT id FROM holdfast_archive
- WHERE result_kind = %(kind)s AND result IS NOT NULL AND finished_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
+ WHERE result_kind = %(kind)s AND result IS NOT NULL AND finished_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s AND NOT EXISTS (
+       SELECT 1 FROM holdfast_dependency d JOIN holdfast_job c ON c.id = d.child_id
+        WHERE d.parent_id = holdfast_archive.id)
  ORDER BY finished_at LIMIT %(limit)s
 
 -- results.expiry.OLD
     SELECT id FROM holdfast_archive
-     WHERE result_kind = %(kind)s AND result IS NOT NULL AND finished_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
+     WHERE result_kind = %(kind)s AND result IS NOT NULL AND finished_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s AND NOT EXISTS (
+           SELECT 1 FROM holdfast_dependency d JOIN holdfast_job c ON c.id = d.child_id
+            WHERE d.parent_id = holdfast_archive.id)
      ORDER BY finished_at LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
@@ -2014,16 +2125,19 @@ SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, s
 ON DUPLICATE KEY UPDATE holdfast_archive.id = holdfast_archive.id
 
 -- steps.acknowledge.REMOVE_ONE
+DELETE FROM holdfast_job WHERE has_dependants = 0 AND id = %(id)s AND fence = %(fence)s
+
+-- steps.acknowledge.REMOVE_AWAITED
 DELETE FROM holdfast_job WHERE id = %(id)s AND fence = %(fence)s
 
 -- steps.acknowledge.LOCK_MANY
-SELECT id FROM holdfast_job
+SELECT id, has_dependants FROM holdfast_job
  WHERE id IN %(ids)s AND fence = %(fence)s
  ORDER BY id
 FOR UPDATE
 
 -- steps.acknowledge.HOW_MANY
-SELECT count(*) FROM holdfast_job WHERE id IN %(ids)s AND fence = %(fence)s
+SELECT count(*), COALESCE(sum(has_dependants), 0) FROM holdfast_job WHERE id IN %(ids)s AND fence = %(fence)s
 
 -- steps.acknowledge.KEEP_RESULT
 UPDATE holdfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
@@ -2060,7 +2174,7 @@ SELECT id, state FROM holdfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
 
 -- steps.cancellation.CANCEL_WAITING
 UPDATE holdfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
- WHERE id IN %(ids)s AND state IN ('scheduled', 'ready', 'suspect', 'held')
+ WHERE id IN %(ids)s AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
 
 -- steps.cancellation.ASK_TO_STOP
 UPDATE holdfast_job SET cancel_at = COALESCE(cancel_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -2115,14 +2229,15 @@ UPDATE holdfast_job
 UPDATE holdfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + %(charge)s,
-       last_error = %(error)s,
-       error_group = CASE WHEN %(charge)s = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE %(error_group)s END,
+       crashes = crashes + %(crash)s, last_error = %(error)s,
+       error_group = CASE WHEN %(charge)s = 0 AND %(crash)s = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE %(error_group)s END,
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
 -- steps.commit.BLAME
 UPDATE holdfast_job
-   SET failures = failures + %(charge)s, last_error = %(error)s, error_group = %(error_group)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+   SET failures = failures + %(charge)s, crashes = crashes + %(crash)s, last_error = %(error)s,
+       error_group = %(error_group)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s
 
 -- steps.commit.GIVE_BACK
@@ -2138,6 +2253,9 @@ SELECT id FROM holdfast_job
  ORDER BY id
 FOR UPDATE
 
+-- steps.dead_letters.AWAITED
+SELECT DISTINCT parent_id FROM holdfast_dependency WHERE parent_id IN %(ids)s AND state = 'open'
+
 -- steps.dead_letters.CHOOSE
 SELECT id, queue, finished_at FROM holdfast_archive
  WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
@@ -2151,16 +2269,20 @@ SELECT count(*) FROM holdfast_archive
    AND (%(any_error)s = 1 OR error_group = %(error_group)s) AND finished_at <= %(until)s
 
 -- steps.dead_letters.LOCK_ENDED
-SELECT state, queue, unique_key FROM holdfast_archive WHERE id = %(id)s FOR UPDATE
+SELECT state, queue, CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM holdfast_archive WHERE id = %(id)s FOR UPDATE
 
 -- steps.dead_letters.HOLDER
 SELECT id FROM holdfast_job WHERE unique_key = %(key)s
 
 -- steps.dead_letters.REVIVE
 INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
-                          step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
-SELECT id, queue, kind, CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), created_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), unique_key,
-       step, 0, 0, trace, %(fence)s, progress, progress_note, last_error, error_group, cursor_json, payload
+                          step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json,
+                          has_dependants, payload)
+SELECT id, queue, kind,
+       CASE WHEN EXISTS (SELECT 1 FROM holdfast_dependency WHERE child_id = holdfast_archive.id AND state <> 'met') THEN 'waiting'
+            WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), created_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END,
+       step, 0, 0, trace, %(fence)s, progress, progress_note, last_error, error_group, cursor_json,
+       CASE WHEN EXISTS (SELECT 1 FROM holdfast_dependency WHERE parent_id = holdfast_archive.id) THEN 1 ELSE 0 END, payload
   FROM holdfast_archive WHERE id IN %(ids)s AND state IN ('dead', 'cancelled')
  ORDER BY finished_at, id
 ON DUPLICATE KEY UPDATE holdfast_job.id = holdfast_job.id
@@ -2176,6 +2298,9 @@ UPDATE holdfast_archive SET state = 'cancelled' WHERE id IN %(ids)s AND state = 
 -- steps.dead_letters.FORGET
 DELETE FROM holdfast_archive WHERE id IN %(ids)s
 
+-- steps.dead_letters.FORGET_EDGES
+DELETE FROM holdfast_dependency WHERE child_id IN %(ids)s
+
 -- steps.dead_letters.FORGET_LOGS
 DELETE FROM holdfast_log WHERE job_id IN %(ids)s
 
@@ -2185,6 +2310,72 @@ SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished
  WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
    AND (%(any_error)s = 1 OR error_group = %(error_group)s)
  GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT %(limit)s
+
+-- steps.dependants.CHILDREN
+SELECT DISTINCT child_id FROM holdfast_dependency WHERE parent_id IN %(ids)s AND state IN ('open', 'broken')
+
+-- steps.dependants.LOCK_CHILDREN
+SELECT id, queue, has_dependants FROM holdfast_job WHERE id IN %(ids)s AND state = 'waiting'
+ ORDER BY id FOR UPDATE
+
+-- steps.dependants.EDGES
+SELECT child_id, parent_id, on_dead FROM holdfast_dependency WHERE parent_id IN %(ids)s AND state = 'open'
+ ORDER BY parent_id, child_id
+
+-- steps.dependants.MEET
+UPDATE holdfast_dependency SET state = 'met' WHERE parent_id IN %(ids)s AND state IN ('open', 'broken')
+
+-- steps.dependants.MEET_ANYWAY
+UPDATE holdfast_dependency SET state = 'met' WHERE parent_id IN %(ids)s AND state = 'open' AND on_dead = 'run'
+
+-- steps.dependants.BREAK
+UPDATE holdfast_dependency SET state = 'broken'
+ WHERE parent_id IN %(ids)s AND child_id IN %(children)s AND state = 'open'
+
+-- steps.dependants.STILL_WAIT
+SELECT DISTINCT child_id FROM holdfast_dependency WHERE child_id IN %(ids)s AND state = 'open'
+
+-- steps.dependants.LET_GO
+UPDATE holdfast_job
+   SET state = CASE WHEN ready_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'scheduled'
+                    WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       ready_at = CASE WHEN ready_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN ready_at ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) END, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id IN %(ids)s AND state = 'waiting'
+
+-- steps.dependants.FAIL
+UPDATE holdfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id IN %(ids)s AND state = 'waiting'
+
+-- steps.dependencies.LOCK_LIVE
+SELECT id FROM holdfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
+
+-- steps.dependencies.LOCK_ENDED
+SELECT id, state FROM holdfast_archive WHERE id IN %(ids)s ORDER BY id FOR UPDATE
+
+-- steps.dependencies.MARK
+UPDATE holdfast_job SET has_dependants = 1 WHERE id IN %(ids)s AND has_dependants = 0
+
+-- steps.dependencies.TIE
+INSERT INTO holdfast_dependency (child_id, parent_id, bond, on_dead, state)
+VALUES (%(child_id)s, %(parent_id)s, %(bond)s, %(on_dead)s, %(state)s)
+
+-- steps.dependencies.UNTIE
+DELETE FROM holdfast_dependency WHERE child_id IN (SELECT id FROM holdfast_job WHERE unique_key = %(key)s)
+
+-- steps.dependencies.TIED
+SELECT parent_id FROM holdfast_dependency WHERE child_id = %(id)s AND parent_id IN %(parents)s
+
+-- steps.dependencies.WAITS_FOR
+SELECT child_id, parent_id FROM holdfast_dependency WHERE child_id IN %(ids)s AND state <> 'met'
+ ORDER BY child_id, parent_id
+
+-- steps.dependencies.RESULTS
+SELECT d.parent_id, a.kind, a.result FROM holdfast_dependency d JOIN holdfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = %(id)s AND a.state = 'done'
+ ORDER BY d.parent_id
+
+-- steps.ending.AWAITED
+SELECT id FROM holdfast_job WHERE id IN %(ids)s AND has_dependants = 1
 
 -- steps.enqueue.ENQUEUE
 INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
@@ -2203,6 +2394,9 @@ ON DUPLICATE KEY UPDATE id = holdfast_job.id
 -- steps.enqueue.HOLDERS
 SELECT unique_key, id FROM holdfast_job WHERE unique_key IN %(keys)s
 
+-- steps.enqueue.HOLDERS_NOW
+SELECT unique_key, id FROM holdfast_job WHERE unique_key IN %(keys)s FOR UPDATE
+
 -- steps.enqueue.REPLACE
 UPDATE holdfast_job
    SET queue = %(queue)s, kind = %(kind)s, payload = %(payload)s, priority = %(priority)s, state = %(state)s,
@@ -2210,10 +2404,74 @@ UPDATE holdfast_job
        owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
        step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
        last_error = NULL, error_group = NULL, trace = %(trace)s
- WHERE unique_key = %(key)s AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held')
+ WHERE unique_key = %(key)s AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
 
 -- steps.enqueue.KNOWN
 SELECT id FROM holdfast_job WHERE id = %(id)s UNION ALL SELECT id FROM holdfast_archive WHERE id = %(id)s
+
+-- steps.events.KNOW_NAME
+INSERT INTO holdfast_event_name (id, at) VALUES (%(id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE id = id
+
+-- steps.events.LOCK_NAME
+SELECT id FROM holdfast_event_name WHERE id = %(id)s FOR UPDATE
+
+-- steps.events.KEPT
+SELECT id, event_id, payload, sent_at FROM holdfast_event
+ WHERE name = %(name)s AND until_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ORDER BY id LIMIT 1 FOR UPDATE
+
+-- steps.events.TAKE
+DELETE FROM holdfast_event WHERE id = %(id)s
+
+-- steps.events.KEEP
+INSERT INTO holdfast_event (name, event_id, sent_at, until_at, payload)
+VALUES (%(name)s, %(event_id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(keep)s, %(payload)s)
+
+-- steps.events.WAIT
+INSERT INTO holdfast_wait (name, job_id, fence, until_at) VALUES (%(name)s, %(job_id)s, %(fence)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(patience)s)
+
+-- steps.events.WAITS
+SELECT id, job_id, fence FROM holdfast_wait WHERE name = %(name)s ORDER BY id LIMIT %(limit)s FOR UPDATE
+
+-- steps.events.END_WAIT
+DELETE FROM holdfast_wait WHERE id = %(id)s
+
+-- steps.events.LOCK_WAITING
+SELECT cursor_json, queue, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM holdfast_job
+ WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled' FOR UPDATE
+
+-- steps.events.WAKE
+UPDATE holdfast_job SET state = 'ready', ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), cursor_json = %(cursor)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled'
+
+-- steps.events.OLD_EVENTS
+SELECT id FROM holdfast_event WHERE until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s  ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- steps.events.OLD_WAITS
+SELECT id FROM holdfast_wait WHERE until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s  ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- steps.events.OLD_NAMES
+SELECT id FROM holdfast_event_name WHERE at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s AND NOT EXISTS (SELECT 1 FROM holdfast_event e WHERE e.name = holdfast_event_name.id) AND NOT EXISTS (SELECT 1 FROM holdfast_wait w WHERE w.name = holdfast_event_name.id) ORDER BY at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- steps.events.FORGET_EVENT
+DELETE FROM holdfast_event WHERE id = %(id)s
+
+-- steps.events.FORGET_WAIT
+DELETE FROM holdfast_wait WHERE id = %(id)s
+
+-- steps.events.FORGET_NAME
+DELETE FROM holdfast_event_name WHERE id = %(id)s
+
+-- steps.events.MISSED
+SELECT DISTINCT e.name FROM holdfast_event e JOIN holdfast_wait w ON w.name = e.name
+ WHERE e.until_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) LIMIT %(limit)s
+
+-- steps.events.ANY_OLD
+SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_event WHERE until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
+            OR EXISTS (SELECT 1 FROM holdfast_wait WHERE until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(stale)s)
+            OR EXISTS (SELECT 1 FROM holdfast_event_name
+                        WHERE at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
+                          AND NOT EXISTS (SELECT 1 FROM holdfast_event e WHERE e.name = holdfast_event_name.id)
+                          AND NOT EXISTS (SELECT 1 FROM holdfast_wait w WHERE w.name = holdfast_event_name.id))
 
 -- steps.fate.LIVE_FENCES
 SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
@@ -2221,16 +2479,77 @@ SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id IN %(i
 -- steps.fate.ARCHIVED_FENCES
 SELECT id, COALESCE(committed_fence, 0) FROM holdfast_archive WHERE id IN %(ids)s
 
+-- steps.groups.STATE
+SELECT state FROM holdfast_job WHERE id = %(id)s UNION ALL SELECT state FROM holdfast_archive WHERE id = %(id)s
+
+-- steps.groups.POLICY
+SELECT on_dead FROM holdfast_dependency WHERE child_id = %(id)s AND bond = 'member' LIMIT 1
+
+-- steps.groups.GROUPS_OF
+SELECT child_id FROM holdfast_dependency WHERE parent_id = %(id)s AND bond = 'member' AND state = 'open'
+ ORDER BY child_id
+
+-- steps.joining.LOOK
+SELECT id, kind, state, cursor_json, fence, payload FROM holdfast_job WHERE unique_key = %(key)s
+
+-- steps.joining.LOCK
+SELECT id, kind, state, cursor_json, fence, payload FROM holdfast_job WHERE unique_key = %(key)s
+FOR UPDATE
+
+-- steps.joining.TAKE_IN
+UPDATE holdfast_job
+   SET payload = %(payload)s, priority = CASE WHEN priority < %(priority)s THEN %(priority)s ELSE priority END,
+       step = CASE WHEN leased_at IS NULL THEN step ELSE step + 1 END, fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND fence = %(was)s AND cursor_json IS NULL
+   AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
+
+-- steps.joining.WAIT_ON
+UPDATE holdfast_job
+   SET state = CASE WHEN state = 'held' THEN 'held' ELSE 'scheduled' END,
+       ready_at = CASE WHEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(quiet)s < created_at + %(at_most)s THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(quiet)s ELSE created_at + %(at_most)s END,
+       updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND leased_at IS NULL AND state IN ('scheduled', 'ready', 'held')
+
+-- steps.joining.SUCCEED
+INSERT INTO holdfast_job (id, queue, kind, state, held_by, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+VALUES (%(id)s, %(queue)s, %(kind)s, 'held', '(key)', %(priority)s, COALESCE(%(run_at)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(key)s, %(trace)s, %(payload)s)
+ON DUPLICATE KEY UPDATE id = id
+
+-- steps.joining.WAITING
+SELECT unique_key FROM holdfast_job WHERE unique_key IN %(keys)s
+
+-- steps.joining.FREE_TO_GO
+SELECT s.id, s.queue, s.unique_key 
+  FROM holdfast_job s
+ WHERE s.held_by = '(key)' AND s.state = 'held'
+   AND NOT EXISTS (SELECT 1 FROM holdfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+
+ ORDER BY s.priority DESC, s.ready_at, s.id
+ LIMIT %(limit)s
+
+-- steps.joining.TAKE_KEY
+UPDATE holdfast_job
+   SET unique_key = %(key)s, state = CASE WHEN ready_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'scheduled' ELSE 'ready' END,
+       held_by = NULL, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND state = 'held' AND held_by = '(key)'
+
+-- steps.kept.NEEDED
+SELECT DISTINCT d.parent_id FROM holdfast_dependency d JOIN holdfast_job c ON c.id = d.child_id
+ WHERE d.parent_id IN %(ids)s
+
 -- steps.keys.REMEMBER
-INSERT INTO holdfast_key (id, job_id, until_at) VALUES (%(id)s, %(job_id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(keep)s)
+INSERT INTO holdfast_key (id, job_id, until_at) VALUES (%(id)s, %(job_id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) %% %(window)s + %(keep)s)
 ON DUPLICATE KEY UPDATE id = id
 
 -- steps.keys.TAKE_OVER
-UPDATE holdfast_key SET job_id = %(job_id)s, until_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(keep)s
+UPDATE holdfast_key SET job_id = %(job_id)s, until_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) %% %(window)s + %(keep)s
  WHERE id = %(id)s AND job_id <> %(job_id)s AND until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
 -- steps.keys.HOLDER
 SELECT job_id FROM holdfast_key WHERE id = %(id)s
+
+-- steps.keys.HOLDER_NOW
+SELECT job_id FROM holdfast_key WHERE id = %(id)s FOR UPDATE
 
 -- steps.keys.HAND_OVER
 UPDATE holdfast_key SET job_id = %(holder)s WHERE id = %(id)s AND job_id = %(job_id)s
@@ -2387,6 +2706,28 @@ UPDATE holdfast_job
                          ELSE CONCAT(last_error, '; ', %(note)s) END
  WHERE id IN %(ids)s AND state = 'leased'
 
+-- steps.revival.UNMET
+SELECT DISTINCT parent_id FROM holdfast_dependency WHERE child_id IN %(ids)s AND state <> 'met'
+
+-- steps.revival.REOPEN
+UPDATE holdfast_dependency SET state = 'open'
+ WHERE child_id IN %(ids)s AND parent_id IN %(parents)s AND state = 'broken'
+
+-- steps.revival.MEET
+UPDATE holdfast_dependency SET state = 'met'
+ WHERE child_id IN %(ids)s AND parent_id IN %(parents)s AND state <> 'met'
+
+-- steps.stranded.OPEN
+SELECT child_id, parent_id, on_dead FROM holdfast_dependency
+ WHERE state = 'open' AND child_id >= %(child)s AND (child_id > %(child)s OR parent_id > %(parent)s)
+ ORDER BY child_id, parent_id LIMIT %(limit)s
+
+-- steps.stranded.LIVE
+SELECT id FROM holdfast_job WHERE id IN %(ids)s
+
+-- steps.stranded.ENDED
+SELECT id, state FROM holdfast_archive WHERE id IN %(ids)s
+
 -- steps.task_ends.FAILED
 SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
        a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
@@ -2396,6 +2737,26 @@ SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_er
 -- steps.task_ends.TOLD
 SELECT client, task_id, task_type, webhook_url, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM holdfast_task
  WHERE id = %(id)s AND webhook_url IS NOT NULL
+
+-- steps.trees.MEMBERS
+SELECT parent_id FROM holdfast_dependency WHERE child_id IN %(ids)s AND bond = 'member'
+
+-- steps.trees.CHILDREN
+SELECT child_id FROM holdfast_dependency WHERE parent_id IN %(ids)s
+
+-- steps.trees.FAILED_CHILDREN
+SELECT child_id FROM holdfast_dependency WHERE parent_id IN %(ids)s AND state = 'broken'
+
+-- steps.trees.LOCK
+SELECT id FROM holdfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
+
+-- steps.trees.LOCK_ENDED
+SELECT id, queue, finished_at FROM holdfast_archive WHERE id IN %(ids)s AND state IN ('dead', 'cancelled')
+ ORDER BY id FOR UPDATE
+
+-- steps.trees.BREAK
+UPDATE holdfast_dependency SET state = 'broken'
+ WHERE child_id IN %(ids)s AND parent_id IN %(parents)s AND state = 'open'
 
 -- tasks.acceptance.KEEP
 INSERT INTO holdfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
@@ -2478,7 +2839,16 @@ SELECT id FROM holdfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= 
     SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
            count(CASE WHEN state = 'suspect' THEN 1 END),
            count(CASE WHEN state = 'scheduled' THEN 1 END)
-             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))),
+             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) + (
+    SELECT count(*) FROM holdfast_limit l
+     WHERE l.due_at IS NOT NULL AND l.slots > (SELECT count(*) FROM holdfast_slot s WHERE s.limit_id = l.id)
+       AND EXISTS (SELECT 1 FROM holdfast_job h WHERE h.held_by = l.id AND h.state = 'held')
+)
+             + (SELECT count(*) 
+      FROM holdfast_job s
+     WHERE s.held_by = '(key)' AND s.state = 'held'
+       AND NOT EXISTS (SELECT 1 FROM holdfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+),
            (SELECT count(*) FROM holdfast_schedule WHERE next_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AND paused_at IS NULL),
            (SELECT count(*) FROM holdfast_outbox o WHERE o.due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AND 
     %(relay)s = 1 AND o.state = 'waiting' AND NOT EXISTS (
@@ -2719,10 +3089,13 @@ UPDATE holdfast_job
 
 -- worker.maintenance.NEXT_DUE
 SELECT (SELECT min(ready_at) FROM holdfast_job WHERE state = 'scheduled') - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
-       (SELECT min(due_at) FROM holdfast_limit WHERE due_at IS NOT NULL) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+       (SELECT min(due_at) FROM holdfast_limit WHERE due_at IS NOT NULL) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
+       (SELECT count(*) FROM holdfast_job WHERE held_by = '(key)' AND state = 'held')
 
 -- worker.maintenance.OLD
-SELECT id FROM holdfast_archive WHERE state = %(state)s AND finished_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
+SELECT id FROM holdfast_archive WHERE state = %(state)s AND finished_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s AND NOT EXISTS (
+       SELECT 1 FROM holdfast_dependency d JOIN holdfast_job c ON c.id = d.child_id
+        WHERE d.parent_id = holdfast_archive.id)
  ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
 -- worker.maintenance.GONE_WORKERS

@@ -60,6 +60,11 @@ SELECT COALESCE(max(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000
 SELECT kind, count(*) FROM holdfast_job
  WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%' GROUP BY kind ORDER BY kind
 
+-- admin.doctor.facts.WAIT_FOR_THE_DEAD
+SELECT count(DISTINCT d.child_id), min(d.parent_id)
+  FROM holdfast_archive a JOIN holdfast_dependency d ON d.parent_id = a.id
+ WHERE a.state IN ('dead', 'cancelled') AND d.state = 'open'
+
 -- admin.doctor.mariadb.VERSION
 SELECT version()
 
@@ -145,6 +150,45 @@ PRAGMA journal_mode
 -- admin.doctor.sqlite.SYNCHRONOUS
 PRAGMA synchronous
 
+-- admin.keys.JOBS
+SELECT id, kind, fence, payload, cursor_json FROM holdfast_job
+ WHERE id > :after AND (payload LIKE :inside OR cursor_json LIKE :inside)
+ ORDER BY id LIMIT :limit
+
+-- admin.keys.ARCHIVE
+SELECT id, kind, payload, cursor_json, result FROM holdfast_archive
+ WHERE id > :after AND (payload LIKE :inside OR cursor_json LIKE :inside OR result LIKE :inside)
+ ORDER BY id LIMIT :limit
+
+-- admin.keys.EVENTS
+SELECT id, name, payload FROM holdfast_event
+ WHERE id > :after AND payload LIKE :inside
+ ORDER BY id LIMIT :limit
+
+-- admin.keys.WRITE_JOB
+UPDATE holdfast_job SET payload = :payload, cursor_json = :cursor WHERE id = :id AND fence = :fence
+
+-- admin.keys.WRITE_ENDED
+UPDATE holdfast_archive SET payload = :payload, cursor_json = :cursor, result = :result WHERE id = :id
+
+-- admin.keys.WRITE_EVENT
+UPDATE holdfast_event SET payload = :payload WHERE id = :id
+
+-- admin.masks.KNOWN
+SELECT id FROM holdfast_mask ORDER BY id
+
+-- admin.masks.FRESH
+SELECT id FROM holdfast_mask WHERE id IN (SELECT value FROM json_each(:ids)) AND seen_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+
+-- admin.masks.DECLARE
+INSERT INTO holdfast_mask (id, seen_at) VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
+
+-- admin.masks.CONFIRM
+UPDATE holdfast_mask SET seen_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id
+
+-- admin.masks.FORGET
+DELETE FROM holdfast_mask WHERE seen_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+
 -- admin.outbox.STATE
 SELECT state FROM holdfast_outbox WHERE id = :id
 
@@ -229,6 +273,15 @@ SELECT id, feed, CASE WHEN state = 'open' AND tries >= :tries THEN 'given up' EL
   FROM holdfast_debt
  WHERE (:any_feed = 1 OR feed = :feed) AND (:everything = 1 OR state = 'open')
  ORDER BY id DESC LIMIT :limit
+
+-- admin.reports.events.WAITS
+SELECT w.name, w.job_id, j.kind, j.queue, j.ready_at
+  FROM holdfast_wait w JOIN holdfast_job j ON j.id = w.job_id AND j.fence = w.fence AND j.state = 'scheduled'
+ ORDER BY w.id LIMIT :limit
+
+-- admin.reports.events.KEPT
+SELECT name, event_id, sent_at, until_at, payload FROM holdfast_event
+ WHERE until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY id LIMIT :limit
 
 -- admin.reports.gauges.DEAD
 SELECT queue, 'dead', count(*), NULL FROM holdfast_archive WHERE state = 'dead' GROUP BY queue
@@ -565,6 +618,30 @@ SELECT id, state, address, attempts, last_error FROM holdfast_outbox
 -- admin.reports.tasks.RECEIVED
 SELECT id, status, received_at FROM holdfast_received WHERE task_id = :task_id ORDER BY received_at, id LIMIT 50
 
+-- admin.reports.trees.PARENTS
+SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM holdfast_dependency d LEFT JOIN holdfast_job j ON j.id = d.parent_id
+       LEFT JOIN holdfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = :id 
+ ORDER BY d.parent_id LIMIT :limit
+
+-- admin.reports.trees.MEMBERS
+SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM holdfast_dependency d LEFT JOIN holdfast_job j ON j.id = d.parent_id
+       LEFT JOIN holdfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = :id AND d.bond = 'member'
+ ORDER BY d.parent_id LIMIT :limit
+
+-- admin.reports.trees.CHILDREN
+SELECT d.child_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM holdfast_dependency d LEFT JOIN holdfast_job j ON j.id = d.child_id
+       LEFT JOIN holdfast_archive a ON a.id = d.child_id
+ WHERE d.parent_id = :id 
+ ORDER BY d.child_id LIMIT :limit
+
+-- admin.reports.trees.JOB
+SELECT state, kind FROM holdfast_job WHERE id = :id UNION ALL SELECT state, kind FROM holdfast_archive WHERE id = :id
+
 -- admin.reports.watermarks.LIST
    SELECT f.id, f.watermark, f.version, f.last_run,
           (SELECT r.completed_at FROM holdfast_run r WHERE r.id = f.last_run),
@@ -602,6 +679,15 @@ UPDATE holdfast_run SET gone = gone - :back WHERE id = :id AND gone >= :back
 -- admin.watermark.KNOWN
 SELECT id FROM holdfast_feed WHERE updated_at > 0 ORDER BY id
 
+-- callbacks.NOW
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- database.lendable.PLACE
+SELECT file FROM pragma_database_list WHERE name = 'main'
+
+-- database.listening.NOTIFY
+SELECT pg_notify('holdfast', :queue)
+
 -- database.migrate.SCHEMA_TABLE
 CREATE TABLE IF NOT EXISTS holdfast_schema (
     version INTEGER NOT NULL PRIMARY KEY,
@@ -629,12 +715,11 @@ UNION ALL SELECT '', name FROM pragma_table_info(:table, :folder) WHERE pk > 0
 -- database.tables.COLLATIONS
 -- (done by the statement before it)
 
--- database.wakeup.NOTIFY
-SELECT pg_notify('holdfast', :queue)
-
 -- demo.comparison.ROWS
-SELECT id, supplier_stone_id, feed_price, carats, certificate_number, stale_since FROM diamonds
- WHERE feed = :feed AND deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
+SELECT id, supplier_stone_id, offer_id, feed, feed_price, carats, shape, color, availability, certificate_number,
+       stale_since
+  FROM diamonds
+ WHERE deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
 
 -- demo.crash.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -679,6 +764,20 @@ INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (:id,
 UPDATE nivoda_pace SET gap = :gap, changed_at = :changed_at, arrival = :arrival, quiet_until = :quiet_until
  WHERE id = :id
 
+-- diamonds.behind.LEFT
+SELECT count(*) FROM diamonds WHERE ruleset_version <> :version
+
+-- diamonds.behind.ENDS
+SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+
+-- diamonds.behind.LEFT_IN_SCOPE
+SELECT count(*) FROM diamonds WHERE ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
+       AND updated_at >= :since AND (feed = :feed OR :feed = '')
+
+-- diamonds.behind.ANY_IN_SCOPE
+SELECT 1 FROM diamonds WHERE ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
+       AND updated_at >= :since AND (feed = :feed OR :feed = '') LIMIT 1
+
 -- diamonds.datasets.BUMP
 INSERT INTO dataset_versions (feed, version, changed_at) VALUES (:feed, 1, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
@@ -693,16 +792,14 @@ SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- diamonds.repricing_rows.READ
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
-       price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
-       color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE ruleset_version <> :version AND id > :after ORDER BY id LIMIT :limit
+           price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
+           color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE id > :after AND ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
+       AND updated_at >= :since AND (feed = :feed OR :feed = '') ORDER BY id LIMIT :limit
 
 -- diamonds.repricing_rows.READ_ALL
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
-
--- diamonds.repricing_rows.LEFT
-SELECT count(*) FROM diamonds WHERE ruleset_version <> :version
 
 -- diamonds.repricing_rows.LOCK
 SELECT id, ruleset_version, updated_at FROM diamonds
@@ -715,11 +812,18 @@ SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 -- diamonds.repricing_rows.CHANGE
 UPDATE diamonds
    SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
-       ruleset_version = :version, updated_at = :changed_at
+       ruleset_version = :version, updated_at = :changed_at, stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
+           SELECT 1 FROM holdfast_raw r
+            WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
+       ) THEN stale_since END
  WHERE id = :id AND ruleset_version = :before
 
 -- diamonds.repricing_rows.KEEP
-UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND ruleset_version = :before
+UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
+           SELECT 1 FROM holdfast_raw r
+            WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
+       ) THEN stale_since END
+ WHERE id = :id AND ruleset_version = :before
 
 -- diamonds.repricing_rows.UNPRICED
 UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), stale_since = COALESCE(stale_since, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
@@ -788,6 +892,9 @@ UPDATE diamonds
        ruleset_version = :before, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND ruleset_version = :version
 
+-- diamonds.rules_doubts.FEEDS
+SELECT id FROM holdfast_feed
+
 -- diamonds.rules_rows.ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1
 
@@ -840,10 +947,7 @@ INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
 SELECT :run_id, :feed, version, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM pricing_active WHERE id = 1 AND version > 0
 
 -- diamonds.rules_rows.PINNED
-SELECT version FROM pricing_pins WHERE run_id = :run_id
-
--- diamonds.rules_rows.BEHIND
-SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
+SELECT version, pinned_at FROM pricing_pins WHERE run_id = :run_id
 
 -- diamonds.rules_rows.LIST
 SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
@@ -1122,6 +1226,9 @@ UPDATE holdfast_job
        held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'held'
 
+-- limits.reserving.NOW
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
 -- limits.rows.ENSURE
 INSERT INTO holdfast_limit (id) SELECT value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
 
@@ -1263,12 +1370,16 @@ DELETE FROM holdfast_alert WHERE id IN (SELECT value FROM json_each(:ids)) AND l
 
 -- results.expiry.LOOK
 SELECT id FROM holdfast_archive
- WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+ WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
+       SELECT 1 FROM holdfast_dependency d JOIN holdfast_job c ON c.id = d.child_id
+        WHERE d.parent_id = holdfast_archive.id)
  ORDER BY finished_at LIMIT :limit
 
 -- results.expiry.OLD
 SELECT id FROM holdfast_archive
- WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+ WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
+       SELECT 1 FROM holdfast_dependency d JOIN holdfast_job c ON c.id = d.child_id
+        WHERE d.parent_id = holdfast_archive.id)
  ORDER BY finished_at LIMIT :limit
 
 -- results.expiry.EMPTY
@@ -2011,15 +2122,18 @@ SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, s
 ON CONFLICT DO NOTHING
 
 -- steps.acknowledge.REMOVE_ONE
+DELETE FROM holdfast_job WHERE has_dependants = 0 AND id = :id AND fence = :fence
+
+-- steps.acknowledge.REMOVE_AWAITED
 DELETE FROM holdfast_job WHERE id = :id AND fence = :fence
 
 -- steps.acknowledge.LOCK_MANY
-SELECT id FROM holdfast_job
+SELECT id, has_dependants FROM holdfast_job
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
  ORDER BY id
 
 -- steps.acknowledge.HOW_MANY
-SELECT count(*) FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
+SELECT count(*), COALESCE(sum(has_dependants), 0) FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
 
 -- steps.acknowledge.KEEP_RESULT
 UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence
@@ -2055,7 +2169,7 @@ SELECT id, state FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids
 
 -- steps.cancellation.CANCEL_WAITING
 UPDATE holdfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('scheduled', 'ready', 'suspect', 'held')
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
 
 -- steps.cancellation.ASK_TO_STOP
 UPDATE holdfast_job SET cancel_at = COALESCE(cancel_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -2110,14 +2224,15 @@ UPDATE holdfast_job
 UPDATE holdfast_job
    SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
        owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
-       last_error = :error,
-       error_group = CASE WHEN :charge = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE :error_group END,
+       crashes = crashes + :crash, last_error = :error,
+       error_group = CASE WHEN :charge = 0 AND :crash = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE :error_group END,
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
 -- steps.commit.BLAME
 UPDATE holdfast_job
-   SET failures = failures + :charge, last_error = :error, error_group = :error_group, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+   SET failures = failures + :charge, crashes = crashes + :crash, last_error = :error,
+       error_group = :error_group, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence
 
 -- steps.commit.GIVE_BACK
@@ -2132,6 +2247,9 @@ SELECT id FROM holdfast_job
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence AND cancel_at IS NOT NULL
  ORDER BY id
 
+-- steps.dead_letters.AWAITED
+SELECT DISTINCT parent_id FROM holdfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
+
 -- steps.dead_letters.CHOOSE
 SELECT id, queue, finished_at FROM holdfast_archive
  WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
@@ -2145,16 +2263,20 @@ SELECT count(*) FROM holdfast_archive
    AND (:any_error = 1 OR error_group = :error_group) AND finished_at <= :until
 
 -- steps.dead_letters.LOCK_ENDED
-SELECT state, queue, unique_key FROM holdfast_archive WHERE id = :id
+SELECT state, queue, CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM holdfast_archive WHERE id = :id
 
 -- steps.dead_letters.HOLDER
 SELECT id FROM holdfast_job WHERE unique_key = :key
 
 -- steps.dead_letters.REVIVE
 INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
-                          step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
-SELECT id, queue, kind, CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), created_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), unique_key,
-       step, 0, 0, trace, :fence, progress, progress_note, last_error, error_group, cursor_json, payload
+                          step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json,
+                          has_dependants, payload)
+SELECT id, queue, kind,
+       CASE WHEN EXISTS (SELECT 1 FROM holdfast_dependency WHERE child_id = holdfast_archive.id AND state <> 'met') THEN 'waiting'
+            WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), created_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END,
+       step, 0, 0, trace, :fence, progress, progress_note, last_error, error_group, cursor_json,
+       CASE WHEN EXISTS (SELECT 1 FROM holdfast_dependency WHERE parent_id = holdfast_archive.id) THEN 1 ELSE 0 END, payload
   FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled')
  ORDER BY finished_at, id
 ON CONFLICT DO NOTHING
@@ -2170,6 +2292,9 @@ UPDATE holdfast_archive SET state = 'cancelled' WHERE id IN (SELECT value FROM j
 -- steps.dead_letters.FORGET
 DELETE FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- steps.dead_letters.FORGET_EDGES
+DELETE FROM holdfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids))
+
 -- steps.dead_letters.FORGET_LOGS
 DELETE FROM holdfast_log WHERE job_id IN (SELECT value FROM json_each(:ids))
 
@@ -2179,6 +2304,72 @@ SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished
  WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
    AND (:any_error = 1 OR error_group = :error_group)
  GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT :limit
+
+-- steps.dependants.CHILDREN
+SELECT DISTINCT child_id FROM holdfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'broken')
+
+-- steps.dependants.LOCK_CHILDREN
+SELECT id, queue, has_dependants FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
+ ORDER BY id
+
+-- steps.dependants.EDGES
+SELECT child_id, parent_id, on_dead FROM holdfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
+ ORDER BY parent_id, child_id
+
+-- steps.dependants.MEET
+UPDATE holdfast_dependency SET state = 'met' WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'broken')
+
+-- steps.dependants.MEET_ANYWAY
+UPDATE holdfast_dependency SET state = 'met' WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open' AND on_dead = 'run'
+
+-- steps.dependants.BREAK
+UPDATE holdfast_dependency SET state = 'broken'
+ WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND child_id IN (SELECT value FROM json_each(:children)) AND state = 'open'
+
+-- steps.dependants.STILL_WAIT
+SELECT DISTINCT child_id FROM holdfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
+
+-- steps.dependants.LET_GO
+UPDATE holdfast_job
+   SET state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled'
+                    WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       ready_at = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN ready_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
+
+-- steps.dependants.FAIL
+UPDATE holdfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
+
+-- steps.dependencies.LOCK_LIVE
+SELECT id FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- steps.dependencies.LOCK_ENDED
+SELECT id, state FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- steps.dependencies.MARK
+UPDATE holdfast_job SET has_dependants = 1 WHERE id IN (SELECT value FROM json_each(:ids)) AND has_dependants = 0
+
+-- steps.dependencies.TIE
+INSERT INTO holdfast_dependency (child_id, parent_id, bond, on_dead, state)
+VALUES (:child_id, :parent_id, :bond, :on_dead, :state)
+
+-- steps.dependencies.UNTIE
+DELETE FROM holdfast_dependency WHERE child_id IN (SELECT id FROM holdfast_job WHERE unique_key = :key)
+
+-- steps.dependencies.TIED
+SELECT parent_id FROM holdfast_dependency WHERE child_id = :id AND parent_id IN (SELECT value FROM json_each(:parents))
+
+-- steps.dependencies.WAITS_FOR
+SELECT child_id, parent_id FROM holdfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state <> 'met'
+ ORDER BY child_id, parent_id
+
+-- steps.dependencies.RESULTS
+SELECT d.parent_id, a.kind, a.result FROM holdfast_dependency d JOIN holdfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = :id AND a.state = 'done'
+ ORDER BY d.parent_id
+
+-- steps.ending.AWAITED
+SELECT id FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND has_dependants = 1
 
 -- steps.enqueue.ENQUEUE
 INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
@@ -2197,6 +2388,9 @@ ON CONFLICT DO NOTHING
 -- steps.enqueue.HOLDERS
 SELECT unique_key, id FROM holdfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
 
+-- steps.enqueue.HOLDERS_NOW
+SELECT unique_key, id FROM holdfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
+
 -- steps.enqueue.REPLACE
 UPDATE holdfast_job
    SET queue = :queue, kind = :kind, payload = :payload, priority = :priority, state = :state,
@@ -2204,10 +2398,74 @@ UPDATE holdfast_job
        owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
        step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
        last_error = NULL, error_group = NULL, trace = :trace
- WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held')
+ WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
 
 -- steps.enqueue.KNOWN
 SELECT id FROM holdfast_job WHERE id = :id UNION ALL SELECT id FROM holdfast_archive WHERE id = :id
+
+-- steps.events.KNOW_NAME
+INSERT INTO holdfast_event_name (id, at) VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
+
+-- steps.events.LOCK_NAME
+SELECT id FROM holdfast_event_name WHERE id = :id
+
+-- steps.events.KEPT
+SELECT id, event_id, payload, sent_at FROM holdfast_event
+ WHERE name = :name AND until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY id LIMIT 1
+
+-- steps.events.TAKE
+DELETE FROM holdfast_event WHERE id = :id
+
+-- steps.events.KEEP
+INSERT INTO holdfast_event (name, event_id, sent_at, until_at, payload)
+VALUES (:name, :event_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep, :payload)
+
+-- steps.events.WAIT
+INSERT INTO holdfast_wait (name, job_id, fence, until_at) VALUES (:name, :job_id, :fence, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :patience)
+
+-- steps.events.WAITS
+SELECT id, job_id, fence FROM holdfast_wait WHERE name = :name ORDER BY id LIMIT :limit
+
+-- steps.events.END_WAIT
+DELETE FROM holdfast_wait WHERE id = :id
+
+-- steps.events.LOCK_WAITING
+SELECT cursor_json, queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_job
+ WHERE id = :id AND fence = :fence AND state = 'scheduled'
+
+-- steps.events.WAKE
+UPDATE holdfast_job SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), cursor_json = :cursor, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence AND state = 'scheduled'
+
+-- steps.events.OLD_EVENTS
+SELECT id FROM holdfast_event WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age  ORDER BY until_at LIMIT :limit
+
+-- steps.events.OLD_WAITS
+SELECT id FROM holdfast_wait WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age  ORDER BY until_at LIMIT :limit
+
+-- steps.events.OLD_NAMES
+SELECT id FROM holdfast_event_name WHERE at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (SELECT 1 FROM holdfast_event e WHERE e.name = holdfast_event_name.id) AND NOT EXISTS (SELECT 1 FROM holdfast_wait w WHERE w.name = holdfast_event_name.id) ORDER BY at LIMIT :limit
+
+-- steps.events.FORGET_EVENT
+DELETE FROM holdfast_event WHERE id = :id
+
+-- steps.events.FORGET_WAIT
+DELETE FROM holdfast_wait WHERE id = :id
+
+-- steps.events.FORGET_NAME
+DELETE FROM holdfast_event_name WHERE id = :id
+
+-- steps.events.MISSED
+SELECT DISTINCT e.name FROM holdfast_event e JOIN holdfast_wait w ON w.name = e.name
+ WHERE e.until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) LIMIT :limit
+
+-- steps.events.ANY_OLD
+SELECT 1 WHERE EXISTS (SELECT 1 FROM holdfast_event WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+            OR EXISTS (SELECT 1 FROM holdfast_wait WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :stale)
+            OR EXISTS (SELECT 1 FROM holdfast_event_name
+                        WHERE at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+                          AND NOT EXISTS (SELECT 1 FROM holdfast_event e WHERE e.name = holdfast_event_name.id)
+                          AND NOT EXISTS (SELECT 1 FROM holdfast_wait w WHERE w.name = holdfast_event_name.id))
 
 -- steps.fate.LIVE_FENCES
 SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
@@ -2215,15 +2473,75 @@ SELECT id, fence, COALESCE(committed_fence, 0) FROM holdfast_job WHERE id IN (SE
 -- steps.fate.ARCHIVED_FENCES
 SELECT id, COALESCE(committed_fence, 0) FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- steps.groups.STATE
+SELECT state FROM holdfast_job WHERE id = :id UNION ALL SELECT state FROM holdfast_archive WHERE id = :id
+
+-- steps.groups.POLICY
+SELECT on_dead FROM holdfast_dependency WHERE child_id = :id AND bond = 'member' LIMIT 1
+
+-- steps.groups.GROUPS_OF
+SELECT child_id FROM holdfast_dependency WHERE parent_id = :id AND bond = 'member' AND state = 'open'
+ ORDER BY child_id
+
+-- steps.joining.LOOK
+SELECT id, kind, state, cursor_json, fence, payload FROM holdfast_job WHERE unique_key = :key
+
+-- steps.joining.LOCK
+SELECT id, kind, state, cursor_json, fence, payload FROM holdfast_job WHERE unique_key = :key
+
+-- steps.joining.TAKE_IN
+UPDATE holdfast_job
+   SET payload = :payload, priority = CASE WHEN priority < :priority THEN :priority ELSE priority END,
+       step = CASE WHEN leased_at IS NULL THEN step ELSE step + 1 END, fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :was AND cursor_json IS NULL
+   AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
+
+-- steps.joining.WAIT_ON
+UPDATE holdfast_job
+   SET state = CASE WHEN state = 'held' THEN 'held' ELSE 'scheduled' END,
+       ready_at = CASE WHEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet < created_at + :at_most THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet ELSE created_at + :at_most END,
+       updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND leased_at IS NULL AND state IN ('scheduled', 'ready', 'held')
+
+-- steps.joining.SUCCEED
+INSERT INTO holdfast_job (id, queue, kind, state, held_by, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+VALUES (:id, :queue, :kind, 'held', '(key)', :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :trace, :payload)
+ON CONFLICT DO NOTHING
+
+-- steps.joining.WAITING
+SELECT unique_key FROM holdfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
+
+-- steps.joining.FREE_TO_GO
+SELECT s.id, s.queue, s.unique_key 
+  FROM holdfast_job s
+ WHERE s.held_by = '(key)' AND s.state = 'held'
+   AND NOT EXISTS (SELECT 1 FROM holdfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+
+ ORDER BY s.priority DESC, s.ready_at, s.id
+ LIMIT :limit
+
+-- steps.joining.TAKE_KEY
+UPDATE holdfast_job
+   SET unique_key = :key, state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled' ELSE 'ready' END,
+       held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND state = 'held' AND held_by = '(key)'
+
+-- steps.kept.NEEDED
+SELECT DISTINCT d.parent_id FROM holdfast_dependency d JOIN holdfast_job c ON c.id = d.child_id
+ WHERE d.parent_id IN (SELECT value FROM json_each(:ids))
+
 -- steps.keys.REMEMBER
-INSERT INTO holdfast_key (id, job_id, until_at) VALUES (:id, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep)
+INSERT INTO holdfast_key (id, job_id, until_at) VALUES (:id, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep)
 ON CONFLICT DO NOTHING
 
 -- steps.keys.TAKE_OVER
-UPDATE holdfast_key SET job_id = :job_id, until_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep
+UPDATE holdfast_key SET job_id = :job_id, until_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep
  WHERE id = :id AND job_id <> :job_id AND until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- steps.keys.HOLDER
+SELECT job_id FROM holdfast_key WHERE id = :id
+
+-- steps.keys.HOLDER_NOW
 SELECT job_id FROM holdfast_key WHERE id = :id
 
 -- steps.keys.HAND_OVER
@@ -2393,6 +2711,28 @@ UPDATE holdfast_job
                          ELSE last_error || '; ' || :note END
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
 
+-- steps.revival.UNMET
+SELECT DISTINCT parent_id FROM holdfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state <> 'met'
+
+-- steps.revival.REOPEN
+UPDATE holdfast_dependency SET state = 'open'
+ WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state = 'broken'
+
+-- steps.revival.MEET
+UPDATE holdfast_dependency SET state = 'met'
+ WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state <> 'met'
+
+-- steps.stranded.OPEN
+SELECT child_id, parent_id, on_dead FROM holdfast_dependency
+ WHERE state = 'open' AND child_id >= :child AND (child_id > :child OR parent_id > :parent)
+ ORDER BY child_id, parent_id LIMIT :limit
+
+-- steps.stranded.LIVE
+SELECT id FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- steps.stranded.ENDED
+SELECT id, state FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
+
 -- steps.task_ends.FAILED
 SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
        a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
@@ -2402,6 +2742,26 @@ SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_er
 -- steps.task_ends.TOLD
 SELECT client, task_id, task_type, webhook_url, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM holdfast_task
  WHERE id = :id AND webhook_url IS NOT NULL
+
+-- steps.trees.MEMBERS
+SELECT parent_id FROM holdfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND bond = 'member'
+
+-- steps.trees.CHILDREN
+SELECT child_id FROM holdfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids))
+
+-- steps.trees.FAILED_CHILDREN
+SELECT child_id FROM holdfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'broken'
+
+-- steps.trees.LOCK
+SELECT id FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- steps.trees.LOCK_ENDED
+SELECT id, queue, finished_at FROM holdfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled')
+ ORDER BY id
+
+-- steps.trees.BREAK
+UPDATE holdfast_dependency SET state = 'broken'
+ WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state = 'open'
 
 -- tasks.acceptance.KEEP
 INSERT INTO holdfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
@@ -2484,7 +2844,16 @@ SELECT id FROM holdfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= 
     SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
            count(CASE WHEN state = 'suspect' THEN 1 END),
            count(CASE WHEN state = 'scheduled' THEN 1 END)
-             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) + (
+    SELECT count(*) FROM holdfast_limit l
+     WHERE l.due_at IS NOT NULL AND l.slots > (SELECT count(*) FROM holdfast_slot s WHERE s.limit_id = l.id)
+       AND EXISTS (SELECT 1 FROM holdfast_job h WHERE h.held_by = l.id AND h.state = 'held')
+)
+             + (SELECT count(*) 
+      FROM holdfast_job s
+     WHERE s.held_by = '(key)' AND s.state = 'held'
+       AND NOT EXISTS (SELECT 1 FROM holdfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+),
            (SELECT count(*) FROM holdfast_schedule WHERE next_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND paused_at IS NULL),
            (SELECT count(*) FROM holdfast_outbox o WHERE o.due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
     :relay = 1 AND o.state = 'waiting' AND NOT EXISTS (
@@ -2723,10 +3092,13 @@ UPDATE holdfast_job
 
 -- worker.maintenance.NEXT_DUE
 SELECT (SELECT min(ready_at) FROM holdfast_job WHERE state = 'scheduled') - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-       (SELECT min(due_at) FROM holdfast_limit WHERE due_at IS NOT NULL) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+       (SELECT min(due_at) FROM holdfast_limit WHERE due_at IS NOT NULL) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+       (SELECT count(*) FROM holdfast_job WHERE held_by = '(key)' AND state = 'held')
 
 -- worker.maintenance.OLD
-SELECT id FROM holdfast_archive WHERE state = :state AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+SELECT id FROM holdfast_archive WHERE state = :state AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
+       SELECT 1 FROM holdfast_dependency d JOIN holdfast_job c ON c.id = d.child_id
+        WHERE d.parent_id = holdfast_archive.id)
  ORDER BY finished_at LIMIT :limit
 
 -- worker.maintenance.GONE_WORKERS

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from holdfast.admin.doctor.facts import Facts
-from holdfast.admin.doctor.finding import Finding, Level, counted, fail, healthy, listed, ok, warn
+from holdfast.admin.doctor.finding import Finding, Level, fail, healthy, listed, ok, warn
 from holdfast.admin.doctor.work import judge
 from holdfast.admin.reports.queues import QueueReport
 from holdfast.admin.reports.workers import WorkerReport
 from holdfast.clock import moment
 from holdfast.steps.dead_letters import FailureGroup
+from holdfast.wording import counted
 
 NOW = moment(1_700_000_000_000_000)
 ALICE = WorkerReport(
@@ -33,7 +34,7 @@ ALICE = WorkerReport(
     alive_until=NOW,
     ended_at=None,
 )
-MAIL = QueueReport("mail", 0, 0, 0, 0, 0, 0, None, None, None)
+MAIL = QueueReport("mail", 0, 0, 0, 0, 0, 0, 0, None, None, None)
 
 
 def look(name: str, **facts: Any) -> Finding | None:
@@ -165,3 +166,12 @@ def test_only_a_failure_is_an_illness() -> None:
 def test_numbers_and_names_are_spoken() -> None:
     assert (counted(1, "job"), counted(2_000, "job")) == ("1 job", "2,000 jobs")
     assert listed(["a", "b", "c"], most=2) == "a, b and 1 more"
+
+
+def test_jobs_that_wait_for_the_dead_are_named_with_one_of_them() -> None:
+    found = look("dependants", wait_for_dead=2, dead_parent="p-1")
+
+    assert found is not None
+    assert found.level is Level.WARN
+    assert "2 jobs wait for one that died or was cancelled, such as p-1" in str(found)
+    assert look("dependants") is None

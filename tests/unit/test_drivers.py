@@ -21,7 +21,7 @@ from holdfast.errors import ConfigurationError, UnreachableError
         ("sqlite:///:memory:", "needs a file"),
         ("sqlite:///", "needs a file"),
         ("sqlite://work.db", "three slashes"),
-        ("postgresql://me@host/x?pooler=session", "pooler='session'"),
+        ("postgresql://me@host/x?pooler=statement", "pooler='statement'.*have no transactions"),
         ("postgresql://me@host:port/x", "check host and port"),
         ("postgresql://me:p@ss@host/x", "%40"),
     ],
@@ -38,7 +38,8 @@ def test_a_url_that_cannot_work_is_refused_with_the_cure(url: str, sentence: str
         ("sqlite:////var/lib/work.db", "sqlite", False),
         ("postgresql://me@host/x", "postgresql", True),
         ("postgres://me@host/x", "postgresql", True),
-        ("postgresql://me@host/x?pooler=transaction", "postgresql", False),
+        ("postgresql://me@host/x?pooler=transaction", "postgresql", True),
+        ("postgresql://me@host/x?pooler=session", "postgresql", True),
         ("mysql://me@host/x", "mariadb", False),
         ("mariadb://me@host/x", "mariadb", False),
     ],
@@ -47,6 +48,30 @@ def test_a_url_names_its_database(url: str, dialect: str, wakes: bool) -> None: 
     database = open_database(url)
 
     assert (database.dialect.name, database.wakes) == (dialect, wakes)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite:///work.db", "postgresql://me:hunter2@host/x?pooler=transaction", "mysql://me:hunter2@host/x"],
+)
+def test_listening_elsewhere_means_at_the_server_itself(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_LISTEN_URL", url)
+
+    with pytest.raises(ConfigurationError, match="leads to the server itself") as refusal:
+        open_database("postgresql://me@pooler/x")
+
+    assert "hunter2" not in str(refusal.value)
+    assert open_database("mysql://me@host/x").listen_elsewhere is None
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "many", "1001", "2.5"])
+def test_a_number_of_connections_that_cannot_work_is_refused(
+    number: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_MAX_CONNECTIONS", number)
+
+    with pytest.raises(ConfigurationError, match=f"HOLDFAST_MAX_CONNECTIONS='{number}'"):
+        open_database("postgresql://me@host/x")
 
 
 def test_nothing_is_opened_before_it_is_needed(tmp_path: Path) -> None:

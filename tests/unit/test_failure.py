@@ -105,12 +105,12 @@ def test_what_looks_like_a_secret_is_masked(text: str, masked: str) -> None:
     ids=["word", "colons", "urls", "passwords", "quotes", "bearers"],
 )
 def test_a_message_of_any_length_holds_nobody_up(text: str) -> None:
-    before = time.perf_counter()
+    before = time.process_time()
     without_secrets(text)
     describe(ValueError(text))
     fingerprint(ValueError(text))
 
-    assert time.perf_counter() - before < 1.0
+    assert time.process_time() - before < 1.0
 
 
 def test_a_secret_at_the_cut_is_still_masked() -> None:

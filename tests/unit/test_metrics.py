@@ -141,6 +141,7 @@ def test_labels_are_kind_queue_and_what_is_fixed() -> None:
         "outcome",
         "answer",
         "channel",
+        "field",
     }
 
 

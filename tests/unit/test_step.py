@@ -23,6 +23,9 @@ class Notes:
     def put(self, report: Report, /) -> None:
         self.taken.append(report)
 
+    def results_of_parents(self, job_id: str, /) -> dict[str, Any]:
+        return {f"parent of {job_id}": 3}
+
 
 @pytest.fixture
 def notes() -> Notes:
@@ -32,6 +35,11 @@ def notes() -> Notes:
 @pytest.fixture
 def step(notes: Notes) -> Step:
     return Step(LEASE, notes, "w-1")
+
+
+def test_a_step_knows_what_its_parents_answered(step: Step) -> None:
+    assert step.parents == {"parent of id-1": 3}
+    assert step.parents is step.parents, "asked once"
 
 
 def test_a_step_says_where_it_stands(step: Step) -> None:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import TaskRefusedError
 from holdfast.tasks.acceptance import key_of
 from holdfast.tasks.envelope import Envelope, read
+from holdfast.tasks.failures import TaskRefusedError
 
 TASK = {"task_id": "t-1", "task_type": "ingest", "payload": {"filename": "a.pdf"}}
 

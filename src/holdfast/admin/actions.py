@@ -9,6 +9,7 @@ the database and not a transaction.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,7 @@ BATCH: Final = 200
 LONGEST_NAME: Final = 128
 LONGEST_NOTE: Final = 500
 NOBODY: Final = 0  # no incarnation of ours to spare
+TICK: Final = 0.0015  # seconds; SQLite's clock counts milliseconds
 
 Progress = Callable[[int], object]  # told how many are behind us
 
@@ -97,7 +99,11 @@ def _retry(tx: Transaction, job_id: str, state: JobState, queue: str) -> JobStat
             raise StateError(f"job {job_id} is {state}: it waits for a worker already")
         case JobState.HELD:
             raise StateError(
-                f"job {job_id} is held: a limit is exhausted, and it runs as soon as there is room"
+                f"job {job_id} is held: it runs as soon as its limit has room, or the job that holds its key has ended"
+            )
+        case JobState.WAITING:
+            raise StateError(
+                f"job {job_id} waits for the jobs that it comes after (holdfast jobs show {job_id}), and runs when they are done"
             )
         case JobState.LEASED:
             raise StateError(f"job {job_id} is leased: a worker is at it; cancel it first, or wait")
@@ -225,6 +231,7 @@ def _each_batch(
     """Walk over what matches now, in batches; returns how many were chosen, and how many `work` counted."""
     with database.reading() as tx:
         until = now(tx)
+    time.sleep(TICK)  # what dies of our work dies later than what we walk over
     chosen = counted = 0
     last: Chosen | None = None
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.admin import actions, debts, outbox, sweeps, watermark
+from holdfast.admin import actions, debts, outbox, sweeps, trees, watermark
 from holdfast.admin.audit import Actor
 from holdfast.admin.doctor.examination import examine
 from holdfast.admin.quarantine import Quarantine
 from holdfast.admin.reports.audit import list_audit
 from holdfast.admin.reports.dead_letters import list_dead_letters
 from holdfast.admin.reports.debts import list_debts
+from holdfast.admin.reports.events import list_kept_events, list_waits
 from holdfast.admin.reports.jobs import list_jobs, show_job
 from holdfast.admin.reports.leases import list_leases
 from holdfast.admin.reports.limits import list_limits
@@ -19,6 +20,7 @@ from holdfast.admin.reports.outbox import list_alerts, list_destinations, list_m
 from holdfast.admin.reports.queues import list_queues
 from holdfast.admin.reports.statistics import kind_statistics
 from holdfast.admin.reports.sweeps import list_sweeps
+from holdfast.admin.reports.trees import tree_of
 from holdfast.admin.reports.watermarks import list_watermarks
 from holdfast.admin.reports.workers import list_workers
 from holdfast.clock import Duration, duration
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.admin.doctor.finding import Finding
     from holdfast.admin.reports.audit import AuditEntry
     from holdfast.admin.reports.debts import DebtReport
+    from holdfast.admin.reports.events import KeptEvent, WaitReport
     from holdfast.admin.reports.jobs import JobDetail, JobSummary
     from holdfast.admin.reports.leases import LeaseReport
     from holdfast.admin.reports.limits import LimitReport
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from holdfast.admin.reports.queues import QueueReport
     from holdfast.admin.reports.statistics import KindStatistics
     from holdfast.admin.reports.sweeps import SweepReport
+    from holdfast.admin.reports.trees import TreeLine
     from holdfast.admin.reports.watermarks import WatermarkReport
     from holdfast.admin.reports.workers import WorkerReport
     from holdfast.database.connection import Transaction
@@ -84,13 +88,29 @@ class Operator:
         """Everything about one job, with its newest log lines."""
         return self._look(lambda tx: show_job(tx, job_id, logs=logs))
 
-    def cancel(self, job_id: str, reason: str | None = None) -> JobState:
-        """End a waiting job; ask a running one to stop. Returns the state it is in now."""
+    def tree(self, job_id: str) -> list[TreeLine]:
+        """A job and all that comes after it; of the completion job of a group also its members."""
+        return self._look(lambda tx: tree_of(tx, job_id))
+
+    def cancel(self, job_id: str, reason: str | None = None, *, tree: bool = False) -> JobState:
+        """End a waiting job; ask a running one to stop. Returns the state it is in now. `tree`: and all after it."""
+        if tree:
+            return self._act(lambda tx: trees.cancel_tree(tx, job_id, reason, by=self._actor)).state
         return self._act(lambda tx: actions.cancel(tx, job_id, reason, by=self._actor))
 
-    def retry(self, job_id: str) -> JobState:
-        """Revive a dead or cancelled job, or let a scheduled one run now."""
+    def retry(self, job_id: str, *, tree: bool = False) -> JobState:
+        """Revive a dead or cancelled job, or let a scheduled one run now. `tree`: and all that died because of it."""
+        if tree:
+            return self._act(lambda tx: trees.retry_tree(tx, job_id, by=self._actor)).state
         return self._act(lambda tx: actions.retry(tx, job_id, by=self._actor))
+
+    def waits(self, *, limit: int = 50) -> list[WaitReport]:
+        """Jobs that wait for an event, the longest first."""
+        return self._look(lambda tx: list_waits(tx, limit=limit))
+
+    def kept_events(self, *, limit: int = 50) -> list[KeptEvent]:
+        """Events that nobody has waited for yet, the oldest first."""
+        return self._look(lambda tx: list_kept_events(tx, limit=limit))
 
     def dead_letters(self, which: Filter | None = None, *, limit: int = 50) -> list[JobSummary]:
         return self._look(lambda tx: list_dead_letters(tx, which, limit=limit))

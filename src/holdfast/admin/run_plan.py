@@ -67,7 +67,7 @@ async def plan_run(database: Database, declared: Declaration, request: Request) 
         return _told(declared, kind, window, None, debts=debts)
     frontier = await first_frontier(declared, window, prior)
     while not frontier.finished:
-        frontier, _ = await count_next(declared, window, frontier)
+        frontier, _ = await count_next(database, declared, window, frontier, admitted=0)
     read = planned(frontier, window, request.most_rows).partitions  # as a run decides, before anybody counts
     frontier = await _counted(declared, window, frontier)
     found = _told(declared, kind, window, frontier, debts=debts, read=len(read))

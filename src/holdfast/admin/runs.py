@@ -16,7 +16,14 @@ from holdfast.admin.reports.run_facts import RunDetail, show_run
 from holdfast.admin.reports.run_progress import RunObserver, RunProgress, watch_run
 from holdfast.admin.reports.runs import RunReport, list_runs, resolve, run_report
 from holdfast.database.database import persist
-from holdfast.errors import ConfigurationError, DatabaseError, HoldfastError, StateError
+from holdfast.errors import (
+    ConfigurationError,
+    DatabaseError,
+    HoldfastError,
+    PermanentError,
+    StateError,
+    TransientError,
+)
 from holdfast.runs import repair
 from holdfast.runs.asking import wait_for
 from holdfast.runs.run import find_run
@@ -242,8 +249,18 @@ def _asked(feed: str, work: Coroutine[Any, Any, T]) -> T:
         return wait_for(work)
     except (ConfigurationError, DatabaseError, StateError):
         raise
+    except (
+        TransientError,
+        PermanentError,
+    ) as error:  # its sentence says what the source did, or what was refused
+        raise HoldfastError(f"feed {feed}: nothing was begun: {_sentence(error)}") from error
     except Exception as error:
         raise HoldfastError(f"feed {feed}: the source could not be asked: {describe(error)}") from error
+
+
+def _sentence(error: Exception) -> str:
+    """What it says, without its name."""
+    return describe(error).removeprefix(f"{type(error).__qualname__}: ")
 
 
 def _blocked(done: Repaired) -> str:

@@ -108,7 +108,7 @@ class Schedules:
         """One job now; the plan stays as it is, also of a paused one."""
 
         def act(tx: Transaction, by: Actor) -> str:
-            job = changes.trigger(tx, name)
+            job = changes.trigger(tx, name, seal=self.kinds.stored)
             record(tx, by, "schedule.trigger", name, detail={"job_id": job.id})
             return job.id
 

@@ -16,7 +16,9 @@ from holdfast.cli import (
     demo,
     diamonds,
     doctor,
+    events,
     jobs,
+    keys,
     leases,
     limits,
     migrate,
@@ -83,6 +85,8 @@ app.add_typer(workers.app, name="workers")
 app.add_typer(leases.app, name="leases")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(limits.app, name="limits")
+app.add_typer(events.app, name="events")
+app.add_typer(keys.app, name="keys")
 app.add_typer(runs.app, name="runs")
 app.add_typer(partitions.app, name="partitions")
 app.add_typer(quarantine.app, name="quarantine")

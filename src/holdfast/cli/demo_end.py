@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.database.drivers import sqlite_path
 from holdfast.diamonds.feed import NATURAL
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +34,7 @@ def show_comparison(telling: Telling, found: Comparison) -> None:
     judged = (
         ("missing in the table", found.missing),
         ("doubled", found.doubled),
-        ("stale: another price, weight or certificate", found.stale),
+        ("stale: other values than the source has", found.stale),
         ("made up: never at the source", found.made_up),
     )
     rows = [
@@ -63,10 +64,10 @@ def show_rates(telling: Telling, runs: Sequence[RunReport], told: Mapping[str, i
     rows = [(f"{it.kind} sync", _seconds(it.started_at, it.ended_at), rates(it)) for it in runs]
     good = told.get("status 200", 0)
     wrong = told["requests"] - good + told.get("truncated", 0)
-    asked = f"{told.get('pages', 0):,} pages, {told.get('counts', 0):,} counts, {told['logins']:,} logins"
-    rows.append(
-        ("the source", f"{told['requests']:,} requests", f"{asked}; {wrong:,} answers were lost or broken")
-    )
+    kinds = ((told.get("pages", 0), "page"), (told.get("counts", 0), "count"), (told["logins"], "login"))
+    asked = ", ".join(counted(*it) for it in kinds)
+    lost = f"{counted(wrong, 'answer')} {'was' if wrong == 1 else 'were'} lost or broken"
+    rows.append(("the source", counted(told["requests"], "request"), f"{asked}; {lost}"))
     telling.table(rows)
 
 

@@ -25,6 +25,7 @@ from holdfast.diamonds.schema import prepare
 from holdfast.errors import HoldfastError
 from holdfast.notifications.settings import NotificationSettings
 from holdfast.runs.states import RunState
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.admin.reports.run_progress import RunProgress
@@ -142,7 +143,8 @@ def _incremental(telling: Telling, app: Holdfast, source: Source, workers: Worke
     source.advance(SETTLED)
     changed = source.statistics()["changes"] - before
     telling.say(
-        f"the clock of the source was moved by {PASSED}: {changed:,} stones came, went or changed their price"
+        f"the clock of the source was moved by {PASSED}, in which stones came, went or changed their price "
+        f"{counted(changed, 'time')}, and by {SETTLED} more, in which nothing happened"
     )
     return _watched(telling, app, source, workers)
 
@@ -169,7 +171,7 @@ def _watched(
         telling.say(f"the run is {done.state}: {done.reason or 'nobody says why'}", "bold red")
         return None
     telling.say(
-        f"{done.state}: {done.seen:,} rows read in {done.partitions} partitions, {done.applied:,} written",
+        f"{done.state}: {done.seen:,} rows read in {counted(done.partitions, 'partition')}, {done.applied:,} written",
         "green",
     )
     moved = "" if done.watermark_before is None else f" from {done.watermark_before:%H:%M:%S}"
@@ -178,7 +180,7 @@ def _watched(
     )
     if done.unverified:
         telling.more(
-            f"{done.unverified} partitions could not be verified: they are debts, which the next run reads"
+            f"{counted(done.unverified, 'partition')} could not be verified: a debt each, which the next run reads"
         )
     return done
 
@@ -195,7 +197,7 @@ def _begun(app: Holdfast) -> RunReport:
 def _compared(telling: Telling, app: Holdfast, source: Source) -> Comparison:
     telling.chapter("The table against the oracle, which knows every stone of the source")
     changed = {it.id for it in source.changes()}
-    return compare(source.stones(), rows_of(app, NATURAL), changed)
+    return compare(source.stones(), rows_of(app), changed)
 
 
 def _workers(count: int) -> str:

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from holdfast.cli.options import Json, usage
+from holdfast.cli.options import DatabaseUrl, Json, url, usage
 from holdfast.cli.output import console, print_json, print_table
+from holdfast.errors import PermanentError, ThrottledError
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
-    from holdfast.runs.partitioning.contract import Plan
+    from holdfast.database.database import Database
+    from holdfast.diamonds.heatmap_preview import Places
+    from holdfast.diamonds.settings import NivodaSettings
+    from holdfast.runs.partitioning.contract import Frontier, Plan
 
 FEEDS: Final = ("nivoda-natural", "nivoda-labgrown")
 PRICES: Final = ("dollar_per_carat", "dollar_value")
 WIDEST: Final = 120  # columns; a longer bar says no more
+LONGEST_WAIT: Final = timedelta(seconds=1)  # for a place in the rate
 
 
 def heatmap(
+    ctx: typer.Context,
     feed: Annotated[str, typer.Argument(metavar="FEED", help="nivoda-natural or nivoda-labgrown.")],
     *,
     preview: Annotated[
@@ -42,13 +51,13 @@ def heatmap(
         int, typer.Option("--lines", metavar="N", min=1, max=1_000, help="Lines of the drawing.")
     ] = 24,
     json: Json = False,
+    database_url: DatabaseUrl = None,
 ) -> None:
-    """Show where the stones of a feed are, and how a run would divide them. Nothing is started or written.
+    """Show where the stones of a feed are, and how a run would divide them. Nothing is started or changed.
 
-    The source is asked for counts, at the rate of NIVODA_RATE. Who asks is in NIVODA_USERNAME and NIVODA_PASSWORD.
+    The source is asked for counts, at the rate of NIVODA_RATE. Who asks is in NIVODA_USERNAME and NIVODA_PASSWORD. Beside
+    an application, rate, pace and token are shared with its workers. A throttle ends the command, and pauses no feed.
     """
-    from holdfast.diamonds.heatmap import nivoda_heatmap
-    from holdfast.diamonds.heatmap_preview import preview as explore
     from holdfast.diamonds.settings import from_environment
     from holdfast.runs.partitioning.drawing import draw
 
@@ -61,10 +70,7 @@ def heatmap(
     with usage():
         settings = from_environment()
     chosen: dict[str, Any] = {"by": by or settings.partition_by} | ({"target": target} if target else {})
-    lab_grown = feed == FEEDS[1]
-    with _counting() as told:
-        planned = nivoda_heatmap(lab_grown=lab_grown, **chosen)
-        frontier = explore(settings, planned, lab_grown=lab_grown, told=told)
+    frontier = _explored(ctx, database_url, settings, feed, chosen)
     plan = frontier.plan()
     if json:
         print_json(_facts(feed, plan))
@@ -73,6 +79,61 @@ def heatmap(
     else:
         rows = [(number, it.range.name, it.estimate, it.problem) for number, it in enumerate(plan.partitions)]
         print_table(("partition", "range", "stones", "problem"), rows, empty="no partitions")
+
+
+def _explored(
+    ctx: typer.Context, database_url: str | None, settings: NivodaSettings, feed: str, chosen: dict[str, Any]
+) -> Frontier:
+    from holdfast.app import Holdfast
+    from holdfast.diamonds.answers import BadAnswerError
+    from holdfast.diamonds.feed import no_stone
+    from holdfast.diamonds.heatmap import nivoda_heatmap
+    from holdfast.diamonds.heatmap_preview import preview
+
+    lab_grown = feed == FEEDS[1]
+    try:
+        with _beside(ctx, database_url) as database, _counting() as told:
+            frontier = preview(
+                settings,
+                nivoda_heatmap(lab_grown=lab_grown, **chosen),
+                lab_grown=lab_grown,
+                told=told,
+                app=None if database is None else Holdfast(database=database),
+                places=None if database is None else _places(database, settings),
+            )
+    except ThrottledError as error:
+        raise ThrottledError(
+            f"{error}. Nothing was changed, and no feed is paused; try again later"
+        ) from None
+    except BadAnswerError as error:
+        raise PermanentError(f"{error}; try again") from None
+    if frontier.plan().baseline == 0:
+        raise PermanentError(no_stone(feed))
+    return frontier
+
+
+@contextmanager
+def _beside(ctx: typer.Context, given: str | None) -> Iterator[Database | None]:
+    """The database of the application, if there is one: whoever named none may have none."""
+    from holdfast.cli.diamond_rules import catalogue
+    from holdfast.config import DEFAULT_URL
+    from holdfast.database.drivers import sqlite_path
+
+    if url(ctx, given) == DEFAULT_URL and not Path(sqlite_path(DEFAULT_URL)).exists():
+        yield None
+        return
+    with catalogue(ctx, given) as database:
+        yield database
+
+
+def _places(database: Database, settings: NivodaSettings) -> Places:
+    """In the stream of all who ask in the name of the account."""
+    from holdfast.database.database import persist
+    from holdfast.diamonds.feed import LIMIT, limits_of
+    from holdfast.limits.reserving import reserve
+
+    limits = limits_of(settings)
+    return lambda most: persist(database, lambda tx: reserve(tx, limits, LIMIT, most, LONGEST_WAIT))
 
 
 def _facts(feed: str, plan: Plan) -> dict[str, Any]:
@@ -95,4 +156,4 @@ def _counting() -> Iterator[Callable[[int], None]]:
         yield lambda _: None
         return
     with screen.status("counting") as status:
-        yield lambda asked: status.update(f"{asked:,} ranges counted")
+        yield lambda asked: status.update(f"{counted(asked, 'range')} counted")

@@ -23,8 +23,8 @@ def reprice(
     from holdfast.admin.audit import record
     from holdfast.app import Holdfast
     from holdfast.database.database import persist
+    from holdfast.diamonds.behind import left_behind
     from holdfast.diamonds.repricing import Repricing
-    from holdfast.diamonds.repricing_rows import left_behind
     from holdfast.diamonds.rules_rows import active_version
 
     who = actor(by, reason)

@@ -12,11 +12,13 @@ import typer
 from holdfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, Why, actor, opened
 from holdfast.cli.output import complain, print_facts, print_json, print_table, progress
 from holdfast.errors import DatabaseError
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.database.database import Database
     from holdfast.diamonds.rules import RuleSet
     from holdfast.diamonds.rules_dry_run import DryRun
+    from holdfast.diamonds.rules_text import Lines
 
 app = typer.Typer(help="Pricing and rating rules: list, import, try and activate them.", no_args_is_help=True)
 
@@ -65,11 +67,13 @@ def catalogue(ctx: typer.Context, given: str | None) -> Iterator[Database]:
 def list_(
     ctx: typer.Context, *, limit: Limit = 50, json: Json = False, database_url: DatabaseUrl = None
 ) -> None:
-    """List the rule sets, the newest first, and how many stones are priced by each."""
-    from holdfast.diamonds.rules_rows import list_rules
+    """List the rule sets, the newest first, how many stones are priced by each, and how many are behind."""
+    from holdfast.diamonds.behind import left_behind
+    from holdfast.diamonds.rules_rows import active_version, list_rules
 
     with catalogue(ctx, database_url) as database, database.reading() as tx:
         found = list_rules(tx, limit=limit)
+        behind = left_behind(tx, active_version(tx)) if found else 0
     if json:
         print_json(found)
         return
@@ -92,6 +96,7 @@ def list_(
         less=("by", "created (UTC)"),
         cut=("name",),
     )
+    _tell_behind(behind)
 
 
 @app.command("show")
@@ -110,6 +115,9 @@ def import_(
     ctx: typer.Context,
     file: RulesFile,
     *,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Store nothing if a feed or a word of a rule is not known.")
+    ] = False,
     by: By = None,
     reason: Reason = None,
     json: Json = False,
@@ -117,15 +125,21 @@ def import_(
 ) -> None:
     """Check a file of rules, and store it as a new version. Nothing changes before that is activated.
 
-    Everything that is wrong with the file is said at once, and nothing of it is stored then.
+    Everything that is wrong with the file is said at once, and nothing of it is stored then. Feeds and words that nobody
+    knows are told, with their lines.
     """
     from holdfast.admin.audit import record
     from holdfast.database.database import persist
+    from holdfast.diamonds.rules_doubts import look_for_doubts
     from holdfast.diamonds.rules_rows import Imported, import_rules
 
-    rules, who = _read(file), actor(by, reason)
+    (rules, lines), who = _read(file), actor(by, reason)
+    doubts: list[str] = []
 
-    def work(tx: Any) -> Imported:
+    def work(tx: Any) -> Imported | None:
+        doubts[:] = look_for_doubts(tx, rules, lines)
+        if strict and doubts:
+            return None
         done = import_rules(tx, rules, who.name)
         if done.created:
             record(tx, who, "rules.import", str(done.version), detail={"file": file.name})
@@ -133,8 +147,15 @@ def import_(
 
     with catalogue(ctx, database_url) as database:
         done = persist(database, work)
+    if doubts:
+        complain(f"{file}: {counted(len(doubts), 'doubt')}")
+        for it in doubts:
+            typer.echo(f"  {it}", err=True)
+    if done is None:
+        complain("nothing was imported, because of --strict")
+        raise typer.Exit(1)
     if json:
-        print_json({"version": done.version, "created": done.created})
+        print_json({"version": done.version, "created": done.created, "doubts": doubts})
     elif done.created:
         typer.echo(
             f"rule set {done.version} is stored; see what it would change: holdfast diamonds rules dry-run {done.version}"
@@ -156,12 +177,15 @@ def activate(
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Make a rule set the one that counts: for runs that begin from now on, and for the next repricing."""
+    """Make a rule set the one that counts: for runs that begin from now on, and for the next repricing.
+
+    Stones that are there keep what they cost until they change, or until they are repriced.
+    """
     from holdfast.admin.audit import record
     from holdfast.app import Holdfast
     from holdfast.database.database import persist
+    from holdfast.diamonds.behind import left_behind
     from holdfast.diamonds.repricing import Repricing
-    from holdfast.diamonds.repricing_rows import left_behind
     from holdfast.diamonds.rules_rows import activate as move
 
     who = actor(by, reason)
@@ -186,10 +210,8 @@ def activate(
     typer.echo(f"rule set {version} is active, it was {done['before']}")
     if done["job"]:
         typer.echo(f"job {done['job']} prices {done['stones']:,} stones")
-    elif done["stones"]:
-        typer.echo(
-            f"{done['stones']:,} stones have other prices; reprice them: holdfast diamonds rules reprice"
-        )
+    else:
+        _tell_behind(done["stones"])
 
 
 @app.command("dry-run")
@@ -220,16 +242,27 @@ def dry_run(
         _print(found)
 
 
-def _read(file: Path) -> RuleSet:
-    from holdfast.diamonds.rules_file import RulesError, read_rules
+def _tell_behind(stones: int) -> None:
+    """They keep what they cost until they change, unless somebody asks."""
+    if stones:
+        have = "have" if stones > 1 else "has"
+        typer.echo(
+            f"{counted(stones, 'stone')} {have} the price of another rule set; reprice: holdfast diamonds rules reprice"
+        )
+
+
+def _read(file: Path) -> tuple[RuleSet, Lines]:
+    from holdfast.diamonds.rules_file import read_rules
+    from holdfast.diamonds.rules_text import RulesError, lines_of
 
     try:
         text = file.read_text(encoding="utf-8-sig")
     except (UnicodeDecodeError, OSError) as error:
         complain(f"{file} cannot be read as text: {error}")
         raise typer.Exit(1) from None
+    as_csv = file.suffix.lower() == ".csv"
     try:
-        return read_rules(text, as_csv=file.suffix.lower() == ".csv")
+        return read_rules(text, as_csv=as_csv), lines_of(text, as_csv=as_csv)
     except RulesError as error:
         complain(f"{file} cannot be used, and nothing was imported:")
         for problem in error.problems:

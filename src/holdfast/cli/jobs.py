@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from holdfast.cli.job_tree import Tree, cancelling, print_relatives, retrying
+from holdfast.cli.job_tree import tree as job_tree
 from holdfast.cli.options import By, DatabaseUrl, Json, Kind, Limit, Queue, Reason, actor, opened
 from holdfast.cli.output import complain, print_facts, print_json, print_table, said
 from holdfast.cli.statistics import stats
@@ -34,8 +36,8 @@ def list_(
         typer.Option(
             "--state",
             metavar="STATE",
-            help="Only jobs in this state: scheduled, ready, suspect, leased, held, done, dead, cancelled, live (the first five) "
-            "or ended (the last three). May be given more than once.",
+            help="Only jobs in this state: scheduled, ready, suspect, leased, held, waiting, done, dead, cancelled, live (the first "
+            "six) or ended (the last three). May be given more than once.",
             show_default=False,
         ),
     ] = None,
@@ -73,14 +75,30 @@ def show(
     logs: Annotated[
         int, typer.Option("--logs", metavar="N", min=0, help="Show so many lines of its log, the newest.")
     ] = 100,
+    decrypt: Annotated[
+        bool,
+        typer.Option(
+            "--decrypt", help="Show what is encrypted, with HOLDFAST_SECRET_KEY; that is written down."
+        ),
+    ] = False,
+    reason: Reason = None,
+    by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Show everything about one job: state, attempts, lease, error, progress, payload, result and log."""
+    from holdfast.admin.keys import show_decrypted
     from holdfast.admin.reports.jobs import show_job
+    from holdfast.database.database import persist
 
-    with opened(ctx, database_url) as database, database.reading() as tx:
-        print_job(show_job(tx, job_id, logs=logs), json=json)
+    with opened(ctx, database_url) as database:
+        if decrypt:
+            who = actor(by, reason)
+            detail = persist(database, lambda tx: show_decrypted(tx, job_id, logs=logs, by=who))
+        else:
+            with database.reading() as tx:
+                detail = show_job(tx, job_id, logs=logs)
+    print_job(detail, json=json)
 
 
 app.command("watch", short_help="Follow a job to its end.")(watch)
@@ -91,23 +109,20 @@ def retry(
     ctx: typer.Context,
     ids: Ids,
     *,
+    tree: Tree = False,
     reason: Reason = None,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """Revive dead or cancelled jobs with fresh attempts, or run scheduled ones now."""
-    from holdfast.admin.actions import retry as retry_job
-
-    who = actor(by, reason)
-    _each(
-        ctx,
-        ids,
-        lambda tx, it: retry_job(tx, it, by=who),
-        {"ready": "is ready", "suspect": "waits to be run alone"},
-        json=json,
-        database_url=database_url,
-    )
+    words = {
+        "ready": "is ready",
+        "suspect": "waits to be run alone",
+        "waiting": "waits for the jobs that it comes after",
+    }
+    act = retrying(actor(by, reason), tree=tree)
+    _each(ctx, ids, act, words, json=json, database_url=database_url)
 
 
 @app.command("cancel")
@@ -119,18 +134,18 @@ def cancel(
         str | None,
         typer.Option("--reason", metavar="TEXT", help="Why; kept with the job.", show_default=False),
     ] = None,
+    tree: Tree = False,
     by: By = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
     """End jobs that wait; ask those that run to stop."""
-    from holdfast.admin.actions import cancel as cancel_job
-
-    who = actor(by, reason)
     words = {"cancelled": "is cancelled", "leased": "is running; its worker was asked to stop it"}
-    _each(ctx, ids, lambda tx, it: cancel_job(tx, it, by=who), words, json=json, database_url=database_url)
+    act = cancelling(actor(by, reason), tree=tree)
+    _each(ctx, ids, act, words, json=json, database_url=database_url)
 
 
+app.command("tree", short_help="Show what comes after a job.")(job_tree)
 app.command("stats")(stats)
 
 
@@ -166,14 +181,19 @@ def print_job(detail: JobDetail, *, json: bool) -> None:
             "cursor": detail.cursor,
             "result": detail.result,
             "result_expired_at": detail.result_expired_at,
+            "waits_for": detail.waits_for,
+            "parents": detail.parents,
+            "children": detail.children,
             "logs": detail.logs,
         }
         print_json(job | rest)
         return
+    waits = None if detail.waits_for is None else f"{detail.waits_for}, until {said(detail.job.ready_at)}"
     documents = (("payload", detail.payload), ("cursor", detail.cursor), ("result", detail.result))
     facts: list[tuple[str, Any]] = [(name.replace("_", " "), value) for name, value in job.items()]
     facts += [(name, None if it is None else to_json(it)) for name, it in documents]
-    print_facts([*facts, ("result expired at", detail.result_expired_at)])
+    print_facts([*facts, ("waits for", waits), ("result expired at", detail.result_expired_at)])
+    print_relatives(detail)
     if detail.logs:
         typer.echo()
     for line in detail.logs:
@@ -218,7 +238,7 @@ def _each(
             else:
                 done.append({"id": job_id, "state": state.value, "error": None})
                 if not json:
-                    typer.echo(f"job {job_id} {words[state.value]}")
+                    typer.echo(f"job {job_id} {words.get(state.value, f'is {state}')}")
     if json:
         print_json(done)
     if any(it["error"] for it in done):

@@ -99,6 +99,7 @@ def url(ctx: typer.Context, given: str | None) -> str:
 @contextmanager
 def opened(ctx: typer.Context, given: str | None, *, checked: bool = True) -> Iterator[Database]:
     """The database, which must be there; if `checked`, with tables this code knows. Looking never creates one."""
+    from holdfast.admin.masks import follow
     from holdfast.database.drivers import open_database, sqlite_path
     from holdfast.database.migrate import require_current_schema, schema_version
 
@@ -112,4 +113,6 @@ def opened(ctx: typer.Context, given: str | None, *, checked: bool = True) -> It
             if schema_version(database) is None:
                 raise SchemaError("the database has no Holdfast tables; run `holdfast migrate` once")
             require_current_schema(database)
+            with database.reading() as tx:
+                follow(tx)  # what the applications of this database hide
         yield database

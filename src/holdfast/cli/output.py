@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import typer
 
 from holdfast.clock import spoken
-from holdfast.telemetry.masking import visible
+from holdfast.telemetry.masking import masked, visible, without_rules
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,13 +44,13 @@ def print_json(value: Any) -> None:
     """One JSON document; instants as ISO 8601 in UTC."""
     import msgspec
 
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    text = msgspec.json.format(msgspec.json.encode(masked(msgspec.to_builtins(value))), indent=2).decode()
     typer.echo(text)
 
 
 def complain(problem: str) -> None:
     """One line on stderr."""
-    typer.echo(f"holdfast: {visible(' '.join(problem.split()))}", err=True)
+    typer.echo(f"holdfast: {visible(without_rules(' '.join(problem.split())))}", err=True)
 
 
 def console(*, err: bool = False) -> Console:
@@ -146,7 +146,7 @@ def said(value: object) -> str:
             text = ", ".join(map(str, value))
         case _:
             text = str(value)
-    return visible(text)
+    return visible(without_rules(text))
 
 
 def _cell(value: object) -> str:

@@ -33,6 +33,7 @@ def list_(ctx: typer.Context, *, json: Json = False, database_url: DatabaseUrl =
             "leased",
             "suspect",
             "held",
+            "waiting",
             "dead",
             "next waits",
             "paused since (UTC)",
@@ -46,6 +47,7 @@ def list_(ctx: typer.Context, *, json: Json = False, database_url: DatabaseUrl =
                 it.leased,
                 it.suspect,
                 it.held,
+                it.waiting,
                 it.dead,
                 None if it.oldest_ready_seconds is None else timedelta(seconds=it.oldest_ready_seconds),
                 it.paused_at,
@@ -54,7 +56,7 @@ def list_(ctx: typer.Context, *, json: Json = False, database_url: DatabaseUrl =
             for it in found
         ],
         empty="no queues: nothing waits, nothing is paused",
-        less=("suspect", "paused since (UTC)", "leased", "dead", "next waits"),
+        less=("waiting", "suspect", "paused since (UTC)", "leased", "dead", "next waits"),
     )
 
 

@@ -10,6 +10,7 @@ import typer
 from holdfast.cli.app_target import Target, loaded
 from holdfast.cli.options import By, DatabaseUrl, Json, Reason, actor, usage
 from holdfast.cli.output import print_facts, print_json, print_table, said
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.admin.run_plan import RunPlan
@@ -114,7 +115,7 @@ def plan(
 ) -> None:
     """Show what a run would read and how many requests it would take, without starting one.
 
-    The source is asked for counts from here; limits of the feed do not slow that down.
+    The source is asked for counts from here, within the limits of the feed.
     """
     request = _request(kind, from_, to, max_rows)
     with loaded(ctx, target, database_url) as app:
@@ -127,7 +128,9 @@ def plan(
 
 def _print(found: RunPlan, *, each: bool) -> None:
     requests = found.requests
-    unknown = f", and {requests.unknown:,} partitions that nobody counted" if requests.unknown else ""
+    unknown = (
+        f", and {counted(requests.unknown, 'partition')} that nobody counted" if requests.unknown else ""
+    )
     print_facts(
         (
             ("feed", found.feed),
@@ -135,9 +138,15 @@ def _print(found: RunPlan, *, each: bool) -> None:
             ("window", _window(found.window_from, found.window_to)),
             ("scope", found.scope),
             ("plan", found.summary),
-            ("debts", f"{found.debts:,} ranges of earlier runs are read as well" if found.debts else None),
-            ("requests", f"{requests.pages:,} pages and {requests.counts:,} counts{unknown}"),
-            ("longest", f"{requests.longest:,} pages, one after the other"),
+            (
+                "debts",
+                f"{counted(found.debts, 'range')} of earlier runs, read as well" if found.debts else None,
+            ),
+            (
+                "requests",
+                f"{counted(requests.pages, 'page')} and {counted(requests.counts, 'count')}{unknown}",
+            ),
+            ("longest", f"{counted(requests.longest, 'page')}, one after the other"),
             ("at 10/s", requests.duration(PER_SECOND) if requests.requests else None),
         )
     )

@@ -11,6 +11,7 @@ import typer
 
 from holdfast.cli.options import DatabaseUrl, opened, span, usage
 from holdfast.cli.output import complain, console, said
+from holdfast.telemetry.masking import masked
 
 if TYPE_CHECKING:
     from holdfast.results.outcome import JobOutcome
@@ -98,7 +99,7 @@ def _print_json(update: Update) -> None:
             line = {"update": "progress", **asdict(update)}
         case _:
             line = {"update": "state", **asdict(update)}
-    typer.echo(msgspec.json.encode(line).decode())
+    typer.echo(msgspec.json.encode(masked(msgspec.to_builtins(line))).decode())
 
 
 def _facts(outcome: JobOutcome[Any]) -> dict[str, Any]:
@@ -108,9 +109,9 @@ def _facts(outcome: JobOutcome[Any]) -> dict[str, Any]:
 
 def _result(outcome: JobOutcome[Any]) -> Any:
     """The result as plain JSON values; None where there is none (its state and result_expired_at say why)."""
-    from holdfast.results.reading import ANYTHING
+    from holdfast.admin.reports.documents import shown
 
-    return ANYTHING.read(outcome.id, outcome.kind, outcome.stored)
+    return shown(outcome.stored, f"result of {outcome.kind}")
 
 
 def _line(update: Update) -> str:
@@ -133,12 +134,14 @@ def _state(update: Any) -> str:
 
 
 def _end(outcome: JobOutcome[Any]) -> str:
+    from holdfast.steps.payload import to_json
+
     tries = f"step {outcome.step}, try {outcome.attempts}"
     if outcome.error and outcome.state != "done":
         return f"{outcome.state}, {tries}: {said(outcome.error)}"
     if outcome.result_expired_at is not None:
         return f"{outcome.state}, {tries}; its result expired at {said(outcome.result_expired_at)}"
-    return f"{outcome.state}, {tries}" + (f": {said(outcome.stored)}" if outcome.stored else "")
+    return f"{outcome.state}, {tries}" + (f": {said(to_json(_result(outcome)))}" if outcome.stored else "")
 
 
 @contextmanager

@@ -137,6 +137,24 @@ def worker(
             show_default="90d",
         ),
     ] = None,
+    max_age: Annotated[
+        str | None,
+        typer.Option(
+            "--max-age",
+            metavar="DURATION",
+            help="A process of this age finishes its steps and starts its program again.",
+            show_default="never",
+        ),
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--max-memory",
+            metavar="SIZE",
+            help="So does one that holds so much, such as 512MB or 2GiB.",
+            show_default="never",
+        ),
+    ] = None,
     log_level: Annotated[
         str,
         typer.Option(
@@ -181,6 +199,7 @@ def worker(
 
     A --database-url reaches apps that do not name a database themselves.
     """
+    from holdfast.config import size
     from holdfast.worker.command import run_worker
 
     if given := database_url or ctx.obj:
@@ -202,6 +221,8 @@ def worker(
         "results_kept": span(results_kept),
         "audit_kept": span(audit_kept),
         "runs_kept": span(runs_kept),
+        "max_age": span(max_age),
+        "max_memory": None if max_memory is None else size(max_memory, "--max-memory"),
         "log_level": log_level,
         "log_format": log_format,
         "metrics_port": metrics_port,

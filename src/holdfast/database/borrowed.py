@@ -1,63 +1,131 @@
 """A connection of the caller's own, on which an enqueue joins the caller's transaction.
 
-It is looked at before first use, and refused in words if it could not keep the promise: a connection
-that commits every statement by itself would store the job whatever becomes of the caller's rows.
+It is looked at before first use, and refused in words if it could not keep the promise (see `lendable`). What is
+written on it is all there or not at all: if our work raises, the caller's transaction is as it was before.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from holdfast.database.borrowed_django import inside_django
 from holdfast.database.connection import Connection, Transaction
-from holdfast.database.wakeup import notify
-from holdfast.errors import ConfigurationError
+from holdfast.database.failures import has_failed, may_only_read
+from holdfast.database.lendable import CHECKS, require_same_database
+from holdfast.database.wakeup import notify_for_lender
+from holdfast.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator
 
     from holdfast.database.database import Database
 
-_DRIVERS: Final = {"sqlite3": "sqlite", "psycopg": "postgresql", "pymysql": "mariadb"}
+LENDERS: Final = {"sqlite3": "sqlite", "psycopg": "postgresql", "pymysql": "mariadb"}
+ASYNC_LENDERS: Final = {
+    "psycopg": "postgresql",
+    "asyncpg": "postgresql",
+    "aiosqlite": "sqlite",
+    "aiomysql": "mariadb",
+    "asyncmy": "mariadb",
+}
+_depth: Final = ContextVar("depth", default=0)  # one savepoint may stand inside another
 
 
-def lend(connection: object, database: Database) -> Transaction:
+@contextmanager
+def borrowed(connection: object, database: Database) -> Iterator[Transaction]:
     """A transaction on the caller's connection; whoever opened it commits it."""
+    with on(lend(connection, database), database) as tx:
+        yield tx
+
+
+def lend(connection: object, database: Database) -> Connection:
+    """The caller's connection as we use it, if it can keep the promise."""
     raw = _driver_connection(connection)
-    kind = _DRIVERS.get(type(raw).__module__.partition(".")[0])
+    driver = driver_of(raw)
+    if is_async(connection, raw):
+        raise ConfigurationError(
+            f"tx={type(connection).__name__} is async: await job.enqueue_async(…, tx=…), or app.join(connection, work)"
+        )
+    require_kind(connection, LENDERS.get(driver), database)
+    CHECKS[driver](raw)
+    return Connection(raw, database.dialect, _plain_cursor(raw, driver))
+
+
+@contextmanager
+def on(connection: Connection, database: Database) -> Iterator[Transaction]:
+    """Work in the lender's transaction; undone if it raises, told to the workers when the lender commits."""
+    tx = Transaction(connection)
+    mark = None
+    outside = _depth.set(_depth.get() + 1)
+    try:
+        require_same_database(tx, connection.raw, database)
+        mark = _mark(connection)
+        yield tx
+        if database.wakes:
+            notify_for_lender(tx)
+        if mark is not None:
+            _keep(connection, mark)
+    except BaseException as error:
+        if mark is not None:
+            _undo(connection, mark)
+        if isinstance(error, DatabaseError) and (refusal := _refusal(error)) is not None:
+            raise refusal from error
+        raise
+    finally:
+        _depth.reset(outside)
+
+
+def driver_of(raw: object) -> str:
+    """The package of its driver, also where the caller's own class stands on the driver's."""
+    packages = (it.__module__.partition(".")[0] for it in type(raw).__mro__)
+    return next((it for it in packages if it in CHECKS), "")
+
+
+def is_async(connection: object, raw: object) -> bool:
+    """Whether it is used with `await`: by SQLAlchemy's own sign, or by that of its driver."""
+    if type(connection).__module__.startswith("sqlalchemy.ext.asyncio"):
+        return True
+    driver = driver_of(raw)
+    return driver in ASYNC_LENDERS and (driver != "psycopg" or hasattr(raw, "__aenter__"))
+
+
+def require_kind(connection: object, kind: str | None, database: Database) -> None:
     if kind is None:
         raise ConfigurationError(
-            f"tx={type(connection).__name__}: lend a connection of sqlite3, psycopg or PyMySQL, or of SQLAlchemy on one of them"
+            f"tx={type(connection).__name__}: lend a connection of sqlite3, psycopg or PyMySQL, or of SQLAlchemy on one of them; "
+            "with `await`, one of asyncpg, psycopg, aiosqlite, aiomysql or asyncmy"
         )
     if kind != database.dialect.name:
         raise ConfigurationError(
             f"tx is a {kind} connection, but this app works on {database.dialect.name}: both must be the same database"
         )
-    _CHECKS[kind](raw)
-    return Transaction(Connection(raw, database.dialect, _plain_cursor(raw, kind)))
-
-
-def finish(tx: Transaction, database: Database) -> None:
-    """Tell the workers, as part of the caller's transaction where the database can, else leave it to their polling."""
-    if database.wakes:
-        notify(tx, database.url)
 
 
 def _driver_connection(connection: Any) -> Any:
-    """Unwrap SQLAlchemy's session and connection; anything else is taken as it is."""
-    if type(connection).__module__.startswith("sqlalchemy"):
-        if hasattr(connection, "connection") and callable(connection.connection):  # a Session
-            connection = connection.connection()
-        return connection.connection.driver_connection
-    return connection
+    """Unwrap SQLAlchemy's session and connection, and Django's; anything else is taken as it is."""
+    if (inside := inside_django(connection)) is not None:
+        return inside
+    module = type(connection).__module__
+    if not module.startswith("sqlalchemy") or module.startswith("sqlalchemy.ext.asyncio"):
+        return connection
+    if not hasattr(connection, "connection"):
+        return connection  # an Engine, which is no connection
+    if hasattr(connection, "connection") and callable(connection.connection):  # a Session
+        connection = connection.connection()
+    if not connection.in_transaction():
+        connection.begin()  # SQLAlchemy would not know that there is anything to commit
+    return connection.connection.driver_connection
 
 
-def _plain_cursor(raw: Any, kind: str) -> Any:
+def _plain_cursor(raw: Any, driver: str) -> Any:
     """A cursor that answers with tuples, whatever rows the caller's own ones make."""
-    if kind == "sqlite":
+    if driver == "sqlite3":
         import sqlite3
 
         return sqlite3.Cursor(raw)
-    if kind == "postgresql":
+    if driver == "psycopg":
         import psycopg
 
         return psycopg.Cursor(raw, row_factory=psycopg.rows.tuple_row)
@@ -66,40 +134,59 @@ def _plain_cursor(raw: Any, kind: str) -> Any:
     return raw.cursor(pymysql.cursors.Cursor)
 
 
-def _check_sqlite(raw: Any) -> None:
-    if raw.text_factory is not str:
-        raise ConfigurationError(
-            "tx: this sqlite3 connection has a text_factory of its own; lend one that answers with str"
+def mark_name(depth: int | None = None) -> str:
+    """What the savepoint is called; that of the next one, if no depth is given."""
+    return f"holdfast_lent_{_depth.get() + 1 if depth is None else depth}"
+
+
+class Mark(NamedTuple):
+    """Where we began."""
+
+    name: str
+    opened: bool  # whether we opened the transaction too
+    changes: int = 0  # of rows, so far
+
+
+def _mark(connection: Connection) -> Mark | None:
+    """Remember where we began, where a failed statement leaves the others standing.
+
+    PostgreSQL needs none of it: there the caller's whole transaction fails with us. (And many savepoints in one
+    transaction slow a whole server of PostgreSQL's down.)
+    """
+    if connection.dialect.name == "postgresql":
+        return None
+    opened = connection.dialect.name == "sqlite" and not connection.in_transaction()
+    mark = Mark(mark_name(_depth.get()), opened, connection.raw.total_changes if opened else 0)
+    if mark.opened:
+        # As the driver would at the first INSERT; a savepoint outside would be a transaction, committed by its release.
+        connection.execute("BEGIN IMMEDIATE")
+    connection.execute(f"SAVEPOINT {mark.name}")
+    return mark
+
+
+def _keep(connection: Connection, mark: Mark) -> None:
+    connection.execute(f"RELEASE SAVEPOINT {mark.name}")
+    if mark.opened and connection.raw.total_changes == mark.changes:
+        connection.execute("ROLLBACK")  # we only looked: nobody need wait for the lender
+
+
+def _undo(connection: Connection, mark: Mark) -> None:
+    try:
+        if mark.opened:
+            connection.execute("ROLLBACK")
+        elif connection.in_transaction():
+            connection.execute(f"ROLLBACK TO SAVEPOINT {mark.name}")
+    except DatabaseError:
+        return  # there is no such savepoint any more: a deadlock took the whole transaction with it
+
+
+def _refusal(error: DatabaseError) -> ConfigurationError | None:
+    if may_only_read(error):
+        return ConfigurationError(
+            f"tx: on this connection nothing can be written ({error}); lend one that may write"
         )
-    if raw.in_transaction:
-        return
-    if (
-        raw.isolation_level is None or getattr(raw, "autocommit", False) is True
-    ):  # the latter since Python 3.12
-        raise ConfigurationError(
-            "tx: this sqlite3 connection is in autocommit mode and outside a transaction; say BEGIN IMMEDIATE first"
+    if has_failed(error):
+        return ConfigurationError(
+            "tx: this connection is in a transaction that has failed; roll it back first"
         )
-
-
-def _check_postgresql(raw: Any) -> None:
-    status = int(raw.info.transaction_status)
-    if status == 3:  # noqa: PLR2004 - PQTRANS_INERROR
-        raise ConfigurationError("tx: this psycopg connection's transaction has failed; roll it back first")
-    if status == 0 and raw.autocommit:
-        raise ConfigurationError(
-            "tx: this psycopg connection is in autocommit mode and outside a transaction; use `with connection.transaction():`"
-        )
-
-
-def _check_mariadb(raw: Any) -> None:
-    if not raw.server_status & 1 and raw.get_autocommit():
-        raise ConfigurationError(
-            "tx: this PyMySQL connection is in autocommit mode and outside a transaction; call connection.begin() first"
-        )
-
-
-_CHECKS: Final[dict[str, Callable[[Any], None]]] = {
-    "sqlite": _check_sqlite,
-    "postgresql": _check_postgresql,
-    "mariadb": _check_mariadb,
-}
+    return None

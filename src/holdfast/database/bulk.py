@@ -10,8 +10,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
-from operator import itemgetter
+from itertools import chain, islice
+from operator import itemgetter, lt
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.database.tables import types_of
@@ -83,13 +83,15 @@ def _ordered(table: str, key: Columns, columns: Columns, values: Rows, dialect: 
     """The last of several rows with one key, all in key order: two writers then never meet head-on."""
     if missing := [name for name in key if name not in columns]:
         raise ConfigurationError(f"upsert into {table}: a row has no {', '.join(missing)}, its key")
-    key_of = itemgetter(*(columns.index(name) for name in key))
-    unique = dict(zip(map(key_of, values), values, strict=True))
+    keys = list(map(itemgetter(*(columns.index(name) for name in key)), values))
     try:
-        ordered = [unique[key] for key in sorted(unique)]
+        if not all(map(lt, keys, islice(keys, 1, None))):  # most often they come in their order
+            unique = dict(zip(keys, values, strict=True))
+            values = [unique[key] for key in sorted(unique)]
     except TypeError:  # numbers among texts
-        ordered = [unique[key] for key in sorted(unique, key=repr)]
-    return _plain(ordered, dialect)
+        unique = dict(zip(keys, values, strict=True))
+        values = [unique[key] for key in sorted(unique, key=repr)]
+    return _plain(values, dialect)
 
 
 def _by_columns(rows: Sequence[Mapping[str, Value]]) -> list[tuple[Columns, Rows]]:
@@ -125,13 +127,13 @@ def _send_whole_chunks(tx: Transaction, words: tuple[str, str, str], rows: Rows,
 
 def _plain(rows: Rows, dialect: Dialect) -> Rows:
     """The same rows with values that the drivers store; most need no change."""
+    if _AS_THEY_ARE.issuperset(map(type, chain.from_iterable(rows))):
+        return rows
     columns = list(zip(*rows, strict=True))
-    changed = False
     for place, values in enumerate(columns):
         if not _AS_THEY_ARE.issuperset(map(type, values)):
             columns[place] = tuple(plain(it, dialect) for it in values)
-            changed = True
-    return list(zip(*columns, strict=True)) if changed else rows
+    return list(zip(*columns, strict=True))
 
 
 # PostgreSQL: an array of each column's own type, so that a value means what it would mean as a parameter.

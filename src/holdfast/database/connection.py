@@ -7,11 +7,11 @@ PostgreSQL answers COMMIT with ROLLBACK and no exception.) Who wants to try some
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from holdfast.database.control import refuse_control
 from holdfast.database.failures import is_driver_error, translate
 from holdfast.database.lists import as_parameter
 from holdfast.database.statement import with_parameters
@@ -25,25 +25,12 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.database.dialects import Dialect
+    from holdfast.database.places import Holder
     from holdfast.database.statement import Statement
 
 Value = Any  # what a driver takes and gives: str, int, float, bytes, None, and lists for {any_of}
 T = TypeVar("T")
 Watch = Callable[[str, str], None]
-
-_LEADING: Final = (
-    r"(?:\s|;|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*.*?\*/)*"  # what may stand before the first word
-)
-_TRANSACTION_CONTROL: Final = re.compile(
-    _LEADING
-    + r"(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|END|ABORT|PREPARE\s+TRANSACTION|SET\s+AUTOCOMMIT)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-_QUOTED: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$(\w*)\$.*?\$\1\$", re.DOTALL)
-_COMMITS_BY_ITSELF: Final = re.compile(
-    _LEADING + r"(CREATE|ALTER|DROP|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK|ANALYZE|OPTIMIZE)\b",
-    re.IGNORECASE | re.DOTALL,
-)
 
 
 class Cursor(Protocol):
@@ -63,12 +50,21 @@ class Connection:
     """One driver connection: begins, commits, and knows whether a COMMIT may be believed."""
 
     watch: Watch | None = None  # crash tests hook in here: called ("before" | "after", text)
+    pooled = False  # whether the session is ours for one transaction at a time only
+    holder: Holder | None = None  # whose place in the pool it takes
 
-    def __init__(self, raw: Any, dialect: Dialect, cursor: Cursor | None = None) -> None:
+    def __init__(
+        self,
+        raw: Any,
+        dialect: Dialect,
+        cursor: Cursor | None = None,
+        in_transaction: Callable[[], bool] | None = None,
+    ) -> None:
         self.raw = raw
         self.dialect = dialect
         self.broken = False
         self._cursor: Cursor = raw.cursor() if cursor is None else cursor
+        self._look = in_transaction  # for drivers that only a lender uses
 
     def execute(self, text: str, parameters: Mapping[str, Value] | None = None) -> Cursor:
         """Send one statement; a driver's error comes back as one of ours."""
@@ -125,6 +121,8 @@ class Connection:
             self.broken = True
 
     def in_transaction(self) -> bool:
+        if self._look is not None:
+            return self._look()
         if self.dialect.name == "sqlite":
             return bool(self.raw.in_transaction)
         if self.dialect.name == "postgresql":
@@ -219,7 +217,7 @@ class Transaction:
 
     def execute_many(self, text: str, rows: Sequence[Mapping[str, Value] | Sequence[Value]]) -> None:
         """Run one statement of your own for each row of parameters."""
-        self._refuse_control(text)
+        refuse_control(text, self.dialect)
         if rows:
             self.send_many(with_parameters(text, self.dialect), list(rows))
             self._require_open()
@@ -249,22 +247,10 @@ class Transaction:
             self._depth -= 1
 
     def _own(self, text: str, parameters: Mapping[str, Value] | None) -> Cursor:
-        self._refuse_control(text)
+        refuse_control(text, self.dialect)
         cursor = self._send(with_parameters(text, self.dialect), dict(parameters or {}))
         self._require_open()
         return cursor
-
-    def _refuse_control(self, text: str) -> None:
-        statements = _QUOTED.sub("''", text).split(";") if ";" in text else [text]
-        if word := next(filter(None, map(_TRANSACTION_CONTROL.match, statements)), None):
-            raise DatabaseError(
-                f"{word[1].upper()} is not yours to say here: Holdfast opens and ends the transaction"
-            )
-        if self.dialect.name == "mariadb" and (word := _COMMITS_BY_ITSELF.match(text)):
-            raise DatabaseError(
-                f"{word[1].upper()} commits by itself on MariaDB and would break the step's transaction; "
-                "run it outside: app.database.connect().execute(…)"
-            )
 
     def _require_open(self) -> None:
         """A COMMIT may hide in a procedure: what follows must not run outside the transaction."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from holdfast.database.connection import Connection, Transaction
 from holdfast.database.dialects import DIALECTS, Whose
+from holdfast.database.places import Places
 from holdfast.database.turn import WRITER_DEADLINE, WriterTurn
 from holdfast.database.wakeup import notify
 from holdfast.errors import ContentionError, HoldfastError, UnreachableError
@@ -35,11 +36,21 @@ class Database:
     """Opens transactions on pooled connections; safe to share between threads, and across a fork."""
 
     def __init__(
-        self, url: str, dialect: Dialect, connect: Callable[[], Connection], *, wakes: bool = False
+        self,
+        url: str,
+        dialect: Dialect,
+        connect: Callable[[], Connection],
+        *,
+        wakes: bool = False,
+        listen: Callable[[], Connection] | None = None,
+        most: int | None = None,
     ) -> None:
         self.url = url
         self.dialect = dialect
-        self.wakes = wakes  # whether LISTEN/NOTIFY can reach us
+        self.wakes = wakes  # whether it can NOTIFY; who hears that is another matter
+        self.listen_elsewhere = listen  # how to connect past a pooler, for LISTEN alone
+        self._most = most  # connections of the pool that may be in use at once
+        self._places = None if most is None else Places(most)
         self.shift: Shift | None = None  # a test's clock
         self._connect = connect
         self._lock = threading.Lock()
@@ -53,6 +64,10 @@ class Database:
     def connect(self) -> Connection:
         """A connection of the caller's own, outside the pool."""
         return self._connect()
+
+    def connect_to_listen(self) -> Connection:
+        """The same, for LISTEN: past a pooler, where HOLDFAST_LISTEN_URL says how."""
+        return (self.listen_elsewhere or self._connect)()
 
     @contextmanager
     def transaction(
@@ -165,12 +180,33 @@ class Database:
 
     def _checkout(self) -> Connection:
         self._after_fork()
+        if self._places is None:
+            return self._idle_or_new()
+        holder = self._places.take()
+        try:
+            connection = self._idle_or_new()
+        except BaseException:
+            self._places.give(holder)
+            raise
+        connection.holder = holder
+        return connection
+
+    def _idle_or_new(self) -> Connection:
         with self._lock:
             if self._idle:
                 return self._idle.pop()
         return self._connect()
 
     def _checkin(self, connection: Connection) -> None:
+        """Back into the pool, and only then to whoever waits: there are never more than `most`."""
+        try:
+            self._keep_or_close(connection)
+        finally:
+            if self._places is not None and (holder := connection.holder) is not None:
+                connection.holder = None
+                self._places.give(holder)
+
+    def _keep_or_close(self, connection: Connection) -> None:
         if connection.broken:
             # Its siblings were opened before the same outage; better to find out now than one by one.
             connection.close()
@@ -203,6 +239,7 @@ class Database:
             self._idle = []
             self._lock = threading.Lock()
             self._turn = WriterTurn()
+            self._places = None if self._most is None else Places(self._most)
             self._held_for_fork = False
             self._listeners = []
 

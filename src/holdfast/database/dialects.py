@@ -66,6 +66,8 @@ SQLITE = Dialect(
         # Millisecond grain (3.40 has no microseconds): order inside a millisecond rests on the ids.
         "now": "CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)",
         "any_of": "IN (SELECT value FROM json_each(:{}))",
+        "json_of": ":{}",
+        "text_of": "{}",
         "for_update": "",  # BEGIN IMMEDIATE is the lock
         "skip_locked": "",
         "keep_existing": "ON CONFLICT DO NOTHING",
@@ -122,6 +124,9 @@ POSTGRESQL = Dialect(
         # statement_timestamp() is stable, so the index may use it; clock_timestamp() is volatile (608 ms against 59).
         "now": "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)",
         "any_of": "= ANY(CAST(:{} AS TEXT[]))",
+        # As texts, whatever a lent connection was taught about JSON (SQLAlchemy and asyncpg have codecs of their own).
+        "json_of": "CAST(CAST(:{} AS TEXT) AS JSON)",
+        "text_of": "CAST({} AS TEXT)",
         "for_update": "FOR UPDATE",
         "skip_locked": "FOR UPDATE SKIP LOCKED",
         "keep_existing": "ON CONFLICT DO NOTHING",
@@ -149,6 +154,8 @@ MARIADB = Dialect(
         # UNIX_TIMESTAMP(NOW(6)) goes back 3,600 s in the repeated hour of a DST change.
         "now": "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
         "any_of": "IN :{}",
+        "json_of": ":{}",
+        "text_of": "{}",
         "for_update": "FOR UPDATE",
         "skip_locked": "FOR UPDATE SKIP LOCKED",
         "keep_existing": "ON DUPLICATE KEY UPDATE id = id",  # INSERT IGNORE would hide other errors

@@ -8,12 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from holdfast.config import listen_url, max_connections
 from holdfast.database.connection import Connection
 from holdfast.database.database import Database
 from holdfast.database.dialects import MARIADB, POSTGRESQL, SQLITE
+from holdfast.database.poolers import (
+    Pooler,
+    begin_session,
+    declared_pooler,
+    refused_option,
+    without_own_options,
+)
 from holdfast.errors import ConfigurationError, DatabaseError, UnreachableError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from urllib.parse import SplitResult
 
 CONNECT_SECONDS = 10
@@ -31,13 +40,11 @@ def open_database(url: str) -> Database:
             path = sqlite_path(url)
             return Database(url, SQLITE, lambda: _connect_sqlite(path))
         case "postgresql" | "postgres":
-            pooled = _pooled(parts)
-            conninfo = _without_own_options(url)
-            return Database(
-                url, POSTGRESQL, lambda: _connect_postgresql(conninfo, pooled=pooled), wakes=not pooled
-            )
+            connect, elsewhere = _to_postgresql(url, parts), listen_url()
+            listen = None if elsewhere is None else _to_postgresql(elsewhere, _listening(elsewhere))
+            return Database(url, POSTGRESQL, connect, wakes=True, listen=listen, most=max_connections())
         case "mysql" | "mariadb":
-            return Database(url, MARIADB, lambda: _connect_mariadb(parts))
+            return Database(url, MARIADB, lambda: _connect_mariadb(parts), most=max_connections())
         case "":
             raise ConfigurationError(
                 f"{masked(url)!r} is not a database URL; write sqlite:///work.db, postgresql://user@host/name or mysql://user@host/name"
@@ -94,6 +101,8 @@ def _connect_sqlite(path: str) -> Connection:
         raw.execute("PRAGMA synchronous = FULL")  # a commit that returned is on disk
         raw.execute("PRAGMA foreign_keys = ON")
         raw.execute("PRAGMA wal_autocheckpoint = 16000")  # 64 MB: what changes often is copied back once
+        raw.execute("PRAGMA temp_store = MEMORY")  # what a statement may have to undo: no file for it
+        raw.execute("PRAGMA cache_size = -16000")  # 16 MB: the pages of a batch stay until its commit
     except sqlite3.OperationalError as error:
         folder = Path(path).parent
         hint = f"the folder {str(folder)!r} does not exist" if not folder.exists() else str(error)
@@ -120,12 +129,27 @@ def _patiently(raw: Any, pragma: str) -> str:
     return str(raw.execute(pragma).fetchone()[0])
 
 
-def _connect_postgresql(conninfo: str, *, pooled: bool) -> Connection:
+def _to_postgresql(url: str, parts: SplitResult) -> Callable[[], Connection]:
+    conninfo, said = without_own_options(url), declared_pooler(parts)
+    return lambda: _connect_postgresql(conninfo, said)
+
+
+def _listening(url: str) -> SplitResult:
+    parts = _split(url)
+    if parts.scheme not in {"postgresql", "postgres"} or declared_pooler(parts) is Pooler.TRANSACTION:
+        raise ConfigurationError(
+            f"HOLDFAST_LISTEN_URL={masked(url)!r}: write a postgresql:// URL that leads to the server itself"
+        )
+    return parts
+
+
+def _connect_postgresql(conninfo: str, said: Pooler | None) -> Connection:
     try:
         import psycopg
         from psycopg.types.string import TextLoader
     except ImportError as missing:
         raise ConfigurationError("PostgreSQL needs an extra: pip install 'holdfast[postgresql]'") from missing
+    place = _place(conninfo)
     try:
         raw = psycopg.connect(
             conninfo,
@@ -135,20 +159,22 @@ def _connect_postgresql(conninfo: str, *, pooled: bool) -> Connection:
             keepalives_idle=_probe_seconds(),
             keepalives_interval=_probe_seconds(),
             application_name="holdfast",
-            prepare_threshold=None if pooled else 5,  # a transaction pooler loses prepared statements
+            prepare_threshold=None,  # a transaction pooler would lose what is prepared
         )
-        if not pooled:  # a plan kept from an empty queue is no plan for a full one
-            raw.execute("SET plan_cache_mode = force_custom_plan")
+        pooled = begin_session(raw, said, place)
     except psycopg.OperationalError as error:
-        raise UnreachableError(
-            f"cannot reach PostgreSQL at {_place(conninfo)}: {_first_line(error, conninfo)}"
+        first = _first_line(error, conninfo)
+        raise refused_option(first, place) or UnreachableError(
+            f"cannot reach PostgreSQL at {place}: {first}"
         ) from error
     except psycopg.ProgrammingError as error:
         raise ConfigurationError(
             f"{masked(conninfo)!r} is not a PostgreSQL URL: {_first_line(error, conninfo)}"
         ) from error
     raw.adapters.register_loader("json", TextLoader)  # payloads are decoded once, by msgspec
-    return Connection(raw, POSTGRESQL)
+    connection = Connection(raw, POSTGRESQL)
+    connection.pooled = pooled
+    return connection
 
 
 def _connect_mariadb(parts: SplitResult) -> Connection:
@@ -232,22 +258,6 @@ def _limit_mariadb(raw: Any) -> None:
 def _probe_seconds() -> int:
     """Who only waits for an answer has nothing to be acknowledged: probes must tell that the peer is gone."""
     return max(1, SILENCE_MILLISECONDS // 2_000)
-
-
-def _pooled(parts: SplitResult) -> bool:
-    """`?pooler=transaction` says that a transaction pooler stands between: no LISTEN, no prepared statements."""
-    choice = parse_qs(parts.query).get("pooler", ["none"])[-1]
-    if choice not in {"none", "transaction"}:
-        raise ConfigurationError(
-            f"pooler={choice!r}: write 'transaction' behind PgBouncer or Supavisor, else leave it out"
-        )
-    return choice == "transaction"
-
-
-def _without_own_options(url: str) -> str:
-    base, _, query = url.partition("?")
-    kept = "&".join(part for part in query.split("&") if part and not part.startswith("pooler="))
-    return f"{base}?{kept}" if kept else base
 
 
 def _place(url: str) -> str:

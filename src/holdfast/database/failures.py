@@ -11,6 +11,7 @@ from holdfast.errors import (
     UnreachableError,
 )
 
+_DRIVERS = {"psycopg", "pymysql", "sqlite3", "asyncpg", "aiomysql", "asyncmy"}
 _LOST_SQLSTATES = ("08", "57P")  # connection exceptions; the server is going away or starting up
 _CONTENTION_SQLSTATES = ("40001", "40P01", "55P03")
 _CONSTRAINT_SQLSTATE = "23"
@@ -75,15 +76,15 @@ _CONSTRAINT_MYSQL = {1048, 1062, 1169, 1216, 1217, 1364, 1451, 1452, 1557, 1761,
 def translate(error: Exception) -> DatabaseError:
     """The same failure in our words; the driver's exception stays reachable as its cause."""
     module = type(error).__module__.partition(".")[0]
-    if module == "psycopg":
+    if module in {"psycopg", "asyncpg"}:
         return _from_postgresql(error)
-    if module == "pymysql":
+    if module in {"pymysql", "aiomysql", "asyncmy"}:
         return _from_mysql(error)
     return _from_sqlite(error)
 
 
 def is_driver_error(error: BaseException) -> bool:
-    return type(error).__module__.partition(".")[0] in {"psycopg", "pymysql", "sqlite3"}
+    return type(error).__module__.partition(".")[0] in _DRIVERS
 
 
 def blames_a_row(error: DatabaseError) -> bool:
@@ -98,6 +99,19 @@ def blames_a_row(error: DatabaseError) -> bool:
         return not state.startswith(_SYSTEM_SQLSTATES)
     text = str(error)
     return _mysql_code(cause) not in _SYSTEM_MYSQL and not any(it in text for it in _SYSTEM_SQLITE)
+
+
+def may_only_read(error: DatabaseError) -> bool:
+    """Whether the transaction, the session or the server takes no writes."""
+    cause = error.__cause__
+    if getattr(cause, "sqlstate", None) == "25006" or _mysql_code(cause) in {1290, 1792, 1836}:
+        return True
+    return type(cause).__module__ == "sqlite3" and "readonly" in str(cause)
+
+
+def has_failed(error: DatabaseError) -> bool:
+    """Whether an earlier statement of PostgreSQL's transaction failed: it can only roll back."""
+    return getattr(error.__cause__, "sqlstate", None) == "25P02"
 
 
 def _mysql_code(error: BaseException | None) -> int:

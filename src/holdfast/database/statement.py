@@ -22,6 +22,8 @@ _PARAMETER = re.compile(
     r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|::|:([A-Za-z_]\w*)", re.DOTALL
 )
 
+_LIST = re.compile(r"CAST\((\$\d+) AS TEXT\[\]\)")
+
 
 @dataclass(frozen=True, eq=False)
 class Statement:
@@ -54,6 +56,27 @@ def _spelled(text: str, parameter: str) -> str:
     return _PARAMETER.sub(
         lambda found: parameter.format(found[1]) if found[1] else found[0], text.replace("%", "%%")
     )
+
+
+@lru_cache(maxsize=1_024)
+def numbered(text: str, whole: frozenset[str]) -> tuple[str, tuple[str, ...]]:
+    """`:name` as `$1` for asyncpg, and the names in that order; `whole` are those whose values are whole numbers.
+
+    asyncpg asks the server for the type of each parameter: beside a small constant that would be a small integer, and
+    a list that we have already written as a text would be a list.
+    """
+    names: list[str] = []
+
+    def spelled(found: re.Match[str]) -> str:
+        if not (name := found[1]):
+            return found[0]
+        if name not in names:
+            names.append(name)
+        place = f"${names.index(name) + 1}"
+        return f"CAST({place} AS BIGINT)" if name in whole else place
+
+    text = _PARAMETER.sub(spelled, text)
+    return _LIST.sub(r"CAST(CAST(\1 AS TEXT) AS TEXT[])", text), tuple(names)
 
 
 def _word(dialect: Dialect, word: str, argument: str | None) -> str:

@@ -35,6 +35,12 @@ def notify(tx: Transaction, url: str) -> None:
             tx.run(NOTIFY, queue=queue)
 
 
+def notify_for_lender(tx: Transaction) -> None:
+    """The same in a transaction that somebody else commits, later or never: no other enqueue may rely on it."""
+    for queue in sorted(tx.wakes):
+        tx.run(NOTIFY, queue=queue)
+
+
 def _due(url: str, queue: str) -> bool:
     now = time.monotonic()
     with _lock:

@@ -43,6 +43,9 @@ class Stone(msgspec.Struct):
     price: int  # cents
     carats: float
     certificate: str
+    shape: str
+    color: str
+    availability: str
 
 
 class Change(msgspec.Struct):

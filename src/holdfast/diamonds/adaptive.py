@@ -91,10 +91,14 @@ class PaceInMemory:
 
 
 class Pacing:
-    """Stands before every request. `rate`: how many per second when all is well; 0: nobody said."""
+    """Stands before every request. `rate`: how many per second when all is well; 0: nobody said.
 
-    def __init__(self, rows: PaceRows, rate: int) -> None:
+    `tells`: whether a throttle is everybody's. Who only looks keeps to the pace, and stops nobody with his own mishap.
+    """
+
+    def __init__(self, rows: PaceRows, rate: int, *, tells: bool = True) -> None:
         self._rows = rows
+        self._tells = tells
         self._full = SECOND // (rate or FASTEST)
         self._well_until = 0.0
 
@@ -117,6 +121,8 @@ class Pacing:
     async def throttled(self, error: ThrottledError) -> None:
         """The source said so: tell everybody."""
         self._well_until = 0.0
+        if not self._tells:
+            return
         quiet = SHORTEST_QUIET if error.delay is None else max(SHORTEST_QUIET, duration(error.delay))
         await asyncio.to_thread(
             self._rows.change, lambda pace, now: pace.slowed(now, self._full, micros(quiet))

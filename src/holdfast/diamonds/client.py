@@ -111,17 +111,18 @@ class Client:
         seconds = self._settings.timeout.total_seconds()
         given = {"content-type": "application/json", **(headers or {})}
         try:
-            async with asyncio.timeout(seconds):
-                response = await client.post(self._settings.url, content=body, headers=given)
+            async with (
+                asyncio.timeout(seconds),
+                client.stream("POST", self._settings.url, content=body, headers=given) as response,
+            ):
+                found = await _body(response)
         except TimeoutError as error:
             raise OutageError(f"Nivoda did not answer within {seconds:g} s") from error
         except HTTPError as error:
             raise OutageError(f"Nivoda cannot be reached: {self._hidden(_words(error))}") from error
         except InvalidURL as error:
             raise PermanentError("NIVODA_URL is no address that can be asked") from error
-        if len(response.content) > LARGEST_ANSWER:
-            raise BadAnswerError(f"Nivoda answered {len(response.content):,} bytes; nobody asked for so much")
-        return read(response.status_code, response.headers, response.content, self._hidden)
+        return read(response.status_code, response.headers, found, self._hidden)
 
     def _hidden(self, text: str) -> str:
         """A source may repeat what it was sent."""
@@ -158,6 +159,19 @@ async def _until_the_loop_ends(client: httpx.AsyncClient) -> AsyncGenerator[None
         yield
     finally:
         await client.aclose()
+
+
+async def _body(response: httpx.Response) -> bytes:
+    """All of it, unless it is far too much: then the rest is not even read."""
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST_ANSWER:
+            raise BadAnswerError(
+                f"Nivoda answered more than {LARGEST_ANSWER:,} bytes; nobody asked for so much"
+            )
+    return b"".join(parts)
 
 
 def _new_client(settings: NivodaSettings) -> httpx.AsyncClient:

@@ -9,7 +9,7 @@ Who asks, and how, is in the environment: NIVODA_USERNAME, NIVODA_PASSWORD, NIVO
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import Concurrency, Offset, PermanentError, Rate
 from holdfast.diamonds.heatmap import nivoda_heatmap
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast import Cursor, Holdfast, Page, Range, Window
-    from holdfast.diamonds.mapping import Need
     from holdfast.diamonds.source import NivodaSource
 
 NATURAL: Final = "nivoda-natural"
@@ -39,7 +38,6 @@ class NivodaFeed(CanonicalFeed):
     """One of the two. `app` is where the token and the pace are shared; settings are the environment's, if none are given."""
 
     paging = Offset(overlap=TIES, ties=TIES, reversible=True)
-    needs: ClassVar[frozenset[Need]] = frozenset()  # the source finds stones with a picture or a film
     confirm_lot = 1  # each is a request of its own, and so the limits count it
     may_be_empty = False  # a catalogue without a single stone is an account that sees none, far more often
 
@@ -59,10 +57,7 @@ class NivodaFeed(CanonicalFeed):
         self.lab_grown = lab_grown
         self.page_size = known.page_size
         self.partitioner = nivoda_heatmap(lab_grown=lab_grown, by=known.partition_by)
-        self.limits = [
-            *([Rate(known.rate, per="1s", name=LIMIT)] if known.rate else []),
-            *([Concurrency(known.concurrency, name=LIMIT)] if known.concurrency else []),
-        ]
+        self.limits = limits_of(known)
         for name, value in more.items():
             setattr(self, name, value)
 
@@ -70,8 +65,7 @@ class NivodaFeed(CanonicalFeed):
         found = await self._source.count(part, window, lab_grown=self.lab_grown)
         if not found and not part.parts and window.from_ is None and not self.may_be_empty:
             raise PermanentError(
-                f"Nivoda has no stone for {self.name}: ask whether the account may see them; "
-                "a feed that is empty for good is declared with may_be_empty=True"
+                f"{no_stone(self.name)}; a feed that is empty for good is declared with may_be_empty=True"
             )
         return found
 
@@ -94,6 +88,18 @@ class NivodaFeed(CanonicalFeed):
 
     async def now(self) -> datetime | None:
         return await self._source.now(lab_grown=self.lab_grown)
+
+
+def limits_of(settings: NivodaSettings) -> list[Rate | Concurrency]:
+    """What everybody keeps to who asks in the name of the account."""
+    return [
+        *([Rate(settings.rate, per="1s", name=LIMIT)] if settings.rate else []),
+        *([Concurrency(settings.concurrency, name=LIMIT)] if settings.concurrency else []),
+    ]
+
+
+def no_stone(feed: str) -> str:
+    return f"Nivoda has no stone for {feed}: ask whether the account may see them"
 
 
 def nivoda(

@@ -21,6 +21,7 @@ FEWEST: Final = 200
 MOST: Final = 1_000
 LEAST_ROWS: Final = 25  # with a fifth more it is a page
 BUDGET: Final = 10_000
+AT_ONCE: Final = 6  # counts under way: at 25 a second and 150 ms each there is no use in more
 
 # From here on nothing is cut by price any more: the last partition has no end.
 DEAREST: Final[dict[Price, int]] = {"dollar_per_carat": 100_000, "dollar_value": 500_000}
@@ -49,4 +50,5 @@ def nivoda_heatmap(
         most=max(MOST, fewest),
         least_rows=min(LEAST_ROWS, target),
         budget=BUDGET,
+        at_once=AT_ONCE,
     )

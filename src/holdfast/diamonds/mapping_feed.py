@@ -1,7 +1,7 @@
 """What every feed of diamonds has in common below its source: identity, mapping, prices, and where the rows go.
 
 A subclass says where the offers come from. The rule set that counts when a run begins is the one by which all of its
-rows are priced; when it has published them, and another set counts by then, a repricing is asked for.
+rows are priced; when it has published them, and another set counts by then, a repricing of what it wrote is asked for.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast import Feed, Sweep
 from holdfast.database.statement import sql
+from holdfast.diamonds.behind import Scope
 from holdfast.diamonds.datasets import bump
 from holdfast.diamonds.mapping import Need, identity_of, map_offer
-from holdfast.diamonds.rules_rows import active_version, any_behind, find_rules, pin, version_of
+from holdfast.diamonds.rules_rows import active_version, find_rules, pin, pinned, version_of
 from holdfast.diamonds.schema import saying_so
 from holdfast.diamonds.stone import columns_of
 from holdfast.errors import DatabaseError
@@ -39,7 +40,7 @@ class CanonicalFeed(Feed):
     mapper_version = "1"
 
     lab_grown: bool = False
-    needs: ClassVar[frozenset[Need]] = frozenset({"image", "video"})  # without which a stone is not shown
+    needs: ClassVar[frozenset[Need]] = frozenset()  # media without which a stone is put into quarantine
     repricing: Repricing | None = None
 
     def __init__(self) -> None:
@@ -83,7 +84,10 @@ class CanonicalFeed(Feed):
 
         return to_row
 
-    def published(self, tx: Transaction, run_id: str, /) -> None:  # noqa: ARG002 - one run of the feed is like another
+    def published(self, tx: Transaction, run_id: str, /) -> None:
         bump(tx, self.name)
-        if self.repricing is not None and any_behind(tx, active_version(tx)):
-            self.repricing.ask(tx)
+        found = pinned(tx, run_id)
+        if self.repricing is None or found is None or found[0] == active_version(tx):
+            return
+        version, since = found
+        self.repricing.ask(tx, Scope(version, self.name, since))  # others keep what they cost: nobody asked

@@ -44,6 +44,12 @@ class Span(NamedTuple):
     low: Decimal | None
     high: Decimal | None
 
+    def meets(self, other: Span) -> bool:
+        """Whether some value lies in both."""
+        return (self.low is None or other.high is None or self.low < other.high) and (
+            other.low is None or self.high is None or other.low < self.high
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class RatingRule:
@@ -55,6 +61,21 @@ class RatingRule:
     lab_grown: bool | None = None
     ranges: Mapping[str, Span] = field(default_factory=dict)  # by the names of RANGES
     words: Mapping[str, frozenset[str]] = field(default_factory=dict)  # by the names of WORDS, in capitals
+
+    def meets(self, other: RatingRule) -> bool:
+        """Whether some stone may be what both ask for."""
+        return (
+            (None in {self.feed, other.feed} or self.feed == other.feed)
+            and (None in {self.lab_grown, other.lab_grown} or self.lab_grown == other.lab_grown)
+            and all(
+                span.meets(other.ranges[name]) for name, span in self.ranges.items() if name in other.ranges
+            )
+            and all(
+                {canonical(name, it) for it in wanted} & {canonical(name, it) for it in other.words[name]}
+                for name, wanted in self.words.items()
+                if name in other.words
+            )
+        )
 
 
 class Ratings:

@@ -3,6 +3,7 @@
 Each step takes the next thousand, works out their prices, and in its commit changes those that nobody else has changed
 meanwhile, after writing down what they cost before. It ends when no stone is left behind; what a run that began with
 an older set writes in the meantime is taken in another pass. If another set becomes active, it goes on with that one.
+Somebody asks for it, or a run that ends under newer rules than it began with: then it is about what that run wrote.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from holdfast import Continue, Done, Step
-from holdfast.diamonds.repricing_rows import Batch, begin, end, left_behind, read_batch, write_batch
-from holdfast.diamonds.repricing_undo import next_snapshots, restore, snapshots_of, taken_back
-from holdfast.diamonds.rules_rows import active_version, any_behind, find_rules
+from holdfast.diamonds.behind import ALL, Scope, any_behind, left_behind
+from holdfast.diamonds.repricing_rows import Batch, begin, end, read_batch, write_batch
+from holdfast.diamonds.repricing_undo import find_repricing, next_snapshots, restore, snapshots_of, taken_back
+from holdfast.diamonds.rules_rows import active_version, find_rules
 
 if TYPE_CHECKING:
     from holdfast import EnqueuedJob, Holdfast, Job, Transaction
     from holdfast.diamonds.rules import RuleSet
 
-KEY: Final = "diamonds.reprice"  # one at a time
+KEY: Final = "diamonds.reprice"  # one at a time about all stones
 BATCH: Final = 1_000
 LONGEST_REST: Final = 60  # seconds between two passes, while somebody still writes old prices
 
@@ -48,8 +50,10 @@ class Repricing:
         self.app = app
         self._known: dict[int, RuleSet] = {}
 
-        def reprice(step: Step) -> Done | Continue:
-            return self._reprice(step)
+        def reprice(
+            step: Step, of_version: int | None = None, feed: str | None = None, since: int = 0
+        ) -> Done | Continue:
+            return self._reprice(step, Scope(of_version, feed, since))
 
         def revert(step: Step, repricing_id: str) -> Done | Continue:
             return self._revert(step, repricing_id)
@@ -57,9 +61,18 @@ class Repricing:
         self.reprice: Job[..., Any] = app.job(name="diamonds.reprice", queue=queue)(reprice)
         self.revert: Job[..., Any] = app.job(name="diamonds.revert", queue=queue)(revert)
 
-    def ask(self, tx: Transaction | None = None) -> EnqueuedJob[Any]:
-        """Have all stones priced by the active set. One that has not ended yet does it, too."""
-        return self.reprice.enqueue(tx=tx, key=KEY, on_duplicate="skip")
+    def ask(self, tx: Transaction | None = None, scope: Scope = ALL) -> EnqueuedJob[Any]:
+        """Have all stones priced by the active set, or some. One that has not ended yet does it, too."""
+        if scope == ALL:
+            return self.reprice.enqueue(tx=tx, key=KEY, on_duplicate="skip")
+        return self.reprice.enqueue(
+            tx=tx,
+            key=f"{KEY}:{scope.version}:{scope.feed}:{scope.since}",
+            on_duplicate="skip",
+            of_version=scope.version,
+            feed=scope.feed,
+            since=scope.since,
+        )
 
     def take_back(self, tx: Transaction, repricing_id: str) -> EnqueuedJob[Any]:
         """Have the prices of before restored; `repricing_undo.undo` has moved the active set back."""
@@ -71,14 +84,14 @@ class Repricing:
                 self._known[version] = find_rules(tx, version)
         return self._known[version]
 
-    def _reprice(self, step: Step) -> Done | Continue:
+    def _reprice(self, step: Step, scope: Scope) -> Done | Continue:
         with self.app.reading() as tx:
             at = self._at(tx, step)
             if at.after == 0 and at.passes == 0:
-                at = msgspec.structs.replace(at, total=left_behind(tx, at.version))
-            rows = read_batch(tx, at.version, at.after, BATCH)
+                at = msgspec.structs.replace(at, total=left_behind(tx, at.version, scope))
+            rows = read_batch(tx, at.version, at.after, BATCH, scope)
         if not rows:
-            return self._next_pass(step, at)
+            return self._next_pass(step, at, scope)
         batch = Batch.priced(rows, self._rules(at.version))
         further = msgspec.structs.replace(
             at,
@@ -100,9 +113,9 @@ class Repricing:
         at = msgspec.convert(step.cursor, Progress)
         return at if at.version == version else Progress(version, at.number + 1)
 
-    def _next_pass(self, step: Step, at: Progress) -> Done | Continue:
+    def _next_pass(self, step: Step, at: Progress, scope: Scope) -> Done | Continue:
         with self.app.reading() as tx:
-            over = not any_behind(tx, at.version)
+            over = not any_behind(tx, at.version, scope)
         if over:
             result = {"version": at.version, "looked_at": at.looked_at, "changed": at.changed}
             return Done(result, effects=[End(step.job_id, at)])
@@ -122,10 +135,11 @@ class Repricing:
         return Continue(further, effects=[lambda tx: restore(tx, batch)])
 
     def _restored(self, tx: Transaction, repricing_id: str) -> None:
-        """What was written since is not restored but priced anew."""
+        """What was written since by the set that counts no more is not restored but priced anew."""
         taken_back(tx, repricing_id)
-        if any_behind(tx, active_version(tx)):
-            self.ask(tx)
+        scope = Scope(find_repricing(tx, repricing_id).to_version)
+        if any_behind(tx, active_version(tx), scope):
+            self.ask(tx, scope)
 
 
 @dataclass(frozen=True)

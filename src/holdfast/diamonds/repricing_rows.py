@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast import Upsert
 from holdfast.database.statement import sql
+from holdfast.diamonds.behind import ALL, IN_SCOPE, Scope
 from holdfast.diamonds.datasets import bump
 from holdfast.diamonds.mapping import RejectedError
 from holdfast.diamonds.money import THOUSANDTH, stored
@@ -29,13 +30,10 @@ FORGOTTEN: Final = 2_000  # snapshots that a step forgets at most
 _COLUMNS = """id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size"""
-READ = sql(f"""
-    SELECT {_COLUMNS} FROM diamonds WHERE ruleset_version <> :version AND id > :after ORDER BY id LIMIT :limit
-""")
+READ = sql(f"SELECT {_COLUMNS} FROM diamonds WHERE id > :after AND {IN_SCOPE} ORDER BY id LIMIT :limit")
 READ_ALL = sql(
     f"SELECT {_COLUMNS} FROM diamonds WHERE deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit"
 )
-LEFT = sql("SELECT count(*) FROM diamonds WHERE ruleset_version <> :version")
 LOCK = sql("""
     SELECT id, ruleset_version, updated_at FROM diamonds
      WHERE id >= :first AND id <= :last AND ruleset_version <> :version
@@ -43,16 +41,22 @@ LOCK = sql("""
     {for_update}
 """)
 CLOCK = sql("SELECT {now}")
+# A stone that has a price again is as fresh as what the source said last, unless that was put into quarantine.
+_FRESH = """stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
+               SELECT 1 FROM holdfast_raw r
+                WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
+           ) THEN stale_since END"""
 # Locked by the statement before them, and still as they were read.
-CHANGE = sql("""
+CHANGE = sql(f"""
     UPDATE diamonds
        SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
-           ruleset_version = :version, updated_at = :changed_at
+           ruleset_version = :version, updated_at = :changed_at, {_FRESH}
      WHERE id = :id AND ruleset_version = :before
 """)
-KEEP = sql(
-    "UPDATE diamonds SET ruleset_version = :version, updated_at = {now} WHERE id = :id AND ruleset_version = :before"
-)
+KEEP = sql(f"""
+    UPDATE diamonds SET ruleset_version = :version, updated_at = {{now}}, {_FRESH}
+     WHERE id = :id AND ruleset_version = :before
+""")
 UNPRICED = sql("""
     UPDATE diamonds SET ruleset_version = :version, updated_at = {now}, stale_since = COALESCE(stale_since, {now})
      WHERE id = :id AND ruleset_version = :before
@@ -147,18 +151,14 @@ def differs(it: Sold, quote: Quote) -> bool:
     return (it.markup_ratio, it.price_model_price, it.pricing_rating, it.rating) != quote
 
 
-def read_batch(tx: Transaction, version: int, after: int, limit: int) -> list[Sold]:
+def read_batch(tx: Transaction, version: int, after: int, limit: int, scope: Scope = ALL) -> list[Sold]:
     """The next stones that another set has priced."""
-    return tx.all(READ, _sold, version=version, after=after, limit=limit)
+    return tx.all(READ, _sold, version=version, after=after, limit=limit, **scope.bounds)
 
 
 def read_all(tx: Transaction, after: int, limit: int) -> list[Sold]:
     """The next stones that are there, whoever has priced them."""
     return tx.all(READ_ALL, _sold, after=after, limit=limit)
-
-
-def left_behind(tx: Transaction, version: int) -> int:
-    return int(tx.first(LEFT, version=version))
 
 
 def begin(tx: Transaction, repricing_id: str, job_id: str, version: int) -> None:

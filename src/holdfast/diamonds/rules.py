@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
-from itertools import islice
+from itertools import combinations, groupby, islice
 from typing import Any, Final, NamedTuple
 
 from holdfast.diamonds.mapping import RejectedError
@@ -88,7 +88,7 @@ def problems(rules: RuleSet, present: AbstractSet[tuple[str, StoneType]] = froze
 
     `present`: feeds and types of stones that there are, for which the set must have rules.
     """
-    found = [*_values(rules), *_margins(rules)]
+    found = [*_values(rules), *_margins(rules), *_few(_ties(rules.rating), "and more rating rules compete")]
     if not rules.pricing:
         if not rules.empty:
             found.append(
@@ -97,10 +97,13 @@ def problems(rules: RuleSet, present: AbstractSet[tuple[str, StoneType]] = froze
         return found
     if rules.empty:
         found.append(f"it is declared to be empty and has {len(rules.pricing)} pricing rules")
-    overlaps = list(islice(_overlaps(rules.pricing), MOST_OVERLAPS + 1))
-    if len(overlaps) > MOST_OVERLAPS:
-        overlaps[-1] = "and more pricing rules overlap"
+    overlaps = _few(_overlaps(rules.pricing), "and more pricing rules overlap")
     return [*found, *overlaps, *_gaps(rules.pricing, present)]
+
+
+def _few(told: Iterator[str], more: str) -> list[str]:
+    found = list(islice(told, MOST_OVERLAPS + 1))
+    return [*found[:MOST_OVERLAPS], more] if len(found) > MOST_OVERLAPS else found
 
 
 def _values(rules: RuleSet) -> Iterator[str]:
@@ -174,6 +177,18 @@ def _overlaps(rules: Sequence[PricingRule]) -> Iterator[str]:
                 yield f"{both} overlap, both for {_for(one.stone_type, one.feed)}"
             elif one.priority == other.priority and _compatible(one, other):
                 yield f"{both} are for the same stones and have the same priority, {one.priority}"
+
+
+def _ties(rules: Sequence[RatingRule]) -> Iterator[str]:
+    """Where two rules may be met by one stone, the priority decides which rating it gets."""
+    numbered = sorted(enumerate(rules, start=1), key=lambda it: (it[1].priority, it[0]))
+    for priority, group in groupby(numbered, key=lambda it: it[1].priority):
+        for (number, one), (other_number, other) in combinations(group, 2):
+            if one.rating != other.rating and one.meets(other):
+                yield (
+                    f"rating rules {number} and {other_number} may be for the same stones and have the same priority, "
+                    f"{priority}"
+                )
 
 
 def _compatible(one: PricingRule, other: PricingRule) -> bool:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from difflib import get_close_matches
@@ -15,31 +12,21 @@ from holdfast.diamonds.money import number
 from holdfast.diamonds.pricing import BASE_MARGINS, PricingRule, StoneType
 from holdfast.diamonds.rating import FALLBACK, RANGES, WORDS, RatingRule, Span
 from holdfast.diamonds.rules import RuleSet
-from holdfast.errors import ConfigurationError
+from holdfast.diamonds.rules_text import PRICING, RulesError, from_csv, from_json
 
 T = TypeVar("T")
 
 SETTINGS: Final = ("name", "base_margins", "pricing", "rating", "rating_fallback", "empty")
-PRICING: Final = ("priority", "stone_type", "price_min", "price_max", "feed", "margin_modifier", "rating")
 RATING: Final = ("priority", "rating", "feed", "lab_grown", *RANGES, *WORDS)
 LONGEST: Final = 200
 MOST_DECIMALS: Final = 2
 MOST_RULES: Final = 10_000
 
 
-class RulesError(ConfigurationError):
-    """The file cannot be used; each of its problems is a line."""
-
-    def __init__(self, problems: list[str]) -> None:
-        self.problems = problems
-        told = f"{len(problems)} problems" if len(problems) > 1 else "one problem"
-        super().__init__(f"the rules have {told}; nothing was imported: {'; '.join(problems)}")
-
-
 def read_rules(text: str, *, as_csv: bool = False) -> RuleSet:
     """The rule set of a file, checked in every way. Raises `RulesError` with all that is wrong."""
     reader = _Reader()
-    found = reader.rule_set(_from_csv(text) if as_csv else _from_json(text))
+    found = reader.rule_set(from_csv(text) if as_csv else from_json(text))
     if not reader.problems:  # a rule that could not be read would look like a gap
         reader.problems += rules.problems(found)
     if reader.problems:
@@ -94,38 +81,6 @@ def rating_rule(priority: int, rating: int, conditions: Mapping[str, Any]) -> Ra
 def _digits(value: Decimal) -> str:
     """500, 500.0 and 5E+2 are one number and written as one."""
     return f"{value.normalize():f}"
-
-
-def _from_json(text: str) -> Any:
-    try:
-        return json.loads(text, parse_float=Decimal, parse_constant=str, object_pairs_hook=_once)
-    except ValueError as error:
-        raise RulesError([f"it is no JSON: {error}"]) from None
-    except RecursionError:
-        raise RulesError(["it is no JSON that a rule set could be: nested too deeply"]) from None
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of a field that is given twice JSON keeps the last, without a word: one of them is not what somebody meant."""
-    names = [name for name, _ in pairs]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise RulesError([f"{', '.join(twice)}: given twice in {{{', '.join(names)[:80]}}}"])
-    return dict(pairs)
-
-
-def _from_csv(text: str) -> Any:
-    try:
-        lines = list(csv.DictReader(io.StringIO(text), restkey="further columns", strict=True))
-    except csv.Error as error:
-        raise RulesError([f"it is no CSV: {error}"]) from None
-    if not lines:
-        raise RulesError([f"it has no rules; the first line is {','.join(PRICING)}"])
-    return {"pricing": [dict(filter(_filled, line.items())) for line in lines]}
-
-
-def _filled(field: tuple[str, Any]) -> bool:
-    """An empty field is one that was left out."""
-    return any(field[1]) if isinstance(field[1], list) else field[1] not in {None, ""}
 
 
 class _Reader:

@@ -66,8 +66,7 @@ PIN = sql("""
     INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
     SELECT :run_id, :feed, version, {now} FROM pricing_active WHERE id = 1 AND version > 0
 """)
-PINNED = sql("SELECT version FROM pricing_pins WHERE run_id = :run_id")
-BEHIND = sql("SELECT min(ruleset_version), max(ruleset_version) FROM diamonds")
+PINNED = sql("SELECT version, pinned_at FROM pricing_pins WHERE run_id = :run_id")
 LIST = sql("""
     SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
            (SELECT count(*) FROM pricing_rules p WHERE p.version = s.version),
@@ -124,12 +123,17 @@ def activate(tx: Transaction, version: int) -> Activated:
     """From now on this set counts: for runs that begin, and for the next repricing."""
     before = _lock(tx)
     found = find_rules(tx, version)
-    _refuse(found, {(str(feed), StoneType(kind)) for feed, kind in tx.rows(PRESENT)})
+    _refuse(found, stones_present(tx))
     if before == version:
         raise StateError(f"rule set {version} is active already")
     if tx.run(SWITCH, version=version, before=before) != 1:
         raise StateError("the active rule set was changed by somebody else; look again")
     return Activated(before, version)
+
+
+def stones_present(tx: Transaction) -> set[tuple[str, StoneType]]:
+    """Of which feeds and types there are stones."""
+    return {(str(feed), StoneType(kind)) for feed, kind in tx.rows(PRESENT)}
 
 
 def find_rules(tx: Transaction, version: int) -> RuleSet:
@@ -183,10 +187,10 @@ def version_of(tx: Transaction, run_id: str | None) -> int:
     return active_version(tx) if found is None else int(found)
 
 
-def any_behind(tx: Transaction, version: int) -> bool:
-    """Whether a stone is priced by another set than this."""
-    low, high = tx.rows(BEHIND)[0]
-    return low is not None and (int(low), int(high)) != (version, version)
+def pinned(tx: Transaction, run_id: str) -> tuple[int, int] | None:
+    """The set of a run, and since when it has it."""
+    rows = tx.rows(PINNED, run_id=run_id)
+    return (int(rows[0][0]), int(rows[0][1])) if rows else None
 
 
 def list_rules(tx: Transaction, *, limit: int = 200) -> list[RuleSetReport]:

@@ -15,11 +15,10 @@ from urllib.parse import urlsplit
 
 from holdfast.clock import duration
 from holdfast.errors import ConfigurationError
+from holdfast.sealing import SECRET_KEY, check, split
 
 PRODUCTION: Final = "https://integrations.nivoda.net/api/diamonds"
 STAGING: Final = "https://intg-customer-staging.nivodaapi.net/api/diamonds"
-SECRET_KEY: Final = "HOLDFAST_SECRET_KEY"  # noqa: S105 - the name of a variable
-SHORTEST_KEY: Final = 32  # characters
 LARGEST_PAGE: Final = 50  # what the source gives at most, whatever it is asked for
 SMALLEST_PAGE: Final = 20  # pages overlap
 LONGEST_TIMEOUT: Final = timedelta(seconds=50)
@@ -72,11 +71,8 @@ class NivodaSettings:
                 raise ConfigurationError(
                     f"{variable(name)}={value!r}: a whole number from {least} to {most:,}"
                 )
-        if self.secret_key is not None and len(self.secret_key) < SHORTEST_KEY:
-            raise ConfigurationError(
-                f"{SECRET_KEY} has {len(self.secret_key)} characters; use at least {SHORTEST_KEY} that nobody can guess: "
-                "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
-            )
+        if self.secret_key is not None:
+            check(split(self.secret_key))
 
     @property
     def credentials(self) -> tuple[str, str]:

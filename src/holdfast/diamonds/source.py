@@ -28,6 +28,7 @@ from holdfast.diamonds.source_doubts import Doubts
 from holdfast.diamonds.token_rows import TokenRows
 from holdfast.diamonds.token_seal import Seal
 from holdfast.errors import PermanentError
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -105,22 +106,26 @@ class NivodaSource:
             raise BadAnswerError(f"Nivoda answered with a part of the page only: {whole[0].message}")
         if self._doubts.arise(attempt, problems):
             raise BadAnswerError(
-                f"Nivoda failed to tell {len(problems)} values of the page, which is asked for once more: {problems[0].message}"
+                f"Nivoda failed to tell {counted(len(problems), 'value')} of the page, which is asked for once more: "
+                f"{problems[0].message}"
             )
 
 
-def open_source(settings: NivodaSettings, app: Holdfast | None = None) -> NivodaSource:
-    """A source that shares its pace with all processes on the app's database, and its token if there is a secret key."""
-    return NivodaSource(lambda: _client(settings, app))
+def open_source(settings: NivodaSettings, app: Holdfast | None = None, *, tells: bool = True) -> NivodaSource:
+    """A source that shares its pace with all processes on the app's database, and its token if there is a secret key.
+
+    `tells` False: if it is throttled, it says so to nobody else.
+    """
+    return NivodaSource(lambda: _client(settings, app, tells=tells))
 
 
-def _client(settings: NivodaSettings, app: Holdfast | None) -> Client:
+def _client(settings: NivodaSettings, app: Holdfast | None, *, tells: bool) -> Client:
     pace = PaceInMemory() if app is None else PaceInDatabase(app, settings.url)
     rows = None
     if app is not None and settings.secret_key is not None:
         seal = Seal(settings.secret_key)
-        rows = TokenRows(app, seal, seal.name(settings))
-    return Client(settings, pacing=Pacing(pace, settings.rate), rows=rows)
+        rows = TokenRows(app, seal, seal.name(settings), tells=tells)
+    return Client(settings, pacing=Pacing(pace, settings.rate, tells=tells), rows=rows)
 
 
 def _base(lab_grown: bool) -> dict[str, Any]:  # noqa: FBT001 - which of the two feeds

@@ -88,10 +88,11 @@ class _Row(NamedTuple):
 
 
 class TokenRows:
-    """The row of one account. Each method is a short transaction of its own."""
+    """The row of one account. Each method is a short transaction of its own. `tells`: whether a failure is everybody's."""
 
-    def __init__(self, app: Holdfast, seal: Seal, id_: str) -> None:
+    def __init__(self, app: Holdfast, seal: Seal, id_: str, *, tells: bool = True) -> None:
         self._app = app
+        self._tells = tells
         self._seal = seal
         self._id = id_
         self._me = f"{os.getpid()}-{os.urandom(6).hex()}"
@@ -119,6 +120,7 @@ class TokenRows:
         self._end(KEEP, sealed=self._seal.close(token), lasts=int(seconds * 1_000_000))
 
     def give_up(self, trouble: str, problem: str, rest: timedelta) -> None:
+        rest = rest if self._tells else timedelta(0)
         self._end(GIVE_UP, trouble=trouble, problem=problem[:LONGEST_PROBLEM], rest=micros(rest))
 
     def _end(self, statement: Any, **given: Any) -> None:

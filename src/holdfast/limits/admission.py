@@ -15,7 +15,7 @@ from holdfast.clock import new_fence
 from holdfast.database.lists import as_document
 from holdfast.database.statement import sql
 from holdfast.limits.limit import arrival_after, room_in_rate
-from holdfast.limits.release import LOOK_AGAIN, let_go, renumbered
+from holdfast.limits.release import LOOK_SOON, let_go, renumbered
 from holdfast.limits.rows import LimitRow, lock_limits, write_limits
 from holdfast.limits.slots import count_slots, drop_stale_slots, take_slots
 
@@ -147,7 +147,7 @@ def _write_limits(
         if limit.gap:
             arrival = arrival_after(now, arrival, limit.gap, meter.given)
         if meter.refused:
-            soon = arrival - limit.tolerance if limit.gap else now + LOOK_AGAIN
+            soon = arrival - limit.tolerance if limit.gap else now + LOOK_SOON
             due = soon if due is None else min(due, soon)
         elif due is not None and meter.room > 0:
             let_go(

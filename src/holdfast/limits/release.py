@@ -29,6 +29,8 @@ MOST_AT_ONCE: Final = 1_000  # jobs of one limit in one sweep
 LOOK_AGAIN: Final = (
     30_000_000  # microseconds after which a full limit is looked at, even if nobody freed a slot
 )
+# The same after a job was held: who freed its slot in that very moment has not seen it.
+LOOK_SOON: Final = 1_000_000
 
 DUE = sql("""
     SELECT id, arrival_at, gap, tolerance, slots, due_at, {now} FROM holdfast_limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from holdfast.steps.outcome import Continue, Done, Reject, Snooze
+from holdfast.steps.outcome import Continue, Done, Reject, Snooze, Wait
 
 if TYPE_CHECKING:
     from holdfast.clock import Duration
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)  # what the handler returns
 T = TypeVar("T")
 Coro = Coroutine[Any, Any, T]
-Answer = Done | Continue | Snooze | Reject | None  # says nothing about the result's type
+Answer = Done | Continue | Snooze | Wait | Reject | None  # says nothing about the result's type
 
 
 class EnqueuedJob(Generic[R_co]):

@@ -11,7 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import ResultTypeError
-from holdfast.steps.outcome import Continue, Done, Reject, Snooze
+from holdfast.sealing import opened
+from holdfast.steps.outcome import Continue, Done, Reject, Snooze, Wait
 from holdfast.steps.payload import from_builtin
 
 if typing.TYPE_CHECKING:
@@ -19,7 +20,7 @@ if typing.TYPE_CHECKING:
 
     from holdfast.steps.kinds import Kinds
 
-NO_RESULT: Final = (Continue, Snooze, Reject)  # answers after which the job has no result
+NO_RESULT: Final = (Continue, Snooze, Wait, Reject)  # answers after which the job has no result
 
 
 class Reading:
@@ -36,7 +37,7 @@ class Reading:
         if stored is None:
             return None
         try:
-            return self._decoder.decode(stored)
+            return self._decoder.decode(opened(stored, f"result of {kind}"))
         except (msgspec.MsgspecError, ValueError, TypeError) as error:
             raise ResultTypeError(job_id, kind, str(error)) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +17,7 @@ from holdfast.results.watching import Watch
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
     from holdfast.results.waiting import Waiter
     from holdfast.steps.kinds import Kinds
@@ -36,10 +38,10 @@ class Results:
     def __init__(self, app: App) -> None:
         self._app = app
 
-    def look(self, job_id: str) -> JobOutcome[Any]:
-        """Where the job stands now."""
-        with self._app.database.looking() as tx:
-            found = look(tx, [job_id]).get(job_id)
+    def look(self, job_id: str, tx: Transaction | None = None) -> JobOutcome[Any]:
+        """Where the job stands now, or as `tx` sees it."""
+        with self._app.database.looking() if tx is None else nullcontext(tx) as looking:
+            found = look(looking, [job_id]).get(job_id)
         if found is None:
             raise unknown(job_id)
         return self._readable(found)

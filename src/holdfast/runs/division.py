@@ -25,6 +25,7 @@ from holdfast.steps.outcome import Continue, Done, Outcome
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
+    from holdfast.database.database import Database
     from holdfast.runs.declaration import Declaration
     from holdfast.runs.paging.state import Answer, Request
     from holdfast.runs.partition import Partition
@@ -56,8 +57,16 @@ def outgrows(declared: Declaration, partition: Partition, request: Request, answ
     )
 
 
-async def divide(declared: Declaration, run: Run, partition: Partition) -> Outcome:
-    """One step of the division."""
+async def divide(
+    database: Database,
+    declared: Declaration,
+    run: Run,
+    partition: Partition,
+    *,
+    admitted: int = 1,
+    troubled: bool = False,
+) -> Outcome:
+    """One step of the division; `admitted` 0: it has asked the source already."""
     partitioner = declared.partitioner
     frontier = None
     if partitioner is not None:
@@ -68,7 +77,9 @@ async def divide(declared: Declaration, run: Run, partition: Partition) -> Outco
     if frontier is None:  # the deployment of another partitioner: it stays whole
         return Continue(partition.seq + 1, effects=[Whole(partition)])
     if not frontier.finished:
-        frontier, asked = await count_next(declared, partition.window, frontier)
+        frontier, asked = await count_next(
+            database, declared, partition.window, frontier, admitted=admitted, troubled=troubled
+        )
         if not frontier.finished:
             return Continue(partition.seq + 1, effects=[KeepFrontier(partition, frontier, asked)])
     pieces = pieces_of(partition.range, frontier.plan())

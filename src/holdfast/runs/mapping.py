@@ -59,13 +59,13 @@ def map_rows(
     to_row = to_row or declared.feed.map
     cleared, keep = declared.cleared, rows.append
     known = None if declared.stores else frozenset(columns)
-    fit: set[tuple[str, ...]] = set()  # sets of columns that were looked at: most rows have the same
+    fit: tuple[str, ...] | None = None  # columns that were looked at: most rows have the same
     decode = msgspec.json.Decoder().decode  # one by one: thousands of items that live at once take longer
     for place, payload in enumerate(waiting.payloads):
         try:
             row = to_row(decode(payload))
-            if type(row) is not dict or tuple(row) not in fit:
-                fit.add(_fitting(declared, row, known))
+            if type(row) is not dict or tuple(row) != fit:
+                fit = _fitting(declared, row, known)
             if known is not None:
                 for name in declared.key:
                     if row[name] is None:

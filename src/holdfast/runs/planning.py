@@ -19,6 +19,7 @@ from holdfast.runs.completion import evaluate
 from holdfast.runs.counting import count_next
 from holdfast.runs.debts import Debt, debts_to_read
 from holdfast.runs.fan_out import Wanted, fan_out
+from holdfast.runs.feed_row import find_feed
 from holdfast.runs.partitioning.contract import Plan, capped
 from holdfast.runs.partitioning.fixed import Fixed
 from holdfast.runs.partitioning.restoring import restore
@@ -59,7 +60,7 @@ async def plan_step(
     step: Step, database: Database, declared: Declaration, run_id: str, epoch: int
 ) -> Outcome:
     """One step of a run's plan."""
-    run, prior, debts = await asyncio.to_thread(_look, database, run_id)
+    run, prior, debts, troubles = await asyncio.to_thread(_look, database, run_id)
     if run.at is not RunState.PLANNING or run.epoch != epoch:
         return Done("this run is no longer planned by this job")
     step.annotate(run_id=run.id)
@@ -68,7 +69,8 @@ async def plan_step(
     frontier = await begin(declared, run, prior)
     asked = 0
     if not frontier.finished:
-        frontier, asked = await count_next(declared, run.window, frontier)
+        troubled = bool(troubles) or step.attempt > 1
+        frontier, asked = await count_next(database, declared, run.window, frontier, troubled=troubled)
     if not frontier.finished:
         return Continue(step.number + 1, effects=[KeepFrontier(run, frontier, asked)])
     plan = planned(frontier, run.window, run.most_rows)
@@ -108,11 +110,12 @@ def prior_ranges(tx: Transaction, feed: str, kind: str) -> list[Range]:
     return [Range.from_json(msgspec.json.decode(str(row[0]))) for row in tx.rows(PRIOR, feed=feed, kind=kind)]
 
 
-def _look(database: Database, run_id: str) -> tuple[Run, list[Range], list[Debt]]:
+def _look(database: Database, run_id: str) -> tuple[Run, list[Range], list[Debt], int]:
     with database.reading() as tx:
         run = find_run(tx, run_id)
         pays = run.kind in ("full", "incremental")
-        return run, prior_ranges(tx, run.feed, run.kind), debts_to_read(tx, run) if pays else []
+        debts = debts_to_read(tx, run) if pays else []
+        return run, prior_ranges(tx, run.feed, run.kind), debts, find_feed(tx, run.feed).troubles
 
 
 def _empty(window: Window) -> AnswerError:

@@ -64,7 +64,7 @@ async def read_page(  # noqa: PLR0911, PLR0917 - a job's arguments, and where it
         return Done("this partition is no longer read by this job")
     step.annotate(run_id=place.run.id, partition_id=place.partition.name)
     if place.partition.frontier is not None:
-        return await divide(declared, place.run, place.partition)
+        return await divide(database, declared, place.run, place.partition, troubled=step.attempt > 1)
     state = _state(declared, place.partition)
     asked = await _ask(declared, place, state, step.attempt)
     decision = _supposing_new(declared, places, place, state, asked)
@@ -75,7 +75,7 @@ async def read_page(  # noqa: PLR0911, PLR0917 - a job's arguments, and where it
     if isinstance(decision, Stale):
         return Done(decision.note)
     if outgrows(declared, place.partition, asked.request, asked.answer):
-        return await divide(declared, place.run, place.partition)
+        return await divide(database, declared, place.run, place.partition, admitted=0)
     effect = _commit(step, declared, place, state, asked, decision, places.repeats if supposed else None)
     if effect.target is PartitionState.RUNNING:
         told = 0 if declared.broker is None else declared.broker.head_start_micros

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.clock import moment, new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import ConfigurationError, ContentionError, StateError
-from holdfast.schedules.schedule import Schedule, clock, create, first_tick, job_of, lock, write
+from holdfast.schedules.schedule import Schedule, Seal, as_is, clock, create, first_tick, job_of, lock, write
 from holdfast.schedules.timing import Once
 from holdfast.steps.enqueue import enqueue
 from holdfast.telemetry.masking import without_secrets
@@ -109,10 +109,10 @@ def resume(tx: Transaction, name: str, *, note: str | None = None, now: int | No
     return True
 
 
-def trigger(tx: Transaction, name: str, *, now: int | None = None) -> Enqueued:
+def trigger(tx: Transaction, name: str, *, now: int | None = None, seal: Seal = as_is) -> Enqueued:
     """One job now, whatever the plan, which stays as it is."""
     schedule = lock(tx, name)
-    job = enqueue(tx, job_of(schedule, clock(tx, now)), "skip")
+    job = enqueue(tx, job_of(schedule, clock(tx, now), seal), "skip")
     if not job.created:
         raise StateError(
             f"schedule {name!r}: its job {job.id} is unfinished, and overlap is 'skip'; wait for it or cancel it"

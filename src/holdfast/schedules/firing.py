@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.clock import moment
 from holdfast.database.statement import sql
 from holdfast.schedules.missed import Decision, decide
-from holdfast.schedules.schedule import COLUMNS, Schedule, clock, job_of, read
+from holdfast.schedules.schedule import COLUMNS, Schedule, Seal, as_is, clock, job_of, read
 from holdfast.steps.enqueue import enqueue
 from holdfast.steps.keys import hand_over, remember
 
@@ -99,11 +99,11 @@ def plan(schedule: Schedule, now: int) -> Plan:
     return Plan(schedule, schedule.next_at, decide(it.timing, it.missed, schedule.next_at, now))
 
 
-def fire(tx: Transaction, plans: Sequence[Plan]) -> list[Fired]:
+def fire(tx: Transaction, plans: Sequence[Plan], seal: Seal = as_is) -> list[Fired]:
     """Carry out what still holds of these plans."""
     free = {row[0] for row in tx.rows(FREE, ids=[it.schedule.name for it in plans])}
     return [
-        Fired(it, tuple(_job(tx, it.schedule, tick) for tick in it.decision.fire))
+        Fired(it, tuple(_job(tx, it.schedule, tick, seal) for tick in it.decision.fire))
         for it in sorted(plans, key=lambda one: one.schedule.name)
         if it.schedule.name in free and _move(tx, it)
     ]
@@ -121,8 +121,8 @@ def _move(tx: Transaction, it: Plan) -> bool:
     return matched == 1
 
 
-def _job(tx: Transaction, schedule: Schedule, tick: int) -> Tick:
-    job, key = job_of(schedule, tick), f"{schedule.name}:{spelled(tick)}"
+def _job(tx: Transaction, schedule: Schedule, tick: int, seal: Seal) -> Tick:
+    job, key = job_of(schedule, tick, seal), f"{schedule.name}:{spelled(tick)}"
     holder = remember(tx, SCOPE, key, job.id, REMEMBERED)
     if holder != job.id:
         return Tick(schedule.name, tick, holder, Fate.REMEMBERED)

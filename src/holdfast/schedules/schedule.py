@@ -6,6 +6,7 @@ one does nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
 
 Source = Literal["code", "operator"]
+Seal = Callable[[str, str], str]  # of a kind and a payload: the payload as it is stored
 
 _DEFINED: Final = tuple(it.name for it in fields(Definition))
 _STATE: Final = (
@@ -119,14 +121,18 @@ def first_tick(definition: Definition, now: int, last_at: int | None = None) -> 
     return None if last_at is not None and last_at >= definition.once_at else definition.once_at
 
 
-def job_of(schedule: Schedule, tick: int) -> NewJob:
-    """The job that a tick becomes."""
+def as_is(_kind: str, payload: str) -> str:
+    return payload
+
+
+def job_of(schedule: Schedule, tick: int, seal: Seal = as_is) -> NewJob:
+    """The job that a tick becomes; `seal` encrypts its payload where its kind wants that."""
     it = schedule.definition
     return NewJob(
         id=new_id(),
         queue=it.queue,
         kind=it.kind,
-        payload=it.arguments_at(tick),
+        payload=seal(it.kind, it.arguments_at(tick)),
         priority=it.priority,
         key=f"schedule:{schedule.name}" if it.overlap is Overlap.SKIP else None,
     )

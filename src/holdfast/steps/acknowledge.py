@@ -1,15 +1,17 @@
 """Finish steps: one with its effects, or many at once that have none.
 
-A finished job moves to the archive under its fence. Whoever lost the fence moves nothing.
+A finished job moves to the archive under its fence. Whoever lost the fence moves nothing. Jobs that others wait for
+are marked (`has_dependants`): only they cost more, and only if there are any.
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.database.statement import sql
 from holdfast.steps.archive import COLUMNS, archive
+from holdfast.steps.dependants import parents_ended
 from holdfast.steps.payload import encode
 
 if TYPE_CHECKING:
@@ -23,13 +25,14 @@ if TYPE_CHECKING:
 # when vacuum had found the table empty.) Hence one statement per fence, with the results looked up by id.
 _MOVE = f"""
     WITH mine AS (
-        DELETE FROM holdfast_job WHERE {{which}} AND fence = :fence RETURNING {COLUMNS}, fence, payload
+        DELETE FROM holdfast_job WHERE {{which}} AND fence = :fence
+        RETURNING {COLUMNS}, fence, payload, has_dependants
     ), kept AS (
         INSERT INTO holdfast_archive ({COLUMNS}, committed_fence, payload, result, state, finished_at)
         SELECT {COLUMNS}, fence, payload, {{result}}, 'done', {{{{now}}}} FROM mine
         ON CONFLICT DO NOTHING
     )
-    SELECT id FROM mine
+    SELECT id, has_dependants FROM mine
 """
 _MANY = "id = ANY(CAST(:ids AS TEXT[]))"
 
@@ -50,28 +53,40 @@ MOVE_ONE = sql(
     """,
     postgresql=_MOVE.format(which="id = :id", result="CAST(:result AS TEXT)"),
 )
-REMOVE_ONE = sql("DELETE FROM holdfast_job WHERE id = :id AND fence = :fence", postgresql="")
+REMOVE_ONE = sql(
+    "DELETE FROM holdfast_job WHERE has_dependants = 0 AND id = :id AND fence = :fence", postgresql=""
+)
+# The row stays locked from here on, and whoever wants to wait for it finds it ended.
+REMOVE_AWAITED = sql("DELETE FROM holdfast_job WHERE id = :id AND fence = :fence", postgresql="")
 
 LOCK_MANY = sql("""
-    SELECT id FROM holdfast_job
+    SELECT id, has_dependants FROM holdfast_job
      WHERE id {any_of:ids} AND fence = :fence
      ORDER BY id
     {for_update}
 """)
 
 # SQLite hands the interpreter's lock around with every row it returns, and the others are busy: a count is one row.
-HOW_MANY = sql("SELECT count(*) FROM holdfast_job WHERE id {any_of:ids} AND fence = :fence")
+HOW_MANY = sql("""
+    SELECT count(*), COALESCE(sum(has_dependants), 0) FROM holdfast_job WHERE id {any_of:ids} AND fence = :fence
+""")
 
 KEEP_RESULT = sql("UPDATE holdfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence")
 
 
-def finish(tx: Transaction, lease: Lease, result: str | None) -> bool:
-    """Finish one step; whether it was still ours. If not, the caller rolls back."""
+def finish(tx: Transaction, lease: Lease, result: str | None) -> bool | None:
+    """Finish one step; returns whether others may wait for its job, which the caller tells them after the effects.
+
+    None: it was not ours any more, and the caller rolls back.
+    """
     mine = {"id": lease.job_id, "fence": lease.fence}
     if tx.takes_lists:
-        return bool(tx.rows(MOVE_ONE, **mine, result=result))
+        moved = tx.rows(MOVE_ONE, **mine, result=result)
+        return bool(moved[0][1]) if moved else None
     tx.run(MOVE_ONE, **mine, result=result)
-    return tx.run(REMOVE_ONE, **mine) == 1
+    if tx.run(REMOVE_ONE, **mine) == 1:
+        return False
+    return True if tx.run(REMOVE_AWAITED, **mine) == 1 else None
 
 
 def acknowledge(
@@ -85,28 +100,39 @@ def acknowledge(
     for lease in ended:
         by_fence.setdefault(lease.fence, []).append(lease.job_id)
     mine: list[str] = []
+    awaited: list[str] = []
     for fence, ids in by_fence.items():
-        mine.extend(_move(tx, ids, fence, results))
+        moved, marked = _move(tx, ids, fence, results)
+        mine += moved
+        awaited += marked
+    if awaited:
+        parents_ended(tx, awaited, "done")
     return mine
 
 
-def _move(tx: Transaction, ids: list[str], fence: int, results: Mapping[str, str]) -> list[str]:
+Moved = tuple[list[str], list[str]]  # those that were still ours; of them, those that others may wait for
+
+
+def _move(tx: Transaction, ids: list[str], fence: int, results: Mapping[str, str]) -> Moved:
     kept = {job_id: results[job_id] for job_id in ids if job_id in results} if results else {}
     if tx.takes_lists and kept:
-        rows = tx.rows(MOVE_WITH_RESULTS, ids=ids, fence=fence, results=encode(kept))
-        return [row[0] for row in rows]
+        return _told(tx.rows(MOVE_WITH_RESULTS, ids=ids, fence=fence, results=encode(kept)))
     if tx.takes_lists:
-        return [row[0] for row in tx.rows(MOVE, ids=ids, fence=fence)]
-    mine = _held(tx, ids, fence)
+        return _told(tx.rows(MOVE, ids=ids, fence=fence))
+    mine, awaited = _held(tx, ids, fence)
     if mine:
         archive(tx, mine, "done")
         with_result = [{"id": it, "fence": fence, "result": kept[it]} for it in mine if it in kept]
         tx.run_many(KEEP_RESULT, with_result)
-    return mine
+    return mine, awaited
 
 
-def _held(tx: Transaction, ids: list[str], fence: int) -> list[str]:
+def _held(tx: Transaction, ids: list[str], fence: int) -> Moved:
     """Which of these are still ours, and stay so until the commit."""
-    if tx.dialect.name == "sqlite" and tx.first(HOW_MANY, ids=ids, fence=fence) == len(ids):
-        return ids
-    return [row[0] for row in tx.rows(LOCK_MANY, ids=ids, fence=fence)]
+    if tx.dialect.name == "sqlite" and tuple(tx.rows(HOW_MANY, ids=ids, fence=fence)[0]) == (len(ids), 0):
+        return ids, []
+    return _told(tx.rows(LOCK_MANY, ids=ids, fence=fence))
+
+
+def _told(rows: Sequence[Sequence[Any]]) -> Moved:
+    return [row[0] for row in rows], [row[0] for row in rows if row[1]]

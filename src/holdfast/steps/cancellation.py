@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holdfast.clock import new_fence
 from holdfast.database.statement import sql
 from holdfast.database.wakeup import CANCEL
-from holdfast.steps.archive import archive
+from holdfast.steps.ending import end_jobs
 from holdfast.steps.failure import LONGEST_ERROR
 from holdfast.steps.job import JobState
 from holdfast.telemetry.masking import without_secrets
@@ -24,7 +24,7 @@ LOCK = sql("SELECT id, state FROM holdfast_job WHERE id {any_of:ids} ORDER BY id
 # A new fence, so that nobody who held it before takes the ending for its own.
 CANCEL_WAITING = sql("""
     UPDATE holdfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = {now}
-     WHERE id {any_of:ids} AND state IN ('scheduled', 'ready', 'suspect', 'held')
+     WHERE id {any_of:ids} AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
 """)
 
 ASK_TO_STOP = sql("""
@@ -55,7 +55,7 @@ def cancel_jobs(tx: Transaction, ids: Sequence[str], reason: str) -> Stopped:
     leased = [job_id for job_id, state in found if state == JobState.LEASED]
     if waiting:
         tx.run(CANCEL_WAITING, ids=waiting, fence=new_fence(), error_group=CANCELLED_GROUP, reason=text)
-        archive(tx, waiting, JobState.CANCELLED.value)
+        end_jobs(tx, waiting, JobState.CANCELLED.value)
     if leased:
         tx.run(ASK_TO_STOP, ids=leased)
         tx.run(NOTE, ids=leased, message=text)

@@ -15,10 +15,25 @@ from holdfast.clock import duration, micros, new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import CRASH_GROUP, LeaseLostError
 from holdfast.steps.acknowledge import finish
-from holdfast.steps.archive import archive
+from holdfast.steps.dependants import parents_ended
+from holdfast.steps.ending import end_jobs
+from holdfast.steps.events import await_event
 from holdfast.steps.failure import grouped
-from holdfast.steps.outcome import Again, Bury, Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop
+from holdfast.steps.outcome import (
+    Again,
+    Bury,
+    Continue,
+    Done,
+    Effect,
+    Ending,
+    GiveBack,
+    Reject,
+    Snooze,
+    Stop,
+    Wait,
+)
 from holdfast.steps.payload import encode
+from holdfast.steps.waiting import callback_event, waiting
 from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
@@ -82,15 +97,16 @@ RETRY = sql(f"""
     UPDATE holdfast_job
        SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {{now}} + :delay,
            owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
-           last_error = :error,
-           error_group = CASE WHEN :charge = 0 AND error_group = '{CRASH_GROUP}' THEN error_group ELSE :error_group END,
+           crashes = crashes + :crash, last_error = :error,
+           error_group = CASE WHEN :charge = 0 AND :crash = 0 AND error_group = '{CRASH_GROUP}' THEN error_group ELSE :error_group END,
            fence = :new_fence, committed_fence = :fence, updated_at = {{now}}
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
 BLAME = sql("""
     UPDATE holdfast_job
-       SET failures = failures + :charge, last_error = :error, error_group = :error_group, updated_at = {now}
+       SET failures = failures + :charge, crashes = crashes + :crash, last_error = :error,
+           error_group = :error_group, updated_at = {now}
      WHERE id = :id AND fence = :fence
 """)
 
@@ -122,9 +138,12 @@ def commit(
     if effects and tx.dialect.commits_unasked:
         _refuse_unless(bool(tx.rows(LOCK, id=lease.job_id, fence=lease.fence)), lease)
         _apply(tx, effects)
-        return _write(tx, lease, ending, stay=stay)
-    fence = _write(tx, lease, ending, stay=stay)
-    _apply(tx, effects)
+        fence, awaited = _write(tx, lease, ending, stay=stay)
+    else:
+        fence, awaited = _write(tx, lease, ending, stay=stay)
+        _apply(tx, effects)
+    if awaited:  # last: an effect may add to the group that this job was the last member of
+        parents_ended(tx, [lease.job_id], "done")
     return fence
 
 
@@ -162,16 +181,21 @@ def _turn(effect: Effect) -> tuple[int, str]:
     return turn
 
 
-def _write(tx: Transaction, lease: Lease, ending: Ending, *, stay: bool) -> int | None:
+def _write(tx: Transaction, lease: Lease, ending: Ending, *, stay: bool) -> tuple[int | None, bool]:
+    """Returns the fence of a continuation that stays, and whether others wait for a job that is done now."""
     match ending:
         case Continue():
-            return _go_on(tx, lease, ending, stay=stay)
+            return _go_on(tx, lease, ending, stay=stay), False
         case Done(result):
-            _refuse_unless(finish(tx, lease, None if result is None else encode(result)), lease)
+            awaited = finish(tx, lease, None if result is None else encode(result))
+            _refuse_unless(awaited is not None, lease)
+            return None, bool(awaited)
         case Snooze(delay):
             _live_on(tx, lease, PUT_BACK, delay=micros(duration(delay, "Snooze")))
-        case Again(delay, error, group, charged):
-            facts = {"error": error, "error_group": group, "charge": int(charged)}
+        case Wait():
+            _wait(tx, lease, ending)
+        case Again(delay, error, group, charged, crashed):
+            facts = {"error": error, "error_group": group, "charge": int(charged), "crash": int(crashed)}
             _live_on(tx, lease, RETRY, **facts, delay=micros(delay))
         case Reject(reason):
             _bury(tx, lease, Bury(f"Rejected: {without_secrets(reason)}", grouped(f"Rejected: {reason}")))
@@ -183,7 +207,7 @@ def _write(tx: Transaction, lease: Lease, ending: Ending, *, stay: bool) -> int 
             _refuse_unless(give_back(tx, [lease.job_id], lease.fence) == 1, lease)
         case _:
             assert_never(ending)
-    return None
+    return None, False
 
 
 def _refuse_unless(held: bool, lease: Lease) -> None:  # noqa: FBT001 - reads as a sentence
@@ -205,6 +229,19 @@ def _go_on(tx: Transaction, lease: Lease, ending: Continue, *, stay: bool) -> in
     elif not delay and not told:
         tx.wakes.add(lease.queue)
     return None
+
+
+def _wait(tx: Transaction, lease: Lease, ending: Wait) -> None:
+    """Schedule the next step for the end of its patience, and let an event bring it forward."""
+    name = ending.event or callback_event(lease.job_id, lease.step)
+    patience = micros(duration(ending.timeout, "Wait(timeout=…)"))
+    cursor, fence = waiting(encode(ending.cursor, "cursor"), name), new_fence()
+    mine = {"id": lease.job_id, "fence": lease.fence}
+    if tx.run(CONTINUE, **mine, cursor=cursor, delay=patience, new_fence=fence) == 1:
+        await_event(tx, lease.job_id, fence, name, patience)
+    else:
+        tx.run(STEP_ON, **mine, cursor=cursor)
+        _stop(tx, lease.job_id, lease.fence, CANCELLED)
 
 
 def _live_on(tx: Transaction, lease: Lease, statement: Statement, **facts: Any) -> None:
@@ -229,16 +266,16 @@ def give_back(tx: Transaction, ids: list[str], fence: int) -> int:
 
 
 def _bury(tx: Transaction, lease: Lease, why: Bury) -> None:
-    _blame(tx, lease.job_id, lease.fence, why, charge=1)
-    archive(tx, [lease.job_id], "dead")
+    _blame(tx, lease.job_id, lease.fence, why, charge=int(not why.crashed))
+    end_jobs(tx, [lease.job_id], "dead")
 
 
 def _stop(tx: Transaction, job_id: str, fence: int, reason: str) -> None:
     _blame(tx, job_id, fence, Bury(reason, "Cancelled"), charge=0)
-    archive(tx, [job_id], "cancelled")
+    end_jobs(tx, [job_id], "cancelled")
 
 
 def _blame(tx: Transaction, job_id: str, fence: int, why: Bury, *, charge: int) -> None:
-    facts = {"error": why.error, "error_group": why.group, "charge": charge}
+    facts = {"error": why.error, "error_group": why.group, "charge": charge, "crash": int(why.crashed)}
     if tx.run(BLAME, id=job_id, fence=fence, **facts) != 1:
         raise LeaseLostError(job_id, fence)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.clock import moment, new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import CRASH_GROUP, DuplicateKeyError, NotFoundError, StateError
+from holdfast.steps.dependants import AWAITED, PURGED, parents_ended
+from holdfast.steps.keys import OWN_KEY
+from holdfast.steps.revival import wait_again
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,30 +34,41 @@ COUNT = sql("""
        AND (:any_error = 1 OR error_group = :error_group) AND finished_at <= :until
 """)
 
-LOCK_ENDED = sql("SELECT state, queue, unique_key FROM holdfast_archive WHERE id = :id {for_update}")
+LOCK_ENDED = sql(f"SELECT state, queue, {OWN_KEY} FROM holdfast_archive WHERE id = :id {{for_update}}")
 HOLDER = sql("SELECT id FROM holdfast_job WHERE unique_key = :key")
 
 # A new fence, so that nobody who held the job before its death can end it again. A letter whose key an
 # unfinished job holds stays where it is.
-# Who died of crashes comes back as a suspect: its neighbours must not pay for the next one.
+# Who died of crashes comes back as a suspect: its neighbours must not pay for the next one. Who comes after jobs that
+# are not done waits for them.
 _REVIVE = """
     INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
-                              step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json, payload)
-    SELECT id, queue, kind, CASE WHEN error_group = '{crash_group}' THEN 'suspect' ELSE 'ready' END, priority, {{now}}, created_at, {{now}}, unique_key,
-           step, 0, 0, trace, :fence, progress, progress_note, last_error, error_group, cursor_json, {payload}
+                              step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json,
+                              has_dependants, payload)
+    SELECT id, queue, kind,
+           CASE WHEN EXISTS (SELECT 1 FROM holdfast_dependency WHERE child_id = holdfast_archive.id AND state <> 'met') THEN 'waiting'
+                WHEN error_group = '{crash_group}' THEN 'suspect' ELSE 'ready' END, priority, {{now}}, created_at, {{now}}, {own_key},
+           step, 0, 0, trace, :fence, progress, progress_note, last_error, error_group, cursor_json,
+           CASE WHEN EXISTS (SELECT 1 FROM holdfast_dependency WHERE parent_id = holdfast_archive.id) THEN 1 ELSE 0 END, {payload}
       FROM holdfast_archive WHERE id {{any_of:ids}} AND state IN ('dead', 'cancelled')
      ORDER BY finished_at, id
     {keep_existing}
 """
 REVIVE = sql(
-    _REVIVE.format(payload="payload", keep_existing="ON CONFLICT DO NOTHING", crash_group=CRASH_GROUP),
+    _REVIVE.format(
+        payload="payload", keep_existing="ON CONFLICT DO NOTHING", crash_group=CRASH_GROUP, own_key=OWN_KEY
+    ),
     postgresql=_REVIVE.format(
-        payload="CAST(payload AS JSON)", keep_existing="ON CONFLICT DO NOTHING", crash_group=CRASH_GROUP
+        payload="CAST(payload AS JSON)",
+        keep_existing="ON CONFLICT DO NOTHING",
+        crash_group=CRASH_GROUP,
+        own_key=OWN_KEY,
     ),
     mariadb=_REVIVE.format(
         payload="payload",
         keep_existing="ON DUPLICATE KEY UPDATE holdfast_job.id = holdfast_job.id",
         crash_group=CRASH_GROUP,
+        own_key=OWN_KEY,
     ),
 )
 
@@ -67,6 +81,7 @@ LEAVE = sql("""
 ANSWER = sql("UPDATE holdfast_archive SET state = 'cancelled' WHERE id {any_of:ids} AND state = 'dead'")
 
 FORGET = sql("DELETE FROM holdfast_archive WHERE id {any_of:ids}")
+FORGET_EDGES = sql("DELETE FROM holdfast_dependency WHERE child_id {any_of:ids}")
 FORGET_LOGS = sql("DELETE FROM holdfast_log WHERE job_id {any_of:ids}")
 
 GROUPS = sql("""
@@ -145,7 +160,9 @@ def revive_many(tx: Transaction, letters: Sequence[Chosen]) -> int:
     ids, fence = [it.id for it in letters], new_fence()
     tx.run(REVIVE, ids=ids, fence=fence)
     tx.wakes.update(it.queue for it in letters)
-    return tx.run(LEAVE, ids=ids, fence=fence)
+    left = tx.run(LEAVE, ids=ids, fence=fence)
+    wait_again(tx, ids)
+    return left
 
 
 def answer(tx: Transaction, ids: list[str]) -> int:
@@ -154,9 +171,12 @@ def answer(tx: Transaction, ids: list[str]) -> int:
 
 
 def purge(tx: Transaction, ids: list[str]) -> int:
-    """Delete ended jobs and their logs for good; returns how many."""
+    """Delete ended jobs and their logs for good; returns how many. Whoever waits for one of them dies of it."""
     if not ids:
         return 0
+    if awaited := [str(row[0]) for row in tx.rows(AWAITED, ids=ids)]:
+        parents_ended(tx, awaited, PURGED)
+    tx.run(FORGET_EDGES, ids=ids)
     tx.run(FORGET_LOGS, ids=ids)
     return tx.run(FORGET, ids=ids)
 

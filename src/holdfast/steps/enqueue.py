@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, assert_never
 
 from holdfast.clock import new_fence, new_id
 from holdfast.database.statement import sql
-from holdfast.errors import ContentionError, DuplicateKeyError
+from holdfast.errors import ContentionError, DuplicateKeyError, HoldfastError
+from holdfast.steps.dependencies import untie
 from holdfast.steps.job import Enqueued, NewJob
 from holdfast.steps.keys import hand_over, let_go, remember
 from holdfast.steps.payload import to_json
@@ -19,12 +21,13 @@ if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
 
 OnDuplicate = Literal["reject", "skip", "replace"]
+Store = Callable[[NewJob], Enqueued]  # another way to store a job whose key may be held
 TRIES = 5
 PORTION = 2_000_000  # characters of payload in one statement: by default MariaDB refuses packets above 16 MB
 
 ENQUEUE = sql("""
     INSERT INTO holdfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
-    VALUES (:id, :queue, :kind, :state, :priority, COALESCE(:run_at, {now} + :delay), {now}, {now}, :key, :trace, :payload)
+    VALUES (:id, :queue, :kind, :state, :priority, COALESCE(:run_at, {now} + :delay), {now}, {now}, :key, :trace, {json_of:payload})
     {keep_existing}
 """)
 
@@ -73,30 +76,32 @@ ENQUEUE_KEYLESS = sql(
 )
 
 HOLDERS = sql("SELECT unique_key, id FROM holdfast_job WHERE unique_key {any_of:keys}")
+# A lent transaction of MariaDB's may look at the past (REPEATABLE READ), where the holder is not yet there.
+HOLDERS_NOW = sql("SELECT unique_key, id FROM holdfast_job WHERE unique_key {any_of:keys} {for_update}")
 
 # Whoever was running the old payload loses its fence, and is told so at its next word. Step numbers go on rising:
 # services outside must not take the new payload for a repetition of the old one.
 REPLACE = sql("""
     UPDATE holdfast_job
-       SET queue = :queue, kind = :kind, payload = :payload, priority = :priority, state = :state,
+       SET queue = :queue, kind = :kind, payload = {json_of:payload}, priority = :priority, state = :state,
            ready_at = COALESCE(:run_at, {now} + :delay), updated_at = {now}, fence = :fence, committed_fence = NULL,
            owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
            step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
            last_error = NULL, error_group = NULL, trace = :trace
-     WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held')
+     WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
 """)
 
 
 def enqueue(tx: Transaction, job: NewJob, on_duplicate: OnDuplicate = "reject") -> Enqueued:
     """Store one job. A key that an unfinished (or remembered) job holds is met as `on_duplicate` says."""
     if job.key is not None and job.key_until is not None:
-        remembered = remember(tx, "unique", job.key, job.id, job.key_until)
+        remembered = remember(tx, "unique", job.key, job.id, job.key_until, window=job.key_window)
         if remembered != job.id:
             return _remembered(tx, job, job.key, remembered, on_duplicate)
-    for _ in range(TRIES):
-        _insert(tx, job)
-        if job.key is None or (holder := _holders(tx, [job.key]).get(job.key)) == job.id:
-            _wake(tx, job)
+    for again in range(TRIES):
+        insert(tx, job)
+        if job.key is None or (holder := _holders(tx, [job.key], now=again > 0).get(job.key)) == job.id:
+            wake(tx, job)
             return Enqueued(job.id, created=True)
         if holder is not None and (on_duplicate != "replace" or _replace(tx, job)):
             if job.key_until is not None:
@@ -121,7 +126,8 @@ def _remembered(
     return _duplicate(job, key, remembered, "skip")
 
 
-def _insert(tx: Transaction, job: NewJob) -> None:
+def insert(tx: Transaction, job: NewJob) -> None:
+    """One row, unless its key is held."""
     tx.run(
         ENQUEUE,
         id=job.id,
@@ -138,7 +144,7 @@ def _insert(tx: Transaction, job: NewJob) -> None:
 
 
 def enqueue_with_id(
-    tx: Transaction, job: NewJob, keep: int, on_duplicate: OnDuplicate = "reject"
+    tx: Transaction, job: NewJob, keep: int, on_duplicate: OnDuplicate = "reject", join: Store | None = None
 ) -> Enqueued:
     """Store a job under an id the caller chose. The same id again is the same job, also long after it ended.
 
@@ -151,13 +157,13 @@ def enqueue_with_id(
     if tx.first(KNOWN, id=job.id):
         return _duplicate(job, job.id, job.id, "skip")
     try:
-        answer = enqueue(tx, job, on_duplicate)
-    except (DuplicateKeyError, ContentionError):
+        answer = enqueue(tx, job, on_duplicate) if join is None else join(job)
+    except HoldfastError:
         if tx.poisoned is None:
             let_go(tx, "id", job.id, mine)
         raise
     if not answer.created:
-        if on_duplicate == "replace":
+        if on_duplicate == "replace" or join is not None:
             hand_over(tx, "id", job.id, mine, answer.id)
         else:
             let_go(tx, "id", job.id, mine)
@@ -173,9 +179,16 @@ Row = tuple[str, str | None, str]  # id, key, payload
 
 
 def enqueue_many(
-    tx: Transaction, like: NewJob, rows: Sequence[Row], on_duplicate: OnDuplicate = "reject"
+    tx: Transaction,
+    like: NewJob,
+    rows: Sequence[Row],
+    on_duplicate: OnDuplicate = "reject",
+    join: Store | None = None,
 ) -> list[Enqueued]:
-    """Store jobs of one kind, with the options of `like`, in one statement; keys may differ."""
+    """Store jobs of one kind, with the options of `like`, in one statement; keys may differ.
+
+    Those whose keys are held are met as `on_duplicate` says, or are given to `join`.
+    """
     if not rows:
         return []
     keys = [row[1] for row in rows if row[1] is not None]
@@ -183,12 +196,15 @@ def enqueue_many(
     ordered = sorted(rows, key=lambda row: row[1] or "") if keys else rows
     for portion in _portions(ordered):
         _insert_many(tx, like, portion, keyless=not keys)
-    _wake(tx, like)
+    wake(tx, like)
     if not keys:
         new = tuple.__new__  # what Enqueued(…) does in the end, without its Python
-        return [new(Enqueued, (row[0], True)) for row in rows]
+        return [new(Enqueued, (row[0], True, False)) for row in rows]
     holders = _holders(tx, keys)
-    return [_settled(tx, like, row, holders, on_duplicate) for row in rows]
+    store = join or (lambda job: enqueue(tx, job, on_duplicate))
+    # In their order: they lock too.
+    settled = {row[0]: _settled(like, row, holders, store) for row in ordered}
+    return [settled[row[0]] for row in rows]
 
 
 def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
@@ -226,17 +242,15 @@ def _insert_many(tx: Transaction, like: NewJob, rows: Sequence[Row], *, keyless:
         tx.run(ENQUEUE_MANY, **shared, ids=ids, keys=keys, payloads=payloads)
 
 
-def _settled(
-    tx: Transaction, like: NewJob, row: Row, holders: dict[str, str], on_duplicate: OnDuplicate
-) -> Enqueued:
+def _settled(like: NewJob, row: Row, holders: dict[str, str], store: Store) -> Enqueued:
     job_id, key, payload = row
     if key is None or holders.get(key) == job_id:
         return Enqueued(job_id, created=True)
-    return enqueue(tx, replace(like, id=job_id, key=key, payload=payload), on_duplicate)
+    return store(replace(like, id=job_id, key=key, payload=payload))
 
 
-def _holders(tx: Transaction, keys: list[str]) -> dict[str, str]:
-    return {row[0]: row[1] for row in tx.rows(HOLDERS, keys=keys)}
+def _holders(tx: Transaction, keys: list[str], *, now: bool = False) -> dict[str, str]:
+    return {row[0]: row[1] for row in tx.rows(HOLDERS_NOW if now else HOLDERS, keys=keys)}
 
 
 def _replace(tx: Transaction, job: NewJob) -> bool:
@@ -253,7 +267,9 @@ def _replace(tx: Transaction, job: NewJob) -> bool:
         key=job.key,
         trace=job.trace,
     )
-    _wake(tx, job)
+    if matched == 1:
+        untie(tx, str(job.key))
+    wake(tx, job)
     return matched == 1
 
 
@@ -269,13 +285,16 @@ def _duplicate(job: NewJob, key: str, holder: str, on_duplicate: OnDuplicate) ->
             raise DuplicateKeyError(key, holder)
         case _:
             assert_never(on_duplicate)
-    return Enqueued(holder, created=False)
+    return Enqueued(holder, created=False, replaced=on_duplicate == "replace")
 
 
 def _state(job: NewJob) -> str:
+    if job.waits:
+        return "waiting"
     return "scheduled" if job.delay or job.run_at is not None else "ready"
 
 
-def _wake(tx: Transaction, job: NewJob) -> None:
+def wake(tx: Transaction, job: NewJob) -> None:
+    """Tell the workers of its queue when this commits, if it may begin at once."""
     if _state(job) == "ready" and not job.head_start:
         tx.wakes.add(job.queue)

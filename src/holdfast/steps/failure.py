@@ -13,6 +13,7 @@ from holdfast.errors import (
     ConstraintError,
     PermanentError,
     StepCancelled,
+    StepCrashed,
     TransientError,
 )
 from holdfast.steps.outcome import Again, Bury, Stop
@@ -45,6 +46,16 @@ def judge(error: BaseException, retry: Retry, failures: int, dice: float) -> Aga
             return Bury(text, group)
         case _:
             return Again(retry.delay(failures + 1, dice), text, group)
+
+
+def judge_crash(
+    error: StepCrashed, retry: Retry, crashes: int, crash_limit: int, dice: float
+) -> Again | Bury:
+    """Decide about an isolated step whose process died; `crashes` counts the earlier ones of this step."""
+    text, group = describe(error), fingerprint(error)
+    if crashes + 1 >= crash_limit:
+        return Bury(f"{text}; it crashed {crashes + 1} times", group, crashed=True)
+    return Again(retry.delay(crashes + 1, dice), text, group, charged=False, crashed=True)
 
 
 def _wait(error: TransientError) -> timedelta:

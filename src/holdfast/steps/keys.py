@@ -6,7 +6,7 @@ that overlaps the move would get in. So what must be remembered is a row that ne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.database.statement import sql
 from holdfast.errors import ContentionError
@@ -15,19 +15,27 @@ if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
 
 TRIES = 5
+AFTER: Final = "(after) "  # so begins the key of a job that waits for the end of the holder of the rest
+# The key that a job is going to hold, if not now; SUBSTR counts from 1.
+OWN_KEY: Final = (
+    f"CASE WHEN unique_key LIKE '{AFTER}%' THEN SUBSTR(unique_key, {len(AFTER) + 1}) ELSE unique_key END"
+)
 
+# `window` is 1, or the length of the windows that time is cut into (from 1970, UTC).
 REMEMBER = sql("""
-    INSERT INTO holdfast_key (id, job_id, until_at) VALUES (:id, :job_id, {now} + :keep)
+    INSERT INTO holdfast_key (id, job_id, until_at) VALUES (:id, :job_id, {now} - {now} % :window + :keep)
     {keep_existing}
 """)
 
 # A key whose time is over may be taken again, by whoever comes first.
 TAKE_OVER = sql("""
-    UPDATE holdfast_key SET job_id = :job_id, until_at = {now} + :keep
+    UPDATE holdfast_key SET job_id = :job_id, until_at = {now} - {now} % :window + :keep
      WHERE id = :id AND job_id <> :job_id AND until_at <= {now}
 """)
 
 HOLDER = sql("SELECT job_id FROM holdfast_key WHERE id = :id")
+# A lent transaction of MariaDB's may look at the past (REPEATABLE READ), where the key is not yet there.
+HOLDER_NOW = sql("SELECT job_id FROM holdfast_key WHERE id = :id {for_update}")
 
 HAND_OVER = sql("UPDATE holdfast_key SET job_id = :holder WHERE id = :id AND job_id = :job_id")
 
@@ -42,13 +50,13 @@ EXPIRED = sql(
 )
 
 
-def remember(tx: Transaction, scope: str, key: str, job_id: str, keep: int) -> str:
+def remember(tx: Transaction, scope: str, key: str, job_id: str, keep: int, *, window: int = 1) -> str:
     """Claim `key` for `job_id`; returns the job that holds it, which is another one if we came late."""
     name = f"{scope}:{key}"
-    for _ in range(TRIES):
-        tx.run(REMEMBER, id=name, job_id=job_id, keep=keep)
-        tx.run(TAKE_OVER, id=name, job_id=job_id, keep=keep)
-        holder = tx.first(HOLDER, id=name)
+    for again in range(TRIES):
+        tx.run(REMEMBER, id=name, job_id=job_id, keep=keep, window=window)
+        tx.run(TAKE_OVER, id=name, job_id=job_id, keep=keep, window=window)
+        holder = tx.first(HOLDER_NOW if again else HOLDER, id=name)
         if holder is not None:
             return str(holder)
         # Its time was over, and somebody forgot it between our insert and our look: it is free now.

@@ -7,14 +7,18 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import ConfigurationError, UnknownKindError
+from holdfast.errors import ConfigurationError, SealedError, UnknownKindError
 from holdfast.limits.limit import check_together, family_of, limit_id
+from holdfast.sealing import Sealed, keyring, opened
+from holdfast.steps.merging import update
+from holdfast.steps.payload import encode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import timedelta
 
     from holdfast.limits.limit import Limit
+    from holdfast.steps.isolation import Isolation
     from holdfast.steps.payload import Arguments
     from holdfast.steps.retry import Retry
 
@@ -35,6 +39,31 @@ class Kind:
     limits: tuple[Limit, ...] = ()
     result_ttl: timedelta | None = None  # how long results are kept; None: as the worker's results_kept says
     time_limit: timedelta | None = None  # of all tries together, if this one's timeout is their end
+    isolation: Isolation | None = None  # None: the handler runs in the worker's own process
+    encrypted: bool = False  # payload, cursor and result are stored sealed
+    merge: Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any]] = update  # two calls in one job
+
+    def stored(self, payload: str) -> str:
+        """The payload as it is stored."""
+        return keyring().seal(payload, f"payload of {self.name}") if self.encrypted else payload
+
+    def read(self, payload: str) -> dict[str, Any]:
+        """The arguments of a stored payload; sealed or not, whatever is said about this kind now."""
+        return self.arguments.decode(opened(payload, f"payload of {self.name}"))
+
+    def sealed(self, answer: Any, what: str) -> Any:
+        """A result or a cursor as it is stored, where this kind is encrypted."""
+        if not self.encrypted or answer is None:
+            return answer
+        try:
+            return Sealed(keyring().seal(encode(answer, what), f"{what} of {self.name}"))
+        except ConfigurationError as error:  # the key is gone: whoever has it may take this step
+            raise SealedError(f"{what} of {self.name}", str(error)) from error
+
+    @property
+    def on_event_loop(self) -> bool:
+        """Whether the worker's event loop runs it: no thread, and no process of its own."""
+        return self.is_async and self.isolation is None
 
 
 class Kinds:
@@ -97,8 +126,17 @@ class Kinds:
     def find(self, name: str) -> Kind | None:
         return self._kinds.get(name)
 
+    def stored(self, kind: str, payload: str) -> str:
+        """The payload of such a job as it is stored, as far as this process knows the kind."""
+        found = self._kinds.get(kind)
+        return payload if found is None else found.stored(payload)
+
     def names(self) -> list[str]:
         return sorted(self._kinds)
+
+    def isolated_modules(self) -> list[str]:
+        """Where the handlers are that run in a process of their own."""
+        return sorted({it.isolation.module for it in self._kinds.values() if it.isolation is not None})
 
     def queues(self) -> list[str]:
         return sorted({kind.queue for kind in self._kinds.values()})

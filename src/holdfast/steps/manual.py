@@ -13,6 +13,7 @@ from holdfast.clock import micros, moment, new_fence
 from holdfast.config import WORKER_ID_LENGTH
 from holdfast.database.statement import sql
 from holdfast.errors import ConfigurationError, LeaseLostError
+from holdfast.sealing import opened
 from holdfast.steps.commit import commit
 from holdfast.steps.failure import grouped
 from holdfast.steps.lease import MANUAL_OWNER, Lease
@@ -75,7 +76,7 @@ class ManualLease:
 
     @property
     def payload(self) -> Any:
-        return decode(self.lease.payload)
+        return decode(opened(self.lease.payload, f"payload of {self.kind}"))
 
 
 def acquire(tx: Transaction, worker_id: str, duration: timedelta, queue: str) -> ManualLease | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.clock import Duration, duration
+from holdfast.clock import Duration, duration, micros
 from holdfast.errors import ConfigurationError
+from holdfast.steps.waiting import checked_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +32,7 @@ class Call:
         self.function(tx)
 
 
-def effects_of(outcome: Done | Continue | Snooze) -> list[Effect]:
+def effects_of(outcome: Done | Continue | Snooze | Wait) -> list[Effect]:
     """What an outcome brings along; a function of the transaction is an effect, too."""
     given = outcome.effects
     if callable(given) or hasattr(given, "apply"):
@@ -80,13 +81,33 @@ class Snooze:
 
 
 @dataclass(frozen=True)
+class Wait:
+    """This step is finished; the job goes on at `cursor` when the event has come, or `timeout` is over.
+
+    Meanwhile it costs no worker. The next step finds the event in `step.event`; None: the time was over first.
+    Without a name it waits for the callback of this step (`step.callback_url()`).
+    """
+
+    event: str | None = None
+    timeout: Duration = field(kw_only=True)
+    cursor: Any = field(default=None, kw_only=True)
+    effects: Sequence[Effect | Callable[[Transaction], object]] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        if micros(duration(self.timeout, "Wait(timeout=…)")) <= 0:
+            raise ConfigurationError("Wait(timeout=0): give it time, such as timeout='1h'")
+        if self.event is not None:
+            checked_event(self.event)
+
+
+@dataclass(frozen=True)
 class Reject:
     """Never: no retry can help. The job goes to the dead letters at once."""
 
     reason: str
 
 
-Outcome = Done | Continue | Snooze | Reject
+Outcome = Done | Continue | Snooze | Wait | Reject
 
 
 @dataclass(frozen=True)
@@ -97,6 +118,7 @@ class Again:
     error: str
     group: str
     charged: bool = True  # whether it costs an attempt
+    crashed: bool = False  # its process died under it: a crash, not an attempt
 
 
 @dataclass(frozen=True)
@@ -105,6 +127,7 @@ class Bury:
 
     error: str
     group: str
+    crashed: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,4 +142,4 @@ class GiveBack:
     """Unfinished, through no fault of the job: it keeps its place and its attempts."""
 
 
-Ending = Done | Continue | Snooze | Reject | Again | Bury | Stop | GiveBack
+Ending = Done | Continue | Snooze | Wait | Reject | Again | Bury | Stop | GiveBack

@@ -15,6 +15,7 @@ from msgspec.structs import asdict
 
 from holdfast.config import MAX_PAYLOAD
 from holdfast.errors import AnswerError, ArgumentsError, ConfigurationError
+from holdfast.sealing import Sealed
 
 if typing.TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -35,6 +36,7 @@ def from_builtin(wanted: type, value: Any) -> Any:
 
 
 _WHOLE: Final = frozenset({str, int, bool, type(None)})  # never NaN, and nothing inside
+OURS: Final = b'{"holdfast.'  # how documents begin in which we wrap what is stored
 _encoder: Final = msgspec.json.Encoder(enc_hook=_to_builtin, decimal_format="string")
 
 
@@ -78,8 +80,18 @@ def sendable(value: Any) -> str:
         raise ArgumentsError("webhook", f"its data has no JSON form: {error}") from error
 
 
+class Encoded(str):
+    """A result or a cursor that another process has encoded: it is stored as it is."""
+
+    __slots__ = ()
+
+
 def encode(value: Any, what: str = "result") -> str:
     """A handler's answer as it is stored; `what` names it in the error."""
+    if type(value) is Encoded:
+        return str(value)
+    if type(value) is Sealed:
+        return value.text
     try:
         text = _encoded(value)
     except Exception as error:
@@ -88,6 +100,10 @@ def encode(value: Any, what: str = "result") -> str:
         raise AnswerError(
             what,
             f"takes {len(text):,} bytes, at most {MAX_PAYLOAD:,} are stored; keep the data in a table or a file and answer with its id",
+        )
+    if text.startswith(OURS):
+        raise AnswerError(
+            what, f"begins with the name {text[2:30].decode()}…, which is ours; use another one"
         )
     return text.decode()
 

@@ -14,7 +14,7 @@ from holdfast.clock import new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import CRASH_GROUP, CRASH_NOTE
 from holdfast.limits.release import look_now
-from holdfast.steps.archive import archive
+from holdfast.steps.ending import end_jobs
 from holdfast.steps.identity import is_gone
 from holdfast.steps.lease import MANUAL_OWNER
 from holdfast.telemetry import happened, trace_id_of
@@ -189,9 +189,9 @@ def _take_back(
     _mark(tx, cancelled, "leased", 0, CRASH_NOTE)
     look_now(tx, [it.id for it in jobs])
     if dead:
-        archive(tx, dead, "dead")
+        end_jobs(tx, dead, "dead")
     if cancelled:
-        archive(tx, cancelled, "cancelled")
+        end_jobs(tx, cancelled, "cancelled")
     for it in died:
         happened("job.died", it, error=f"killed its worker {crash_limit} times")
     charged = charge * (len(jobs) - len(cancelled))

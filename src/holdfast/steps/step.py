@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.clock import duration
 from holdfast.database.upsert import Upsert
 from holdfast.errors import ConfigurationError, LeaseLostError, StepCancelled
+from holdfast.sealing import opened
 from holdfast.steps.outcome import Effect, as_effect
 from holdfast.steps.payload import decode, sendable
+from holdfast.steps.waiting import Event, cursor_in, event_in, waited_for
 from holdfast.telemetry import trace_id_of
 from holdfast.telemetry.events import STEP_FIELDS
+from holdfast.telemetry.masking import HIDDEN, hides, without_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -49,9 +53,10 @@ class Report:
 
 
 class Reports(Protocol):
-    """Where reports go: written soon, under the fence, without making the handler wait."""
+    """Where reports go: written soon, under the fence, without making the handler wait. And what it may ask for."""
 
     def put(self, report: Report, /) -> None: ...
+    def results_of_parents(self, job_id: str, /) -> dict[str, Any]: ...
 
 
 class Step:
@@ -95,7 +100,46 @@ class Step:
     @property
     def cursor(self) -> Any:
         """Where the step before this one said to go on; None in the first."""
-        return None if self._lease.cursor is None else decode(self._lease.cursor)
+        found = cursor_in(self._lease.cursor)
+        return None if found is None else decode(opened(found, f"cursor of {self._lease.kind}"))
+
+    @property
+    def event(self) -> Event | None:
+        """What the step before waited for; None: it did not wait, or its time was over first."""
+        return event_in(self._lease.cursor)
+
+    @property
+    def waited_for(self) -> str | None:
+        """The name of the event that the step before waited for, whether it came or not."""
+        return waited_for(self._lease.cursor)
+
+    def callback_url(self, expires: Duration = "1d") -> str:
+        """An address that sends the event for which `Wait(timeout=…)` of this step waits: signed, and good for once.
+
+        Each try of this step makes the same one: whichever is called first counts.
+        """
+        from holdfast.steps.callbacks import url_of
+        from holdfast.steps.waiting import callback_event
+
+        return url_of(callback_event(self.job_id, self.number), duration(expires, "expires"))
+
+    def send_event(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        keep: Duration = "1d",
+        id: str | None = None,  # noqa: A002 - as everywhere
+    ) -> None:
+        """Send an event when the step is committed: to the job that waits for it, or to the next one that will."""
+        from holdfast.steps.sending import SendEvent
+
+        self.effects.append(SendEvent.of(name, payload, keep, id))
+
+    @cached_property
+    def parents(self) -> dict[str, Any]:
+        """What the jobs that this one comes after have answered, by their ids. Those that died are not among them."""
+        return self._reports.results_of_parents(self._lease.job_id)
 
     @property
     def fence(self) -> int:
@@ -120,7 +164,7 @@ class Step:
             )
         if len(self.annotations | ids) > MOST_ANNOTATIONS:
             raise ConfigurationError(f"step.annotate: at most {MOST_ANNOTATIONS} names for one step")
-        self.annotations |= ids
+        self.annotations |= {name: HIDDEN if hides(name) else _cleaned(it) for name, it in ids.items()}
 
     def progress(self, percent: float, note: str | None = None) -> None:
         """Say how far the job is, from 0 to 100; visible while it runs."""
@@ -128,13 +172,21 @@ class Step:
             raise ConfigurationError(f"step.progress({percent}): a percentage lies between 0 and 100")
         self.check()
         self._reports.put(
-            Report(self._lease, round(percent), str(note)[:LONGEST_NOTE] if note else None, None, None)
+            Report(
+                self._lease,
+                round(percent),
+                without_rules(str(note))[:LONGEST_NOTE] if note else None,
+                None,
+                None,
+            )
         )
 
     def log(self, message: str, *, level: str = "info") -> None:
         """Add a line to the job's own log; visible while it runs, kept with the job."""
         self.check()
-        self._reports.put(Report(self._lease, None, None, str(level)[:10], str(message)[:LONGEST_LOG]))
+        self._reports.put(
+            Report(self._lease, None, None, str(level)[:10], without_rules(str(message))[:LONGEST_LOG])
+        )
 
     def upsert(self, table: str, rows: Iterable[Mapping[str, Value]], *, key: str | Iterable[str]) -> None:
         """Write rows with the step's commit; rows that agree on `key` replace each other."""
@@ -212,3 +264,7 @@ class Step:
 
     def doubt(self, *, uncertain: bool) -> None:
         self._uncertain = uncertain
+
+
+def _cleaned(value: str | float) -> str | float:
+    return without_rules(value) if isinstance(value, str) else value

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from holdfast.clock import moment
 from holdfast.database.statement import sql
-from holdfast.errors import CRASH_GROUP, ArgumentsError
+from holdfast.errors import CRASH_GROUP, ArgumentsError, HoldfastError
 from holdfast.steps.payload import encode, to_json
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from holdfast.database.connection import Transaction
 
@@ -45,6 +46,13 @@ TOLD = sql("""
     SELECT client, task_id, task_type, webhook_url, {now} FROM holdfast_task
      WHERE id = :id AND webhook_url IS NOT NULL
 """)
+
+
+class TaskTimeoutError(HoldfastError):
+    """A task had no time left: all its tries together took longer than WORKER_TASK_TIMEOUT allows."""
+
+    def __init__(self, timeout: timedelta) -> None:
+        super().__init__(f"did not finish within {timeout.total_seconds():g} s, with all its tries")
 
 
 @dataclass(frozen=True)

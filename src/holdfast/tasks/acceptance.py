@@ -24,8 +24,9 @@ from holdfast.telemetry.masking import storable
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
-    from holdfast.errors import TaskRefusedError
+    from holdfast.steps.kinds import Kinds
     from holdfast.tasks.envelope import Envelope
+    from holdfast.tasks.failures import TaskRefusedError
 
 REMEMBERED: Final = timedelta(
     days=30
@@ -99,7 +100,7 @@ def known(tx: Transaction, client: str, task_id: str) -> bool:
     return bool(tx.rows(KNOWN, id=f"task:{client}:{key_of(task_id)}"))
 
 
-def refuse(tx: Transaction, origin: Origin, text: str, why: TaskRefusedError) -> Accepted:
+def refuse(tx: Transaction, origin: Origin, text: str, why: TaskRefusedError, kinds: Kinds) -> Accepted:
     """Keep what is no task where an operator sees it. Its task id stays free for a message that is right."""
     mine, text = new_id(), storable(text)
     message = hashlib.sha256(f"{origin.message_id}\n{text}".encode()).hexdigest()[:48]
@@ -109,7 +110,8 @@ def refuse(tx: Transaction, origin: Origin, text: str, why: TaskRefusedError) ->
     # A task of that id tells of its own end.
     told = bool(why.task_id) and not known(tx, origin.client, why.task_id)
     payload = to_json({"message": text[:LONGEST_TEXT], "client": origin.client})
-    enqueue(tx, NewJob(id=mine, queue=origin.queue or queue_of(origin.client), kind=REFUSED, payload=payload))
+    queue, payload = origin.queue or queue_of(origin.client), kinds.stored(REFUSED, payload)
+    enqueue(tx, NewJob(id=mine, queue=queue, kind=REFUSED, payload=payload))
     url = why.webhook_url if told else None
     _keep(tx, mine, origin, task_id=why.task_id, task_type=why.task_type, webhook_url=url)
     give_up(tx, mine, why)

@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
-from holdfast.tasks.names import types
+from holdfast.sealing import keyring
+from holdfast.tasks.names import REFUSED, types
 from holdfast.telemetry import happened
 from holdfast.telemetry.logs import configure
 from holdfast.worker.command import load
@@ -29,6 +30,8 @@ def run_tasks(target: str, options: dict[str, Any], say: Callable[[str], None], 
     app: App = load(target)
     if not types(app.kinds):
         raise ConfigurationError(f"{target} knows no tasks; register a handler with @app.task('its type')")
+    if app.kinds.get(REFUSED).encrypted:
+        keyring().require()  # without the key every message would be refused
     happened("tasks.started", client=settings.client_id, types=", ".join(types(app.kinds)))
     if settings.task_data is not None:
         return _single(app, settings, say)

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.config import MAX_PAYLOAD
-from holdfast.errors import TaskRefusedError
 from holdfast.notifications.webhook import problem_of
+from holdfast.tasks.failures import TaskRefusedError
 
 VERSION: Final = 1  # the newest schema that is understood here
 LONGEST_ID: Final = 200

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from holdfast.database.database import persist
 from holdfast.database.statement import sql
-from holdfast.errors import DatabaseError, HoldfastError, TaskRefusedError
+from holdfast.errors import DatabaseError, HoldfastError
 from holdfast.steps.threads import in_own_thread
 from holdfast.tasks.acceptance import forget_old
+from holdfast.tasks.failures import TaskRefusedError
 from holdfast.tasks.following import Following
 from holdfast.tasks.holding import Held, Holding
 from holdfast.tasks.names import queue_of

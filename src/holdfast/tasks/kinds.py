@@ -45,7 +45,9 @@ class TaskOptions(TypedDict, total=False):
     result_ttl: Duration
 
 
-def register(kinds: Kinds, task_type: str, options: TaskOptions) -> Callable[[H], H]:
+def register(
+    kinds: Kinds, task_type: str, options: TaskOptions, *, encrypted: bool = False
+) -> Callable[[H], H]:
     """Make handlers of tasks known. The function itself stays as it is: a test may call it."""
     if not TYPE.fullmatch(task_type):
         raise ConfigurationError(
@@ -56,8 +58,8 @@ def register(kinds: Kinds, task_type: str, options: TaskOptions) -> Callable[[H]
 
     def add(handler: H) -> H:
         if kinds.find(REFUSED) is None:
-            kinds.register(refused_kind(kinds))
-        kinds.register(_kind(task_type, handler, options))
+            kinds.register(refused_kind(kinds, encrypted=encrypted))
+        kinds.register(_kind(task_type, handler, options, encrypted=encrypted))
         return handler
 
     return add
@@ -82,7 +84,7 @@ class TaskArguments(Arguments):
         return super().decode(to_json({name: given[name] for name in self.names if name in given}))
 
 
-def _kind(task_type: str, handler: Callable[..., Any], options: TaskOptions) -> Kind:
+def _kind(task_type: str, handler: Callable[..., Any], options: TaskOptions, *, encrypted: bool) -> Kind:
     name = kind_of(task_type)
     arguments = TaskArguments(name, handler)
     kept = options.get("result_ttl")
@@ -97,6 +99,7 @@ def _kind(task_type: str, handler: Callable[..., Any], options: TaskOptions) -> 
         is_async=is_async(handler),
         limits=checked_limits(name, options.get("limits", ()), arguments.names),
         result_ttl=None if kept is None else duration(kept, "result_ttl"),
+        encrypted=encrypted,
     )
 
 

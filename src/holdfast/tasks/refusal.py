@@ -5,10 +5,9 @@ By then newer code may understand it: then it becomes the task that it always wa
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import TaskRefusedError
 from holdfast.steps.kinds import Kind, Kinds
 from holdfast.steps.outcome import Done
 from holdfast.steps.payload import Arguments
@@ -16,7 +15,8 @@ from holdfast.steps.retry import Retry
 from holdfast.steps.step import Step  # noqa: TC001 - handlers' hints are read at run time
 from holdfast.tasks.acceptance import Origin, accept
 from holdfast.tasks.envelope import Envelope, read
-from holdfast.tasks.names import REFUSED, queue_of, unknown_type
+from holdfast.tasks.failures import TaskRefusedError
+from holdfast.tasks.names import REFUSED, kind_of, queue_of, unknown_type
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
@@ -25,7 +25,7 @@ SOURCE: Final = "retry"  # a refused message that an operator tried again
 
 
 def understood(text: str, kinds: Kinds) -> Envelope:
-    """The task in a message that somebody here can do, or `TaskRefusedError`."""
+    """The task in a message that somebody here can do, its payload as it is stored; or `TaskRefusedError`."""
     envelope = read(text)
     if (problem := unknown_type(envelope.task_type, kinds)) is not None:
         raise TaskRefusedError(
@@ -34,7 +34,7 @@ def understood(text: str, kinds: Kinds) -> Envelope:
             task_type=envelope.task_type,
             webhook_url=envelope.webhook_url,
         )
-    return envelope
+    return replace(envelope, payload=kinds.stored(kind_of(envelope.task_type), envelope.payload))
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Accept:
         accept(tx, self.origin, self.envelope)
 
 
-def refused_kind(kinds: Kinds) -> Kind:
+def refused_kind(kinds: Kinds, *, encrypted: bool) -> Kind:
     """The kind of job that refused messages are."""
 
     async def try_again(step: Step, message: str, client: str) -> Done:
@@ -65,4 +65,5 @@ def refused_kind(kinds: Kinds) -> Kind:
         retry=Retry(attempts=1),
         timeout=None,
         is_async=True,
+        encrypted=encrypted,
     )

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.clock import new_id
-from holdfast.errors import ConfigurationError, TaskRefusedError
+from holdfast.errors import ConfigurationError
 from holdfast.steps.payload import to_json
 from holdfast.tasks.acceptance import key_of
 from holdfast.tasks.envelope import VERSION, read
+from holdfast.tasks.failures import TaskRefusedError
 from holdfast.tasks.names import queue_of
 from holdfast.transports.contract import Outgoing
 from holdfast.transports.link import Link

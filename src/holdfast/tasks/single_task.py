@@ -13,11 +13,13 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.database.database import persist
-from holdfast.errors import HoldfastError, TaskRefusedError, TaskTimeoutError
+from holdfast.errors import HoldfastError
 from holdfast.steps.rescue import declare_dead, rescue
+from holdfast.steps.task_ends import TaskTimeoutError
 from holdfast.tasks.acceptance import Accepted, Origin, accept, refuse
 from holdfast.tasks.child import Child, SingleTask
 from holdfast.tasks.ends import End, ends, give_up, move, standing, tell_again, why_unsent
+from holdfast.tasks.failures import TaskRefusedError
 from holdfast.tasks.names import TASK_DATA, own_queue, queue_of
 from holdfast.tasks.refusal import understood
 from holdfast.telemetry import happened
@@ -73,7 +75,9 @@ class _Work:
         except TaskRefusedError as why:
             self.task_id, error = why.task_id, why
             self._say(f"refused: {why}")
-            stored = persist(self._database, lambda tx: refuse(tx, origin, self._task.text, error))
+            stored = persist(
+                self._database, lambda tx: refuse(tx, origin, self._task.text, error, self._app.kinds)
+            )
             happened("task.refused", task_id=why.task_id, job_id=stored.job_id, error=why)
             return stored
         self.task_id = envelope.task_id

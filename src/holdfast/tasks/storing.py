@@ -8,11 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from holdfast.database.database import persist
-from holdfast.errors import ContentionError, TaskRefusedError, UnknownCommitError, UnreachableError
+from holdfast.errors import ContentionError, UnknownCommitError, UnreachableError
 from holdfast.steps.failure import describe
 from holdfast.tasks.acceptance import Origin, accept, key_of, known, refuse
 from holdfast.tasks.ends import give_up
 from holdfast.tasks.envelope import LONGEST_REASON
+from holdfast.tasks.failures import TaskRefusedError
 from holdfast.tasks.refusal import understood
 from holdfast.telemetry import happened
 
@@ -70,7 +71,9 @@ class Storage:
         origin = Origin(self._client, self._source, held.delivery.id)
         why = TaskRefusedError(f"it cannot be stored: {describe(error)}"[:LONGEST_REASON])
         try:
-            kept = persist(self._app.database, lambda tx: refuse(tx, origin, held.delivery.body, why))
+            kept = persist(
+                self._app.database, lambda tx: refuse(tx, origin, held.delivery.body, why, self._app.kinds)
+            )
         except PASSING:
             raise
         except Exception as worse:  # noqa: BLE001 - the messages behind it must get through
@@ -92,7 +95,7 @@ def store(
         delivery = it.delivery
         source = Origin(*origin, message_id=delivery.id)
         if isinstance(what, TaskRefusedError):
-            kept = refuse(tx, source, delivery.body, what)
+            kept = refuse(tx, source, delivery.body, what, kinds)
             found[it] = Stored(kept.job_id, kept.created, what.task_id, what.task_type, what)
             continue
         worn_out = last is not None and delivery.attempt >= last and not known(tx, origin[0], what.task_id)

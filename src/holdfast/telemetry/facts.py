@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from holdfast.telemetry.masking import without_data
+from holdfast.telemetry.masking import HIDDEN, hides, without_data
 
 Fact = str | float | int | BaseException | Sequence[float] | None
 Plain = dict[str, str | float | int]
@@ -22,6 +22,8 @@ def plain(facts: Mapping[str, Fact]) -> Plain:
         match value:
             case None:
                 continue
+            case _ if hides(name):
+                found[name] = HIDDEN
             case bool():
                 found[name] = int(value)
             case int():

@@ -1,9 +1,20 @@
-"""Texts fit to be kept and shown: without what looks like a secret, and without what no database takes."""
+"""Texts fit to be kept and shown: without what looks like a secret, and without what no database takes.
+
+An application adds rules of its own (`Holdfast(mask=[…])`): the names of fields, and patterns of texts. They hold in
+the whole process from then on, wherever a payload, a result, an error or a line of a log is shown.
+"""
 
 from __future__ import annotations
 
 import re
 from typing import Final
+
+from holdfast.telemetry.mask_rules import HIDDEN, Rule, Rules, hide_here, hiding
+
+__all__ = [
+    "HIDDEN", "Rule", "any_rules", "hidden_in", "hide", "hide_here", "hides", "hiding", "masked", "rules", "storable",
+    "visible", "without_data", "without_rules", "without_secrets",
+]  # fmt: skip
 
 # Every repetition is bounded or anchored: a message of a megabyte must not hold the process up.
 _SECRET: Final = re.compile(
@@ -26,13 +37,24 @@ _QUOTED_DATA: Final = re.compile(
 # What would move the cursor, change colours or turn the direction of reading.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
+_RULES: Final = Rules()
+
+hide = _RULES.add  # from now on, in this process
+hides = _RULES.names  # whether a field of this name is hidden
+any_rules = _RULES.any  # whether anybody gave one
+hidden_in = _RULES.values  # what they hide in a value of JSON, as texts
+masked = _RULES.masked  # a value of JSON without what the rules hide
+rules = _RULES.all  # those that hold here
+without_rules = _RULES.cleaned  # a text without what the rules hide
+
 
 def without_secrets(text: str) -> str:
     """Fit to be kept and shown: without what looks like a secret, and storable."""
-    return _SECRET.sub(
+    found = _SECRET.sub(
         lambda found: f"{found[1]}:***@" if found[1] else f"{found[2] or found[3] or found[4]}***",
         storable(text),
     )
+    return without_rules(found)
 
 
 def without_data(text: str) -> str:

@@ -71,6 +71,8 @@ COUNTERS: Final = (
             "duplicate.skipped": {"answer": "skipped"},
             "duplicate.refused": {"answer": "refused"},
             "duplicate.replaced": {"answer": "replaced"},
+            "duplicate.merged": {"answer": "merged"},
+            "duplicate.deferred": {"answer": "deferred"},
         },
     ),
     Counter(
@@ -81,6 +83,12 @@ COUNTERS: Final = (
     ),
     Counter("holdfast_timeouts", "Steps that ran longer than they may.", ("kind",), {"step.timed-out": _ONE}),
     Counter("holdfast_lost_slots", "Handlers that ignored their timeout.", ("kind",), {"slot.lost": _ONE}),
+    Counter(
+        "holdfast_isolated_crashes",
+        "Isolated steps whose process died under them.",
+        ("kind",),
+        {"step.crashed": _ONE},
+    ),
     Counter("holdfast_promoted_jobs", "Scheduled jobs whose time came.", (), {"jobs.promoted": _ONE}, "jobs"),
     Counter(
         "holdfast_pruned_jobs", "Finished jobs that were forgotten.", (), {"archive.pruned": _ONE}, "jobs"
@@ -102,6 +110,12 @@ COUNTERS: Final = (
             "message.failed": {"outcome": "failed"},
             "message.died": {"outcome": "dead"},
         },
+    ),
+    Counter(
+        "holdfast_clipped_values",
+        "Texts that were left out of a row because they are too long.",
+        ("field",),
+        {"mapping.clipped": _ONE},
     ),
     Counter("holdfast_dead_workers", "Workers declared dead.", (), {"worker.declared-dead": _ONE}),
     Counter("holdfast_heartbeat_failures", "Outages of the heartbeat.", (), {"heartbeat.failed": _ONE}),

@@ -81,6 +81,12 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         ),
         event("run.completed", INFO, "all it read is in the target", "feed run_id"),
         event("rows.quarantined", WARNING, "they could not be mapped or stored", "feed run_id rows"),
+        event(
+            "mapping.clipped",
+            DEBUG,
+            "a text that only describes a row is longer than its column: it is left out, the row is kept",
+            "field characters",
+        ),
         event("run.skipped", INFO, "its time had come, but a run of the feed is active", "feed note"),
         event("run.stalled", WARNING, "nothing has moved it for too long", "feed run_id"),
         event("run.pruned", INFO, "it ended long ago, and is no longer listed", "run_id"),
@@ -120,8 +126,12 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "a message is no task that can be done: a dead letter here, and put aside at the broker",
             "queue message_id task_id job_id error",
         ),
-        event("task.ended", INFO, "its end is committed, and the message is gone", "queue task_id job_id state"),
-        event("task.untold", ERROR, "its webhook could not be staged: the URL cannot be used", "job_id error"),
+        event(
+            "task.ended", INFO, "its end is committed, and the message is gone", "queue task_id job_id state"
+        ),
+        event(
+            "task.untold", ERROR, "its webhook could not be staged: the URL cannot be used", "job_id error"
+        ),
         event(
             "message.lost",
             WARNING,
@@ -129,11 +139,16 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "queue message_id error",
         ),
         event(
-            "broker.lost", WARNING, "the broker does not answer; told once per outage", "transport queue error"
+            "broker.lost",
+            WARNING,
+            "the broker does not answer; told once per outage",
+            "transport queue error",
         ),
         event("broker.recovered", INFO, "it answers again", "transport queue"),
         event("intake.started", INFO, "tasks are taken from this queue", "transport queue acknowledge"),
-        event("webhook.saved", INFO, "a receiver was told of a task's end, for the first time", "task_id status"),
+        event(
+            "webhook.saved", INFO, "a receiver was told of a task's end, for the first time", "task_id status"
+        ),
         event("webhook.refused", WARNING, "a receiver does not believe who posts", "error"),
         event("intake.stopped", INFO, "no more are taken", "queue given_back"),
     ),
@@ -157,6 +172,17 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "transport queue kept removed",
         ),
     ),
+    "Events": (
+        event("event.delivered", INFO, "it woke a job that waited for it", "job_id"),
+        event("event.kept", INFO, "nobody waits for it: it is kept for the first that will", "keep_s"),
+        event(
+            "callback.received",
+            INFO,
+            "somebody called a signed address; `answer` is what it was told",
+            "answer",
+        ),
+        event("events.forgotten", DEBUG, "they were kept long enough, and waits that are over", "events"),
+    ),
     "Limits": (
         event(
             "jobs.held", DEBUG, "so many limits had no room for so many jobs: they wait for it", "jobs limits"
@@ -179,5 +205,11 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         event("commit.parted", INFO, "steps that shared a transaction are written apart", "jobs error"),
         event("commit.unknown", WARNING, "the connection broke during COMMIT; the fences are asked", "jobs"),
         event("wakeups.lost", INFO, "LISTEN broke and is opened again; polling goes on", "error"),
+        event(
+            "wakeups.unheard",
+            INFO,
+            "LISTEN is of no use here: a pooler stands between, or it is another database; polling goes on",
+            "note error",
+        ),
     ),
 }

@@ -142,7 +142,7 @@ def begin_step(active: Tracer, work: Work, kind: str, queue: str, facts: Mapping
             kind,
             _as_parent(work, active),
             kind=SpanKind.CONSUMER,
-            attributes=_messaging("process", queue) | _named(facts),
+            attributes=_messaging("process", queue) | _named(plain(facts)),
         )
         attach(set_span_in_context(span))
     except Exception:  # noqa: BLE001 - a processor of the program's own: the work goes on without it

@@ -29,7 +29,17 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "a part of it met something unexpected",
             "worker_id job_id jobs error note",
         ),
-        event("worker.recycled", INFO, "it starts its own program again, to get lost slots back"),
+        event(
+            "worker.recycled",
+            INFO,
+            "it starts its own program again: slots were lost, or it is too old or too large",
+        ),
+        event(
+            "worker.worn",
+            INFO,
+            "it has reached `max_age` or `max_memory`: it finishes its steps and is recycled",
+            "worker_id age_s memory",
+        ),
         event(
             "worker.ended",
             WARNING,
@@ -92,6 +102,18 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "job_id kind queue",
         ),
         event(
+            "duplicate.merged",
+            DEBUG,
+            "an enqueue met its key, and the job that holds it or comes after it (`job_id`) does its work too",
+            "job_id kind queue",
+        ),
+        event(
+            "duplicate.deferred",
+            DEBUG,
+            "an enqueue met its key, and its holder runs: this job comes after it",
+            "job_id kind queue",
+        ),
+        event(
             "jobs.claimed",
             DEBUG,
             "taken from a queue, also 0; the longest had been ready for `waited_s`",
@@ -113,11 +135,17 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         of_step(
             "step.failed",
             WARNING,
-            "again after a delay; costs an attempt",
+            "again after a delay; costs an attempt, or counts as a crash (`charged` 0)",
             f"error_type error retry_in_s charged {TIMES}",
         ),
         of_step("step.postponed", DEBUG, "again after a delay; costs nothing", f"error_type error {TIMES}"),
         of_step("step.timed-out", WARNING, "ran longer than its timeout"),
+        of_step(
+            "step.crashed",
+            ERROR,
+            "the process of an isolated step died under it; nobody else is concerned",
+            "error",
+        ),
         of_step(
             "step.refused",
             WARNING,
@@ -127,6 +155,19 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         of_step("job.died", ERROR, "a new dead letter", f"error_type error {TIMES}"),
         of_step("job.cancelled", INFO, "stopped because somebody asked", f"reason {TIMES}"),
         of_step("kind.unknown", WARNING, "no handler here; told once per kind and process", "error"),
+        event("dependants.released", DEBUG, "jobs whose parents are all done may go on", "jobs"),
+        event(
+            "dependants.failed",
+            ERROR,
+            "jobs became dead letters because the job that they come after (`job_id`) ended as `reason` says",
+            "job_id jobs reason",
+        ),
+        event(
+            "dependants.found",
+            WARNING,
+            "jobs waited for others that had ended long ago: a sweep told them",
+            "jobs",
+        ),
         event("jobs.promoted", DEBUG, "scheduled jobs whose time has come", "jobs"),
         event(
             "jobs.rescued",

@@ -7,9 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import Duration, duration, moment, spoken
-from holdfast.database.borrowed import lend
-from holdfast.database.connection import Transaction
 from holdfast.job import Job
+from holdfast.job import within as in_transaction
 from holdfast.steps.payload import decode, to_json
 from holdfast.testing.stored import CLOCK, finished, unfinished
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from holdfast.app import Holdfast
+    from holdfast.database.connection import Transaction
     from holdfast.job import Lent
     from holdfast.testing.stored import StoredJob
 
@@ -150,7 +150,7 @@ def _look(app: Holdfast, tx: Lent, *, ended: bool) -> tuple[list[StoredJob], dat
     if tx is None:
         with app.reading() as own:
             return _read(own, ended=ended)
-    return _read(tx if isinstance(tx, Transaction) else lend(tx, app.database), ended=ended)
+    return in_transaction(app.database, tx, lambda inner: _read(inner, ended=ended))
 
 
 def _read(tx: Transaction, *, ended: bool) -> tuple[list[StoredJob], datetime]:

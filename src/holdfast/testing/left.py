@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.database.statement import sql
 from holdfast.runs.sweep_state import HELD
+from holdfast.steps.joining import SUCCESSORS
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
@@ -18,12 +19,20 @@ _HEAD = """
         SELECT 1 FROM holdfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
 """
 
+# Who freed the slot in the moment when they were held has not seen them.
+_FORGOTTEN = """
+    SELECT count(*) FROM holdfast_limit l
+     WHERE l.due_at IS NOT NULL AND l.slots > (SELECT count(*) FROM holdfast_slot s WHERE s.limit_id = l.id)
+       AND EXISTS (SELECT 1 FROM holdfast_job h WHERE h.held_by = l.id AND h.state = 'held')
+"""
+
 # One statement sees all of it at one moment: what this worker has, what it could take, and what only has to be woken.
 LEFT = sql(f"""
     SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
            count(CASE WHEN state = 'suspect' THEN 1 END),
            count(CASE WHEN state = 'scheduled' THEN 1 END)
-             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= {{now}}),
+             + (SELECT count(*) FROM holdfast_limit WHERE due_at <= {{now}}) + ({_FORGOTTEN})
+             + (SELECT count(*) {SUCCESSORS}),
            (SELECT count(*) FROM holdfast_schedule WHERE next_at <= {{now}} AND paused_at IS NULL),
            (SELECT count(*) FROM holdfast_outbox o WHERE o.due_at <= {{now}} AND {_HEAD})
       FROM holdfast_job

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
 from holdfast.steps.job import JobState
-from holdfast.steps.outcome import Continue, Reject, Snooze
+from holdfast.steps.outcome import Continue, Reject, Snooze, Wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator
@@ -122,7 +122,7 @@ class Report:
         ):  # not even called: nobody knows the kind, its arguments do not fit, it killed its worker
             unheard = job.error is not None and (job.id, job.error) not in self.known
             return Run(job.id, job.kind, job.step, job.failures + job.crashes) if unheard else None
-        if last.error is None and isinstance(last.answer, Continue | Snooze | Reject):
+        if last.error is None and isinstance(last.answer, Continue | Snooze | Wait | Reject):
             return None
         return last
 

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import moment
 from holdfast.database.statement import sql
+from holdfast.errors import SealedError
+from holdfast.sealing import ENCRYPTED, opened
 from holdfast.steps.job import ENDED, JobState
 from holdfast.steps.payload import decode
+from holdfast.steps.waiting import cursor_in
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -118,15 +121,23 @@ def _job(*row: Value) -> StoredJob:
         due_at=moment(ready_at),
         created_at=moment(created_at),
         error=error,
-        cursor=None if cursor is None else decode(cursor),
-        arguments=_arguments(payload),
+        cursor=_cursor(cursor, kind),
+        arguments=_arguments(payload, kind),
     )
 
 
-def _arguments(payload: str) -> dict[str, Any]:
+def _cursor(stored: str | None, kind: str) -> Any:
+    found = cursor_in(stored)
+    try:
+        return None if found is None else decode(opened(found, f"cursor of {kind}"))
+    except SealedError:
+        return ENCRYPTED
+
+
+def _arguments(payload: str, kind: str) -> dict[str, Any]:
     """A row of somebody else's may hold anything; it has no arguments then, but it is there."""
     try:
-        found = decode(payload)
-    except ValueError:  # msgspec's own is one
+        found = decode(opened(payload, f"payload of {kind}"))
+    except (ValueError, SealedError):  # msgspec's own is one
         return {}
     return found if isinstance(found, dict) else {}

@@ -19,7 +19,8 @@ from holdfast.clock import Duration, duration, moment
 from holdfast.config import WorkerSettings
 from holdfast.database.statement import sql
 from holdfast.errors import ConfigurationError, ContentionError
-from holdfast.limits.release import sweep
+from holdfast.limits.release import look_at_all, sweep
+from holdfast.steps.joining import let_successors_go
 from holdfast.steps.rescue import declare_dead, rescue
 from holdfast.testing.left import Left, Scope, due_next, what_is_left
 from holdfast.testing.moved_clock import Clock, clock
@@ -193,7 +194,8 @@ class Drain:
         """What a worker does about once a second, now: fire ticks, make ready what is due, let go whom a limit held."""
         fire_due(self._app.database)
         self._do(promote)
-        self._do(sweep)
+        self._do(_look_at_limits)
+        self._do(let_successors_go)
 
     def _watch_over_runs(self) -> int:
         """What a worker does every two seconds, now: fail what gave up, ask again for what was lost."""
@@ -250,3 +252,8 @@ class Drain:
                 f"{left.ready + left.suspects} ready, {len(self._recorder.runs)} steps have run; "
                 "give a longer timeout= or a limit="
             )
+
+
+def _look_at_limits(tx: Transaction) -> int:
+    look_at_all(tx)
+    return sweep(tx)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from holdfast.database.upsert import Upsert
 from holdfast.steps.kinds import Kinds
-from holdfast.steps.outcome import Continue, Done, Effect, Snooze, effects_of
+from holdfast.steps.outcome import Continue, Done, Effect, Snooze, Wait, effects_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -64,7 +64,9 @@ class WatchedKinds(Kinds):
         arguments.wants_step = True  # the watcher does; the handler gets what it asked for
         wants_step = kind.arguments.wants_step
         handler = _around(kind.handler, self._watcher, wants_step=wants_step, is_async=kind.is_async)
-        return replace(kind, arguments=arguments, handler=handler)
+        return replace(
+            kind, arguments=arguments, handler=handler, isolation=None
+        )  # nobody sees into a process
 
 
 def _around(
@@ -112,7 +114,7 @@ def _answered(step: Step, answer: Any, watcher: Watcher) -> Any:
 
 
 def _brought(answer: Any) -> Sequence[Effect]:
-    if not isinstance(answer, Done | Continue | Snooze):
+    if not isinstance(answer, Done | Continue | Snooze | Wait):
         return ()
     try:
         return effects_of(answer)

@@ -6,8 +6,9 @@ import time
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple, Protocol, assert_never
 
-from holdfast.steps.outcome import Again, Bury, Continue, Done, GiveBack, Reject, Snooze, Stop
+from holdfast.steps.outcome import Again, Bury, Continue, Done, GiveBack, Reject, Snooze, Stop, Wait
 from holdfast.telemetry import happened, wanted
+from holdfast.telemetry.masking import hiding
 from holdfast.telemetry.traces import end_step, inside, tracer
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Ran(Protocol):
     started: float
     finished: float | None  # None: its handler has not come back
     span: Span | None
+    hidden: tuple[str, ...]
 
     @property
     def job_id(self) -> str: ...
@@ -59,6 +61,10 @@ class Ended(NamedTuple):
         """Where its effects are applied: what they enqueue belongs to this step."""
         return inside(self.subject, None if self.run is None else self.run.span)
 
+    def hiding(self) -> AbstractContextManager[None]:
+        """Where its errors are told: without what is hidden of its arguments."""
+        return hiding(() if self.run is None else self.run.hidden)
+
     def times(self) -> dict[str, float]:
         """Seconds in its handler, and under its lease until now."""
         if self.run is None:
@@ -79,16 +85,16 @@ def report(ended: Ended) -> None:
     times = ended.times()
     took, held = times.get("took_s"), times.get("held_s")
     match ended.ending:
-        case Again(delay, text, _, charged):
+        case Again(delay, text, _, charged, crashed):
             kind, error = _parts(text)
-            if charged:
+            if charged or crashed:
                 happened(
                     "step.failed",
                     ended.subject,
                     error_type=kind,
                     error=error,
                     retry_in_s=delay.total_seconds(),
-                    charged=1,
+                    charged=int(charged),
                     took_s=took,
                     held_s=held,
                 )
@@ -96,7 +102,9 @@ def report(ended: Ended) -> None:
                 happened(
                     "step.postponed", ended.subject, error_type=kind, error=error, took_s=took, held_s=held
                 )
-            ended.close("failed" if charged else "postponed", error_type=kind, error=error, took_s=took)
+            ended.close(
+                "failed" if charged or crashed else "postponed", error_type=kind, error=error, took_s=took
+            )
         case Bury() | Reject():
             kind, error = _cause(ended.ending)
             happened("job.died", ended.subject, error_type=kind, error=error, took_s=took, held_s=held)
@@ -104,7 +112,7 @@ def report(ended: Ended) -> None:
         case Stop(reason):
             happened("job.cancelled", ended.subject, reason=reason, took_s=took, held_s=held)
             ended.close("cancelled", reason=reason, took_s=took)
-        case Done() | Continue() | Snooze() | GiveBack():
+        case Done() | Continue() | Snooze() | Wait() | GiveBack():
             outcome = _outcome(ended.ending)
             happened(
                 "step.committed",
@@ -136,7 +144,7 @@ def report_batch(batch: Sequence[Ended], written: Container[str]) -> None:
             ended.close("done" if ended.lease.job_id in written else "refused")
 
 
-def _outcome(ending: Done | Continue | Snooze | GiveBack) -> str:
+def _outcome(ending: Done | Continue | Snooze | Wait | GiveBack) -> str:
     match ending:
         case Done():
             return "done"
@@ -144,6 +152,8 @@ def _outcome(ending: Done | Continue | Snooze | GiveBack) -> str:
             return "continued"
         case Snooze():
             return "snoozed"
+        case Wait():
+            return "waiting"
         case GiveBack():
             return "returned"
 

@@ -1,4 +1,4 @@
-"""Run handlers: coroutines on the event loop, plain functions on threads, each under its timeout."""
+"""Run handlers: coroutines on the event loop, plain functions on threads, isolated ones in processes; all under a timeout."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import UnknownKindError
-from holdfast.steps.failure import describe, judge
-from holdfast.steps.outcome import Again, Ending, GiveBack
-from holdfast.steps.retry import Retry
+from holdfast.steps.failure import judge
+from holdfast.steps.outcome import Ending, GiveBack
 from holdfast.steps.step import Halt, Reports, Step
 from holdfast.telemetry import happened
 from holdfast.worker.ended import Ended
+from holdfast.worker.isolated_step import IsolatedRunning
 from holdfast.worker.running import InContext, LoopPulse, Running, Watch
+from holdfast.worker.unknown_kinds import UnknownKinds
 from holdfast.worker.unstarted import UnstartedLeases
 
 if TYPE_CHECKING:
-    from holdfast.steps.kinds import Kinds
+    from holdfast.config import WorkerSettings
+    from holdfast.steps.kinds import Kind, Kinds
     from holdfast.steps.lease import Lease
+    from holdfast.worker.isolated import HandlerProcesses
+    from holdfast.worker.unstarted import Unstarted
 
 WATCH: Final = 0.1  # seconds between looks at the deadlines
 UNWIND: Final = 5.0  # seconds a handler gets to clean up after its timeout
 BREATH: Final = 0.0005  # seconds after which a row of short handlers lets others have a turn
 ASIDE: Final = 0.00001  # seconds for the threads that claim and commit
-UNKNOWN_KIND_DELAY: Final = timedelta(seconds=15)  # a rolling deployment may bring the code
-DEFAULT_RETRY: Final = Retry()
 
 
 class Execution:
@@ -40,17 +40,18 @@ class Execution:
     def __init__(
         self,
         kinds: Kinds,
+        settings: WorkerSettings,
+        isolated: HandlerProcesses,
         *,
-        concurrency: int,
-        worker_id: str,
         reports: Reports,
         put: Callable[[Ended], None],
         changed: Callable[[], None],
         owned: dict[str, int],
     ) -> None:
         self._kinds = kinds
-        self._concurrency = concurrency
-        self._worker_id = worker_id
+        self._settings = settings
+        self._concurrency = settings.concurrency
+        self._isolated = isolated
         self._reports = reports
         self._put = put
         self._changed = changed  # tells the claimer that there is room
@@ -66,16 +67,17 @@ class Execution:
         self._threads: ThreadPoolExecutor | None = None
         self._watching = False
         self._accepting = True
-        self._announced: set[str] = set()
+        self._unknown = UnknownKinds(kinds)
         self._watch_starts = Watch.now()
         self.pulse: LoopPulse | None = None
         self.lost_slots = 0
         self.average = 0.0  # seconds a handler takes, smoothed
-        self.low_water = concurrency - 1  # when so few leases are held, the claimer wants to know
+        self.low_water = settings.concurrency - 1  # when so few leases are held, the claimer wants to know
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.pulse = LoopPulse(loop)
+        self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="holdfast-handler")
 
     def go_on(self, lease: Lease, chain: int, chain_since: float) -> bool:
         """Called from the settlement: the next step of a job that stayed here. False when we are stopping."""
@@ -157,21 +159,20 @@ class Execution:
         happened("slot.lost", it)
 
     def close(self) -> None:
+        self._isolated.close()
         if self._threads is not None:
-            stuck = (
-                bool(self._running) or self.lost_slots > 0
-            )  # nobody waits for a handler that cannot be stopped
+            # Nobody waits for a handler that cannot be stopped.
+            stuck = bool(self._running) or self.lost_slots > 0
             self._threads.shutdown(wait=not stuck, cancel_futures=True)
 
     def _halt(self, it: Running, why: Halt) -> None:
         it.step.halt(why)
-        if it.kind.is_async and self._loop is not None and not self._loop.is_closed():
+        if it.kind.on_event_loop and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel, it)
 
     def _snapshot(self) -> list[Running]:
-        return list(
-            self._running.copy().values()
-        )  # a copy is made in one piece, whatever the event loop does
+        # A copy is made in one piece, whatever the event loop does.
+        return list(self._running.copy().values())
 
     def _take_away(self, count: int) -> None:
         with self._lock:
@@ -187,7 +188,7 @@ class Execution:
         """Start handlers while there is work and a slot."""
         while (it := self._next()) is not None:
             assert self._loop is not None  # noqa: S101 - we run on it
-            if it.kind.is_async:
+            if it.kind.on_event_loop:
                 it.task = self._loop.create_task(self._drive(it))
             else:
                 self._call_in_thread(it)
@@ -198,22 +199,27 @@ class Execution:
             lease = waiting.lease
             kind = self._kinds.find(lease.kind)
             if kind is None:
-                self._postpone(lease)
+                self._end(self._unknown.postponed(lease))
                 continue
             try:
-                arguments = kind.arguments.decode(lease.payload)
+                it = self._running_of(waiting, kind)
             except Exception as error:  # noqa: BLE001 - whatever is in the row, the worker goes on
                 verdict = judge(error, kind.retry, lease.failures, random.random())
                 self._end(Ended(lease, verdict, (), kind.retry))
                 continue
-            step = Step(lease, self._reports, self._worker_id)
-            it = Running(waiting, kind, step, arguments, self._watch_starts)
             self._running[lease.job_id] = it
             if it.deadline is not None and not self._watching and self._loop is not None:
                 self._watching = True
                 self._loop.call_later(WATCH, self._watch)
             return it
         return None
+
+    def _running_of(self, waiting: Unstarted, kind: Kind) -> Running:
+        settings, watch = self._settings, self._watch_starts
+        if kind.isolation is not None:
+            return IsolatedRunning(waiting, kind, self._reports, settings, watch, self._isolated)
+        step = Step(waiting.lease, self._reports, settings.worker_id)
+        return Running(waiting, kind, step, kind.read(waiting.lease.payload), watch)
 
     async def _drive(self, first: Running) -> None:
         """Run one coroutine after the other, as long as the next one is there without waiting."""
@@ -238,13 +244,11 @@ class Execution:
                 time.sleep(ASIDE)  # noqa: ASYNC251 - the event loop itself has to wait
                 await asyncio.sleep(0)
                 rested = time.monotonic()
-            while (it := self._next()) is not None and not it.kind.is_async:
+            while (it := self._next()) is not None and not it.kind.on_event_loop:
                 self._call_in_thread(it)
 
     def _call_in_thread(self, it: Running) -> None:
         assert self._loop is not None  # noqa: S101 - we run on it
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix="holdfast-handler")
         future = self._loop.run_in_executor(self._threads, copy_context().run, it.call_in_thread)
         future.add_done_callback(lambda done: self._thread_returned(it, done))
 
@@ -287,12 +291,3 @@ class Execution:
         self._watching = bool(timed)
         if self._watching and self._loop is not None:
             self._loop.call_later(WATCH, self._watch)
-
-    def _postpone(self, lease: Lease) -> None:
-        """Nobody here knows this kind of job; perhaps a newer worker does."""
-        error = UnknownKindError(lease.kind, self._kinds.names())
-        if lease.kind not in self._announced:
-            self._announced.add(lease.kind)  # once is enough: a backlog of them would flood the log
-            happened("kind.unknown", lease, error=error)
-        text = describe(error)
-        self._end(Ended(lease, Again(UNKNOWN_KIND_DELAY, text, text[:200], charged=False), (), DEFAULT_RETRY))

@@ -9,14 +9,17 @@ from __future__ import annotations
 import random
 import threading
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from holdfast.admin import audit
+from holdfast.admin import audit, masks
 from holdfast.clock import micros
 from holdfast.database.database import persist
 from holdfast.errors import ContentionError, UnreachableError
 from holdfast.results.expiry import any_expired, expire
+from holdfast.steps.events import anything_old, bring_together, forget_old, missed
 from holdfast.telemetry import happened
+from holdfast.telemetry.masking import any_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,6 +47,7 @@ class Forgetting:
         )
 
     def start(self) -> None:
+        self.declare_rules()
         self._thread.start()
 
     def stop(self) -> None:
@@ -56,7 +60,23 @@ class Forgetting:
         if expired:
             happened("results.expired", results=expired)
         age = micros(self._settings.audit_kept)
+        with self._database.looking() as tx:
+            names = missed(tx)
+        for name in names:
+            persist(self._database, partial(bring_together, name=name))
+        if forgotten := self._in_batches(anything_old, lambda tx: forget_old(tx, BATCH)):
+            happened("events.forgotten", events=forgotten)
+        self.declare_rules()
         self._in_batches(lambda tx: audit.any_older(tx, age), lambda tx: audit.prune(tx, age, BATCH))
+
+    def declare_rules(self) -> None:
+        """Let others who show these rows hide what this process hides."""
+        if not any_rules():
+            return
+        with self._database.looking() as tx:
+            new = masks.outdated(tx)
+        if new:
+            persist(self._database, lambda tx: masks.declare(tx, new))
 
     def _expire(self, kind: Kind) -> int:
         age = micros(self._settings.results_kept if kind.result_ttl is None else kind.result_ttl)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.database.database import persist
+from holdfast.errors import SealedError
 from holdfast.limits.admission import Wanted, admit
 from holdfast.limits.limit import limit_id
 from holdfast.limits.release import free
+from holdfast.sealing import is_sealed, keyring, opened
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -98,7 +100,14 @@ class Gate:
 
 def _arguments(lease: Lease) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(lease.payload)
-    except msgspec.DecodeError:
+        found = msgspec.json.decode(opened(lease.payload, f"payload of {lease.kind}"))
+    except (msgspec.DecodeError, SealedError):
         return {}  # the handler's own check says what is wrong with it
-    return found if isinstance(found, dict) else {}
+    if not isinstance(found, dict):
+        return {}
+    # A limit's name stands in the clear: of what is encrypted it holds a fingerprint.
+    return {name: fingerprint(it) for name, it in found.items()} if is_sealed(lease.payload) else found
+
+
+def fingerprint(value: Any) -> str:
+    return keyring().sign(msgspec.json.encode(value).decode(), "limit").hex()[:32]

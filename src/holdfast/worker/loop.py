@@ -20,7 +20,9 @@ from holdfast.worker.claimer import Claimer, Room
 from holdfast.worker.execution import Execution
 from holdfast.worker.gate import Gate
 from holdfast.worker.incarnation import Heartbeat, Pulse
+from holdfast.worker.isolated import HandlerProcesses
 from holdfast.worker.maintenance import Maintenance
+from holdfast.worker.recycling import Wear
 from holdfast.worker.reporter import Reporter
 from holdfast.worker.services import services
 from holdfast.worker.settlement import Settlement
@@ -62,6 +64,7 @@ class Worker:
         self._lone = lone  # this process runs suspects, one at a time, and nothing else
         self._suspects = suspects
         self._stuck = stuck
+        self._wear = Wear(settings, can_recycle=stuck is not None)
         self._owned: dict[str, int] = {}  # job → fence of every lease that has not been settled here
         self._stopping = threading.Event()
         self._at_once = threading.Event()
@@ -70,7 +73,7 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
         self.failed = False  # something of our own broke; the exit code says so
-        self.needs_recycling = False  # a handler cannot be stopped: only a new process gets its slot back
+        self.needs_recycling = False  # only a new process gets back a lost slot, or memory
 
         self._wakeups = Wakeups(database, lambda: self._heartbeat.nudge())  # noqa: PLW0108 - made below
         self._reporter = Reporter(database, self._replaced)
@@ -84,10 +87,11 @@ class Worker:
             healthy=lambda: self._heartbeat.may_claim,
         )
         self._settlement.stays = not lone
+        self._isolated = HandlerProcesses(kinds, database.url)
         self._execution = Execution(
             kinds,
-            concurrency=settings.concurrency,
-            worker_id=settings.worker_id,
+            settings,
+            self._isolated,
             reports=self._reporter,
             put=self._settlement.put,
             changed=self._changed,
@@ -105,16 +109,16 @@ class Worker:
         self._maintenance = Maintenance(
             database, settings, self._heartbeat, self._isolate, self._owned, limits=kinds.families
         )
-        room = Room(slots=self._slots, behind=self._behind)
         self._claimer = Claimer(
             database,
             settings,
             execution=self._execution,
             heartbeat=self._heartbeat,
             wakeups=self._wakeups,
-            room=room,
+            room=Room(slots=self._slots, behind=self._behind),
             gate=self._gate,
         )
+        around = (notifications, declared, feeds)
         self._parts = Parts(
             claimer=self._claimer,
             execution=self._execution,
@@ -122,9 +126,7 @@ class Worker:
             suspects=suspects,
             wakeups=self._wakeups,
             maintenance=None if lone else self._maintenance,
-            services=[]
-            if lone
-            else services(database, kinds, settings, notifications, declared, feeds, self._claimer),
+            services=[] if lone else services(database, kinds, settings, *around, self._claimer),
             reporter=self._reporter,
             heartbeat=self._heartbeat,
         )
@@ -140,9 +142,8 @@ class Worker:
         def serve() -> None:
             asyncio.set_event_loop(loop)
             loop.run_forever()
-            loop.run_until_complete(
-                loop.shutdown_asyncgens()
-            )  # what handlers keep open for as long as it runs
+            # What handlers keep open for as long as it runs.
+            loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
         self._loop_thread = threading.Thread(target=serve, name="holdfast-loop", daemon=True)
@@ -201,8 +202,6 @@ class Worker:
     def status(self) -> WorkerStatus:
         running = self._started and not self._stopped.is_set()
         return status(self.settings, self._execution, self._heartbeat, running=running)
-
-    # The life of the process
 
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         self._refuse_second_start()
@@ -282,6 +281,7 @@ class Worker:
 
     def _overdue(self) -> None:
         """Stop vouching for steps that ignore their timeout. Called by the heartbeat."""
+        self._isolated.end_idle()
         alive = self._execution.pulse is None or self._execution.pulse.felt()
         late = self._execution.overdue()
         if late and not alive:
@@ -294,5 +294,6 @@ class Worker:
         for it in late:
             self._execution.abandon(it)
             self.needs_recycling = True
+        self.needs_recycling = self.needs_recycling or self._wear.is_over()
         if self.needs_recycling and self._stuck is not None and not self._stopping.is_set():
-            self.ask_to_stop()  # only a new process gets the lost slots back
+            self.ask_to_stop()  # only a new process gets back what was lost

@@ -16,15 +16,18 @@ from holdfast.clock import boot_time, micros
 from holdfast.database.database import persist
 from holdfast.database.dialects import Whose
 from holdfast.database.statement import sql
-from holdfast.errors import CRASH_GROUP, DatabaseError
+from holdfast.errors import CRASH_GROUP, ContentionError, DatabaseError
 from holdfast.limits.release import Declared, forget_idle, look_at_all, sweep
 from holdfast.steps.ageing import age
 from holdfast.steps.commit import give_back
 from holdfast.steps.dead_letters import purge
+from holdfast.steps.joining import free_to_go, take_key
+from holdfast.steps.kept import NOT_NEEDED, not_needed
 from holdfast.steps.keys import forget_expired
 from holdfast.steps.queues import queues_with_work
 from holdfast.steps.rescue import Rescued, declare_dead, late, rescue
 from holdfast.telemetry import happened
+from holdfast.worker.stranded import StrandedJobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,12 +61,13 @@ PROMOTE = sql(f"""
 """)
 NEXT_DUE = sql("""
     SELECT (SELECT min(ready_at) FROM holdfast_job WHERE state = 'scheduled') - {now},
-           (SELECT min(due_at) FROM holdfast_limit WHERE due_at IS NOT NULL) - {now}
+           (SELECT min(due_at) FROM holdfast_limit WHERE due_at IS NOT NULL) - {now},
+           (SELECT count(*) FROM holdfast_job WHERE held_by = '(key)' AND state = 'held')
 """)
 
-OLD = sql("""
-    SELECT id FROM holdfast_archive WHERE state = :state AND finished_at < {now} - :age
-     ORDER BY finished_at LIMIT :limit {skip_locked}
+OLD = sql(f"""
+    SELECT id FROM holdfast_archive WHERE state = :state AND finished_at < {{now}} - :age AND {NOT_NEEDED}
+     ORDER BY finished_at LIMIT :limit {{skip_locked}}
 """)
 GONE_WORKERS = sql("""
     DELETE FROM holdfast_worker
@@ -93,10 +97,12 @@ def promote(tx: Transaction, limit: int = BATCH) -> int:
 
 
 def prune(tx: Transaction, age: int, limit: int = BATCH) -> int:
-    """Forget one batch of finished jobs older than `age`. Dead letters are not finished."""
+    """Forget one batch of finished jobs older than `age`. Dead letters are not finished; nor is what others wait for."""
     removed = 0
     for state in ("done", "cancelled"):
-        removed += purge(tx, [row[0] for row in tx.rows(OLD, state=state, age=age, limit=limit)])
+        removed += purge(
+            tx, not_needed(tx, [row[0] for row in tx.rows(OLD, state=state, age=age, limit=limit)])
+        )
     return removed
 
 
@@ -130,6 +136,7 @@ class Maintenance:
         self._next_pruning = time.monotonic() + random.uniform(1, PRUNING)
         self._next_ageing = 0.0
         self._failing = False
+        self._stranded = StrandedJobs(database)
 
     def start(self) -> None:
         """Take back at once what is certainly abandoned, then keep looking."""
@@ -183,6 +190,7 @@ class Maintenance:
             self._next_ageing = now + self._let_rise()
         if now >= self._next_pruning:
             self._prune()
+            self._stranded.look()
             self._next_pruning = now + PRUNING
         return soonest
 
@@ -193,8 +201,10 @@ class Maintenance:
         """
         while True:
             with self._database.looking() as tx:
-                scheduled, held = tx.rows(NEXT_DUE)[0]
+                scheduled, held, successors = tx.rows(NEXT_DUE)[0]
             more = False
+            if successors:
+                self._let_successors_go()
             if scheduled is not None and scheduled <= 0:
                 moved = persist(self._database, promote)
                 happened("jobs.promoted", jobs=moved)
@@ -205,6 +215,18 @@ class Maintenance:
             if not more or self._stop.is_set():
                 due = min((int(it) for it in (scheduled, held) if it is not None), default=None)
                 return PROMOTION if due is None else min(PROMOTION, max(0.005, due / 1e6))
+
+    def _let_successors_go(self) -> None:
+        """Each in a transaction of its own: another call may be taking its key, and commit late."""
+        with self._database.looking() as tx:
+            free = free_to_go(tx)
+        random.shuffle(free)  # one that waits for such a call must not be the first every time
+        for successor in free:
+            try:
+                with self._database.transaction(Whose.OURS) as tx:
+                    take_key(tx, *successor)
+            except ContentionError:
+                return
 
     def _sweep(self) -> Rescued:
         me, silent = self._heartbeat.incarnation, self._silent()

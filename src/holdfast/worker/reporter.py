@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.database.database import persist
 from holdfast.errors import ContentionError, UnreachableError
+from holdfast.steps.dependencies import results_of_parents
 from holdfast.steps.reports import write_reports
 from holdfast.telemetry import happened
 
@@ -51,6 +52,11 @@ class Reporter:
             if len(lines) > MOST:
                 del lines[0]
         self._something.set()
+
+    def results_of_parents(self, job_id: str) -> dict[str, Any]:
+        """What the jobs that this one comes after have answered."""
+        with self._database.looking() as tx:
+            return results_of_parents(tx, job_id)
 
     def has(self, job_id: str) -> bool:
         """Whether this job's last words are not written yet; such a step commits alone, with them."""

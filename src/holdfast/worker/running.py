@@ -8,15 +8,31 @@ import traceback
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context, copy_context
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from holdfast.errors import LeaseLostError, StepCancelled, StepTimeout, TaskTimeoutError
+from holdfast.errors import LeaseLostError, StepCancelled, StepTimeout
+from holdfast.sealing import opened
 from holdfast.steps.commit import CANCELLED
 from holdfast.steps.failure import describe, fingerprint, judge
-from holdfast.steps.outcome import Bury, Continue, Done, Effect, Ending, GiveBack, Reject, Snooze, Stop, effects_of
+from holdfast.steps.outcome import (
+    Bury,
+    Continue,
+    Done,
+    Effect,
+    Ending,
+    GiveBack,
+    Reject,
+    Snooze,
+    Stop,
+    Wait,
+    effects_of,
+)
+from holdfast.steps.payload import decode
 from holdfast.steps.step import LONGEST_LOG, Halt, Report, Reports, Step
+from holdfast.steps.task_ends import TaskTimeoutError
 from holdfast.telemetry import happened, wanted
-from holdfast.telemetry.masking import without_secrets
+from holdfast.telemetry.masking import any_rules, hidden_in, hide_here, hiding, without_secrets
 from holdfast.telemetry.traces import CURRENT, begin_step, tracer
 from holdfast.worker.ended import Ended
 
@@ -26,12 +42,13 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, Tracer
 
     from holdfast.steps.kinds import Kind
+    from holdfast.steps.lease import Lease
     from holdfast.telemetry import Fact
     from holdfast.worker.unstarted import Unstarted
 
 DONE: Final = Done()
-OUTCOMES: Final = (Done, Continue, Snooze, Reject)
-CARRIERS: Final = (Done, Continue, Snooze)  # outcomes that may bring effects
+OUTCOMES: Final = (Done, Continue, Snooze, Wait, Reject)
+CARRIERS: Final = (Done, Continue, Snooze, Wait)  # outcomes that may bring effects
 
 
 class Watch(NamedTuple):
@@ -58,6 +75,7 @@ class Running:
     deadline: float | None = None
     task: asyncio.Task[None] | None = None  # the one that drives its coroutine
     abandoned = False
+    hidden: tuple[str, ...] = ()  # of its arguments, what the application never wants to see shown
 
     def __init__(
         self, waiting: Unstarted, kind: Kind, step: Step, arguments: dict[str, Any], watch: Watch | None
@@ -90,6 +108,8 @@ class Running:
     def begin(self) -> Any:
         """Call the handler, in the context it runs in; of a coroutine function this only makes the coroutine."""
         CURRENT.set(self)  # what it logs and enqueues belongs to this step
+        if any_rules():
+            self.hidden = hide_arguments(self.lease)
         if self.watch is not None:
             self._announce(self.watch)
         if self.kind.arguments.wants_step:
@@ -113,10 +133,25 @@ class Running:
         effects: Sequence[Effect] = ()
         if (ending is not DONE or self.step.effects) and isinstance(ending, CARRIERS):
             effects = [*self.step.effects, *effects_of(ending)]
+        if self.hidden and isinstance(ending, Reject):
+            with hiding(self.hidden):
+                ending = Reject(without_secrets(ending.reason))
+        if self.kind.encrypted:
+            ending = self._sealed(ending)
         # What Ended(…) does in the end, without its Python: thousands are made in a second.
         return tuple.__new__(
             Ended, (self.lease, ending, effects, self.kind.retry, self.chain, self.chain_since, self)
         )
+
+    def _sealed(self, ending: Ending) -> Ending:
+        """The same ending, with what it stores encrypted."""
+        match ending:
+            case Done(result):
+                return replace(ending, result=self.kind.sealed(result, "result"))
+            case Continue() | Wait():
+                return replace(ending, cursor=self.kind.sealed(ending.cursor, "cursor"))
+            case _:
+                return ending
 
     def answered(self, answer: Any) -> Ending:
         """A plain value is a result; None is just done."""
@@ -128,9 +163,9 @@ class Running:
         """What an exception of the handler means."""
         if isinstance(error, LeaseLostError | StepCancelled) and self.step.halted is not None:
             return self.interrupted(error, reports)
-        trace = without_secrets("".join(traceback.format_exception(error)[-6:]))
-        reports.put(Report(self.lease, None, None, "error", f"{describe(error)}\n{trace}"[:LONGEST_LOG]))
-        return judge(error, self.kind.retry, self.lease.failures, random.random())
+        with hiding(self.hidden):
+            reports.put(Report(self.lease, None, None, "error", told(error)))
+            return judge(error, self.kind.retry, self.lease.failures, random.random())
 
     def interrupted(self, error: BaseException, reports: Reports) -> Ending:
         """What an interrupted step ends in depends on who interrupted it."""
@@ -151,6 +186,19 @@ class Running:
             late = TaskTimeoutError(self.kind.time_limit)
             return Bury(describe(late), fingerprint(late))
         return judge(StepTimeout(self.kind.timeout), self.kind.retry, self.lease.failures, random.random())
+
+
+def hide_arguments(lease: Lease) -> tuple[str, ...]:
+    """Hide in this context what the rules hide of the arguments of this step, however it is quoted; returns it."""
+    values = hidden_in(decode(opened(lease.payload, f"payload of {lease.kind}")))
+    hide_here(values)
+    return values
+
+
+def told(error: BaseException) -> str:
+    """What the job's log says of an exception: what it is, and the end of its traceback."""
+    trace = without_secrets("".join(traceback.format_exception(error)[-6:]))
+    return f"{describe(error)}\n{trace}"[:LONGEST_LOG]
 
 
 class InContext:

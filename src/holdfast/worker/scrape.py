@@ -105,7 +105,7 @@ def _gauges(found: Gauges) -> Iterator[Any]:
     paused: dict[tuple[str, ...], float] = {}
     for place, queue in enumerate(queues):
         name = queue if place < MOST_VALUES else "other"
-        for state in ("scheduled", "ready", "suspect", "leased", "held"):
+        for state in ("scheduled", "ready", "suspect", "leased", "held", "waiting"):
             depth[name, state] = depth.get((name, state), 0) + found.depth.get((queue, state), 0)
         dead[name,] = dead.get((name,), 0) + found.dead_letters.get(queue, 0)
         oldest[name,] = max(oldest.get((name,), 0.0), found.oldest_ready_seconds.get(queue, 0.0))

@@ -37,7 +37,10 @@ def services(  # noqa: PLR0917 - all that a worker is made of
 ) -> list[Service]:
     """In the order in which they start."""
     notifications = notifications or from_environment()
-    found: list[Service] = [Forgetting(database, kinds, settings), Ticks(database, declared or {})]
+    found: list[Service] = [
+        Forgetting(database, kinds, settings),
+        Ticks(database, declared or {}, kinds.stored),
+    ]
     if feeds:
         from holdfast.worker.vigil import Vigil  # most programs have no feeds
 

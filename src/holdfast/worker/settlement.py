@@ -289,5 +289,6 @@ def _whose(effects: Sequence[Effect]) -> Whose:
 
 def _failed(ended: Ended, error: BaseException) -> Ended:
     """The same step, ending in the failure that its effects or its result met."""
-    verdict = judge(error, ended.retry, ended.lease.failures, random.random())
+    with ended.hiding():
+        verdict = judge(error, ended.retry, ended.lease.failures, random.random())
     return Ended(ended.lease, verdict, (), ended.retry, run=ended.run)

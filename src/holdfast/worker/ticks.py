@@ -17,6 +17,7 @@ from holdfast.schedules.changes import forget_finished
 from holdfast.schedules.declared import outdated, synchronise
 from holdfast.schedules.firing import REMEMBERED, Fate, Fired, Plan, Tick, due, fire, next_due, plan, spelled
 from holdfast.schedules.missed import BATCH
+from holdfast.schedules.schedule import Seal, as_is
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def fire_due(database: Database, now: int | None = None) -> list[Tick]:
 class Ticks:
     """A thread that turns ticks into jobs while the worker lives."""
 
-    def __init__(self, database: Database, declared: Mapping[str, Definition]) -> None:
+    def __init__(self, database: Database, declared: Mapping[str, Definition], seal: Seal = as_is) -> None:
         self._database = database
+        self._seal = seal
         self._declared = declared
         self._unreadable: dict[str, float] = {}  # schedules that somebody else has to fire, and until when
         self._failing = False
@@ -73,7 +75,7 @@ class Ticks:
         return [it for batch in _batches(plans) for it in self._carry_out(batch, at)]
 
     def _carry_out(self, plans: Sequence[Plan], now: int) -> list[Fired]:
-        done = persist(self._database, lambda tx: fire(tx, plans))
+        done = persist(self._database, lambda tx: fire(tx, plans, self._seal))
         for it in done:
             for tick in it.ticks:
                 _tell(tick, now)
@@ -87,8 +89,11 @@ class Ticks:
         if self._unreadable.get(schedule.name, 0.0) > time.monotonic():
             return None
         try:
+            self._seal(schedule.definition.kind, "{}")
             return plan(schedule, now)
-        except ConfigurationError as error:  # of another version, or with other time zone data than we have
+        except (
+            ConfigurationError
+        ) as error:  # of another version, with other time zone data, or the key is not here
             self._unreadable[schedule.name] = time.monotonic() + UNREADABLE_FOR
             happened("schedule.unreadable", schedule=schedule.name, error=error)
             return None

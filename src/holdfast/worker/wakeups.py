@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.database.drivers import sqlite_path
 from holdfast.database.filewatch import FileWatch
+from holdfast.database.listening import GREETING, GREETING_SECONDS, greet
 from holdfast.database.wakeup import CANCEL, CHANNEL, MESSAGES, OUTBOX
-from holdfast.errors import DatabaseError
+from holdfast.errors import DatabaseError, HoldfastError
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -87,13 +88,18 @@ class Wakeups:
         assert self._bell is not None  # noqa: S101 - made by `start`
         while not self._stop.is_set():
             try:
-                connection = self._database.connect()
+                connection = self._database.connect_to_listen()
             except DatabaseError:
                 self._stop.wait(1.0)
                 continue
+            except HoldfastError as error:  # a URL that cannot work
+                happened("wakeups.unheard", error=error)
+                return
             try:
+                if connection.pooled:  # it would swallow what it does not understand
+                    happened("wakeups.unheard", note="a pooler stands before the database")
+                    return
                 connection.execute(f"LISTEN {CHANNEL}")
-                self.heard = True
                 self.nudge()  # what came while we were deaf
                 self._hear(connection.raw, self._bell[0])
             except Exception as error:  # noqa: BLE001 - whatever broke it, we reconnect
@@ -104,15 +110,27 @@ class Wakeups:
             self._stop.wait(0.5)
 
     def _hear(self, raw: Any, bell: socket.socket) -> None:
-        """Sleep until the server or `stop` has something to say; no waking up to ask."""
+        """Sleep until the server or `stop` has something to say; no waking up to ask.
+
+        Where we listen at another URL than the one that notifies, that is believed only when we have heard ourselves.
+        """
+        said = greet(self._database) if self._database.listen_elsewhere else None
+        self.heard = said is None
+        patience: float | None = None if self.heard else GREETING_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(raw.fileno(), selectors.EVENT_READ)
             selector.register(bell, selectors.EVENT_READ)
             while not self._stop.is_set():
-                selector.select()
+                if not selector.select(patience):
+                    patience = None
+                    happened("wakeups.unheard", note="HOLDFAST_LISTEN_URL leads to another database")
                 raw.pgconn.consume_input()
                 while (notice := raw.pgconn.notifies()) is not None:
-                    self._database.tell({notice.extra.decode()})  # to ourselves, and to the relay
+                    word = notice.extra.decode()
+                    if not word.startswith(GREETING):
+                        self._database.tell({word})  # to ourselves, and to the relay
+                    elif word == said:
+                        self.heard, patience = True, None
 
     def _watch_file(self) -> None:
         assert self._bell is not None  # noqa: S101 - made by `start`

@@ -6,11 +6,12 @@ import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from holdfast.admin.doctor.finding import Finding, counted, fail, ok, warn
+from holdfast.admin.doctor.finding import Finding, fail, ok, warn
 from holdfast.errors import HoldfastError
 from holdfast.transports.failures import TransportRefusedError
 from holdfast.transports.link import Link
 from holdfast.transports.opening import TransportSettings, open_transport, transport_settings
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.database.database import Database

@@ -28,6 +28,13 @@ UNKNOWN_KINDS = sql("""
      WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%' GROUP BY kind ORDER BY kind
 """)
 
+# Jobs that wait for one that only an operator can bring back, and one of those.
+WAIT_FOR_THE_DEAD = sql("""
+    SELECT count(DISTINCT d.child_id), min(d.parent_id)
+      FROM holdfast_archive a JOIN holdfast_dependency d ON d.parent_id = a.id
+     WHERE a.state IN ('dead', 'cancelled') AND d.state = 'open'
+""")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -40,6 +47,8 @@ class Facts:
     suspect_seconds: float = 0.0  # how long the longest has been waiting
     unknown_kinds: Sequence[tuple[str, int]] = ()
     dead: Sequence[FailureGroup] = ()
+    wait_for_dead: int = 0  # jobs that come after one that died or was cancelled, and wait
+    dead_parent: str | None = None  # one that they wait for
 
     @property
     def running(self) -> list[WorkerReport]:
@@ -58,6 +67,7 @@ class Facts:
 def gather(tx: Transaction) -> Facts:
     leases, expired = count_leases(tx)
     overdue, overdue_age = tx.rows(OVERDUE)[0]
+    wait_for_dead, dead_parent = tx.rows(WAIT_FOR_THE_DEAD)[0]
     return Facts(
         workers=list_workers(tx),
         queues=list_queues(tx),
@@ -68,4 +78,6 @@ def gather(tx: Transaction) -> Facts:
         suspect_seconds=int(tx.first(SUSPECTS)) / 1e6,
         unknown_kinds=[(str(kind), int(count)) for kind, count in tx.rows(UNKNOWN_KINDS)],
         dead=failure_groups(tx, limit=1_000),
+        wait_for_dead=int(wait_for_dead),
+        dead_parent=dead_parent,
     )

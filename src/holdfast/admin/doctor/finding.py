@@ -41,11 +41,6 @@ def healthy(findings: Iterable[Finding]) -> bool:
     return all(finding.level is not Level.FAIL for finding in findings)
 
 
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """ "1 job", "3 jobs"."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
-
-
 def listed(names: Iterable[str], most: int = 5) -> str:
     """The first few by name, the rest by number."""
     every = list(names)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from holdfast.admin.doctor.finding import Finding, counted, warn
+from holdfast.admin.doctor.finding import Finding, warn
 from holdfast.database.statement import sql
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction

@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.admin.doctor.finding import Finding, counted, fail, ok, warn
+from holdfast.admin.doctor import pooler
+from holdfast.admin.doctor.finding import Finding, fail, ok, warn
 from holdfast.admin.doctor.session import Session, outline
 from holdfast.database.statement import sql
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,8 +172,9 @@ def _session(*row: Any) -> Session:
     )
 
 
-def checks(_: Database) -> tuple[tuple[str, Callable[[Transaction], list[Finding]]], ...]:
+def checks(database: Database) -> tuple[tuple[str, Callable[[Transaction], list[Finding]]], ...]:
     return (
+        ("pooler", lambda _: pooler.look(database)),  # on connections of its own
         ("settings", settings),
         ("connections", connections),
         ("sessions", sessions),

@@ -6,8 +6,9 @@ from collections import Counter
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from holdfast.admin.doctor.finding import Finding, counted, fail, listed, ok, warn
+from holdfast.admin.doctor.finding import Finding, fail, listed, ok, warn
 from holdfast.clock import spoken
+from holdfast.wording import counted
 
 if TYPE_CHECKING:
     from holdfast.admin.doctor.facts import Facts
@@ -37,6 +38,7 @@ def judge(facts: Facts) -> list[Finding]:
             _suspects,
             _scheduled,
             _dead,
+            _dependants,
         )
         for finding in judgement(facts)
     ]
@@ -219,6 +221,18 @@ def _dead(facts: Facts) -> list[Finding]:
             "dead letters",
             f"{counted(total, 'dead letter')}; most often ({worst.count:,}) {worst.kind}: {worst.error_group}",
             "holdfast dead-letters list --by-error, then retry or purge them",
+        )
+    ]
+
+
+def _dependants(facts: Facts) -> list[Finding]:
+    if not facts.wait_for_dead:
+        return []
+    return [
+        warn(
+            "dependants",
+            f"{counted(facts.wait_for_dead, 'job')} wait for one that died or was cancelled, such as {facts.dead_parent}",
+            f"holdfast jobs retry {facts.dead_parent}, or holdfast jobs cancel {facts.dead_parent} --tree",
         )
     ]
 

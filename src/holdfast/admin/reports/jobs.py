@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from holdfast.admin.reports.documents import shown
+from holdfast.admin.reports.trees import Relative, children_of, parents_of
 from holdfast.admin.rows import reader
 from holdfast.clock import moment
 from holdfast.database.statement import sql
 from holdfast.errors import NotFoundError
 from holdfast.steps.job import ENDED, LIVE, JobState
-from holdfast.steps.payload import decode
+from holdfast.steps.waiting import cursor_in, has_arrived, waited_for
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -66,6 +68,9 @@ class JobDetail:
     result: Any
     result_expired_at: datetime | None  # its result was kept until then
     logs: tuple[LogLine, ...]  # newest last
+    parents: tuple[Relative, ...]  # what it comes after, the first hundred
+    children: tuple[Relative, ...]  # what comes after it
+    waits_for: str | None = None  # the event that a scheduled job waits for, until `ready_at`
 
 
 _LIVE = """
@@ -142,19 +147,24 @@ def list_jobs(
     return sorted(found.values(), key=lambda job: job.id, reverse=True)[:limit]
 
 
-def show_job(tx: Transaction, job_id: str, *, logs: int = 100) -> JobDetail:
+def show_job(tx: Transaction, job_id: str, *, logs: int = 100, decrypt: bool = False) -> JobDetail:
     """Everything about one job, with the newest `logs` lines of its log."""
     # Twice: a job that is revived between the two looks has left the archive before we ask it.
     for statement in (SHOW_LIVE, SHOW_ENDED, SHOW_LIVE):
         if rows := tx.rows(statement, id=job_id):
             *columns, payload, cursor, result, expired_at = rows[0]
+            job = summary(*columns)
+            waits = job.state is JobState.SCHEDULED and not has_arrived(cursor)
             return JobDetail(
-                summary(*columns),
-                decode(payload),
-                None if cursor is None else decode(cursor),
-                None if result is None else decode(result),
+                job,
+                shown(payload, f"payload of {job.kind}", decrypt=decrypt),
+                shown(cursor_in(cursor), f"cursor of {job.kind}", decrypt=decrypt),
+                shown(result, f"result of {job.kind}", decrypt=decrypt),
                 None if expired_at is None else moment(expired_at),
                 _logs(tx, job_id, logs),
+                tuple(parents_of(tx, job_id)),
+                tuple(children_of(tx, job_id)),
+                waited_for(cursor) if waits else None,
             )
     raise NotFoundError(f"there is no job {job_id}; finished jobs are forgotten after their retention time")
 

@@ -22,6 +22,7 @@ class QueueReport:
     suspect: int
     leased: int
     held: int
+    waiting: int  # for other jobs
     dead: int
     oldest_ready_seconds: float | None  # how long the job that comes next has been waiting
     paused_at: datetime | None
@@ -58,7 +59,7 @@ def list_queues(tx: Transaction) -> list[QueueReport]:
             queue,
             *(
                 counts.get((queue, state), 0)
-                for state in ("scheduled", "ready", "suspect", "leased", "held", "dead")
+                for state in ("scheduled", "ready", "suspect", "leased", "held", "waiting", "dead")
             ),
             max(0.0, (instant - oldest[queue]) / 1e6) if queue in oldest else None,
             *known.get(queue, (None, None)),

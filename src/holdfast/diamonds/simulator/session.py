@@ -35,7 +35,9 @@ class Sessions:
     def login(self, username: str, password: str, now: int, seconds: float, knobs: Knobs) -> dict[str, Any]:
         """`now` is the source's clock, `seconds` the one that rates are measured with."""
         self._admit(seconds, knobs)
-        if not hmac.compare_digest(self.accounts.get(username, "\0").encode(), password.encode()):
+        known = self.accounts.get(username)
+        right = hmac.compare_digest((known or "").encode(), password.encode())
+        if known is None or not right:
             raise RefusedError("Unauthorized: invalid username or password")
         return self._open(username, now, knobs)
 

@@ -1,0 +1,66 @@
+"""Look for a card number in the whole database file, and change the key.
+
+python -m examples.encrypted
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from holdfast import Holdfast
+from holdfast.admin.keys import keys_in_use, rotate
+from holdfast.sealing import SECRET_KEY
+
+OLD, NEW = "only for this example: an old key of 40+", "only for this example: the new key of 40+"
+CARD = "4111-1111-1111-1111"
+
+os.environ[SECRET_KEY] = OLD
+folder = Path(tempfile.mkdtemp())
+app = Holdfast(f"sqlite:///{folder}/work.db", mask=["card"])
+
+
+@app.job(encrypted=True)
+def charge(card: str) -> str:
+    """Its arguments and its result are encrypted."""
+    return f"charged {card}"
+
+
+@app.job()
+def greet(card: str) -> None:
+    """Its arguments are not, but nobody sees them."""
+    raise PermissionError(f"no such customer: {card}")
+
+
+def bytes_of_the_database() -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir())
+
+
+def main() -> int:
+    with app.worker():
+        job = charge.enqueue(card=CARD)
+        result = job.wait(timeout="30s").result
+        print(f"the handler answered: {result}")
+    found = CARD.encode() in bytes_of_the_database()
+    print(f"the card is in the database: {found}")
+    print(f"a report shows: {app.operator.job(job.id).payload}")
+
+    # A new key in front; the old one opens what is there until everything is under the new one.
+    os.environ[SECRET_KEY] = f"{NEW},{OLD}"
+    print(f"rows encrypted anew: {rotate(app.database).renewed}")
+    os.environ[SECRET_KEY] = NEW
+    print(f"keys that are needed now: {len(keys_in_use(app.database))}")
+    still = app.result_of(job.id).result == result
+
+    # Without encryption the rules still hide it wherever it is shown.
+    plain = greet.enqueue(card=CARD)
+    detail = app.operator.job(plain.id)
+    print(f"another report shows: {detail.payload}")
+    app.close()
+    return 0 if still and not found and CARD not in repr(detail) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""The shop's own tables, as SQLAlchemy knows them, in the database where the jobs are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Annotated
+
+from fastapi import Depends
+from sqlalchemy import String, create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+URL = os.environ.get("HOLDFAST_DATABASE_URL", "sqlite:///shop.db")  # the same for both
+engine = create_engine(URL.replace("postgresql://", "postgresql+psycopg://", 1))
+
+
+class Base(DeclarativeBase):
+    """All tables of the shop."""
+
+
+class Order(Base):
+    __tablename__ = "shop_order"
+
+    id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    item: Mapped[str] = mapped_column(String(100))
+
+
+class Parcel(Base):
+    """What came of an order. Written by the job's commit, exactly once."""
+
+    __tablename__ = "shop_parcel"
+
+    order_id: Mapped[str] = mapped_column(String(40), primary_key=True)
+    label: Mapped[str] = mapped_column(String(100))
+
+
+def create_tables() -> None:
+    Base.metadata.create_all(engine)
+
+
+def session() -> Iterator[Session]:
+    """One transaction for each request: committed when it was answered, rolled back when it failed."""
+    with Session(engine) as opened, opened.begin():
+        yield opened
+
+
+# Closed before the answer is sent: who reads "201 Created" finds the order.
+InTransaction = Annotated[Session, Depends(session, scope="function")]

@@ -1,0 +1,79 @@
+"""An order that is paid, one that is not, and a callback that is called twice.
+
+python -m examples.waiting
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from typing import Any
+
+from holdfast import Holdfast, Step, Wait
+from holdfast.callbacks import asgi
+
+os.environ.setdefault("HOLDFAST_SECRET_KEY", "only for this example: 32 characters or more")
+os.environ.setdefault("HOLDFAST_CALLBACK_URL", "https://shop.example/callbacks")
+app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
+addresses: list[str] = []
+
+
+@app.job()
+def deliver(step: Step, order: int, patience: str) -> Wait | str:
+    """Ships when the bank says so."""
+    if step.number == 0:
+        return Wait(f"payment:{order}", timeout=patience)
+    return f"order {order} is shipped" if step.event else f"order {order} was never paid"
+
+
+@app.job()
+def approve(step: Step, document: str) -> Wait | str:
+    """Asks a person, who answers at an address that is good for once."""
+    if step.number == 0:
+        addresses.append(step.callback_url(expires="1h"))
+        return Wait(timeout="1h", cursor=document)
+    return f"{step.cursor} is approved by {step.event.payload['by']}" if step.event else "nobody answered"
+
+
+async def post(url: str, body: bytes) -> int:
+    """What a web server does with a request; here without one."""
+    status: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Any) -> None:
+        status.extend([message["status"]] if "status" in message else [])
+
+    await asgi(app)({"type": "http", "method": "POST", "path": url}, receive, send)
+    return status[0]
+
+
+def main() -> int:
+    # The bank is faster than we are: its event is kept until somebody waits for it.
+    print("kept:", app.events.send("payment:1", {"amount": 3}, id="bank-1").kept)
+    print("told twice:", app.events.send("payment:1", {"amount": 3}, id="bank-1").repeated)
+
+    with app.worker():
+        paid = deliver.enqueue(order=1, patience="1h")
+        unpaid = deliver.enqueue(order=2, patience="300ms")
+        answers = [str(job.wait(timeout="30s").result) for job in (paid, unpaid)]
+        print("\n".join(answers))
+
+        asked = approve.enqueue(document="contract.pdf")
+        while not app.operator.waits():
+            pass
+        print("waits for:", app.operator.job(asked.id).waits_for)
+        codes = [asyncio.run(post(addresses[0], b'{"by": "Ada"}')) for _ in range(2)]
+        forged = asyncio.run(post(addresses[0] + "x", b"{}"))
+        approved = asked.wait(timeout="30s").result
+        print(f"{approved}; answered {codes}, and {forged} to a forged address")
+    app.close()
+    expected = ["order 1 is shipped", "order 2 was never paid", "contract.pdf is approved by Ada"]
+    return 0 if [*answers, approved] == expected and (codes, forged) == ([200, 200], 404) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,114 @@
+"""Wherever a rotation of keys is killed, everything can be opened, and the next rotation brings it to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import Holdfast, Job, Step, Wait
+from holdfast.admin import keys
+from holdfast.sealing import Keyring, key_id
+from holdfast.testing import drain
+from tests import rows
+from tests.crash.picture import TABLES
+from tests.crash.points import deadly, die_at, recorded
+from tests.crash.sample import SEED
+
+if TYPE_CHECKING:
+    from tests.crash.sample import Sample
+
+OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
+CARD = "4111-1111-1111-1111"
+
+
+def charge(step: Step, card: str) -> Wait | str:
+    return Wait("3ds", timeout="1h", cursor={"card": card}) if step.number == 0 else card
+
+
+def pay(card: str) -> str:
+    return card
+
+
+@dataclass
+class Stage:
+    """A database on which keys are rotated again and again."""
+
+    app: Holdfast
+    jobs: list[Job[..., Any]]
+
+    def set(self, patch: pytest.MonkeyPatch) -> None:
+        """A payload, a cursor, a result and an event under the old key; from now on there is a new one."""
+        with self.app.transaction() as tx:
+            for table in TABLES:
+                tx.execute(f"DELETE FROM holdfast_{table}")
+        patch.setenv("HOLDFAST_SECRET_KEY", OLD)
+        for job in self.jobs:
+            job.enqueue(card=CARD)
+        drain(self.app)
+        self.app.events.send("later", CARD, encrypted=True)
+        patch.setenv("HOLDFAST_SECRET_KEY", f"{NEW},{OLD}")
+        if self.app.database.dialect.name == "sqlite":
+            self.app.database.close()  # its locks belong to the process
+
+
+@pytest.fixture
+def stage(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setenv("HOLDFAST_SECRET_KEY", OLD)
+    monkeypatch.setattr(keys, "BATCH", 1)
+    with closing(Holdfast(database_url)) as app:
+        encrypted = app.job(encrypted=True)
+        yield Stage(app, [encrypted(charge), encrypted(pay)])
+
+
+def opened(app: Holdfast, *secrets: str) -> list[str]:
+    """Every document that is stored, read with these keys alone."""
+    ring = Keyring(secrets)
+    found: list[str] = []
+    for row in rows.query(app, "SELECT kind, payload, cursor_json FROM holdfast_job"):
+        waiting = row["cursor_json"].partition('"cursor":')[2].removesuffix("}")
+        found += [
+            ring.open(row["payload"], f"payload of {row['kind']}"),
+            ring.open(waiting, f"cursor of {row['kind']}"),
+        ]
+    for row in rows.query(app, "SELECT kind, payload, result FROM holdfast_archive"):
+        found += [ring.open(row[it], f"{it} of {row['kind']}") for it in ("payload", "result")]
+    for row in rows.query(app, "SELECT name, payload FROM holdfast_event"):
+        found.append(ring.open(row["payload"], f"event {row['name']}"))
+    return found
+
+
+def renewed(app: Holdfast) -> int:
+    """Rows that are under the new key."""
+    tables = ("holdfast_job", "holdfast_archive", "holdfast_event")
+    found = [row["payload"] for it in tables for row in rows.query(app, f"SELECT payload FROM {it}")]
+    return sum(key_id(NEW) in it for it in found)
+
+
+def test_a_rotation_may_die_at_any_point(
+    stage: Stage, sample: Sample, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = stage.app
+
+    def rotate() -> object:
+        return keys.rotate(app.database)
+
+    stage.set(monkeypatch)
+    stored = sorted(opened(app, OLD))
+    points = recorded(rotate, lambda: None)
+    assert sorted(opened(app, NEW)) == stored
+
+    for point in sample.of("rotate keys", deadly(points), most=3):
+        stage.set(monkeypatch)
+        die_at(point, rotate)
+        where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+
+        assert sorted(opened(app, NEW, OLD)) == stored, where
+        written = sum(int(it["touched"]) for it in rows.query(app, "SELECT touched FROM holdfast_audit"))
+        assert written == renewed(app), where
+        rotate()
+        assert sorted(opened(app, NEW)) == stored, where
+        assert renewed(app) == 3

@@ -1,0 +1,161 @@
+"""Handlers for processes of their own: another process imports them by their names."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast import (
+    Continue,
+    Done,
+    Holdfast,
+    PermanentError,
+    Reject,
+    Snooze,
+    Step,
+    Transaction,
+    TransientError,
+    Upsert,
+)
+
+log = logging.getLogger("shop.isolated")
+
+
+def book(tx: Transaction, *, name: str, amount: int) -> None:
+    tx.execute("INSERT INTO ledger (id, amount) VALUES (:id, :amount)", {"id": name, "amount": amount})
+
+
+def plain(step: Step, day: date, amount: int = 1) -> Done | Continue:
+    """Two steps, with effects of every form that travels."""
+    if step.cursor is None:
+        step.upsert("ledger", [{"id": "upserted", "amount": amount}], key="id")
+        return Continue(
+            {"day": day, "pid": os.getpid()}, effects=[partial(book, name="called", amount=amount)]
+        )
+    return Done(
+        [step.cursor["day"], step.cursor["pid"], os.getpid(), step.number, threading.current_thread().name]
+    )
+
+
+async def waiting(step: Step, text: str) -> dict[str, Any]:
+    await asyncio.sleep(0)
+    step.effect(Upsert("ledger", ("id",), [{"id": text, "amount": 7}]))
+    return {"text": text, "pid": os.getpid(), "attempt": step.attempt, "trace": step.trace_id}
+
+
+def pid() -> int:
+    return os.getpid()
+
+
+def total(step: Step) -> int:
+    answered: int = sum(step.parents.values())
+    return answered
+
+
+def talkative(step: Step, gate: str) -> None:
+    step.annotate(parcel="p-7")
+    step.progress(40, "half")
+    step.log("so far")
+    log.warning("careful with %s", "this", extra={"shelf": 4})
+    log.debug("not wanted")
+    wait_for(gate)
+
+
+def wait_for(gate: str) -> None:
+    while not Path(gate).exists():
+        time.sleep(0.005)
+
+
+class OddError(Exception):
+    """An exception that no pickle brings back."""
+
+    def __init__(self, number: int, *, reason: str) -> None:
+        super().__init__(f"{reason}: {number}")
+        self.lock = threading.Lock()
+
+
+def fails(how: str) -> Any:
+    def local(tx: Transaction) -> None: ...
+
+    answers: dict[str, Callable[[], Any]] = {
+        "snooze": lambda: Snooze("1h"),
+        "reject": lambda: Reject("no such parcel"),
+        "effect": lambda: Done(effects=[local]),
+        "result": threading.Lock,
+    }
+    errors: dict[str, Callable[[], BaseException]] = {
+        "transient": lambda: TransientError("later", delay="1h"),
+        "permanent": lambda: PermanentError("never"),
+        "odd": lambda: OddError(7, reason="odd"),
+        "exit": lambda: SystemExit(3),
+    }
+    if (error := errors.get(how)) is not None:
+        raise error()
+    return answers[how]()
+
+
+async def exits() -> None:
+    raise SystemExit(4)
+
+
+def crashes(how: str) -> None:
+    match how:
+        case "exit":
+            os._exit(3)
+        case "segfault":
+            ctypes.string_at(0)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case _:  # dies, and leaves somebody behind who keeps its socket open
+            if os.fork() == 0:
+                time.sleep(60)
+            os._exit(5)
+
+
+def deaf(step: Step) -> None:
+    """Starts somebody, then listens to nobody, nor lets anybody in its process do so."""
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    step.log(f"{os.getpid()} {child.pid}")
+    stubborn()
+
+
+def stubborn() -> None:
+    """Minutes in C, with the interpreter's lock held."""
+    re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+def polite(step: Step) -> None:
+    step.log(str(os.getpid()))
+    try:
+        step.wait(300)
+    finally:
+        log.warning("cleaned up")
+
+
+async def patient(step: Step) -> None:
+    step.log(str(os.getpid()))
+    try:
+        await asyncio.sleep(300)
+    finally:
+        log.warning("cleaned up")
+
+
+def greedy(megabytes: int) -> int:
+    return len(bytearray(megabytes * 1_000_000)) // 1_000_000
+
+
+def register(app: Holdfast, handler: Callable[..., Any], **options: Any) -> Any:
+    return app.job(isolation="process", **options)(handler)

@@ -1,0 +1,17 @@
+"""An application whose handler needs it: in the other process it works on the database of the worker."""
+
+from __future__ import annotations
+
+from holdfast import Holdfast
+
+app = Holdfast("sqlite:////nowhere/at/all.db")
+
+
+@app.job()
+def send(parcel: str) -> str:
+    return parcel
+
+
+@app.job(isolation="process")
+def pack(parcel: str) -> str:
+    return send.enqueue(parcel=parcel).id

@@ -1,0 +1,73 @@
+"""How the edges of a new job begin, by where its parents stand."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.errors import ConfigurationError, CycleError, NotFoundError
+from holdfast.steps.dependants import Death
+from holdfast.steps.dependencies import After, OnDead, Verdict, judge
+from holdfast.steps.tying import after_of
+
+
+@pytest.mark.parametrize("on_dead", ["wait", "fail", "run"])
+def test_a_parent_that_lives_is_waited_for_and_one_that_is_done_is_not(on_dead: OnDead) -> None:
+    standing = {"lives": "live", "is done": "done"}
+
+    assert judge(standing, After(("lives", "is done"), on_dead)) == Verdict(
+        {"lives": "open", "is done": "met"}
+    )
+
+
+@pytest.mark.parametrize("state", ["dead", "cancelled"])
+@pytest.mark.parametrize(
+    ("on_dead", "edge", "waits"), [("wait", "open", True), ("fail", "broken", True), ("run", "met", False)]
+)
+def test_a_parent_that_died_is_met_as_the_policy_says(
+    state: str, on_dead: OnDead, edge: str, *, waits: bool
+) -> None:
+    verdict = judge({"p": state}, After(("p",), on_dead))
+
+    assert verdict.states == {"p": edge}
+    assert verdict.waits == waits
+    assert verdict.broken == (Death("p", state) if on_dead == "fail" else None)
+
+
+def test_a_parent_that_nobody_knows_cannot_be_waited_for() -> None:
+    with pytest.raises(NotFoundError, match="there is no job p"):
+        judge({}, After(("p",), "wait"))
+
+    assert judge({}, After(("p",), "run")).states == {"p": "met"}
+    assert judge({}, After(("p",), "fail")).broken == Death("p", "unknown")
+
+
+def test_a_child_that_fails_names_its_first_parent_that_died() -> None:
+    verdict = judge({"a": "live", "b": "cancelled", "c": "dead"}, After(("a", "b", "c"), "fail"))
+
+    assert verdict.broken is not None
+    assert verdict.broken.reason == "DependencyFailed: job b, which it comes after, was cancelled"
+
+
+class Job:
+    id = "a"
+
+
+def test_after_takes_jobs_and_ids_once_each() -> None:
+    assert after_of(None, "run") is None
+    assert after_of([], "run") is None
+    assert after_of("a", "wait") == After(("a",), "wait")
+    assert after_of(Job(), "fail") == After(("a",), "fail")
+    assert after_of([Job(), "b", "a"], "run") == After(("a", "b"), "run")
+
+
+@pytest.mark.parametrize(
+    ("after", "on_dead", "problem"),
+    [("a", "skip", "on_dead='skip': use"), ([3], "wait", "after=3: give jobs"), ("", "wait", "after=''")],
+)
+def test_what_nobody_can_wait_for_is_refused_in_words(after: str, on_dead: str, problem: str) -> None:
+    with pytest.raises(ConfigurationError, match=problem):
+        after_of(after, on_dead)
+
+
+def test_a_cycle_is_told_with_all_its_jobs() -> None:
+    assert str(CycleError(["a", "b", "a"])) == "these jobs would wait for each other: a after b after a"

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.database.places import Places
+from holdfast.errors import UnreachableError
+
+
+def in_a_thread(act: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=act)
+    thread.start()
+    return thread
+
+
+def test_who_finds_all_places_taken_waits_for_one() -> None:
+    places = Places(1)
+    mine = places.take()
+    got = threading.Event()
+
+    def wait_for_one() -> None:
+        theirs = places.take()
+        got.set()
+        places.give(theirs)
+
+    thread = in_a_thread(wait_for_one)
+    early = got.wait(0.05)
+    places.give(mine)
+    thread.join(5)
+
+    assert not early
+    assert got.is_set()
+
+
+def test_who_waits_too_long_is_told_what_to_change() -> None:
+    places = Places(1, patience=0.01)
+    places.take()
+    told: list[str] = []
+
+    def ask() -> None:
+        try:
+            places.take()
+        except UnreachableError as error:
+            told.append(str(error))
+
+    in_a_thread(ask).join(5)
+
+    assert len(told) == 1
+    assert "HOLDFAST_MAX_CONNECTIONS" in told[0]
+
+
+def test_a_thread_never_waits_for_itself() -> None:
+    places = Places(1, patience=0.01)
+
+    held = [places.take() for _ in range(3)]
+    for it in held:
+        places.give(it)
+
+    places.give(places.take())
+
+
+def test_a_place_may_be_given_back_by_another_thread() -> None:
+    places = Places(1, patience=0.01)
+    held = places.take()
+
+    in_a_thread(lambda: places.give(held)).join(5)
+
+    got: list[object] = []
+    in_a_thread(lambda: got.append(places.take())).join(5)
+    assert len(got) == 1
+
+
+def test_one_that_was_refused_leaves_no_trace() -> None:
+    places = Places(1, patience=0.01)
+    first = places.take()
+    outcome: list[str] = []
+
+    def ask_twice() -> None:
+        with pytest.raises(UnreachableError):
+            places.take()
+        places.give(first)
+        places.give(places.take())
+        outcome.append("got it")
+
+    in_a_thread(ask_twice).join(5)
+
+    assert outcome == ["got it"]

@@ -1,0 +1,96 @@
+"""Texts under a key: they open with it, for their purpose, and never otherwise."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.errors import ConfigurationError, SealedError, TransientError
+from holdfast.sealing import Keyring, is_sealed, key_id, opened, split
+
+OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
+
+
+def test_a_sealed_text_is_a_document_that_names_its_key_and_nothing_else() -> None:
+    sealed = Keyring([OLD]).seal('{"card": 4111}', "payload of x")
+
+    document = json.loads(sealed)
+    assert document["holdfast.sealed"] == f"1.{key_id(OLD)}"
+    assert is_sealed(sealed)
+    assert "4111" not in sealed
+    assert OLD not in sealed
+    assert Keyring([OLD]).open(sealed, "payload of x") == '{"card": 4111}'
+
+
+def test_the_same_text_is_sealed_differently_each_time() -> None:
+    keys = Keyring([OLD])
+
+    assert len({keys.seal("x", "p") for _ in range(100)}) == 100
+
+
+def test_the_first_key_seals_and_all_open() -> None:
+    before = Keyring([OLD]).seal("x", "p")
+    rotating = Keyring([NEW, OLD])
+
+    assert rotating.open(before, "p") == "x"
+    after = rotating.renewed(before, "p")
+    assert Keyring([NEW]).open(after, "p") == "x"
+    assert rotating.renewed(after, "p") == after
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda it: it.replace('"text":"', '"text":"AAAA'), "changed"),
+        (lambda it: it[:-6] + '"}', "damaged|changed"),
+        (lambda it: it.replace("1.", "2."), "newer version"),
+        (lambda it: it.replace(key_id(OLD), "00000000"), "needs key 00000000"),
+        (lambda _: '{"holdfast.sealed":"1.x"}', "damaged"),
+    ],
+)
+def test_what_was_changed_does_not_open(spoil: Callable[[str], str], why: str) -> None:
+    sealed = spoil(Keyring([OLD]).seal("x", "p"))
+
+    with pytest.raises(SealedError, match=why):
+        Keyring([OLD]).open(sealed, "p")
+
+
+def test_it_opens_for_its_purpose_only() -> None:
+    keys = Keyring([OLD])
+
+    with pytest.raises(SealedError, match="not what it is taken for"):
+        keys.open(keys.seal("x", "payload of a"), "payload of b")
+
+
+@pytest.mark.parametrize("given", ["", " , ", "short", f"{OLD},short"])
+def test_keys_that_can_be_guessed_are_refused(given: str) -> None:
+    with pytest.raises(ConfigurationError, match="at least 32"):
+        Keyring(split(given))
+
+
+def test_without_a_key_what_is_sealed_can_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed = Keyring([OLD]).seal("x", "p")
+    monkeypatch.delenv("HOLDFAST_SECRET_KEY", raising=False)
+
+    assert opened("plain", "p") == "plain"
+    with pytest.raises(TransientError, match="HOLDFAST_SECRET_KEY is not set"):
+        opened(sealed, "p")
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
+
+    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[encryption\]'"):
+        Keyring([OLD]).seal("x", "p")
+
+
+def test_a_signature_is_for_its_text_its_purpose_and_its_keys() -> None:
+    signature = Keyring([OLD]).sign("x", "callback")
+
+    assert Keyring([NEW, OLD]).signed("x", signature, "callback")
+    assert not Keyring([OLD]).signed("y", signature, "callback")
+    assert not Keyring([OLD]).signed("x", signature, "other")
+    assert not Keyring([NEW]).signed("x", signature, "callback")

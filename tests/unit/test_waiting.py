@@ -1,0 +1,51 @@
+"""The cursor of a job that waits: it says for what, and holds the event when that has come."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.sealing import Keyring
+from holdfast.steps import waiting
+from holdfast.steps.waiting import arrived, cursor_in, event_in, has_arrived, waited_for
+
+OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
+
+
+@pytest.mark.parametrize("cursor", ["null", "7", '"a \\" b"', '{"a":[1,2.50,"é"]}', '{"holdfast":1}'])
+def test_the_cursor_comes_back_as_it_was(cursor: str) -> None:
+    stored = waiting.waiting(cursor, "payment:42")
+
+    assert cursor_in(stored) == cursor
+    assert cursor_in(arrived(stored, "e", 1, '{"n":1}')) == cursor
+    assert cursor_in(cursor) == cursor
+    assert cursor_in(None) is None
+
+
+def test_the_event_is_there_when_it_has_arrived() -> None:
+    stored = waiting.waiting("1", "payment:42")
+    assert (waited_for(stored), has_arrived(stored), event_in(stored)) == ("payment:42", False, None)
+
+    event = event_in(arrived(stored, "bank-1", 1_000_000, '{"amount":12.5}'))
+
+    assert event is not None
+    assert (event.name, event.id, event.payload) == ("payment:42", "bank-1", {"amount": 12.5})
+    assert event.sent_at.timestamp() == 1
+
+
+@pytest.mark.parametrize("cursor", [None, "7", '{"wait":1}'])
+def test_who_never_waited_has_no_event(cursor: str | None) -> None:
+    assert (waited_for(cursor), has_arrived(cursor), event_in(cursor)) == (None, False, None)
+
+
+def test_everything_inside_is_sealed_anew() -> None:
+    old, both = Keyring([OLD]), Keyring([NEW, OLD])
+    stored = waiting.waiting(old.seal("7", "cursor of x"), "paid")
+    stored = arrived(stored, "e", 1, old.seal('"money"', "event paid"))
+
+    new = waiting.renewed(stored, both, "cursor of x")
+
+    assert Keyring([NEW]).open(cursor_in(new) or "", "cursor of x") == "7"
+    assert OLD not in new
+    assert new.count(both.current) == 2
+    assert waiting.renewed(new, both, "cursor of x") == new
+    assert waiting.renewed("7", both, "cursor of x") == "7"
