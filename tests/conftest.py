@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -69,12 +70,18 @@ SAMPLED = {
         "watermark",
     ]
 }
-# What stands above the contracts, and what dies at every point of one operation after the other: the same.
-SAMPLED_FOLDERS = {"cli", "diamonds"}
 SAMPLED |= {"test_audit_points", "test_crash_points", "test_group_points", "test_points"}
-# What a session could be relied on for by mistake: a third of it every day. The other contract tests run through the
+CORE = {
+    f"test_{name}"
+    for name in ["commit", "enqueue", "keys", "leases", "migrations", "rescue", "retry", "tasks"]
+}
+# What a session could be relied on for by mistake: a part of it every day. The other contract tests run through the
 # pooler in `make chaos`.
 BEHIND_POOLER = {"test_commit", "test_leases"}
+# What a promise of the README names.
+PROMISED = set(
+    re.findall(r"\]\(tests/contract/(test_\w+)\.py\)", (GOLDEN.parents[1] / "README.md").read_text())
+)
 DATABASES = pytest.StashKey[Databases]()
 
 
@@ -229,18 +236,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_drawn(item: pytest.Item) -> bool:
-    """Whether today is the day of a case of which the servers try a third every day. SQLite tries all of them."""
+    """Whether today is the day of a case of which a part is tried every day; `make chaos` tries all of them.
+
+    SQLite tries everything but the mutations, and the servers what only they can show. Otherwise they try every case of
+    the engine's core, every second one that a promise of the README names, and every fourth of the rest.
+    """
+    return zlib.crc32(f"{SEED} {item.nodeid}".encode()) % _days(item) == 0
+
+
+def _days(item: pytest.Item) -> int:
+    stem = item.path.stem
+    if "mutations" in stem:
+        return 3
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     kind = params.get("database_kind", "sqlite")
-    behind = kind == POOLED and item.path.stem in BEHIND_POOLER
-    if kind == "sqlite" or not (behind or _is_sampled(item)):
-        return True
-    return zlib.crc32(f"{SEED} {item.nodeid}".encode()) % 3 == 0
-
-
-def _is_sampled(item: pytest.Item) -> bool:
-    by_place = item.path.stem in SAMPLED or item.path.parent.name in SAMPLED_FOLDERS
-    return by_place or bool(item.get_closest_marker("sampled"))
+    if kind == "sqlite" or item.get_closest_marker("only_on"):
+        return 1
+    if kind == POOLED or stem in SAMPLED or item.get_closest_marker("sampled"):
+        return 4
+    if stem in CORE:
+        return 1
+    return 2 if stem in PROMISED or item.path.parent.name not in {"contract", "cli", "diamonds"} else 4
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -767,12 +768,11 @@ def test_a_real_run_fails_is_retried_and_completes_in_the_words_of_the_documents
     drain(app)
     words += [*feed.seen, status(story)]
 
-    assert words == [
-        "in_progress",  # started
-        "in_progress",  # while it is read
+    # Others may be read when the one has failed: what counts is the order of the words.
+    assert [word for word, _ in groupby(words)] == [
+        "in_progress",
         "failed",
         "in_progress",  # retried
-        "in_progress",
         "consolidating",  # while rows are mapped
         "completed",
     ]

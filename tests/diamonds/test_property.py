@@ -316,7 +316,7 @@ def new_migrated_database(database_kind: str, database_url: str, pytestconfig: p
 def test_after_any_story_the_table_is_what_the_source_is(
     new_migrated_database: NewDatabase, database_kind: str, monkeypatch: pytest.MonkeyPatch, *, chaos: bool
 ) -> None:
-    few = 14 if database_kind == "sqlite" else 2
+    few = 10 if database_kind == "sqlite" else 2
     life = HangingLife if chaos else CatalogueLife
     monkeypatch.setattr(life, "new_database", staticmethod(new_migrated_database), raising=False)
 
