@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import date
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,63 @@ def crashes(how: str) -> None:
             if os.fork() == 0:
                 time.sleep(60)
             os._exit(5)
+
+
+def splits(gate: str, how: str) -> int:
+    """Forks; the copy comes back from here as well, when somebody lets it."""
+    if (copy := os.fork()) == 0:
+        wait_for(gate)
+        match how:
+            case "answers":
+                return -1
+            case "raises":
+                raise PermanentError("of the copy")
+            case _:
+                sys.exit(3)
+    return copy
+
+
+def waits_for(step: Step, gate: str) -> int:
+    step.log("waits")
+    wait_for(gate)
+    return os.getpid()
+
+
+def pooled(numbers: list[int]) -> list[int]:
+    """In copies of this process, which end with their pool."""
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        return pool.map(abs, numbers)
+
+
+def counts_copies(codes: list[int]) -> list[int]:
+    """How copies end that leave as programs do."""
+    ended = []
+    for code in codes:
+        if (copy := os.fork()) == 0:
+            sys.exit(code or None)
+        ended.append(os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]))
+    return ended
+
+
+class Shade(StrEnum):
+    RED = "red"
+
+
+class Odd:
+    def __repr__(self) -> str:
+        raise ValueError
+
+
+def logs_everything() -> None:
+    log.warning(
+        "all of it", extra={"shade": Shade.RED, "document": {"f": lambda: 1, "n": [1, Odd()]}, "o": Odd()}
+    )
+
+
+def tells_its_secret(step: Step, pin: str) -> Reject:
+    log.warning("with %r", [pin], extra={"copy": pin})
+    step.log(f"it is {pin!r}")
+    return Reject(f"not {pin}")
 
 
 def deaf(step: Step) -> None:

@@ -8,7 +8,7 @@ from holdfast.steps.failure import judge
 from holdfast.steps.isolation import checked_isolation
 from holdfast.worker import isolated_step
 from holdfast.worker.isolated import HandlerProcess, HandlerProcesses
-from tests.contract import test_isolation
+from tests.contract import test_isolation, test_masking
 from tests.mutations import Mutation, replacing, without
 
 CRASH = {"how": "exit", "fate": "ended with exit code 3"}
@@ -31,6 +31,18 @@ MUTATIONS = [
         "whom a handler has started outlives it",
         replacing(HandlerProcess, "kill", lambda it: it._process.kill()),
         test_isolation.test_a_step_that_ignores_its_timeout_is_killed_with_all_that_it_started,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "any answer is taken for that of the step",
+        replacing(isolated_step, "of_step", lambda *_: True),
+        test_isolation.test_an_answer_to_another_step_is_nobodys,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "what an isolated handler logs is written with its secrets",
+        replacing(isolated_step, "hide_arguments", lambda _: ()),
+        test_masking.test_what_an_isolated_handler_says_is_hidden_as_well,
         only_on=("sqlite",),
     ),
     Mutation(

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.database import borrowed, lendable
 from holdfast.errors import ContentionError, DatabaseError
-from holdfast.steps import dead_letters, enqueue, joining, keys
-from tests.contract import test_async_connections, test_joining, test_lent_connections
+from holdfast.steps import dead_letters, duplicates, enqueue, joining, keys
+from holdfast.worker import settlement
+from tests.contract import test_async_connections, test_joining, test_lent_connections, test_replacing
 from tests.mutations import SERVERS, Mutation, replacing, without
 
 if TYPE_CHECKING:
@@ -29,6 +30,31 @@ MUTATIONS = [
         "a new job overtakes a successor",
         replacing(joining, "_met", _met_by_a_new_job),
         test_joining.test_what_is_asked_last_is_done_last,
+    ),
+    Mutation(
+        "a call that does not merge overtakes a successor whose turn has come",
+        replacing(enqueue, "first_in_line", lambda _, job_id, *__: job_id),
+        test_joining.test_a_call_that_skips_or_refuses_finds_the_successor_whose_turn_has_come,
+    ),
+    Mutation(
+        "a batch that does not merge overtakes a successor whose turn has come",
+        replacing(enqueue, "waited_for", lambda *_: set()),
+        test_joining.test_a_call_that_skips_or_refuses_finds_the_successor_whose_turn_has_come,
+    ),
+    Mutation(
+        "a successor undoes what replaced it before its turn",
+        replacing(duplicates, "drop_successor", lambda *_: None),
+        test_joining.test_a_replacement_before_the_successors_turn_is_the_last_that_is_done,
+    ),
+    Mutation(
+        "a successor undoes what replaced the job that it waited for",
+        replacing(enqueue, "drop_successor", lambda *_: None),
+        test_joining.test_a_replacement_of_a_job_that_runs_replaces_what_waits_behind_it,
+    ),
+    Mutation(
+        "the answer of a replaced step is taken for that of the new one",
+        replacing(settlement, "each_job_once", lambda batch: (batch, [])),
+        test_replacing.test_the_old_answer_is_not_taken_for_the_new_one,
     ),
     Mutation(
         "a call joins the job that runs",
@@ -106,5 +132,17 @@ MUTATIONS = [
         test_lent_connections.test_connections_of_psycopg_that_cannot_keep_the_promise_are_refused_in_words,
         only_on=("postgresql",),
         or_with=(DatabaseError,),
+    ),
+    Mutation(
+        "servers are taken for one if their databases have the same name",
+        replacing(lendable, "_installation", lambda *_: "the same"),
+        test_lent_connections.test_a_database_of_the_same_name_on_another_server_is_refused_in_words,
+        only_on=SERVERS,
+    ),
+    Mutation(
+        "a look at the installation fixes the moment that a lender sees",
+        without(lendable.THEIR_INSTALLATION, "LOCK IN SHARE MODE"),
+        test_lent_connections.test_an_enqueue_does_not_fix_the_moment_that_a_lent_transaction_sees,
+        only_on=("mariadb",),
     ),
 ]

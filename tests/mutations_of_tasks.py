@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.steps import archive, task_ends
-from holdfast.tasks import acceptance, ends, holding, intake, kinds, receiver, storing
+from holdfast.tasks import acceptance, ends, following, holding, intake, kinds, receiver, storing
 from holdfast.transports.memory import MemoryBroker
 from tests.contract import test_intake, test_task_receiver, test_tasks
 from tests.mutations import Mutation, both, replacing, without
@@ -147,6 +147,33 @@ MUTATIONS = [
         telling(test_intake.test_the_last_delivery_is_used_to_tell_of_it),
         only_on=("sqlite",),
         or_with=(ValueError,),
+    ),
+    Mutation(
+        "a message that is held until its end is taken ahead of time",
+        replacing(following.Following, "at_work", property(lambda _: 0)),
+        over_a_broker(test_intake.test_what_is_held_until_its_end_is_taken_only_by_who_is_free),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a stop in good order counts as a death",
+        replacing(holding.Holding, "give_back", holding.Holding.release),
+        over_a_broker(test_intake.test_a_worker_that_stops_in_good_order_is_no_death),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a task that a container works on is taken from it",
+        without(ends.ADOPT, "AND updated_at < {now} - :after"),
+        test_intake.test_what_a_container_left_a_moment_ago_is_its_own,
+        only_on=("sqlite",),
+        or_with=(ValueError, KeyError),
+    ),
+    Mutation(
+        "what a killed container left behind stays there",
+        replacing(storing, "take_over", lambda *_: False),
+        over_a_broker(
+            test_intake.test_what_a_killed_container_left_behind_is_done_at_once_when_it_is_asked_for_again
+        ),
+        only_on=("sqlite",),
     ),
     Mutation(
         "a receiver believes everybody",

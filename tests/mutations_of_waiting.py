@@ -10,6 +10,7 @@ from holdfast.admin import keys
 from holdfast.admin.reports import documents
 from holdfast.sealing import Keyring
 from holdfast.steps import events
+from holdfast.steps import keys as step_keys
 from holdfast.telemetry import masking
 from holdfast.telemetry.mask_rules import Rules
 from holdfast.worker import running
@@ -114,6 +115,17 @@ MUTATIONS = [
         keyed(replacing(callbacks, "_used", lambda *_: None)),
         test_callbacks.test_two_addresses_of_one_event_are_good_for_one_time_each,
         only_on=("sqlite",),
+    ),
+    Mutation(
+        "a callback that was used is forgotten before it ends",
+        keyed(replacing(callbacks, "replace", lambda event, **_: event)),
+        test_callbacks.test_a_callback_that_lasts_long_is_good_for_once_all_the_time,
+    ),
+    Mutation(
+        "a longer address of the same step outlives what is remembered",
+        keyed(without(step_keys.PROLONG, "{now} + :keep WHERE", "until_at WHERE")),
+        test_callbacks.test_the_addresses_of_one_step_are_good_for_one_time_all_the_time,
+        {"lasts": "1h", "of_the_second": "60d"},
     ),
     # Encryption
     Mutation(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 2.0  # seconds, for sessions that were told to leave
 KEPT = "holdfast_schema"  # its rows are part of the structure
+LASTING = {KEPT, "holdfast_installation"}  # their rows stay
 
 Structure = dict[str, str]
 
@@ -43,7 +44,7 @@ def emptied(server: Server, name: str, wanted: Structure) -> bool:
                 cursor.execute(f"DROP {tables[table]} `{table}`")
             if any(table not in tables or _made(cursor, table) != text for table, text in wanted.items()):
                 return False
-            for table in _used(cursor, [it for it in wanted if tables[it] == "TABLE" and it != KEPT]):
+            for table in _used(cursor, [it for it in wanted if tables[it] == "TABLE" and it not in LASTING]):
                 cursor.execute(f"TRUNCATE TABLE `{table}`")
         except pymysql.MySQLError:
             return False

@@ -18,7 +18,7 @@ import pytest
 from tests import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = str(Path(sys.executable).with_name("holdfast"))
@@ -189,11 +189,11 @@ def run_shop_tests(
 
 
 def run_tests_of(
-    example: str, folder: Path, source: Path = ROOT, **environment: str
+    example: str, folder: Path, source: Path = ROOT, also: Sequence[str] = (), **environment: str
 ) -> subprocess.CompletedProcess[str]:
     options = ["-p", "no:cacheprovider", f"--basetemp={folder}/t"]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", f"examples/{example}", *options],
+        [sys.executable, "-m", "pytest", f"examples/{example}", *also, *options],
         cwd=source,
         env=_surroundings(folder) | environment,
         check=False,
@@ -219,6 +219,13 @@ def test_an_application_in_a_framework_and_its_tests(
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{tests} passed" in done.stdout
+
+
+def test_the_applications_can_be_tested_in_one_run(tmp_path: Path) -> None:
+    done = run_tests_of("fastapi_app", tmp_path, also=("examples/django_app",))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "11 passed" in done.stdout
 
 
 @pytest.mark.only_on("postgresql")  # on SQLite it would wait for the transaction that it is not in

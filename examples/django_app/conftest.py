@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-os.environ.setdefault("HOLDFAST_DATABASE_URL", f"sqlite:///{Path(tempfile.mkdtemp()) / 'shop.db'}")
+with pytest.MonkeyPatch.context() as patch:
+    if "HOLDFAST_DATABASE_URL" not in os.environ:
+        patch.setenv("HOLDFAST_DATABASE_URL", f"sqlite:///{Path(tempfile.mkdtemp()) / 'shop.db'}")
+    # Read when it is imported; afterwards the setting is free for others that are tested in the same run.
+    import examples.django_app.settings  # noqa: F401
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "examples.django_app.settings")
 
 

@@ -97,10 +97,14 @@ def test_a_transaction_that_has_failed_is_refused() -> None:
 
 
 def test_the_command_works_until_it_is_told_to_stop() -> None:
+    from django.conf import settings
+
     post("A-7", "chair")
     command = [sys.executable, "-m", "examples.django_app.manage", "work", "--concurrency", "2"]
 
-    worker = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stderr=subprocess.DEVNULL)
+    same_database = os.environ | {"HOLDFAST_DATABASE_URL": settings.HOLDFAST_DATABASE_URL}
+
+    worker = subprocess.Popen(command, cwd=ROOT, env=same_database, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 30
         while get("A-7")["state"] != "done" and time.monotonic() < deadline:

@@ -6,4 +6,10 @@ import os
 import tempfile
 from pathlib import Path
 
-os.environ.setdefault("HOLDFAST_DATABASE_URL", f"sqlite:///{Path(tempfile.mkdtemp()) / 'shop.db'}")
+import pytest
+
+with pytest.MonkeyPatch.context() as patch:
+    if "HOLDFAST_DATABASE_URL" not in os.environ:
+        patch.setenv("HOLDFAST_DATABASE_URL", f"sqlite:///{Path(tempfile.mkdtemp()) / 'shop.db'}")
+    # Read when it is imported; afterwards the setting is free for others that are tested in the same run.
+    import examples.fastapi_app.database  # noqa: F401

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -21,7 +22,9 @@ from holdfast.errors import DatabaseError, PermanentError, SignatureError
 from holdfast.job import within
 from holdfast.results.handle import EnqueuedJob
 from holdfast.steps import callbacks
-from holdfast.steps.sending import SendEvent
+from holdfast.steps.events import SCOPE
+from holdfast.steps.keys import prolong
+from holdfast.steps.sending import REMEMBERED, SendEvent
 from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -61,16 +64,23 @@ class Callbacks:
         return callbacks.url_of(_name(event), duration(expires, "expires"))
 
     def receive(self, token: str, payload: Any = None) -> Received:
-        """Send the event of this token; raises `SignatureError` if it is none of ours."""
+        """Send the event of this token; raises `SignatureError` if it is none of ours.
+
+        That it was used is remembered for longer than it lasts, or another that a try of the same step signed for as long.
+        """
         claim = callbacks.read(token)
-        event = SendEvent.of(
-            claim.event, payload, "30d", _used(claim.event, token), encrypted=self._encrypted
-        )
+        used = _used(claim.event, token)
+        event = SendEvent.of(claim.event, payload, "30d", used, encrypted=self._encrypted)
 
         def take(tx: Transaction) -> Received:
-            if int(tx.first(NOW)) >= claim.until:
+            if (left := claim.until - int(tx.first(NOW))) <= 0:
                 return Received.EXPIRED
-            return Received.REPEATED if event.send(tx).repeated else Received.ACCEPTED
+            remembered = REMEMBERED + max(left, claim.lasts)
+            if not replace(event, remembered=remembered).send(tx).repeated:
+                return Received.ACCEPTED
+            # Of the addresses that one step handed out, this may last longer than the one that was used.
+            prolong(tx, SCOPE, used, remembered)
+            return Received.REPEATED
 
         answer = within(self._database, None, take)
         happened("callback.received", answer=answer.value)
@@ -134,12 +144,16 @@ async def _asked(scope: Scope, receive: Receive, most: int) -> tuple[str, Any]:
     """The token and what was posted."""
     if scope["method"] != "POST":
         raise _RefusedError(405, "post to this address")
+    token = str(scope["path"]).rstrip("/").rpartition("/")[2]
+    callbacks.read(token)  # nobody else's body is looked at
     body = await _body(receive, most)
     try:
         payload = msgspec.json.decode(body) if body.strip() else None
+    except RecursionError:
+        raise _RefusedError(400, "the body is nested too deeply") from None
     except ValueError:
         raise _RefusedError(400, "the body is no JSON") from None
-    return str(scope["path"]).rstrip("/").rpartition("/")[2], payload
+    return token, payload
 
 
 async def _body(receive: Receive, most: int) -> bytes:

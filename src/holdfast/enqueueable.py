@@ -94,6 +94,42 @@ class Enqueueable(Generic[P, R]):
         """
         return self._enqueue(**self.named(args, given))
 
+    # The same, awaited.
+    @overload
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, tx: Any, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, key: str | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, unique_for: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, unique_per: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, on_duplicate: Choice | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, debounce: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, at_most: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, priority: int | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, delay: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, run_at: datetime | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, queue: str | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, id: str | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, after: Parents | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, on_dead: OnDead, **rest: Any) -> EnqueuedJob[R]: ...
+
+    async def enqueue_async(self, *args: Any, **given: Any) -> EnqueuedJob[R]:
+        """`enqueue`, awaited: `tx` may be an async connection, and the event loop is not held up."""
+        return await self._enqueue_async(**self.named(args, given))
+
     def with_options(self, **options: Unpack[EnqueueOptions]) -> Chosen[P, R]:
         """The same job, enqueued with these options: `job.with_options(delay="10m", tx=tx).enqueue(order_id="A-17")`."""
         return Chosen(self, options)
@@ -116,7 +152,7 @@ class Enqueueable(Generic[P, R]):
     def _enqueue(self, **given: Any) -> EnqueuedJob[R]:
         raise NotImplementedError
 
-    async def enqueue_async(self, *, tx: Any = None, **options: Any) -> EnqueuedJob[R]:
+    async def _enqueue_async(self, **given: Any) -> EnqueuedJob[R]:
         raise NotImplementedError
 
 
@@ -133,4 +169,4 @@ class Chosen(Generic[P, R]):
 
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob[R]:
         """The same, awaited."""
-        return await self._job.enqueue_async(**{**self._job.named(args, kwargs), **self._options})
+        return await self._job._enqueue_async(**{**self._job.named(args, kwargs), **self._options})  # noqa: SLF001 - ours

@@ -192,9 +192,8 @@ class Job(Enqueueable[P, R]):
         """This job with these arguments, for `enqueue_many`, or for a group that enqueues it when it completes."""
         return Prepared(self, self.kind.stored(self.kind.arguments.encode(self.named(args, kwargs))))
 
-    async def enqueue_async(self, *, tx: Any = None, **options: Any) -> EnqueuedJob[R]:
-        """`enqueue`, awaited: `tx` may be an async connection, and the event loop is not held up."""
-        return await joined(self.app.database, tx, lambda inner: self.enqueue(tx=inner, **options))
+    async def _enqueue_async(self, *, tx: Any = None, **given: Any) -> EnqueuedJob[R]:
+        return await joined(self.app.database, tx, lambda inner: self._enqueue(tx=inner, **given))
 
     async def enqueue_many_async(
         self, calls: Iterable[Mapping[str, Any] | Prepared[P, R]], *, tx: Any = None, **options: Any

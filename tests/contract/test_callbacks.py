@@ -11,6 +11,7 @@ import pytest
 from holdfast import ConfigurationError, Holdfast, Step, Wait
 from holdfast.callbacks import Received, asgi
 from holdfast.errors import SignatureError, UnreachableError
+from holdfast.steps.keys import forget_expired
 from holdfast.testing import clock, drain
 from tests import rows
 
@@ -29,11 +30,17 @@ def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def post(app: Holdfast, path: str, content: bytes = b"", method: str = "POST") -> httpx.Response:
     async def ask() -> httpx.Response:
-        transport = httpx.ASGITransport(asgi(app, most_bytes=1_000))
+        transport = httpx.ASGITransport(asgi(app, most_bytes=200_000))
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
             return await client.request(method, path, content=content)
 
     return asyncio.run(ask())
+
+
+def forget(app: Holdfast) -> None:
+    """As a worker does with the ids whose time is over."""
+    with app.transaction() as tx:
+        forget_expired(tx, 100)
 
 
 def asking(app: Holdfast, urls: list[str]) -> Any:
@@ -81,6 +88,35 @@ def test_every_try_of_a_step_hands_out_the_same_callback(app: Holdfast) -> None:
     assert app.callbacks.receive(second) is Received.REPEATED
 
 
+def test_a_callback_that_lasts_long_is_good_for_once_all_the_time(app: Holdfast) -> None:
+    with clock(app) as time:
+        token = app.callbacks.sign("payment:42", expires="60d")
+        first = app.callbacks.receive(token)
+
+        answers = []
+        for _ in range(3):
+            time.advance("19d")
+            forget(app)
+            answers.append(app.callbacks.receive(token))
+
+    assert (first, answers) == (Received.ACCEPTED, [Received.REPEATED] * 3)
+
+
+@pytest.mark.parametrize(("lasts", "of_the_second"), [("60d", "60d"), ("1h", "60d")])
+def test_the_addresses_of_one_step_are_good_for_one_time_all_the_time(
+    app: Holdfast, lasts: str, of_the_second: str
+) -> None:
+    with clock(app) as time:
+        used, other = (app.callbacks.sign("callback:j:0", expires=it) for it in (lasts, of_the_second))
+        app.callbacks.receive(used)
+        if lasts != of_the_second:  # it is known from its first use on how long the other lasts
+            app.callbacks.receive(other)
+        time.advance("59d")
+        forget(app)
+
+        assert app.callbacks.receive(other) is Received.REPEATED
+
+
 def test_two_addresses_of_one_event_are_good_for_one_time_each(app: Holdfast) -> None:
     tokens = [app.callbacks.sign("payment:42", expires=expires) for expires in ("1h", "2h")]
 
@@ -119,6 +155,7 @@ def test_nothing_but_what_we_signed_is_believed(app: Holdfast, monkeypatch: pyte
         with pytest.raises(SignatureError):
             app.callbacks.receive(forged)
         assert post(app, f"/{forged}").status_code == 404
+        assert post(app, f"/{forged}", b"{not json").status_code == 404
     monkeypatch.setenv("HOLDFAST_SECRET_KEY", NEW)
     with pytest.raises(SignatureError):
         app.callbacks.receive(token)
@@ -135,8 +172,9 @@ def test_an_older_key_still_checks_while_it_is_listed(app: Holdfast, monkeypatch
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
-        ({"content": b"x" * 1_001}, 413),
+        ({"content": b"x" * 200_001}, 413),
         ({"content": b"{not json"}, 400),
+        ({"content": b"[" * 60_000 + b"]" * 60_000}, 400),
         ({"method": "GET"}, 405),
         ({"content": b""}, 200),
         ({"content": b'{"a": [1, null]}'}, 200),

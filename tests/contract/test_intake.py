@@ -14,7 +14,12 @@ from holdfast import Holdfast, PermanentError, Retry, Step
 from holdfast.errors import TransientError, UnreachableError
 from holdfast.tasks import intake as intakes
 from holdfast.tasks import storing
+from holdfast.tasks.acceptance import Origin, accept
+from holdfast.tasks.ends import adopt
+from holdfast.tasks.following import Following
 from holdfast.tasks.holding import Holding
+from holdfast.tasks.names import own_queue
+from holdfast.tasks.refusal import understood
 from holdfast.transports.failures import TransportRefusedError
 from holdfast.transports.memory import MemoryBroker, MemoryTransport
 from tests import rows
@@ -334,6 +339,86 @@ def test_nothing_is_let_go_while_the_database_does_not_answer(
         rows.eventually(lambda: jobs(app, "done") and broker.empty)
 
 
+@pytest.mark.only_on("postgresql")
+def test_a_database_that_takes_no_writes_blames_no_message(
+    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a failover, on the server that is the standby now: otherwise the whole queue would be put aside."""
+    standby, refusals = threading.Event(), []
+    standby.set()
+    persist: Any = vars(storing)["persist"]
+
+    def writing(database: Any, work: Any) -> Any:
+        def read_only(tx: Any) -> Any:
+            refusals.append(1)
+            tx.execute("SET TRANSACTION READ ONLY", {})
+            return work(tx)
+
+        return persist(database, read_only if standby.is_set() else work)
+
+    monkeypatch.setattr(storing, "persist", writing)
+    monkeypatch.setattr(intakes, "OUTAGE", 0.05)
+    monkeypatch.setattr(intakes, "LONGEST_OUTAGE", 0.05)
+
+    @app.task("good")
+    def good() -> None: ...
+
+    broker.send(*(said("good", f"t-{n}") for n in range(5)))
+    with polling(app, broker):
+        rows.eventually(lambda: len(refusals) > 6)
+        assert not broker.dead()
+        standby.clear()
+        rows.eventually(lambda: jobs(app, "done") == 5 and broker.empty)
+
+    assert not broker.dead()
+
+
+def test_a_message_is_refused_however_often_the_database_is_away_meanwhile(
+    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[int] = []
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("says a test")
+
+    def away(*_: object) -> None:
+        tries.append(1)
+        raise UnreachableError("no connection") if len(tries) < 3 else ValueError("says a test")
+
+    monkeypatch.setattr(storing, "store", broken)
+    monkeypatch.setattr(storing, "refuse", away)
+    monkeypatch.setattr(intakes, "OUTAGE", 0.05)
+    broker.send("one")
+    with polling(app, broker):
+        rows.eventually(lambda: broker.empty)
+
+    assert len(broker.dead()) == 1
+
+
+@pytest.mark.parametrize(("part", "method"), [(Following, "_look"), (Holding, "_renew")])
+def test_what_breaks_by_surprise_goes_on(
+    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch, part: Any, method: str
+) -> None:
+    honest, calls = getattr(part, method), []
+
+    async def surprising(*given: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise RuntimeError("says a test")
+        return await honest(*given)
+
+    monkeypatch.setattr(part, method, surprising)
+    monkeypatch.setattr(intakes, "OUTAGE", 0.05)
+    gate = Gate(app)
+    broker.task("gate")
+    with polling(app, broker, "ended", hold=timedelta(seconds=1)):
+        rows.eventually(lambda: len(calls) > 1)
+        gate.opened.set()
+        rows.eventually(lambda: broker.empty)
+
+    assert jobs(app, "done") == 1
+
+
 def test_a_broker_that_goes_away_comes_back(
     app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,6 +475,93 @@ def test_no_more_is_taken_than_can_be_worked_on_soon(app: Holdfast, broker: Brok
         assert broker.depth().ready >= 20
         gate.opened.set()
         rows.eventually(lambda: jobs(app, "done") == 30)
+
+
+def test_what_is_held_until_its_end_is_taken_only_by_who_is_free(app: Holdfast, broker: Broker) -> None:
+    gate = Gate(app)
+    broker.send(*(said("gate", f"t-{n}") for n in range(10)))
+    with polling(app, broker, "ended", concurrency=2):
+        rows.eventually(lambda: gate.runs == 2)
+        time.sleep(0.3)  # whoever takes too many has done so by now
+        assert (broker.depth().held, broker.depth().ready) == (2, 8)
+        gate.opened.set()
+        rows.eventually(lambda: jobs(app, "done") == 10 and broker.empty)
+
+
+def waiting(app: Holdfast, broker: Broker, *, once: bool = False) -> intakes.Intake:
+    """An intake that holds a message, and no worker."""
+    settings = intakes.IntakeSettings(client=CLIENT, acknowledge="ended", concurrency=1, once=once)
+    intake = intakes.Intake(app, MemoryTransport(broker.memory), settings, ended=lambda: None)
+    intake.start()
+    rows.eventually(lambda: rows.count(app, "holdfast_job") == 1 and broker.depth().held == 1)
+    return intake
+
+
+def test_a_worker_that_stops_in_good_order_is_no_death(app: Holdfast, broker: Broker) -> None:
+    """However often: a task that nobody could finish, or even begin, has not killed anybody."""
+    gate = Gate(app)
+    broker.task("gate")
+    for _ in range(6):
+        waiting(app, broker).leave(timedelta(0))
+        for table in ("holdfast_job", "holdfast_key", "holdfast_task"):
+            rows.change(app, f"DELETE FROM {table}")  # its database goes with it
+    gate.opened.set()
+    with polling(app, broker, "ended"):
+        rows.eventually(lambda: broker.empty)
+
+    assert gate.runs == 1
+    assert not broker.dead()
+
+
+def test_who_is_stopped_before_the_end_of_the_one_task_has_failed(app: Holdfast, broker: Broker) -> None:
+    Gate(app)
+    broker.task("gate")
+    intake = waiting(app, broker, once=True)
+    intake.leave(timedelta(0))
+
+    assert intake.failed
+    assert broker.depth().ready == 1
+
+
+def left_behind(app: Holdfast) -> str:
+    """A task whose container was killed as a whole."""
+    text = said("gate")
+    origin = Origin(CLIENT, "TASK_DATA", None, own_queue(CLIENT, text))
+    with app.transaction() as tx:
+        return accept(tx, origin, understood(text, app.kinds)).job_id
+
+
+def test_what_a_killed_container_left_behind_is_done_by_another_worker(app: Holdfast, broker: Broker) -> None:
+    gate = Gate(app)
+    gate.opened.set()
+    left_behind(app)
+    rows.change(app, "UPDATE holdfast_job SET updated_at = updated_at - 3600000000")
+    with polling(app, broker):
+        rows.eventually(lambda: jobs(app, "done"))
+
+    assert gate.runs == 1
+
+
+def test_what_a_container_left_a_moment_ago_is_its_own(app: Holdfast) -> None:
+    Gate(app)
+    job_id = left_behind(app)
+    with app.transaction() as tx:
+        assert adopt(tx, QUEUE, 60_000_000) == 0
+
+    assert rows.live(app, job_id)["queue"] == own_queue(CLIENT, said("gate"))  # type: ignore[index]
+
+
+def test_what_a_killed_container_left_behind_is_done_at_once_when_it_is_asked_for_again(
+    app: Holdfast, broker: Broker
+) -> None:
+    gate = Gate(app)
+    gate.opened.set()
+    left_behind(app)
+    broker.task("gate")
+    with polling(app, broker):
+        rows.eventually(lambda: jobs(app, "done") and broker.empty)
+
+    assert gate.runs == 1
 
 
 def test_the_last_delivery_is_used_to_tell_of_it(

@@ -18,7 +18,9 @@ from devtools.processes import wait_until_gone
 from holdfast import Holdfast, Retry
 from holdfast.admin import actions
 from holdfast.errors import ConfigurationError
+from holdfast.steps.outcome import Done, Stop
 from holdfast.worker import isolated, isolated_step
+from holdfast.worker.isolated_wire import Answered, Failed
 from tests import isolated_jobs as jobs
 from tests import isolated_shop, rows
 from tests.contract.engine import drain
@@ -183,6 +185,75 @@ def test_an_application_works_on_the_workers_database(app: Holdfast) -> None:
     row = rows.ended(app, sent)
     assert row is not None
     assert row["trace"].split("-")[1] == packed.id.replace("-", ""), "it belongs to the step that enqueued it"
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_log_line_travels_whatever_is_said_with_it(app: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+    register(app, jobs.logs_everything).enqueue()
+
+    drain(app)
+
+    (record,) = [vars(it) for it in caplog.records if it.name == "shop.isolated"]
+    assert (record["shade"], type(record["shade"]), record["o"]) == ("red", str, "<Odd>")
+    assert record["document"]["f"].startswith("<function logs_everything.<locals>.<lambda>")
+    assert record["document"]["n"] == [1, "<Odd>"]
+
+
+# Copies of a process that a handler makes
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("how", ["answers", "raises", "exits"])
+def test_a_copy_that_comes_back_from_its_handler_answers_for_nobody(
+    app: Holdfast, tmp_path: Path, how: str
+) -> None:
+    late, gate = tmp_path / "late", tmp_path / "gate"
+    first = register(app, jobs.splits).enqueue(gate=str(late), how=how)
+    second = register(app, jobs.waits_for).enqueue(gate=str(gate))
+
+    with app.worker(concurrency=1):
+        first_line(app, second.id)  # it runs where the first has run
+        late.touch()
+        assert wait_until_gone([result_of(app, first.id)], 5)
+        gate.touch()
+        rows.eventually(lambda: rows.ended(app, second.id))
+
+    assert result_of(app, second.id) > 0
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_copy_ends_with_the_exit_code_that_it_gives(app: Holdfast) -> None:
+    job = register(app, jobs.counts_copies).enqueue(codes=[0, 3])
+
+    drain(app)
+
+    assert result_of(app, job.id) == [0, 3]
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_handler_may_use_a_pool_of_copies(app: Holdfast) -> None:
+    job = register(app, jobs.pooled).enqueue(numbers=[-1, -2, -3])
+
+    drain(app)
+
+    assert result_of(app, job.id) == [1, 2, 3]
+
+
+@pytest.mark.only_on("sqlite")
+def test_an_answer_to_another_step_is_nobodys(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    stale: list[Any] = [Answered(-1, Done("of another"), None, 1), Failed(-1, Stop("x"), "x", False, 1)]  # noqa: FBT003
+    hear = isolated.HandlerProcess.hear
+    monkeypatch.setattr(
+        isolated.HandlerProcess,
+        "hear",
+        lambda it, until: stale.pop() if it.ready and stale else hear(it, until),
+    )
+    job = register(app, jobs.pid).enqueue()
+
+    drain(app)
+
+    assert stale == []
+    assert result_of(app, job.id) != "of another"
 
 
 # Its end

@@ -15,6 +15,8 @@ from holdfast import Continue, Done, Holdfast, Job, Step, Transaction
 from holdfast.errors import ArgumentsError, ConfigurationError, DuplicateKeyError, StateError
 from holdfast.steps.cancellation import cancel_jobs
 from holdfast.steps.dead_letters import revive
+from holdfast.steps.enqueue import insert as insert_job
+from holdfast.steps.job import NewJob
 from holdfast.steps.joining import free_to_go, let_successors_go, take_key
 from holdfast.steps.outcome import Again, Bury
 from holdfast.testing import drain
@@ -273,7 +275,9 @@ def test_a_key_that_was_taken_meanwhile_is_left_to_its_holder(app: Holdfast) -> 
     settle(app, running, Done())
     with app.database.reading() as tx:
         (free,) = free_to_go(tx)
-    faster = work.enqueue(ids=[3], key="k")
+    faster = NewJob(id="faster", queue="default", kind="collect", payload='{"ids":[3]}', key="k")
+    with app.transaction() as tx:
+        insert_job(tx, faster)
 
     with app.transaction() as tx:
         taken = take_key(tx, *free)
@@ -298,6 +302,71 @@ def test_what_is_asked_last_is_done_last(app: Holdfast) -> None:
     assert [(it.id, it.created) for it in (third, fourth)] == [(second.id, False)] * 2
     assert other.created
     assert payload(app, second.id) == {"n": 4}
+
+
+def test_what_is_asked_last_is_done_last_although_the_job_is_tried_again(app: Holdfast) -> None:
+    work = work_on(app)
+    first = work.enqueue(n=1, key="k")
+    running = take(app)
+    second = work.enqueue(n=2, key="k", on_duplicate="merge")
+    settle(app, running, AGAIN)
+
+    third = work.enqueue(n=3, key="k", on_duplicate="merge")
+
+    assert (third.id, third.created) == (second.id, False)
+    assert [payload(app, it.id) for it in (first, second)] == [{"n": 1}, {"n": 3}]
+
+
+def waiting_for_its_turn(app: Holdfast) -> tuple[Job[..., None], str]:
+    """A successor whose job has ended, and who has not yet been told."""
+    work = collecting(app)
+    work.enqueue(ids=[1], key="k")
+    running = take(app)
+    second = work.enqueue(ids=[2], key="k", on_duplicate="merge")
+    settle(app, running, Done())
+    return work, second.id
+
+
+def test_a_call_that_skips_or_refuses_finds_the_successor_whose_turn_has_come(app: Holdfast) -> None:
+    work, successor = waiting_for_its_turn(app)
+
+    skipped = work.enqueue(ids=[3], key="k", on_duplicate="skip")
+    many = work.enqueue_many([{"ids": [4]}, {"ids": [5]}], keys=["k", "other"], on_duplicate="skip")
+    with app.transaction() as tx, pytest.raises(DuplicateKeyError) as refusal:
+        work.enqueue(ids=[6], key="k", tx=tx)
+
+    assert (skipped.id, skipped.created) == (successor, False)
+    assert [(it.id, it.created) for it in many] == [(successor, False), (many[1].id, True)]
+    assert refusal.value.job_id == successor
+    assert rows.count(app, "holdfast_job") == 2
+    assert go(app) == 1
+    assert payload(app, successor) == {"ids": [2]}
+
+
+def test_a_replacement_before_the_successors_turn_is_the_last_that_is_done(app: Holdfast) -> None:
+    work, successor = waiting_for_its_turn(app)
+
+    newest = work.enqueue(ids=[3], key="k", on_duplicate="replace")
+
+    assert newest.created
+    assert rows.state(app, successor) == "cancelled"
+    assert (go(app), payload(app, newest.id)) == (0, {"ids": [3]})
+
+
+def test_a_replacement_of_a_job_that_runs_replaces_what_waits_behind_it(app: Holdfast) -> None:
+    work = collecting(app)
+    first = work.enqueue(ids=[1], key="k")
+    take(app)
+    successor = work.enqueue(ids=[2], key="k", on_duplicate="merge")
+
+    newest = work.enqueue(ids=[3], key="k", on_duplicate="replace")
+
+    assert (newest.id, newest.created) == (first.id, False)
+    row = rows.ended(app, successor.id)
+    assert row is not None
+    assert (row["state"], "newer call" in row["last_error"]) == ("cancelled", True)
+    settle(app, take(app), Done())
+    assert (go(app), rows.count(app, "holdfast_job")) == (0, 0)
 
 
 @pytest.mark.only_on("postgresql", "mariadb")

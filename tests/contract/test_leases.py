@@ -197,7 +197,7 @@ def test_an_owner_that_was_replaced_can_report_nothing(app: Holdfast) -> None:
 
     row = rows.live(app, old.job_id)
     assert row is not None
-    assert lost == {old.job_id}
+    assert lost == {(old.job_id, old.fence)}
     assert (row["progress"], row["progress_note"]) == (0, None)
     assert rows.logs(app, old.job_id) == []
 

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from holdfast.database.dialects import Whose
 from holdfast.database.drivers import open_database
+from holdfast.database.migrate import migrate
 from holdfast.errors import ConfigurationError, ContentionError, DatabaseError, DuplicateKeyError
 from tests import rows
 from tests.contract.engine import work_on
@@ -389,6 +390,62 @@ def test_a_connection_to_another_database_is_refused_in_words(
 
         connection.close()
     assert jobs(app) == 0
+
+
+TURN_TO = {
+    "postgresql": ("CREATE SCHEMA other", "SET search_path TO other", "{}?options=-csearch_path%3Dother"),
+    "mariadb": ("SELECT 1", "USE `{}`", "{}"),
+}
+
+
+@pytest.mark.only_on("postgresql", "mariadb")
+def test_a_connection_that_was_lent_before_and_leads_elsewhere_now_is_refused_in_words(
+    app: Holdfast, new_database: Callable[[], AbstractContextManager[str]]
+) -> None:
+    work = work_on(app)
+    make, turn, inside = TURN_TO[app.database.dialect.name]
+    connection = app.database.connect()
+    connection.execute(make)
+    with new_database() as another:
+        url = app.database.url if app.database.dialect.name == "postgresql" else another
+        with closing(open_database(inside.format(url))) as elsewhere:
+            migrate(elsewhere)
+        connection.begin(app.database.dialect.begin[Whose.THEIRS])
+        work.enqueue(n=1, tx=connection.raw)
+        connection.execute(turn.format(another.rpartition("/")[2]))
+
+        refused(app, connection.raw, "another database")
+
+        connection.commit()
+        connection.close()
+    assert jobs(app) == 1
+
+
+@pytest.mark.only_on("postgresql", "mariadb")
+def test_a_database_of_the_same_name_on_another_server_is_refused_in_words(app: Holdfast) -> None:
+    with closing(begun(app)) as connection:
+        # As that one would be seen; nobody else sees it.
+        connection.execute("UPDATE holdfast_installation SET name = 'of another server'")
+
+        refused(app, connection.raw, "another one of this name")
+
+        connection.rollback()
+        connection.begin(app.database.dialect.begin[Whose.THEIRS])
+        assert work_on(app).enqueue(n=1, tx=connection.raw).created
+
+
+@pytest.mark.only_on("mariadb")
+def test_an_enqueue_does_not_fix_the_moment_that_a_lent_transaction_sees(app: Holdfast) -> None:
+    work = work_on(app)
+    with closing(app.database.connect()) as connection:
+        connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.begin("START TRANSACTION")
+        work.enqueue(n=1, tx=connection.raw)
+        work.enqueue(n=2)
+
+        seen = connection.execute("SELECT count(*) FROM holdfast_job").fetchall()[0][0]
+
+    assert seen == 2
 
 
 READ_ONLY = {

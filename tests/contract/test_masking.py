@@ -18,9 +18,11 @@ from holdfast.telemetry.logs import Lines, formatter
 from holdfast.telemetry.mask_rules import Rule, Rules
 from holdfast.testing import drain
 from holdfast.worker.forgetting import Forgetting
-from tests import rows
+from tests import isolated_jobs, rows
+from tests.contract.engine import drain as in_worker
 from tests.crash.picture import ALL_TABLES
 from tests.events import hearing
+from tests.isolated_jobs import register
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,6 +155,27 @@ def test_an_error_that_quotes_a_hidden_argument_is_kept_without_it(app: Holdfast
     assert row is not None
     assert row["last_error"] == "ValueError: the bank does not know ***"
     assert seen_in(str(rows.logs(app, job.id))) == []
+
+
+@pytest.mark.only_on("sqlite")
+def test_what_an_isolated_handler_says_is_hidden_as_well(app: Holdfast) -> None:
+    shop = masked_app(app)
+    awkward = "pin'\"é\\7391"
+    lines: list[str] = []
+    handler = _Collected(formatter("json", Lines()), lines)
+    logging.getLogger().addHandler(handler)
+    try:
+        job = register(shop, isolated_jobs.tells_its_secret).enqueue(pin=awkward)
+        in_worker(shop)
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+    (line,) = [json.loads(it) for it in lines if "shop.isolated" in it]
+    assert (line["event"], line["copy"]) == ("with ['***']", "***")
+    row = rows.ended(app, job.id)
+    assert row is not None
+    assert row["last_error"] == "Rejected: not ***"
+    assert [it for it in rows.logs(app, job.id) if "7391" in it] == []
 
 
 def test_the_handler_itself_gets_everything(app: Holdfast) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 from holdfast import Holdfast, Step
 from tests.crash.jobs import LOOK, is_open, leave_effect, note
@@ -13,7 +14,8 @@ app = Holdfast()
 @app.job(isolation="process")
 def hold_apart(step: Step, gate: str, busy: bool = False) -> None:  # noqa: FBT001, FBT002 - a payload field
     """Work until the file `gate` is there; a busy one lets nobody else in its process do anything."""
-    note("started", step)
+    tool = subprocess.Popen(["sleep", "60"])
+    note("started", step, tool=tool.pid)
     leave_effect(step)
     while not is_open(gate, step):
         if busy:

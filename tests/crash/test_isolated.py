@@ -16,7 +16,7 @@ TARGET = "tests.crash.apart_jobs:app"
 YOUNG = {"holdfast.config.SHORTEST_LIFE": 0.0}
 
 
-def test_handlers_die_with_a_worker_that_is_killed_also_those_that_listen_to_nobody(fleet: Fleet) -> None:
+def test_handlers_die_with_a_worker_that_is_killed_with_all_that_they_started(fleet: Fleet) -> None:
     fleet.target = TARGET
     (calm,) = fleet.enqueue("hold_apart", gate="open")
     with fleet.app.transaction() as tx:
@@ -25,11 +25,11 @@ def test_handlers_die_with_a_worker_that_is_killed_also_those_that_listen_to_nob
             {"payload": '{"gate": "open", "busy": true}'},
         )
     first = fleet.worker(lease=2)
-    pids = [fleet.wait_for("started", job=it)["pid"] for it in (calm, "busy")]
+    started = [fleet.wait_for("started", job=it) for it in (calm, "busy")]
 
     first.kill()
 
-    assert wait_until_gone(pids, 5)
+    assert wait_until_gone([it[whom] for it in started for whom in ("pid", "tool")], 5)
     fleet.open("open")
     fleet.worker(lease=2)
     fleet.wait_until_done()
@@ -43,13 +43,13 @@ def test_a_worker_of_a_certain_age_starts_again_and_takes_its_processes_along(fl
     fleet.target = TARGET
     worker = fleet.worker(lease=2, max_age=0.5, grace=10, constants=YOUNG)
     (before,) = fleet.enqueue("hold_apart", gate="open")
-    pid = fleet.wait_for("started", job=before)["pid"]
+    started = fleet.wait_for("started", job=before)
 
     worker.says("worker.worn")
     fleet.open("open")  # what runs may end before it goes
     worker.says("worker.recycled")
 
-    assert wait_until_gone([pid], 5)
+    assert wait_until_gone([started["pid"], started["tool"]], 5)
     (after,) = fleet.enqueue("plain")
     rows.eventually(lambda: rows.state(fleet.app, after) == "done")
     assert worker.runs()

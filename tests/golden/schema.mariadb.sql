@@ -758,3 +758,16 @@ CREATE UNIQUE INDEX  holdfast_dead_message_source ON holdfast_dead_message (sour
 CREATE INDEX  holdfast_dead_message_found ON holdfast_dead_message (found_at);
 
 INSERT INTO holdfast_schema (version, name, applied_at) VALUES (12, 'broker', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+
+-- 0013 installation
+
+-- Which tables these are, wherever they are seen from: databases of two servers may have the same name. One row, for good.
+CREATE TABLE IF NOT EXISTS holdfast_installation (
+    id INTEGER NOT NULL PRIMARY KEY,
+    name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    made_at BIGINT NOT NULL
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+
+INSERT INTO holdfast_installation (id, name, made_at) VALUES (1, LOWER(HEX(RANDOM_BYTES(16))), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE id = id;
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (13, 'installation', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));

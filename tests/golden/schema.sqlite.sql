@@ -775,3 +775,16 @@ CREATE UNIQUE INDEX IF NOT EXISTS holdfast_dead_message_source ON holdfast_dead_
 CREATE INDEX IF NOT EXISTS holdfast_dead_message_found ON holdfast_dead_message (found_at);
 
 INSERT INTO holdfast_schema (version, name, applied_at) VALUES (12, 'broker', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+
+-- 0013 installation
+
+-- Which tables these are, wherever they are seen from: databases of two servers may have the same name. One row, for good.
+CREATE TABLE IF NOT EXISTS holdfast_installation (
+    id INTEGER NOT NULL PRIMARY KEY,
+    name VARCHAR(128) NOT NULL,
+    made_at BIGINT NOT NULL
+) ;
+
+INSERT INTO holdfast_installation (id, name, made_at) VALUES (1, lower(hex(randomblob(16))), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING;
+
+INSERT INTO holdfast_schema (version, name, applied_at) VALUES (13, 'installation', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));

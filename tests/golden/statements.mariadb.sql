@@ -684,7 +684,13 @@ SELECT id FROM holdfast_feed WHERE updated_at > 0 ORDER BY id
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
 -- database.lendable.PLACE
-SELECT DATABASE()
+SELECT DATABASE(), CONNECTION_ID()
+
+-- database.lendable.INSTALLATION
+SELECT name FROM holdfast_installation WHERE id = 1
+
+-- database.lendable.THEIR_INSTALLATION
+SELECT name FROM holdfast_installation WHERE id = 1 LOCK IN SHARE MODE
 
 -- database.listening.NOTIFY
 SELECT pg_notify('holdfast', %(queue)s)
@@ -2374,6 +2380,15 @@ SELECT d.parent_id, a.kind, a.result FROM holdfast_dependency d JOIN holdfast_ar
  WHERE d.child_id = %(id)s AND a.state = 'done'
  ORDER BY d.parent_id
 
+-- steps.duplicates.SUCCESSOR
+SELECT id FROM holdfast_job WHERE unique_key = %(key)s FOR UPDATE
+
+-- steps.duplicates.WAITED_FOR
+SELECT unique_key FROM holdfast_job WHERE unique_key IN %(keys)s
+
+-- steps.duplicates.WITHDRAW
+DELETE FROM holdfast_job WHERE id = %(id)s AND leased_at IS NULL
+
 -- steps.ending.AWAITED
 SELECT id FROM holdfast_job WHERE id IN %(ids)s AND has_dependants = 1
 
@@ -2515,9 +2530,6 @@ INSERT INTO holdfast_job (id, queue, kind, state, held_by, priority, ready_at, c
 VALUES (%(id)s, %(queue)s, %(kind)s, 'held', '(key)', %(priority)s, COALESCE(%(run_at)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(key)s, %(trace)s, %(payload)s)
 ON DUPLICATE KEY UPDATE id = id
 
--- steps.joining.WAITING
-SELECT unique_key FROM holdfast_job WHERE unique_key IN %(keys)s
-
 -- steps.joining.FREE_TO_GO
 SELECT s.id, s.queue, s.unique_key 
   FROM holdfast_job s
@@ -2553,6 +2565,9 @@ SELECT job_id FROM holdfast_key WHERE id = %(id)s FOR UPDATE
 
 -- steps.keys.HAND_OVER
 UPDATE holdfast_key SET job_id = %(holder)s WHERE id = %(id)s AND job_id = %(job_id)s
+
+-- steps.keys.PROLONG
+UPDATE holdfast_key SET until_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(keep)s WHERE id = %(id)s AND until_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(keep)s
 
 -- steps.keys.LET_GO
 DELETE FROM holdfast_key WHERE id = %(id)s AND job_id = %(job_id)s
@@ -2787,6 +2802,13 @@ SELECT step, failures, crashes FROM holdfast_job WHERE id = %(id)s
 -- tasks.ends.MOVE
 UPDATE holdfast_job SET queue = %(queue)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND queue <> %(queue)s
 
+-- tasks.ends.ADOPT
+UPDATE holdfast_job SET queue = %(queue)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE queue > %(first)s AND queue < %(last)s AND state IN ('ready', 'suspect') AND updated_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(after)s
+
+-- tasks.ends.TAKE_OVER
+UPDATE holdfast_job SET queue = %(queue)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND queue > %(first)s AND queue < %(last)s
+
 -- tasks.ends.GIVE_UP
 UPDATE holdfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(error)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'suspect', 'held')
@@ -2804,7 +2826,7 @@ SELECT last_error FROM holdfast_outbox
  WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 
 -- tasks.following.LIVE
-SELECT id FROM holdfast_job WHERE id IN %(ids)s
+SELECT id, state FROM holdfast_job WHERE id IN %(ids)s
 
 -- tasks.intake.WAITING
 SELECT count(*) FROM (

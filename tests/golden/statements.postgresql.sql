@@ -684,7 +684,13 @@ SELECT id FROM holdfast_feed WHERE updated_at > 0 ORDER BY id
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
 -- database.lendable.PLACE
-SELECT current_database() || ', table ' || COALESCE(CAST(CAST(to_regclass('holdfast_job') AS OID) AS TEXT), 'missing')
+SELECT current_database() || ', table ' || COALESCE(CAST(CAST(to_regclass('holdfast_job') AS OID) AS TEXT), 'missing'), 0
+
+-- database.lendable.INSTALLATION
+SELECT name FROM holdfast_installation WHERE id = 1
+
+-- database.lendable.THEIR_INSTALLATION
+SELECT name FROM holdfast_installation WHERE id = 1
 
 -- database.listening.NOTIFY
 SELECT pg_notify('holdfast', %(queue)s)
@@ -2405,6 +2411,15 @@ SELECT d.parent_id, a.kind, a.result FROM holdfast_dependency d JOIN holdfast_ar
  WHERE d.child_id = %(id)s AND a.state = 'done'
  ORDER BY d.parent_id
 
+-- steps.duplicates.SUCCESSOR
+SELECT id FROM holdfast_job WHERE unique_key = %(key)s FOR UPDATE
+
+-- steps.duplicates.WAITED_FOR
+SELECT unique_key FROM holdfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
+
+-- steps.duplicates.WITHDRAW
+DELETE FROM holdfast_job WHERE id = %(id)s AND leased_at IS NULL
+
 -- steps.ending.AWAITED
 SELECT id FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND has_dependants = 1
 
@@ -2549,9 +2564,6 @@ INSERT INTO holdfast_job (id, queue, kind, state, held_by, priority, ready_at, c
 VALUES (%(id)s, %(queue)s, %(kind)s, 'held', '(key)', %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(key)s, %(trace)s, CAST(CAST(%(payload)s AS TEXT) AS JSON))
 ON CONFLICT DO NOTHING
 
--- steps.joining.WAITING
-SELECT unique_key FROM holdfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
-
 -- steps.joining.FREE_TO_GO
 SELECT s.id, s.queue, s.unique_key 
   FROM holdfast_job s
@@ -2587,6 +2599,9 @@ SELECT job_id FROM holdfast_key WHERE id = %(id)s FOR UPDATE
 
 -- steps.keys.HAND_OVER
 UPDATE holdfast_key SET job_id = %(holder)s WHERE id = %(id)s AND job_id = %(job_id)s
+
+-- steps.keys.PROLONG
+UPDATE holdfast_key SET until_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s WHERE id = %(id)s AND until_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s
 
 -- steps.keys.LET_GO
 DELETE FROM holdfast_key WHERE id = %(id)s AND job_id = %(job_id)s
@@ -2832,6 +2847,13 @@ SELECT step, failures, crashes FROM holdfast_job WHERE id = %(id)s
 -- tasks.ends.MOVE
 UPDATE holdfast_job SET queue = %(queue)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND queue <> %(queue)s
 
+-- tasks.ends.ADOPT
+UPDATE holdfast_job SET queue = %(queue)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE queue > %(first)s AND queue < %(last)s AND state IN ('ready', 'suspect') AND updated_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(after)s
+
+-- tasks.ends.TAKE_OVER
+UPDATE holdfast_job SET queue = %(queue)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND queue > %(first)s AND queue < %(last)s
+
 -- tasks.ends.GIVE_UP
 UPDATE holdfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'suspect', 'held')
@@ -2849,7 +2871,7 @@ SELECT last_error FROM holdfast_outbox
  WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 
 -- tasks.following.LIVE
-SELECT id FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+SELECT id, state FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- tasks.intake.WAITING
 SELECT count(*) FROM (

@@ -683,7 +683,13 @@ SELECT id FROM holdfast_feed WHERE updated_at > 0 ORDER BY id
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- database.lendable.PLACE
-SELECT file FROM pragma_database_list WHERE name = 'main'
+SELECT file, 0 FROM pragma_database_list WHERE name = 'main'
+
+-- database.lendable.INSTALLATION
+SELECT 'file'
+
+-- database.lendable.THEIR_INSTALLATION
+SELECT 'file'
 
 -- database.listening.NOTIFY
 SELECT pg_notify('holdfast', :queue)
@@ -2368,6 +2374,15 @@ SELECT d.parent_id, a.kind, a.result FROM holdfast_dependency d JOIN holdfast_ar
  WHERE d.child_id = :id AND a.state = 'done'
  ORDER BY d.parent_id
 
+-- steps.duplicates.SUCCESSOR
+SELECT id FROM holdfast_job WHERE unique_key = :key
+
+-- steps.duplicates.WAITED_FOR
+SELECT unique_key FROM holdfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
+
+-- steps.duplicates.WITHDRAW
+DELETE FROM holdfast_job WHERE id = :id AND leased_at IS NULL
+
 -- steps.ending.AWAITED
 SELECT id FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND has_dependants = 1
 
@@ -2508,9 +2523,6 @@ INSERT INTO holdfast_job (id, queue, kind, state, held_by, priority, ready_at, c
 VALUES (:id, :queue, :kind, 'held', '(key)', :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :trace, :payload)
 ON CONFLICT DO NOTHING
 
--- steps.joining.WAITING
-SELECT unique_key FROM holdfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
-
 -- steps.joining.FREE_TO_GO
 SELECT s.id, s.queue, s.unique_key 
   FROM holdfast_job s
@@ -2546,6 +2558,9 @@ SELECT job_id FROM holdfast_key WHERE id = :id
 
 -- steps.keys.HAND_OVER
 UPDATE holdfast_key SET job_id = :holder WHERE id = :id AND job_id = :job_id
+
+-- steps.keys.PROLONG
+UPDATE holdfast_key SET until_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep WHERE id = :id AND until_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep
 
 -- steps.keys.LET_GO
 DELETE FROM holdfast_key WHERE id = :id AND job_id = :job_id
@@ -2792,6 +2807,13 @@ SELECT step, failures, crashes FROM holdfast_job WHERE id = :id
 -- tasks.ends.MOVE
 UPDATE holdfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND queue <> :queue
 
+-- tasks.ends.ADOPT
+UPDATE holdfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE queue > :first AND queue < :last AND state IN ('ready', 'suspect') AND updated_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :after
+
+-- tasks.ends.TAKE_OVER
+UPDATE holdfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND queue > :first AND queue < :last
+
 -- tasks.ends.GIVE_UP
 UPDATE holdfast_job SET fence = :fence, error_group = :error_group, last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
@@ -2809,7 +2831,7 @@ SELECT last_error FROM holdfast_outbox
  WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 
 -- tasks.following.LIVE
-SELECT id FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+SELECT id, state FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- tasks.intake.WAITING
 SELECT count(*) FROM (

@@ -270,6 +270,23 @@ class TestSingleTask:
 
         assert [it["error"]["cause"] for it in container.told()] == ["refused"]
 
+    @pytest.mark.parametrize(
+        "odd",
+        [
+            "\udcff",
+            '{"task_id": "t", "task_type": "\udcff"}',
+            '{"task_id": 1e400, "task_type": "ingest"}',
+            f'{{"task_id": {"9" * 5_000}, "task_type": "ingest"}}',
+            f'{{"task_id": "t", "task_type": {"[" * 3_000}{"]" * 3_000}}}',
+        ],
+        ids=lambda it: ascii(it)[:40],
+    )
+    def test_odd_texts_are_refused_in_words(self, container: Container, odd: str) -> None:
+        worker = container.run(odd)
+
+        assert (worker.code, "refused: " in worker.said()) == (1, True)
+        assert "Traceback" not in worker.said()
+
     def test_a_task_in_base64_as_some_triggers_pass_it_on(self, container: Container) -> None:
         text = json.dumps(container.task("summarize", filename="b"))
 

@@ -109,7 +109,12 @@ def many() -> None:
 
 async def awaiting(tx: object) -> None:
     assert_type(await plain.with_options(tx=tx).enqueue_async(order_id="A-17"), EnqueuedJob[str])
-    await plain.enqueue_async(order_id="A-17", tx=tx)
+    assert_type(await plain.enqueue_async(order_id="A-17"), EnqueuedJob[str])
+    assert_type(await plain.enqueue_async("A-17", copies=2), EnqueuedJob[str])
+    assert_type(await plain.enqueue_async(order_id="A-17", tx=tx), EnqueuedJob[str])
+    assert_type(await (await awaited.enqueue_async(left=1, right=2)).result(), int)
+    await with_step.enqueue_async(order=Order("A-17"), tx=tx, key="A-17", on_duplicate="replace")
+    await alone.enqueue_async()
 
 
 def called_directly(step: Step) -> None:

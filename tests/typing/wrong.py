@@ -63,6 +63,12 @@ def many() -> None:
 
 
 async def awaiting() -> None:
+    await plain.enqueue_async()  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    await plain.enqueue_async(order_id=17)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    await plain.enqueue_async(order="A-17")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    await awaited.enqueue_async(left=1)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    await plain.enqueue_async(order_id="A-17", delay=["10m"])  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+    await plain.enqueue_async(order_id="A-17", on_duplicate="ignore")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
     await plain.with_options(tx=None).enqueue_async(order_id=17)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 

@@ -6,7 +6,7 @@ import psycopg
 import pymysql
 import pytest
 
-from holdfast.database.failures import is_driver_error, translate
+from holdfast.database.failures import blames_a_row, is_driver_error, may_only_read, translate
 from holdfast.errors import ConstraintError, ContentionError, DatabaseError, UnreachableError
 
 
@@ -53,6 +53,25 @@ def test_a_drivers_error_means_one_of_ours(error: Exception, meaning: type[Datab
     assert is_driver_error(error)
 
     assert type(translate(error)) is meaning
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        psycopg.errors.ReadOnlySqlTransaction("x"),
+        pymysql.err.OperationalError(1290, "running with the --read-only option"),
+        pymysql.err.InternalError(1792, "Cannot execute statement in a READ ONLY transaction"),
+        pymysql.err.InternalError(1836, "Running in read-only mode"),
+        sqlite3.OperationalError("attempt to write a readonly database"),
+    ],
+    ids=str,
+)
+def test_a_database_that_takes_no_writes_blames_no_row(error: Exception) -> None:
+    ours = translate(error)
+    ours.__cause__ = error
+
+    assert may_only_read(ours)
+    assert not blames_a_row(ours)
 
 
 def test_the_drivers_words_are_kept() -> None:

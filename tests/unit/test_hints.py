@@ -69,6 +69,7 @@ def test_a_consolidation_may_be_forced(force: object, means: bool) -> None:  # n
     [
         ("{", "InvalidJson", "truncated"),
         ("", "InvalidJson", "truncated"),
+        ("[" * 30_000 + "]" * 30_000, "InvalidJson", "recursion"),
         ("[1]", "InvalidMessage", "an object was expected, not list"),
         ("null", "InvalidMessage", "an object was expected, not NoneType"),
         (item(type="WORK_DONE"), "UnknownType", "type is 'WORK_DONE'"),

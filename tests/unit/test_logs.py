@@ -275,3 +275,12 @@ def test_a_user_of_structlog_gets_the_same_lines() -> None:
         "shop",
         "A-17",
     )
+
+
+def test_a_line_per_request_is_shown_to_nobody_who_did_not_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+    monkeypatch.setattr(logging.getLogger("azure"), "level", logging.NOTSET)
+
+    configure("console", "info")
+
+    assert not logging.getLogger("azure.core.pipeline").isEnabledFor(logging.INFO)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -58,6 +61,44 @@ def test_what_is_hidden_of_a_step_is_hidden_wherever_it_is_quoted() -> None:
     with hiding(values):
         assert made.cleaned("4111 and 7391 but 5 and 12") == "*** and *** but 5 and 12"
     assert made.cleaned("4111") == "4111"
+
+
+AWKWARD = "pa'ss\"wörd\\\n1"
+WAYS: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "repr": repr,
+    "ascii": ascii,
+    "json": json.dumps,
+    "in a list": lambda it: repr([it]),
+    "beside other quotes": lambda it: repr(f'it\'s "so": {it}'),
+    "in an error": lambda it: repr(ValueError(f"refused: {[it]}")),
+    "json of letters": lambda it: json.dumps({"n": it}, ensure_ascii=False),
+    "json in json": lambda it: json.dumps(json.dumps([it])),
+    "repr in json": lambda it: json.dumps(repr(it)),
+    "in a path": lambda it: f"https://example.org/{quote(it)}",
+    "in a query": lambda it: f"https://example.org/?n={quote_plus(it)}",
+}
+
+
+@pytest.mark.parametrize("quoted", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize(
+    "value", ["it's-1", 'say "1"', AWKWARD, "back\\slash", "new\nline", "a b/c&d", "дом-1"]
+)
+def test_what_is_hidden_of_a_step_is_hidden_however_it_is_quoted(
+    value: str, quoted: Callable[[str], str]
+) -> None:
+    made = rules("pin")
+    expected = quoted("SECRET").replace("SECRET", "***")
+
+    with hiding(made.values({"pin": value})):
+        cleaned = made.cleaned(quoted(value))
+
+    assert bare(cleaned) == bare(expected)
+
+
+def bare(text: str) -> str:
+    """Without quotes and their marks: those around a value depend on what is in it."""
+    return re.sub(r"['\"\\]", "", text)
 
 
 def test_without_rules_nothing_changes() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import json
+from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree as ET
 
 import pytest
+from azure.storage.queue import QueueMessage
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ from holdfast.transports.storage_queue_format import (
     packed_dead,
     unpacked,
 )
+from holdfast.transports.storage_queue_requests import delivery_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
 VALUES = st.recursive(
@@ -65,6 +68,33 @@ def test_what_strangers_send_is_never_refused(text: str) -> None:
 
     assert found.id == "the broker's"
     assert found.body in (text, _inside(text))
+
+
+DEEP = "[" * 30_000 + "]" * 30_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        DEEP,
+        base64.b64encode(DEEP.encode()).decode(),
+        '{"_holdfast":{"id":"x","dead":{"sent_at":"garbage"}},"task_id":"a","task_type":"ok"}',
+        '{"_holdfast":{"id":"x","dead":{"sent_at":7,"reason":null}},"task_id":"a"}',
+        '{"_holdfast":{"id":"x","dead":{"sent_at":"0001-01-01T00:00:00+14:00"}},"task_id":"a"}',
+        '{"_holdfast":{"id":"x","dead":[1]},"task_id":"a"}',
+        f'{{"_holdfast":{{"id":{DEEP}}},"task_id":"a"}}',
+    ],
+    ids=lambda it: it[:60],
+)
+def test_no_text_of_a_stranger_ends_whoever_receives_it(text: str) -> None:
+    message = QueueMessage(content=text)
+    message.id, message.inserted_on = "b-1", datetime(2026, 3, 1, tzinfo=UTC)
+
+    found = delivery_of(message, "tasks", "tasks", timedelta(minutes=1))
+
+    assert found.id in ("b-1", "x")
+    assert found.sent_at == message.inserted_on
+    packed_dead(Parts(id=found.id, body=found.body, dead={"reason": "refused"}))
 
 
 def _inside(text: str) -> str | None:

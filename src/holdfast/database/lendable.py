@@ -7,61 +7,104 @@ middle of something, belongs to another thread or leads to another database.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.database.statement import sql
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
+    from holdfast.database.statement import Statement
 
 # Which database this is, as the server itself says: addresses differ where one of two comes through a pooler.
+# And which session, where a driver may connect again behind the same connection.
 PLACE = sql(
-    "SELECT DATABASE()",
-    sqlite="SELECT file FROM pragma_database_list WHERE name = 'main'",
-    postgresql="SELECT current_database() || ', table ' || COALESCE(CAST(CAST(to_regclass('holdfast_job') AS OID) AS TEXT), 'missing')",
+    "SELECT DATABASE(), CONNECTION_ID()",
+    sqlite="SELECT file, 0 FROM pragma_database_list WHERE name = 'main'",
+    postgresql="SELECT current_database() || ', table ' || COALESCE(CAST(CAST(to_regclass('holdfast_job') AS OID) AS TEXT), 'missing'), 0",
+)
+# Another server may have a database of the same name.
+INSTALLATION = sql("SELECT name FROM holdfast_installation WHERE id = 1", sqlite="SELECT 'file'")
+# On MariaDB a plain look would fix the moment that a lender at REPEATABLE READ sees from then on; this does not.
+THEIR_INSTALLATION = sql(
+    "SELECT name FROM holdfast_installation WHERE id = 1 LOCK IN SHARE MODE",
+    sqlite="SELECT 'file'",
+    postgresql="SELECT name FROM holdfast_installation WHERE id = 1",
 )
 
 IDLE, ACTIVE, FAILED, UNKNOWN = 0, 1, 3, 4  # libpq's transaction states
 UTF8: Final = {"utf8mb4", ""}  # "": the driver's default, which it is
 
-_places: Final[weakref.WeakKeyDictionary[Any, str]] = (
-    weakref.WeakKeyDictionary()
-)  # of databases and connections
+
+class Place(NamedTuple):
+    """Where a connection leads to."""
+
+    name: str
+    installation: str
+
+
+MISSING: Final = ""  # the installation of tables that are not there, or older than it
+
+_own: Final[weakref.WeakKeyDictionary[Database, Place]] = weakref.WeakKeyDictionary()
+# Of lent connections: where they led to the last time, in which session.
+_lent: Final[weakref.WeakKeyDictionary[Any, tuple[Place, int]]] = weakref.WeakKeyDictionary()
 
 
 def require_same_database(tx: Transaction, raw: Any, database: Database) -> None:
-    """Ask both where they are; each is asked once (a file of SQLite's every time: that takes no time)."""
-    mine = _places.get(database)
-    if mine is None:
-        with database.looking() as own:
-            mine = _places[database] = str(own.first(PLACE))
-    theirs = _remembered(raw)
-    if theirs is None:
-        theirs = str(tx.first(PLACE))
-        _remember(raw, theirs)
-    if theirs != mine:
+    """Ask where it leads to, each time it is lent: its owner may have turned it elsewhere since."""
+    name, session = tx.rows(PLACE)[0]
+    mine = _own.get(database)
+    if mine is not None and _leads_to(mine, tx, raw, name, session):
+        return
+    mine = _ask(database)  # the first time; or it may have been made anew
+    if not _leads_to(mine, tx, raw, name, session):
+        theirs = "another one of this name" if name == mine.name else name or "one without a name"
         raise ConfigurationError(
-            f"tx leads to another database ({theirs or 'in memory'}) than this app ({mine}): "
+            f"tx leads to another database ({theirs}) than this app ({mine.name}): "
             "jobs and rows can only commit together in one"
         )
 
 
-def _remembered(raw: Any) -> str | None:
+def _leads_to(place: Place, tx: Transaction, raw: Any, name: str, session: int) -> bool:
+    """Which installation it is, is asked once: a session stays on its server."""
+    if name != place.name:
+        return False
+    if place.installation == MISSING or _remembered(raw) == (place, session):
+        return True
+    theirs = Place(name, _installation(tx, THEIR_INSTALLATION))
+    _remember(raw, theirs, session)
+    return theirs == place
+
+
+def _ask(database: Database) -> Place:
+    with database.looking() as own:
+        _own[database] = place = Place(str(own.first(PLACE)), _installation(own, INSTALLATION))
+    return place
+
+
+def _installation(tx: Transaction, statement: Statement) -> str:
     try:
-        return _places.get(raw)
+        return str(tx.first(statement))
+    except DatabaseError as error:
+        if any(words in str(error) for words in ("does not exist", "doesn't exist")):
+            return MISSING
+        raise
+
+
+def _remembered(raw: Any) -> tuple[Place, int] | None:
+    try:
+        return _lent.get(raw)
     except TypeError:  # sqlite3's cannot be remembered
         return None
 
 
-def _remember(raw: Any, place: str) -> None:
-    try:
-        _places[raw] = place
-    except TypeError:
-        return
+def _remember(raw: Any, place: Place, session: int) -> None:
+    with suppress(TypeError):
+        _lent[raw] = (place, session)
 
 
 def _refuse(driver: str, why: str) -> ConfigurationError:

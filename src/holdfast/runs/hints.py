@@ -110,7 +110,7 @@ def read(body: str) -> Hint | Unreadable:
     """Understand a message, or say why not. Fields that we do not know are left alone."""
     try:
         told = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return Unreadable("InvalidJson", str(error))
     if not isinstance(told, dict):
         return Unreadable("InvalidMessage", f"an object was expected, not {type(told).__name__}")

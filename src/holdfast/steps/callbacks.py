@@ -31,11 +31,14 @@ class Claim(msgspec.Struct, frozen=True):
 
     event: str = msgspec.field(name="e")
     until: int = msgspec.field(name="x")  # microseconds
+    lasts: int = msgspec.field(
+        name="l", default=0
+    )  # from its signing on, in microseconds; 0: it does not say
 
 
 def sign(event: str, lasts: timedelta) -> str:
     """A token for one event, good for so long by the clock of this process."""
-    claim = Claim(checked_event(event), time.time_ns() // 1_000 + micros(lasts))
+    claim = Claim(checked_event(event), time.time_ns() // 1_000 + micros(lasts), micros(lasts))
     said = _text(msgspec.json.encode(claim))
     return f"{said}.{_text(keyring().sign(said, _PURPOSE))}"
 

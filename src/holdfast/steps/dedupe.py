@@ -15,7 +15,7 @@ from holdfast.steps.payload import decode
 from holdfast.telemetry.masking import storable
 
 if TYPE_CHECKING:
-    from holdfast.steps.enqueue import OnDuplicate
+    from holdfast.steps.duplicates import OnDuplicate
     from holdfast.steps.kinds import Kind
 
 Choice = Literal["reject", "skip", "replace", "merge"]

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import TYPE_CHECKING
 
 from holdfast.clock import new_fence, new_id
 from holdfast.database.statement import sql
-from holdfast.errors import ContentionError, DuplicateKeyError, HoldfastError
+from holdfast.errors import ContentionError, HoldfastError
 from holdfast.steps.dependencies import untie
+from holdfast.steps.duplicates import OnDuplicate, drop_successor, duplicate, first_in_line, waited_for
 from holdfast.steps.job import Enqueued, NewJob
-from holdfast.steps.keys import hand_over, let_go, remember
+from holdfast.steps.keys import AFTER, hand_over, let_go, remember
 from holdfast.steps.payload import to_json
-from holdfast.telemetry import happened
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from holdfast.database.connection import Transaction
 
-OnDuplicate = Literal["reject", "skip", "replace"]
 Store = Callable[[NewJob], Enqueued]  # another way to store a job whose key may be held
 TRIES = 5
 PORTION = 2_000_000  # characters of payload in one statement: by default MariaDB refuses packets above 16 MB
@@ -100,13 +99,17 @@ def enqueue(tx: Transaction, job: NewJob, on_duplicate: OnDuplicate = "reject") 
             return _remembered(tx, job, job.key, remembered, on_duplicate)
     for again in range(TRIES):
         insert(tx, job)
-        if job.key is None or (holder := _holders(tx, [job.key], now=again > 0).get(job.key)) == job.id:
+        found = {} if job.key is None else _holders(tx, [job.key, AFTER + job.key], now=again > 0)
+        holder = found.get(job.key or "")
+        if job.key is not None and holder == job.id and AFTER + job.key in found:
+            holder = first_in_line(tx, job.id, job.key, on_duplicate)
+        if job.key is None or holder == job.id:
             wake(tx, job)
             return Enqueued(job.id, created=True)
         if holder is not None and (on_duplicate != "replace" or _replace(tx, job)):
             if job.key_until is not None:
                 hand_over(tx, "unique", job.key, job.id, holder)
-            return _duplicate(job, job.key, holder, on_duplicate)
+            return duplicate(job, job.key, holder, on_duplicate)
         # The holder ended between our insert and our look: the key is free now.
     if job.key is not None and job.key_until is not None:
         let_go(tx, "unique", job.key, job.id)
@@ -118,12 +121,12 @@ def _remembered(
 ) -> Enqueued:
     """The key's time is not over. Replacing is possible while a job with it is unfinished; one that ended stays."""
     if on_duplicate != "replace":
-        return _duplicate(job, key, remembered, on_duplicate)
+        return duplicate(job, key, remembered, on_duplicate)
     holder = _holders(tx, [key]).get(key)
     replaced = holder is not None and _replace(tx, job)
     if holder is not None and replaced:
-        return _duplicate(job, key, holder, on_duplicate)
-    return _duplicate(job, key, remembered, "skip")
+        return duplicate(job, key, holder, on_duplicate)
+    return duplicate(job, key, remembered, "skip")
 
 
 def insert(tx: Transaction, job: NewJob) -> None:
@@ -153,9 +156,9 @@ def enqueue_with_id(
     mine = new_id()  # the job's id would be the same for all who ask, and could not tell who came first
     remembered = remember(tx, "id", job.id, mine, keep)
     if remembered != mine:
-        return _duplicate(job, job.id, tx.first(KNOWN, id=remembered) or job.id, "skip")
+        return duplicate(job, job.id, tx.first(KNOWN, id=remembered) or job.id, "skip")
     if tx.first(KNOWN, id=job.id):
-        return _duplicate(job, job.id, job.id, "skip")
+        return duplicate(job, job.id, job.id, "skip")
     try:
         answer = enqueue(tx, job, on_duplicate) if join is None else join(job)
     except HoldfastError:
@@ -201,6 +204,8 @@ def enqueue_many(
         new = tuple.__new__  # what Enqueued(…) does in the end, without its Python
         return [new(Enqueued, (row[0], True, False)) for row in rows]
     holders = _holders(tx, keys)
+    for key in () if join is not None else waited_for(tx, keys):
+        holders.pop(key, None)  # whoever is first in that line
     store = join or (lambda job: enqueue(tx, job, on_duplicate))
     # In their order: they lock too.
     settled = {row[0]: _settled(like, row, holders, store) for row in ordered}
@@ -269,23 +274,9 @@ def _replace(tx: Transaction, job: NewJob) -> bool:
     )
     if matched == 1:
         untie(tx, str(job.key))
+        drop_successor(tx, str(job.key))
     wake(tx, job)
     return matched == 1
-
-
-def _duplicate(job: NewJob, key: str, holder: str, on_duplicate: OnDuplicate) -> Enqueued:
-    """Somebody holds the key. It stays out of the event: it may say more than a log should."""
-    match on_duplicate:
-        case "skip":
-            happened("duplicate.skipped", job_id=holder, kind=job.kind, queue=job.queue)
-        case "replace":
-            happened("duplicate.replaced", job_id=holder, kind=job.kind, queue=job.queue)
-        case "reject":
-            happened("duplicate.refused", job_id=holder, kind=job.kind, queue=job.queue)
-            raise DuplicateKeyError(key, holder)
-        case _:
-            assert_never(on_duplicate)
-    return Enqueued(holder, created=False, replaced=on_duplicate == "replace")
 
 
 def _state(job: NewJob) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from holdfast.clock import new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import ConstraintError, ContentionError, StateError
+from holdfast.steps.duplicates import waited_for
 from holdfast.steps.enqueue import TRIES, Row, enqueue_many, insert, wake
 from holdfast.steps.job import Enqueued, NewJob
 from holdfast.steps.keys import AFTER
@@ -84,8 +85,6 @@ SUCCEED = sql("""
     {keep_existing}
 """)
 
-WAITING = sql("SELECT unique_key FROM holdfast_job WHERE unique_key {any_of:keys}")
-
 # Those whose key nobody holds.
 SUCCESSORS: Final = f"""
       FROM holdfast_job s
@@ -117,7 +116,8 @@ def join(tx: Transaction, job: NewJob, how: Join) -> Enqueued:
             wake(tx, job)
             return Enqueued(job.id, created=True)
         if not holder.has_begun:
-            return _taken_in(tx, job, holder, how)
+            # One that waits for its next try may have a successor, which was asked for before us.
+            return _taken_in(tx, job, _locked(tx, AFTER + job.key) or holder, how)
         successor = _succeeded(tx, job, AFTER + job.key)
         if successor is None:
             continue  # it has become the holder of the key itself
@@ -130,15 +130,14 @@ def join(tx: Transaction, job: NewJob, how: Join) -> Enqueued:
 
 def join_many(tx: Transaction, like: NewJob, rows: Sequence[Row], how: Join) -> list[Enqueued]:
     """Store jobs of one kind in one statement; those whose keys are held, or waited for, join one by one."""
-    after = [AFTER + row[1] for row in rows if row[1] is not None]
-    waited_for = {row[0].removeprefix(AFTER) for row in tx.rows(WAITING, keys=after)} if after else set()
+    waited = waited_for(tx, [row[1] for row in rows if row[1] is not None])
     stored = enqueue_many(
-        tx, like, [row for row in rows if row[1] not in waited_for], join=lambda job: join(tx, job, how)
+        tx, like, [row for row in rows if row[1] not in waited], join=lambda job: join(tx, job, how)
     )
-    if not waited_for:
+    if not waited:
         return stored
-    found = dict(zip((row[0] for row in rows if row[1] not in waited_for), stored, strict=True))
-    for row in sorted((row for row in rows if row[1] in waited_for), key=lambda row: row[1] or ""):
+    found = dict(zip((row[0] for row in rows if row[1] not in waited), stored, strict=True))
+    for row in sorted((row for row in rows if row[1] in waited), key=lambda row: row[1] or ""):
         found[row[0]] = join(tx, replace(like, id=row[0], key=row[1], payload=row[2]), how)
     return [found[row[0]] for row in rows]
 

@@ -39,6 +39,8 @@ HOLDER_NOW = sql("SELECT job_id FROM holdfast_key WHERE id = :id {for_update}")
 
 HAND_OVER = sql("UPDATE holdfast_key SET job_id = :holder WHERE id = :id AND job_id = :job_id")
 
+PROLONG = sql("UPDATE holdfast_key SET until_at = {now} + :keep WHERE id = :id AND until_at < {now} + :keep")
+
 LET_GO = sql("DELETE FROM holdfast_key WHERE id = :id AND job_id = :job_id")
 
 FORGET = sql("""
@@ -66,6 +68,11 @@ def remember(tx: Transaction, scope: str, key: str, job_id: str, keep: int, *, w
 def hand_over(tx: Transaction, scope: str, key: str, job_id: str, holder: str) -> None:
     """Remember the key for `holder` instead: our own job was not needed."""
     tx.run(HAND_OVER, id=f"{scope}:{key}", job_id=job_id, holder=holder)
+
+
+def prolong(tx: Transaction, scope: str, key: str, keep: int) -> None:
+    """Remember the key for `keep` microseconds from now at least."""
+    tx.run(PROLONG, id=f"{scope}:{key}", keep=keep)
 
 
 def let_go(tx: Transaction, scope: str, key: str, job_id: str) -> None:

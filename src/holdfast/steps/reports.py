@@ -28,28 +28,29 @@ LOG = sql("""
 """)
 
 
-def write_reports(tx: Transaction, reports: Sequence[Report]) -> set[str]:
-    """Write what still may be written; returns the jobs whose fence has moved on."""
-    lost: set[str] = set()
-    latest: dict[str, Report] = {}
+def write_reports(tx: Transaction, reports: Sequence[Report]) -> set[tuple[str, int]]:
+    """Write what still may be written; returns the jobs and fences that have moved on."""
+    lost: set[tuple[str, int]] = set()
+    latest: dict[tuple[str, int], Report] = {}
     for report in reports:
+        whose = report.lease.job_id, report.lease.fence
         mine = {"id": report.lease.job_id, "fence": report.lease.fence}
         if report.message is not None:
             said = {"level": storable(report.level or "info"), "message": storable(report.message)}
             if tx.run(LOG, **mine, **said) != 1:
-                lost.add(report.lease.job_id)
+                lost.add(whose)
         else:
-            latest[report.lease.job_id] = _newest(latest.get(report.lease.job_id), report)
-    for report in latest.values():
-        mine = {"id": report.lease.job_id, "fence": report.lease.fence}
+            latest[whose] = _newest(latest.get(whose), report)
+    for whose, report in latest.items():
+        mine = {"id": whose[0], "fence": whose[1]}
         note = None if report.note is None else storable(report.note)[:LONGEST_NOTE]
         if tx.run(PROGRESS, **mine, percent=report.percent, note=note) != 1:
-            lost.add(report.lease.job_id)
+            lost.add(whose)
     return lost
 
 
 def _newest(before: Report | None, report: Report) -> Report:
     """Only the newest progress is worth a write; a note holds until there is another."""
-    if before is None or before.lease.fence != report.lease.fence or report.note is not None:
+    if before is None or report.note is not None:
         return report
     return replace(report, note=before.note)

@@ -28,6 +28,7 @@ class SendEvent:
     payload: str
     keep: int
     event_id: str | None
+    remembered: int = REMEMBERED  # for how long the id is, in microseconds
 
     by_key = True  # each of its statements names its rows
 
@@ -55,4 +56,6 @@ class SendEvent:
         self.send(tx)
 
     def send(self, tx: Transaction) -> Sent:
-        return send(tx, self.name, self.payload, self.keep, event_id=self.event_id, remembered=REMEMBERED)
+        return send(
+            tx, self.name, self.payload, self.keep, event_id=self.event_id, remembered=self.remembered
+        )

@@ -32,6 +32,7 @@ REMEMBERED: Final = timedelta(
     days=30
 )  # Service Bus keeps a message for 14 days, Storage Queue for 7, if not told
 LONGEST_KEY: Final = 50  # characters of a task id that are a key as they are
+LONGEST_MESSAGE_ID: Final = 200  # characters of its column
 LONGEST_TEXT: Final = 100_000  # characters of a refused message that are kept
 
 KEEP = sql("""
@@ -142,6 +143,6 @@ def _keep(
         task_type=task_type,
         webhook_url=webhook_url,
         source=origin.source,
-        message_id=origin.message_id,
+        message_id=(origin.message_id or "")[:LONGEST_MESSAGE_ID] or None,  # whoever sent it chose it
         keep=micros(REMEMBERED),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
 from holdfast.sealing import keyring
-from holdfast.tasks.names import REFUSED, types
+from holdfast.tasks.names import REFUSED, TASK_DATA, types
 from holdfast.telemetry import happened
 from holdfast.telemetry.logs import configure
 from holdfast.worker.command import load
@@ -25,6 +25,11 @@ def run_tasks(target: str, options: dict[str, Any], say: Callable[[str], None], 
 
     configure(str(options.get("log_format") or "console"), str(options.get("log_level") or "info"))
     settings = task_settings()
+    if TASK_DATA in os.environ and settings.task_data is None:
+        raise ConfigurationError(
+            "TASK_DATA is set and empty: whoever started this meant one task and handed over none. Put the task in it "
+            "as JSON, or unset it to take tasks from a queue"
+        )
     if (url := settings.chosen_database) is not None:
         os.environ[DATABASE] = url  # read when the module makes its Holdfast()
     app: App = load(target)

@@ -12,6 +12,7 @@ from holdfast.steps.archive import archive
 from holdfast.steps.failure import describe, fingerprint
 from holdfast.steps.payload import decode
 from holdfast.steps.task_ends import TellDone, end_key, tell_failures
+from holdfast.tasks.names import own_queues
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,15 @@ ENDS = sql("""
 STANDING = sql("SELECT step, failures, crashes FROM holdfast_job WHERE id = :id")
 
 MOVE = sql("UPDATE holdfast_job SET queue = :queue, updated_at = {now} WHERE id = :id AND queue <> :queue")
+
+# What a container left in its own queue when it was killed as a whole. Its child, if it lived, would have taken it.
+ADOPT = sql("""
+    UPDATE holdfast_job SET queue = :queue, updated_at = {now}
+     WHERE queue > :first AND queue < :last AND state IN ('ready', 'suspect') AND updated_at < {now} - :after
+""")
+TAKE_OVER = sql("""
+    UPDATE holdfast_job SET queue = :queue, updated_at = {now} WHERE id = :id AND queue > :first AND queue < :last
+""")
 
 # A new fence, so that nobody who held it before takes the end for its own.
 GIVE_UP = sql("""
@@ -80,6 +90,24 @@ def move(tx: Transaction, job_id: str, queue: str) -> bool:
     """Let whoever serves this queue have it; whoever runs it now goes on."""
     tx.wakes.add(queue)
     return tx.run(MOVE, id=job_id, queue=queue) == 1
+
+
+def adopt(tx: Transaction, queue: str, after: int) -> int:
+    """Let the client's workers have what nobody has touched for so long; returns how many."""
+    first, last = own_queues(queue)
+    adopted = tx.run(ADOPT, queue=queue, first=first, last=last, after=after)
+    if adopted:
+        tx.wakes.add(queue)
+    return adopted
+
+
+def take_over(tx: Transaction, job_id: str, queue: str) -> bool:
+    """The same for one that was asked for again: at once, and whoever runs it now goes on."""
+    first, last = own_queues(queue)
+    if tx.run(TAKE_OVER, id=job_id, queue=queue, first=first, last=last) != 1:
+        return False
+    tx.wakes.add(queue)
+    return True
 
 
 def give_up(tx: Transaction, job_id: str, error: Exception) -> bool:

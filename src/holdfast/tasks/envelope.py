@@ -83,7 +83,12 @@ def _is_json(text: str) -> bool:
 
 
 def _value(raw: msgspec.Raw | None) -> Any:
-    return None if raw is None else msgspec.json.decode(bytes(raw))
+    try:
+        return None if raw is None else msgspec.json.decode(bytes(raw))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return (
+            msgspec.UNSET
+        )  # there is something, and nobody can use it: a number too large, half a character
 
 
 def _trace(value: Any) -> str | None:

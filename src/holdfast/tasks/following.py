@@ -22,7 +22,8 @@ LOOK: Final = 0.1  # seconds
 AWAY: Final = 1.0  # while the database does not answer
 GONE_AFTER: Final = 3  # looks; a job on its way from one table to the other is seen by the next one
 
-LIVE = sql("SELECT id FROM holdfast_job WHERE id {any_of:ids}")
+LIVE = sql("SELECT id, state FROM holdfast_job WHERE id {any_of:ids}")
+AT_WORK: Final = frozenset({"ready", "suspect", "leased"})  # others wait for a later moment
 
 
 @dataclass(eq=False)
@@ -30,6 +31,7 @@ class Followed:
     stored: Stored
     held: Held
     missing: int = 0
+    at_work: bool = True  # it has a slot, or wants one
 
 
 class Following:
@@ -42,6 +44,11 @@ class Following:
         self._followed: list[Followed] = []
         self.patience = timedelta(0)  # for webhooks under way when the worker has stopped
         self.failed = 0  # tasks that did not end well
+
+    @property
+    def at_work(self) -> int:
+        """How many were being worked on when we last looked."""
+        return sum(it.at_work and not it.held.over for it in self._followed)
 
     def add(self, stored: Stored, held: Held) -> None:
         self._followed.append(Followed(stored, held))
@@ -74,17 +81,19 @@ class Following:
         over: list[tuple[Followed, End | None]] = []
         for it in self._followed:
             end = ended.get(it.stored.job_id)
+            it.at_work = live.get(it.stored.job_id) in AT_WORK
             it.missing = 0 if end is not None or it.stored.job_id in live else it.missing + 1
             if (end is not None and end.settled) or it.missing >= GONE_AFTER:
                 over.append((it, end))
         await asyncio.gather(*(self._let_go(it, end) for it, end in over))
         return any(not it.held.over and it.stored.job_id in ended for it in self._followed)
 
-    def _states(self) -> tuple[dict[str, End], set[str]]:
+    def _states(self) -> tuple[dict[str, End], dict[str, str]]:
         ids = [it.stored.job_id for it in self._followed]
         with self._database.reading() as tx:
             ended = ends(tx, ids)
-            live = {str(row[0]) for row in tx.rows(LIVE, ids=[it for it in ids if it not in ended])}
+            rows = tx.rows(LIVE, ids=[it for it in ids if it not in ended])
+        live = {str(row[0]): str(row[1]) for row in rows}
         return ended, live
 
     async def _let_go(self, it: Followed, end: End | None) -> None:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from holdfast.clock import new_id
 from holdfast.telemetry import happened
+from holdfast.transports.contract import Outgoing
 from holdfast.transports.failures import (
     DeliveryLostError,
     TransportError,
@@ -27,6 +29,10 @@ SHARE: Final = 3  # a message is renewed when a third of its time has passed
 SHORTEST: Final = 0.05  # seconds between looks at what is to be renewed
 LONGEST_REASON: Final = 1_000
 PAUSE: Final = 1.0  # seconds between tries to end a message while the broker does not answer
+
+
+class NotSentError(Exception):
+    """The message that should have taken the place of another."""
 
 
 @dataclass(eq=False)
@@ -47,8 +53,9 @@ class Held:
 class Holding:
     """All of them. Everything here runs on one event loop."""
 
-    def __init__(self, transport: Transport, hold: timedelta) -> None:
+    def __init__(self, transport: Transport, hold: timedelta, *, deaths_count: bool = False) -> None:
         self._transport = transport
+        self._deaths_count = deaths_count  # a message that was delivered too often is taken for deadly
         self._hold = min(hold, transport.abilities.longest_hold)
         self._held: set[Held] = set()
 
@@ -97,9 +104,30 @@ class Holding:
         """Let others have it."""
         return await self._end(held, self._transport.release, tries=1)
 
-    async def release_all(self) -> int:
+    async def give_back(self, held: Held) -> bool:
+        """The same when we stop in good order, which must not be counted as the death of a worker.
+
+        The broker counts it all the same. So one that was given back before goes as a new message.
+        """
+        if not self._deaths_count or held.delivery.attempt == 1:
+            return await self.release(held)
+        await self._renew(held)  # if it is another's by now, it is his to give back
+        try:
+            return await self._end(held, self._send_anew, tries=1)
+        except NotSentError:
+            return await self.release(held)
+
+    async def give_back_all(self) -> int:
         """Let others have whatever we still hold; returns how many."""
-        return sum(await asyncio.gather(*(self.release(it) for it in list(self._held))))
+        return sum(await asyncio.gather(*(self.give_back(it) for it in list(self._held))))
+
+    async def _send_anew(self, it: Delivery) -> None:
+        again = Outgoing(id=new_id(), body=it.body, properties=it.properties, subject=it.subject)
+        try:
+            await self._transport.send(it.queue, [again])
+        except TransportError as error:
+            raise NotSentError from error
+        await self._transport.complete(it)
 
     async def _renew(self, held: Held) -> None:
         async with held.lock:

@@ -8,25 +8,26 @@ until the task has ended and whoever asked has been told. Nothing is let go whil
 from __future__ import annotations
 
 import asyncio
-import random
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Literal
 
+from holdfast.clock import micros
 from holdfast.database.database import persist
 from holdfast.database.statement import sql
 from holdfast.errors import DatabaseError, HoldfastError
 from holdfast.steps.threads import in_own_thread
 from holdfast.tasks.acceptance import forget_old
+from holdfast.tasks.ends import adopt
 from holdfast.tasks.failures import TaskRefusedError
 from holdfast.tasks.following import Following
 from holdfast.tasks.holding import Held, Holding
 from holdfast.tasks.names import queue_of
+from holdfast.tasks.outages import Outages
 from holdfast.tasks.second_chance import give_second_chance
-from holdfast.tasks.storing import PASSING, Storage, Stored
+from holdfast.tasks.storing import Storage, Stored
 from holdfast.telemetry import happened
 from holdfast.transports.contract import MOST_AT_ONCE, Delivery, Transport
 from holdfast.transports.failures import TransportError, TransportRefusedError
@@ -46,6 +47,7 @@ OUTAGE: Final = 1.0
 LONGEST_OUTAGE: Final = 30.0
 TIDYING: Final = 300.0
 BATCH: Final = 500
+ABANDONED: Final = timedelta(minutes=1)  # several leases
 
 WAITING = sql("""
     SELECT count(*) FROM (
@@ -75,17 +77,17 @@ class Intake:
         self._transport = transport
         self._settings = settings
         self._queue = queue_of(settings.client)
-        self._holding = Holding(transport, settings.hold)
         last = transport.abilities.most_deliveries if settings.acknowledge == "ended" else None
+        self._holding = Holding(transport, settings.hold, deaths_count=last is not None)
         self._storage = Storage(app, settings.client, transport.name, last)
         self._following = Following(self._database, self._holding, self._queue)
         self._ended = ended  # called when no more is taken, for whatever reason
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()  # take no more
         self._left = asyncio.Event()  # let go of everything
+        self._outages = Outages(transport.name, self._queue, self._stopping)
         self._opened = threading.Event()
         self._refused: HoldfastError | None = None
-        self._troubled = False
         self._thread = threading.Thread(target=self._live, name="holdfast-intake", daemon=True)
         self.failed = False  # something broke, or the one task that was wanted did not end well
 
@@ -128,21 +130,33 @@ class Intake:
     async def _work(self) -> None:
         if not await self._reach():
             return
-        renewing = asyncio.create_task(self._holding.renew_until(self._left))
-        following = asyncio.create_task(self._following.until_left(self._left))
+        renewing = asyncio.create_task(self._until_left(self._holding.renew_until))
+        following = asyncio.create_task(self._until_left(self._following.until_left))
         try:
             await self._take_until_stopped()
             if self._settings.once:
                 await self._following.until_empty(self._left)
-                self.failed = bool(self._following.failed)
         finally:
             self._ended()
             await self._left.wait()
             await following
-            given_back = await self._holding.release_all()
+            if self._settings.once:
+                self.failed = bool(self._following.failed or len(self._holding))  # or stopped before its end
+            given_back = await self._holding.give_back_all()
             await renewing
             happened("intake.stopped", queue=self._queue, given_back=given_back)
             await self._transport.close()
+
+    async def _until_left(self, work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+        """Whatever breaks it, it goes on: nobody else renews messages, or lets go of them."""
+        while True:
+            try:
+                return await work(self._left)
+            except Exception as error:  # noqa: BLE001 - see above
+                happened("worker.failed", error=error, note="intake")
+                if self._left.is_set():
+                    return None
+                await asyncio.sleep(OUTAGE)
 
     async def _reach(self) -> bool:
         """Open the broker and its queue, however long that takes; a refusal is for the caller."""
@@ -156,11 +170,11 @@ class Intake:
                 self._opened.set()
                 return False
             except TransportError as error:
-                self._trouble(error)
+                self._outages.trouble(error)
                 self._opened.set()  # it may come back: no reason to fail
-                pause = await self._pause(pause, LONGEST_OUTAGE)
+                pause = await self._outages.pause(pause, LONGEST_OUTAGE)
             else:
-                self._well()
+                self._outages.well()
                 self._opened.set()
                 happened(
                     "intake.started",
@@ -180,14 +194,14 @@ class Intake:
             try:
                 room = await in_own_thread(self._room)
                 if room <= 0:
-                    await self._pause(FULL, FULL)
+                    await self._outages.pause(FULL, FULL)
                     continue
                 found = await self._receive(room)
-                self._well()
+                self._outages.well()
                 trouble = 0.0
             except (TransportError, DatabaseError) as error:
-                self._trouble(error)
-                trouble = await self._pause(trouble or OUTAGE, LONGEST_OUTAGE)
+                self._outages.trouble(error)
+                trouble = await self._outages.pause(trouble or OUTAGE, LONGEST_OUTAGE)
                 continue
             if found:
                 idle = 0.0
@@ -197,7 +211,7 @@ class Intake:
             elif self._settings.once:
                 return  # whoever started us was mistaken, or another was faster
             elif not self._transport.abilities.longest_wait:
-                idle = await self._pause(idle or SOON, self._settings.poll.total_seconds())
+                idle = await self._outages.pause(idle or SOON, self._settings.poll.total_seconds())
 
     async def _receive(self, room: int) -> list[Delivery]:
         """Wait for messages, but not longer than we are wanted. Who stops waiting loses none."""
@@ -219,7 +233,7 @@ class Intake:
         found = asking.result()
         if self._stopping.is_set():
             for it in found:
-                await self._holding.release(self._holding.take(it))
+                await self._holding.give_back(self._holding.take(it))
             return []
         return found
 
@@ -236,17 +250,15 @@ class Intake:
         while not self._stopping.is_set():
             try:
                 found = await in_own_thread(self._storage.store, held)
-            except PASSING as error:
-                self._trouble(error)
-                pause = await self._pause(pause, LONGEST_OUTAGE)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the messages behind it must get through
-                if len(held) == 1:
-                    return {held[0]: await in_own_thread(self._storage.put_up_with, held[0], error)}
-                alone = [await self._store([it]) for it in held]
-                return {key: it for found in alone if found is not None for key, it in found.items()}
-            else:
-                self._well()
+            except DatabaseError as error:  # it takes nothing from anybody
+                self._outages.trouble(error)
+                pause = await self._outages.pause(pause, LONGEST_OUTAGE)
+                continue
+            self._outages.well()
+            if found is not None:
                 return found
+            alone = [await self._store([it]) for it in held]
+            return {key: it for found in alone if found is not None for key, it in found.items()}
         return None
 
     async def _stored(self, held: Held, stored: Stored) -> None:
@@ -259,7 +271,13 @@ class Intake:
             await self._holding.complete(held)
 
     def _room(self) -> int:
-        """How many more messages are wanted: a few more than can be worked on at once, so that nobody waits."""
+        """How many more messages are wanted: a few more than can be worked on at once, so that nobody waits.
+
+        What is held until its end is better off with a worker that is free.
+        """
+        if self._settings.acknowledge == "ended":
+            free = self._settings.concurrency - self._following.at_work
+            return min(free, MOST_HELD - len(self._holding))
         most = AHEAD * self._settings.concurrency
         with self._database.looking() as tx:
             waiting = int(tx.first(WAITING, queue=self._queue, limit=most))
@@ -269,27 +287,8 @@ class Intake:
         try:
             while await in_own_thread(persist, self._database, lambda tx: forget_old(tx, BATCH)) == BATCH:
                 continue
+            await in_own_thread(persist, self._database, lambda tx: adopt(tx, self._queue, micros(ABANDONED)))
             if self._settings.acknowledge == "stored":
                 await give_second_chance(self._transport, self._holding, self._queue, self._store)
         except (TransportError, DatabaseError) as error:
-            self._trouble(error)
-
-    async def _pause(self, seconds: float, longest: float) -> float:
-        """Wait, unless we are asked to stop; returns how long to wait the next time."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), min(seconds, longest) * random.uniform(0.8, 1.0))
-        return min(2 * seconds, longest)
-
-    def _trouble(self, error: HoldfastError) -> None:
-        if self._troubled:
-            return
-        self._troubled = True
-        if isinstance(error, DatabaseError):
-            happened("database.lost", error=error, note="no tasks are taken")
-        else:
-            happened("broker.lost", transport=self._transport.name, queue=self._queue, error=error)
-
-    def _well(self) -> None:
-        if self._troubled:
-            self._troubled = False
-            happened("broker.recovered", transport=self._transport.name, queue=self._queue)
+            self._outages.trouble(error)

@@ -24,6 +24,7 @@ from holdfast.steps.retry import Retry
 from holdfast.steps.task_ends import TellDone
 from holdfast.tasks.envelope import TYPE
 from holdfast.tasks.names import DEFAULT_CLIENT, REFUSED, kind_of, queue_of
+from holdfast.tasks.parsing import retries, span
 from holdfast.tasks.refusal import refused_kind
 
 if TYPE_CHECKING:
@@ -129,27 +130,12 @@ def _told(step: Step, answer: Any) -> Any:
 
 def _limit() -> timedelta | None:
     given = os.environ.get("WORKER_TASK_TIMEOUT", "").strip()
-    return task_timeout(given) if given else None
-
-
-def task_timeout(text: str) -> timedelta:
-    """A bare number means seconds."""
-    try:
-        found = duration(float(text), "WORKER_TASK_TIMEOUT")
-    except ValueError:
-        found = duration(text, "WORKER_TASK_TIMEOUT")
-    if not found:
-        raise ConfigurationError("WORKER_TASK_TIMEOUT: no task can be done in no time")
-    return found
+    return span(given, "WORKER_TASK_TIMEOUT") if given else None
 
 
 def _default_retry() -> Retry:
     given = os.environ.get("WORKER_MAX_RETRIES", "").strip()
-    if not given:
-        return Retry()
-    if not given.isdigit():
-        raise ConfigurationError(f"WORKER_MAX_RETRIES={given!r}: a whole number, please")
-    return Retry(attempts=int(given) + 1)
+    return Retry(attempts=retries(given, "WORKER_MAX_RETRIES") + 1) if given else Retry()
 
 
 def _shorter(given: Duration | None, limit: timedelta | None) -> timedelta | None:

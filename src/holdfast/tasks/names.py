@@ -25,7 +25,13 @@ def queue_of(client: str) -> str:
 
 def own_queue(client: str, text: str) -> str:
     """A queue of ours in which one task stands alone: the same for the same task, so that a second try finds it."""
-    return f"{queue_of(client)}.only.{hashlib.sha256(text.encode()).hexdigest()[:24]}"
+    digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+    return f"{queue_of(client)}.only.{digest[:24]}"
+
+
+def own_queues(queue: str) -> tuple[str, str]:
+    """Between these names stand all such queues of a client."""
+    return f"{queue}.only.", f"{queue}.only/"  # a slash follows the dot
 
 
 def types(kinds: Kinds) -> list[str]:

@@ -11,11 +11,13 @@ import msgspec
 from holdfast.database.statement import sql
 from holdfast.errors import ConstraintError
 from holdfast.telemetry import happened
+from holdfast.telemetry.masking import storable
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
 
-LONGEST: Final = 200
+LONGEST: Final = 200  # the widths of columns
+LONGEST_WEBHOOK: Final = 128
 STATUSES: Final = frozenset({"completed", "failed"})
 
 SAVE = sql("""
@@ -49,14 +51,16 @@ class ReceivedEnd:
                 raise ValueError(f"it has no {name}")  # noqa: TRY004 - of what was posted, not of an argument
         if told["status"] not in STATUSES:
             raise ValueError(f"status {told['status']!r:.40} is none of completed, failed")
-        if len(webhook_id) > 128 or not 0 < len(told["task_id"]) <= LONGEST:  # noqa: PLR2004 - the widths of columns
-            raise ValueError("its id is too long")
+        if not 0 < len(webhook_id) <= LONGEST_WEBHOOK or not 0 < len(told["task_id"]) <= LONGEST:
+            raise ValueError("its id, or that of its task, is empty or too long")
+        if not (webhook_id.isprintable() and told["task_id"].isprintable()):
+            raise ValueError("its id, or that of its task, has characters that cannot be shown")
         error = told.get("error")
         return ReceivedEnd(
             webhook_id=webhook_id,
             task_id=told["task_id"],
-            client=str(told.get("client_id", ""))[:LONGEST],
-            task_type=str(told.get("task_type", ""))[:LONGEST],
+            client=storable(str(told.get("client_id", "")))[:LONGEST],
+            task_type=storable(str(told.get("task_type", "")))[:LONGEST],
             status=told["status"],
             result=told.get("result"),
             error=error if isinstance(error, dict) else None,

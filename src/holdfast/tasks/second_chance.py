@@ -18,22 +18,29 @@ if TYPE_CHECKING:
     from holdfast.tasks.storing import Stored
     from holdfast.transports.contract import Transport
 
-MOST: Final = 256  # looked at in one pass
+MOST: Final = 5_000  # passed in one pass: what we refused lies in front of what is worn out
 
 Store = Callable[[Sequence["Held"]], Awaitable[Mapping["Held", "Stored"] | None]]
 
 
 async def give_second_chance(transport: Transport, holding: Holding, queue: str, store: Store) -> int:
     """Store what was worn out and can be read; returns how many."""
-    aside: list[Held] = []
-    while len(aside) < MOST:  # those that were passed are held until the end: they would come again and again
-        found = await transport.dead_letters(queue, at_most=MOST_AT_ONCE, hold=holding.hold)
-        if not found:
-            break
-        aside += [holding.take(it) for it in found]
-    worn_out = [it for it in aside if it.delivery.dead_reason == TOO_OFTEN]
-    stored = await store(worn_out) if worn_out else {}
-    done = [it for it in worn_out if stored and it in stored and stored[it].refused is None]
-    await asyncio.gather(*(holding.complete(it) for it in done))
-    await asyncio.gather(*(holding.release(it) for it in aside if it not in done))
-    return len(done)
+    passed: list[Held] = []  # held until the end: they would come again and again
+    count = 0
+    try:
+        while len(passed) < MOST:
+            found = await transport.dead_letters(queue, at_most=MOST_AT_ONCE, hold=holding.hold)
+            if not found:
+                break
+            aside = [holding.take(it) for it in found]
+            worn_out = [it for it in aside if it.delivery.dead_reason == TOO_OFTEN]
+            stored = await store(worn_out) if worn_out else {}
+            done = {it for it in worn_out if stored and it in stored and stored[it].refused is None}
+            passed += [it for it in aside if it not in done]
+            await asyncio.gather(*(holding.complete(it) for it in done))
+            count += len(done)
+            if stored is None:
+                break  # asked to stop
+    finally:
+        await asyncio.gather(*(holding.release(it) for it in passed))
+    return count

@@ -12,11 +12,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from holdfast.clock import duration
 from holdfast.config import DEFAULT_URL
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.notifications.settings import from_environment
-from holdfast.transports.opening import SERVICE_BUS, problem_of_transport
+from holdfast.tasks.parsing import MOST_RETRIES, retries, span
+from holdfast.telemetry.masking import without_secrets
+from holdfast.transports.opening import (
+    SERVICE_BUS,
+    open_transport,
+    problem_of_transport,
+    shown_transport,
+    transport_settings,
+)
 
 try:
     from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
@@ -25,7 +32,9 @@ except ImportError as missing:
     raise ConfigurationError("tasks need an extra: pip install 'holdfast[tasks]'") from missing
 
 DATABASE: Final = "HOLDFAST_DATABASE_URL"
-_CLIENT: Final = re.compile(r"[a-z0-9](-?[a-z0-9]){0,55}")
+TRANSPORT: Final = "HOLDFAST_TRANSPORT"
+LONGEST_CLIENT: Final = 50  # '-tasks-poison' is added to it, and a queue's name has 63 characters
+_CLIENT: Final = re.compile(r"[a-z0-9](-?[a-z0-9])*")
 _ACCOUNT: Final = re.compile(
     r"(^|;)\s*(AccountName|SharedAccessSignature|UseDevelopmentStorage)\s*=", re.IGNORECASE
 )
@@ -35,28 +44,33 @@ _NAMESPACE: Final = re.compile(r"(^|;)\s*Endpoint\s*=\s*sb://", re.IGNORECASE)
 def _span(value: object) -> object:
     if not isinstance(value, str):
         return value
-    text = value.strip()
     try:
-        found = duration(float(text) if re.fullmatch(r"\d+(\.\d+)?", text) else text, "duration")
+        return span(value, "duration")
     except ConfigurationError as error:
         raise ValueError(str(error).removeprefix("duration: ")) from error
-    if not found:
-        raise ValueError("no time at all; write 30s, 10m or a number of seconds")
-    return found
+
+
+def _retries(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return retries(value, "retries")
+    except ConfigurationError as error:
+        raise ValueError(str(error).removeprefix("retries: ")) from error
 
 
 def _client(value: object) -> object:
-    if isinstance(value, str) and not _CLIENT.fullmatch(value):
+    if isinstance(value, str) and not (_CLIENT.fullmatch(value) and len(value) <= LONGEST_CLIENT):
         raise ValueError(
-            f"{value!r}: its queue is called '<CLIENT_ID>-tasks', so use lower-case letters, digits and single "
-            "hyphens, at most 56 characters"
+            f"{without_secrets(value.partition('?')[0])[:100]!r}: its queue is called '<CLIENT_ID>-tasks', so use "
+            f"lower-case letters, digits and single hyphens, at most {LONGEST_CLIENT} characters"
         )
     return value
 
 
 def _transport(value: object) -> object:
     if isinstance(value, str) and (problem := problem_of_transport(value.strip())) is not None:
-        raise ValueError(f"{value!r}: {problem}")
+        raise ValueError(f"{shown_transport(value)!r}: {problem}")
     return value
 
 
@@ -92,10 +106,10 @@ class TaskSettings(BaseSettings):
         validation_alias="WORKER_TASK_TIMEOUT",
         description="single task: limit for all tries together; polling: for each try",
     )
-    max_retries: int | None = Field(
+    max_retries: Annotated[int, BeforeValidator(_retries)] | None = Field(
         None,
         ge=0,
-        le=1000,
+        le=MOST_RETRIES,
         validation_alias="WORKER_MAX_RETRIES",
         description="tries after the first, where the handler's code does not say",
     )
@@ -129,7 +143,7 @@ class TaskSettings(BaseSettings):
     )
     transport: Annotated[str, BeforeValidator(_transport)] | None = Field(
         None,
-        validation_alias="HOLDFAST_TRANSPORT",
+        validation_alias=TRANSPORT,
         description="where tasks come from: storage-queue://, service-bus://, database:// or memory://name",
     )
     database_url: SecretStr | None = Field(
@@ -165,13 +179,12 @@ class TaskSettings(BaseSettings):
     @property
     def chosen_transport(self) -> str:
         """The one that was named, else the one whose keys are there, else the application's own database."""
-        if self.transport is not None:
-            return self.transport
-        if self.storage_connection_string is not None or self.storage_account is not None:
-            return "storage-queue://"
-        if self.service_bus_connection_string is not None or self.service_bus_namespace is not None:
-            return "service-bus://"
-        return "database://"
+        return _chosen_transport(
+            self.transport,
+            storage=self.storage_connection_string is not None or self.storage_account is not None,
+            service_bus=self.service_bus_connection_string is not None
+            or self.service_bus_namespace is not None,
+        )
 
     @property
     def chosen_database(self) -> str | None:
@@ -184,7 +197,7 @@ class TaskSettings(BaseSettings):
 
 def task_settings() -> TaskSettings:
     """Read the environment; raises one `ConfigurationError` with all that is wrong in it."""
-    problems = [*_contradictions(), *_of_messages()]
+    problems = [*_contradictions(), *_of_transport(), *_of_messages()]
     settings: TaskSettings | None = None
     try:
         settings = TaskSettings.model_validate({})
@@ -232,6 +245,29 @@ def _contradictions() -> list[str]:
             f"{DATABASE} is the address of a web API; write the database's connection string, postgresql://…"
         )
     return found
+
+
+def _chosen_transport(named: str | None, *, storage: bool, service_bus: bool) -> str:
+    return named or ("storage-queue://" if storage else "service-bus://" if service_bus else "database://")
+
+
+def _of_transport() -> list[str]:
+    """Whether what is there is enough for the transport that was chosen. Nobody is reached."""
+    if os.environ.get("TASK_DATA", "").strip():
+        return []  # it comes from no transport
+    keys = transport_settings()
+    chosen = _chosen_transport(
+        os.environ.get(TRANSPORT, "").strip(),
+        storage=bool(keys.storage_connection_string or keys.storage_account),
+        service_bus=bool(keys.service_bus_connection_string or keys.service_bus_namespace),
+    )
+    if problem_of_transport(chosen) is not None or chosen.partition("://")[0] == "database":
+        return []  # said of the variable; the database is the application's own
+    try:
+        open_transport(chosen, keys)
+    except HoldfastError as error:
+        return [str(error)]
+    return []
 
 
 def _of_messages() -> list[str]:

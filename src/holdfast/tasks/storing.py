@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from holdfast.database.database import persist
-from holdfast.errors import ContentionError, UnknownCommitError, UnreachableError
+from holdfast.database.failures import blames_a_row
+from holdfast.errors import DatabaseError
 from holdfast.steps.failure import describe
 from holdfast.tasks.acceptance import Origin, accept, key_of, known, refuse
-from holdfast.tasks.ends import give_up
+from holdfast.tasks.ends import give_up, take_over
 from holdfast.tasks.envelope import LONGEST_REASON
 from holdfast.tasks.failures import TaskRefusedError
+from holdfast.tasks.names import queue_of
 from holdfast.tasks.refusal import understood
 from holdfast.telemetry import happened
 
@@ -23,10 +25,6 @@ if TYPE_CHECKING:
     from holdfast.tasks.app import App
     from holdfast.tasks.envelope import Envelope
     from holdfast.tasks.holding import Held
-
-
-# Not the message's fault. A commit whose answer was lost is done again: its keys know.
-PASSING: Final = (UnreachableError, ContentionError, UnknownCommitError)
 
 
 @dataclass(frozen=True)
@@ -60,13 +58,22 @@ class Storage:
         self._source = source
         self._last = last
 
-    def store(self, held: Sequence[Held]) -> dict[Held, Stored]:
-        """All of them, or none."""
+    def store(self, held: Sequence[Held]) -> dict[Held, Stored] | None:
+        """All of them, or none; None if one of them is to blame, and nobody knows which.
+
+        Raises while the database takes nothing from anybody. Then it is done again: a commit whose answer was lost
+        left its keys.
+        """
         origin = (self._client, self._source)
         work = partial(store, origin=origin, held=held, kinds=self._app.kinds, last=self._last)
-        return persist(self._app.database, work)
+        try:
+            return persist(self._app.database, work)
+        except Exception as error:
+            if _blames_no_message(error):
+                raise
+            return {held[0]: self._put_up_with(held[0], error)} if len(held) == 1 else None
 
-    def put_up_with(self, held: Held, error: Exception) -> Stored:
+    def _put_up_with(self, held: Held, error: Exception) -> Stored:
         """No database takes what this message says: it is refused, and at worst the broker alone keeps it."""
         origin = Origin(self._client, self._source, held.delivery.id)
         why = TaskRefusedError(f"it cannot be stored: {describe(error)}"[:LONGEST_REASON])
@@ -74,9 +81,9 @@ class Storage:
             kept = persist(
                 self._app.database, lambda tx: refuse(tx, origin, held.delivery.body, why, self._app.kinds)
             )
-        except PASSING:
-            raise
-        except Exception as worse:  # noqa: BLE001 - the messages behind it must get through
+        except Exception as worse:
+            if _blames_no_message(worse):
+                raise
             happened("worker.failed", error=worse, note="a message that cannot be stored")
             return Stored("", created=False, task_id="", task_type="", refused=why)
         return Stored(kept.job_id, kept.created, "", "", why)
@@ -100,6 +107,8 @@ def store(
             continue
         worn_out = last is not None and delivery.attempt >= last and not known(tx, origin[0], what.task_id)
         kept = accept(tx, source, what)
+        if not kept.created:
+            take_over(tx, kept.job_id, queue_of(source.client))
         found[it] = Stored(kept.job_id, kept.created, what.task_id, what.task_type)
         if worn_out:
             give_up(tx, kept.job_id, _worn_out(delivery.attempt))
@@ -111,6 +120,11 @@ def _read(text: str, kinds: Kinds) -> Envelope | TaskRefusedError:
         return understood(text, kinds)
     except TaskRefusedError as why:
         return why
+
+
+def _blames_no_message(error: Exception) -> bool:
+    """A database that is away, full or read-only would refuse every message, and the queue would run empty."""
+    return isinstance(error, DatabaseError) and not blames_a_row(error)
 
 
 def _worn_out(attempt: int) -> TaskRefusedError:

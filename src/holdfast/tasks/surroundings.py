@@ -16,6 +16,7 @@ from holdfast.database.drivers import masked
 from holdfast.notifications.settings import NotificationSettings, variable
 from holdfast.tasks.settings import DATABASE, TaskSettings, variables
 from holdfast.telemetry.masking import visible, without_secrets
+from holdfast.transports.opening import shown_transport
 
 DEFAULT: Final = "default"
 ENVIRONMENT: Final = "environment"
@@ -69,7 +70,9 @@ def _of_tasks(field: str, names: tuple[str, ...], other_sources: Mapping[str, st
         default = DEFAULT_URL if name == DATABASE else _written(described.default)
         return Setting(name, default, DEFAULT, described.description or "")
     if field in URLS:
-        value = masked(text) if "://" in text else HIDDEN
+        value = visible(without_secrets(masked(text))) if "://" in text else HIDDEN
+    elif field == "transport":
+        value = visible(shown_transport(text))
     elif SecretStr.__name__ in str(described.annotation):
         value = f"{HIDDEN} ({len(text):,} characters)"
     else:

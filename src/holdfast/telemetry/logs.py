@@ -89,7 +89,8 @@ class ConsoleFormatter(logging.Formatter):
         return without_data(super().formatException(ei))
 
 
-TALKATIVE: Final = ("httpx", "httpcore")  # a line per request, with its address; shown with --log-level debug
+# A line per request, with its address; shown with --log-level debug.
+TALKATIVE: Final = ("httpx", "httpcore", "azure", "uamqp")
 
 
 def configure(style: str, level: str) -> Lines:

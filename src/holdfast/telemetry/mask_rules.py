@@ -8,12 +8,14 @@ counts: `mail=…` and `'mail': …` are hidden there. A rule that is a compiled
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from typing import Any, Final
+from urllib.parse import quote, quote_plus
 
 from holdfast.errors import ConfigurationError
 
@@ -21,6 +23,7 @@ Rule = str | re.Pattern[str]
 
 HIDDEN: Final = "***"
 SHORTEST_VALUE: Final = 3  # characters: hiding every "1" would leave no text at all
+LONGEST_TWICE: Final = 10_000  # characters of a value that is looked for in quotations of quotations
 LONGEST: Final = 180  # characters of a rule: it is kept in a row
 _FIELDS: Final = re.compile(r"[\w*-]{1,100}(?:\.[\w*-]{1,100}){0,10}")
 # What may follow a name: quoted, a small document or list, or a word. Bounded, as everything here.
@@ -28,6 +31,17 @@ _VALUE: Final = (
     r"""(?:\\"[^"\n]{0,99999}"?|\\'[^'\n]{0,99999}'?"""  # quoted inside a quotation
     r"""|"(?:[^"\\\n]|\\.){0,99999}"?|'(?:[^'\\\n]|\\.){0,99999}'?"""
     r"""|\{[^{}\n]{0,9999}\}|\[[^\[\]\n]{0,9999}\]|[^\s,;&)}\]'"]{1,9999})"""
+)
+
+_PLAIN: Final = re.compile(r"[\w.-]*", re.ASCII)  # the same wherever it is quoted
+_QUOTES: Final[tuple[Callable[[str], str], ...]] = (
+    lambda text: repr(text)[1:-1],
+    lambda text: repr(f"\"'{text}")[
+        4:-1
+    ],  # beside others, an apostrophe may have to be marked that needs no mark alone
+    lambda text: ascii(text)[1:-1],
+    lambda text: json.dumps(text)[1:-1],
+    lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
 )
 
 # What the rules hide in the arguments of the step that runs here.
@@ -120,7 +134,7 @@ class Rules:
             case bool():
                 return  # "True" says nothing, and stands in many texts
             case str() | int() | float() if hidden and len(str(value)) >= SHORTEST_VALUE:
-                found.add(str(value))
+                found |= quotations(str(value))
 
     def _masked(self, value: Any, path: tuple[str, ...]) -> Any:
         match value:
@@ -139,6 +153,23 @@ class Rules:
                 return HIDDEN
             case _:
                 return value
+
+
+def quotations(text: str) -> set[str]:
+    """The text, and how it looks where Python, JSON or an address quotes it, or quotes what quotes it."""
+    if _PLAIN.fullmatch(text):
+        return {text}
+    once = {text} | {quoted(text) for quoted in _QUOTES}
+    twice = {quoted(it) for it in once for quoted in _QUOTES} if len(text) <= LONGEST_TWICE else set()
+    return (
+        once
+        | twice
+        | {
+            quote(text, "", errors="replace"),
+            quote(text, errors="replace"),
+            quote_plus(text, errors="replace"),
+        }
+    )
 
 
 def spelled(rule: Rule) -> str:

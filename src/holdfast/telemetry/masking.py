@@ -50,11 +50,11 @@ without_rules = _RULES.cleaned  # a text without what the rules hide
 
 def without_secrets(text: str) -> str:
     """Fit to be kept and shown: without what looks like a secret, and storable."""
-    found = _SECRET.sub(
+    # The rules first: they know whole values, of which the pattern may leave an end.
+    return _SECRET.sub(
         lambda found: f"{found[1]}:***@" if found[1] else f"{found[2] or found[3] or found[4]}***",
-        storable(text),
+        without_rules(storable(text)),
     )
-    return without_rules(found)
 
 
 def without_data(text: str) -> str:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # Each of them: the message is gone, or somebody received it after us.
 LOST: Final = {"MessageNotFound", "PopReceiptMismatch"}
 LATER: Final = {408, 429}
+UNSIGNED: Final = (
+    "AzureSigningError"  # the account's key is no key; each library has a class of its own for it
+)
 LONGEST: Final = 300
 
 
@@ -41,6 +44,8 @@ def told_as_ours(transport: str, place: str, delivery: Delivery | None = None) -
 
 def is_passing(error: AzureError) -> bool:
     """Whether it may go well later: no answer, no token yet, too busy. Everything else needs a person."""
+    if type(error).__name__ == UNSIGNED:
+        return False
     status = getattr(error, "status_code", None)
     return status is None or status in LATER or status >= 500  # noqa: PLR2004 - the server's own trouble
 

@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import ConfigurationError
+from holdfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from azure.identity import DefaultAzureCredential
     from azure.identity.aio import DefaultAzureCredential as AsyncCredential
 
-CURE = "pip install 'holdfast[azure]'"
+CURE: Final = "pip install 'holdfast[azure]'"
+_ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
 
 
 def credential() -> DefaultAzureCredential:
@@ -36,4 +39,11 @@ def async_credential() -> AsyncCredential:
 
 def storage_url(account: str, service: str) -> str:
     """Where an account's queues or blobs are: its name is enough in Azure's public cloud, elsewhere give the URL."""
-    return account.rstrip("/") if "://" in account else f"https://{account}.{service}.core.windows.net"
+    if "://" in account:
+        return account.rstrip("/")
+    if not _ACCOUNT.fullmatch(account):
+        raise ConfigurationError(
+            f"storage account {without_secrets(account)[:100]!r}: its name has 3 to 24 lower-case letters and digits; "
+            "outside of Azure's public cloud write its URL, https://…"
+        )
+    return f"https://{account}.{service}.core.windows.net"

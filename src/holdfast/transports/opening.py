@@ -9,13 +9,15 @@ service-bus:// , service-bus://namespace       Azure Service Bus: the same
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from holdfast.errors import ConfigurationError
 from holdfast.transports.checking import MOST_DELIVERIES
+from holdfast.transports.identity import storage_url
 
 if TYPE_CHECKING:
     from holdfast.database.database import Database
@@ -57,28 +59,41 @@ def transport_settings(
 
 def open_transport(url: str, settings: TransportSettings | None = None) -> Transport:
     """The transport that a URL, or just its scheme, names. It reaches nobody before `async with` or `open()`."""
-    given = url.strip()
-    parts = urlsplit(given if "://" in given else f"{given}://")
-    opener = OPENERS.get(parts.scheme)
-    if opener is None:
-        raise ConfigurationError(
-            f"transport {_masked(url)!r}: write one of {', '.join(f'{it}://' for it in OPENERS)}"
-        )
-    if parts.password or parts.query:
-        raise ConfigurationError(
-            f"transport {_masked(url)!r}: no keys or options in it; keys come from the environment "
-            f"({STORAGE}, {SERVICE_BUS[0]}), or from a managed identity"
-        )
-    return opener(parts.netloc, transport_settings() if settings is None else settings)
+    if (problem := problem_of_transport(url)) is not None:
+        raise ConfigurationError(f"transport {shown_transport(url)!r}: {problem}")
+    parts = _split(url)
+    return OPENERS[parts.scheme](parts.netloc, transport_settings() if settings is None else settings)
 
 
 def problem_of_transport(url: str) -> str | None:
     """Why this names no transport; None if it does."""
+    known = f"write one of {', '.join(f'{it}://' for it in OPENERS)}"
     try:
-        parts = urlsplit(url if "://" in url else f"{url}://")
-    except ValueError as error:
-        return str(error)
-    return None if parts.scheme in OPENERS else f"write one of {', '.join(f'{it}://' for it in OPENERS)}"
+        parts = _split(url)
+    except ValueError:  # its text may quote what is a key
+        return known
+    if parts.scheme not in OPENERS:
+        return known
+    if "@" in parts.netloc or parts.query:
+        return (
+            f"no keys or options in it; keys come from the environment ({STORAGE}, {SERVICE_BUS[0]}), "
+            "or from a managed identity"
+        )
+    if parts.scheme == "database" and parts.netloc:
+        return "it uses the application's own database; name no other here"
+    return None
+
+
+def shown_transport(url: str) -> str:
+    """The URL as it may be shown, also one that is none, and full of keys."""
+    from holdfast.telemetry.masking import without_secrets
+
+    return re.sub(r"://[^/]*@", "://***@", without_secrets(url.strip().partition("?")[0]))[:200]
+
+
+def _split(url: str) -> SplitResult:
+    given = url.strip()
+    return urlsplit(given if "://" in given else f"{given}://")
 
 
 def _memory(name: str, settings: TransportSettings) -> Transport:
@@ -90,9 +105,10 @@ def _memory(name: str, settings: TransportSettings) -> Transport:
 def _database(name: str, settings: TransportSettings) -> Transport:
     from holdfast.transports.database import DatabaseTransport
 
-    if settings.database is None or name:
+    del name
+    if settings.database is None:
         raise ConfigurationError(
-            "transport 'database://': it uses the application's own database; name no other here"
+            "transport 'database://': it uses the application's own database, and there is none here"
         )
     return DatabaseTransport(settings.database, most_deliveries=settings.most_deliveries)
 
@@ -102,6 +118,9 @@ def _storage_queue(account: str, settings: TransportSettings) -> Transport:
 
     account = account or ("" if settings.storage_connection_string else settings.storage_account)
     if account:
+        storage_url(
+            account, "queue"
+        )  # a wrong name is refused here: asked for, it is nobody's, as in an outage
         return StorageQueueTransport(account=account, most_deliveries=settings.most_deliveries)
     if not settings.storage_connection_string:
         raise ConfigurationError(
@@ -126,12 +145,6 @@ def _service_bus(namespace: str, settings: TransportSettings) -> Transport:
             "may use it"
         )
     return ServiceBusTransport(connection_string=settings.service_bus_connection_string)
-
-
-def _masked(url: str) -> str:
-    from holdfast.telemetry.masking import without_secrets
-
-    return without_secrets(url.partition("?")[0])[:200]
 
 
 OPENERS: Final[dict[str, Callable[[str, TransportSettings], Transport]]] = {

@@ -83,7 +83,6 @@ async def all_or_raise(calls: Sequence[Any]) -> None:
 def delivery_of(message: QueueMessage, queue: str, place: str, hold: timedelta) -> Delivery:
     text = str(message.content or "")
     parts = unpacked(text, message.id)
-    sent_at = parts.dead.get("sent_at", "")
     return Delivery(
         id=parts.id,
         body=parts.body,
@@ -92,7 +91,7 @@ def delivery_of(message: QueueMessage, queue: str, place: str, hold: timedelta) 
         held_until=aware(message.next_visible_on) if message.next_visible_on else datetime.now(UTC) + hold,
         properties=parts.properties,
         subject=parts.subject,
-        sent_at=datetime.fromisoformat(sent_at) if sent_at else aware(message.inserted_on),
+        sent_at=_moment(parts.dead.get("sent_at", "")) or aware(message.inserted_on),
         dead_reason=parts.dead.get("reason", ""),
         dead_detail=parts.dead.get("detail", ""),
         receipt=Receipt(place, message.id, str(message.pop_receipt), text),
@@ -112,6 +111,14 @@ def delay(message: Outgoing) -> int:
 
 def seconds(span: timedelta, least: int = 1) -> int:
     return max(least, math.ceil(min(span, LONGEST).total_seconds()))
+
+
+def _moment(text: str) -> datetime | None:
+    """When a dead letter was sent; None if whoever wrote it did not use our words."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC) if text else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def aware(at: datetime | None) -> datetime:

@@ -78,6 +78,17 @@ class Ended(NamedTuple):
             end_step(self.run.span, outcome, {**self.run.annotations, **facts})
 
 
+def each_job_once(batch: list[Ended]) -> tuple[list[Ended], list[Ended]]:
+    """What may be written together, and what has to be written alone, before.
+
+    A job that was replaced while it ran may end twice at once; the answer of one must not be taken for the other's.
+    """
+    last = {ended.lease.job_id: ended for ended in batch}
+    if len(last) == len(batch):
+        return batch, []
+    return list(last.values()), [it for it in batch if last[it.lease.job_id] is not it]
+
+
 def report(ended: Ended) -> None:
     """Say how it ended, now that this is written."""
     if isinstance(ended.ending, Done) and tracer() is None and not wanted("step.committed"):

@@ -59,7 +59,8 @@ class Execution:
         self._loop: asyncio.AbstractEventLoop | None = None
         self.unstarted = UnstartedLeases()
         # What changes with every step has one writer, the event loop, and needs no lock: others only look.
-        self._running: dict[str, Running] = {}
+        # A job that was replaced may run twice for a moment: its old step, and its new one.
+        self._running: dict[tuple[str, int], Running] = {}  # by job and fence
         self._ended = 0
         self._handed_over = 0  # from here on by several threads
         self._taken_away = 0
@@ -106,9 +107,9 @@ class Execution:
         gone = self._ended + self._taken_away  # read first: a lease that ends meanwhile counts as held
         return self._handed_over - gone
 
-    def running(self) -> dict[str, int]:
+    def running(self) -> list[tuple[str, int]]:
         """Which steps run, and under which fences."""
-        return {it.lease.job_id: it.lease.fence for it in self._snapshot() if not it.abandoned}
+        return [(it.lease.job_id, it.lease.fence) for it in self._snapshot() if not it.abandoned]
 
     def slow_down(self) -> None:
         """Handlers turned out to be slower than those before: believe the slowest one that runs."""
@@ -120,7 +121,8 @@ class Execution:
         taken = []
         while (waiting := self.unstarted.take_last()) is not None:
             taken.append(waiting.lease)
-            self._owned.pop(waiting.lease.job_id, None)
+            if self._owned.get(waiting.lease.job_id) == waiting.lease.fence:
+                del self._owned[waiting.lease.job_id]
         self._take_away(len(taken))
         return taken
 
@@ -129,8 +131,8 @@ class Execution:
 
     def halt(self, job_id: str, fence: int, why: Halt) -> None:
         """Tell one step to stop; callable from any thread."""
-        it = self._running.get(job_id)
-        if it is not None and it.lease.fence == fence and it.step.halted is None:
+        it = self._running.get((job_id, fence))
+        if it is not None and it.step.halted is None:
             self._halt(it, why)
 
     def halt_all(self, why: Halt) -> list[Lease]:
@@ -181,7 +183,7 @@ class Execution:
     # Everything below runs on the event loop.
 
     def _cancel(self, it: Running) -> None:
-        if it.task is not None and self._running.get(it.lease.job_id) is it:
+        if it.task is not None and self._running.get((it.lease.job_id, it.lease.fence)) is it:
             it.task.cancel()
 
     def _fill(self) -> None:
@@ -207,7 +209,7 @@ class Execution:
                 verdict = judge(error, kind.retry, lease.failures, random.random())
                 self._end(Ended(lease, verdict, (), kind.retry))
                 continue
-            self._running[lease.job_id] = it
+            self._running[lease.job_id, lease.fence] = it
             if it.deadline is not None and not self._watching and self._loop is not None:
                 self._watching = True
                 self._loop.call_later(WATCH, self._watch)
@@ -263,8 +265,7 @@ class Execution:
     def _finish(self, it: Running, ending: Ending) -> None:
         it.finished = time.monotonic()
         self.average += (it.finished - it.started - self.average) * 0.05
-        if self._running.get(it.lease.job_id) is it:
-            del self._running[it.lease.job_id]
+        self._running.pop((it.lease.job_id, it.lease.fence), None)
         if it.abandoned:
             self.lost_slots -= 1  # it came back after all, with an answer that comes too late
         else:

@@ -66,7 +66,7 @@ class Doubt(Protocol):
 class Pulse:
     """What the heartbeat needs to know of the worker, and whom it tells."""
 
-    running: Callable[[], dict[str, int]]  # job id → fence of the steps that run right now
+    running: Callable[[], list[tuple[str, int]]]  # job id and fence of each step that runs right now
     cancelled: Callable[[str, int], None]
     replaced: Callable[[str, int], None]
     all_replaced: Callable[[], None]
@@ -191,7 +191,7 @@ class Heartbeat:
             self._pulse.overdue()
             sent = boot_time()
             try:
-                if self._failing or sent >= due or set(self._pulse.running()) != self._told:
+                if self._failing or sent >= due or self._running_jobs() != self._told:
                     self._renew(sent)
                     renewed = sent
                 self._look()
@@ -202,8 +202,8 @@ class Heartbeat:
                 self._failed(error)
 
     def _renew(self, sent: float) -> None:
-        active = list(self._pulse.running())
-        self._told = set(active)
+        self._told = self._running_jobs()
+        active = sorted(self._told)
         connection = self._own_connection()
         now = persist(
             self._database,
@@ -226,14 +226,17 @@ class Heartbeat:
         before, self._drift = self._drift, drift
         return before is not None and abs(drift - before) > self._lease / 2
 
+    def _running_jobs(self) -> set[str]:
+        return {job_id for job_id, _ in self._pulse.running()}
+
     def _look(self) -> None:
         """Which of the running steps are still ours, and which are asked to stop?"""
         running = self._pulse.running()
         if not running:
             return
         with self._database.reading(on=self._own_connection()) as tx:
-            rows = {row[0]: (row[1], row[2]) for row in tx.rows(STILL_MINE, ids=list(running))}
-        for job_id, fence in running.items():
+            rows = {row[0]: (row[1], row[2]) for row in tx.rows(STILL_MINE, ids=sorted(dict(running)))}
+        for job_id, fence in running:
             held, cancel_at = rows.get(job_id, (None, None))
             if held != fence:
                 self._pulse.replaced(job_id, fence)

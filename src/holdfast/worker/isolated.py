@@ -20,6 +20,8 @@ from multiprocessing import connection
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import StepCancelled
+from holdfast.telemetry import masking
+from holdfast.worker import isolated_watch
 from holdfast.worker.isolated_wire import Surroundings, hear, refuse_inside, say
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ class HandlerProcess:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
                 command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
             )
+        self.group = self._process.pid
         self._connection = connection.Connection(ours.detach())
         self._pidfd = _pidfd(self._process.pid)
         self._nudges, self._nudged = socket.socketpair()
@@ -96,7 +99,7 @@ class HandlerProcess:
     def kill(self) -> None:
         """With everything that its handler has started."""
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self.group, signal.SIGKILL)
 
     def end(self) -> int | None:
         """Let it go, and what its handler has left behind; returns its exit code, None if it had to be killed."""
@@ -120,6 +123,38 @@ class HandlerProcess:
             return None
 
 
+class Watcher:
+    """Ends what handlers have started when this process cannot: see `isolated_watch`."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-I", "-S", str(isolated_watch.__file__), str(os.getpid())]
+        # A session of its own: whoever kills our group leaves it to do its work.
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, bufsize=0
+        )
+
+    def add(self, group: int) -> None:
+        self._say(f"+{group}\n")
+
+    def forget(self, group: int) -> None:
+        self._say(f"-{group}\n")
+
+    def end(self) -> None:
+        """With all that it still knows."""
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=LEAVE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
+        with suppress(OSError, ValueError):  # somebody has killed it, or we are leaving
+            self._process.stdin.write(line.encode())
+
+
 class HandlerProcesses:
     """The processes of one worker, as many as it runs isolated steps at once."""
 
@@ -130,6 +165,7 @@ class HandlerProcesses:
         self._lock = threading.Lock()
         self._idle: list[HandlerProcess] = []  # the last one was used last
         self._busy: set[HandlerProcess] = set()
+        self._watcher: Watcher | None = None
         self._closed = False
 
     def take(self) -> HandlerProcess:
@@ -151,7 +187,7 @@ class HandlerProcesses:
         if usable and not process.worn:
             self._rest(process)
             return
-        process.end()
+        self._end(process)
         if not self._closed and not self._idle:
             self._rest(self._start())
 
@@ -162,7 +198,7 @@ class HandlerProcesses:
             spare = [it for it in self._idle[:-1] if it.idle_since < latest]
             self._idle = [it for it in self._idle if it not in spare]
         for process in spare:  # whoever asks must not wait for it
-            threading.Thread(target=process.end, name="holdfast-idle", daemon=True).start()
+            threading.Thread(target=self._end, args=(process,), name="holdfast-idle", daemon=True).start()
 
     def close(self) -> None:
         """The worker leaves: whoever is still at work has had its time."""
@@ -173,7 +209,11 @@ class HandlerProcesses:
         for process in busy:
             process.kill()  # who talks to it will see
         for process in idle:
-            process.end()
+            self._end(process)
+        with self._lock:
+            watcher, self._watcher = self._watcher, None
+        if watcher is not None:
+            watcher.end()
 
     def _rested(self) -> HandlerProcess | None:
         """The one that was used last. Who died while nothing ran there is no crash of the step that comes next."""
@@ -187,7 +227,7 @@ class HandlerProcesses:
                 if not process.gone:
                     self._busy.add(process)
                     return process
-            process.end()
+            self._end(process)
 
     def _rest(self, process: HandlerProcess) -> None:
         process.idle_since = time.monotonic()
@@ -195,19 +235,31 @@ class HandlerProcesses:
             if not self._closed:
                 self._idle.append(process)
                 return
+        self._end(process)
+
+    def _end(self, process: HandlerProcess) -> None:
         process.end()
+        with self._lock:
+            if self._watcher is not None:
+                self._watcher.forget(process.group)
 
     def _start(self) -> HandlerProcess:
         modules = self._kinds.isolated_modules()
-        return HandlerProcess(
+        process = HandlerProcess(
             Surroundings(
                 path=list(sys.path),
                 main=_main() if "__main__" in modules else {},
                 modules=[it for it in modules if it != "__main__"],
                 database_url=self._database_url,
                 levels=_levels(),
+                rules=masking.rules(),
             )
         )
+        with self._lock:
+            if not self._closed:
+                self._watcher = self._watcher or Watcher()
+                self._watcher.add(process.group)
+        return process
 
 
 def _levels() -> dict[str, int]:

@@ -68,7 +68,7 @@ def answer_of(answer: Any, step: Step) -> Answered:
     if isinstance(ending, Done | Continue | Snooze | Wait):
         effects = [*step.effects, *effects_of(ending)]
         ending = _stored(ending)
-    return Answered(ending, _packed(effects), held())
+    return Answered(step.fence, ending, _packed(effects), held())
 
 
 def _stored(ending: Done | Continue | Snooze | Wait) -> Ending:

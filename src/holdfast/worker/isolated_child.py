@@ -2,6 +2,7 @@
 
 The main thread runs handlers; another one listens to the worker, so that a handler at work can be told to stop. When
 the worker is gone, however it went, the socket ends, and with it this process and whatever its handler has started.
+A copy that a handler forks has no part in that: it speaks to nobody, and ends where the handler ends.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import importlib
-import logging
 import os
 import queue
 import random
@@ -19,7 +19,6 @@ import threading
 import time
 from contextlib import closing, suppress
 from contextvars import copy_context
-from logging.handlers import QueueHandler
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,15 +29,16 @@ from holdfast.errors import LeaseLostError, StepCancelled
 from holdfast.steps.dependencies import results_of_parents
 from holdfast.steps.failure import describe, judge
 from holdfast.steps.step import Step
-from holdfast.telemetry.masking import any_rules
+from holdfast.telemetry import masking
+from holdfast.telemetry.mask_rules import read
 from holdfast.telemetry.traces import CURRENT
 from holdfast.worker.isolated_answer import App, answer_of, handler_kind
+from holdfast.worker.isolated_logs import forward_logs, print_logs
 from holdfast.worker.isolated_wire import (
     PROCESS_NAME,
     Broken,
     Doubted,
     Failed,
-    Logged,
     Named,
     Ready,
     Said,
@@ -104,6 +104,7 @@ class Child:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self._pid = os.getpid()
         self._speaking = threading.Lock()
         self._tasks: queue.SimpleQueue[tuple[Task, IsolatedStep] | None] = queue.SimpleQueue()
         self._step: IsolatedStep | None = None  # the one that was heard last
@@ -122,7 +123,12 @@ class Child:
         threading.Thread(target=self._listen, name="holdfast-listen", daemon=True).start()
         self._tell(Ready(held()))
         while (found := self._tasks.get()) is not None:
-            self._tell(copy_context().run(self._run, *found))
+            answer = copy_context().run(self._run, *found)
+            if os.getpid() != self._pid:
+                os._exit(
+                    0
+                )  # a copy of this process that came back from its handler: there is no next step for it
+            self._tell(answer)
             self._done += 1
         if self._runner is not None:
             self._runner.close()
@@ -134,11 +140,19 @@ class Child:
         spawn.prepare({"name": PROCESS_NAME, **surroundings.main})
         for name in surroundings.modules:
             importlib.import_module(name)
-        _forward_logs(surroundings.levels, self._tell)
+        masking.hide(read(it) for it in surroundings.rules)
+        forward_logs(surroundings.levels, self._tell)
+        os.register_at_fork(after_in_child=self._fall_silent)
 
     def _tell(self, message: tuple[Any, ...]) -> None:
         with self._speaking, suppress(OSError):  # the worker is gone: whoever listens ends us
             say(self._connection, message)
+
+    def _fall_silent(self) -> None:
+        """A handler has forked: the copy says nothing to the worker, who would take it for our own word."""
+        self._speaking = threading.Lock()  # somebody may have held the other one
+        self._connection.close()
+        print_logs()
 
     def _listen(self) -> None:
         while True:
@@ -169,15 +183,17 @@ class Child:
         CURRENT.set(step)  # what it logs and enqueues belongs to this step
         try:
             kind = self._kind(task)
-            if any_rules():
+            if masking.any_rules():
                 hide_arguments(task.lease)
             with limited(task.isolation.memory):
                 answer = self._call(kind, step, kind.read(task.lease.payload))
             return answer_of(answer, step)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is this step's
+            if os.getpid() != self._pid:
+                _end_copy(error)
             interrupted = isinstance(error, asyncio.CancelledError | LeaseLostError | StepCancelled)
             verdict = judge(error, task.retry, task.lease.failures, random.random())
-            return Failed(verdict, told(error), interrupted, held())
+            return Failed(step.fence, verdict, told(error), interrupted, held())
 
     def _call(self, kind: Kind, step: IsolatedStep, arguments: dict[str, Any]) -> Any:
         given = (step,) if kind.arguments.wants_step else ()
@@ -204,6 +220,15 @@ class Child:
             app.use(before)  # as it was: somebody may hold it
 
 
+def _end_copy(error: BaseException) -> NoReturn:
+    """As Python ends a program."""
+    if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+        os._exit((error.code or 0) & 0xFF)
+    sys.stderr.write(f"{told(error)}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
 async def _awaited(step: IsolatedStep, coroutine: Any) -> Any:
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None  # noqa: S101 - a runner makes one
@@ -218,29 +243,6 @@ async def _awaited(step: IsolatedStep, coroutine: Any) -> Any:
         raise HandlerExit(f"the handler raised {type(error).__name__}") from error
     finally:
         step.interrupt = None
-
-
-class _Forward(QueueHandler):
-    """Hands records to the worker, whose program knows what to do with them."""
-
-    def __init__(self, tell: Callable[[tuple[Any, ...]], None]) -> None:
-        super().__init__(queue.SimpleQueue())
-        self._tell = tell
-
-    def enqueue(self, record: logging.LogRecord) -> None:
-        plain = (str, int, float, dict, type(None))
-        self._tell(Logged({name: it for name, it in vars(record).items() if isinstance(it, plain)}))
-
-
-def _forward_logs(levels: dict[str, int], tell: Callable[[tuple[Any, ...]], None]) -> None:
-    for name, it in logging.root.manager.loggerDict.items():
-        if isinstance(it, logging.Logger):
-            it.handlers.clear()  # those of the worker's process write it; here it would be written twice
-            it.propagate = True
-            it.setLevel(levels.get(name, logging.NOTSET))
-    for name, level in levels.items():
-        logging.getLogger(name or None).setLevel(level)
-    logging.root.handlers[:] = [_Forward(tell)]
 
 
 def _die_with(parent: int) -> None:

@@ -17,6 +17,7 @@ from holdfast.errors import AnswerError, HoldfastError, StepCancelled, StepCrash
 from holdfast.steps.failure import judge_crash
 from holdfast.steps.step import Halt, Report, Reports, Step
 from holdfast.telemetry import happened
+from holdfast.telemetry.masking import any_rules
 from holdfast.telemetry.traces import CURRENT, current_trace
 from holdfast.worker.isolated_wire import (
     Answered,
@@ -30,7 +31,7 @@ from holdfast.worker.isolated_wire import (
     Stopped,
     Task,
 )
-from holdfast.worker.running import Running, Watch
+from holdfast.worker.running import Running, Watch, hide_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,6 +92,8 @@ class IsolatedRunning(Running):
     def begin(self) -> Ending:
         """Have the step run, on a thread that waits for it."""
         CURRENT.set(self)
+        if any_rules():
+            self.hidden = hide_arguments(self.lease)  # what it logs is written here
         if self.watch is not None:
             self._announce(self.watch)
         process = self._processes.take()
@@ -137,7 +140,7 @@ class IsolatedRunning(Running):
                 doubted = self.step.lease_uncertain
                 process.say(Doubted(lease.fence, doubted))
             heard = process.hear(until)
-            if isinstance(heard, Answered | Failed):
+            if isinstance(heard, Answered | Failed) and of_step(heard, lease.fence):
                 return self._ending(process, heard)
             self._pass_on(heard)
             if until is not None and time.monotonic() >= until:
@@ -184,6 +187,11 @@ class IsolatedRunning(Running):
         happened("step.crashed", self, error=error)
         self._reports.put(Report(self.lease, None, None, "error", str(error)))
         return judge_crash(error, self.kind.retry, self.lease.crashes, self._crash_limit, random.random())
+
+
+def of_step(heard: Answered | Failed, fence: int) -> bool:
+    """Whether it is the answer to this step, and not what somebody left behind says about another one."""
+    return heard.fence == fence
 
 
 def fate(code: int | None) -> str:

@@ -35,6 +35,7 @@ class Surroundings(NamedTuple):
     modules: Sequence[str]  # to be imported before the first step
     database_url: str
     levels: dict[str, int]  # of loggers, the root's under ""
+    rules: Sequence[str]  # of what is never shown
 
 
 class Task(NamedTuple):
@@ -101,6 +102,7 @@ class Logged(NamedTuple):
 class Answered(NamedTuple):
     """How the step ended, without its effects, which are pickled: whoever reads this may not know their classes."""
 
+    fence: int
     ending: Ending
     effects: bytes | None
     held: int
@@ -109,6 +111,7 @@ class Answered(NamedTuple):
 class Failed(NamedTuple):
     """The handler raised; `interrupted` if it did because it was told to stop."""
 
+    fence: int
     verdict: Again | Bury | Stop
     text: str
     interrupted: bool

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.steps.step import Report
 
 GATHER: Final = 0.05  # seconds to wait for more before writing
-MOST: Final = 1_000  # lines of one job held while the database is away; the oldest go first
+MOST: Final = 1_000  # lines of one step held while the database is away; the oldest go first
 
 
 class Reporter:
@@ -28,7 +28,7 @@ class Reporter:
     def __init__(self, database: Database, replaced: Callable[[str, int], None]) -> None:
         self._database = database
         self._replaced = replaced
-        self._said: dict[str, list[Report]] = {}
+        self._said: dict[tuple[str, int], list[Report]] = {}  # by job and fence
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # held while lines are between memory and the database
         self._something = threading.Event()
@@ -47,7 +47,7 @@ class Reporter:
 
     def put(self, report: Report) -> None:
         with self._lock:
-            lines = self._said.setdefault(report.lease.job_id, [])
+            lines = self._said.setdefault((report.lease.job_id, report.lease.fence), [])
             lines.append(report)
             if len(lines) > MOST:
                 del lines[0]
@@ -58,14 +58,14 @@ class Reporter:
         with self._database.looking() as tx:
             return results_of_parents(tx, job_id)
 
-    def has(self, job_id: str) -> bool:
-        """Whether this job's last words are not written yet; such a step commits alone, with them."""
-        return job_id in self._said or self._writing.locked()
+    def has(self, lease: Lease) -> bool:
+        """Whether the step's last words are not written yet; such a step commits alone, with them."""
+        return (lease.job_id, lease.fence) in self._said or self._writing.locked()
 
     def take(self, lease: Lease) -> list[Report]:
         """What the step said and nobody wrote yet; waits for a write that is under way."""
         with self._writing, self._lock:
-            return [it for it in self._said.pop(lease.job_id, []) if it.lease.fence == lease.fence]
+            return self._said.pop((lease.job_id, lease.fence), [])
 
     def _write_until_stopped(self) -> None:
         while not self._stop.is_set():
@@ -86,13 +86,13 @@ class Reporter:
             except (ContentionError, UnreachableError) as error:
                 happened("reports.delayed", reports=len(reports), error=error)
                 with self._lock:
-                    for job_id, lines in said.items():
-                        self._said[job_id] = (lines + self._said.get(job_id, []))[-MOST:]
+                    for whose, lines in said.items():
+                        self._said[whose] = (lines + self._said.get(whose, []))[-MOST:]
                 self._stop.wait(1.0)
                 self._something.set()
                 return
             except Exception as error:  # noqa: BLE001 - one line that cannot be stored must not silence the others
                 happened("reports.dropped", reports=len(reports), error=error)
                 return
-        for job_id in lost:
-            self._replaced(job_id, said[job_id][-1].lease.fence)
+        for job_id, fence in lost:
+            self._replaced(job_id, fence)

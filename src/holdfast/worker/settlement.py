@@ -25,7 +25,7 @@ from holdfast.steps.payload import encode
 from holdfast.steps.reports import write_reports
 from holdfast.steps.step import Report
 from holdfast.telemetry import happened
-from holdfast.worker.ended import Ended, report, report_batch
+from holdfast.worker.ended import Ended, each_job_once, report, report_batch
 from holdfast.worker.lanes import Lanes
 from holdfast.worker.running import DONE
 from holdfast.worker.together import PartedError, end_together, joins
@@ -81,11 +81,7 @@ class Settlement:
 
     def put(self, ended: Ended) -> None:
         """Called from the event loop: must not wait."""
-        if (
-            isinstance(ended.ending, Done)
-            and not ended.effects
-            and not self._reporter.has(ended.lease.job_id)
-        ):
+        if isinstance(ended.ending, Done) and not ended.effects and not self._reporter.has(ended.lease):
             self._plain.put(ended)
         else:
             self._lanes.put(ended)
@@ -120,7 +116,10 @@ class Settlement:
             if batch:
                 self._acknowledge(batch)
 
-    def _acknowledge(self, batch: list[Ended]) -> None:
+    def _acknowledge(self, ended_now: list[Ended]) -> None:
+        batch, alone = each_job_once(ended_now)
+        for ended in alone:
+            self._settle_alone(ended)
         results: dict[str, str] = {}
         leases: list[Lease] = []
         for ended in batch:
@@ -157,8 +156,10 @@ class Settlement:
         return joins(ended) and _key(ended) not in self._parted and time.monotonic() >= self._apart_until
 
     def _settle_some(self, group: list[Ended]) -> None:
+        group, alone = each_job_once(group)
+        for ended in alone if len(group) > 1 else [*alone, *group]:
+            self._settle_alone(ended)
         if len(group) == 1:
-            self._settle_alone(group[0])
             return
         said = {it.lease.job_id: self._reporter.take(it.lease) for it in group}
         try:

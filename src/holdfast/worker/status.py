@@ -31,7 +31,7 @@ class WorkerStatus:
 def status(
     settings: WorkerSettings, execution: Execution, heartbeat: Heartbeat, *, running: bool
 ) -> WorkerStatus:
-    ids = sorted(execution.running())
+    ids = sorted({job_id for job_id, _ in execution.running()})
     return WorkerStatus(
         worker_id=settings.worker_id,
         running=running,
