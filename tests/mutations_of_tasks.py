@@ -7,12 +7,23 @@ from typing import TYPE_CHECKING, Any
 from holdfast import Holdfast
 from holdfast.errors import HoldfastError
 from holdfast.steps import archive, task_ends
-from holdfast.tasks import acceptance, ends, following, holding, intake, kinds, receiver, storing
+from holdfast.tasks import (
+    acceptance,
+    ends,
+    following,
+    holding,
+    intake,
+    kinds,
+    receiver,
+    second_chance,
+    storing,
+)
 from holdfast.transports.memory import MemoryBroker
 from tests.contract import test_intake, test_task_receiver, test_tasks
 from tests.mutations import Mutation, both, replacing, without
 from tests.polling import Broker
 from tests.receiver import SECRET, SETTINGS
+from tests.unit import test_second_chance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -173,6 +184,18 @@ MUTATIONS = [
         over_a_broker(
             test_intake.test_what_a_killed_container_left_behind_is_done_at_once_when_it_is_asked_for_again
         ),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "the id of a message is stored whole",
+        replacing(acceptance, "LONGEST_MESSAGE_ID", 1_000),
+        test_tasks.test_the_id_of_a_message_may_be_as_long_as_its_sender_likes,
+        or_with=(HoldfastError,),
+    ),
+    Mutation(
+        "what we refused hides what is worn out",
+        replacing(second_chance, "MOST", 256),
+        test_second_chance.test_what_we_refused_hides_nothing_behind_it_and_stays,
         only_on=("sqlite",),
     ),
     Mutation(

@@ -67,6 +67,11 @@ def test_what_no_worker_would_take_is_not_sent(cli: Cli, words: tuple[str, ...],
     assert complaint in cli("tasks", "send", "ingest", *words, code=1)
 
 
+@pytest.mark.only_on("sqlite")
+def test_a_container_that_was_handed_no_task_does_not_poll(cli: Cli) -> None:
+    assert "TASK_DATA is set and empty" in cli("tasks", "work", "nowhere:app", code=1)
+
+
 def test_tasks_are_listed_with_what_became_of_them(cli: Cli, app: Holdfast) -> None:
     @app.task("good")
     def good() -> str:

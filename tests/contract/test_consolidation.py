@@ -61,6 +61,16 @@ def test_every_raw_row_is_in_the_target_when_the_run_completes(app: Holdfast) ->
     assert watermark(app) == WINDOW.to
 
 
+def test_a_batch_of_many_chunks_and_a_rest_is_written_whole(app: Holdfast) -> None:
+    """SQLite takes ten chunks at once, then one by one, then what is less than a chunk."""
+    run = fetched(app, catalogue(app, batch=60, chunk=4, shards=1), items(57))
+
+    drain(app)
+
+    assert run_of(app, run).applied == 57
+    assert target(app) == prices(57)
+
+
 def test_a_run_that_read_nothing_completes(app: Holdfast) -> None:
     run = fetched(app, catalogue(app))
 

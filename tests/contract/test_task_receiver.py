@@ -125,11 +125,12 @@ def test_a_receiver_may_believe_anybody_if_it_is_told_so(app: Holdfast) -> None:
         (b"{}", 400),
         (b'{"task_id": 1, "status": "completed"}', 400),
         (b'{"task_id": "", "status": "completed"}', 400),
+        (b'{"task_id": "a\\u0000b", "status": "completed"}', 400),
         (b'{"task_id": "1", "status": "perhaps"}', 400),
         (b"\xff\xfe", 400),
         (b"x" * (LARGEST_BODY + 1), 413),
     ],
-    ids=["words", "list", "empty", "number", "no-id", "status", "bytes", "large"],
+    ids=["words", "list", "empty", "number", "no-id", "nul", "status", "bytes", "large"],
 )
 def test_what_says_nothing_of_a_task_is_refused(
     app: Holdfast, receiver: TaskReceiver, body: bytes, code: int
@@ -137,6 +138,16 @@ def test_what_says_nothing_of_a_task_is_refused(
     assert post(receiver, body)[0] == code
 
     assert saved(app) == []
+
+
+def test_a_webhook_without_an_id_is_refused(app: Holdfast, receiver: TaskReceiver) -> None:
+    assert post(receiver, TOLD, webhook_id="")[0] == 400
+
+    assert saved(app) == []
+
+
+def test_names_that_no_database_takes_are_spelled_out(receiver: TaskReceiver) -> None:
+    assert post(receiver, TOLD | {"client_id": "a\0", "task_type": "b\0"}) == (200, "saved")
 
 
 def test_only_posts_are_taken_and_a_look_tells_that_it_lives(receiver: TaskReceiver) -> None:

@@ -487,6 +487,17 @@ def test_the_environment_shortens_timeouts_and_sets_retries(
     assert [it.retry.attempts for it in kinds] == [5, 1]
 
 
+def test_the_id_of_a_message_may_be_as_long_as_its_sender_likes(app: Holdfast) -> None:
+    @app.task("good")
+    def good() -> None: ...
+
+    accepted(app, asked("good"), Origin("south", "memory", "m" * 300))
+    refused(app, "garbage", "m" * 300)
+
+    found = rows.query(app, "SELECT message_id FROM holdfast_task")
+    assert [row["message_id"] for row in found] == ["m" * 200] * 2
+
+
 # Encrypted
 
 

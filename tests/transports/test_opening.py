@@ -72,7 +72,10 @@ def test_the_environment_says_how_to_be_let_in() -> None:
         ("kafka://x", "memory://, database://, storage-queue://, service-bus://"),
         ("", "write one of"),
         ("storage-queue://account:key@host", "no keys"),
+        ("storage-queue://abcdef@account", "no keys"),
         ("service-bus://x?key=abcdef", "no keys"),
+        ("storage-queue://My_Account", "3 to 24"),
+        ("storage-queue://[account", "write one of"),
         ("storage-queue://", "AZURE_STORAGE_CONNECTION_STRING"),
         ("service-bus://", "AZURE_SERVICE_BUS_CONNECTION_STRING"),
     ],
@@ -89,6 +92,7 @@ def test_a_url_may_be_looked_at_without_opening_it() -> None:
     assert problem_of_transport("service-bus") is None
     assert problem_of_transport("storage-queue://account") is None
     assert "write one of" in str(problem_of_transport("redis://x"))
+    assert "own database" in str(problem_of_transport("database://elsewhere"))
 
 
 def test_naming_a_transport_imports_nothing_of_azure() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import Holdfast
 from holdfast.errors import ConfigurationError
 from holdfast.tasks.settings import TaskSettings, read_env_file, task_settings, variables
 from holdfast.tasks.surroundings import surroundings
@@ -155,3 +156,72 @@ def test_every_variable_is_explained() -> None:
     described = TaskSettings.model_fields
 
     assert all(described[name].description for name in variables())
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("HOLDFAST_TRANSPORT", STORAGE),
+        ("HOLDFAST_TRANSPORT", BUS),
+        ("HOLDFAST_TRANSPORT", "storage-queue://c2VjcmV0@acct"),
+        ("HOLDFAST_TRANSPORT", "service-bus://ns?key=c2VjcmV0"),
+        ("HOLDFAST_TRANSPORT", "x://[c2VjcmV0@"),
+        ("CLIENT_ID", STORAGE),
+        ("CLIENT_ID", BUS),
+    ],
+)
+def test_a_key_in_the_wrong_variable_is_not_repeated(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    (problem,) = problems(monkeypatch, **{name: text})
+
+    assert problem.startswith(name)
+    assert "c2VjcmV0" not in problem + str(surroundings({}))
+
+
+def test_a_key_in_the_address_of_supabase_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SUPABASE_URL", "https://x.supabase.co?apikey=c2VjcmV0")
+
+    assert "c2VjcmV0" not in str(surroundings({}))
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({"HOLDFAST_TRANSPORT": "service-bus"}, "AZURE_SERVICE_BUS_CONNECTION_STRING"),
+        ({"HOLDFAST_TRANSPORT": "storage-queue://"}, "AZURE_STORAGE_CONNECTION_STRING"),
+        ({"HOLDFAST_TRANSPORT": "database://elsewhere"}, "own database"),
+        ({"AZURE_STORAGE_ACCOUNT": "My_Account"}, "3 to 24"),
+        ({"WORKER_MAX_RETRIES": "+1"}, "0 to 1000"),
+        ({"WORKER_MAX_RETRIES": "1001"}, "0 to 1000"),
+        ({"WORKER_TASK_TIMEOUT": "1e3"}, "not a duration"),
+        ({"CLIENT_ID": "a" * 51}, "at most 50"),
+        ({"CLIENT_ID": "a-" * 49 + "a"}, "at most 50"),
+    ],
+)
+def test_settings_with_which_no_worker_can_start_are_refused(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], said: str
+) -> None:
+    (problem,) = problems(monkeypatch, **environment)
+
+    assert said in problem
+
+
+def test_the_longest_client_has_a_queue_for_its_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = given(monkeypatch, CLIENT_ID="a" * 50).client_id
+
+    assert len(f"{client}-tasks-poison") == 63
+
+
+def test_one_task_needs_no_transport(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert given(monkeypatch, TASK_DATA="{}", HOLDFAST_TRANSPORT="service-bus").task_data is not None
+
+
+@pytest.mark.parametrize(("name", "text"), [("WORKER_MAX_RETRIES", "+1"), ("WORKER_TASK_TIMEOUT", "1e3")])
+def test_a_handler_reads_them_as_the_settings_do(
+    monkeypatch: pytest.MonkeyPatch, name: str, text: str
+) -> None:
+    monkeypatch.setenv(name, text)
+
+    with pytest.raises(ConfigurationError, match=name):
+        Holdfast("sqlite:///unused.db").task("ingest")(lambda: None)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from holdfast.database.dialects import Dialect
 
 PLACE: Final = {"sqlite": "?", "mariadb": "%s"}  # how the driver spells a parameter without a name
+TOGETHER: Final = 10  # chunks of one statement on SQLite, to which no message grows too long
 _AS_THEY_ARE: Final = frozenset({str, int, float, bytes, bool, type(None)})
 
 Columns = tuple[str, ...]
@@ -112,17 +113,21 @@ def _by_columns(rows: Sequence[Mapping[str, Value]]) -> list[tuple[Columns, Rows
 
 
 def _send_whole_chunks(tx: Transaction, words: tuple[str, str, str], rows: Rows, chunk: int) -> Rows:
-    """Each as one statement, for which SQLite gives up the interpreter's lock once; returns the rows that are left.
+    """Each as one statement, or ten of them; returns the rows that are left.
 
-    Those are fewer than a chunk: a statement for each number of rows would crowd out others that are kept prepared.
+    SQLite gives up the interpreter's lock for a statement, and then waits for it again while others hold everything up
+    that waits for the transaction. What is left is less than a chunk: a statement for each number of rows would crowd
+    out others that are kept prepared.
     """
     insert, row, end = words
-    size = min(chunk, tx.dialect.most_parameters // len(rows[0]))
-    whole = len(rows) // size * size if size else 0
-    text = f"{insert} {', '.join([row] * size)} {end}"
-    for start in range(0, whole, size):
-        tx.send_many(text, [list(chain.from_iterable(rows[start : start + size]))])
-    return rows[whole:]
+    most = tx.dialect.most_parameters // len(rows[0])
+    for size in (min(chunk * TOGETHER, most), min(chunk, most)):
+        whole = len(rows) // size * size if size else 0
+        text = f"{insert} {', '.join([row] * size)} {end}"
+        for start in range(0, whole, size):
+            tx.send_many(text, [list(chain.from_iterable(rows[start : start + size]))])
+        rows = rows[whole:]
+    return rows
 
 
 def _plain(rows: Rows, dialect: Dialect) -> Rows:

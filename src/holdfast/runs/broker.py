@@ -8,8 +8,7 @@ from typing import Final
 
 from holdfast.clock import Duration, duration, micros
 from holdfast.errors import ConfigurationError
-from holdfast.telemetry.masking import without_secrets
-from holdfast.transports.opening import problem_of_transport
+from holdfast.transports.opening import problem_of_transport, shown_transport
 
 HEAD_START: Final = timedelta(seconds=30)
 
@@ -39,7 +38,7 @@ def checked_broker(given: object) -> Broker | None:
             f"transport={given!r:.80}: write a URL such as 'service-bus://', or Broker(…)"
         )
     if (problem := problem_of_transport(broker.url)) is not None:
-        raise ConfigurationError(f"transport={without_secrets(broker.url)!r:.200}: {problem}")
+        raise ConfigurationError(f"transport={shown_transport(broker.url)!r}: {problem}")
     if not timedelta(0) < duration(broker.head_start, "head_start") <= timedelta(hours=1):
         raise ConfigurationError(
             "head_start: between a moment and an hour; others wait so long for a lost message"

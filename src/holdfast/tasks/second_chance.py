@@ -33,11 +33,12 @@ async def give_second_chance(transport: Transport, holding: Holding, queue: str,
             if not found:
                 break
             aside = [holding.take(it) for it in found]
+            passed += aside
             worn_out = [it for it in aside if it.delivery.dead_reason == TOO_OFTEN]
             stored = await store(worn_out) if worn_out else {}
             done = {it for it in worn_out if stored and it in stored and stored[it].refused is None}
-            passed += [it for it in aside if it not in done]
             await asyncio.gather(*(holding.complete(it) for it in done))
+            passed = [it for it in passed if it not in done]
             count += len(done)
             if stored is None:
                 break  # asked to stop

@@ -60,6 +60,8 @@ if TYPE_CHECKING:
 
 LEAVE: Final = 5.0  # seconds that threads and exit hooks get once the worker is gone
 _PR_SET_PDEATHSIG: Final = 1
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+_FORKING: Final = threading.local()  # what a thread that forks lets in otherwise
 _WORTH_LESS: Final = "500"  # when the system runs out of memory, it should rather end us than the worker
 
 
@@ -142,14 +144,22 @@ class Child:
             importlib.import_module(name)
         masking.hide(read(it) for it in surroundings.rules)
         forward_logs(surroundings.levels, self._tell)
-        os.register_at_fork(after_in_child=self._fall_silent)
+        os.register_at_fork(
+            before=_hold_signals, after_in_parent=_let_signals_in, after_in_child=self._fall_silent
+        )
 
     def _tell(self, message: tuple[Any, ...]) -> None:
         with self._speaking, suppress(OSError):  # the worker is gone: whoever listens ends us
             say(self._connection, message)
 
     def _fall_silent(self) -> None:
-        """A handler has forked: the copy says nothing to the worker, who would take it for our own word."""
+        """A handler has forked: the copy says nothing to the worker, who would take it for our own word.
+
+        It can be told to stop, as a pool tells its copies, from its first moment on: a signal has waited for this.
+        """
+        for number in _STOPS:
+            signal.signal(number, signal.SIG_DFL)
+        _let_signals_in()
         self._speaking = threading.Lock()  # somebody may have held the other one
         self._connection.close()
         print_logs()
@@ -220,6 +230,14 @@ class Child:
             app.use(before)  # as it was: somebody may hold it
 
 
+def _hold_signals() -> None:
+    _FORKING.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
+
+
+def _let_signals_in() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _FORKING.mask)
+
+
 def _end_copy(error: BaseException) -> NoReturn:
     """As Python ends a program."""
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
@@ -260,7 +278,7 @@ def _die_with(parent: int) -> None:
 def main() -> int:
     _die_with(int(sys.argv[2]))
     # A stop signal for everybody, as some systems send it, is the worker's business: it tells us.
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in _STOPS:
         signal.signal(number, lambda *_: None)
     faulthandler.enable()
     return Child(Connection(int(sys.argv[1]))).serve()
