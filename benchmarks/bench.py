@@ -15,7 +15,7 @@ from benchmarks.tally import Tally
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from benchmarks.databases import Databases, Place
+    from benchmarks.databases import Databases, Place, Product
     from benchmarks.figures import Section
 
 
@@ -35,6 +35,10 @@ class Bench:
     @property
     def rounds(self) -> int:
         return 1 if self.quick else 3
+
+    def rounds_of(self, product: Product) -> int:
+        """SQLite has no server beside it: one core's mood decides, and a round is short."""
+        return 5 if product == "sqlite" and not self.quick else self.rounds
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.bench import wait_until
 from benchmarks.databases import NAMES, PRODUCTS, Product
-from benchmarks.figures import Figure, Measured, Sample, Section, at_least
+from benchmarks.figures import Figure, Measured, Sample, Section, at_least, at_least_in_turns
 from benchmarks.processes import Meter, cpu_seconds
 from benchmarks.subjects.stones import MARK, NEXT, TABLE, begin, insert_select
 from holdfast import Holdfast
@@ -48,7 +48,7 @@ def consolidation(bench: Bench) -> Section:
     figures: list[Figure] = []
     for product in PRODUCTS:
         found: dict[str, list[Reading]] = {}
-        for _ in range(bench.rounds):
+        for _ in range(bench.rounds_of(product)):
             for name, by_us in (("INSERT … SELECT", False), ("Holdfast", True)):
                 measure = partial(_both, bench, product, rows, by_us=by_us)
                 for way, rate in zip(WAYS, bench.quietest(measure, _foreign), strict=True):
@@ -60,7 +60,9 @@ def consolidation(bench: Bench) -> Section:
         for name, sample in samples.items():
             bound = samples[name.replace("Holdfast", "INSERT … SELECT")]
             goals = (
-                (at_least("of INSERT … SELECT", sample, bound, 0.6),) if name.startswith("Holdfast") else ()
+                (at_least_in_turns("of INSERT … SELECT", sample, bound, 0.6),)
+                if name.startswith("Holdfast")
+                else ()
             )
             figures.append(Figure(name, sample, goals, _spent(found[name])))
     return Section(

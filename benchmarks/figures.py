@@ -78,6 +78,15 @@ def at_least(words: str, sample: Sample, other: Sample, bound: float) -> Goal:
     return Goal(words, sample.median / other.median, bound)
 
 
+def at_least_in_turns(words: str, sample: Sample, other: Sample, bound: float) -> Goal:
+    """The same where each value was measured right after that of `other`: the median of their ratios.
+
+    What slows the machine for a minute slows both of a pair; of two medians it may slow one.
+    """
+    pairs = zip(sample.values, other.values, strict=True)
+    return Goal(words, statistics.median(mine / theirs for mine, theirs in pairs), bound)
+
+
 def at_most(words: str, sample: Sample, bound: float) -> Goal:
     """`sample` itself is to stay within `bound`."""
     return Goal(words, sample.median, bound, at_most=True, unit=f" {sample.unit}")

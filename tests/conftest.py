@@ -8,10 +8,13 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import typer.main
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 from devtools.pgbouncer import program as pgbouncer_program
@@ -193,6 +196,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hundreds of processes import the package; without its bytecode each of them compiles it, in 100 ms or more.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # Typer builds the whole tree of commands for each call, in 70 ms.
+    0 and vars(typer.testing)["_get_command"] = vars(typer.main)["get_command"] = cache(typer.main.get_command)
     pytest.register_assert_rewrite("tests.run_facts", "tests.crash.survivor")
     databases = Databases()
     config.stash[DATABASES] = databases

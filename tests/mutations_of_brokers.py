@@ -9,13 +9,21 @@ from holdfast.admin import dead_messages as operators
 from holdfast.database.statement import sql
 from holdfast.outbox import relay as outbox_relay
 from holdfast.outbox.broker import AT_ONCE, Brokers
-from holdfast.runs import announcing, consolidation, fan_out, hints, page, restarting
+from holdfast.runs import announcing, consolidation, fan_out, hints, known_work, page, restarting
+from holdfast.runs.ranges import Range
 from holdfast.steps import lease
 from holdfast.transports import dead_messages
 from holdfast.worker import broker_courier, broker_letters
 from holdfast.worker.hints import Hints
-from tests.contract import test_announcing, test_broker_letters, test_broker_relay, test_broker_runs
-from tests.mutations import Mutation, replacing, without
+from tests.contract import (
+    test_announcing,
+    test_broker_fields,
+    test_broker_letters,
+    test_broker_relay,
+    test_broker_runs,
+    test_known_work,
+)
+from tests.mutations import Mutation, both, replacing, without
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -33,6 +41,7 @@ async def _acknowledge_all(self: Hints, heard: Any) -> None:
 
 
 _WORK_ITEM = announcing.work_item
+_OF_PARTITION = hints._of_partition
 
 
 def _without_seq(*given: Any) -> Any:
@@ -132,6 +141,26 @@ MUTATIONS = [
         "a courier that was replaced records what it sent",
         replacing(outbox_relay, "_hold", _nothing),
         test_broker_relay.test_a_courier_that_was_replaced_records_nothing,
+        {"hints": False},
+    ),
+    Mutation(
+        "a courier that was replaced forgets what it sent",
+        replacing(outbox_relay, "_hold", _nothing),
+        test_broker_relay.test_a_courier_that_was_replaced_records_nothing,
+        {"hints": True},
+    ),
+    Mutation(
+        "a hint for each page is kept for a week",
+        replacing(outbox_relay.Outgoing, "is_hint", property(lambda _: False)),
+        test_broker_relay.test_hints_about_jobs_are_forgotten_when_they_are_sent_and_other_messages_are_kept,
+    ),
+    Mutation(
+        "whatever is sent to a broker is forgotten",
+        both(
+            replacing(outbox_relay.Outgoing, "is_hint", property(lambda _: True)),
+            without(outbox_relay.FORGET_HINTS, " AND job_id IS NOT NULL"),
+        ),
+        test_broker_relay.test_hints_about_jobs_are_forgotten_when_they_are_sent_and_other_messages_are_kept,
     ),
     Mutation(
         "a queue with little room is tried with a hundred again and again",
@@ -143,5 +172,31 @@ MUTATIONS = [
         "two requests at the same row have one message id",
         replacing(announcing, "work_item", _without_seq),
         test_announcing.test_the_next_page_is_staged_with_the_page_before_it_or_not_at_all,
+    ),
+    Mutation(
+        "a message of an epoch that is over is taken for one of this",
+        replacing(
+            hints, "_of_partition", lambda hint, place: _OF_PARTITION(replace(hint, epoch=None), place)
+        ),
+        test_broker_fields.test_messages_of_a_run_that_was_cancelled_or_resumed_are_of_the_past,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "nobody hears of a message that was skipped",
+        replacing(Hints, "_skipped", _nothing),
+        test_broker_fields.test_a_message_for_another_row_than_the_next_is_acknowledged_skipped_and_told,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a range that is not of prices is left out",
+        replacing(announcing, "_range", lambda _: {}),
+        test_broker_fields.test_a_range_of_prices_has_its_own_fields_and_any_other_stands_in_range,
+        {"part": Range.of(size=["s"]), "fields": {"range": {"size": ["s"]}}},
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a partition of any run will do",
+        without(known_work.NAMED, "p.run_id = r.id AND "),
+        test_known_work.test_a_partition_of_one_run_is_none_of_another,
     ),
 ]

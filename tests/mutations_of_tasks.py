@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import Holdfast
 from holdfast.errors import HoldfastError
+from holdfast.outbox import waiting
 from holdfast.steps import archive, task_ends
 from holdfast.tasks import (
     acceptance,
@@ -14,6 +15,7 @@ from holdfast.tasks import (
     holding,
     intake,
     kinds,
+    problems,
     receiver,
     second_chance,
     storing,
@@ -23,7 +25,7 @@ from tests.contract import test_intake, test_task_receiver, test_tasks
 from tests.mutations import Mutation, both, replacing, without
 from tests.polling import Broker
 from tests.receiver import SECRET, SETTINGS
-from tests.unit import test_second_chance
+from tests.unit import test_holding, test_second_chance, test_task_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +69,10 @@ def no_memory(_: Transaction, __: str, ___: str, job_id: str, ____: int) -> str:
 
 async def no_renewal(*_: object) -> None:
     return
+
+
+async def believing(*_: object) -> bool:
+    return True
 
 
 def forgetful(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:
@@ -172,6 +178,39 @@ MUTATIONS = [
         only_on=("sqlite",),
     ),
     Mutation(
+        "deaths are forgotten when a message is sent anew",
+        replacing(storing, "deaths_before", lambda _: 0),
+        over_a_broker(test_intake.test_stops_in_between_do_not_save_a_task_that_kills),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a stop in good order counts where only the queue knows its limit",
+        replacing(holding.Holding, "give_back", holding.Holding.release),
+        over_a_broker(test_intake.test_nor_is_it_where_only_the_queue_knows_how_often_it_delivers),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "who comes late gives back what is another's",
+        replacing(holding.Holding, "_renew", believing),
+        test_holding.test_what_another_holds_is_left_to_him,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "those of all addresses go first",
+        without(waiting.BEFORE, "AND b.destination = o.destination"),
+        test_tasks.test_a_webhook_that_waits_for_others_to_the_same_address_says_so,
+    ),
+    Mutation(
+        "those behind a message go first",
+        without(waiting.BEFORE, "AND b.seq < o.seq"),
+        test_tasks.test_a_webhook_that_is_the_first_of_its_line_says_what_became_of_it,
+    ),
+    Mutation(
+        "a message that was given up still waits for others",
+        without(waiting.BEFORE, "AND o.state = 'waiting'"),
+        test_tasks.test_a_webhook_that_was_given_up_waits_for_nobody,
+    ),
+    Mutation(
         "a task that a container works on is taken from it",
         without(ends.ADOPT, "AND updated_at < {now} - :after"),
         test_intake.test_what_a_container_left_a_moment_ago_is_its_own,
@@ -202,5 +241,16 @@ MUTATIONS = [
         "a receiver believes everybody",
         replacing(receiver, "verify", lambda _, headers, __: headers["webhook-id"]),
         of_a_receiver(test_task_receiver.test_who_does_not_know_the_secret_is_not_believed, secret=None),
+    ),
+    Mutation(
+        "a database file on a share is used",
+        replacing(problems, "SHARES", frozenset()),
+        test_task_settings.test_a_file_on_a_share_is_refused_before_anything_is_written_to_it,
+        {
+            "environment": {"HOLDFAST_DATABASE_URL": "sqlite:////mnt/share/work.db"},
+            "kind": "cifs",
+            "works": False,
+        },
+        only_on=("sqlite",),
     ),
 ]

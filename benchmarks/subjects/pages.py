@@ -1,8 +1,8 @@
 """What the subjects of the page benchmark read: numbered rows, so that any of them can be asked for.
 
 With `BENCH_DOMAIN` there are only so many different ones, `BENCH_STRIDE` apart, and partitions read them again, each
-with a content of its own and from another place on. The rows of a page lie far apart, however many there are: sources
-seldom have the order of our keys.
+with a content of its own and from another place on. The rows of a page are neighbours, as a source tells them that is
+read by key, or with `BENCH_SCATTERED` far apart, as one tells them that sorts by price or time.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ LANES = int(os.environ.get("BENCH_LANES", "8"))  # partitions
 PAGES = int(os.environ.get("BENCH_PAGES", "100"))  # of one partition
 STRIDE = int(os.environ.get("BENCH_STRIDE", "1"))
 DOMAIN = int(os.environ.get("BENCH_DOMAIN", "0"))
+SCATTERED = bool(os.environ.get("BENCH_SCATTERED"))
 APART = 307  # rows between two partitions that read the same ones
-SCATTERED = 7_919  # a prime: times this, modulo the domain, every row comes once
+FACTOR = 7_919  # a prime: times this, modulo the domain, every row comes once
 TEXT = "A round brilliant of good colour, with a certificate and a short story. " * 3
 
 
 def item(lane: int, number: int) -> dict[str, Any]:
     """About 300 bytes of JSON."""
     place = lane * PAGES * PAGE + number
-    place = (place + lane * APART) * SCATTERED % DOMAIN if DOMAIN else place
+    if SCATTERED:
+        place = (place + lane * APART) * FACTOR % DOMAIN
+    elif DOMAIN:
+        place = (lane * DOMAIN // LANES + number) % DOMAIN
     return {"id": f"i{place * STRIDE:08}", "price": lane, "title": TEXT, "available": True}
 
 

@@ -121,8 +121,8 @@ def test_workers_that_a_broker_tells_sync_the_catalogue_as_well(transport: str, 
         said, complained = process.communicate(timeout=120)
 
     assert process.returncode == 0, said + complained
-    (sent,) = re.findall(r"([\d,]+) messages told workers of pages and consolidations", said)
-    assert int(sent.replace(",", "")) > 20
+    (told,) = re.findall(r"messages told workers of ([\d,]+) pages and consolidations\n", said)
+    assert int(told.replace(",", "")) > 20
     assert "the table is the source: missing 0, doubled 0, stale 0" in said
     for pid in pids_in(said):
         rows.eventually(partial(is_gone, pid))

@@ -66,7 +66,7 @@ def test_one_message_is_shown_with_its_body(cli: Cli, app: Holdfast) -> None:
     one = message(app, "dead", error="HTTP 410")
 
     shown = cli.json("outbox", "show", one)
-    assert set(shown) == {"message", "destination", "key", "trace", "headers", "body"}
+    assert set(shown) == {"message", "destination", "key", "trace", "headers", "body", "behind"}
     assert shown["message"]["last_error"] == "HTTP 410"
     assert shown["body"]["data"] == {"order": "A-17"}
     assert shown["headers"] == {"X-Shop": "7"}
@@ -74,6 +74,14 @@ def test_one_message_is_shown_with_its_body(cli: Cli, app: Holdfast) -> None:
     assert '"type":"order.paid"' in text
     assert '"data":{"order":"A-17"}' in text
     assert "there is no message nobody" in cli("outbox", "show", "nobody", code=1)
+
+
+def test_a_message_that_waits_for_others_says_so(cli: Cli, app: Holdfast) -> None:
+    first, second = message(app, error="HTTP 503"), message(app)
+    behind = "stands behind 1 other to the same address, the first of which failed: HTTP 503"
+
+    assert [cli.json("outbox", "show", it)["behind"] for it in (first, second)] == [None, behind]
+    assert behind in " ".join(cli("outbox", "show", second).split())
 
 
 def test_destinations_tell_what_waits_and_why(cli: Cli, app: Holdfast) -> None:

@@ -87,9 +87,9 @@ def _as_claimer(taker: Any) -> Claimer:
     return found
 
 
-def let_grow_old(app: Holdfast, by: timedelta) -> None:
+def let_grow_old(app: Holdfast, by: timedelta, queue: str = WORK_ITEMS) -> None:
     """As if everything in the queue had been sent so long ago."""
-    for it in inside(app).places[WORK_ITEMS].live.kept.values():
+    for it in inside(app).places[queue].live.kept.values():
         it.sent_at -= by
 
 

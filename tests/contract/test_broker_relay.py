@@ -17,14 +17,16 @@ from holdfast.notifications.settings import NotificationSettings
 from holdfast.outbox.broker import broker_message
 from holdfast.outbox.messages import stage_many
 from holdfast.outbox.relay import due, heads, take
+from holdfast.outbox.verdict import GiveUp
 from holdfast.transports.failures import TransportUnavailableError
 from holdfast.transports.memory import MemoryBroker, MemoryTransport, named_broker
 from holdfast.worker.broker_courier import record
 from holdfast.worker.relay import Relay
 from tests import rows
+from tests.events import hearing, named
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from holdfast import Holdfast
     from holdfast.transports.contract import Outgoing
@@ -48,11 +50,19 @@ class Calls:
         monkeypatch.setattr(MemoryTransport, "send", send)
 
 
-def stage(app: Holdfast, count: int) -> MemoryBroker:
+def stage(app: Holdfast, count: int, *, hints: Callable[[int], bool] = lambda _: False) -> MemoryBroker:
     """So many messages, named by their numbers; returns the broker that will have them."""
     name = new_id()
     messages = [
-        broker_message(f"memory://{name}", QUEUE, id=str(n), body=str(n), subject="") for n in range(count)
+        broker_message(
+            f"memory://{name}",
+            QUEUE,
+            id=str(n),
+            body=str(n),
+            subject="",
+            job_id="a job" if hints(n) else None,
+        )
+        for n in range(count)
     ]
     with app.transaction() as tx:
         stage_many(tx, messages)
@@ -121,8 +131,35 @@ def test_a_message_to_a_broker_that_is_away_waits_a_second_then_two_then_four(ap
     assert rows.count(app, "holdfast_alert") == 1  # from the third try on
 
 
-def test_a_courier_that_was_replaced_records_nothing(app: Holdfast) -> None:
-    stage(app, 3)
+def test_hints_about_jobs_are_forgotten_when_they_are_sent_and_other_messages_are_kept(app: Holdfast) -> None:
+    broker = stage(app, 250, hints=lambda n: n % 10 > 0)
+
+    with hearing() as told:
+        relay(app)
+
+    assert arrived(broker) == list(range(250))
+    assert len(named(told, "message.sent")) == 250  # and so the metrics count them
+    assert rows.count(app, "holdfast_outbox", "state = 'sent' AND attempts = 1 AND job_id IS NULL") == 25
+    assert rows.count(app, "holdfast_outbox") == 25
+
+
+def test_a_hint_that_was_not_sent_waits_or_is_dead(app: Holdfast) -> None:
+    stage(app, 3, hints=lambda _: True)
+    (served,) = persist(app.database, lambda tx: take(tx, due(tx, 10)))
+    batch = persist(app.database, lambda tx: heads(tx, served, 10))
+    refused = partial(
+        record, served=served, batch=batch, done=(1, Failed("too large")), verdict=GiveUp("gave up")
+    )
+
+    persist(app.database, refused)
+
+    left = rows.query(app, "SELECT body, state FROM holdfast_outbox ORDER BY seq")
+    assert [(it["body"], it["state"]) for it in left] == [("1", "dead"), ("2", "waiting")]
+
+
+@pytest.mark.parametrize("hints", [True, False])
+def test_a_courier_that_was_replaced_records_nothing(app: Holdfast, *, hints: bool) -> None:
+    stage(app, 3, hints=lambda _: hints)
     (served,) = persist(app.database, lambda tx: take(tx, due(tx, 10)))
     batch = persist(app.database, lambda tx: heads(tx, served, 10))
     rows.change(app, "UPDATE holdfast_destination SET fence = 7")

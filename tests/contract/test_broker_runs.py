@@ -32,7 +32,6 @@ from tests.brokered import (
     inside,
     put,
     put_aside,
-    staged,
     there,
 )
 from tests.contract.repairing import broken_at, run_row
@@ -62,16 +61,16 @@ def test_a_run_is_read_page_by_page_as_the_messages_say(app: Holdfast) -> None:
     shop = brokered(app)
     run = app.runs.start("catalogue")
 
-    with app.worker(concurrency=4, poll_interval="20ms"):
+    with hearing() as told, app.worker(concurrency=4, poll_interval="20ms"):
         ended(app, run.id)
 
     check_complete(app, run.id, shop)
     assert there(app) == there(app, CONSOLIDATE) == []
     assert put_aside(app) == put_aside(app, CONSOLIDATE) == {}
     going_on = [it for it in pages(app, run.id) if it["decision"] not in ("end", "done")]
-    assert (
-        len(staged(app)) == 4 + len(going_on) - 4
-    )  # one for each partition, and one behind each page but the last
+    sent = [it for it in named(told, "message.sent") if str(it["address"]).endswith(f"#{WORK_ITEMS}")]
+    assert len(sent) == 4 + len(going_on) - 4  # one for each partition, and one behind each page but the last
+    assert rows.count(app, "holdfast_outbox") == 0  # of what was sent, nothing is left
 
 
 def test_several_workers_share_the_messages(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from holdfast.tasks import storing
 from holdfast.tasks.acceptance import Origin, accept
 from holdfast.tasks.ends import adopt
 from holdfast.tasks.following import Following
-from holdfast.tasks.holding import Holding
+from holdfast.tasks.holding import Holding, sent_anew
 from holdfast.tasks.names import own_queue
 from holdfast.tasks.refusal import understood
 from holdfast.transports.failures import TransportRefusedError
@@ -488,28 +489,84 @@ def test_what_is_held_until_its_end_is_taken_only_by_who_is_free(app: Holdfast, 
         rows.eventually(lambda: jobs(app, "done") == 10 and broker.empty)
 
 
-def waiting(app: Holdfast, broker: Broker, *, once: bool = False) -> intakes.Intake:
+def waiting(
+    app: Holdfast, broker: Broker, *, once: bool = False, transport: MemoryTransport | None = None
+) -> intakes.Intake:
     """An intake that holds a message, and no worker."""
     settings = intakes.IntakeSettings(client=CLIENT, acknowledge="ended", concurrency=1, once=once)
-    intake = intakes.Intake(app, MemoryTransport(broker.memory), settings, ended=lambda: None)
+    taking = transport or MemoryTransport(broker.memory)
+    intake = intakes.Intake(app, taking, settings, ended=lambda: None)
     intake.start()
     rows.eventually(lambda: rows.count(app, "holdfast_job") == 1 and broker.depth().held == 1)
     return intake
 
 
-def test_a_worker_that_stops_in_good_order_is_no_death(app: Holdfast, broker: Broker) -> None:
-    """However often: a task that nobody could finish, or even begin, has not killed anybody."""
+def forget_all(app: Holdfast) -> None:
+    """Its database goes with the worker."""
+    for table in ("holdfast_job", "holdfast_key", "holdfast_task"):
+        rows.change(app, f"DELETE FROM {table}")
+
+
+def stop_six_times(app: Holdfast, broker: Broker, most_deliveries: int | None = 5) -> Gate:
+    """Six workers take the task and are stopped before it could begin; the seventh may do it."""
     gate = Gate(app)
     broker.task("gate")
     for _ in range(6):
+        transport = MemoryTransport(broker.memory)
+        transport.abilities = replace(transport.abilities, most_deliveries=most_deliveries)
+        waiting(app, broker, transport=transport).leave(timedelta(0))
+        forget_all(app)
+    gate.opened.set()
+    with polling(app, broker, "ended"):
+        rows.eventually(lambda: broker.empty)
+    return gate
+
+
+def test_a_worker_that_stops_in_good_order_is_no_death(app: Holdfast, broker: Broker) -> None:
+    """However often: a task that nobody could finish, or even begin, has not killed anybody."""
+    assert stop_six_times(app, broker).runs == 1
+    assert not broker.dead()
+
+
+def test_nor_is_it_where_only_the_queue_knows_how_often_it_delivers(app: Holdfast, broker: Broker) -> None:
+    """As with Service Bus, which puts aside by itself what came too often."""
+    assert stop_six_times(app, broker, most_deliveries=None).runs == 1
+    assert not broker.dead()
+
+
+def test_stops_in_between_do_not_save_a_task_that_kills(app: Holdfast, broker: Broker) -> None:
+    """Two of its workers die, and the third one stops in good order; once more; and two die again."""
+    gate = Gate(app)
+    broker.task("gate")
+    for _ in range(2):
+        for _ in range(2):
+            broker.memory.expire(broker.receive()[0])
         waiting(app, broker).leave(timedelta(0))
-        for table in ("holdfast_job", "holdfast_key", "holdfast_task"):
-            rows.change(app, f"DELETE FROM {table}")  # its database goes with it
+        forget_all(app)
+    for _ in range(2):
+        broker.memory.expire(broker.receive()[0])
     gate.opened.set()
     with polling(app, broker, "ended"):
         rows.eventually(lambda: broker.empty)
 
-    assert gate.runs == 1
+    assert gate.runs == 0
+    assert [it.dead_reason for it in broker.dead()] == ["TaskRefusedError"]
+
+
+@BOTH
+def test_what_a_killed_worker_doubled_is_done_once(app: Holdfast, broker: Broker, acknowledge: Any) -> None:
+    """It died after the new message was sent, and before the old one was removed."""
+    gate = Gate(app)
+    gate.opened.set()
+    broker.task("gate")
+    (old,) = broker.receive()
+    anew = sent_anew(old)
+    broker.send(anew.body, first=2)
+    broker.memory.expire(old)
+    with polling(app, broker, acknowledge):
+        rows.eventually(lambda: jobs(app, "done") and broker.empty)
+
+    assert (gate.runs, rows.count(app, "holdfast_task")) == (1, 1)
     assert not broker.dead()
 
 
@@ -629,8 +686,6 @@ def test_a_last_delivery_of_a_known_task_leaves_it_alone(app: Holdfast, broker: 
 def test_an_idle_intake_asks_less_and_less(
     app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dataclasses import replace
-
     asked: list[float] = []
 
     class Impatient(MemoryTransport):
@@ -658,8 +713,6 @@ def test_an_idle_intake_asks_less_and_less(
 
 
 def test_holding_asks_for_no_more_than_the_broker_gives() -> None:
-    from dataclasses import replace
-
     transport = MemoryTransport()
     transport.abilities = replace(transport.abilities, longest_hold=timedelta(seconds=5))
 

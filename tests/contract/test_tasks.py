@@ -15,7 +15,7 @@ from holdfast.database.database import persist
 from holdfast.steps.rescue import declare_dead, rescue
 from holdfast.steps.task_ends import TaskTimeoutError
 from holdfast.tasks.acceptance import Accepted, Origin, accept, forget_old, refuse
-from holdfast.tasks.ends import ends, give_up, tell_again
+from holdfast.tasks.ends import ends, give_up, tell_again, why_unsent
 from holdfast.tasks.envelope import read
 from holdfast.tasks.failures import TaskRefusedError
 from holdfast.tasks.refusal import understood
@@ -391,6 +391,66 @@ def test_an_end_can_be_told_again_under_the_same_id(app: Holdfast) -> None:
     rows.change(app, "DELETE FROM holdfast_outbox")  # as its retention does
     persist(app.database, lambda tx: tell_again(tx, end))
     assert [it["result"] for it in told(app)] == [1]
+
+
+def ended(app: Holdfast, *task_ids: str, url: str = URL) -> list[str]:
+    """The jobs of tasks that are done, each with a webhook that waits."""
+
+    @app.task("ok")
+    def ok() -> None: ...
+
+    made = [accepted(app, asked("ok", it, url=url)).job_id for it in task_ids]
+    drain(app)
+    return made
+
+
+def unsent(app: Holdfast, job_id: str) -> str | None:
+    with app.database.reading() as tx:
+        return why_unsent(tx, job_id)
+
+
+def test_a_webhook_that_waits_for_others_to_the_same_address_says_so(app: Holdfast) -> None:
+    app.send_webhook("https://elsewhere.example/", data=1)  # in a line of its own
+    for n in range(2):
+        app.send_webhook(URL, data=n)
+    first, second = ended(app, "t-1", "t-2")
+
+    assert unsent(app, first) == "its webhook stands behind 2 others to the same address"
+    rows.change(
+        app,
+        "UPDATE holdfast_outbox SET last_error = 'HTTP 503', attempts = 4 WHERE seq = (SELECT min(seq) FROM (SELECT seq FROM holdfast_outbox WHERE address = :url) line)",
+        url=URL,
+    )
+    assert unsent(app, second) == (
+        "its webhook stands behind 3 others to the same address, the first of which failed: HTTP 503"
+    )
+
+
+def test_a_webhook_that_is_the_first_of_its_line_says_what_became_of_it(app: Holdfast) -> None:
+    app.send_webhook(URL, data=1)
+    (job_id,) = ended(app, "t-1")
+    end = "WHERE job_id IS NOT NULL"
+
+    assert unsent(app, job_id) == "its webhook stands behind 1 other to the same address"
+    rows.change(app, "UPDATE holdfast_outbox SET state = 'sent', ended_at = 1 WHERE job_id IS NULL")
+    assert unsent(app, job_id) == "there was no time for it"
+    rows.change(app, f"UPDATE holdfast_outbox SET last_error = 'HTTP 500' {end}")
+    assert unsent(app, job_id) == "HTTP 500"
+    app.send_webhook(URL, data=2)  # behind it: that is no matter of ours
+    assert unsent(app, job_id) == "HTTP 500"
+    rows.change(app, f"UPDATE holdfast_outbox SET state = 'sent', ended_at = 1 {end}")
+    assert unsent(app, job_id) is None
+
+
+def test_a_webhook_that_was_given_up_waits_for_nobody(app: Holdfast) -> None:
+    app.send_webhook(URL, data=1)
+    (job_id,) = ended(app, "t-1")
+    rows.change(
+        app,
+        "UPDATE holdfast_outbox SET state = 'dead', ended_at = 1, last_error = 'HTTP 410' WHERE job_id IS NOT NULL",
+    )
+
+    assert unsent(app, job_id) == "HTTP 410"
 
 
 # What is no task

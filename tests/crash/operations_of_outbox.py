@@ -11,11 +11,13 @@ from holdfast.admin import outbox
 from holdfast.database.database import persist
 from holdfast.notifications.delivery import Delivered, Delivery, Failed
 from holdfast.outbox.alerts import tell
-from holdfast.outbox.messages import webhook
-from holdfast.outbox.relay import Served, due, release, renew
+from holdfast.outbox.broker import broker_message
+from holdfast.outbox.messages import stage_many, webhook
+from holdfast.outbox.relay import Served, due, heads, release, renew
 from holdfast.outbox.retention import prune
 from holdfast.outbox.verdict import Again, GiveUp, Verdict
 from holdfast.steps.outcome import Bury
+from holdfast.worker import broker_courier
 from holdfast.worker.courier import record
 from holdfast.worker.deaths import notice
 from holdfast.worker.relay import take_heads
@@ -25,6 +27,7 @@ from tests.crash.survivor import effect_of
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
+    from holdfast.database.connection import Transaction
     from holdfast.outbox.relay import Outgoing
     from tests.crash.points import Act
     from tests.crash.scenes import Scene
@@ -129,6 +132,23 @@ def record_that_it_was_sent(scene: Scene) -> Act:
 @OPERATIONS.once
 def record_and_take_the_next(scene: Scene) -> Act:
     return _record(scene, Delivered(), None, messages=3)
+
+
+@OPERATIONS.once
+def record_that_hints_were_sent(scene: Scene) -> Act:
+    hints = [
+        broker_message("memory://nobody", "work", id=str(n), body=str(n), subject="", job_id=job_id)
+        for n, job_id in enumerate(("one", "two", None))
+    ]
+    scene.do(lambda tx: stage_many(tx, hints))
+    served, _ = _taken(scene)
+    batch = scene.do(lambda tx: heads(tx, served, 10))
+
+    def record_and_leave(tx: Transaction) -> None:
+        broker_courier.record(tx, served, batch, (len(batch), Delivered()), None)
+        release(tx, served)
+
+    return lambda: scene.do(record_and_leave)
 
 
 @OPERATIONS.once

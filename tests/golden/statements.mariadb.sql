@@ -1340,6 +1340,10 @@ SELECT id, channel, destination, address, body, headers, trace, job_id, attempts
 UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), last_error = NULL
  WHERE id IN %(ids)s AND state = 'waiting'
 
+-- outbox.relay.FORGET_HINTS
+DELETE FROM holdfast_outbox
+ WHERE id IN %(ids)s AND state = 'waiting' AND channel = 'broker' AND job_id IS NOT NULL
+
 -- outbox.relay.SENT
 UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), last_error = NULL
  WHERE id = %(id)s AND state = 'waiting'
@@ -1371,6 +1375,13 @@ SELECT id FROM holdfast_alert WHERE last_at < TIMESTAMPDIFF(MICROSECOND, '1970-0
 
 -- outbox.retention.FORGET_QUIET
 DELETE FROM holdfast_alert WHERE id IN %(ids)s AND last_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s AND quiet_until < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) AND (notify_at IS NULL OR notify_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s)
+
+-- outbox.waiting.BEFORE
+SELECT (SELECT count(*) FROM holdfast_outbox b FORCE INDEX (holdfast_outbox_waiting)
+         WHERE b.state = 'waiting' AND b.destination = o.destination AND b.seq < o.seq),
+       (SELECT h.last_error FROM holdfast_outbox h FORCE INDEX (holdfast_outbox_waiting)
+         WHERE h.state = 'waiting' AND h.destination = o.destination ORDER BY h.seq LIMIT 1)
+  FROM holdfast_outbox o WHERE o.id = %(id)s AND o.state = 'waiting'
 
 -- results.expiry.LOOK
 SELECT id FROM holdfast_archive
@@ -1570,6 +1581,11 @@ SELECT id, feed, state, stalled_in, epoch, job_id FROM holdfast_run WHERE id IN 
 
 -- runs.instead.ACTIVE
 SELECT id, state FROM holdfast_run WHERE active_feed = %(feed)s
+
+-- runs.known_work.NAMED
+SELECT r.id, r.feed, p.number
+  FROM holdfast_run r LEFT JOIN holdfast_partition p ON p.run_id = r.id AND p.number IN %(numbers)s
+ WHERE r.id IN %(ids)s
 
 -- runs.mending.LIVE
 SELECT id FROM holdfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
@@ -2822,7 +2838,7 @@ UPDATE holdfast_outbox
 SELECT 1 FROM holdfast_outbox WHERE job_id = %(id)s AND dedupe_key = %(key)s
 
 -- tasks.ends.UNSENT
-SELECT last_error FROM holdfast_outbox
+SELECT id, last_error FROM holdfast_outbox
  WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 
 -- tasks.following.LIVE

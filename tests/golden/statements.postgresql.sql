@@ -1354,6 +1354,10 @@ SELECT id, channel, destination, address, body, headers, trace, job_id, attempts
 UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = NULL
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
 
+-- outbox.relay.FORGET_HINTS
+DELETE FROM holdfast_outbox
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting' AND channel = 'broker' AND job_id IS NOT NULL
+
 -- outbox.relay.SENT
 UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = NULL
  WHERE id = %(id)s AND state = 'waiting'
@@ -1385,6 +1389,13 @@ SELECT id FROM holdfast_alert WHERE last_at < CAST(extract(epoch FROM statement_
 
 -- outbox.retention.FORGET_QUIET
 DELETE FROM holdfast_alert WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND last_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND quiet_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (notify_at IS NULL OR notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s)
+
+-- outbox.waiting.BEFORE
+SELECT (SELECT count(*) FROM holdfast_outbox b 
+         WHERE b.state = 'waiting' AND b.destination = o.destination AND b.seq < o.seq),
+       (SELECT h.last_error FROM holdfast_outbox h 
+         WHERE h.state = 'waiting' AND h.destination = o.destination ORDER BY h.seq LIMIT 1)
+  FROM holdfast_outbox o WHERE o.id = %(id)s AND o.state = 'waiting'
 
 -- results.expiry.LOOK
 SELECT id FROM holdfast_archive
@@ -1584,6 +1595,11 @@ SELECT id, feed, state, stalled_in, epoch, job_id FROM holdfast_run WHERE id = A
 
 -- runs.instead.ACTIVE
 SELECT id, state FROM holdfast_run WHERE active_feed = %(feed)s
+
+-- runs.known_work.NAMED
+SELECT r.id, r.feed, p.number
+  FROM holdfast_run r LEFT JOIN holdfast_partition p ON p.run_id = r.id AND p.number = ANY(CAST(%(numbers)s AS INTEGER[]))
+ WHERE r.id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- runs.mending.LIVE
 SELECT id FROM holdfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
@@ -2867,7 +2883,7 @@ UPDATE holdfast_outbox
 SELECT 1 FROM holdfast_outbox WHERE job_id = %(id)s AND dedupe_key = %(key)s
 
 -- tasks.ends.UNSENT
-SELECT last_error FROM holdfast_outbox
+SELECT id, last_error FROM holdfast_outbox
  WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 
 -- tasks.following.LIVE

@@ -1342,6 +1342,10 @@ SELECT id, channel, destination, address, body, headers, trace, job_id, attempts
 UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = NULL
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
 
+-- outbox.relay.FORGET_HINTS
+DELETE FROM holdfast_outbox
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting' AND channel = 'broker' AND job_id IS NOT NULL
+
 -- outbox.relay.SENT
 UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = NULL
  WHERE id = :id AND state = 'waiting'
@@ -1373,6 +1377,13 @@ SELECT id FROM holdfast_alert WHERE last_at < CAST(ROUND((julianday('now') - 244
 
 -- outbox.retention.FORGET_QUIET
 DELETE FROM holdfast_alert WHERE id IN (SELECT value FROM json_each(:ids)) AND last_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND quiet_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (notify_at IS NULL OR notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age)
+
+-- outbox.waiting.BEFORE
+SELECT (SELECT count(*) FROM holdfast_outbox b 
+         WHERE b.state = 'waiting' AND b.destination = o.destination AND b.seq < o.seq),
+       (SELECT h.last_error FROM holdfast_outbox h 
+         WHERE h.state = 'waiting' AND h.destination = o.destination ORDER BY h.seq LIMIT 1)
+  FROM holdfast_outbox o WHERE o.id = :id AND o.state = 'waiting'
 
 -- results.expiry.LOOK
 SELECT id FROM holdfast_archive
@@ -1571,6 +1582,11 @@ SELECT id, feed, state, stalled_in, epoch, job_id FROM holdfast_run WHERE id IN 
 
 -- runs.instead.ACTIVE
 SELECT id, state FROM holdfast_run WHERE active_feed = :feed
+
+-- runs.known_work.NAMED
+SELECT r.id, r.feed, p.number
+  FROM holdfast_run r LEFT JOIN holdfast_partition p ON p.run_id = r.id AND p.number IN (SELECT value FROM json_each(:numbers))
+ WHERE r.id IN (SELECT value FROM json_each(:ids))
 
 -- runs.mending.LIVE
 SELECT id FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
@@ -2827,7 +2843,7 @@ UPDATE holdfast_outbox
 SELECT 1 FROM holdfast_outbox WHERE job_id = :id AND dedupe_key = :key
 
 -- tasks.ends.UNSENT
-SELECT last_error FROM holdfast_outbox
+SELECT id, last_error FROM holdfast_outbox
  WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 
 -- tasks.following.LIVE

@@ -9,9 +9,10 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.clock import new_ids
-from holdfast.outbox import relay, retention
+from holdfast.outbox import relay, retention, waiting
 from holdfast.worker import deaths
 from holdfast.worker import relay as worker_relay
+from tests import rows
 from tests.golden.test_plans import ANALYZE, plan, sorts
 
 STAGED = """
@@ -68,6 +69,13 @@ def test_lines_are_found_by_one_probe_each_or_along_the_index_alone(app: Holdfas
     if app.database.dialect.name == "mariadb":
         assert '"using_index": true' in heads
     assert heads.count("holdfast_outbox_waiting") >= (2 if app.database.dialect.name == "mariadb" else 3)
+
+
+def test_what_stands_before_a_message_is_counted_along_its_line(app: Holdfast) -> None:
+    (last,) = rows.query(app, "SELECT max(id) AS id FROM holdfast_outbox WHERE state = 'waiting'")
+    before = plan(app, waiting.BEFORE, id=last["id"])  # of nobody, MariaDB knows without a plan
+
+    assert before.count("holdfast_outbox_waiting") >= 2
 
 
 def test_an_idle_look_touches_no_table(app: Holdfast) -> None:

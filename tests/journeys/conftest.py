@@ -40,7 +40,9 @@ PATIENCE = 60.0
 class Running:
     """A process under way: the real program, or, to save its second of imports, a fork of this one that does the same."""
 
-    def __init__(self, words: list[str], folder: Path, environment: dict[str, str], *, real: bool) -> None:
+    def __init__(
+        self, words: list[str], folder: Path, environment: dict[str, str], place: Path, *, real: bool
+    ) -> None:
         self.code: int | None = None
         self.log = folder / f"{len(list(folder.glob('*.log')))}.log"
         self._child: subprocess.Popen[bytes] | None = None
@@ -48,7 +50,7 @@ class Running:
             with self.log.open("wb") as said:
                 self._child = subprocess.Popen(
                     [PROGRAM, *words],
-                    cwd=ROOT,
+                    cwd=place,
                     env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=said,
@@ -63,7 +65,7 @@ class Running:
                 )  # about threads that the child does not need
                 self.pid = os.fork()
             if not self.pid:
-                _live(words, self.log, environment)
+                _live(words, self.log, environment, place)
 
     def said(self) -> str:
         return self.log.read_text()
@@ -77,8 +79,8 @@ class Running:
         assert self.code is not None
         return self.code
 
-    def terminate(self) -> None:
-        os.kill(self.pid, signal.SIGTERM)
+    def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
+        os.kill(self.pid, number)
 
     def stop(self) -> int:
         self.terminate()
@@ -98,7 +100,7 @@ class Running:
         return self.code
 
 
-def _live(words: list[str], log: Path, environment: dict[str, str]) -> NoReturn:
+def _live(words: list[str], log: Path, environment: dict[str, str], place: Path) -> NoReturn:
     """The whole life of a fork; nothing of the test's own may run after it."""
     gc.disable()  # no finaliser may say goodbye on the parent's behalf
     faulthandler.disable()
@@ -112,7 +114,7 @@ def _live(words: list[str], log: Path, environment: dict[str, str]) -> NoReturn:
             signal.signal(number, signal.SIG_DFL)
         os.environ.clear()
         os.environ.update(environment)
-        os.chdir(ROOT)
+        os.chdir(place)
         sys.modules.pop(TARGET.partition(":")[0], None)
         logging.getLogger().handlers.clear()
         sys.argv = ["holdfast", *words]
@@ -133,6 +135,7 @@ class Container:
         self.folder = folder
         self.receiver = receiver
         self._stack = stack
+        self.place = ROOT  # the working folder of what is started
         self.database = folder / "work.db"
         self.notes_file = folder / "notes"
         self.notes_file.touch()
@@ -150,7 +153,7 @@ class Container:
 
     def start(self, *words: str, real: bool = False, **environment: str) -> Running:
         given = {name: value for name, value in (self.environment | environment).items() if value}
-        running = Running(list(words), self.folder, given, real=real)
+        running = Running(list(words), self.folder, given, self.place, real=real)
         self._stack.callback(running.kill)
         return running
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import time
 from pathlib import Path
@@ -76,6 +77,12 @@ def deaf(seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         time.sleep(0.1)  # whatever anybody says
+
+
+@app.task("stubborn")
+def stubborn(seconds: int) -> None:
+    note("stubborn begins")
+    ctypes.PyDLL(None).sleep(seconds)  # in C, and nobody else in this process has a turn
 
 
 @app.task("abort")

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import signal
+import socket
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
+from holdfast.tasks import single_task
 from tests import rows
 from tests.receiver import SECRET, Answer
 
@@ -39,6 +44,35 @@ class TestWorkerQueueConsumer:
         assert container.notes() == ["ingest a.pdf", "fail"]
         assert messages(container) == 1  # nobody has looked into the queue
 
+    def test_single_task_mode_does_not_speak_to_the_broker_whose_keys_it_has(
+        self, container: Container
+    ) -> None:
+        """It must not poll the queue: there is not even a connection."""
+        with socket.create_server(("127.0.0.1", 0)) as broker:
+            address = f"http://127.0.0.1:{broker.getsockname()[1]}/acct"
+            keys = f"AccountName=acct;AccountKey=a2V5;QueueEndpoint={address};BlobEndpoint={address}"
+
+            code = container.run(
+                container.task("summarize", filename="b"), AZURE_STORAGE_CONNECTION_STRING=keys
+            ).code
+
+            broker.settimeout(0)
+            with pytest.raises(BlockingIOError):
+                broker.accept()
+        assert code == 0
+
+    def test_single_task_mode_needs_no_database_server(self, container: Container) -> None:
+        """Nothing is set up: it works on a file in its working folder, where the next start finds what was done."""
+        container.place = container.folder / "container"
+        container.place.mkdir()
+        task = container.task("summarize", filename="b")
+
+        codes = [container.run(task, HOLDFAST_DATABASE_URL="").code for _ in range(2)]
+
+        assert codes == [0, 0]
+        assert container.notes() == ["summarize b"]
+        assert {it.name.partition("-")[0] for it in container.place.iterdir()} == {"holdfast.db"}
+
     def test_polling_mode_when_task_data_is_absent(self, container: Container) -> None:
         """The worker continuously polls the {client_id}-tasks queue, processes messages as they arrive, deletes each."""
         send = ("tasks", "send", "summarize", "--client", "southhaven", "--payload", '{"filename": "b"}')
@@ -61,6 +95,17 @@ class TestWorkerQueueConsumer:
 
         rows.eventually(lambda: sorted(container.notes()) == ["fail", "ingest a.pdf", "summarize b"])
         assert worker.stop() == 0
+
+    def test_a_task_type_that_nobody_handles(self, container: Container) -> None:
+        """It is refused: whoever asked is told, and the message is among the dead letters."""
+        assert container.run(container.task("translate", filename="b")).code == 1
+
+        (body,) = container.told()
+        assert (body["task_id"], body["status"], body["error"]["cause"]) == ("t-1", "failed", "refused")
+        assert "no handler for task type 'translate'" in body["error"]["message"]
+        letters = container.start("dead-letters", "list", "--json")
+        assert letters.ended() == 0
+        assert [it["kind"] for it in json.loads(letters.said())] == ["refused-task"]
 
 
 class TestWebhookNotifications:
@@ -166,6 +211,30 @@ class TestWorkerLifecycle:
         assert time.monotonic() - began < 30
         assert [it["error"]["cause"] for it in container.told()] == ["timeout"]
 
+    def test_single_task_timeout_of_what_keeps_the_interpreter(
+        self, container: Container, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """No thread of its process could end it: the parent sees that, and does not wait for long."""
+        monkeypatch.setattr(single_task, "UNWIND", 1.0)
+        began = time.monotonic()
+        worker = container.run(container.task("stubborn", seconds=60), WORKER_TASK_TIMEOUT="1s")
+
+        assert worker.code == 1
+        assert time.monotonic() - began < single_task.FORCE
+        assert container.notes() == ["stubborn begins"]
+        assert [it["error"]["cause"] for it in container.told()] == ["timeout"]
+
+    def test_what_keeps_the_interpreter_is_given_back_after_the_grace(self, container: Container) -> None:
+        worker = container.begin(container.task("stubborn", seconds=60), WORKER_GRACE="500ms")
+        container.noted("stubborn begins")
+        began = time.monotonic()
+
+        assert worker.stop() == 1
+
+        assert time.monotonic() - began < single_task.STOPPING / 3
+        assert container.query("SELECT queue FROM holdfast_job") == [("default-tasks",)]
+        assert container.told() == []
+
     def test_the_time_limit_is_for_all_tries_together(self, container: Container) -> None:
         """Also while it waits for its next try."""
         began = time.monotonic()
@@ -176,14 +245,17 @@ class TestWorkerLifecycle:
         assert container.notes() == ["patient"]
         assert [it["error"]["cause"] for it in container.told()] == ["timeout"]
 
-    def test_worker_stops_gracefully_in_polling_mode(self, container: Container) -> None:
-        """On SIGTERM the current message is finished, no new one is acknowledged, the exit is clean."""
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_worker_stops_gracefully_in_polling_mode(
+        self, container: Container, number: signal.Signals
+    ) -> None:
+        """On SIGTERM or SIGINT the current message is finished, no new one is acknowledged, the exit is clean."""
         worker = container.start("tasks", "work", TARGET, WORKER_CONCURRENCY="1")
         rows.eventually(lambda: "intake.started" in worker.said())
         container.start("tasks", "send", "sleep", "--payload", '{"seconds": 2}', "--id", "current").ended()
         container.noted("sleep begins")
         began = time.monotonic()
-        worker.terminate()
+        worker.terminate(number)
         container.start("tasks", "send", "summarize", "--payload", '{"filename": "b"}').ended()
 
         assert worker.ended() == 0
@@ -202,10 +274,13 @@ class TestWorkerLifecycle:
 class TestErrorHandlingAndRetry:
     def test_transient_network_error_in_single_task_mode(self, container: Container) -> None:
         """The operation is retried with exponential backoff."""
-        assert container.run(container.task("flaky", times=2)).code == 0
+        worker = container.run(container.task("flaky", times=2))
 
-        first, second, third = (float(it.split()[1]) for it in container.notes())
-        assert third - second > second - first
+        assert worker.code == 0
+        times = [float(it.split()[1]) for it in container.notes()]
+        pauses = [float(it) for it in re.findall(r"retry_in_s=([\d.]+)", worker.said())]
+        assert [0.05 <= pauses[0] <= 0.1, 0.15 <= pauses[1] <= 0.3, len(pauses)] == [True, True, 2]
+        assert all(later - before >= it for it, (before, later) in zip(pauses, pairwise(times), strict=True))
         assert [(it["result"], it["attempts"]) for it in container.told()] == [("worked after 2", 3)]
 
     def test_transient_network_error_that_does_not_pass(self, container: Container) -> None:
@@ -312,6 +387,16 @@ class TestSingleTask:
 
         assert container.query("SELECT queue, state FROM holdfast_job") == [("default-tasks", "ready")]
         assert container.told() == []
+
+    def test_a_webhook_belongs_to_the_trace_of_whoever_asked(self, container: Container) -> None:
+        trace = "0af7651916cd43dd8448eb211c80319c"
+
+        container.run(
+            container.task("summarize", filename="b") | {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+        )
+
+        (received,) = container.receiver.received
+        assert received.headers["traceparent"].split("-")[1] == trace
 
     def test_webhooks_are_signed(self, container: Container) -> None:
         from holdfast.notifications.signature import verify

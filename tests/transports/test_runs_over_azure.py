@@ -13,12 +13,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
 from holdfast import Filter, Holdfast
 from holdfast.admin.dead_messages import list_dead_messages
 from holdfast.clock import new_id
 from holdfast.notifications.settings import NotificationSettings
 from holdfast.runs.broker import Broker
+from holdfast.runs.states import RunState
 from holdfast.testing.service_bus import Moment, ServiceBusEmulator, busy
 from holdfast.transports.checking import TOO_OFTEN
 from holdfast.transports.contract import Outgoing
@@ -26,7 +28,9 @@ from holdfast.transports.service_bus import ServiceBusTransport
 from holdfast.worker.relay import Relay
 from tests import rows
 from tests.brokered import brokered, ended, staged
+from tests.contract.repairing import broken_at, run_row
 from tests.events import hearing, named
+from tests.feeds import price_ranges
 from tests.lone_worker import LoneWorker
 from tests.run_facts import check_complete
 from tests.transports.test_service_bus_emulator import forget_broken_connections
@@ -113,12 +117,14 @@ def test_a_message_whose_lock_expired_is_worked_on_by_another(
     assert emulator.content(work.work_items).counted["lock-expired"] == 1
 
 
-def plan(app: Holdfast) -> None:
-    """Let a worker plan the run and send the messages, and take none of them."""
+def plan(app: Holdfast) -> list[dict[str, Any]]:
+    """Let a worker plan the run and send the messages, and take none of them; returns what was sent."""
     worker = LoneWorker(app, "planner")
     while not rows.count(app, "holdfast_partition"):
         worker.step()
+    sent = staged(app)
     Relay(app.database, NotificationSettings()).drain()
+    return sent
 
 
 def test_a_message_that_was_delivered_too_often_is_removed_and_its_job_runs_all_the_same(
@@ -176,10 +182,10 @@ def test_a_duplicate_message_changes_nothing(
 ) -> None:
     shop = brokered(app, transport=work)
     run = app.runs.start("catalogue")
-    plan(app)
+    sent = plan(app)
 
     async def repeat(stranger: ServiceBusTransport) -> None:
-        again = [Outgoing(id=it["id"], body=json.dumps(it)) for it in staged(app)]
+        again = [Outgoing(id=it["id"], body=json.dumps(it)) for it in sent]
         other = [Outgoing(id=f"{it.id}/2", body=it.body) for it in again]
         await stranger.send(work.work_items, again + other)
 
@@ -236,4 +242,66 @@ def test_a_run_is_read_over_storage_queue(
     with app.worker(concurrency=4):
         ended(app, run.id, patience=60)
 
+    check_complete(app, run.id, shop)
+
+
+def test_the_bare_sdk_reads_what_a_message_is_about_and_forces_a_consolidation(
+    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+) -> None:
+    """Nothing of ours is needed on the other side: fields, application properties, a stable id, a lock of two minutes."""
+    shop = brokered(app, transport=work)
+    shop.before = broken_at(("page", price_ranges(250, 500, 750)[1].name, 0))
+    run = app.runs.start("catalogue")
+    plan(app)
+
+    with ServiceBusClient.from_connection_string(emulator.connection_string) as client:
+        with client.get_queue_receiver(work.work_items) as receiver:
+            found: dict[str | None, ServiceBusReceivedMessage] = {}
+            while len(found) < 4:
+                found |= {it.message_id: it for it in receiver.receive_messages(4, max_wait_time=20)}
+            first = found[f"{run.id}:partition-0:0:e0.0"]
+            body = json.loads(str(first))
+            properties = {
+                name.decode(): value.decode() if isinstance(value, bytes) else value
+                for name, value in (first.application_properties or {}).items()
+                if isinstance(name, bytes)
+            }
+            assert first.locked_until_utc is not None
+            locked = first.locked_until_utc - emulator.now()
+            for it in found.values():
+                receiver.abandon_message(it)
+        with app.worker(concurrency=4):
+            assert ended(app, run.id).state is RunState.FAILED
+            with client.get_queue_sender(work.consolidate) as sender:
+                told = {"type": "CONSOLIDATE", "runId": run.id, "traceId": body["traceId"], "force": True}
+                sender.send_messages(ServiceBusMessage(json.dumps(told)))
+            rows.eventually(lambda: run_row(app, run.id).state is RunState.PUBLISHED_PARTIAL)
+            rows.eventually(lambda: not emulator.content(work.consolidate).ready)
+
+    named_ones = {"runId": run.id, "partitionId": "partition-0", "offset": 0, "limit": 10}
+    assert {name: properties[name] for name in named_ones} == named_ones
+    assert {name: body[name] for name in named_ones} == named_ones
+    assert (body["type"], body["minPrice"], body["maxPrice"]) == ("WORK_ITEM", 0, 250)
+    assert timedelta(seconds=60) < locked <= HOLD
+    assert emulator.content(work.consolidate).dead == 0
+    assert rows.count(app, "holdfast_feed", "watermark IS NOT NULL") == 0
+
+
+def test_the_end_of_a_partition_is_told_once_and_vanishes_if_nobody_reads_it(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ServiceBusEmulator() as emulator:  # its clock is moved: it is nobody else's
+        monkeypatch.setenv("AZURE_SERVICE_BUS_CONNECTION_STRING", emulator.connection_string)
+        for queue in ("work", "consolidate", "done"):
+            emulator.add_queue(queue, lock="2m", duplicates="10m")
+        shop = brokered(app, transport=Broker("service-bus://", "work", "consolidate", "done", PATIENT))
+        run = app.runs.start("catalogue")
+
+        with app.worker(concurrency=4):
+            ended(app, run.id)
+            rows.eventually(lambda: emulator.content("done").ready == 4)
+        emulator.advance("61m")
+
+        left = emulator.content("done")
+        assert (left.ready, left.dead, left.counted["stored"]) == (0, 0, 4)
     check_complete(app, run.id, shop)

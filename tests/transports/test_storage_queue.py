@@ -96,6 +96,20 @@ async def test_a_renewal_makes_a_new_receipt_and_the_old_one_is_worth_nothing(ac
     await account.transport.complete(renewed)
 
 
+async def test_a_renewal_leaves_the_text_as_it_is_and_a_removal_is_done_once(account: Account) -> None:
+    queue = await account.queue()
+    await account.transport.send(queue, [message('{"n": 1}')])
+    renewed = await account.transport.renew(await account.one(queue), HOLD)
+
+    await account.transport.release(renewed)
+
+    again = await account.one(queue)
+    assert (again.body, again.attempt) == ('{"n": 1}', 2)
+    await account.transport.complete(again)
+    with pytest.raises(DeliveryLostError):
+        await account.transport.complete(again)
+
+
 async def test_a_receipt_fences_only_against_a_newer_receive(account: Account) -> None:
     """Not promised by the contract, and so not relied upon: here the late holder gets through."""
     queue = await account.queue()

@@ -87,6 +87,12 @@ def test_a_file_in_a_missing_folder_is_unreachable_with_its_name(tmp_path: Path)
         open_database(f"sqlite:///{tmp_path}/missing/work.db").connect()
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody may write")
+def test_a_folder_that_cannot_be_written_to_is_named_with_the_cure() -> None:
+    with pytest.raises(UnreachableError, match=r"write to '/proc'\? HOLDFAST_DATABASE_URL names another"):
+        open_database("sqlite:////proc/work.db").connect()
+
+
 @pytest.mark.parametrize(
     ("url", "place"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from holdfast.tasks.acceptance import key_of
 from holdfast.tasks.envelope import Envelope, read
 from holdfast.tasks.failures import TaskRefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TASK = {"task_id": "t-1", "task_type": "ingest", "payload": {"filename": "a.pdf"}}
 
@@ -59,6 +62,62 @@ def test_a_task_may_come_in_base64_or_in_a_list_of_one(around: str) -> None:
 
     assert read(text) == read(task())
     assert read(base64.b64encode(text.encode()).decode()) == read(task())
+
+
+def handed_on(text: Any) -> dict[str, Any]:
+    """A message as the connector of a Logic App has it."""
+    return {"MessageId": "m-1", "PopReceipt": "AgAAAAMAAAA=", "DequeueCount": 1, "MessageText": text}
+
+
+IN_BASE64 = base64.b64encode(task().encode()).decode()
+
+
+@pytest.mark.parametrize(
+    "said", [task(), IN_BASE64, TASK, f"[{task()}]"], ids=["text", "base64", "object", "list"]
+)
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda it: it,
+        lambda it: [it],
+        lambda it: {"QueueMessage": it},
+        lambda it: {"QueueMessagesList": {"QueueMessage": [it]}},
+    ],
+    ids=["message", "list", "one", "answer"],
+)
+def test_a_message_of_a_connector_is_unwrapped(said: Any, around: Callable[[Any], Any]) -> None:
+    assert read(json.dumps(around(handed_on(said)))) == read(task())
+
+
+def test_several_messages_of_a_connector_are_several_tasks_and_refused() -> None:
+    several = [handed_on(task()), handed_on(task(task_id="t-2"))]
+
+    for text in (
+        several,
+        {"QueueMessagesList": {"QueueMessage": several}},
+        handed_on(json.dumps([TASK, TASK])),
+    ):
+        assert "a list of 2 tasks; send each of them alone" in str(refused(json.dumps(text)))
+
+
+def test_a_task_may_have_a_field_that_connectors_use() -> None:
+    assert read(task(MessageText="hello")) == read(task())
+    assert "task_type is missing" in str(refused('{"task_id": "t-1", "MessageText": "hello"}'))
+
+
+def test_what_is_wrong_inside_a_connectors_message_is_said_as_ever() -> None:
+    assert "no JSON (" in str(refused(json.dumps(handed_on("hello"))))
+    assert "no JSON object" in str(refused(json.dumps(handed_on(None))))
+    assert "task_id is missing" in str(refused(json.dumps(handed_on("{}"))))
+
+
+def test_nobody_is_kept_busy_by_wrappings() -> None:
+    text = task()
+    for _ in range(9):
+        text = json.dumps({"MessageText": text})
+
+    assert "wrapped more than 8 times" in str(refused(text))
+    assert "no JSON" in str(refused('{"MessageText":' * 100_000))
 
 
 def test_the_trace_of_whoever_sent_it_is_kept() -> None:

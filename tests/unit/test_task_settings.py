@@ -67,10 +67,14 @@ def test_all_problems_are_listed_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         AZURE_SERVICE_BUS_CONNECTION_STRING="hunter2",
         SUPABASE_URL="https://abc.supabase.co",
         HOLDFAST_WEBHOOK_TIMEOUT="9h",
+        HOLDFAST_OUTBOX_ATTEMPTS="some",
+        HOLDFAST_MAX_CONNECTIONS="all",
+        HOLDFAST_LOG_LEVEL="loud",
+        HOLDFAST_LOG_FORMAT="prose",
     )
 
     names = {it.replace(":", " ").replace("=", " ").split()[0] for it in found}
-    assert len(found) == len(names) == 11
+    assert len(found) == len(names) == 15
     assert "hunter2" not in str(found)
 
 
@@ -87,6 +91,43 @@ def test_beside_a_database_url_it_is_no_problem(monkeypatch: pytest.MonkeyPatch)
     )
 
     assert found.chosen_database == "postgresql://u:p@h/d"
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "said"),
+    [
+        ("HOLDFAST_DATABASE_URL", "oracle://me:hunter2@host/name", "no driver for 'oracle'"),
+        ("HOLDFAST_DATABASE_URL", "postgresql://me:hunter2@host:door/name", "check host and port"),
+        ("HOLDFAST_DATABASE_URL", "work.db", "not a database URL"),
+        ("HOLDFAST_DATABASE_URL", "https://abc.supabase.co", "address of a web API"),
+        ("SUPABASE_URL", "postgresql://me:hunter2@host:door/name", "check host and port"),
+        ("SUPABASE_URL", "abc", "no URL of Supabase"),
+    ],
+)
+def test_a_url_that_leads_to_no_database_is_one_problem_among_others(
+    monkeypatch: pytest.MonkeyPatch, name: str, url: str, said: str
+) -> None:
+    client, database = problems(monkeypatch, CLIENT_ID="South", **{name: url})
+
+    assert client.startswith("CLIENT_ID")
+    assert database.startswith(name)
+    assert said in database
+    assert "hunter2" not in database
+
+
+@pytest.mark.parametrize("environment", [{}, {"HOLDFAST_DATABASE_URL": "sqlite:////mnt/share/work.db"}])
+@pytest.mark.parametrize(("kind", "works"), [("cifs", False), ("nfs4", False), ("ext4", True), ("9p", True)])
+def test_a_file_on_a_share_is_refused_before_anything_is_written_to_it(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], kind: str, *, works: bool
+) -> None:
+    monkeypatch.setattr("holdfast.tasks.problems.disk_of", lambda _: kind)
+
+    if works:
+        given(monkeypatch, **environment)
+    else:
+        (problem,) = problems(monkeypatch, **environment)
+        assert problem.startswith("HOLDFAST_DATABASE_URL: the SQLite file")
+        assert f"network file system ({kind})" in problem
 
 
 def test_a_supabase_url_that_is_a_database_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,7 @@ def _state(tx: Transaction, message_id: str) -> MessageState:
     found = tx.first(STATE, id=message_id)
     if found is None:
         raise NotFoundError(
-            f"there is no message {message_id}; those that were sent are forgotten after their retention time"
+            f"there is no message {message_id}; those that were sent are forgotten, hints about pages at once, "
+            "others after their retention time"
         )
     return MessageState(found)

@@ -31,7 +31,8 @@ def config(
     """
     import os
 
-    from holdfast.tasks.settings import DATABASE, read_env_file, task_settings
+    from holdfast.tasks.problems import DATABASE
+    from holdfast.tasks.settings import read_env_file, task_settings
     from holdfast.tasks.surroundings import surroundings
 
     given = database_url or ctx.obj

@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 GOOD: Final = "green"
 BAD: Final = "bold red"
-MESSAGES: Final = "SELECT state, count(*) AS n FROM holdfast_outbox WHERE channel = 'broker' GROUP BY state"
+# A hint is forgotten when it is sent: what is there was not, and whatever was read had been told of.
+TOLD: Final = """
+    SELECT (SELECT count(*) FROM holdfast_page) + (SELECT COALESCE(sum(rounds), 0) FROM holdfast_run) AS told,
+           (SELECT count(*) FROM holdfast_outbox WHERE channel = 'broker' AND state <> 'sent') AS unsent
+"""
 PRICES: Final = "SELECT shape, count(*), min(feed_price), max(feed_price) FROM diamonds GROUP BY shape"
 
 
@@ -74,9 +78,9 @@ def show_rates(telling: Telling, runs: Sequence[RunReport], told: Mapping[str, i
 def show_messages(telling: Telling, app: Holdfast) -> None:
     """What went over the broker."""
     with app.reading() as tx:
-        found = {str(it["state"]): int(it["n"]) for it in tx.query(MESSAGES)}
-    waiting = f"; {found['waiting']:,} wait" if found.get("waiting") else ""
-    telling.say(f"{found.get('sent', 0):,} messages told workers of pages and consolidations{waiting}")
+        (found,) = tx.query(TOLD)
+    unsent = f"; {counted(int(found['unsent']), 'message')} could not be sent yet" if found["unsent"] else ""
+    telling.say(f"messages told workers of {int(found['told']):,} pages and consolidations{unsent}")
 
 
 def rates(run: RunReport) -> str:

@@ -129,6 +129,7 @@ def _print(found: MessageDetail) -> None:
             ("key", found.key),
             ("trace", found.trace),
             ("error", it.last_error),
+            ("waits", found.behind),
             ("headers", ", ".join(f"{name}: {value}" for name, value in found.headers.items())),
             ("body", to_json(found.body)),
         )

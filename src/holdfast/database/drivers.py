@@ -105,13 +105,22 @@ def _connect_sqlite(path: str) -> Connection:
         raw.execute("PRAGMA cache_size = -16000")  # 16 MB: the pages of a batch stay until its commit
     except sqlite3.OperationalError as error:
         folder = Path(path).parent
-        hint = f"the folder {str(folder)!r} does not exist" if not folder.exists() else str(error)
+        hint = (
+            f"the folder {str(folder)!r} does not exist" if not folder.exists() else _why_not(error, folder)
+        )
         raise UnreachableError(f"cannot open the SQLite file {path!r}: {hint}") from error
     if mode != "wal":
         raise ConfigurationError(
             f"the SQLite file {path!r} cannot use WAL (journal mode {mode!r}): is it on a network file system? Use a local disk"
         )
     return Connection(raw, SQLITE)
+
+
+def _why_not(error: Exception, folder: Path) -> str:
+    """SQLite does not say it: in a container the working folder is often not ours."""
+    if "unable to open" not in str(error) and "readonly" not in str(error):
+        return str(error)
+    return f"{error}. May we write to {str(folder.resolve())!r}? HOLDFAST_DATABASE_URL names another place, such as sqlite:////tmp/work.db"
 
 
 def _patiently(raw: Any, pragma: str) -> str:

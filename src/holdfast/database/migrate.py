@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
@@ -59,12 +60,13 @@ class Migration:
                 yield Statement(_ONLY.sub("", statement).strip()).render(dialect)
 
 
-def migrations() -> list[Migration]:
+@cache
+def migrations() -> tuple[Migration, ...]:
     folder = resources.files("holdfast.database") / "migrations"
     files = sorted(
         (file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name
     )
-    return [_read(file.name, file.read_text(encoding="utf-8")) for file in files]
+    return tuple(_read(file.name, file.read_text(encoding="utf-8")) for file in files)
 
 
 def _read(filename: str, text: str) -> Migration:

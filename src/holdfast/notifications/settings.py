@@ -70,18 +70,33 @@ class NotificationSettings:
 
 def from_environment(environment: Mapping[str, str] | None = None) -> NotificationSettings:
     """Read the variables that are set; every problem is a sentence that names its variable."""
-    found = os.environ if environment is None else environment
-    given: dict[str, Any] = {}
-    for it in fields(NotificationSettings):
-        text = found.get(variable(it.name), "").strip()
-        if text:
-            given[it.name] = _READERS[it.name](variable(it.name), text)
-            _check(it.name, given[it.name])
+    given, problems = _read(os.environ if environment is None else environment)
+    if problems:
+        raise ConfigurationError("\n".join(problems))
     return NotificationSettings(**given)
+
+
+def problems_of_environment() -> list[str]:
+    """Those sentences, one for each variable that cannot be read."""
+    return _read(os.environ)[1]
 
 
 def variable(name: str) -> str:
     return PREFIX + name.upper()
+
+
+def _read(found: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    given: dict[str, Any] = {}
+    problems = []
+    for it in fields(NotificationSettings):
+        text = found.get(variable(it.name), "").strip()
+        if text:
+            try:
+                given[it.name] = _READERS[it.name](variable(it.name), text)
+                _check(it.name, given[it.name])
+            except ConfigurationError as error:
+                problems.append(str(error))
+    return given, problems
 
 
 def _check(name: str, value: object) -> None:
@@ -132,4 +147,4 @@ _READERS: Final[dict[str, Callable[[str, str], Any]]] = {
     "outbox_retention": _span,
 }
 
-__all__ = ["UNSIGNED", "NotificationSettings", "from_environment", "variable"]
+__all__ = ["UNSIGNED", "NotificationSettings", "from_environment", "problems_of_environment", "variable"]

@@ -46,7 +46,10 @@ def broker_message(
     job_id: str | None = None,
     trace: str | None = None,
 ) -> Message:
-    """A message for this queue of this broker, under an id of the caller's."""
+    """A message for this queue of this broker, under an id of the caller's.
+
+    With a `job_id` it is a hint that this job is ready: the relay forgets it as soon as it is sent.
+    """
     address = f"{url}#{queue}"
     headers = {"message-id": id, "subject": subject, "properties": json.dumps(dict(properties or {}))}
     if lives_for is not None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.clock import micros, new_fence
 from holdfast.database.statement import sql
 from holdfast.errors import DestinationLostError
-from holdfast.outbox.messages import as_shown
+from holdfast.outbox.messages import BROKER, as_shown
 from holdfast.telemetry import trace_id_of
 
 if TYPE_CHECKING:
@@ -89,6 +89,11 @@ SENT_TOGETHER = sql("""
     UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = {now}, last_error = NULL
      WHERE id {any_of:ids} AND state = 'waiting'
 """)
+# A run stages a hint for each of its pages: kept for a week, they would outnumber everything else here.
+FORGET_HINTS = sql("""
+    DELETE FROM holdfast_outbox
+     WHERE id {any_of:ids} AND state = 'waiting' AND channel = 'broker' AND job_id IS NOT NULL
+""")
 SENT = sql("""
     UPDATE holdfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = {now}, last_error = NULL
      WHERE id = :id AND state = 'waiting'
@@ -125,6 +130,11 @@ class Outgoing:
     job_id: str | None
     attempts: int  # tries before this one
     age: timedelta  # of its current life
+
+    @property
+    def is_hint(self) -> bool:
+        """Whether it only tells workers of a job, whose own row is the truth: of no use once it is sent."""
+        return self.channel == BROKER and self.job_id is not None
 
     def facts(self) -> dict[str, Fact]:
         """What events say of it."""
@@ -206,10 +216,13 @@ def sent(tx: Transaction, served: Served, message_id: str) -> None:
     tx.run(SENT, id=message_id)
 
 
-def sent_together(tx: Transaction, served: Served, ids: Sequence[str]) -> None:
-    """The receiver has all of them."""
+def sent_together(tx: Transaction, served: Served, messages: Sequence[Outgoing]) -> None:
+    """The receiver has all of them. Hints are forgotten at once, the others are kept for a while."""
     _hold(tx, served)
-    tx.run(SENT_TOGETHER, ids=list(ids))
+    if hints := [it.id for it in messages if it.is_hint]:
+        tx.run(FORGET_HINTS, ids=hints)
+    if others := [it.id for it in messages if not it.is_hint]:
+        tx.run(SENT_TOGETHER, ids=others)
 
 
 def again(

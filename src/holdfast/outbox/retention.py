@@ -1,4 +1,7 @@
-"""Messages that were sent are kept for a while, then forgotten in bounded batches. Dead ones wait for an operator."""
+"""Messages that were sent are kept for a while, then forgotten in bounded batches. Dead ones wait for an operator.
+
+Hints about jobs never come here: the relay forgets them in the transaction that would record that they were sent.
+"""
 
 from __future__ import annotations
 

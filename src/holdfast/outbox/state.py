@@ -8,7 +8,7 @@ from typing import Final
 
 class MessageState(StrEnum):
     WAITING = "waiting"  # stands in the line of its destination
-    SENT = "sent"  # the receiver has it; forgotten after the retention time
+    SENT = "sent"  # the receiver has it; forgotten after the retention time, a hint for workers at once
     DEAD = "dead"  # given up; waits for an operator
 
 

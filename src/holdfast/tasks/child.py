@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 import os
 import select
 import signal
+import struct
 import sys
 import threading
 import time
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 WORKED: Final = 0
 BROKE: Final = 1
 SOONEST: Final = timedelta(milliseconds=1)
+PULSE: Final = 0.25  # seconds between signs of life
+_INSTANT: Final = struct.Struct("d")  # monotonic: one clock for all processes of a machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +80,12 @@ class Child:
         self._pid = 0
         self._watched: int | None = None
         self._pipe = -1  # its end tells the child that we are gone
+        self._felt = mmap.mmap(-1, _INSTANT.size)  # shared with the child: when it last showed that it lives
 
     def start(self) -> None:
         """Begin it."""
         theirs, self._pipe = os.pipe()
+        self._show_life()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # about threads that the child does not need
             pid = os.fork()
@@ -94,6 +100,10 @@ class Child:
         if self._pid:
             os.kill(self._pid, number)
 
+    def silence(self) -> float:
+        """Seconds since it showed that it lives. A call in C that keeps the interpreter keeps it from that, too."""
+        return time.monotonic() - float(_INSTANT.unpack_from(self._felt)[0])
+
     def wait(self, seconds: float) -> bool:
         """Wait for its end, at most so long; whether it has come."""
         if self._watched is not None:
@@ -106,7 +116,11 @@ class Child:
         for descriptor in (self._watched, self._pipe):
             if descriptor is not None:
                 os.close(descriptor)
+        self._felt.close()
         return True
+
+    def _show_life(self) -> None:
+        _INSTANT.pack_into(self._felt, 0, time.monotonic())
 
     # Everything below is the child's.
 
@@ -125,7 +139,13 @@ class Child:
             sys.stderr.flush()
             os._exit(code)  # a handler that cannot be stopped would keep the interpreter from ending
 
+    def _show_life_for_ever(self) -> None:
+        while True:
+            self._show_life()
+            time.sleep(PULSE)
+
     def _work(self, parent: int) -> int:
+        threading.Thread(target=self._show_life_for_ever, name="holdfast-pulse", daemon=True).start()
         worker = Worker(
             self._app.database,
             self._kinds(),

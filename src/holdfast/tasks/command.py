@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
 def run_tasks(target: str, options: dict[str, Any], say: Callable[[str], None], *, once: bool = False) -> int:
     """Work for the app at `target`; returns the exit code."""
-    from holdfast.tasks.settings import DATABASE, task_settings
+    from holdfast.tasks.problems import DATABASE
+    from holdfast.tasks.settings import task_settings
 
+    settings = task_settings()  # first: a wrong log level is one problem among others
     configure(str(options.get("log_format") or "console"), str(options.get("log_level") or "info"))
-    settings = task_settings()
     if TASK_DATA in os.environ and settings.task_data is None:
         raise ConfigurationError(
             "TASK_DATA is set and empty: whoever started this meant one task and handed over none. Put the task in it "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.clock import new_fence
 from holdfast.database.statement import sql
 from holdfast.database.wakeup import OUTBOX
+from holdfast.outbox.waiting import stands_behind
 from holdfast.steps.archive import archive
 from holdfast.steps.failure import describe, fingerprint
 from holdfast.steps.payload import decode
@@ -52,7 +53,7 @@ SAY_AGAIN = sql("""
 """)
 SAID = sql("SELECT 1 FROM holdfast_outbox WHERE job_id = :id AND dedupe_key = :key")
 UNSENT = sql("""
-    SELECT last_error FROM holdfast_outbox
+    SELECT id, last_error FROM holdfast_outbox
      WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 """)
 
@@ -135,4 +136,9 @@ def tell_again(tx: Transaction, end: End) -> None:
 def why_unsent(tx: Transaction, job_id: str) -> str | None:
     """Why nobody could be told of its end; None if somebody was, or nobody asked."""
     rows = tx.rows(UNSENT, id=job_id)
-    return None if not rows else str(rows[0][0] or "there was no time for it")
+    if not rows:
+        return None
+    message_id, error = rows[0]
+    behind = stands_behind(tx, message_id)
+    reasons = [it for it in (error, behind and f"its webhook {behind}") if it]
+    return "; ".join(reasons) or "there was no time for it"

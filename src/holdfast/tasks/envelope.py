@@ -18,6 +18,9 @@ from holdfast.tasks.failures import TaskRefusedError
 VERSION: Final = 1  # the newest schema that is understood here
 LONGEST_ID: Final = 200
 LONGEST_REASON: Final = 1_000
+# As a Logic App's connector to Storage Queue hands messages on: {"QueueMessagesList": {"QueueMessage": [{"MessageText": …}]}}
+CONNECTOR: Final = ("MessageText", "QueueMessage", "QueueMessagesList")
+MOST_WRAPPINGS: Final = 8
 TYPE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 _TRACE: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
@@ -56,22 +59,47 @@ def read(text: str) -> Envelope:
     )
 
 
-def _fields_of(text: str) -> dict[str, msgspec.Raw]:
-    """The fields of a JSON object, which may be wrapped as others do: in base64, or in a list of one."""
-    given = text.removeprefix("\ufeff").strip()
-    if given and _BASE64.fullmatch(given):
-        with suppress(binascii.Error, ValueError):  # then it is neither, and what follows says so
-            given = base64.b64decode("".join(given.split()), validate=True).decode().removeprefix("\ufeff")
+def _fields_of(text: str, wrappings: int = MOST_WRAPPINGS) -> dict[str, msgspec.Raw]:
+    """The fields of a JSON object, which may be wrapped as others do: in base64, in a list of one, or by a connector."""
+    given = _plain(text)
     try:
-        if given.lstrip().startswith("["):
-            wrapped = msgspec.json.decode(given, type=list[msgspec.Raw])
-            if len(wrapped) != 1:
-                raise TaskRefusedError(f"it is a list of {len(wrapped)} tasks; send each of them alone")
-            return _fields.decode(bytes(wrapped[0]))
-        return _fields.decode(given)
+        if given.startswith("["):
+            inside = _only(msgspec.json.decode(given, type=list[msgspec.Raw]))
+        else:
+            fields = _fields.decode(given)
+            found = _handed_on(fields)
+            if found is None:
+                return fields
+            inside = found
+        if not wrappings:
+            raise TaskRefusedError(f"it is wrapped more than {MOST_WRAPPINGS} times; send the task itself")
+        wrapped = bytes(inside).strip()
+        within = msgspec.json.decode(wrapped, type=str) if wrapped.startswith(b'"') else wrapped.decode()
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         what = "it is no JSON object" if _is_json(given) else f"it is no JSON ({error})"
         raise TaskRefusedError(f"{what}; a task is an object with task_id, task_type and payload") from None
+    return _fields_of(within, wrappings - 1)
+
+
+def _plain(text: str) -> str:
+    given = text.removeprefix("\ufeff").strip()
+    if given and _BASE64.fullmatch(given):
+        with suppress(binascii.Error, ValueError):  # then it is neither, and what follows says so
+            given = base64.b64decode("".join(given.split()), validate=True).decode()
+    return given.removeprefix("\ufeff").strip()
+
+
+def _only(items: list[msgspec.Raw]) -> msgspec.Raw:
+    if len(items) != 1:
+        raise TaskRefusedError(f"it is a list of {len(items)} tasks; send each of them alone")
+    return items[0]
+
+
+def _handed_on(fields: dict[str, msgspec.Raw]) -> msgspec.Raw | None:
+    """What a connector holds in its hands; None if this is the task itself, whatever else it says."""
+    if "task_id" in fields or "task_type" in fields:
+        return None
+    return next((fields[name] for name in CONNECTOR if name in fields), None)
 
 
 def _is_json(text: str) -> bool:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SHARE: Final = 3  # a message is renewed when a third of its time has passed
 SHORTEST: Final = 0.05  # seconds between looks at what is to be renewed
 LONGEST_REASON: Final = 1_000
+FIRST_SENT: Final = "holdfastFirstSent"  # properties of a message that takes the place of another
+DEATHS: Final = "holdfastDeaths"
 PAUSE: Final = 1.0  # seconds between tries to end a message while the broker does not answer
 
 
@@ -109,11 +111,12 @@ class Holding:
 
         The broker counts it all the same. So one that was given back before goes as a new message.
         """
-        if not self._deaths_count or held.delivery.attempt == 1:
+        if not self._deaths_count or not self._goes_anew(held.delivery):
             return await self.release(held)
-        await self._renew(held)  # if it is another's by now, it is his to give back
+        if not await self._renew(held):  # if it is another's by now, it is his to give back
+            return await self.release(held)
         try:
-            return await self._end(held, self._send_anew, tries=1)
+            return await self._end(held, self._replacing(held.delivery))
         except NotSentError:
             return await self.release(held)
 
@@ -121,26 +124,42 @@ class Holding:
         """Let others have whatever we still hold; returns how many."""
         return sum(await asyncio.gather(*(self.give_back(it) for it in list(self._held))))
 
-    async def _send_anew(self, it: Delivery) -> None:
-        again = Outgoing(id=new_id(), body=it.body, properties=it.properties, subject=it.subject)
-        try:
-            await self._transport.send(it.queue, [again])
-        except TransportError as error:
-            raise NotSentError from error
-        await self._transport.complete(it)
+    def _goes_anew(self, it: Delivery) -> bool:
+        """It was given back before, or its next delivery would be taken for the last."""
+        most = self._transport.abilities.most_deliveries
+        return it.attempt > 1 or (most is not None and it.attempt + deaths_before(it) + 1 >= most)
 
-    async def _renew(self, held: Held) -> None:
+    def _replacing(self, it: Delivery) -> Callable[[Delivery], Awaitable[None]]:
+        """Send it as a new message, once, and remove the old one. Whoever dies in between leaves both: one task."""
+        again, sent = sent_anew(it), False
+
+        async def replace(newest: Delivery) -> None:
+            nonlocal sent
+            if not sent:
+                try:
+                    await self._transport.send(it.queue, [again])
+                except TransportError as error:
+                    raise NotSentError from error
+                sent = True
+            await self._transport.complete(newest)
+
+        return replace
+
+    async def _renew(self, held: Held) -> bool:
+        """Whether the broker says that it is still ours."""
         async with held.lock:
             if held.over:
-                return
+                return False
             try:
                 held.delivery = await self._transport.renew(held.delivery, self._hold)
             except TransportUnavailableError:
                 held.renewed += SHORTEST  # soon again; if it takes too long, another gets it
+                return False
             except TransportError as error:
                 self._lost(held, error)
-            else:
-                held.renewed = time.monotonic()
+                return False
+            held.renewed = time.monotonic()
+            return True
 
     async def _end(self, held: Held, how: Callable[[Delivery], Awaitable[None]], tries: int = 5) -> bool:
         """Whether the broker has heard of it. If it has not, the message comes again, and finds its job."""
@@ -168,3 +187,19 @@ class Holding:
         held.over = True
         self._held.discard(held)
         happened("message.lost", queue=held.delivery.queue, message_id=held.delivery.id, error=error)
+
+
+def sent_anew(it: Delivery) -> Outgoing:
+    """The same message under a new id, which no broker takes for a repetition. Real deaths go on counting.
+
+    The first of its deliveries may have been given back as well: it is not held against it.
+    """
+    first = it.properties.get(FIRST_SENT) or (it.sent_at.isoformat() if it.sent_at else "")
+    kept = {FIRST_SENT: first, DEATHS: deaths_before(it) + max(0, it.attempt - 2)}
+    return Outgoing(id=new_id(), body=it.body, properties={**it.properties, **kept}, subject=it.subject)
+
+
+def deaths_before(it: Delivery) -> int:
+    """How many workers died of it before it became this message."""
+    found = it.properties.get(DEATHS)
+    return found if isinstance(found, int) and found > 0 else 0

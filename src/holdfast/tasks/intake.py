@@ -78,7 +78,7 @@ class Intake:
         self._settings = settings
         self._queue = queue_of(settings.client)
         last = transport.abilities.most_deliveries if settings.acknowledge == "ended" else None
-        self._holding = Holding(transport, settings.hold, deaths_count=last is not None)
+        self._holding = Holding(transport, settings.hold, deaths_count=settings.acknowledge == "ended")
         self._storage = Storage(app, settings.client, transport.name, last)
         self._following = Following(self._database, self._holding, self._queue)
         self._ended = ended  # called when no more is taken, for whatever reason

@@ -13,17 +13,11 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from holdfast.config import DEFAULT_URL
-from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.notifications.settings import from_environment
+from holdfast.errors import ConfigurationError
 from holdfast.tasks.parsing import MOST_RETRIES, retries, span
+from holdfast.tasks.problems import DATABASE, TRANSPORT, problems_between, transport_chosen
 from holdfast.telemetry.masking import without_secrets
-from holdfast.transports.opening import (
-    SERVICE_BUS,
-    open_transport,
-    problem_of_transport,
-    shown_transport,
-    transport_settings,
-)
+from holdfast.transports.opening import SERVICE_BUS, problem_of_transport, shown_transport
 
 try:
     from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
@@ -31,8 +25,6 @@ try:
 except ImportError as missing:
     raise ConfigurationError("tasks need an extra: pip install 'holdfast[tasks]'") from missing
 
-DATABASE: Final = "HOLDFAST_DATABASE_URL"
-TRANSPORT: Final = "HOLDFAST_TRANSPORT"
 LONGEST_CLIENT: Final = 50  # '-tasks-poison' is added to it, and a queue's name has 63 characters
 _CLIENT: Final = re.compile(r"[a-z0-9](-?[a-z0-9])*")
 _ACCOUNT: Final = re.compile(
@@ -179,7 +171,7 @@ class TaskSettings(BaseSettings):
     @property
     def chosen_transport(self) -> str:
         """The one that was named, else the one whose keys are there, else the application's own database."""
-        return _chosen_transport(
+        return transport_chosen(
             self.transport,
             storage=self.storage_connection_string is not None or self.storage_account is not None,
             service_bus=self.service_bus_connection_string is not None
@@ -197,7 +189,7 @@ class TaskSettings(BaseSettings):
 
 def task_settings() -> TaskSettings:
     """Read the environment; raises one `ConfigurationError` with all that is wrong in it."""
-    problems = [*_contradictions(), *_of_transport(), *_of_messages()]
+    problems = problems_between()
     settings: TaskSettings | None = None
     try:
         settings = TaskSettings.model_validate({})
@@ -226,57 +218,6 @@ def read_env_file(path: str) -> set[str]:
     added = {name: value for name, value in dotenv_values(path).items() if value and not os.environ.get(name)}
     os.environ.update(added)
     return set(added)
-
-
-def _contradictions() -> list[str]:
-    """What each variable alone does not show."""
-    supabase = os.environ.get("SUPABASE_URL", "").strip()
-    named = os.environ.get(DATABASE, "").strip()
-    found = []
-    if supabase.startswith(("https://", "http://")) and not named:
-        found.append(
-            f"SUPABASE_URL is the address of Supabase's web API, which has no transactions; set {DATABASE} to the "
-            "project's connection string (postgresql://…, under 'Connect'), or to sqlite:///work.db to do without"
-        )
-    elif supabase and not named and not supabase.startswith(("postgres://", "postgresql://")):
-        found.append(f"SUPABASE_URL is no URL of Supabase; set {DATABASE} instead")
-    if named.startswith(("https://", "http://")):
-        found.append(
-            f"{DATABASE} is the address of a web API; write the database's connection string, postgresql://…"
-        )
-    return found
-
-
-def _chosen_transport(named: str | None, *, storage: bool, service_bus: bool) -> str:
-    return named or ("storage-queue://" if storage else "service-bus://" if service_bus else "database://")
-
-
-def _of_transport() -> list[str]:
-    """Whether what is there is enough for the transport that was chosen. Nobody is reached."""
-    if os.environ.get("TASK_DATA", "").strip():
-        return []  # it comes from no transport
-    keys = transport_settings()
-    chosen = _chosen_transport(
-        os.environ.get(TRANSPORT, "").strip(),
-        storage=bool(keys.storage_connection_string or keys.storage_account),
-        service_bus=bool(keys.service_bus_connection_string or keys.service_bus_namespace),
-    )
-    if problem_of_transport(chosen) is not None or chosen.partition("://")[0] == "database":
-        return []  # said of the variable; the database is the application's own
-    try:
-        open_transport(chosen, keys)
-    except HoldfastError as error:
-        return [str(error)]
-    return []
-
-
-def _of_messages() -> list[str]:
-    """The settings of webhooks and alerts, which a worker reads as well."""
-    try:
-        from_environment()
-    except HoldfastError as error:
-        return [str(error)]
-    return []
 
 
 def _spoken(error: Any) -> str:

@@ -23,6 +23,7 @@ from holdfast.tasks.failures import TaskRefusedError
 from holdfast.tasks.names import TASK_DATA, own_queue, queue_of
 from holdfast.tasks.refusal import understood
 from holdfast.telemetry import happened
+from holdfast.worker.execution import UNWIND
 from holdfast.worker.relay import Relay
 
 if TYPE_CHECKING:
@@ -34,6 +35,9 @@ COMPLETED: Final = 0
 FAILED: Final = 1
 FORCE: Final = 12.0  # seconds past its time that the child has to unwind, fail the task and leave
 STOPPING: Final = 60.0  # seconds past the grace of a child that was asked to stop
+SILENCE: Final = (
+    2.0  # seconds of a child that cannot do either: a handler keeps the interpreter from all others
+)
 LOOK: Final = 0.05
 FRUITLESS: Final = 5  # children in a row that ended, and changed nothing
 NOBODY: Final = 0  # no incarnation of ours is alive: the child's is its own
@@ -135,8 +139,9 @@ class _Work:
         while not child.wait(LOOK if self._asked else min(1.0, self._remaining() or 1.0)):
             now = time.monotonic()
             asked_at = now if self._asked and asked_at is None else asked_at
-            stops_late = asked_at is not None and now > asked_at + self._task.grace.total_seconds() + STOPPING
-            if self._late(FORCE) or stops_late:
+            unwinding, stopping = (UNWIND, 0.0) if child.silence() > SILENCE else (FORCE, STOPPING)
+            grace = self._task.grace.total_seconds() + stopping
+            if self._late(unwinding) or (asked_at is not None and now > asked_at + grace):
                 child.signal(signal.SIGKILL)
             elif self._late(0.0):
                 self._give_up(job_id)  # if it waits for its next try; one that runs is ended by the child

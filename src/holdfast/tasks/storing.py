@@ -15,6 +15,7 @@ from holdfast.tasks.acceptance import Origin, accept, key_of, known, refuse
 from holdfast.tasks.ends import give_up, take_over
 from holdfast.tasks.envelope import LONGEST_REASON
 from holdfast.tasks.failures import TaskRefusedError
+from holdfast.tasks.holding import deaths_before
 from holdfast.tasks.names import queue_of
 from holdfast.tasks.refusal import understood
 from holdfast.telemetry import happened
@@ -105,13 +106,14 @@ def store(
             kept = refuse(tx, source, delivery.body, what, kinds)
             found[it] = Stored(kept.job_id, kept.created, what.task_id, what.task_type, what)
             continue
-        worn_out = last is not None and delivery.attempt >= last and not known(tx, origin[0], what.task_id)
+        times = delivery.attempt + deaths_before(delivery)
+        worn_out = last is not None and times >= last and not known(tx, origin[0], what.task_id)
         kept = accept(tx, source, what)
         if not kept.created:
             take_over(tx, kept.job_id, queue_of(source.client))
         found[it] = Stored(kept.job_id, kept.created, what.task_id, what.task_type)
         if worn_out:
-            give_up(tx, kept.job_id, _worn_out(delivery.attempt))
+            give_up(tx, kept.job_id, _worn_out(times))
     return found
 
 
@@ -127,7 +129,7 @@ def _blames_no_message(error: Exception) -> bool:
     return isinstance(error, DatabaseError) and not blames_a_row(error)
 
 
-def _worn_out(attempt: int) -> TaskRefusedError:
+def _worn_out(times: int) -> TaskRefusedError:
     return TaskRefusedError(
-        f"its message was delivered {attempt} times, and no worker lived long enough to end the task"
+        f"its message was delivered {times} times, and no worker lived long enough to end the task"
     )

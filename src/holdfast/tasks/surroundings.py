@@ -14,7 +14,8 @@ from holdfast.clock import spoken
 from holdfast.config import DEFAULT_URL
 from holdfast.database.drivers import masked
 from holdfast.notifications.settings import NotificationSettings, variable
-from holdfast.tasks.settings import DATABASE, TaskSettings, variables
+from holdfast.tasks.problems import DATABASE
+from holdfast.tasks.settings import TaskSettings, variables
 from holdfast.telemetry.masking import visible, without_secrets
 from holdfast.transports.opening import shown_transport
 

@@ -95,19 +95,30 @@ TALKATIVE: Final = ("httpx", "httpcore", "azure", "uamqp")
 
 def configure(style: str, level: str) -> Lines:
     """Print the log of this process to stderr, unless its program has set up logging before."""
+    least = known_level(level)
+    lines = Lines()
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(formatter(known_format(style), lines))
+    logging.basicConfig(level=least, handlers=[handler])
+    if least > logging.DEBUG:
+        for name in TALKATIVE:
+            logging.getLogger(name).setLevel(max(logging.WARNING, least))
+    return lines
+
+
+def known_level(level: str) -> int:
+    """Its number, or a sentence about what may be written."""
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
         raise ConfigurationError(f"log level {level!r}: use debug, info, warning or error")
+    return known[level.upper()]
+
+
+def known_format(style: str) -> str:
+    """The same, or a sentence about what may be written."""
     if style not in FORMATS:
         raise ConfigurationError(f"log format {style!r}: use {' or '.join(FORMATS)}")
-    lines = Lines()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter(style, lines))
-    logging.basicConfig(level=known[level.upper()], handlers=[handler])
-    if known[level.upper()] > logging.DEBUG:
-        for name in TALKATIVE:
-            logging.getLogger(name).setLevel(max(logging.WARNING, known[level.upper()]))
-    return lines
+    return style
 
 
 def formatter(style: str, lines: Lines) -> logging.Formatter:

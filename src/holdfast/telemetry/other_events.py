@@ -160,6 +160,12 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
             "transport queue message_id reason error",
         ),
         event(
+            "hint.skipped",
+            INFO,
+            "a message that came twice, late or out of order: the database is further, it was acknowledged and did nothing",
+            "queue message_id run_id partition_id reason",
+        ),
+        event(
             "hint.repeated",
             DEBUG,
             "the broker did not hear that it was dealt with: it comes again, which is harmless",

@@ -156,7 +156,7 @@ def record(
     """Write that so many were sent, and what became of the one behind them."""
     count, delivery = done
     if count:
-        sent_together(tx, served, [it.id for it in batch[:count]])
+        sent_together(tx, served, batch[:count])
     if isinstance(delivery, Failed):
         message = batch[count]
         match verdict:

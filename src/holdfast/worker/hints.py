@@ -11,12 +11,26 @@ import asyncio
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from holdfast.admin.audit import Actor
 from holdfast.admin.runs import Runs
 from holdfast.errors import DatabaseError, HoldfastError
-from holdfast.runs.hints import Foreign, Hint, Named, Unknown, Unreadable, Verdict, Wish, judge, read
+from holdfast.runs.announcing import partition_id
+from holdfast.runs.hints import (
+    Foreign,
+    Hint,
+    Named,
+    Stale,
+    Unknown,
+    Unreadable,
+    Verdict,
+    Wish,
+    WorkItem,
+    judge,
+    read,
+)
+from holdfast.runs.known_work import known
 from holdfast.telemetry import happened
 from holdfast.transports.contract import MOST_AT_ONCE, Delivery, Transport
 from holdfast.transports.failures import TransportError
@@ -117,8 +131,26 @@ class Hints:
                 self._end(delivery, self._transport.release(delivery, ELSEWHERE))
             case Wish(run_id):
                 self._end(delivery, self._consolidate(delivery, run_id))
-            case _:
+            case Stale(why):
+                self._skipped(heard, why)
                 self._end(delivery, self._transport.complete(delivery))
+            case Named():
+                self._end(delivery, self._transport.complete(delivery))
+            case _:
+                assert_never(verdict)
+
+    def _skipped(self, heard: Heard, why: str) -> None:
+        """A duplicate, or one that is late: nobody has to do anything, but who looks for it finds it."""
+        hint = heard.hint
+        number = hint.number if isinstance(hint, WorkItem) else None
+        happened(
+            "hint.skipped",
+            queue=self._queue,
+            message_id=heard.delivery.id,
+            run_id=hint.run_id,
+            partition_id=None if number is None else partition_id(number),
+            reason=why,
+        )
 
     def _wait_or_refuse(self, heard: Heard, why: str) -> None:
         delivery = heard.delivery
@@ -177,6 +209,5 @@ class Hints:
 def about_known_work(tx: Transaction, letters: Sequence[Delivery], feeds: Sequence[str]) -> list[bool]:
     """Which of these messages are about work that the database knows: the job decides, whatever the broker thinks."""
     read_ones = [read(it.body) for it in letters]
-    hints = [it for it in read_ones if not isinstance(it, Unreadable)]
-    verdicts = iter(judge(tx, hints, feeds))
-    return [not isinstance(it, Unreadable) and not isinstance(next(verdicts), Unknown) for it in read_ones]
+    answers = iter(known(tx, [it for it in read_ones if not isinstance(it, Unreadable)], feeds))
+    return [not isinstance(it, Unreadable) and next(answers) for it in read_ones]

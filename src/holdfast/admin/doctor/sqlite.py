@@ -59,11 +59,7 @@ def settings(tx: Transaction) -> list[Finding]:
 
 def file_system(path: Path, _: Transaction) -> list[Finding]:
     """WAL needs memory that is shared by all who use the file, which a network cannot give."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
-    except OSError:
-        return []
-    kind = kind_of_disk(mounts, path.resolve())
+    kind = disk_of(path)
     if kind in NETWORK:
         return [
             fail(
@@ -112,6 +108,15 @@ def writer(database: Database, path: Path, _: Transaction) -> list[Finding]:
     finally:
         connection.rollback()
         connection.close()
+
+
+def disk_of(path: Path) -> str:
+    """The type of the file system that holds it, or will; empty where nobody tells."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+    return kind_of_disk(mounts, path.resolve())
 
 
 def kind_of_disk(mounts: str, path: Path) -> str:

@@ -11,6 +11,7 @@ from holdfast.database.statement import sql
 from holdfast.errors import NotFoundError
 from holdfast.outbox.messages import as_shown
 from holdfast.outbox.state import MessageState
+from holdfast.outbox.waiting import stands_behind
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -44,6 +45,7 @@ class MessageDetail:
     trace: str | None
     headers: dict[str, str]
     body: Any
+    behind: str | None  # others that have to go first, if it waits
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,8 @@ def show_message(tx: Transaction, message_id: str) -> MessageDetail:
     rows = tx.rows(SHOW, id=message_id)
     if not rows:
         raise NotFoundError(
-            f"there is no message {message_id}; those that were sent are forgotten after their retention time"
+            f"there is no message {message_id}; those that were sent are forgotten, hints about pages at once, "
+            "others after their retention time"
         )
     *columns, destination, key, trace, headers, body = rows[0]
     return MessageDetail(
@@ -162,6 +165,7 @@ def show_message(tx: Transaction, message_id: str) -> MessageDetail:
         trace,
         json.loads(headers) if headers else {},
         json.loads(body),
+        stands_behind(tx, message_id),
     )
 
 
