@@ -197,7 +197,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
     # Typer builds the whole tree of commands for each call, in 70 ms.
-    0 and vars(typer.testing)["_get_command"] = vars(typer.main)["get_command"] = cache(typer.main.get_command)
+    vars(typer.testing)["_get_command"] = vars(typer.main)["get_command"] = cache(typer.main.get_command)
     pytest.register_assert_rewrite("tests.run_facts", "tests.crash.survivor")
     databases = Databases()
     config.stash[DATABASES] = databases

@@ -7,6 +7,7 @@ from typing import Any
 
 from holdfast.admin import dead_messages as operators
 from holdfast.database.statement import sql
+from holdfast.errors import DatabaseError
 from holdfast.outbox import relay as outbox_relay
 from holdfast.outbox.broker import AT_ONCE, Brokers
 from holdfast.runs import announcing, consolidation, fan_out, hints, known_work, page, restarting
@@ -119,6 +120,12 @@ MUTATIONS = [
         replacing(dead_messages, "KEEP", sql(dead_messages.KEEP.text.replace(":source,", ":id,"))),
         test_broker_letters.test_a_letter_that_is_taken_over_twice_is_one,
         or_with=(ValueError,),
+    ),
+    Mutation(
+        "half a character is stored as it is",
+        replacing(dead_messages, "storable", str),
+        test_broker_letters.test_half_a_character_is_spelled_out_wherever_it_stands,
+        or_with=(UnicodeError, DatabaseError),
     ),
     Mutation(
         "a letter about work that the database knows fills our list",

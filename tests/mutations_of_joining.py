@@ -129,7 +129,7 @@ MUTATIONS = [
     Mutation(
         "a pipeline is lent",
         lambda patch, _: patch.setitem(lendable.CHECKS, "psycopg", lambda _: None),
-        test_lent_connections.test_connections_of_psycopg_that_cannot_keep_the_promise_are_refused_in_words,
+        test_lent_connections.test_a_pipeline_of_psycopg_is_refused_in_words,
         only_on=("postgresql",),
         or_with=(DatabaseError,),
     ),

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from holdfast import Holdfast
+from holdfast import Continue, Holdfast, Reject, Snooze
+from holdfast.admin.reports import tasks as task_reports
 from holdfast.errors import HoldfastError
 from holdfast.outbox import waiting
 from holdfast.steps import archive, task_ends
 from holdfast.tasks import (
     acceptance,
     ends,
+    envelope,
     following,
     holding,
-    intake,
     kinds,
+    outages,
     problems,
+    received,
     receiver,
+    room,
     second_chance,
+    single_task,
     storing,
 )
 from holdfast.transports.memory import MemoryBroker
-from tests.contract import test_intake, test_task_receiver, test_tasks
+from tests.contract import test_intake, test_single_task, test_task_receiver, test_tasks
 from tests.mutations import Mutation, both, replacing, without
 from tests.polling import Broker
 from tests.receiver import SECRET, SETTINGS
-from tests.unit import test_holding, test_second_chance, test_task_settings
+from tests.unit import test_holding, test_second_chance, test_task_envelope, test_task_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,9 +63,27 @@ def telling(test: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def of_a_single_task(test: Callable[..., None]) -> Callable[..., None]:
+    """A test of its parent, which soon asks again."""
+
+    def run(app: Holdfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(single_task, "AWAY", 0.01)
+        with TemporaryDirectory() as folder:
+            test(Holdfast(database=app.database, notifications=SETTINGS), receiver, Path(folder))
+
+    return run
+
+
 def of_a_receiver(test: Callable[..., None], **arguments: Any) -> Callable[..., None]:
     def run(app: Holdfast) -> None:
         test(app, receiver.TaskReceiver(app.database, secrets=[SECRET]), **arguments)
+
+    return run
+
+
+def impatient(test: Callable[..., None]) -> Callable[..., None]:
+    def run(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+        test(app, Broker(MemoryBroker()), monkeypatch, lets_us_in=True)
 
     return run
 
@@ -118,6 +143,12 @@ MUTATIONS = [
         or_with=(ValueError,),
     ),
     Mutation(
+        "a task that only waits is told of as done",
+        replacing(kinds, "Outcome", Continue | Snooze | Reject),
+        test_tasks.test_a_task_that_waits_is_told_of_when_it_has_ended,
+        or_with=(HoldfastError,),
+    ),
+    Mutation(
         "a running task is given up",
         without(ends.GIVE_UP, "AND state IN ('scheduled', 'ready', 'suspect', 'held')"),
         test_tasks.test_a_task_that_somebody_runs_is_not_given_up_behind_his_back,
@@ -154,7 +185,7 @@ MUTATIONS = [
     ),
     Mutation(
         "everything is taken from the queue",
-        replacing(intake.Intake, "_room", lambda _: 32),
+        replacing(room.Room, "left", lambda _: 32),
         over_a_broker(test_intake.test_no_more_is_taken_than_can_be_worked_on_soon),
         only_on=("sqlite",),
     ),
@@ -175,6 +206,12 @@ MUTATIONS = [
         "a stop in good order counts as a death",
         replacing(holding.Holding, "give_back", holding.Holding.release),
         over_a_broker(test_intake.test_a_worker_that_stops_in_good_order_is_no_death),
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a message that was lost is no failure",
+        replacing(following.Followed, "lost", property(lambda _: False)),
+        over_a_broker(test_intake.test_who_loses_the_message_of_the_one_task_has_failed),
         only_on=("sqlite",),
     ),
     Mutation(
@@ -211,11 +248,32 @@ MUTATIONS = [
         test_tasks.test_a_webhook_that_was_given_up_waits_for_nobody,
     ),
     Mutation(
-        "a task that a container works on is taken from it",
+        "a task that a container left a moment ago is taken from its next try",
         without(ends.ADOPT, "AND updated_at < {now} - :after"),
         test_intake.test_what_a_container_left_a_moment_ago_is_its_own,
+    ),
+    Mutation(
+        "a task that a container works on is taken from it",
+        without(ends.ADOPT, "AND state IN ('ready', 'suspect') "),
+        test_intake.test_what_a_container_works_on_is_its_own_however_long_it_takes,
+    ),
+    Mutation(
+        "what any container left behind is taken",
+        without(ends.ADOPT, "queue > :first AND queue < :last AND "),
+        test_intake.test_what_the_container_of_another_client_left_behind_is_none_of_ours,
+    ),
+    Mutation(
+        "a moment without the database ends whoever waits for a single task",
+        replacing(single_task._Work, "_patiently", lambda _, act: act()),
+        of_a_single_task(test_single_task.test_whatever_fails_for_a_moment_the_task_is_done_and_told_of),
         only_on=("sqlite",),
-        or_with=(ValueError, KeyError),
+        or_with=(HoldfastError,),
+    ),
+    Mutation(
+        "what a container could not do stays in its own queue",
+        without(single_task.HAND_OVER, "queue = :queue", "id = id"),
+        test_single_task.test_a_retry_of_a_single_task_is_for_any_worker_of_its_client,
+        {"task_type": "bad"},
     ),
     Mutation(
         "what a killed container left behind stays there",
@@ -238,9 +296,53 @@ MUTATIONS = [
         only_on=("sqlite",),
     ),
     Mutation(
+        "what a long pass holds is not renewed",
+        replacing(holding.Holding, "renew_until", no_renewal),
+        test_second_chance.test_what_was_passed_stays_ours_for_as_long_as_the_pass_takes,
+        only_on=("sqlite",),
+    ),
+    Mutation(
         "a receiver believes everybody",
         replacing(receiver, "verify", lambda _, headers, __: headers["webhook-id"]),
         of_a_receiver(test_task_receiver.test_who_does_not_know_the_secret_is_not_believed, secret=None),
+    ),
+    Mutation(
+        "a sealed result is told as it is stored",
+        replacing(ends, "opened", lambda text, _: text),
+        test_tasks.test_the_end_of_an_encrypted_task_is_told_again_as_it_was,
+        or_with=(HoldfastError,),
+    ),
+    Mutation(
+        "a result that was emptied is told as none",
+        replacing(ends, "EMPTIED", None),
+        test_tasks.test_a_result_that_was_emptied_is_told_of_with_the_time_of_its_end,
+        or_with=(KeyError,),
+    ),
+    Mutation(
+        "a payload may look as if we had sealed it",
+        replacing(envelope, "OURS", "\0"),
+        test_task_envelope.test_what_is_no_task_is_refused_with_the_reason,
+        {
+            "text": test_task_envelope.task(payload={"holdfast.sealed": "1.aaaa.bbbb"}),
+            "reason": "begins with 'holdfast.'",
+        },
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a task shows what was told of another client's",
+        without(task_reports.RECEIVED, "AND client = :client"),
+        test_tasks.test_clients_do_not_see_what_is_told_of_each_others_tasks,
+    ),
+    Mutation(
+        "what was told last may be of another client's task",
+        without(received.OF_TASK, "AND client = :client"),
+        test_tasks.test_clients_do_not_see_what_is_told_of_each_others_tasks,
+    ),
+    Mutation(
+        "whoever wants one message waits for ever",
+        replacing(outages.Outages, "trouble", lambda *_: None),
+        impatient(test_intake.test_whoever_wants_one_message_does_not_wait_for_a_broker_for_ever),
+        only_on=("sqlite",),
     ),
     Mutation(
         "a database file on a share is used",

@@ -98,7 +98,7 @@ class Holdfast:
         """What an operator may see and do: jobs, dead letters, queues, workers, leases."""
         from holdfast.admin.operator import Operator
 
-        return Operator(self.database, feeds=[it.name for it in self._feeds.all()] if self._feeds else ())
+        return Operator(self.database, feeds=self._feeds.all() if self._feeds else ())
 
     def migrate(self) -> list[str]:
         """Create or upgrade the tables; safe to run from many processes at once."""

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import sys
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.cli.command import app as commands
 from holdfast.database.database import persist
+from holdfast.runs.broker import Broker
 from holdfast.tasks.acceptance import Origin, accept
 from holdfast.tasks.envelope import read
 from holdfast.testing import drain
+from holdfast.transports.contract import Outgoing
 from holdfast.transports.database import DatabaseTransport
 from tests import rows
+from tests.brokered import brokered
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
@@ -41,8 +50,6 @@ def test_a_task_is_sent_to_the_clients_queue(cli: Cli, app: Holdfast) -> None:
     transport = DatabaseTransport(app.database)
 
     async def look() -> Any:
-        from datetime import timedelta
-
         return await transport.receive("south-tasks", at_most=5, wait=timedelta(0), hold=timedelta(seconds=1))
 
     (message,) = asyncio.run(look())
@@ -61,6 +68,8 @@ def test_a_task_is_sent_to_the_clients_queue(cli: Cli, app: Holdfast) -> None:
         (("--payload", "[1]"), "payload is no object"),
         (("--webhook-url", "ftp://a"), "webhook_url"),
         (("--id", " "), "task_id"),
+        (("--client", "a_b"), "client 'a_b': its queue is called"),
+        (("--client", "a" * 51), "at most 50 characters"),
     ],
 )
 def test_what_no_worker_would_take_is_not_sent(cli: Cli, words: tuple[str, ...], complaint: str) -> None:
@@ -86,6 +95,29 @@ def test_tasks_are_listed_with_what_became_of_them(cli: Cli, app: Holdfast) -> N
     assert [it["task_id"] for it in cli.json("tasks", "list", "--client", "south")] == ["t-2"]
     assert len(cli.json("tasks", "list", "--state", "done")) == 1
     assert "t-2" in cli("tasks", "list")
+
+
+def test_tasks_of_two_clients_are_not_mixed(cli: Cli, app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    for client in ("alpha", "beta"):
+        stored(app, "any", "7", client)
+        told = f"('w-{client}', '7', '{client}', 'any', '{client}', 1, '{{}}')"
+        rows.change(
+            app,
+            f"INSERT INTO holdfast_received (id, task_id, client, task_type, status, received_at, body) VALUES {told}",
+        )
+    rows.change(app, "UPDATE holdfast_task SET received_at = 1 WHERE client = 'alpha'")
+
+    assert len(cli.json("tasks", "list")) == 2
+    assert cli.json("tasks", "show", "7")["task"]["client"] == "beta"
+    assert [it["status"] for it in cli.json("tasks", "show", "7")["received"]] == ["beta"]
+
+    monkeypatch.setenv("CLIENT_ID", "alpha")
+    assert [it["client"] for it in cli.json("tasks", "list")] == ["alpha"]
+    found = cli.json("tasks", "show", "7")
+    assert (found["task"]["client"], [it["status"] for it in found["received"]]) == ("alpha", ["alpha"])
+    assert cli.json("tasks", "show", "7", "--client", "beta")["task"]["client"] == "beta"
+    assert "no tasks of client gamma" in cli("tasks", "list", "--client", "gamma")
+    assert "no task '7' of client 'gamma'" in cli("tasks", "show", "7", "--client", "gamma", code=1)
 
 
 def test_a_task_is_shown_by_its_id_or_its_jobs(cli: Cli, app: Holdfast) -> None:
@@ -140,6 +172,85 @@ def test_the_doctor_looks_at_broker_and_blobs(
     refused = {it["name"]: it for it in cli.json("doctor", code=1)["findings"]}
     assert refused["blobs"]["level"] == "fail"
     assert "AAAA" not in str(refused)
+
+
+async def one_waits_and_one_was_put_aside(transport: DatabaseTransport, first: str, second: str) -> None:
+    for queue in (first, second):
+        await transport.ensure(queue)
+        await transport.send(queue, [Outgoing(id="m-1", body="{}")])
+    moment = timedelta(seconds=5)
+    (found,) = await transport.receive(second, at_most=1, wait=moment, hold=moment)
+    await transport.dead_letter(found, "UnknownType")
+
+
+@pytest.mark.only_on("sqlite")
+def test_the_doctor_looks_at_the_queues_of_an_apps_feeds(
+    cli: Cli, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brokered(app, transport=Broker("database://", "pages", "ends"))
+    monkeypatch.setitem(sys.modules, "shop_for_the_doctor", SimpleNamespace(app=app))
+    transport = DatabaseTransport(app.database)
+
+    def found(target: str) -> list[tuple[str, str, str]]:
+        findings = cli.json("doctor", "--app", target)["findings"]
+        return [(it["name"], it["level"], it["found"]) for it in findings if it["name"] in {"broker", "app"}]
+
+    assert [it[:2] for it in found("shop_for_the_doctor:app")] == [
+        ("broker", "warn")
+    ] * 2  # no such queues yet
+    asyncio.run(one_waits_and_one_was_put_aside(transport, "pages", "ends"))
+    assert found("shop_for_the_doctor:app") == [
+        ("broker", "ok", "database lets us in; pages has 1 message"),
+        ("broker", "warn", "database lets us in; ends has 0 messages, and 1 message put aside"),
+    ]
+    ((name, level, said),) = found("nobody_wrote_it:app")  # everything else is looked at all the same
+    assert (name, level, "no module 'nobody_wrote_it'" in said) == ("app", "warn", True)
+
+
+@pytest.mark.only_on("sqlite")
+def test_without_an_app_the_environment_names_the_broker_of_the_feeds(
+    cli: Cli, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TRANSPORT", "database://")
+    rows.change(app, "INSERT INTO holdfast_feed (id) VALUES ('catalogue')")
+    for queue in ("work-items", "consolidate"):
+        asyncio.run(DatabaseTransport(app.database).ensure(queue))
+
+    def found() -> list[tuple[str, str]]:
+        return [(it["level"], it["found"]) for it in cli.json("doctor")["findings"] if it["name"] == "broker"]
+
+    of_runs = [("ok", f"database lets us in; {it} has 0 messages") for it in ("work-items", "consolidate")]
+    assert found() == of_runs  # nobody misses a queue of tasks
+    monkeypatch.setenv("CLIENT_ID", "south")
+    *others, (level, said) = found()
+    assert (others, level, "south-tasks" in said) == (of_runs, "warn", True)
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize(("secrets", "noted"), [("", True), ("none", False)])
+def test_a_missing_secret_is_noted_and_no_problem(
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    secrets: str,
+    noted: bool,  # noqa: FBT001 - a case
+) -> None:
+    monkeypatch.setenv("HOLDFAST_WEBHOOK_SECRETS", secrets)
+
+    result = CliRunner().invoke(commands, ["--database-url", cli.url, "config"])
+
+    assert (result.exit_code, "HOLDFAST_WEBHOOK_SECRETS is not set" in result.stderr) == (0, noted)
+
+
+@pytest.mark.only_on("sqlite")
+@pytest.mark.parametrize("words", [("doctor",), ("tasks", "send", "ingest")])
+def test_what_azure_logs_is_not_printed_beside_what_we_say(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(logging.getLogger("azure"), "handlers", [])
+
+    cli(*words)
+
+    assert logging.getLogger("azure").handlers
 
 
 def test_a_receiver_that_was_told_on_this_database_is_shown(cli: Cli, app: Holdfast) -> None:

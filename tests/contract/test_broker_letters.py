@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,12 @@ from holdfast.database.database import persist
 from holdfast.errors import NotFoundError, UnreachableError
 from holdfast.transports.contract import Delivery
 from holdfast.transports.dead_messages import keep
-from holdfast.worker.broker_letters import HOLD, reconcile
+from holdfast.worker import broker_listener
+from holdfast.worker.broker_letters import HOLD, Reconciled, _write_down, reconcile
 from holdfast.worker.hints import GRACE, Hints
 from tests import rows
 from tests.brokered import (
+    CONSOLIDATE,
     WORK_ITEMS,
     broker_of,
     brokered,
@@ -253,6 +256,30 @@ def test_a_letter_that_is_taken_over_twice_is_one(app: Holdfast) -> None:
     assert found.body == "x\ufffd"  # what all databases can store
 
 
+def test_half_a_character_is_spelled_out_wherever_it_stands(app: Holdfast) -> None:
+    """JSON can say it, and no database can store it."""
+    brokered(app)
+    half, spelled = "\ud800 half", "\\ud800 half"
+    letter = Delivery(
+        id=half,
+        body=half,
+        queue=WORK_ITEMS,
+        attempt=1,
+        held_until=datetime.now(UTC),
+        subject=half,
+        properties={half: half, "n": 1},
+        dead_reason=half,
+        dead_detail=half,
+    )
+
+    for _ in range(2):
+        persist(app.database, lambda tx: _write_down(tx, [letter], "memory", "memory://", lambda *_: [False]))
+
+    (found,) = listed(app)
+    assert {found.message_id, found.body, found.subject, found.reason, found.detail} == {spelled}
+    assert found.properties == {spelled: spelled, "n": 1}
+
+
 def test_a_letter_about_work_that_the_database_knows_is_only_removed(app: Holdfast) -> None:
     brokered(app)
     dead(app, {"type": "WORK_ITEM"})
@@ -322,3 +349,44 @@ def test_a_worker_takes_over_what_it_refused_itself(app: Holdfast, monkeypatch: 
 
     assert (letter.message_id, letter.reason) == (message_id, "UnknownType")
     assert "type is 'HELLO'" in letter.detail
+
+
+@pytest.mark.only_on("sqlite")
+def test_a_worker_takes_over_a_letter_of_half_a_character(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.broker_listener.LETTERS_EVERY", 0.05)
+    brokered(app)
+    put(app, "whole")
+    (it,) = inside(app).places[WORK_ITEMS].live.kept.values()
+    it.message = replace(it.message, body="\ud800 half")  # others may send what we may not
+
+    with hearing() as told, app.worker():
+        (letter,) = rows.eventually(lambda: listed(app))
+
+    assert (letter.body, letter.reason, named(told, "worker.failed")) == ("\\ud800 half", "InvalidJson", [])
+
+
+@pytest.mark.only_on("sqlite")
+def test_letters_that_cannot_be_taken_over_hold_up_nobody_and_are_told_of_once(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    async def fails_for_one(*given: Any) -> Reconciled:
+        queue = given[3]
+        tried.append(queue)
+        if queue == CONSOLIDATE:  # which comes first
+            raise ValueError("what nobody thought of")
+        return await reconcile(*given)
+
+    monkeypatch.setattr(broker_listener, "reconcile", fails_for_one)
+    monkeypatch.setattr(broker_listener, "LETTERS_EVERY", 0.02)
+    brokered(app)
+
+    with hearing() as told, app.worker():
+        put(app, {"type": "HELLO"})
+        rows.eventually(lambda: listed(app) and tried.count(CONSOLIDATE) > 2)
+
+    (failure,) = named(told, "worker.failed")
+    assert failure["note"] == "dead letters of consolidate stay at the broker"

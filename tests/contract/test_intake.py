@@ -19,17 +19,19 @@ from holdfast.tasks.acceptance import Origin, accept
 from holdfast.tasks.ends import adopt
 from holdfast.tasks.following import Following
 from holdfast.tasks.holding import Holding, sent_anew
-from holdfast.tasks.names import own_queue
+from holdfast.tasks.names import own_queue, queue_of
 from holdfast.tasks.refusal import understood
-from holdfast.transports.failures import TransportRefusedError
+from holdfast.transports.failures import TransportRefusedError, TransportUnavailableError
 from holdfast.transports.memory import MemoryBroker, MemoryTransport
 from tests import rows
+from tests.contract.engine import take
 from tests.polling import CLIENT, QUEUE, Broker, polling, said
 from tests.receiver import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from holdfast.transports.contract import Delivery
     from tests.receiver import Receiver
 
 pytestmark = (
@@ -490,15 +492,58 @@ def test_what_is_held_until_its_end_is_taken_only_by_who_is_free(app: Holdfast, 
 
 
 def waiting(
-    app: Holdfast, broker: Broker, *, once: bool = False, transport: MemoryTransport | None = None
+    app: Holdfast,
+    broker: Broker,
+    *,
+    once: bool = False,
+    hold: timedelta = timedelta(minutes=1),
+    transport: MemoryTransport | None = None,
 ) -> intakes.Intake:
     """An intake that holds a message, and no worker."""
-    settings = intakes.IntakeSettings(client=CLIENT, acknowledge="ended", concurrency=1, once=once)
+    settings = intakes.IntakeSettings(client=CLIENT, acknowledge="ended", concurrency=1, once=once, hold=hold)
     taking = transport or MemoryTransport(broker.memory)
     intake = intakes.Intake(app, taking, settings, ended=lambda: None)
     intake.start()
     rows.eventually(lambda: rows.count(app, "holdfast_job") == 1 and broker.depth().held == 1)
     return intake
+
+
+class Silent(MemoryTransport):
+    """Lets us in, and hands out nothing."""
+
+    open_doors = 0
+
+    async def open(self) -> None:
+        self.open_doors += 1
+        await super().open()
+
+    async def close(self) -> None:
+        self.open_doors -= 1
+        await super().close()
+
+    async def receive(self, *_: Any, **__: Any) -> list[Delivery]:
+        raise TransportUnavailableError("memory", "no answer")
+
+
+@pytest.mark.parametrize("lets_us_in", [True, False])
+def test_whoever_wants_one_message_does_not_wait_for_a_broker_for_ever(
+    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch, *, lets_us_in: bool
+) -> None:
+    monkeypatch.setattr(intakes, "LONGEST", 0.05)
+    monkeypatch.setattr(intakes, "OUTAGE", 0.02)
+    broker.memory.away = not lets_us_in
+    settings = intakes.IntakeSettings(client=CLIENT, acknowledge="ended", concurrency=1, once=True)
+    ended = threading.Event()
+    transport = Silent(broker.memory)
+    intake = intakes.Intake(app, transport, settings, ended=ended.set)
+
+    intake.start()
+    given_up = ended.wait(2)
+    intake.leave(timedelta(0))
+
+    assert given_up
+    assert intake.failed
+    assert transport.open_doors == 0
 
 
 def forget_all(app: Holdfast) -> None:
@@ -580,6 +625,19 @@ def test_who_is_stopped_before_the_end_of_the_one_task_has_failed(app: Holdfast,
     assert broker.depth().ready == 1
 
 
+def test_who_loses_the_message_of_the_one_task_has_failed(app: Holdfast, broker: Broker) -> None:
+    """Another has it by now: nobody here can say that it ended well."""
+    Gate(app)
+    broker.task("gate")
+    intake = waiting(app, broker, once=True, hold=timedelta(seconds=1))
+    (kept,) = broker.memory.places[QUEUE].live.kept.values()
+    kept.turn += 1  # another received it
+    rows.eventually(lambda: not len(intake._holding))
+    intake.leave(timedelta(0))
+
+    assert intake.failed
+
+
 def left_behind(app: Holdfast) -> str:
     """A task whose container was killed as a whole."""
     text = said("gate")
@@ -606,6 +664,28 @@ def test_what_a_container_left_a_moment_ago_is_its_own(app: Holdfast) -> None:
         assert adopt(tx, QUEUE, 60_000_000) == 0
 
     assert rows.live(app, job_id)["queue"] == own_queue(CLIENT, said("gate"))  # type: ignore[index]
+
+
+def test_what_a_container_works_on_is_its_own_however_long_it_takes(app: Holdfast) -> None:
+    Gate(app)
+    job_id = left_behind(app)
+    held = take(app, queue=own_queue(CLIENT, said("gate")))
+    rows.change(app, "UPDATE holdfast_job SET updated_at = updated_at - 3600000000")
+    with app.transaction() as tx:
+        assert adopt(tx, QUEUE, 60_000_000) == 0
+
+    assert (held.job_id, rows.live(app, job_id)["queue"]) == (job_id, held.queue)  # type: ignore[index]
+
+
+def test_what_the_container_of_another_client_left_behind_is_none_of_ours(app: Holdfast) -> None:
+    Gate(app)
+    job_id = left_behind(app)
+    rows.change(app, "UPDATE holdfast_job SET updated_at = updated_at - 3600000000")
+    with app.transaction() as tx:
+        assert [adopt(tx, queue_of(it), 60_000_000) for it in ("north", "sout", "south-2")] == [0, 0, 0]
+        assert adopt(tx, QUEUE, 60_000_000) == 1
+
+    assert rows.live(app, job_id)["queue"] == QUEUE  # type: ignore[index]
 
 
 def test_what_a_killed_container_left_behind_is_done_at_once_when_it_is_asked_for_again(

@@ -476,11 +476,14 @@ def test_connections_of_psycopg_that_cannot_keep_the_promise_are_refused_in_word
             refused(app, raw, "busy with another command")
             assert list(copy)
         raw.rollback()
-        with raw.pipeline():
-            refused(app, raw, "pipeline mode")
-        raw.rollback()
         raw.read_only = True
         refused(app, raw, "may only read")
+
+
+@pytest.mark.only_on("postgresql")
+def test_a_pipeline_of_psycopg_is_refused_in_words(app: Holdfast) -> None:
+    with psycopg.connect(app.database.url) as raw, raw.pipeline():
+        refused(app, raw, "pipeline mode")
 
 
 @pytest.mark.only_on("mariadb")

@@ -86,16 +86,20 @@ def test_a_webhook_is_saved_once_however_often_it_comes(app: Holdfast, receiver:
 
 
 def test_each_end_of_a_task_is_saved_and_the_latest_counts(app: Holdfast, receiver: TaskReceiver) -> None:
-    failed = {"task_id": "t-1", "status": "failed", "error": {"type": "ValueError", "message": "no"}}
-    post(receiver, failed, webhook_id="w-1")
+    failed = {"status": "failed", "error": {"type": "ValueError", "message": "no"}}
+    post(receiver, TOLD | failed, webhook_id="w-1")
     rows.change(app, "UPDATE holdfast_received SET received_at = 1")
     post(receiver, TOLD, webhook_id="w-2")
+    post(receiver, {"task_id": "t-1"} | failed, webhook_id="w-3")  # of nobody in particular
 
     with app.reading() as tx:
-        found = latest(tx, "t-1")
-        assert latest(tx, "t-2") is None
+        found, default = latest(tx, "t-1", client="south"), latest(tx, "t-1")
+        assert latest(tx, "t-2", client="south") is None
+        assert latest(tx, "t-1", client="north") is None
     assert found is not None
     assert (found.status, found.result, found.webhook_id) == ("completed", {"n": 1}, "w-2")
+    assert default is not None
+    assert (default.client, default.status) == ("default", "failed")
 
 
 @pytest.mark.parametrize("secret", [None, "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"])

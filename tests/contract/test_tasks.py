@@ -10,15 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Continue, Holdfast, PermanentError, Reject, Retry, Step
+from holdfast import Continue, Holdfast, PermanentError, Reject, Retry, Snooze, Step, Wait
+from holdfast.admin.reports.tasks import show_task
 from holdfast.database.database import persist
+from holdfast.errors import HoldfastError
 from holdfast.steps.rescue import declare_dead, rescue
 from holdfast.steps.task_ends import TaskTimeoutError
 from holdfast.tasks.acceptance import Accepted, Origin, accept, forget_old, refuse
+from holdfast.tasks.child import SingleTask
 from holdfast.tasks.ends import ends, give_up, tell_again, why_unsent
 from holdfast.tasks.envelope import read
 from holdfast.tasks.failures import TaskRefusedError
+from holdfast.tasks.received import ReceivedEnd, latest, save
 from holdfast.tasks.refusal import understood
+from holdfast.tasks.single_task import run_single_task
 from holdfast.testing import drain
 from tests import rows
 from tests.crash.picture import ALL_TABLES
@@ -197,6 +202,23 @@ def test_a_task_of_many_steps_is_told_of_once(app: Holdfast) -> None:
     drain(app)
 
     assert [it["result"] for it in told(app)] == ["end"]
+
+
+def test_a_task_that_waits_is_told_of_when_it_has_ended(app: Holdfast) -> None:
+    @app.task("signed")
+    def signed(step: Step) -> Any:
+        if step.cursor is None:
+            return Wait("signature", timeout="1h", cursor=1)
+        return step.event.payload if step.event else Snooze("1h")
+
+    accepted(app, asked("signed"))
+    drain(app)
+    assert told(app) == []
+
+    app.events.send("signature", "by Ann")
+    drain(app)
+
+    assert [(it["status"], it["result"]) for it in told(app)] == [("completed", "by Ann")]
 
 
 def test_a_result_that_no_webhook_carries_stays_in_the_database(app: Holdfast) -> None:
@@ -391,6 +413,89 @@ def test_an_end_can_be_told_again_under_the_same_id(app: Holdfast) -> None:
     rows.change(app, "DELETE FROM holdfast_outbox")  # as its retention does
     persist(app.database, lambda tx: tell_again(tx, end))
     assert [it["result"] for it in told(app)] == [1]
+
+
+def told_again(app: Holdfast, job_id: str) -> Any:
+    """What is told of an end whose first webhook is no longer kept."""
+    rows.change(app, "DELETE FROM holdfast_outbox")
+    with app.database.reading() as tx:
+        end = ends(tx, [job_id])[job_id]
+    persist(app.database, lambda tx: tell_again(tx, end))
+    return told(app)[0]
+
+
+def test_a_result_that_was_emptied_is_told_of_with_the_time_of_its_end(app: Holdfast) -> None:
+    @app.task("sum")
+    def add(n: int) -> int:
+        return n
+
+    job = accepted(app, asked("sum", n=1))
+    drain(app)
+    emptied = "UPDATE holdfast_archive SET finished_at = 1000000, result = NULL, result_expired_at = 2000000"
+    rows.change(app, emptied)
+
+    found = told_again(app, job.job_id)
+    assert (found["status"], found["result"], found["finished_at"]) == (
+        "completed",
+        None,
+        "1970-01-01T00:00:01.000Z",
+    )
+    assert "kept for its time" in found["result_omitted"]
+
+
+def test_the_end_of_an_encrypted_task_is_told_again_as_it_was(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_SECRET_KEY", "a key that nobody can guess: 40 and more characters")
+    sealing = Holdfast(database=app.database, encrypted=True)
+
+    @sealing.task("charge")
+    def charge(card: str) -> dict[str, str]:
+        return {"charged": card}
+
+    task = understood(asked("charge", card="4111-1111"), sealing.kinds)
+    job = persist(app.database, lambda tx: accept(tx, HERE, task))
+    drain(sealing)
+
+    assert told_again(app, job.job_id)["result"] == {"charged": "4111-1111"}
+    monkeypatch.setenv("HOLDFAST_SECRET_KEY", "another one, and the first is gone: 40 and more characters")
+    found = told_again(app, job.job_id)
+    assert (found["status"], found["result"]) == ("completed", None)
+    assert "encrypted" in found["result_omitted"]
+
+
+def test_a_task_whose_end_is_no_longer_kept_is_not_done_again_and_says_so(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    runs: list[str] = []
+
+    @app.task("once")
+    def once() -> None:
+        runs.append("ran")
+
+    accepted(app, asked("once"))
+    drain(app)
+    rows.change(app, "DELETE FROM holdfast_archive")  # as its retention does
+
+    with pytest.raises(HoldfastError, match="t-1: it ended before, and its job is no longer kept"):
+        run_single_task(app, SingleTask(text=asked("once"), client=HERE.client), lambda _: None)
+    assert runs == ["ran"]
+
+
+def test_clients_do_not_see_what_is_told_of_each_others_tasks(app: Holdfast) -> None:
+    for client in ("alpha", "beta"):
+        accepted(app, asked("any"), Origin(client, "memory"))
+        heard = {"task_id": "t-1", "status": "completed", "client_id": client}
+        end = ReceivedEnd.read(f"w-{client}", json.dumps(heard).encode(), heard)
+        persist(app.database, lambda tx, end=end: save(tx, end))  # type: ignore[misc]
+
+    with app.reading() as tx:
+        found = show_task(tx, "t-1", client="alpha")
+        newest = latest(tx, "t-1", client="alpha")
+    assert (found.task.client, [it.id for it in found.received]) == ("alpha", ["w-alpha"])
+    assert newest is not None
+    assert newest.webhook_id == "w-alpha"
 
 
 def ended(app: Holdfast, *task_ids: str, url: str = URL) -> list[str]:

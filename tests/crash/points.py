@@ -16,12 +16,23 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from holdfast.database import wakeup
 from holdfast.database.connection import Connection, Watch
+from tests import rows
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
 
 Act = Callable[[], object]
+
+# The sessions of a server. One is gone when what it had begun is rolled back.
+SESSIONS = {
+    "postgresql": "SELECT pid AS id FROM pg_stat_activity WHERE datname = current_database()"
+    " AND backend_type = 'client backend' AND pid <> pg_backend_pid()",
+    "mariadb": "SELECT id FROM information_schema.processlist WHERE id <> connection_id()",
+}
 
 FAILED = 97  # exit code of a child whose operation raised
 ASTRAY = 98  # ... that executed something else than was recorded
@@ -148,10 +159,23 @@ class Child:
             time.sleep(0.001)
 
 
-def die_at(point: Point, act: Act) -> None:
-    """Let a child begin `act` and be killed at `point`."""
+def die_at(point: Point, act: Act, app: Holdfast | None = None) -> None:
+    """Let a child begin `act` and be killed at `point`.
+
+    A server notices a moment later, and until then the living pass over what the dead had locked: with `app` that is
+    waited for.
+    """
+    before = set() if app is None else sessions(app)
     code = Child(act, Ambush(point, signal.SIGKILL)).ended()
     assert code == -signal.SIGKILL, f"{point}: {_told(code)}"
+    if app is not None:
+        rows.eventually(lambda: sessions(app) <= before)
+
+
+def sessions(app: Holdfast) -> set[int]:
+    """Everybody else's; SQLite has none, its locks end with their process."""
+    text = SESSIONS.get(app.database.dialect.name)
+    return {it["id"] for it in rows.query(app, text)} if text else set()
 
 
 def _live(act: Act, watch: Watch) -> NoReturn:

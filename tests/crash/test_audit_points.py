@@ -83,7 +83,7 @@ def test_a_killed_command_has_written_down_what_it_did_and_no_more(
 
     for point in sample.of(name, deadly(points), most=3):
         act = stage.set(OPERATIONS[name])
-        die_at(point, act)
+        die_at(point, act, stage.app)
 
         where = f"{name}, {point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
         assert CHANGED[name](stage.app) == _written_down(stage.app), where

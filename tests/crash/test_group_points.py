@@ -86,7 +86,7 @@ def test_a_worker_may_die_at_any_point_of_the_transaction_that_pages_share(
 
     for point in chosen(points, sample):
         group.restore()
-        die_at(point, group.settle)
+        die_at(point, group.settle, group.observer)
         where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
 
         assert picture(group.observer) == states[point.commits], where
@@ -104,7 +104,7 @@ def test_a_worker_may_die_while_a_group_is_written_apart(group: Group, sample: S
 
     for point in chosen(points, sample):
         group.restore()
-        die_at(point, group.settle)
+        die_at(point, group.settle, group.observer)
 
         assert picture(group.observer) == states[point.commits], f"{point} of {len(points)}"
 

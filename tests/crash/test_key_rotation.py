@@ -103,7 +103,7 @@ def test_a_rotation_may_die_at_any_point(
 
     for point in sample.of("rotate keys", deadly(points), most=3):
         stage.set(monkeypatch)
-        die_at(point, rotate)
+        die_at(point, rotate, app)
         where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
 
         assert sorted(opened(app, NEW, OLD)) == stored, where

@@ -100,7 +100,7 @@ def test_a_process_may_die_at_any_point(name: str, stage: Stage, sample: Sample)
     for point in sample.of(name, deadly(points), most=2):
         act = stage.set(operation)
         stage.empty_handed()
-        die_at(point, act)
+        die_at(point, act, stage.observer)
         where = f"{name}, {point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
 
         assert picture.taken(stage.observer) == states[point.commits], where

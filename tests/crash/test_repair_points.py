@@ -215,7 +215,7 @@ def test_an_operator_may_die_at_any_point(
             ):  # its locks are kept per process: a child must not inherit open files
                 app.database.close()
                 observer.database.close()
-            die_at(point, act)
+            die_at(point, act, observer)
             where = f"{name}, {point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
 
             assert picture(observer) == states[point.commits], where

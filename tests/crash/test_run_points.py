@@ -170,7 +170,7 @@ def test_a_worker_may_die_at_any_point_of_a_run(
         assert shots
         for shot, point in chosen(name, deaths, sample, chaos=chaos):
             film.restore(shot)
-            die_at(point, film.step)
+            die_at(point, film.step, observer)
             where = f"{name}, {shot.kind}, {point} of {len(shot.points)} (HOLDFAST_CRASH_SEED={SEED})"
 
             assert picture(observer) == shot.states[point.commits], where

@@ -54,7 +54,7 @@ def test_a_firer_may_die_at_any_point_and_every_tick_becomes_one_job(
     for point in sample.of("fire every tick", deadly(points), most=6):
         arrange()
         app.database.close()
-        die_at(point, lambda: fire_due(app.database, now))
+        die_at(point, lambda: fire_due(app.database, now), app)
         where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
 
         fire_due(app.database, now)

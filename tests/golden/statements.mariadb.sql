@@ -50,6 +50,9 @@ UPDATE holdfast_debt SET state = 'closed', closed_by = NULL, closed_at = TIMESTA
 UPDATE holdfast_debt SET state = 'open', tries = 0, closed_by = NULL, closed_at = NULL, reason = NULL
  WHERE id = %(id)s AND (state = 'closed' OR tries > 0)
 
+-- admin.doctor.broker.FEEDS
+SELECT count(*) FROM holdfast_feed
+
 -- admin.doctor.facts.OVERDUE
 SELECT count(*), COALESCE(max(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - ready_at), 0) FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
@@ -617,7 +620,8 @@ SELECT id, state, address, attempts, last_error FROM holdfast_outbox
  WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' ORDER BY seq
 
 -- admin.reports.tasks.RECEIVED
-SELECT id, status, received_at FROM holdfast_received WHERE task_id = %(task_id)s ORDER BY received_at, id LIMIT 50
+SELECT id, status, received_at FROM holdfast_received
+ WHERE task_id = %(task_id)s AND client = %(client)s ORDER BY received_at, id LIMIT 50
 
 -- admin.reports.trees.PARENTS
 SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
@@ -2807,7 +2811,8 @@ DELETE FROM holdfast_task
    AND NOT EXISTS (SELECT 1 FROM holdfast_archive a WHERE a.id = holdfast_task.id)
 
 -- tasks.ends.ENDS
-SELECT a.id, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.result,
+SELECT a.id, a.kind, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.finished_at,
+       a.result, a.result_expired_at,
        (SELECT count(*) FROM holdfast_outbox o
          WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%%')
   FROM holdfast_archive a WHERE a.id IN %(ids)s
@@ -2844,11 +2849,6 @@ SELECT id, last_error FROM holdfast_outbox
 -- tasks.following.LIVE
 SELECT id, state FROM holdfast_job WHERE id IN %(ids)s
 
--- tasks.intake.WAITING
-SELECT count(*) FROM (
-    SELECT 1 AS one FROM holdfast_job WHERE queue = %(queue)s AND state = 'ready' LIMIT %(limit)s
-) waiting
-
 -- tasks.received.SAVE
 INSERT INTO holdfast_received (id, task_id, client, task_type, status, received_at, body)
 VALUES (%(id)s, %(task_id)s, %(client)s, %(task_type)s, %(status)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(body)s)
@@ -2857,7 +2857,16 @@ VALUES (%(id)s, %(task_id)s, %(client)s, %(task_type)s, %(status)s, TIMESTAMPDIF
 SELECT 1 FROM holdfast_received WHERE id = %(id)s
 
 -- tasks.received.OF_TASK
-SELECT id, body FROM holdfast_received WHERE task_id = %(task_id)s ORDER BY received_at DESC, id DESC LIMIT %(limit)s
+SELECT id, body FROM holdfast_received
+ WHERE task_id = %(task_id)s AND client = %(client)s ORDER BY received_at DESC, id DESC LIMIT %(limit)s
+
+-- tasks.room.WAITING
+SELECT count(*) FROM (
+    SELECT 1 AS one FROM holdfast_job WHERE queue = %(queue)s AND state = 'ready' LIMIT %(limit)s
+) waiting
+
+-- tasks.single_task.HAND_OVER
+UPDATE holdfast_archive SET queue = %(queue)s WHERE id = %(id)s AND queue <> %(queue)s
 
 -- testing.assertions.CLOCK
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))

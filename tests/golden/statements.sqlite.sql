@@ -50,6 +50,9 @@ UPDATE holdfast_debt SET state = 'closed', closed_by = NULL, closed_at = CAST(RO
 UPDATE holdfast_debt SET state = 'open', tries = 0, closed_by = NULL, closed_at = NULL, reason = NULL
  WHERE id = :id AND (state = 'closed' OR tries > 0)
 
+-- admin.doctor.broker.FEEDS
+SELECT count(*) FROM holdfast_feed
+
 -- admin.doctor.facts.OVERDUE
 SELECT count(*), COALESCE(max(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - ready_at), 0) FROM holdfast_job WHERE state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
@@ -616,7 +619,8 @@ SELECT id, state, address, attempts, last_error FROM holdfast_outbox
  WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' ORDER BY seq
 
 -- admin.reports.tasks.RECEIVED
-SELECT id, status, received_at FROM holdfast_received WHERE task_id = :task_id ORDER BY received_at, id LIMIT 50
+SELECT id, status, received_at FROM holdfast_received
+ WHERE task_id = :task_id AND client = :client ORDER BY received_at, id LIMIT 50
 
 -- admin.reports.trees.PARENTS
 SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
@@ -2812,7 +2816,8 @@ DELETE FROM holdfast_task
    AND NOT EXISTS (SELECT 1 FROM holdfast_archive a WHERE a.id = holdfast_task.id)
 
 -- tasks.ends.ENDS
-SELECT a.id, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.result,
+SELECT a.id, a.kind, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.finished_at,
+       a.result, a.result_expired_at,
        (SELECT count(*) FROM holdfast_outbox o
          WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%')
   FROM holdfast_archive a WHERE a.id IN (SELECT value FROM json_each(:ids))
@@ -2849,11 +2854,6 @@ SELECT id, last_error FROM holdfast_outbox
 -- tasks.following.LIVE
 SELECT id, state FROM holdfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
--- tasks.intake.WAITING
-SELECT count(*) FROM (
-    SELECT 1 AS one FROM holdfast_job WHERE queue = :queue AND state = 'ready' LIMIT :limit
-) waiting
-
 -- tasks.received.SAVE
 INSERT INTO holdfast_received (id, task_id, client, task_type, status, received_at, body)
 VALUES (:id, :task_id, :client, :task_type, :status, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :body)
@@ -2862,7 +2862,16 @@ VALUES (:id, :task_id, :client, :task_type, :status, CAST(ROUND((julianday('now'
 SELECT 1 FROM holdfast_received WHERE id = :id
 
 -- tasks.received.OF_TASK
-SELECT id, body FROM holdfast_received WHERE task_id = :task_id ORDER BY received_at DESC, id DESC LIMIT :limit
+SELECT id, body FROM holdfast_received
+ WHERE task_id = :task_id AND client = :client ORDER BY received_at DESC, id DESC LIMIT :limit
+
+-- tasks.room.WAITING
+SELECT count(*) FROM (
+    SELECT 1 AS one FROM holdfast_job WHERE queue = :queue AND state = 'ready' LIMIT :limit
+) waiting
+
+-- tasks.single_task.HAND_OVER
+UPDATE holdfast_archive SET queue = :queue WHERE id = :id AND queue <> :queue
 
 -- testing.assertions.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
 import signal
 import socket
@@ -332,6 +333,41 @@ class TestErrorHandlingAndRetry:
 
         assert container.notes() == ["abort"] * 3
         assert [it["error"]["type"] for it in container.told()] == ["WorkerCrashed"]
+
+
+class TestOneMessage:
+    """`--once`: what a container takes itself, because nobody handed it a task."""
+
+    @pytest.mark.parametrize(("retries", "left"), [("0", ["second"]), ("3", ["first, held", "second"])])
+    def test_a_handler_that_cannot_be_stopped(
+        self, container: Container, monkeypatch: pytest.MonkeyPatch, retries: str, left: list[str]
+    ) -> None:
+        """The exit code is that of this task. Another try of it, and the next message, are for other containers; what is
+        not given back counts as a death.
+        """
+        monkeypatch.setattr("holdfast.worker.execution.UNWIND", 0.1)
+        monkeypatch.setattr("holdfast.worker.incarnation.TICK", 0.1)
+        monkeypatch.setattr(os, "execv", lambda *_: os._exit(77))  # whoever starts again
+        for name in ("first", "second"):
+            container.start("tasks", "send", "deaf", "--id", name, "--payload", '{"seconds": 60}').ended()
+
+        worker = container.start(
+            "tasks",
+            "work",
+            TARGET,
+            "--once",
+            WORKER_TASK_TIMEOUT="100ms",
+            WORKER_MAX_RETRIES=retries,
+            WORKER_GRACE="500ms",
+        )
+
+        assert worker.ended() == 1
+        assert container.notes() == ["deaf begins"]
+        waiting = container.query(
+            "SELECT message_id || CASE WHEN visible_at > (unixepoch() + 5) * 1000000 THEN ', held' ELSE '' END"
+            " FROM holdfast_message WHERE state = 'ready' ORDER BY message_id"
+        )
+        assert [it[0] for it in waiting] == left
 
 
 class TestSingleTask:

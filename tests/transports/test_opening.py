@@ -74,6 +74,8 @@ def test_the_environment_says_how_to_be_let_in() -> None:
         ("storage-queue://account:key@host", "no keys"),
         ("storage-queue://abcdef@account", "no keys"),
         ("service-bus://x?key=abcdef", "no keys"),
+        ("service-bus://ns;SharedAccessKey=abcdef", "no keys"),
+        ("storage-queue://account#sig=abcdef", "no keys"),
         ("storage-queue://My_Account", "3 to 24"),
         ("storage-queue://[account", "write one of"),
         ("storage-queue://", "AZURE_STORAGE_CONNECTION_STRING"),

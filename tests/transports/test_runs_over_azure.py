@@ -305,3 +305,21 @@ def test_the_end_of_a_partition_is_told_once_and_vanishes_if_nobody_reads_it(
         left = emulator.content("done")
         assert (left.ready, left.dead, left.counted["stored"]) == (0, 0, 4)
     check_complete(app, run.id, shop)
+
+
+def test_the_doctor_looks_at_the_queues_of_runs(
+    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+) -> None:
+    brokered(app, transport=work)
+
+    async def send(stranger: ServiceBusTransport) -> None:
+        await stranger.send(work.work_items, [Outgoing(id=new_id(), body="{}")])
+
+    with_stranger(emulator, send)
+
+    found = [(str(it.level), it.found) for it in app.operator.doctor() if it.name == "broker"]
+
+    assert found == [
+        ("ok", f"service-bus lets us in; {work.work_items} has 1 message"),
+        ("ok", f"service-bus lets us in; {work.consolidate} has 0 messages"),
+    ]

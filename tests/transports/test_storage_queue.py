@@ -11,11 +11,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from azure.core.exceptions import ServiceRequestError
 from azure.storage.queue import AccountSasPermissions, ResourceTypes, generate_account_sas
-from azure.storage.queue.aio import QueueServiceClient
+from azure.storage.queue.aio import QueueClient, QueueServiceClient
 
 from holdfast.clock import new_id
 from holdfast.errors import ConfigurationError
+from holdfast.tasks import holding
 from holdfast.testing.azurite import ACCOUNT, KEY, Azurite, AzuriteMissingError, find_azurite
 from holdfast.transports.checking import TOO_OFTEN
 from holdfast.transports.contract import Delivery, Outgoing
@@ -248,6 +250,43 @@ async def test_a_crash_in_the_middle_leaves_it_in_both_places_never_in_none(acco
     assert len(await account.texts(queue + POISON)) == 1
     count = (await account.bare.get_queue_client(queue).get_queue_properties()).approximate_message_count
     assert count == 1
+
+
+async def test_a_passing_failure_while_it_is_put_aside_does_not_cost_its_holder_the_message(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first try has renewed it: only the new receipt ends it."""
+    queue = await account.queue()
+    await account.transport.send(queue, [message()])
+    ours = holding.Holding(account.transport, HOLD)
+    held = ours.take(await account.one(queue))
+    send, faults = QueueClient.send_message, [ServiceRequestError("no route to host")]
+
+    async def stumbling(self: QueueClient, *given: Any, **options: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return await send(self, *given, **options)
+
+    monkeypatch.setattr(QueueClient, "send_message", stumbling)
+    monkeypatch.setattr(holding, "PAUSE", 0.0)
+
+    assert await ours.put_aside(held, "refused")
+
+    depth = await account.transport.depth(queue)
+    assert (faults, depth.ready, depth.dead) == ([], 0, 1)
+
+
+async def test_a_late_holder_does_not_put_aside_what_was_received_here_since(account: Account) -> None:
+    queue = await account.queue()
+    await account.transport.send(queue, [message()])
+    late = await account.one(queue, SHORT)
+    ours = await account.one(queue)
+
+    with pytest.raises(DeliveryLostError):
+        await account.transport.dead_letter(late, "refused")
+
+    await account.transport.complete(ours)
+    assert await account.texts(queue + POISON) == []
 
 
 async def test_the_largest_text_of_a_stranger_is_put_aside_without_room_for_the_reason(

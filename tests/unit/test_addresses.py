@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from holdfast.errors import ConfigurationError
-from holdfast.notifications.addresses import Allowed, is_public, permitted
+from holdfast.notifications.addresses import Allowed, is_public, permitted, shown
 
 NOBODY = Allowed.read([])
 
@@ -95,3 +95,25 @@ def test_networks_addresses_and_hosts_may_be_allowed() -> None:
 def test_what_is_neither_host_nor_network_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ConfigurationError, match=r"write hooks\.internal"):
         Allowed.read([text])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "http://me:hunter2@hooks.internal/",
+        "me:hunter2@hooks.internal",
+        "https://hooks.internal/?token=hunter2",
+    ],
+)
+def test_a_password_in_the_wrong_place_is_not_repeated(text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"hooks\.internal") as refused:
+        Allowed.read([text])
+
+    assert "hunter2" not in str(refused.value)
+    assert refused.value.__cause__ is None  # it quotes the text
+    assert "hunter2" not in shown(f"10.0.0.0/8,{text}")
+
+
+def test_a_network_that_is_none_says_why() -> None:
+    with pytest.raises(ConfigurationError, match="host bits set"):
+        Allowed.read(["10.0.0.1/8"])

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import ConfigurationError
 from holdfast.transports.failures import TransportRefusedError
-from holdfast.transports.identity import storage_url
+from holdfast.transports.identity import checked_namespace, storage_url
 from holdfast.transports.storage_queue import StorageQueueTransport
 
 NO_KEY = (
@@ -36,3 +36,35 @@ def test_a_name_that_no_account_has_is_refused(account: str) -> None:
 def test_an_account_is_a_name_or_a_url() -> None:
     assert storage_url("acct", "blob") == "https://acct.blob.core.windows.net"
     assert storage_url("https://acct.queue.local/", "queue") == "https://acct.queue.local"
+    assert storage_url("http://127.0.0.1:10000/acct", "queue") == "http://127.0.0.1:10000/acct"
+
+
+@pytest.mark.parametrize(
+    "url", ["https://a.local/?sv=1&sig=c2VjcmV0", "https://me:c2VjcmV0@a.local", "sb://a.local"]
+)
+def test_the_url_of_an_account_has_no_keys(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="without keys") as refused:
+        storage_url(url, "queue")
+
+    assert "c2VjcmV0" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["ns", "ns.servicebus.windows.net", "localhost:5672", "127.0.0.1"])
+def test_a_namespace_is_a_name_or_a_host(name: str) -> None:
+    assert checked_namespace(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0",
+        "me:c2VjcmV0@ns",
+        "https://ns.servicebus.windows.net",
+        "my space",
+    ],
+)
+def test_what_is_no_namespace_is_refused_and_its_keys_are_not_shown(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="AZURE_SERVICE_BUS_CONNECTION_STRING") as refused:
+        checked_namespace(name)
+
+    assert "c2VjcmV0" not in str(refused.value)

@@ -13,7 +13,14 @@ import pytest
 from holdfast.errors import ConfigurationError
 from holdfast.steps.lease import Lease
 from holdfast.telemetry import happened
-from holdfast.telemetry.logs import ConsoleFormatter, JsonFormatter, Lines, configure, formatter
+from holdfast.telemetry.logs import (
+    ConsoleFormatter,
+    JsonFormatter,
+    Lines,
+    configure,
+    formatter,
+    leave_out_others,
+)
 from holdfast.telemetry.traces import CURRENT
 
 LEASE = Lease(
@@ -284,3 +291,18 @@ def test_a_line_per_request_is_shown_to_nobody_who_did_not_ask(monkeypatch: pyte
     configure("console", "info")
 
     assert not logging.getLogger("azure.core.pipeline").isEnabledFor(logging.INFO)
+
+
+def test_where_no_log_is_printed_python_prints_none_for_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (None, "azure"):
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [])
+    identity = logging.getLogger("azure.identity")
+    identity.warning("failed to retrieve a token")
+    assert "failed" in capsys.readouterr().err
+
+    leave_out_others()
+    identity.warning("failed to retrieve a token")
+
+    assert capsys.readouterr().err == ""

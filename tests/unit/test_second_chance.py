@@ -8,12 +8,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from holdfast.tasks import second_chance
-from holdfast.tasks.holding import Holding
-from holdfast.tasks.second_chance import give_second_chance
+from holdfast.tasks.second_chance import SecondChance
 from holdfast.tasks.storing import Stored
 from holdfast.transports.checking import TOO_OFTEN
-from holdfast.transports.contract import MOST_AT_ONCE, Outgoing
+from holdfast.transports.contract import MOST_AT_ONCE, Delivery, Outgoing
 from holdfast.transports.memory import MemoryTransport
+from tests.events import hearing, named
 
 if TYPE_CHECKING:
     import pytest
@@ -31,32 +31,53 @@ async def letters(transport: MemoryTransport, reason: str, count: int) -> None:
             await transport.dead_letter(it, reason)
 
 
+class Counting(MemoryTransport):
+    """Knows how many pages of letters were asked for; asks us to stop after so many."""
+
+    def __init__(self, stopping: asyncio.Event, last: int | None = None) -> None:
+        super().__init__()
+        self.stopping, self.last, self.pages = stopping, last, 0
+
+    async def dead_letters(self, queue: str, *, at_most: int, hold: timedelta) -> list[Delivery]:
+        self.pages += 1
+        if self.pages == self.last:
+            self.stopping.set()
+        return await super().dead_letters(queue, at_most=at_most, hold=hold)
+
+
 class Scene:
     """A queue with letters, and a store that takes all of them or breaks."""
 
-    def __init__(self, failure: Exception | None = None) -> None:
+    def __init__(self, failure: Exception | None = None, *, stops_after: int | None = None) -> None:
         self.seen: list[str] = []
         self.failure = failure
+        self.hold, self.takes = HOLD, 0.0  # seconds to store a page
+        self.stops_after = stops_after
+        self.pages = 0
 
     async def store(self, held: Sequence[Held]) -> dict[Held, Stored]:
         if self.failure is not None:
             raise self.failure
+        await asyncio.sleep(self.takes)
         self.seen += [it.delivery.id for it in held]
         return {it: Stored("job", created=True, task_id="1", task_type="ok") for it in held}
 
     async def run(self, refused: int, worn_out: int) -> tuple[int | None, int]:
         """How many are left aside, and how many of them could be taken at once."""
-        async with MemoryTransport() as transport:
+        stopping = asyncio.Event()
+        async with Counting(stopping, self.stops_after) as transport:
             await transport.ensure(QUEUE)
             await letters(transport, "refused", refused)
             await letters(transport, TOO_OFTEN, worn_out)
-            holding = Holding(transport, HOLD)
+            chance = SecondChance(
+                transport=transport, queue=QUEUE, hold=self.hold, store=self.store, stopping=stopping
+            )
             try:
-                await give_second_chance(transport, holding, QUEUE, self.store)
+                await chance.give()
             except ConnectionError:
                 assert self.failure is not None
+            self.pages = transport.pages
             free = await transport.dead_letters(QUEUE, at_most=MOST_AT_ONCE, hold=HOLD)
-            assert len(holding) == 0
             return (await transport.depth(QUEUE)).dead, len(free)
 
 
@@ -73,10 +94,35 @@ def test_a_pass_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(second_chance, "MOST", 64)
     scene = Scene()
 
-    asyncio.run(scene.run(refused=100, worn_out=1))
+    with hearing() as told:
+        asyncio.run(scene.run(refused=100, worn_out=1))
 
     assert scene.seen == []
+    assert named(told, "letters.skipped") == [
+        {"queue": QUEUE, "looked_at": 64}
+    ]  # nobody is left behind in silence
+
+
+def test_who_is_asked_to_stop_looks_at_no_other_page_and_gives_back_what_he_holds() -> None:
+    scene = Scene(stops_after=1)
+
+    with hearing() as told:
+        left = asyncio.run(scene.run(refused=100, worn_out=1))
+
+    assert scene.pages == 1
+    assert left == (101, MOST_AT_ONCE)
+    assert named(told, "letters.skipped") == []
 
 
 def test_what_could_not_be_stored_is_given_back() -> None:
     assert asyncio.run(Scene(ConnectionError()).run(refused=3, worn_out=5)) == (8, 8)
+
+
+def test_what_was_passed_stays_ours_for_as_long_as_the_pass_takes() -> None:
+    scene = Scene()
+    scene.hold, scene.takes = timedelta(seconds=0.3), 0.6
+
+    left = asyncio.run(scene.run(refused=MOST_AT_ONCE, worn_out=1))
+
+    assert scene.pages == 3  # the refused ones, the other, and none
+    assert left == (MOST_AT_ONCE, MOST_AT_ONCE)

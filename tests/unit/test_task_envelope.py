@@ -50,6 +50,7 @@ def test_a_payload_and_a_webhook_may_be_missing() -> None:
     found = read('{"task_id": "1", "task_type": "a", "webhook_url": "", "schema_version": 1}')
 
     assert (found.payload, found.webhook_url) == ("{}", None)
+    assert read(task(payload=None)).payload == "{}"
 
 
 def test_a_number_is_an_id_too() -> None:
@@ -147,6 +148,8 @@ def test_the_trace_of_whoever_sent_it_is_kept() -> None:
         (task(payload=[1]), "payload is no object"),
         (task(payload="{}"), "payload is no object"),
         (task(payload={"a": "x" * 1024 * 1024}), "payload takes"),
+        (task(payload={"holdfast.sealed": "1.aaaa.bbbb"}), "begins with 'holdfast.'"),
+        (task(payload={"a": 1, "holdfast.sealed": "1.aaaa.bbbb"}), "begins with 'holdfast.'"),
         (task(webhook_url="ftp://a"), "webhook_url"),
         (task(webhook_url="https://me:pw@a.example"), "credentials"),
         (task(schema_version=2), "newer than this worker understands"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+import holdfast
 from holdfast import Holdfast
 from holdfast.errors import ConfigurationError
 from holdfast.tasks.settings import TaskSettings, read_env_file, task_settings, variables
@@ -71,10 +73,12 @@ def test_all_problems_are_listed_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         HOLDFAST_MAX_CONNECTIONS="all",
         HOLDFAST_LOG_LEVEL="loud",
         HOLDFAST_LOG_FORMAT="prose",
+        HOLDFAST_METRICS_PORT="abc",
+        HOLDFAST_SECRET_KEY="hunter2",
     )
 
     names = {it.replace(":", " ").replace("=", " ").split()[0] for it in found}
-    assert len(found) == len(names) == 15
+    assert len(found) == len(names) == 17
     assert "hunter2" not in str(found)
 
 
@@ -165,6 +169,9 @@ def test_what_is_in_force_is_shown_without_secrets(monkeypatch: pytest.MonkeyPat
         AZURE_STORAGE_CONNECTION_STRING=STORAGE,
         HOLDFAST_WEBHOOK_SECRETS="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
         HOLDFAST_ALERT_URLS="slack://hunter2",
+        HOLDFAST_SECRET_KEY="hunter2" * 5,
+        HOLDFAST_LISTEN_URL="postgresql://me:hunter2@host/name",
+        HOLDFAST_CALLBACK_URL="https://me:hunter2@host/callbacks",
     )
 
     found = {it.variable: it for it in surroundings({})}
@@ -197,6 +204,15 @@ def test_every_variable_is_explained() -> None:
     described = TaskSettings.model_fields
 
     assert all(described[name].description for name in variables())
+    assert all(it.meaning for it in surroundings({}))
+
+
+def test_every_variable_that_the_code_reads_is_shown() -> None:
+    package = Path(holdfast.__file__).parent
+    texts = [it.read_text(encoding="utf-8") for it in package.rglob("*.py") if "testing" not in it.parts]
+    read = {name for text in texts for name in re.findall(r"\bHOLDFAST_[A-Z_]+[A-Z]\b", text)}
+
+    assert read - {it.variable for it in surroundings({})} == set()
 
 
 @pytest.mark.parametrize(
@@ -206,6 +222,7 @@ def test_every_variable_is_explained() -> None:
         ("HOLDFAST_TRANSPORT", BUS),
         ("HOLDFAST_TRANSPORT", "storage-queue://c2VjcmV0@acct"),
         ("HOLDFAST_TRANSPORT", "service-bus://ns?key=c2VjcmV0"),
+        ("HOLDFAST_TRANSPORT", "service-bus://ns;SharedAccessKey=c2VjcmV0"),
         ("HOLDFAST_TRANSPORT", "x://[c2VjcmV0@"),
         ("CLIENT_ID", STORAGE),
         ("CLIENT_ID", BUS),
@@ -233,6 +250,11 @@ def test_a_key_in_the_address_of_supabase_is_not_shown(monkeypatch: pytest.Monke
         ({"HOLDFAST_TRANSPORT": "storage-queue://"}, "AZURE_STORAGE_CONNECTION_STRING"),
         ({"HOLDFAST_TRANSPORT": "database://elsewhere"}, "own database"),
         ({"AZURE_STORAGE_ACCOUNT": "My_Account"}, "3 to 24"),
+        ({"AZURE_STORAGE_ACCOUNT": "https://acct.example/?sv=1&sig=c2VjcmV0"}, "without keys"),
+        ({"AZURE_SERVICE_BUS_NAMESPACE": BUS}, "AZURE_SERVICE_BUS_CONNECTION_STRING"),
+        ({"HOLDFAST_METRICS_PORT": "65536"}, "0 for any that is free"),
+        ({"HOLDFAST_METRICS_PORT": "1" * 5_000}, "0 for any that is free"),
+        ({"HOLDFAST_WEBHOOK_ALLOW": "http://me:c2VjcmV0@host/"}, "neither a host nor a network"),
         ({"WORKER_MAX_RETRIES": "+1"}, "0 to 1000"),
         ({"WORKER_MAX_RETRIES": "1001"}, "0 to 1000"),
         ({"WORKER_TASK_TIMEOUT": "1e3"}, "not a duration"),
@@ -246,6 +268,7 @@ def test_settings_with_which_no_worker_can_start_are_refused(
     (problem,) = problems(monkeypatch, **environment)
 
     assert said in problem
+    assert "c2VjcmV0" not in problem + str(surroundings({}))
 
 
 def test_the_longest_client_has_a_queue_for_its_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
     from holdfast.outbox.state import MessageState
+    from holdfast.runs.declaration import Declaration
     from holdfast.runs.sweep_state import SweepState
     from holdfast.steps.job import JobState
 
@@ -60,11 +61,11 @@ class Operator:
     """
 
     def __init__(
-        self, database: Database, actor: Actor | None = None, *, feeds: Collection[str] = ()
+        self, database: Database, actor: Actor | None = None, *, feeds: Collection[Declaration] = ()
     ) -> None:
         self._database = database
         self._actor = actor  # None: whoever runs this process
-        self._feeds = feeds  # names of those that the application has
+        self._feeds = feeds  # those that the application has
 
     def by(self, name: str, *, reason: str | None = None) -> Operator:
         """The same, in this one's name: `app.operator.by("alice", reason="the printer is back").retry(job_id)`."""
@@ -217,7 +218,7 @@ class Operator:
         """Move it by hand, with a reason: `app.operator.by("alice", reason="…").set_watermark("catalogue", at)`."""
         return self._act(
             lambda tx: watermark.set_watermark(
-                tx, feed, to, force=force, by=self._actor, declared=self._feeds
+                tx, feed, to, force=force, by=self._actor, declared=[it.name for it in self._feeds]
             )
         )
 
@@ -257,7 +258,7 @@ class Operator:
 
     def doctor(self) -> list[Finding]:
         """What is wrong, and what to do about it."""
-        return examine(self._database)
+        return examine(self._database, [it.broker for it in self._feeds if it.broker is not None])
 
     def _look(self, report: Callable[[Transaction], T]) -> T:
         with self._database.reading() as tx:

@@ -31,7 +31,8 @@ def config(
     """
     import os
 
-    from holdfast.tasks.problems import DATABASE
+    from holdfast.notifications.settings import from_environment
+    from holdfast.tasks.problems import DATABASE, missing_secret
     from holdfast.tasks.settings import read_env_file, task_settings
     from holdfast.tasks.surroundings import surroundings
 
@@ -50,3 +51,5 @@ def config(
             less=("meaning",),
         )
     task_settings()
+    if (missing := missing_secret(from_environment())) is not None:
+        typer.echo(f"note: {missing}", err=True)

@@ -23,6 +23,15 @@ Client = Annotated[
     str | None,
     typer.Option("--client", metavar="NAME", help="Whose tasks.", show_default="CLIENT_ID, else default"),
 ]
+OfClient = Annotated[
+    str | None,
+    typer.Option(
+        "--client",
+        metavar="NAME",
+        help="Only tasks of this client; each has ids of its own.",
+        show_default="CLIENT_ID, else all",
+    ),
+]
 EnvFile = Annotated[
     str | None,
     typer.Option(
@@ -126,7 +135,9 @@ def send(
 ) -> None:
     """Hand in a task: send it to the client's queue."""
     from holdfast.tasks.sending import send_task
+    from holdfast.telemetry.logs import leave_out_others
 
+    leave_out_others()
     _surroundings(ctx, database_url, env_file)
     sent = send_task(task_type, payload, task_id=task_id, webhook_url=webhook_url, client=client)
     if json:
@@ -139,7 +150,7 @@ def send(
 def list_(
     ctx: typer.Context,
     *,
-    client: Client = None,
+    client: OfClient = None,
     state: Annotated[
         str | None,
         typer.Option("--state", metavar="STATE", help="Only tasks whose jobs are in it.", show_default=False),
@@ -151,6 +162,7 @@ def list_(
     """List tasks, the latest first."""
     from holdfast.admin.reports.tasks import list_tasks
 
+    client = client or _own_client()
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_tasks(tx, client=client, state=state, limit=limit)
     if json:
@@ -170,7 +182,7 @@ def list_(
             )
             for it in found
         ],
-        empty="no tasks",
+        empty="no tasks" if client is None else f"no tasks of client {client}",
         less=("received (UTC)", "client"),
     )
 
@@ -180,7 +192,7 @@ def show(
     ctx: typer.Context,
     task_id: Annotated[str, typer.Argument(metavar="ID", help="The task's id, or that of its job.")],
     *,
-    client: Client = None,
+    client: OfClient = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
@@ -188,7 +200,7 @@ def show(
     from holdfast.admin.reports.tasks import show_task
 
     with opened(ctx, database_url) as database, database.reading() as tx:
-        found = show_task(tx, task_id, client=client)
+        found = show_task(tx, task_id, client=client or _own_client())
     if json:
         print_json(found)
     else:
@@ -215,6 +227,10 @@ def _print(found: TaskDetail) -> None:
             *(("told here", it) for it in received),
         ]
     )
+
+
+def _own_client() -> str | None:
+    return os.environ.get("CLIENT_ID", "").strip() or None
 
 
 def _surroundings(ctx: typer.Context, database_url: str | None, env_file: str | None) -> None:

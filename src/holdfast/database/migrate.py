@@ -10,7 +10,6 @@ import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from holdfast.database.dialects import DIALECTS
@@ -62,6 +61,8 @@ class Migration:
 
 @cache
 def migrations() -> tuple[Migration, ...]:
+    from importlib import resources  # here: a tenth of the time that `import holdfast` takes
+
     folder = resources.files("holdfast.database") / "migrations"
     files = sorted(
         (file for file in folder.iterdir() if file.name.endswith(".sql")), key=lambda file: file.name

@@ -8,6 +8,7 @@ these: asking for the name a second time could bring another answer.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 import threading
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from holdfast.errors import ConfigurationError
+from holdfast.telemetry.masking import without_secrets
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -33,6 +35,8 @@ NOT_PUBLIC: Final = tuple(
 )
 NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 LAST_32_BITS: Final = 0xFFFF_FFFF
+_BEFORE_HOST: Final = re.compile(r"[^\s,]+@")
+_NETWORK: Final = re.compile(r"[\[\]0-9a-fA-F.:]+/\d+")
 
 
 @dataclass(frozen=True)
@@ -57,9 +61,9 @@ class Allowed:
             except ValueError as error:
                 if "/" in text or ":" in text:
                     raise ConfigurationError(
-                        f"webhook_allow: {text!r} is neither a host nor a network ({error}); "
+                        f"webhook_allow: {shown(text)!r} is neither a host nor a network{_why(text, error)}; "
                         "write hooks.internal, *.internal, 10.1.2.3 or 10.1.0.0/16"
-                    ) from error
+                    ) from None  # what Python says quotes the text
                 hosts.add(text.lower().rstrip("."))
         return cls(frozenset(hosts), tuple(networks))
 
@@ -70,6 +74,16 @@ class Allowed:
 
     def address(self, address: Address) -> bool:
         return any(address.version == it.version and address in it for it in self.networks)
+
+
+def shown(text: str) -> str:
+    """Entries as they may be shown, also if one is a URL with somebody's password."""
+    return without_secrets(_BEFORE_HOST.sub("***@", text))
+
+
+def _why(text: str, error: ValueError) -> str:
+    """What Python says, which quotes the text: so only where that is a network by its shape."""
+    return f" ({error})" if _NETWORK.fullmatch(text) else ""
 
 
 def _dots(name: str) -> range:

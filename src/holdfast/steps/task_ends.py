@@ -85,6 +85,8 @@ class TellDone:
     fence: int
     attempts: int
     result: Any
+    finished_at: int | None = None  # None: in this very transaction
+    omitted: str | None = None  # why the result is not told
     by_key: ClassVar = True
     turn: ClassVar = (1, "")  # with the messages, behind all other effects
 
@@ -92,8 +94,9 @@ class TellDone:
         rows = tx.rows(TOLD, id=self.job_id)
         if rows:
             client, task_id, task_type, url, now = rows[0]
-            told = _about(client, task_id, task_type, moment(now), self.attempts)
-            body = done_body(told, self.result)
+            at = moment(now if self.finished_at is None else self.finished_at)
+            told = _about(client, task_id, task_type, at, self.attempts)
+            body = done_body(told, self.result, self.omitted)
             _stage(tx, url, body, job_id=self.job_id, fence=self.fence)
 
 
@@ -108,11 +111,12 @@ def end_key(job_id: str, fence: int) -> str:
     return f"task-end:{job_id}:{fence}"
 
 
-def done_body(told: dict[str, Any], result: Any) -> str:
+def done_body(told: dict[str, Any], result: Any, omitted: str | None = None) -> str:
     """What a webhook says of a task that is done. A result that is too large for it stays in the database."""
     text = encode(result)
     if (size := len(text.encode())) > LARGEST_RESULT:
         omitted = f"it takes {size:,} bytes, more than a webhook carries; holdfast tasks show has it"
+    if omitted is not None:
         return to_json(told | {"status": "completed", "result": None, "result_omitted": omitted})
     head = to_json(told | {"status": "completed"})
     return f'{head[:-1]},"result":{text}}}'

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import new_fence
 from holdfast.database.statement import sql
 from holdfast.database.wakeup import OUTBOX
+from holdfast.errors import SealedError
 from holdfast.outbox.waiting import stands_behind
+from holdfast.sealing import opened
 from holdfast.steps.archive import archive
 from holdfast.steps.failure import describe, fingerprint
 from holdfast.steps.payload import decode
@@ -20,8 +22,12 @@ if TYPE_CHECKING:
 
     from holdfast.database.connection import Transaction
 
+EMPTIED: Final = "it was kept for its time, and is gone"
+SEALED: Final = "it is encrypted, and the key is gone"
+
 ENDS = sql("""
-    SELECT a.id, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.result,
+    SELECT a.id, a.kind, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.finished_at,
+           a.result, a.result_expired_at,
            (SELECT count(*) FROM holdfast_outbox o
              WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%')
       FROM holdfast_archive a WHERE a.id {any_of:ids}
@@ -63,11 +69,14 @@ class End:
     """A job that has ended."""
 
     job_id: str
+    kind: str
     state: str  # done, dead or cancelled
     error: str
     fence: int
     attempts: int
-    result: str | None
+    finished_at: int
+    result: str | None  # as it is stored: it may be sealed
+    result_expired_at: int | None
     untold: int  # webhooks about it that are on their way
 
     @property
@@ -127,8 +136,8 @@ def tell_again(tx: Transaction, end: End) -> None:
     if tx.run(SAY_AGAIN, id=end.job_id, key=key) or tx.rows(SAID, id=end.job_id, key=key):
         return
     if end.state == "done":
-        result = None if end.result is None else decode(end.result)
-        TellDone(end.job_id, end.fence, end.attempts + 1, result).apply(tx)
+        result, omitted = _result(end)
+        TellDone(end.job_id, end.fence, end.attempts + 1, result, end.finished_at, omitted).apply(tx)
     else:
         tell_failures(tx, [end.job_id])
 
@@ -142,3 +151,13 @@ def why_unsent(tx: Transaction, job_id: str) -> str | None:
     behind = stands_behind(tx, message_id)
     reasons = [it for it in (error, behind and f"its webhook {behind}") if it]
     return "; ".join(reasons) or "there was no time for it"
+
+
+def _result(end: End) -> tuple[Any, str | None]:
+    """What it was, and why that cannot be told."""
+    if end.result is None:
+        return None, None if end.result_expired_at is None else EMPTIED
+    try:
+        return decode(opened(end.result, f"result of {end.kind}")), None
+    except SealedError:
+        return None, SEALED

@@ -21,6 +21,8 @@ LONGEST_REASON: Final = 1_000
 # As a Logic App's connector to Storage Queue hands messages on: {"QueueMessagesList": {"QueueMessage": [{"MessageText": …}]}}
 CONNECTOR: Final = ("MessageText", "QueueMessage", "QueueMessagesList")
 MOST_WRAPPINGS: Final = 8
+# A payload with such a name could be taken for one that we have sealed, and wait for its key for ever.
+OURS: Final = "holdfast."
 TYPE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,99}")
 _TRACE: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
@@ -170,15 +172,17 @@ def _webhook_url(value: Any, problems: list[str]) -> str | None:
 
 
 def _payload(raw: msgspec.Raw | None, problems: list[str]) -> str:
-    if raw is None:
+    data = b"null" if raw is None else bytes(raw)
+    if data == b"null":
         return "{}"
-    data = bytes(raw)
-    if not data.lstrip().startswith(b"{"):
+    if not data.startswith(b"{"):
         problems.append("payload is no object; name its values")
     elif len(data) > MAX_PAYLOAD:
         problems.append(
             f"payload takes {len(data):,} bytes, at most {MAX_PAYLOAD:,} are stored; send the address of the data"
         )
+    elif any(it.startswith(OURS) for it in _fields.decode(data)):
+        problems.append(f"payload has a name that begins with {OURS!r}, which is ours; use another one")
     else:
         return data.decode()
     return "{}"

@@ -31,7 +31,13 @@ class Followed:
     stored: Stored
     held: Held
     missing: int = 0
+    let_go: bool = False  # by us, because the task has ended
     at_work: bool = True  # it has a slot, or wants one
+
+    @property
+    def lost(self) -> bool:
+        """Its message is another's: nobody here can say that the task ended well."""
+        return self.held.over and not self.let_go
 
 
 class Following:
@@ -43,7 +49,12 @@ class Following:
         self._queue = queue
         self._followed: list[Followed] = []
         self.patience = timedelta(0)  # for webhooks under way when the worker has stopped
-        self.failed = 0  # tasks that did not end well
+        self._failed = 0
+
+    @property
+    def failed(self) -> int:
+        """Tasks that did not end well, as far as we know."""
+        return self._failed + sum(it.lost for it in self._followed)
 
     @property
     def at_work(self) -> int:
@@ -65,12 +76,12 @@ class Following:
     async def until_empty(self, left: asyncio.Event) -> None:
         """Wait until all that was taken is over."""
         while self._followed and not left.is_set():
-            self._followed = [it for it in self._followed if not it.held.over]
+            self._drop()
             await _wait(left, LOOK)
 
     async def _look(self) -> bool:
         """End what has ended; whether there are others that only wait to be told of."""
-        self._followed = [it for it in self._followed if not it.held.over]
+        self._drop()
         if not self._followed:
             return False
         try:
@@ -88,6 +99,11 @@ class Following:
         await asyncio.gather(*(self._let_go(it, end) for it, end in over))
         return any(not it.held.over and it.stored.job_id in ended for it in self._followed)
 
+    def _drop(self) -> None:
+        """Forget what is over."""
+        self._failed = self.failed
+        self._followed = [it for it in self._followed if not it.held.over]
+
     def _states(self) -> tuple[dict[str, End], dict[str, str]]:
         ids = [it.stored.job_id for it in self._followed]
         with self._database.reading() as tx:
@@ -98,7 +114,8 @@ class Following:
 
     async def _let_go(self, it: Followed, end: End | None) -> None:
         """A dead task's message goes where the broker keeps such; one that an operator ended just goes."""
-        self.failed += end is None or end.state != "done"
+        it.let_go = True
+        self._failed += end is None or end.state != "done"
         if end is not None and end.state == "dead":
             refused = it.stored.refused
             reason = "refused" if refused is not None else end.error.partition(":")[0] or "failed"

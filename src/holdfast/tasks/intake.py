@@ -8,6 +8,7 @@ until the task has ended and whoever asked has been told. Nothing is let go whil
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from holdfast.clock import micros
 from holdfast.database.database import persist
-from holdfast.database.statement import sql
 from holdfast.errors import DatabaseError, HoldfastError
 from holdfast.steps.threads import in_own_thread
 from holdfast.tasks.acceptance import forget_old
@@ -25,8 +25,10 @@ from holdfast.tasks.failures import TaskRefusedError
 from holdfast.tasks.following import Following
 from holdfast.tasks.holding import Held, Holding
 from holdfast.tasks.names import queue_of
-from holdfast.tasks.outages import Outages
-from holdfast.tasks.second_chance import give_second_chance
+from holdfast.tasks.outages import LONGEST, Outages
+from holdfast.tasks.problems import missing_secret
+from holdfast.tasks.room import Room
+from holdfast.tasks.second_chance import SecondChance
 from holdfast.tasks.storing import Storage, Stored
 from holdfast.telemetry import happened
 from holdfast.transports.contract import MOST_AT_ONCE, Delivery, Transport
@@ -38,8 +40,6 @@ if TYPE_CHECKING:
 
 Acknowledge = Literal["stored", "ended"]  # when a message is let go
 
-AHEAD: Final = 2  # times the concurrency: so many jobs may wait before no more messages are taken
-MOST_HELD: Final = 256
 LONG_WAIT: Final = timedelta(seconds=20)  # at a broker that lets us wait
 SOON: Final = 0.1  # seconds; the first pause of an idle intake, doubled from there
 FULL: Final = 0.1  # seconds between looks while there is no room
@@ -48,12 +48,6 @@ LONGEST_OUTAGE: Final = 30.0
 TIDYING: Final = 300.0
 BATCH: Final = 500
 ABANDONED: Final = timedelta(minutes=1)  # several leases
-
-WAITING = sql("""
-    SELECT count(*) FROM (
-        SELECT 1 AS one FROM holdfast_job WHERE queue = :queue AND state = 'ready' LIMIT :limit
-    ) waiting
-""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +75,20 @@ class Intake:
         self._holding = Holding(transport, settings.hold, deaths_count=settings.acknowledge == "ended")
         self._storage = Storage(app, settings.client, transport.name, last)
         self._following = Following(self._database, self._holding, self._queue)
+        self._room = Room(
+            database=self._database,
+            queue=self._queue,
+            concurrency=settings.concurrency,
+            until_end=settings.acknowledge == "ended",
+            holding=self._holding,
+            following=self._following,
+        )
         self._ended = ended  # called when no more is taken, for whatever reason
         self._loop = asyncio.new_event_loop()
         self._stopping = asyncio.Event()  # take no more
         self._left = asyncio.Event()  # let go of everything
-        self._outages = Outages(transport.name, self._queue, self._stopping)
+        longest = LONGEST if settings.once else math.inf
+        self._outages = Outages(transport.name, self._queue, self._stopping, longest=longest)
         self._opened = threading.Event()
         self._refused: HoldfastError | None = None
         self._thread = threading.Thread(target=self._live, name="holdfast-intake", daemon=True)
@@ -132,6 +135,7 @@ class Intake:
             return
         renewing = asyncio.create_task(self._until_left(self._holding.renew_until))
         following = asyncio.create_task(self._until_left(self._following.until_left))
+        beside = asyncio.create_task(self._give_second_chances())
         try:
             await self._take_until_stopped()
             if self._settings.once:
@@ -139,6 +143,8 @@ class Intake:
         finally:
             self._ended()
             await self._left.wait()
+            beside.cancel()  # of a broker that does not answer: it looks at `_stopping` by itself
+            await asyncio.gather(beside, return_exceptions=True)
             await following
             if self._settings.once:
                 self.failed = bool(self._following.failed or len(self._holding))  # or stopped before its end
@@ -166,10 +172,12 @@ class Intake:
                 await self._transport.open()
                 await self._transport.ensure(self._queue)
             except TransportRefusedError as error:
+                await self._transport.close()
                 self._refused = error
                 self._opened.set()
                 return False
             except TransportError as error:
+                await self._transport.close()  # the next try begins anew
                 self._outages.trouble(error)
                 self._opened.set()  # it may come back: no reason to fail
                 pause = await self._outages.pause(pause, LONGEST_OUTAGE)
@@ -182,6 +190,8 @@ class Intake:
                     queue=self._queue,
                     acknowledge=self._settings.acknowledge,
                 )
+                if (why := missing_secret(self._app.notifications)) is not None:
+                    happened("intake.warned", queue=self._queue, note=why)
                 return True
         return False
 
@@ -192,7 +202,7 @@ class Intake:
                 tidied = now
                 await self._tidy()
             try:
-                room = await in_own_thread(self._room)
+                room = await in_own_thread(self._room.left)
                 if room <= 0:
                     await self._outages.pause(FULL, FULL)
                     continue
@@ -270,25 +280,21 @@ class Intake:
         else:
             await self._holding.complete(held)
 
-    def _room(self) -> int:
-        """How many more messages are wanted: a few more than can be worked on at once, so that nobody waits.
-
-        What is held until its end is better off with a worker that is free.
-        """
-        if self._settings.acknowledge == "ended":
-            free = self._settings.concurrency - self._following.at_work
-            return min(free, MOST_HELD - len(self._holding))
-        most = AHEAD * self._settings.concurrency
-        with self._database.looking() as tx:
-            waiting = int(tx.first(WAITING, queue=self._queue, limit=most))
-        return min(most - waiting, MOST_HELD - len(self._holding))
+    async def _give_second_chances(self) -> None:
+        if self._settings.acknowledge == "stored" and not self._settings.once:
+            chance = SecondChance(
+                transport=self._transport,
+                queue=self._queue,
+                hold=self._settings.hold,
+                store=self._store,
+                stopping=self._stopping,
+            )
+            await chance.until_stopped(self._outages)
 
     async def _tidy(self) -> None:
         try:
             while await in_own_thread(persist, self._database, lambda tx: forget_old(tx, BATCH)) == BATCH:
                 continue
             await in_own_thread(persist, self._database, lambda tx: adopt(tx, self._queue, micros(ABANDONED)))
-            if self._settings.acknowledge == "stored":
-                await give_second_chance(self._transport, self._holding, self._queue, self._store)
         except (TransportError, DatabaseError) as error:
             self._outages.trouble(error)

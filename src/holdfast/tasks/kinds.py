@@ -18,7 +18,7 @@ from holdfast.clock import Duration, duration
 from holdfast.errors import ArgumentsError, ConfigurationError
 from holdfast.limits.limit import Limit, checked_limits
 from holdfast.steps.kinds import Kind, Kinds, checked_priority, is_async
-from holdfast.steps.outcome import Continue, Done, Reject, Snooze
+from holdfast.steps.outcome import Done, Outcome
 from holdfast.steps.payload import Arguments, to_json
 from holdfast.steps.retry import Retry
 from holdfast.steps.task_ends import TellDone
@@ -122,7 +122,7 @@ def _telling(handler: Callable[..., Any], *, wants_step: bool) -> Callable[..., 
 
 
 def _told(step: Step, answer: Any) -> Any:
-    if not isinstance(answer, Continue | Snooze | Reject):
+    if isinstance(answer, Done) or not isinstance(answer, Outcome):  # all others go on, or fail
         result = answer.result if isinstance(answer, Done) else answer
         step.effect(TellDone(step.job_id, step.fence, step.attempt, result))
     return answer

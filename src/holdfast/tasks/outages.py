@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import DatabaseError
 from holdfast.telemetry import happened
@@ -14,27 +16,36 @@ if TYPE_CHECKING:
     from holdfast.errors import HoldfastError
 
 
+LONGEST: Final = 60.0  # seconds that whoever wants one message waits: somebody looks at the exit code
+
+
 class Outages:
     """Those of one intake."""
 
-    def __init__(self, transport: str, queue: str, stopping: asyncio.Event) -> None:
+    def __init__(
+        self, transport: str, queue: str, stopping: asyncio.Event, *, longest: float = math.inf
+    ) -> None:
         self._transport = transport
         self._queue = queue
         self._stopping = stopping
-        self._troubled = False
+        self._longest = longest
+        self._since: float | None = None
 
     def trouble(self, error: HoldfastError) -> None:
-        if self._troubled:
+        """Raises it if the outage lasts for longer than anybody waits."""
+        if self._since is not None:
+            if time.monotonic() > self._since + self._longest:
+                raise error
             return
-        self._troubled = True
+        self._since = time.monotonic()
         if isinstance(error, DatabaseError):
             happened("database.lost", error=error, note="no tasks are taken")
         else:
             happened("broker.lost", transport=self._transport, queue=self._queue, error=error)
 
     def well(self) -> None:
-        if self._troubled:
-            self._troubled = False
+        if self._since is not None:
+            self._since = None
             happened("broker.recovered", transport=self._transport, queue=self._queue)
 
     async def pause(self, seconds: float, longest: float) -> float:

@@ -7,6 +7,8 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,11 +75,14 @@ def run_polling(
     exposure.start()
     intake.start()
     asyncio.run(worker.serve())
-    recycle = worker.needs_recycling and not asked.is_set()
+    worn = worker.needs_recycling and not asked.is_set()
+    if worn and settings.once and not _is_over(app, asked, grace):
+        logging.shutdown()
+        os._exit(1)  # nothing is given back: to the broker this is the death of a worker, and those it counts
     asked.set()
     _leave(app, intake, grace, held=settings.acknowledge == "ended")
     exposure.stop()
-    if recycle:
+    if worn and not settings.once:  # who wanted one message has had it; a new process would take another
         happened("worker.recycled")
         logging.shutdown()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
@@ -88,12 +93,30 @@ def run_polling(
     return int(worker.failed or intake.failed)
 
 
+def _is_over(app: App, over: threading.Event, grace: timedelta) -> bool:
+    """Whether the one task has ended with the handler that cannot be stopped, and whoever asked was told in time."""
+    with _relaying(app):
+        return over.wait(min(TELLING, grace).total_seconds())
+
+
 def _leave(app: App, intake: Intake, grace: timedelta, *, held: bool) -> None:
     """Whose message waits to be told of gets a moment: then it need not be done again elsewhere."""
     if not held or not app.notifications.outbox_relay:
         intake.leave(timedelta(0))
         return
+    with _relaying(app):
+        intake.leave(min(TELLING, grace))
+
+
+@contextmanager
+def _relaying(app: App) -> Iterator[None]:
+    """Send webhooks meanwhile: the worker does so no more."""
+    if not app.notifications.outbox_relay:
+        yield
+        return
     relay = Relay(app.database, app.notifications)
     relay.start()
-    intake.leave(min(TELLING, grace))
-    relay.stop()
+    try:
+        yield
+    finally:
+        relay.stop()

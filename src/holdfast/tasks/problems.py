@@ -13,12 +13,19 @@ from holdfast.admin.doctor.sqlite import NETWORK, disk_of
 from holdfast.config import DEFAULT_URL, max_connections
 from holdfast.database.drivers import open_database, sqlite_path
 from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.notifications.settings import problems_of_environment
+from holdfast.notifications.settings import NotificationSettings, problems_of_environment
+from holdfast.notifications.signature import UNSIGNED
+from holdfast.sealing import SECRET_KEY, check, split
 from holdfast.telemetry.logs import known_format, known_level
+from holdfast.telemetry.masking import without_secrets
 from holdfast.transports.opening import open_transport, problem_of_transport, transport_settings
 
 DATABASE: Final = "HOLDFAST_DATABASE_URL"
 TRANSPORT: Final = "HOLDFAST_TRANSPORT"
+SECRETS: Final = "HOLDFAST_WEBHOOK_SECRETS"
+METRICS_PORT: Final = "HOLDFAST_METRICS_PORT"
+PORTS: Final = range(65_536)
+LONGEST_PORT: Final = 5  # digits
 WEB: Final = ("https://", "http://")
 SHARES: Final = NETWORK - {"9p"}  # some sandboxes have their local disk behind it
 
@@ -31,7 +38,21 @@ def problems_between() -> list[str]:
         *_of_transport(),
         *problems_of_environment(),  # webhooks and alerts, which a worker sends as well
         *_of_logs(),
+        *_of_metrics(),
+        *_of_key(),
     ]
+
+
+def missing_secret(settings: NotificationSettings) -> str | None:
+    """Why no webhook of a task can leave. No reason to stop: perhaps no task has a `webhook_url`."""
+    secrets = settings.secrets
+    if secrets.of_host or secrets.unsigned or not settings.outbox_relay:
+        return None
+    return (
+        f"{SECRETS} is not set: whoever gave a task its webhook_url is not told of the end, and where messages are held "
+        f"until then (WORKER_ACKNOWLEDGE) no more are taken after a while; make a secret with `holdfast outbox secret`, "
+        f"or write {UNSIGNED} to send unsigned"
+    )
 
 
 def transport_chosen(named: str | None, *, storage: bool, service_bus: bool) -> str:
@@ -116,6 +137,23 @@ def _of_logs() -> list[str]:
         except ConfigurationError as error:
             found.append(f"{name}: {error}")
     return found
+
+
+def _of_metrics() -> list[str]:
+    said = _said(METRICS_PORT)
+    if not said or (said.isdecimal() and len(said) <= LONGEST_PORT and int(said) in PORTS):
+        return []
+    return [f"{METRICS_PORT}={without_secrets(said)[:50]!r}: use 1 to 65535, or 0 for any that is free"]
+
+
+def _of_key() -> list[str]:
+    """Not having one is no problem, as long as nothing is sealed."""
+    try:
+        if keys := split(_said(SECRET_KEY)):
+            check(keys)
+    except ConfigurationError as error:
+        return [str(error)]
+    return []
 
 
 def _said(name: str) -> str:

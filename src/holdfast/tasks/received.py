@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.database.statement import sql
 from holdfast.errors import ConstraintError
+from holdfast.tasks.names import DEFAULT_CLIENT
 from holdfast.telemetry import happened
 from holdfast.telemetry.masking import storable
 
@@ -26,7 +27,8 @@ SAVE = sql("""
 """)
 KNOWN = sql("SELECT 1 FROM holdfast_received WHERE id = :id")
 OF_TASK = sql("""
-    SELECT id, body FROM holdfast_received WHERE task_id = :task_id ORDER BY received_at DESC, id DESC LIMIT :limit
+    SELECT id, body FROM holdfast_received
+     WHERE task_id = :task_id AND client = :client ORDER BY received_at DESC, id DESC LIMIT :limit
 """)
 
 
@@ -59,7 +61,7 @@ class ReceivedEnd:
         return ReceivedEnd(
             webhook_id=webhook_id,
             task_id=told["task_id"],
-            client=storable(str(told.get("client_id", "")))[:LONGEST],
+            client=storable(str(told.get("client_id") or DEFAULT_CLIENT))[:LONGEST],
             task_type=storable(str(told.get("task_type", "")))[:LONGEST],
             status=told["status"],
             result=told.get("result"),
@@ -86,9 +88,9 @@ def save(
     return True
 
 
-def latest(tx: Transaction, task_id: str) -> ReceivedEnd | None:
-    """What was told last of this task; None if nothing was."""
-    rows = tx.rows(OF_TASK, task_id=task_id, limit=1)
+def latest(tx: Transaction, task_id: str, *, client: str = DEFAULT_CLIENT) -> ReceivedEnd | None:
+    """What was told last of this client's task; None if nothing was."""
+    rows = tx.rows(OF_TASK, task_id=task_id, client=client, limit=1)
     if not rows:
         return None
     body = str(rows[0][1])

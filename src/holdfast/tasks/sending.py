@@ -35,12 +35,15 @@ def send_task(
     """Send it by the transport that the environment names."""
     from holdfast.database.drivers import open_database
     from holdfast.database.migrate import require_current_schema
-    from holdfast.tasks.settings import task_settings
+    from holdfast.tasks.settings import checked_client, task_settings
     from holdfast.transports.opening import open_transport, transport_settings
 
     settings = task_settings()
     message = message_of(task_type, payload, task_id=task_id, webhook_url=webhook_url)
-    queue, url = queue_of(client or settings.client_id), settings.chosen_transport
+    try:
+        queue, url = queue_of(checked_client(client or settings.client_id)), settings.chosen_transport
+    except ValueError as error:
+        raise ConfigurationError(f"client {error}") from error
     database = None
     if url.startswith("database"):
         from holdfast.config import database_url

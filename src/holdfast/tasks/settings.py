@@ -33,6 +33,16 @@ _ACCOUNT: Final = re.compile(
 _NAMESPACE: Final = re.compile(r"(^|;)\s*Endpoint\s*=\s*sb://", re.IGNORECASE)
 
 
+def checked_client(name: str) -> str:
+    """The name, if it can be a part of a queue's; raises `ValueError`."""
+    if not _CLIENT.fullmatch(name) or len(name) > LONGEST_CLIENT:
+        raise ValueError(
+            f"{without_secrets(name.partition('?')[0])[:100]!r}: its queue is called '<CLIENT_ID>-tasks', so use "
+            f"lower-case letters, digits and single hyphens, at most {LONGEST_CLIENT} characters"
+        )
+    return name
+
+
 def _span(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -52,12 +62,7 @@ def _retries(value: object) -> object:
 
 
 def _client(value: object) -> object:
-    if isinstance(value, str) and not (_CLIENT.fullmatch(value) and len(value) <= LONGEST_CLIENT):
-        raise ValueError(
-            f"{without_secrets(value.partition('?')[0])[:100]!r}: its queue is called '<CLIENT_ID>-tasks', so use "
-            f"lower-case letters, digits and single hyphens, at most {LONGEST_CLIENT} characters"
-        )
-    return value
+    return checked_client(value) if isinstance(value, str) else value
 
 
 def _transport(value: object) -> object:

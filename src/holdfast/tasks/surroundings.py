@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import timedelta
 from typing import Any, Final
@@ -11,9 +11,12 @@ from typing import Any, Final
 from pydantic import SecretStr
 
 from holdfast.clock import spoken
-from holdfast.config import DEFAULT_URL
+from holdfast.config import DEFAULT_URL, MAX_CONNECTIONS
 from holdfast.database.drivers import masked
+from holdfast.notifications.addresses import shown as shown_addresses
 from holdfast.notifications.settings import NotificationSettings, variable
+from holdfast.sealing import SECRET_KEY
+from holdfast.steps.callbacks import CALLBACK_URL
 from holdfast.tasks.problems import DATABASE
 from holdfast.tasks.settings import TaskSettings, variables
 from holdfast.telemetry.masking import visible, without_secrets
@@ -29,6 +32,14 @@ OTHERS: Final = {
     "HOLDFAST_METRICS_PORT": ("", "where a worker serves /metrics and /healthz"),
     "HOLDFAST_METRICS_HOST": ("127.0.0.1", "on which address"),
     "HOLDFAST_OPERATOR": ("", "who acts, in the audit; without it user@host"),
+    "HOLDFAST_APP": ("", "MODULE:APP of the commands that need the code of a feed"),
+    "HOLDFAST_MAX_CONNECTIONS": (
+        str(MAX_CONNECTIONS),
+        "connections to a database server that a process may use",
+    ),
+    "HOLDFAST_LISTEN_URL": ("", "where workers listen, if a pooler stands before the database"),
+    CALLBACK_URL: ("", "where callbacks are received, as the world sees it"),
+    SECRET_KEY: ("", "what is encrypted and signed with, the newest key first"),
 }
 MEANINGS: Final = {
     "webhook_secrets": "what webhooks are signed with",
@@ -43,6 +54,13 @@ MEANINGS: Final = {
     "outbox_retention": "how long messages that were sent are kept",
 }
 SECRETS: Final = {"webhook_secrets", "alert_urls"}
+# Where more is hidden than whatever looks like a secret.
+SHOWN: Final[dict[str, Callable[[str], str]]] = {
+    "webhook_allow": shown_addresses,
+    "HOLDFAST_LISTEN_URL": masked,
+    CALLBACK_URL: masked,
+    SECRET_KEY: lambda _: HIDDEN,
+}
 
 
 @dataclass(frozen=True)
@@ -59,7 +77,8 @@ def surroundings(other_sources: Mapping[str, str]) -> list[Setting]:
     found += [_of_messages(it.name, _default(it), other_sources) for it in fields(NotificationSettings)]
     for name, (default, meaning) in OTHERS.items():
         text = os.environ.get(name, "").strip()
-        found.append(Setting(name, _shown(text or default), _source(name, text, other_sources), meaning))
+        value = _shown(text, name) if text else default
+        found.append(Setting(name, value, _source(name, text, other_sources), meaning))
     return found
 
 
@@ -84,7 +103,7 @@ def _of_tasks(field: str, names: tuple[str, ...], other_sources: Mapping[str, st
 def _of_messages(field: str, default: Any, other_sources: Mapping[str, str]) -> Setting:
     name = variable(field)
     text = os.environ.get(name, "").strip()
-    value = HIDDEN if text and field in SECRETS else _shown(text) if text else _written(default)
+    value = HIDDEN if text and field in SECRETS else _shown(text, field) if text else _written(default)
     return Setting(name, value, _source(name, text, other_sources), MEANINGS[field])
 
 
@@ -104,5 +123,5 @@ def _written(value: object) -> str:
     return "" if value is None or value == () else str(value)
 
 
-def _shown(text: str) -> str:
-    return visible(without_secrets(text))
+def _shown(text: str, name: str = "") -> str:
+    return visible(without_secrets(SHOWN.get(name, str)(text)))

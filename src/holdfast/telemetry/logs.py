@@ -91,6 +91,7 @@ class ConsoleFormatter(logging.Formatter):
 
 # A line per request, with its address; shown with --log-level debug.
 TALKATIVE: Final = ("httpx", "httpcore", "azure", "uamqp")
+_NOWHERE: Final = logging.NullHandler()
 
 
 def configure(style: str, level: str) -> Lines:
@@ -104,6 +105,12 @@ def configure(style: str, level: str) -> Lines:
         for name in TALKATIVE:
             logging.getLogger(name).setLevel(max(logging.WARNING, least))
     return lines
+
+
+def leave_out_others() -> None:
+    """For commands that print no log: what others warn of, Python would print for them, and we say it ourselves."""
+    for name in TALKATIVE:
+        logging.getLogger(name).addHandler(_NOWHERE)
 
 
 def known_level(level: str) -> int:

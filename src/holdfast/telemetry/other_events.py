@@ -147,6 +147,24 @@ CHAPTERS: Final[dict[str, tuple[Event, ...]]] = {
         event("broker.recovered", INFO, "it answers again", "transport queue"),
         event("intake.started", INFO, "tasks are taken from this queue", "transport queue acknowledge"),
         event(
+            "intake.warned",
+            WARNING,
+            "tasks are taken, and something that they may need is missing",
+            "queue note",
+        ),
+        event(
+            "intake.filled",
+            WARNING,
+            "no more are taken: so many are held until their tasks end, or until webhooks of ended ones leave",
+            "queue held at_work",
+        ),
+        event(
+            "letters.skipped",
+            WARNING,
+            "too many messages were put aside to look at all of them: among the rest may be tasks that were never stored",
+            "queue looked_at",
+        ),
+        event(
             "webhook.saved", INFO, "a receiver was told of a task's end, for the first time", "task_id status"
         ),
         event("webhook.refused", WARNING, "a receiver does not believe who posts", "error"),

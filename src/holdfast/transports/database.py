@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -212,11 +213,11 @@ class DatabaseTransport(Transport):
 
     async def _pause(self, seconds: float) -> None:
         if self._bell is None:
-            return await asyncio.sleep(seconds)
-        try:
-            await asyncio.wait_for(self._bell.wait(), seconds)
-        except TimeoutError:
-            return None
+            await asyncio.sleep(seconds)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):  # wait_for may swallow that we are cancelled
+                await self._bell.wait()
 
     def _heard(self, names: set[str]) -> None:
         """Called by whichever thread committed something."""

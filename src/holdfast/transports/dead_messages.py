@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.clock import instant, moment, new_id
 from holdfast.database.statement import sql
-from holdfast.telemetry.masking import without_secrets
+from holdfast.telemetry.masking import storable, without_secrets
 
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
@@ -87,7 +87,7 @@ def keep(
     """Write it down, once; returns its id in our list. Without a reason the one that the broker gives."""
     sent = None if delivery.sent_at is None else instant(delivery.sent_at)
     place = "\0".join((address, delivery.queue, delivery.id, str(sent)))
-    source = hashlib.sha256(place.encode()).hexdigest()
+    source = hashlib.sha256(place.encode(errors="backslashreplace")).hexdigest()
     mine = new_id()
     tx.run(
         KEEP,
@@ -102,7 +102,7 @@ def keep(
         reason=_clean(reason or delivery.dead_reason or "unknown", LONGEST_REASON),
         detail=without_secrets(_clean(detail or delivery.dead_detail, LONGEST_DETAIL)),
         sent_at=sent,
-        properties=json.dumps(dict(delivery.properties), default=str),
+        properties=json.dumps(_clean_properties(delivery.properties), default=str),
         body=_clean(delivery.body),
     )
     return str(tx.first(HOLDER, source=source))
@@ -139,6 +139,11 @@ def _read(*row: Any) -> DeadMessage:
     return DeadMessage(*facts, **about)
 
 
+def _clean_properties(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Spelled out as the rest: whoever shows or sends them again must be able to write them."""
+    return {_clean(name): _clean(it) if isinstance(it, str) else it for name, it in given.items()}
+
+
 def _clean(text: str, most: int | None = None) -> str:
     """What all three databases can store."""
-    return text.replace("\0", "\ufffd")[:most]
+    return storable(text.replace("\0", "\ufffd"))[:most]

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 CURE: Final = "pip install 'holdfast[azure]'"
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
+_URL: Final = re.compile(r"https?://[^\s@?#;=&]+", re.IGNORECASE)
+_NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,199}(:\d{1,5})?", re.IGNORECASE)
 
 
 def credential() -> DefaultAzureCredential:
@@ -40,10 +42,30 @@ def async_credential() -> AsyncCredential:
 def storage_url(account: str, service: str) -> str:
     """Where an account's queues or blobs are: its name is enough in Azure's public cloud, elsewhere give the URL."""
     if "://" in account:
+        if not _URL.fullmatch(account):
+            raise ConfigurationError(
+                f"storage account {_without_keys(account)!r}: its URL is https://…, without keys; those are for a connection "
+                "string"
+            )
         return account.rstrip("/")
     if not _ACCOUNT.fullmatch(account):
         raise ConfigurationError(
-            f"storage account {without_secrets(account)[:100]!r}: its name has 3 to 24 lower-case letters and digits; "
+            f"storage account {_without_keys(account)!r}: its name has 3 to 24 lower-case letters and digits; "
             "outside of Azure's public cloud write its URL, https://…"
         )
     return f"https://{account}.{service}.core.windows.net"
+
+
+def checked_namespace(namespace: str) -> str:
+    """The namespace of a Service Bus, if it can be one."""
+    if not _NAMESPACE.fullmatch(namespace):
+        raise ConfigurationError(
+            f"Service Bus namespace {_without_keys(namespace)!r}: write its name, or name.servicebus.windows.net; with keys "
+            "it is a connection string, AZURE_SERVICE_BUS_CONNECTION_STRING"
+        )
+    return namespace
+
+
+def _without_keys(text: str) -> str:
+    """What was given in the place of a name, fit to be shown."""
+    return without_secrets(text.partition("?")[0].rpartition("@")[2])[:100]

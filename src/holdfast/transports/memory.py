@@ -9,6 +9,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -87,10 +88,9 @@ class MemoryTransport(Transport):
                     return found
                 if next_at is not None:
                     rest = min(rest, max(0.0, next_at - time.monotonic()))
-                try:
-                    await asyncio.wait_for(bell.rung.wait(), rest + 0.001)
-                except TimeoutError:
-                    continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(rest + 0.001):  # wait_for may swallow that we are cancelled
+                        await bell.rung.wait()
         finally:
             place.waiting.discard(bell)
 

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from holdfast.errors import ConfigurationError
 from holdfast.transports.checking import MOST_DELIVERIES
-from holdfast.transports.identity import storage_url
+from holdfast.transports.identity import checked_namespace, storage_url
 
 if TYPE_CHECKING:
     from holdfast.database.database import Database
@@ -27,6 +27,7 @@ STORAGE: Final = "AZURE_STORAGE_CONNECTION_STRING"
 STORAGE_ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT"
 SERVICE_BUS: Final = ("AZURE_SERVICE_BUS_CONNECTION_STRING", "SERVICEBUS_CONNECTION_STRING")
 SERVICE_BUS_NAMESPACE: Final = "AZURE_SERVICE_BUS_NAMESPACE"
+_KEYS: Final = re.compile(r"[@?#;=&]")  # what stands around a key, and in no name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ def problem_of_transport(url: str) -> str | None:
         return known
     if parts.scheme not in OPENERS:
         return known
-    if "@" in parts.netloc or parts.query:
+    if _KEYS.search(url):
         return (
             f"no keys or options in it; keys come from the environment ({STORAGE}, {SERVICE_BUS[0]}), "
             "or from a managed identity"
@@ -138,7 +139,7 @@ def _service_bus(namespace: str, settings: TransportSettings) -> Transport:
         "" if settings.service_bus_connection_string else settings.service_bus_namespace
     )
     if namespace:
-        return ServiceBusTransport(namespace=namespace)
+        return ServiceBusTransport(namespace=checked_namespace(namespace))
     if not settings.service_bus_connection_string:
         raise ConfigurationError(
             f"transport 'service-bus://': set {SERVICE_BUS[0]}, or {SERVICE_BUS_NAMESPACE} where a managed identity "

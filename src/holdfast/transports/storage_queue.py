@@ -183,7 +183,7 @@ class StorageQueueTransport(Transport):
 
     async def dead_letter(self, delivery: Delivery, reason: str, detail: str = "") -> None:
         # First look whether it is still ours: a late holder must not put aside what another works on.
-        delivery = await self.renew(delivery, timedelta(seconds=60))
+        delivery = await self.renew(self._newest(delivery), timedelta(seconds=60))
         sent_at = delivery.sent_at.isoformat() if delivery.sent_at else ""
         text = packed_dead(
             Parts(
@@ -209,6 +209,11 @@ class StorageQueueTransport(Transport):
         async with self._asking(queue + POISON) as client:
             dead = await client.get_queue_properties()
         return Depth(ready=ready.approximate_message_count or 0, dead=dead.approximate_message_count or 0)
+
+    def _newest(self, delivery: Delivery) -> Delivery:
+        """With the receipt that counts: a try to put it aside may have renewed it, and got no further."""
+        found = self._held.get((delivery.receipt.place, delivery.receipt.message_id), delivery)
+        return found if found.attempt == delivery.attempt else delivery  # another may have received it since
 
     async def _take(self, queue: str, place: str, at_most: int, hold: timedelta) -> list[Delivery]:
         def look_at(response: Any) -> None:

@@ -63,6 +63,7 @@ class BrokerListener:
         self._stop = threading.Event()
         self._ready = threading.Event()
         self._away = False
+        self._stuck: set[str] = set()  # queues whose dead letters we cannot take over
         self._thread = threading.Thread(target=self._run, name="holdfast-hints", daemon=True)
 
     def start(self) -> None:
@@ -129,7 +130,18 @@ class BrokerListener:
                     await reconcile(transport, self._database, self._url, queue, known)
                 except DatabaseError as error:  # they stay where they are
                     happened("database.lost", error=error, note="dead letters of the broker wait")
+                except TransportError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever a letter says, the living are heard
+                    self._left_there(queue, error)
+                else:
+                    self._stuck.discard(queue)
             await asyncio.sleep(LETTERS_EVERY * random.uniform(0.8, 1.0))
+
+    def _left_there(self, queue: str, error: Exception) -> None:
+        if queue not in self._stuck:
+            self._stuck.add(queue)
+            happened("worker.failed", error=error, note=f"dead letters of {queue} stay at the broker")
 
     def _lost(self, error: TransportError) -> None:
         if not self._away:

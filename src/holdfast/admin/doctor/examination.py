@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from holdfast.admin.doctor import mariadb, outbox, postgresql, sqlite
@@ -22,6 +22,7 @@ from holdfast.errors import DatabaseError, HoldfastError
 if TYPE_CHECKING:
     from holdfast.database.connection import Transaction
     from holdfast.database.database import Database
+    from holdfast.runs.broker import Broker
 
 PRODUCTS: Final = {"sqlite": sqlite, "postgresql": postgresql, "mariadb": mariadb}
 SLOW: Final = 0.050  # seconds for one question; a claim asks a few
@@ -30,24 +31,24 @@ SKEW: Final = 1.0
 Look = Callable[["Transaction"], list[Finding]]
 
 
-def examine(database: Database) -> list[Finding]:
-    """Look at everything, and say what to do about what is wrong."""
+def examine(database: Database, brokers: Collection[Broker] = ()) -> list[Finding]:
+    """Look at everything, and say what to do about what is wrong; `brokers` are those of feeds that are known here."""
     found = _reach(database)
     if not healthy(found):
         return found  # nobody answers: there is nothing more to ask
     for name, look in PRODUCTS[database.dialect.name].checks(database):
         found += _looked(database, name, look)
-    return [*found, *_schema(database), *_surroundings(database)]
+    return [*found, *_schema(database), *_surroundings(database, brokers)]
 
 
-def _surroundings(database: Database) -> list[Finding]:
-    """What else the environment names; most name nothing, and need none of this."""
+def _surroundings(database: Database, brokers: Collection[Broker]) -> list[Finding]:
+    """What else feeds and the environment name; most name nothing, and need none of this."""
     named = ("AZURE_STORAGE_", "AZURE_SERVICE_BUS_", "SERVICEBUS_", "HOLDFAST_TRANSPORT")
-    if not any(name.startswith(named) and text.strip() for name, text in os.environ.items()):
+    if not brokers and not any(name.startswith(named) and text.strip() for name, text in os.environ.items()):
         return []
     from holdfast.admin.doctor import broker
 
-    return broker.look(database)
+    return broker.look(database, brokers)
 
 
 def _reach(database: Database) -> list[Finding]:

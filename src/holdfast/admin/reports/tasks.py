@@ -39,7 +39,8 @@ WEBHOOKS = sql("""
      WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' ORDER BY seq
 """)
 RECEIVED = sql("""
-    SELECT id, status, received_at FROM holdfast_received WHERE task_id = :task_id ORDER BY received_at, id LIMIT 50
+    SELECT id, status, received_at FROM holdfast_received
+     WHERE task_id = :task_id AND client = :client ORDER BY received_at, id LIMIT 50
 """)
 
 
@@ -94,16 +95,18 @@ def list_tasks(
 
 
 def show_task(tx: Transaction, task_id: str, *, client: str | None = None) -> TaskDetail:
-    """Everything about one task, by its id or that of its job; of several, the latest."""
+    """Everything about one task, by its id or that of its job. Each client has ids of its own: of several, the latest."""
     rows = tx.rows(ONE, id=task_id, client=client, any_client=int(client is None))
     if not rows:
-        raise NotFoundError(f"there is no task {task_id!r}; ids are forgotten a month after they came")
+        whose = "" if client is None else f" of client {client!r}"
+        raise NotFoundError(f"there is no task {task_id!r}{whose}; ids are forgotten a month after they came")
     task = _summary(rows[0])
     webhooks = [
         EndWebhook(id_, state, as_shown("webhook", address), attempts, error)
         for id_, state, address, attempts, error in tx.rows(WEBHOOKS, id=task.job_id)
     ]
-    received = [ReceivedEnd(it[0], it[1], moment(it[2])) for it in tx.rows(RECEIVED, task_id=task.task_id)]
+    told_here = tx.rows(RECEIVED, task_id=task.task_id, client=task.client)
+    received = [ReceivedEnd(it[0], it[1], moment(it[2])) for it in told_here]
     return TaskDetail(task, tx.first(RESULT, id=task.job_id), webhooks, received)
 
 

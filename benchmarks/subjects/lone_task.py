@@ -1,0 +1,17 @@
+"""A user's module: a task that only tells when it began."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast import Holdfast
+
+app = Holdfast()  # no variable says where: a file in the working folder
+
+
+@app.task("note")
+def note(payload: dict[str, Any]) -> None:  # noqa: ARG001 - whatever it is
+    Path(os.environ["BENCH_BEGAN"]).write_text(repr(time.time()), encoding="utf-8")

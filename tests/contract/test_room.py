@@ -1,0 +1,118 @@
+"""Nothing that was put aside takes room from tasks that wait; and an intake that takes no more says why."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.notifications.settings import NotificationSettings
+from holdfast.tasks import room
+from holdfast.tasks.intake import Intake, IntakeSettings
+from holdfast.transports.memory import MemoryBroker, MemoryTransport
+from tests import rows
+from tests.events import Told, hearing, named
+from tests.polling import CLIENT, QUEUE, Broker, polling, said
+
+if TYPE_CHECKING:
+    from holdfast.transports.contract import Delivery
+
+pytestmark = pytest.mark.only_on("sqlite")  # it is the broker's turn
+HOOK = "https://front.example/hook"
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker(MemoryBroker())
+
+
+def done(app: Holdfast) -> int:
+    return rows.count(app, "holdfast_archive", "state = 'done'")
+
+
+def registered(app: Holdfast) -> None:
+    @app.task("add")
+    def add(n: int) -> int:
+        return n + 1
+
+
+class Endless(MemoryTransport):
+    """Whose dead letters never come to an end: one page, and then no answer."""
+
+    pages = 0
+
+    async def dead_letters(self, queue: str, *, at_most: int, hold: timedelta) -> list[Delivery]:
+        self.pages += 1
+        if self.pages > 1:
+            await asyncio.Event().wait()
+        return await super().dead_letters(queue, at_most=at_most, hold=hold)
+
+
+def test_who_looks_through_the_dead_letters_holds_up_no_task_and_no_end(
+    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MOST_HELD", 4)
+    registered(app)
+    broker.send(*["garbage"] * 10)
+    for it in broker.receive():
+        asyncio.run(MemoryTransport(broker.memory).dead_letter(it, "refused"))
+    transport = Endless(broker.memory)
+    intake = Intake(app, transport, IntakeSettings(client=CLIENT, acknowledge="stored"), ended=lambda: None)
+
+    with app.worker(queues=QUEUE):
+        intake.start()
+        rows.eventually(lambda: transport.pages == 2)
+        broker.send(*(said("add", f"t-{n}", n=n) for n in range(8)), first=20)
+        rows.eventually(lambda: done(app) == 8)
+    intake.leave(timedelta(0))
+
+    assert not intake._thread.is_alive()
+    assert len(broker.dead()) == 10  # given back
+
+
+@pytest.mark.parametrize(
+    ("secrets", "warned"),
+    [((), True), (("none",), False), (("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",), False)],
+)
+def test_a_missing_secret_is_told_of_at_the_start(
+    database_url: str,
+    broker: Broker,
+    secrets: tuple[str, ...],
+    warned: bool,  # noqa: FBT001 - a case
+) -> None:
+    app = Holdfast(database_url, notifications=NotificationSettings(webhook_secrets=secrets))
+    registered(app)
+
+    told = until_started(app, broker)
+
+    assert [
+        "HOLDFAST_WEBHOOK_SECRETS is not set" in str(it["note"]) for it in named(told, "intake.warned")
+    ] == ([True] if warned else [])
+    app.close()
+
+
+def until_started(app: Holdfast, broker: Broker) -> Told:
+    with hearing() as told, polling(app, broker):
+        pass
+    assert named(told, "intake.started")
+    return told
+
+
+def test_when_webhooks_cannot_leave_the_bound_is_told_of_once(
+    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "MOST_HELD", 3)
+    registered(app)
+    broker.send(*(said("add", f"t-{n}", n=n, webhook_url=HOOK) for n in range(5)))
+
+    with hearing() as told, polling(app, broker, "ended"):
+        rows.eventually(lambda: named(told, "intake.filled"))
+        rows.eventually(lambda: done(app) == 3)
+        depth = broker.depth()
+
+    filled: list[dict[str, Any]] = named(told, "intake.filled")
+    assert [(it["queue"], it["held"]) for it in filled] == [(QUEUE, 3)]
+    assert (depth.ready, depth.held) == (2, 3)
