@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -196,6 +197,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hundreds of processes import the package; without its bytecode each of them compiles it, in 100 ms or more.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
+    # A shell that runs us in the background lets everything we start ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # Typer builds the whole tree of commands for each call, in 70 ms.
     vars(typer.testing)["_get_command"] = vars(typer.main)["get_command"] = cache(typer.main.get_command)
     pytest.register_assert_rewrite("tests.run_facts", "tests.crash.survivor")

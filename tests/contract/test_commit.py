@@ -527,7 +527,7 @@ def test_the_refusal_says_where_it_may_run(app: Holdfast) -> None:
 def test_a_commit_by_ddl_that_slipped_through_stops_everything_after_it(app: Holdfast) -> None:
     """A stored procedure can hide one: what follows must not run outside the transaction."""
     connection = app.database.connect()
-    connection.execute("CREATE PROCEDURE hidden() BEGIN CREATE TABLE extra (id INTEGER); END")
+    connection.execute("CREATE OR REPLACE PROCEDURE hidden() BEGIN CREATE TABLE extra (id INTEGER); END")
     connection.close()
     work_on(app).enqueue()
     held = take(app)
