@@ -166,15 +166,16 @@ def test_a_transaction_that_others_wait_for_is_a_failure(
         waiter = threading.Thread(target=wait)
         waiter.start()
         rows.eventually(lambda: _waiting(app))
-        finding = findings(app)["sessions"]
+        found = [it for it in examine(app.database) if it.name == "sessions"]
         (victim,) = rows.query(
             app, "SELECT id FROM information_schema.processlist WHERE info LIKE 'UPDATE holdfast_job%'"
         )
         rows.change(app, f"KILL QUERY {victim['id']}")
         waiter.join()
 
-    assert finding.level is Level.FAIL
-    assert "1 wait for it" in finding.found
+    # The one that waits may be named as well: it has a lock of its own, on the way to the row.
+    (failure,) = (it for it in found if it.level is Level.FAIL)
+    assert "1 wait for it" in failure.found
 
 
 @pytest.mark.only_on("postgresql")

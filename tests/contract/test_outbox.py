@@ -351,7 +351,7 @@ def test_destinations_that_nobody_uses_are_forgotten_and_met_again(app: Holdfast
 # Secrets
 
 
-def test_no_secret_is_in_any_row(app: Holdfast, receiver: Receiver, database_kind: str) -> None:
+def test_no_secret_is_in_any_row(app: Holdfast, receiver: Receiver) -> None:
     from holdfast.worker.relay import Relay
 
     urls = (
@@ -367,20 +367,18 @@ def test_no_secret_is_in_any_row(app: Holdfast, receiver: Receiver, database_kin
 
     Relay(app.database, settings).drain()
 
-    text = json.dumps(
-        [rows.query(app, f"SELECT * FROM {it}") for it in _tables(app, database_kind)], default=str
-    )
+    text = json.dumps([rows.query(app, f"SELECT * FROM {it}") for it in _tables(app)], default=str)
     assert "cause" in text
     for secret in (SECRET.removeprefix("whsec_"), "hunter2", "tokenpath"):
         assert secret not in text
 
 
-def _tables(app: Holdfast, kind: str) -> list[str]:
+def _tables(app: Holdfast) -> list[str]:
     look = {
         "sqlite": "SELECT name AS t FROM sqlite_schema WHERE type = 'table' AND name LIKE 'holdfast%'",
         "postgresql": "SELECT tablename AS t FROM pg_tables WHERE schemaname = 'public'",
         "mariadb": "SELECT table_name AS t FROM information_schema.tables WHERE table_schema = database()",
-    }[kind]
+    }[app.database.dialect.name]
     found = [str(row["t"]) for row in rows.query(app, look)]
     assert len(found) > 8
     return found
