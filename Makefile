@@ -17,7 +17,7 @@ help: ## what can be made
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(READY) ## sync 50,000 simulated diamonds, kill a worker, compare with the truth (SQLite, no server)
-	$(BIN)/holdfast demo $(ARGS)
+	$(BIN)/stepfast demo $(ARGS)
 
 test: ## everything CI asks for
 	@$(MAKE) --no-print-directory --jobs=2 checks

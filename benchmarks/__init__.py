@@ -1,1 +1,1 @@
-"""Measure Holdfast beside its limits and its peers: `python -m benchmarks`."""
+"""Measure Stepfast beside its limits and its peers: `python -m benchmarks`."""

@@ -10,7 +10,7 @@ from benchmarks.bench import wait_until
 from benchmarks.drain import load
 from benchmarks.figures import Figure, Measured, Sample, Section, at_least
 from benchmarks.processes import Meter, Subject
-from benchmarks.systems import System, holdfast
+from benchmarks.systems import System, stepfast
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
@@ -22,15 +22,15 @@ QUIET = 30  # single jobs before the burst: often enough for statements to be pr
 
 # The plain INSERT that the documentation promises to be a valid enqueue; the wake-up spares us the polling interval.
 PLAIN = """
-    INSERT INTO holdfast_job (id, kind, payload)
+    INSERT INTO stepfast_job (id, kind, payload)
     SELECT 'plain-' || n, 'noop', CAST('{{"n":0}}' AS JSON) FROM generate_series({first}, {last}) AS n
 """
-WAKE = "SELECT pg_notify('holdfast', 'default')"
+WAKE = "SELECT pg_notify('stepfast', 'default')"
 
 
 def backlog(bench: Bench) -> Section:
     long, burst = bench.size(1_000_000, 100_000), bench.size(50_000, 20_000)
-    system = holdfast("postgresql")
+    system = stepfast("postgresql")
     at_short, at_burst, at_long = [], [], []
     for _ in range(bench.rounds):
         at_short.append(bench.quietest(partial(_short, bench, system), _foreign))
@@ -116,4 +116,4 @@ def _foreign(it: Measured) -> float:
 
 
 def _finished(place: Place) -> int:
-    return int(place.rows("SELECT count(*) FROM holdfast_archive")[0][0])
+    return int(place.rows("SELECT count(*) FROM stepfast_archive")[0][0])

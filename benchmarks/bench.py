@@ -66,7 +66,7 @@ class Bench:
 
     def subject(self, command: Sequence[str], place: Place, tally: Path, **more: str) -> Subject:
         environment: Mapping[str, str] = {
-            "HOLDFAST_DATABASE_URL": place.url,
+            "STEPFAST_DATABASE_URL": place.url,
             "BENCH_URL": place.url,
             "BENCH_TALLY": str(tally),
             **more,

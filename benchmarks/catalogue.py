@@ -15,21 +15,21 @@ from urllib.request import urlopen
 from benchmarks.figures import Figure, Goal, Sample, Section
 from benchmarks.processes import Meter, cpu_seconds
 from devtools.processes import family
-from holdfast import Holdfast
-from holdfast.diamonds.feed import NATURAL, nivoda
-from holdfast.diamonds.schema import prepare
-from holdfast.diamonds.settings import NivodaSettings
+from stepfast import Stepfast
+from stepfast.diamonds.feed import NATURAL, nivoda
+from stepfast.diamonds.schema import prepare
+from stepfast.diamonds.settings import NivodaSettings
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
     from benchmarks.databases import Place
     from benchmarks.processes import Subject
 
-SIMULATE = (sys.executable, "-m", "holdfast", "diamonds", "simulate", "--json", "--port", "0", "--speed", "0")
+SIMULATE = (sys.executable, "-m", "stepfast", "diamonds", "simulate", "--json", "--port", "0", "--speed", "0")
 BARE = (sys.executable, "-m", "benchmarks.subjects.catalogue_bare")
 OF_WORKER = ("benchmarks.subjects.catalogue_app:app", "--processes", "2", "--concurrency", "10")
-WORKER = (sys.executable, "-m", "holdfast", "worker", *OF_WORKER)
-STAGES = "SELECT state, reason, started_at, planned_at, fetched_at, completed_at, ended_at FROM holdfast_run"
+WORKER = (sys.executable, "-m", "stepfast", "worker", *OF_WORKER)
+STAGES = "SELECT state, reason, started_at, planned_at, fetched_at, completed_at, ended_at FROM stepfast_run"
 PATIENCE = 1_200.0
 MEGABYTES = 250
 
@@ -144,7 +144,7 @@ def _sync(bench: Bench, stones: int, page_size: int) -> Sync:
                 (*BARE, str(bench.size(2_000, 200)), str(page_size)), place, path, **account
             ).answer()
         )
-        app = stack.enter_context(closing(Holdfast(place.url)))
+        app = stack.enter_context(closing(Stepfast(place.url)))
         prepare(app)
         nivoda(app, settings=NivodaSettings(url=account["NIVODA_URL"], username=account["NIVODA_USERNAME"],
                                             password=account["NIVODA_PASSWORD"], page_size=page_size, rate=0, concurrency=0))  # fmt: skip
@@ -160,7 +160,7 @@ def _sync(bench: Bench, stones: int, page_size: int) -> Sync:
             page_size=page_size,
             counts=planning - asked["counts"],
             pages=told["pages"] - asked["pages"],
-            partitions=int(place.rows("SELECT count(*) FROM holdfast_partition")[0][0]),
+            partitions=int(place.rows("SELECT count(*) FROM stepfast_partition")[0][0]),
             plan=planned - began,
             fetch=fetched - planned,
             apply=completed - fetched,

@@ -15,7 +15,7 @@ from benchmarks.databases import NAMES, PRODUCTS, Product
 from benchmarks.figures import Figure, Measured, Sample, Section, at_least, at_least_in_turns
 from benchmarks.processes import Meter, cpu_seconds
 from benchmarks.subjects.stones import MARK, NEXT, TABLE, begin, insert_select
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 MODULE = "benchmarks.subjects."
 LOAD = (sys.executable, "-m", MODULE + "stones_load")
-WORKER = (sys.executable, "-m", "holdfast", "worker", MODULE + "stones_app:app")
-ENDED = "SELECT count(*) FROM holdfast_run WHERE state = 'completed'"
-FAILED = "SELECT state, reason FROM holdfast_run WHERE ended_at IS NOT NULL AND state <> 'completed'"
-ALIVE = "SELECT count(*) FROM holdfast_worker WHERE state = 'alive'"
+WORKER = (sys.executable, "-m", "stepfast", "worker", MODULE + "stones_app:app")
+ENDED = "SELECT count(*) FROM stepfast_run WHERE state = 'completed'"
+FAILED = "SELECT state, reason FROM stepfast_run WHERE ended_at IS NOT NULL AND state <> 'completed'"
+ALIVE = "SELECT count(*) FROM stepfast_worker WHERE state = 'alive'"
 FEW = 10_000
 WAYS = ("inserted", "replaced")
 
@@ -49,7 +49,7 @@ def consolidation(bench: Bench) -> Section:
     for product in PRODUCTS:
         found: dict[str, list[Reading]] = {}
         for _ in range(bench.rounds_of(product)):
-            for name, by_us in (("INSERT … SELECT", False), ("Holdfast", True)):
+            for name, by_us in (("INSERT … SELECT", False), ("Stepfast", True)):
                 measure = partial(_both, bench, product, rows, by_us=by_us)
                 for way, rate in zip(WAYS, bench.quietest(measure, _foreign), strict=True):
                     found.setdefault(f"{name}, {NAMES[product]}, {way}", []).append(rate)
@@ -58,16 +58,16 @@ def consolidation(bench: Bench) -> Section:
                     )
         samples = {name: _sample(runs) for name, runs in found.items()}
         for name, sample in samples.items():
-            bound = samples[name.replace("Holdfast", "INSERT … SELECT")]
+            bound = samples[name.replace("Stepfast", "INSERT … SELECT")]
             goals = (
                 (at_least_in_turns("of INSERT … SELECT", sample, bound, 0.6),)
-                if name.startswith("Holdfast")
+                if name.startswith("Stepfast")
                 else ()
             )
             figures.append(Figure(name, sample, goals, _spent(found[name])))
     return Section(
         "Consolidation",
-        f"{rows:,} raw rows of 300 bytes become target rows with 12 columns: inserted, then all replaced. Holdfast maps them "
+        f"{rows:,} raw rows of 300 bytes become target rows with 12 columns: inserted, then all replaced. Stepfast maps them "
         "in Python, from the begin of the consolidation to the completed run. The bound is the database alone: batches of "
         "2,000, each one INSERT … SELECT of the same columns and one UPDATE that marks the raw rows.",
         figures,
@@ -138,7 +138,7 @@ def _ours(bench: Bench, place: Place, rows: int, runs: int) -> Reading:
 
         wait_until(lambda: count(ALIVE), worker)
         meter, used, served = Meter(), worker.cpu_seconds(), _served(place)
-        with closing(Holdfast(place.url)) as app:
+        with closing(Stepfast(place.url)) as app:
             began = time.monotonic()
             begin(app, rows)
         end = wait_until(ended, worker, patience=1_200)

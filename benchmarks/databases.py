@@ -18,7 +18,7 @@ import pymysql
 from devtools.mariadb import MariaDB
 from devtools.postgresql import PostgreSQL
 from devtools.server import Server
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 Product = Literal["postgresql", "mariadb", "sqlite"]
 PRODUCTS: tuple[Product, ...] = ("postgresql", "mariadb", "sqlite")
@@ -55,8 +55,8 @@ class Place:
             connection.close()
 
     def prepare(self) -> None:
-        """Holdfast's tables, and one for the effects of its steps."""
-        app = Holdfast(self.url)
+        """Stepfast's tables, and one for the effects of its steps."""
+        app = Stepfast(self.url)
         app.migrate()
         app.close()
         self.rows(EFFECTS)
@@ -94,7 +94,7 @@ class Databases:
     """Starts a server when it is first asked for; leaves nothing behind."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-bench-", dir="/var/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="stepfast-bench-", dir="/var/tmp"))
         self.folder.chmod(0o755)  # the servers run as accounts of their own
         self._servers: dict[str, Server] = {}
         self._count = 0

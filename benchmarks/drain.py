@@ -77,7 +77,7 @@ def drain(bench: Bench, system: System, count: int) -> Run:
 
 def load(bench: Bench, system: System, place: Place, count: int) -> float:
     """Enqueue by the system's own means; returns jobs per second."""
-    if "holdfast_job" in system.unfinished:
+    if "stepfast_job" in system.unfinished:
         place.prepare()
     _, path = bench.tally()
     return count / float(bench.subject(system.loading(count), place, path, **system.settings).answer())

@@ -21,7 +21,7 @@ BATCHES = (1_000, 10_000)
 def enqueueing(bench: Bench) -> Section:
     many, few = bench.size(50_000, 10_000), bench.size(1_000, 100)
     callers: dict[str, tuple[Product, tuple[str, ...]]] = {
-        f"Holdfast on {NAMES[product]}": (product, (sys.executable, "-m", MODULE + "holdfast_enqueue"))
+        f"Stepfast on {NAMES[product]}": (product, (sys.executable, "-m", MODULE + "stepfast_enqueue"))
         for product in PRODUCTS
     }
     callers["PgQueuer"] = ("postgresql", (interpreter("pgqueuer"), "-m", MODULE + "pgqueuer_enqueue"))
@@ -36,7 +36,7 @@ def enqueueing(bench: Bench) -> Section:
                 rates.setdefault(title, []).append(rate)
                 bench.say(f"{title}: {rate.value:,.0f} jobs/s (foreign {rate.foreign:.2f} cores)")
     samples = {title: Sample.of(values, "jobs/s") for title, values in rates.items()}
-    ours, theirs = (_best(samples, name) for name in ("Holdfast on PostgreSQL", "PgQueuer"))
+    ours, theirs = (_best(samples, name) for name in ("Stepfast on PostgreSQL", "PgQueuer"))
     figures = []
     for title, sample in samples.items():
         goals = (at_least("of PgQueuer's best bulk", sample, samples[theirs], 2),) if title == ours else ()

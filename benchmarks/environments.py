@@ -22,7 +22,7 @@ def interpreter(peer: str) -> str:
 
 
 def core_environment() -> Path:
-    """Holdfast without extras, installed from a wheel as a user would get it; made anew each time."""
+    """Stepfast without extras, installed from a wheel as a user would get it; made anew each time."""
     folder = FOLDER / "core"
     shutil.rmtree(folder, ignore_errors=True)
     wheels = FOLDER / "wheels"

@@ -1,4 +1,4 @@
-"""Section: what Holdfast weighs before it does anything."""
+"""Section: what Stepfast weighs before it does anything."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from benchmarks.figures import Figure, Sample, Section, at_most
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
 
-IMPORT = "import time; began = time.perf_counter(); import holdfast; print(time.perf_counter() - began)"
+IMPORT = "import time; began = time.perf_counter(); import stepfast; print(time.perf_counter() - began)"
 TASK = '{"task_id": "t1", "task_type": "note", "payload": {}}'
-LONE = (sys.executable, "-m", "holdfast", "tasks", "work", "benchmarks.subjects.lone_task:app")
+LONE = (sys.executable, "-m", "stepfast", "tasks", "work", "benchmarks.subjects.lone_task:app")
 ROOT = Path(__file__).parents[1]
 NOT_OURS = ("pip", "setuptools", "_distutils_hack", "pkg_resources", "distutils-precedence")
 
@@ -36,8 +36,8 @@ def footprint(bench: Bench) -> Section:
         "(`TASK_DATA`) runs in the environment of the benchmarks, with no database and no file before: the file, its tables "
         "and the child process count.",
         [
-            Figure("import holdfast", imported, (at_most("import", imported, 150),)),
-            Figure("holdfast --help", helped, (at_most("the whole process", helped, 350),)),
+            Figure("import stepfast", imported, (at_most("import", imported, 150),)),
+            Figure("stepfast --help", helped, (at_most("the whole process", helped, 350),)),
             Figure(
                 "a single task begins", started, (at_most("from the start of its process", started, 1000),)
             ),
@@ -53,14 +53,14 @@ def _import(environment: Path) -> float:
 
 def _help(environment: Path) -> float:
     began = time.perf_counter()
-    subprocess.run([str(environment / "bin" / "holdfast"), "--help"], check=True, capture_output=True)
+    subprocess.run([str(environment / "bin" / "stepfast"), "--help"], check=True, capture_output=True)
     return 1000 * (time.perf_counter() - began)
 
 
 def _start_of_task() -> float:
     """From the call to the first line of the handler."""
     given = {
-        name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "AZURE_"))
+        name: value for name, value in os.environ.items() if not name.startswith(("STEPFAST_", "AZURE_"))
     }
     with tempfile.TemporaryDirectory() as folder:
         began = Path(folder) / "began"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from benchmarks.databases import PRODUCTS
 from benchmarks.figures import Figure, Measured, Sample, Section, at_most
 from benchmarks.processes import Meter
-from benchmarks.systems import holdfast
+from benchmarks.systems import stepfast
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
@@ -25,7 +25,7 @@ def idleness(bench: Bench) -> Section:
         for product in PRODUCTS:
             place = stack.enter_context(bench.databases.place(product))
             place.prepare()
-            system = holdfast(product)
+            system = stepfast(product)
             _, tally = bench.tally()
             workers[system.name] = stack.enter_context(bench.running(system.work, place, tally))
         time.sleep(SETTLING)
@@ -55,6 +55,6 @@ def idleness(bench: Bench) -> Section:
         ]
     return Section(
         "An idle worker",
-        f"`holdfast worker` with default settings, {seconds} s at a time, nothing to do.",
+        f"`stepfast worker` with default settings, {seconds} s at a time, nothing to do.",
         figures,
     )

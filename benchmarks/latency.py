@@ -14,7 +14,7 @@ from benchmarks.databases import PRODUCTS
 from benchmarks.environments import interpreter
 from benchmarks.figures import Figure, Measured, Sample, Section, at_most
 from benchmarks.processes import Meter
-from benchmarks.systems import MODULE, System, holdfast, pgqueuer
+from benchmarks.systems import MODULE, System, pgqueuer, stepfast
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
@@ -32,9 +32,9 @@ class Pass:
 def latency(bench: Bench) -> Section:
     count = bench.size(300, 100)
     ours = {
-        holdfast(product, "moment").name: (
-            holdfast(product, "moment"),
-            (sys.executable, "-m", MODULE + "holdfast_enqueue"),
+        stepfast(product, "moment").name: (
+            stepfast(product, "moment"),
+            (sys.executable, "-m", MODULE + "stepfast_enqueue"),
         )
         for product in PRODUCTS
     }

@@ -12,14 +12,14 @@ from benchmarks.databases import NAMES, PRODUCTS
 from benchmarks.drain import drains, load
 from benchmarks.figures import Figure, Measured, Sample, Section, at_least
 from benchmarks.processes import Meter
-from benchmarks.systems import holdfast
+from benchmarks.systems import stepfast
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
     from benchmarks.databases import Place
 
 LATER = """
-    INSERT INTO holdfast_job (id, kind, state, ready_at, payload)
+    INSERT INTO stepfast_job (id, kind, state, ready_at, payload)
     SELECT 'later-' || n, 'noop', 'scheduled', 2000000000000000 + n, CAST('{{"n":0}}' AS JSON)
       FROM generate_series(1, {count}) AS n
 """
@@ -29,9 +29,9 @@ def limiting(bench: Bench) -> Section:
     count = bench.size(20_000, 3_000)
     figures = []
     for product in PRODUCTS:
-        plain = dataclasses.replace(holdfast(product), name=f"{NAMES[product]}, no limits")
+        plain = dataclasses.replace(stepfast(product), name=f"{NAMES[product]}, no limits")
         limited = dataclasses.replace(
-            holdfast(product, "limited"), name=f"{NAMES[product]}, with a rate and a concurrency limit"
+            stepfast(product, "limited"), name=f"{NAMES[product]}, with a rate and a concurrency limit"
         )
         found = drains(bench, [(plain, count), (limited, count)])
         goal = at_least("of the drain without limits", found[limited.name].rate, found[plain.name].rate, 0.5)
@@ -63,7 +63,7 @@ def many_keys(bench: Bench) -> Section:
 
 
 def _keys(bench: Bench, count: int) -> tuple[Measured, Measured]:
-    system, part = holdfast("postgresql", "keyed"), count // 5
+    system, part = stepfast("postgresql", "keyed"), count // 5
     tally, path = bench.tally()
     with bench.databases.place("postgresql") as place:
         load(bench, system, place, count)
@@ -101,7 +101,7 @@ def for_later(bench: Bench) -> Section:
 
 
 def _drained(bench: Bench, later: int) -> Measured:
-    system = holdfast("postgresql")
+    system = stepfast("postgresql")
     with bench.databases.place("postgresql") as place:
         load(bench, system, place, bench.size(20_000, 10_000))
         _fill(place, later)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.bench import wait_until
 from benchmarks.figures import Figure, Measured, Sample, Section, at_least
 from benchmarks.processes import Meter
-from benchmarks.systems import MODULE, holdfast
+from benchmarks.systems import MODULE, stepfast
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
@@ -44,15 +44,15 @@ def long_transaction(bench: Bench) -> Section:
 
 
 def _pair(bench: Bench) -> tuple[Measured, Measured]:
-    system = holdfast("postgresql")
-    enqueue = [sys.executable, "-m", MODULE + "holdfast_enqueue", "steady", "noop", str(AHEAD)]
+    system = stepfast("postgresql")
+    enqueue = [sys.executable, "-m", MODULE + "stepfast_enqueue", "steady", "noop", str(AHEAD)]
     with bench.databases.place("postgresql") as place:
         place.prepare()
         place.rest()
         tally, path = bench.tally()
         with place.connection() as holder, bench.running(enqueue, place, path):
             holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-            holder.execute("SELECT count(*) FROM holdfast_job")  # takes the snapshot
+            holder.execute("SELECT count(*) FROM stepfast_job")  # takes the snapshot
             with bench.running(system.work, place, path) as worker:
                 began = wait_until(lambda: tally.count >= AHEAD, worker)
                 first = _rate(tally)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 MODULE = "benchmarks.subjects."
 LOAD = (sys.executable, "-m", MODULE + "pages_load")
-OURS = (sys.executable, "-m", "holdfast", "worker", MODULE + "pages_app:app")
+OURS = (sys.executable, "-m", "stepfast", "worker", MODULE + "pages_app:app")
 RAW = (sys.executable, "-m", MODULE + "pages_raw")
-COMMITTED = "SELECT count(*) FROM holdfast_page WHERE got > 0"
+COMMITTED = "SELECT count(*) FROM stepfast_page WHERE got > 0"
 LANES = 30  # partitions
 FEW = 10_000
 FLAT = 0.85  # of the rate with few rows
@@ -49,7 +49,7 @@ def page_commits(bench: Bench) -> Section:
             f"raw limit of {NAMES[product]}, connections: {n}": (*RAW, str(n))
             for n in ((1,) if product == "sqlite" else (1, 4))
         }
-        commands = {**limits, f"Holdfast on {NAMES[product]}": OURS}
+        commands = {**limits, f"Stepfast on {NAMES[product]}": OURS}
         found = _in_turns(bench, product, commands, pages)
         best = max((_sample(found[name]) for name in limits), key=lambda it: it.median)
         for name, runs in found.items():

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from benchmarks.bench import wait_until
 from benchmarks.databases import NAMES, PRODUCTS, Product
 from benchmarks.figures import Figure, Sample, Section, at_most
-from benchmarks.systems import MODULE, holdfast
+from benchmarks.systems import MODULE, stepfast
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
 
 OBSERVING = 12.0  # seconds: who has not watched for a whole lease may not call others dead
-ELSEWHERE = "UPDATE holdfast_worker SET process = 'another machine' WHERE state = 'alive'"
+ELSEWHERE = "UPDATE stepfast_worker SET process = 'another machine' WHERE state = 'alive'"
 
 
 def recovery(bench: Bench) -> Section:
@@ -45,8 +45,8 @@ def _title(product: Product, seen: bool) -> str:  # noqa: FBT001 - private
 
 
 def _wait(bench: Bench, product: Product, seen: bool) -> float:  # noqa: FBT001 - private
-    system = holdfast(product, "endless")
-    enqueue = [sys.executable, "-m", MODULE + "holdfast_enqueue", "single", "endless", "1"]
+    system = stepfast(product, "endless")
+    enqueue = [sys.executable, "-m", MODULE + "stepfast_enqueue", "single", "endless", "1"]
     with bench.databases.place(product) as place:
         place.prepare()
         first, first_path = bench.tally()

@@ -10,7 +10,7 @@ from benchmarks.databases import NAMES, Place, Product
 from benchmarks.environments import interpreter
 
 MODULE = "benchmarks.subjects."
-HOLDFAST_UNFINISHED = "SELECT 1 FROM holdfast_job LIMIT 1"
+STEPFAST_UNFINISHED = "SELECT 1 FROM stepfast_job LIMIT 1"
 
 
 @dataclass(frozen=True)
@@ -23,30 +23,30 @@ class System:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self, place: Place) -> dict[str, str]:
-        return {"HOLDFAST_DATABASE_URL": place.url, "BENCH_URL": place.url, **self.settings}
+        return {"STEPFAST_DATABASE_URL": place.url, "BENCH_URL": place.url, **self.settings}
 
     def loading(self, count: int) -> list[str]:
         return [str(count) if word == "COUNT" else word for word in self.load]
 
 
-def holdfast(product: Product, kind: str = "noop", *options: str) -> System:
-    """Started as a user does: `holdfast worker module:app`, default settings unless options are named."""
-    worker = (sys.executable, "-m", "holdfast", "worker", MODULE + "holdfast_app:app", *options)
-    name = " ".join(("Holdfast", "on", NAMES[product], *options))
-    return System(name, product, _holdfast_load(kind), worker, HOLDFAST_UNFINISHED)
+def stepfast(product: Product, kind: str = "noop", *options: str) -> System:
+    """Started as a user does: `stepfast worker module:app`, default settings unless options are named."""
+    worker = (sys.executable, "-m", "stepfast", "worker", MODULE + "stepfast_app:app", *options)
+    name = " ".join(("Stepfast", "on", NAMES[product], *options))
+    return System(name, product, _stepfast_load(kind), worker, STEPFAST_UNFINISHED)
 
 
 def raw_drain(product: Product, batch: int = 1_000) -> System:
     worker = (sys.executable, "-m", MODULE + "raw_limit", "drain", str(batch))
     return System(
-        f"raw limit of {NAMES[product]}", product, _holdfast_load("noop"), worker, HOLDFAST_UNFINISHED
+        f"raw limit of {NAMES[product]}", product, _stepfast_load("noop"), worker, STEPFAST_UNFINISHED
     )
 
 
 def raw_effects(product: Product, connections: int) -> System:
     worker = (sys.executable, "-m", MODULE + "raw_limit", "effects", str(connections))
     name = f"raw limit of {NAMES[product]}, connections: {connections}"
-    return System(name, product, _holdfast_load("effect"), worker, HOLDFAST_UNFINISHED)
+    return System(name, product, _stepfast_load("effect"), worker, STEPFAST_UNFINISHED)
 
 
 def pgqueuer(batch: int) -> System:
@@ -72,5 +72,5 @@ def procrastinate(concurrency: int) -> System:
     )
 
 
-def _holdfast_load(kind: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", MODULE + "holdfast_enqueue", "bulk", kind, "COUNT", "5000")
+def _stepfast_load(kind: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", MODULE + "stepfast_enqueue", "bulk", kind, "COUNT", "5000")

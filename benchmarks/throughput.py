@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.databases import NAMES, Product
 from benchmarks.drain import best, drains
 from benchmarks.figures import Sample, Section, at_least
-from benchmarks.systems import holdfast, pgqueuer, procrastinate, raw_drain, raw_effects
+from benchmarks.systems import pgqueuer, procrastinate, raw_drain, raw_effects, stepfast
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def drain_postgresql(bench: Bench) -> Section:
     many, few = bench.size(30_000, 5_000), bench.size(2_000, 300)
-    raw, ours = raw_drain("postgresql"), holdfast("postgresql")
+    raw, ours = raw_drain("postgresql"), stepfast("postgresql")
     counts = [
         (raw, many),
         (ours, many),
@@ -32,7 +32,7 @@ def drain_postgresql(bench: Bench) -> Section:
     return Section(
         "Drain of no-op jobs, PostgreSQL",
         f"{many:,} jobs ({few:,} for Procrastinate), one worker process each. The raw limit is the claim and the "
-        "acknowledgement that Holdfast sends, 1,000 at a time, by bare psycopg.",
+        "acknowledgement that Stepfast sends, 1,000 at a time, by bare psycopg.",
         [it.figure(*goals) if it.system is ours else it.figure() for it in found.values()],
     )
 
@@ -40,7 +40,7 @@ def drain_postgresql(bench: Bench) -> Section:
 def drain_elsewhere(bench: Bench) -> Section:
     count = bench.size(20_000, 3_000)
     products: tuple[Product, ...] = ("sqlite", "mariadb")
-    systems = [(raw_drain(it), holdfast(it)) for it in products]
+    systems = [(raw_drain(it), stepfast(it)) for it in products]
     found = drains(bench, [(system, count) for pair in systems for system in pair])
     figures = []
     for raw, ours in systems:
@@ -48,7 +48,7 @@ def drain_elsewhere(bench: Bench) -> Section:
         goals = [at_least("of its raw limit", found[ours.name].rate, limit, 0.5)]
         if ours.product == "mariadb":
             rate = postgresql_rate(bench)
-            goals.append(at_least("of Holdfast on PostgreSQL", found[ours.name].rate, rate, 0.25))
+            goals.append(at_least("of Stepfast on PostgreSQL", found[ours.name].rate, rate, 0.25))
         figures += [found[raw.name].figure(), found[ours.name].figure(*goals)]
     return Section(
         "Drain of no-op jobs, SQLite and MariaDB",
@@ -60,7 +60,7 @@ def drain_elsewhere(bench: Bench) -> Section:
 def effects(bench: Bench) -> Section:
     count = bench.size(3_000, 300)
     products: tuple[Product, ...] = ("postgresql", "mariadb", "sqlite")
-    ours = {product: holdfast(product, "effect") for product in products}
+    ours = {product: stepfast(product, "effect") for product in products}
     limits = {
         product: [raw_effects(product, n) for n in ((1,) if product == "sqlite" else (1, 4))]
         for product in products
@@ -79,13 +79,13 @@ def effects(bench: Bench) -> Section:
     return Section(
         "One transaction per step, with an effect row",
         f"{count:,} steps, each of which upserts a row in its own commit. The raw limit is that transaction by the bare "
-        "driver, on one connection and on as many as Holdfast uses.",
+        "driver, on one connection and on as many as Stepfast uses.",
         figures,
     )
 
 
 def postgresql_rate(bench: Bench) -> Sample:
-    return _rate(bench, "Holdfast")
+    return _rate(bench, "Stepfast")
 
 
 def procrastinate_rate(bench: Bench) -> Sample:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 SUBJECT = (sys.executable, "-m", "benchmarks.subjects.messages")
 EMULATORS = {
     "service-bus": (
-        (sys.executable, "-m", "holdfast.testing.service_bus"),
+        (sys.executable, "-m", "stepfast.testing.service_bus"),
         "AZURE_SERVICE_BUS_CONNECTION_STRING",
     ),
-    "storage-queue": ((sys.executable, "-m", "holdfast.testing.azurite"), "AZURE_STORAGE_CONNECTION_STRING"),
+    "storage-queue": ((sys.executable, "-m", "stepfast.testing.azurite"), "AZURE_STORAGE_CONNECTION_STRING"),
 }
 NAMES = {
     "memory": "memory",
@@ -86,7 +86,7 @@ def _broker(bench: Bench, name: str) -> Iterator[dict[str, str]]:
     if name == "database":
         with bench.databases.place("sqlite") as place:
             place.prepare()
-            yield {"HOLDFAST_DATABASE_URL": place.url}
+            yield {"STEPFAST_DATABASE_URL": place.url}
         return
     if name not in EMULATORS:
         yield {}

@@ -1,1 +1,1 @@
-"""What developing Holdfast needs and using it does not: servers for tests and benchmarks."""
+"""What developing Stepfast needs and using it does not: servers for tests and benchmarks."""

@@ -1,4 +1,4 @@
-"""Every command of `holdfast`, with its arguments and options, from the command line itself.
+"""Every command of `stepfast`, with its arguments and options, from the command line itself.
 
 `docs/reference/cli.md` includes it through cog.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 import typer.main
 
-from holdfast.cli.command import app
+from stepfast.cli.command import app
 
 SHARED = {"--database-url", "--json", "--help"}  # described once, above all commands
 
@@ -22,7 +22,7 @@ def root() -> Any:
 
 def commands() -> Iterator[tuple[str, Any]]:
     """Every command that does something, by the words one types."""
-    yield from _below("holdfast", root())
+    yield from _below("stepfast", root())
 
 
 def text() -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from holdfast.telemetry.events import CHAPTERS, Event
-from holdfast.telemetry.measures import COUNTERS, HISTOGRAMS
+from stepfast.telemetry.events import CHAPTERS, Event
+from stepfast.telemetry.measures import COUNTERS, HISTOGRAMS
 
 
 def events() -> str:

@@ -23,7 +23,7 @@ from devtools import guardian
 from devtools.processes import family, kill_family, send
 from devtools.site import Site, settle
 
-USER = "holdfast"
+USER = "stepfast"
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 POLL_SECONDS = 0.02
@@ -111,7 +111,7 @@ class Server:
     def start(self) -> None:
         """Returns when the server answers. The first time makes its folder and data; twice is harmless."""
         if self._site is None:
-            folder = Path(tempfile.mkdtemp(prefix=f"holdfast-{self.engine.name}-", dir=self._parent))
+            folder = Path(tempfile.mkdtemp(prefix=f"stepfast-{self.engine.name}-", dir=self._parent))
             self._guardian = guardian.hire(folder)
             self._site = settle(folder, self.engine.account)
             if status := self._wait_for(self.site.spawn(self.engine.install(self.site)), START_SECONDS):

@@ -11,8 +11,8 @@ from dataclasses import MISSING, fields
 from datetime import timedelta
 from typing import Any
 
-from holdfast.config import WorkerSettings
-from holdfast.notifications.settings import NotificationSettings, variable
+from stepfast.config import WorkerSettings
+from stepfast.notifications.settings import NotificationSettings, variable
 
 _COMMENT = re.compile(r"^    (\w+): [^#\n]+#\s*(.+)$", re.MULTILINE)
 _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
@@ -35,7 +35,7 @@ DEFAULTS = {
 
 
 def table() -> str:
-    """One row per field: its name in Python, its option of `holdfast worker`, its default, its meaning."""
+    """One row per field: its name in Python, its option of `stepfast worker`, its default, its meaning."""
     comments = dict(_COMMENT.findall(inspect.getsource(WorkerSettings)))
     rows = []
     for field in fields(WorkerSettings):

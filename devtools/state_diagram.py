@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from holdfast.runs import states
-from holdfast.runs.states import PARTITION_TRANSITIONS, RUN_TRANSITIONS, PartitionState, RunState
-from holdfast.steps.job import ENDED, LIVE, TRANSITIONS, JobState
+from stepfast.runs import states
+from stepfast.runs.states import PARTITION_TRANSITIONS, RUN_TRANSITIONS, PartitionState, RunState
+from stepfast.steps.job import ENDED, LIVE, TRANSITIONS, JobState
 
 BEGINNINGS = {
     JobState.READY: "enqueue",
@@ -32,7 +32,7 @@ def mermaid() -> str:
 
 def table() -> str:
     """Every state of a job, what it means, and which table its rows are in."""
-    homes = dict.fromkeys(LIVE, "`holdfast_job`") | dict.fromkeys(ENDED, "`holdfast_archive`")
+    homes = dict.fromkeys(LIVE, "`stepfast_job`") | dict.fromkeys(ENDED, "`stepfast_archive`")
     rows = [f"| `{state}` | {meaning} | {homes[JobState(state)]} |" for state, meaning in _meanings(JobState)]
     return "\n".join(["| state | meaning | row in |", "|---|---|---|", *rows, ""])
 

@@ -11,10 +11,10 @@ import tempfile
 
 import aiosqlite
 
-from holdfast import DuplicateKeyError, Holdfast
+from stepfast import DuplicateKeyError, Stepfast
 
 PATH = f"{tempfile.mkdtemp()}/shop.db"
-app = Holdfast(f"sqlite:///{PATH}")
+app = Stepfast(f"sqlite:///{PATH}")
 
 
 @app.job(queue="shipping")
@@ -41,7 +41,7 @@ async def shop() -> tuple[list[str], list[str]]:
         print("refused:", refusal)
     async with aiosqlite.connect(PATH) as connection:
         orders = await connection.execute_fetchall("SELECT id FROM orders")
-        jobs = await connection.execute_fetchall("SELECT unique_key FROM holdfast_job")
+        jobs = await connection.execute_fetchall("SELECT unique_key FROM stepfast_job")
     return [row[0] for row in orders], [row[0] for row in jobs]
 
 

@@ -46,11 +46,11 @@ TOLD = {
 
 
 def main() -> int:
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
-    os.environ["HOLDFAST_DATABASE_URL"] = f"sqlite:///{folder}/work.db"  # for us and for the workers
+    folder = Path(tempfile.mkdtemp(prefix="stepfast-demo-"))
+    os.environ["STEPFAST_DATABASE_URL"] = f"sqlite:///{folder}/work.db"  # for us and for the workers
     os.environ["DEMO_OUTSIDE_WORLD"] = str(folder / "outside-world.txt")
     console = Console(highlight=False)
-    console.rule("Holdfast: 320 jobs, 400 steps, one kill -9")
+    console.rule("Stepfast: 320 jobs, 400 steps, one kill -9")
     with Display(console) as display:
         enqueue(display)
         crash = work(display)
@@ -78,7 +78,7 @@ def work(display: Display) -> Crash:
         first.send_signal(signal.SIGKILL)
         first.wait()
         killed_at = time.time()
-    held = [row["id"] for row in query("SELECT id FROM holdfast_job WHERE state = 'leased'")]
+    held = [row["id"] for row in query("SELECT id FROM stepfast_job WHERE state = 'leased'")]
     display.event(f"kill -9 {first.pid}: it held {len(held)} leases, and nobody has them now", "bold red")
     with worker(display, "second worker") as second:
         running_after = wait_until_taken_again(held, killed_at)
@@ -86,15 +86,15 @@ def work(display: Display) -> Crash:
         display.event("all jobs are done; SIGTERM to the second worker", "bold green")
         second.terminate()
         display.event(f"it left with exit code {second.wait(PATIENCE)}")
-    ended_at = query("SELECT ended_at FROM holdfast_worker WHERE state = 'dead'")[0]["ended_at"]
+    ended_at = query("SELECT ended_at FROM stepfast_worker WHERE state = 'dead'")[0]["ended_at"]
     return Crash(len(held), ended_at / 1e6 - killed_at, running_after)
 
 
 @contextmanager
 def worker(display: Display, name: str) -> Iterator[subprocess.Popen[str]]:
-    """`holdfast worker examples.invoices:app`, with its log told as events."""
-    holdfast = str(Path(sys.executable).with_name("holdfast"))
-    command = [holdfast, "worker", "examples.invoices:app", "--concurrency", str(CONCURRENCY)]
+    """`stepfast worker examples.invoices:app`, with its log told as events."""
+    stepfast = str(Path(sys.executable).with_name("stepfast"))
+    command = [stepfast, "worker", "examples.invoices:app", "--concurrency", str(CONCURRENCY)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     display.event(f"{name} started: pid {process.pid}")
     threading.Thread(target=tell, args=(process, display), daemon=True).start()
@@ -127,8 +127,8 @@ def watch(display: Display, name: str, enough: Callable[[Tally], bool]) -> None:
 
 def look(name: str) -> Tally:
     states = query(
-        "SELECT state, count(*) AS n FROM holdfast_job GROUP BY state "
-        "UNION ALL SELECT state, count(*) FROM holdfast_archive GROUP BY state"
+        "SELECT state, count(*) AS n FROM stepfast_job GROUP BY state "
+        "UNION ALL SELECT state, count(*) FROM stepfast_archive GROUP BY state"
     )
     count = {row["state"]: row["n"] for row in states}
     return Tally(
@@ -149,8 +149,8 @@ def wait_until_taken_again(held: list[str], since: float) -> float:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         found = query(
-            f"SELECT min(leased_at) AS at FROM (SELECT id, leased_at FROM holdfast_job "
-            f"UNION ALL SELECT id, leased_at FROM holdfast_archive) WHERE {taken}"
+            f"SELECT min(leased_at) AS at FROM (SELECT id, leased_at FROM stepfast_job "
+            f"UNION ALL SELECT id, leased_at FROM stepfast_archive) WHERE {taken}"
         )
         if found[0]["at"]:
             return float(found[0]["at"] / 1e6 - since)

@@ -9,9 +9,9 @@ import sys
 import tempfile
 import threading
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
-app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/search.db")
+app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/search.db")
 running, go_on = threading.Event(), threading.Event()
 batches: list[list[int]] = []
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 import tempfile
 
-from holdfast import Holdfast, Retry, Step
-from holdfast.testing import drain
+from stepfast import Retry, Step, Stepfast
+from stepfast.testing import drain
 
-app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
+app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
 broken: set[int] = set()
 
 

@@ -10,16 +10,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from holdfast import Holdfast
-from holdfast.admin.keys import keys_in_use, rotate
-from holdfast.sealing import SECRET_KEY
+from stepfast import Stepfast
+from stepfast.admin.keys import keys_in_use, rotate
+from stepfast.sealing import SECRET_KEY
 
 OLD, NEW = "only for this example: an old key of 40+", "only for this example: the new key of 40+"
 CARD = "4111-1111-1111-1111"
 
 os.environ[SECRET_KEY] = OLD
 folder = Path(tempfile.mkdtemp())
-app = Holdfast(f"sqlite:///{folder}/work.db", mask=["card"])
+app = Stepfast(f"sqlite:///{folder}/work.db", mask=["card"])
 
 
 @app.job(encrypted=True)

@@ -12,15 +12,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast import Continue, Done, Holdfast, Step
+from stepfast import Continue, Done, Step, Stepfast
 
 if TYPE_CHECKING:
-    from holdfast import Transaction
+    from stepfast import Transaction
 
 PAGES = 5
 OUTSIDE = Path(os.environ.get("DEMO_OUTSIDE_WORLD", os.devnull))
 
-app = Holdfast()  # HOLDFAST_DATABASE_URL says where
+app = Stepfast()  # STEPFAST_DATABASE_URL says where
 
 
 def create_ledger() -> None:

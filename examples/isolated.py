@@ -12,10 +12,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast import Holdfast, Retry, Step
-from holdfast.config import spoken_size
+from stepfast import Retry, Step, Stepfast
+from stepfast.config import spoken_size
 
-app = Holdfast()
+app = Stepfast()
 SOON = Retry(attempts=1, first="10ms")
 
 
@@ -45,7 +45,7 @@ async def greet(step: Step, name: str) -> str:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        app.use(Holdfast(f"sqlite:///{Path(folder) / 'work.db'}").database)
+        app.use(Stepfast(f"sqlite:///{Path(folder) / 'work.db'}").database)
         jobs = {
             "scan": scan.enqueue(path="a.pdf"),
             "convert": convert.enqueue(path="b.mov"),

@@ -12,12 +12,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from holdfast import Concurrency, Holdfast
+from stepfast import Concurrency, Stepfast
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        app = Holdfast(f"sqlite:///{Path(folder) / 'work.db'}")
+        app = Stepfast(f"sqlite:///{Path(folder) / 'work.db'}")
         lock = threading.Lock()
         running: Counter[str] = Counter()
         most: Counter[str] = Counter()

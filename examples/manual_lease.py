@@ -1,4 +1,4 @@
-"""Leases by hand, for a program that is not a Holdfast worker: acquire, extend, release.
+"""Leases by hand, for a program that is not a Stepfast worker: acquire, extend, release.
 
 python -m examples.manual_lease
 """
@@ -9,9 +9,9 @@ import sys
 import tempfile
 import time
 
-from holdfast import Holdfast, LeaseLostError
+from stepfast import LeaseLostError, Stepfast
 
-app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
+app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
 
 
 @app.job(queue="scans")

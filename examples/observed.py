@@ -18,11 +18,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client import CollectorRegistry, generate_latest
 
-from holdfast import Continue, Done, Holdfast, Reject, Step
-from holdfast.steps.job import LIVE
-from holdfast.telemetry.logs import Lines, formatter
+from stepfast import Continue, Done, Reject, Step, Stepfast
+from stepfast.steps.job import LIVE
+from stepfast.telemetry.logs import Lines, formatter
 
-app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/orders.db")
+app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/orders.db")
 log = logging.getLogger("shop")
 
 
@@ -43,7 +43,7 @@ async def take_order(step: Step, order: str, password: str) -> Continue | Done |
 
 
 def main() -> int:
-    lines = io.StringIO()  # `holdfast worker --log-format json` prints the same to stderr
+    lines = io.StringIO()  # `stepfast worker --log-format json` prints the same to stderr
     handler = logging.StreamHandler(lines)
     handler.setFormatter(formatter("json", Lines()))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -69,13 +69,13 @@ def main() -> int:
     print("— the metrics")
     text = generate_latest(metrics).decode()
     for line in text.splitlines():
-        if line.startswith(("holdfast_jobs_total", "holdfast_dead_letters")):
+        if line.startswith(("stepfast_jobs_total", "stepfast_dead_letters")):
             print("  ", line)
     print("— one trace")
     (root,) = [it for it in spans.get_finished_spans() if it.name == "POST /orders"]
     inside = [it for it in spans.get_finished_spans() if it.context.trace_id == root.context.trace_id]
     for span in sorted(inside, key=lambda it: it.start_time or 0):
-        print("  ", span.name, dict(span.attributes or {}).get("holdfast.outcome", ""))
+        print("  ", span.name, dict(span.attributes or {}).get("stepfast.outcome", ""))
     secret = any("hunter2" in it for it in (lines.getvalue(), text, *(span.to_json() for span in inside)))
     print(f"job {good.id}: {app.operator.job(good.id).job.state}; a secret was seen: {secret}")
     return int(secret)

@@ -38,10 +38,10 @@ def prove(console: Console, crash: Crash, expected: Expected, folder: Path) -> i
     )[0]
     jobs = query(
         "SELECT state, count(*) AS n, sum(failures) AS failures, sum(crashes) AS crashes "
-        "FROM holdfast_archive GROUP BY state"
+        "FROM stepfast_archive GROUP BY state"
     )
     done = sum(row["n"] for row in jobs if row["state"] == "done")
-    unfinished = query("SELECT count(*) AS n FROM holdfast_job")[0]["n"]
+    unfinished = query("SELECT count(*) AS n FROM stepfast_job")[0]["n"]
     runs = (folder / "outside-world.txt").read_text(encoding="utf-8").splitlines()
     lost, doubled = expected.effects - ledger["steps"], ledger["entries"] - ledger["steps"]
     proofs = [
@@ -74,8 +74,8 @@ def prove(console: Console, crash: Crash, expected: Expected, folder: Path) -> i
         )
     console.print("\nThe database stays where it is. Look around:", style="bold")
     console.print(
-        f"  export HOLDFAST_DATABASE_URL=sqlite:///{folder}/work.db\n"
-        "  holdfast jobs list\n  holdfast workers list --all\n  holdfast doctor\n"
+        f"  export STEPFAST_DATABASE_URL=sqlite:///{folder}/work.db\n"
+        "  stepfast jobs list\n  stepfast workers list --all\n  stepfast doctor\n"
         f"  sqlite3 {folder}/work.db 'SELECT * FROM processing_jobs LIMIT 10'\n"
         f"  rm -r {folder}",
         soft_wrap=True,

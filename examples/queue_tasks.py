@@ -14,12 +14,12 @@ import time
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from holdfast import Holdfast, PermanentError
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.notifications.signature import new_secret, verify
-from holdfast.tasks.intake import Intake, IntakeSettings
-from holdfast.transports.contract import Outgoing
-from holdfast.transports.memory import MemoryTransport
+from stepfast import PermanentError, Stepfast
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.notifications.signature import new_secret, verify
+from stepfast.tasks.intake import Intake, IntakeSettings
+from stepfast.transports.contract import Outgoing
+from stepfast.transports.memory import MemoryTransport
 
 SECRET = new_secret()
 told: dict[str, str] = {}
@@ -50,7 +50,7 @@ def main() -> int:
     runs: list[str] = []
 
     with tempfile.TemporaryDirectory() as folder:
-        app = Holdfast(f"sqlite:///{folder}/work.db", notifications=settings)
+        app = Stepfast(f"sqlite:///{folder}/work.db", notifications=settings)
 
         @app.task("summarize")
         def summarize(filename: str) -> str:

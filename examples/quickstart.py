@@ -1,6 +1,6 @@
-from holdfast import Holdfast, Step
+from stepfast import Step, Stepfast
 
-app = Holdfast("sqlite:///quickstart.db")
+app = Stepfast("sqlite:///quickstart.db")
 
 
 @app.job()

@@ -11,10 +11,10 @@ import tempfile
 import time
 from dataclasses import dataclass
 
-from holdfast import Holdfast, JobCancelledError, Retry, Step
-from holdfast.results.watching import Ended, Logged, Progressed, StateChanged
+from stepfast import JobCancelledError, Retry, Step, Stepfast
+from stepfast.results.watching import Ended, Logged, Progressed, StateChanged
 
-app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
+app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
 
 
 @dataclass

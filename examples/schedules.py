@@ -14,12 +14,12 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
-        app = Holdfast(f"sqlite:///{Path(folder) / 'work.db'}")
+        app = Stepfast(f"sqlite:///{Path(folder) / 'work.db'}")
         ticks: list[datetime] = []
         enough = threading.Event()
 

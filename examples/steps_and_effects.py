@@ -11,13 +11,13 @@ import sys
 import tempfile
 import time
 
-from holdfast import Continue, Done, Holdfast, Reject, Retry, Step
-from holdfast.steps.job import LIVE
+from stepfast import Continue, Done, Reject, Retry, Step, Stepfast
+from stepfast.steps.job import LIVE
 
 CATALOGUE = [{"sku": f"S-{n:03}", "price": n} for n in range(95)]
 PAGE = 30
 
-app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/catalogue.db")
+app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/catalogue.db")
 
 
 @app.job(retry=Retry(attempts=3, first="10ms"), timeout="10s")

@@ -9,12 +9,12 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from holdfast import Holdfast, Step
+from stepfast import Step, Stepfast
 
 if TYPE_CHECKING:
-    from holdfast import Transaction
+    from stepfast import Transaction
 
-app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/shop.db")
+app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/shop.db")
 
 
 @app.job(queue="shipping")
@@ -42,7 +42,7 @@ def main() -> int:
         except ValueError as error:
             print(f"refused: {error}")
 
-    orders, jobs = query("SELECT id FROM orders ORDER BY id"), query("SELECT unique_key FROM holdfast_job")
+    orders, jobs = query("SELECT id FROM orders ORDER BY id"), query("SELECT unique_key FROM stepfast_job")
     print("orders:", [row["id"] for row in orders])
     print("jobs:  ", [row["unique_key"] for row in jobs])
     return 0 if len(orders) == len(jobs) == 2 else 1

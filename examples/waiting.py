@@ -11,12 +11,12 @@ import sys
 import tempfile
 from typing import Any
 
-from holdfast import Holdfast, Step, Wait
-from holdfast.callbacks import asgi
+from stepfast import Step, Stepfast, Wait
+from stepfast.callbacks import asgi
 
-os.environ.setdefault("HOLDFAST_SECRET_KEY", "only for this example: 32 characters or more")
-os.environ.setdefault("HOLDFAST_CALLBACK_URL", "https://shop.example/callbacks")
-app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
+os.environ.setdefault("STEPFAST_SECRET_KEY", "only for this example: 32 characters or more")
+os.environ.setdefault("STEPFAST_CALLBACK_URL", "https://shop.example/callbacks")
+app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
 addresses: list[str] = []
 
 

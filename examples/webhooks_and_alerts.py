@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from holdfast import Holdfast, Reject, Step
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.notifications.signature import new_secret, verify
-from holdfast.outbox.state import MessageState
+from stepfast import Reject, Step, Stepfast
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.notifications.signature import new_secret, verify
+from stepfast.outbox.state import MessageState
 
 SECRET = new_secret()
 received: list[str] = []
@@ -52,7 +52,7 @@ def main() -> int:
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     here = f"127.0.0.1:{server.server_address[1]}"
-    app = Holdfast(
+    app = Stepfast(
         f"sqlite:///{tempfile.mkdtemp()}/work.db",
         notifications=NotificationSettings(
             webhook_secrets=(SECRET,),

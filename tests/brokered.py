@@ -13,17 +13,17 @@ import json
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.clock import new_id
-from holdfast.runs.broker import Broker
-from holdfast.transports.contract import Outgoing
-from holdfast.transports.memory import MemoryBroker, MemoryTransport, named_broker
+from stepfast.clock import new_id
+from stepfast.runs.broker import Broker
+from stepfast.transports.contract import Outgoing
+from stepfast.transports.memory import MemoryBroker, MemoryTransport, named_broker
 from tests import rows
 from tests.contract.repairing import run_row
 from tests.feeds import Catalogue, Shop, prepare
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.admin.reports.runs import RunReport
+    from stepfast import Stepfast
+    from stepfast.admin.reports.runs import RunReport
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ WORK_ITEMS, CONSOLIDATE, WORK_DONE = "work-items", "consolidate", "work-done"
 PATIENT = "1h"  # a head start that no test waits for: what is taken was told
 
 
-def brokered(app: Holdfast, *, items: int = 100, head_start: str = PATIENT, **settings: Any) -> Shop:
+def brokered(app: Stepfast, *, items: int = 100, head_start: str = PATIENT, **settings: Any) -> Shop:
     """A shop whose catalogue is read over a broker that nobody else knows."""
     broker = Broker(f"memory://{new_id()}", head_start=head_start)
     shop = Shop.with_items(items)
@@ -40,33 +40,33 @@ def brokered(app: Holdfast, *, items: int = 100, head_start: str = PATIENT, **se
     return shop
 
 
-def broker_of(app: Holdfast, feed: str = "catalogue") -> Broker:
+def broker_of(app: Stepfast, feed: str = "catalogue") -> Broker:
     found = app.feeds.get(feed).broker
     assert found is not None
     return found
 
 
-def inside(app: Holdfast) -> MemoryBroker:
+def inside(app: Stepfast) -> MemoryBroker:
     """The broker itself."""
     return named_broker(broker_of(app).url.removeprefix("memory://"))
 
 
-def transport(app: Holdfast) -> MemoryTransport:
+def transport(app: Stepfast) -> MemoryTransport:
     """Somebody else who uses it."""
     return MemoryTransport(inside(app))
 
 
-def there(app: Holdfast, queue: str = WORK_ITEMS) -> list[Outgoing]:
+def there(app: Stepfast, queue: str = WORK_ITEMS) -> list[Outgoing]:
     """What is in a queue, whoever holds it."""
     return [it.message for it in inside(app).places[queue].live.kept.values()]
 
 
-def put_aside(app: Holdfast, queue: str = WORK_ITEMS) -> dict[str, str]:
+def put_aside(app: Stepfast, queue: str = WORK_ITEMS) -> dict[str, str]:
     """The reasons of its dead letters, by message id."""
     return {it.message.id: it.dead_reason for it in inside(app).places[queue].dead.kept.values()}
 
 
-def put(app: Holdfast, *bodies: dict[str, Any] | str, queue: str = WORK_ITEMS) -> list[str]:
+def put(app: Stepfast, *bodies: dict[str, Any] | str, queue: str = WORK_ITEMS) -> list[str]:
     """Send as anybody could; returns the ids."""
     messages = [Outgoing(id=new_id(), body=it if isinstance(it, str) else json.dumps(it)) for it in bodies]
 
@@ -83,11 +83,11 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-def staged(app: Holdfast, kind: str = "WORK_ITEM") -> list[dict[str, Any]]:
+def staged(app: Stepfast, kind: str = "WORK_ITEM") -> list[dict[str, Any]]:
     """What was staged so far, with the id that the broker sees."""
     found = []
     for row in rows.query(
-        app, "SELECT body, headers FROM holdfast_outbox WHERE channel = 'broker' ORDER BY seq"
+        app, "SELECT body, headers FROM stepfast_outbox WHERE channel = 'broker' ORDER BY seq"
     ):
         body, headers = json.loads(row["body"]), json.loads(row["headers"])
         if body["type"] == kind:
@@ -97,7 +97,7 @@ def staged(app: Holdfast, kind: str = "WORK_ITEM") -> list[dict[str, Any]]:
     return found
 
 
-def ended(app: Holdfast, run_id: str, patience: float = 40.0) -> RunReport:
+def ended(app: Stepfast, run_id: str, patience: float = 40.0) -> RunReport:
     """Wait for its end."""
 
     def look() -> RunReport | None:
@@ -107,9 +107,9 @@ def ended(app: Holdfast, run_id: str, patience: float = 40.0) -> RunReport:
     return rows.eventually(look, patience)
 
 
-def end_head_starts(app: Holdfast) -> None:
+def end_head_starts(app: Stepfast) -> None:
     """As if nobody had been told for long enough."""
-    rows.change(app, "UPDATE holdfast_job SET ready_at = 1 WHERE state = 'ready'")
+    rows.change(app, "UPDATE stepfast_job SET ready_at = 1 WHERE state = 'ready'")
 
 
 def bodies(messages: Sequence[Outgoing]) -> list[dict[str, Any]]:

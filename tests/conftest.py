@@ -25,7 +25,7 @@ from tests.crash.sample import SEED
 from tests.databases import ENGINES, KINDS, POOLED, Databases
 
 if TYPE_CHECKING:
-    from holdfast.testing.azurite import Azurite
+    from stepfast.testing.azurite import Azurite
     from tests.receiver import Receiver
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -148,7 +148,7 @@ def receiver() -> Iterator[Receiver]:
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[Azurite]:
     """Azure's storage emulator. Queues and containers of a test need names of their own."""
-    from holdfast.testing.azurite import Azurite, AzuriteMissingError
+    from stepfast.testing.azurite import Azurite, AzuriteMissingError
 
     try:
         started = Azurite()
@@ -181,7 +181,7 @@ def golden(pytestconfig: pytest.Config) -> Callable[[str, str], None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("holdfast")
+    group = parser.getgroup("stepfast")
     group.addoption(
         "--databases",
         type=_kinds,
@@ -208,18 +208,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(databases.close)
     # The same examples every time: what a change broke shows with that change. `make chaos` looks for new ones.
     settings.register_profile(
-        "holdfast",
+        "stepfast",
         derandomize=not config.getoption("chaos"),
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
     )
-    settings.load_profile("holdfast")
+    settings.load_profile("stepfast")
     if ci.ENABLED:
         config.pluginmanager.register(ci.SkipsAreFailures(), "skips-are-failures")
 
 
 def pytest_report_header() -> str:
-    return f"crash points: HOLDFAST_CRASH_SEED={SEED}"
+    return f"crash points: STEPFAST_CRASH_SEED={SEED}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

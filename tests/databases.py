@@ -29,7 +29,7 @@ POOLED = "pgbouncer"  # PostgreSQL again, behind a pooler in transaction mode
 
 MEMORY = Path("/dev/shm")  # noqa: S108 - a folder in memory; the servers make private ones inside it
 ENOUGH_MEMORY = 4 * 2**30
-TEMPLATE = "holdfast_template"
+TEMPLATE = "stepfast_template"
 
 
 class Databases:
@@ -75,7 +75,7 @@ class Databases:
 
     @contextmanager
     def migrated(self, kind: str) -> Iterator[str]:
-        """The URL of a database with all tables of Holdfast, and without rows."""
+        """The URL of a database with all tables of Stepfast, and without rows."""
         match kind:
             case "mariadb":
                 with self._recycled(kind) as url:
@@ -105,7 +105,7 @@ class Databases:
     @cached_property
     def _folder(self) -> Path:
         """For SQLite's files."""
-        folder = Path(tempfile.mkdtemp(prefix="holdfast-sqlite-", dir=memory()))
+        folder = Path(tempfile.mkdtemp(prefix="stepfast-sqlite-", dir=memory()))
         self._folder_guardian = guardian.hire(folder)
         return folder
 
@@ -175,8 +175,8 @@ def memory() -> Path | None:
 
 def _migrate(url: str) -> None:
     # Imported here, so that tests of other things run while these modules do not even compile.
-    from holdfast.database.drivers import open_database
-    from holdfast.database.migrate import migrate
+    from stepfast.database.drivers import open_database
+    from stepfast.database.migrate import migrate
 
     with closing(open_database(url)) as database:
         migrate(database)

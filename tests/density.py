@@ -11,8 +11,8 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.runs.partitioning.contract import Frontier, Partitioner
-    from holdfast.runs.ranges import Range
+    from stepfast.runs.partitioning.contract import Frontier, Partitioner
+    from stepfast.runs.ranges import Range
 
 PRICE = "dollar_per_carat"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from holdfast.telemetry import EVENTS, Fact, listen, unlisten
+from stepfast.telemetry import EVENTS, Fact, listen, unlisten
 
 Told = list[tuple[str, dict[str, Fact]]]
 

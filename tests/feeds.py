@@ -17,15 +17,15 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from holdfast.runs.bounds import Bounds
-from holdfast.runs.feed import Feed, Page, Row, Window
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.ranges import Range
+from stepfast.runs.bounds import Bounds
+from stepfast.runs.feed import Feed, Page, Row, Window
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.ranges import Range
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.partitioning.contract import Partitioner
+    from stepfast import Stepfast
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.partitioning.contract import Partitioner
 
 PRICE = "price"
 HIGHEST = 1_000
@@ -165,7 +165,7 @@ class Confirming(Catalogue):
 CREATE_TARGET = "CREATE TABLE item (id VARCHAR(100) NOT NULL PRIMARY KEY, price INTEGER NOT NULL, deleted_at BIGINT, stale_since BIGINT)"
 
 
-def prepare(app: Holdfast) -> None:
+def prepare(app: Stepfast) -> None:
     """Create the target table, outside of any transaction: MariaDB would end it."""
     connection = app.database.connect()
     try:
@@ -174,7 +174,7 @@ def prepare(app: Holdfast) -> None:
         connection.close()
 
 
-def target(app: Holdfast) -> Mapping[str, int]:
+def target(app: Stepfast) -> Mapping[str, int]:
     """What is in the target, except what was swept away."""
     with app.reading() as tx:
         return {

@@ -20,14 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast import (
+from stepfast import (
     Continue,
     Done,
-    Holdfast,
     PermanentError,
     Reject,
     Snooze,
     Step,
+    Stepfast,
     Transaction,
     TransientError,
     Upsert,
@@ -216,5 +216,5 @@ def greedy(megabytes: int) -> int:
     return len(bytearray(megabytes * 1_000_000)) // 1_000_000
 
 
-def register(app: Holdfast, handler: Callable[..., Any], **options: Any) -> Any:
+def register(app: Stepfast, handler: Callable[..., Any], **options: Any) -> Any:
     return app.job(isolation="process", **options)(handler)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
-app = Holdfast("sqlite:////nowhere/at/all.db")
+app = Stepfast("sqlite:////nowhere/at/all.db")
 
 
 @app.job()

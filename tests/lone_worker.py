@@ -15,22 +15,22 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from holdfast.config import WorkerSettings
-from holdfast.database.database import persist
-from holdfast.steps.commit import commit
-from holdfast.steps.failure import judge
-from holdfast.steps.lease import Lease, claim, claim_suspect
-from holdfast.steps.outcome import Done, effects_of
-from holdfast.steps.rescue import declare_dead, rescue
-from holdfast.steps.step import Step
-from holdfast.worker.incarnation import register
-from holdfast.worker.maintenance import promote
+from stepfast.config import WorkerSettings
+from stepfast.database.database import persist
+from stepfast.steps.commit import commit
+from stepfast.steps.failure import judge
+from stepfast.steps.lease import Lease, claim, claim_suspect
+from stepfast.steps.outcome import Done, effects_of
+from stepfast.steps.rescue import declare_dead, rescue
+from stepfast.steps.step import Step
+from stepfast.worker.incarnation import register
+from stepfast.worker.maintenance import promote
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.steps.outcome import Effect, Ending
-    from holdfast.steps.step import Report
+    from stepfast import Stepfast
+    from stepfast.steps.outcome import Effect, Ending
+    from stepfast.steps.step import Report
 
 MOST_STEPS = 2_000  # only a run that never ends takes so many
 
@@ -53,7 +53,7 @@ class Unheard:
 
 @dataclass
 class LoneWorker:
-    app: Holdfast
+    app: Stepfast
     name: str = "lone"
     incarnation: int = field(default=0, init=False)
 
@@ -114,10 +114,10 @@ class LoneWorker:
     def finish(self) -> int:
         """Work until no job is left; returns how many steps that took. Whoever waits for a time need not wait."""
         for number in range(MOST_STEPS):
-            rows.change(self.app, "UPDATE holdfast_job SET ready_at = 1 WHERE state = 'scheduled'")
+            rows.change(self.app, "UPDATE stepfast_job SET ready_at = 1 WHERE state = 'scheduled'")
             persist(self.app.database, promote)
             if self.step() is None:
-                assert not rows.count(self.app, "holdfast_job"), "nobody can get what is left"
+                assert not rows.count(self.app, "stepfast_job"), "nobody can get what is left"
                 return number
         raise AssertionError(f"no end in {MOST_STEPS} steps")
 
@@ -125,7 +125,7 @@ class LoneWorker:
         """Every other worker is late: take back what it held."""
         rows.change(
             self.app,
-            "UPDATE holdfast_worker SET alive_until = 1 WHERE state = 'alive' AND incarnation <> :me",
+            "UPDATE stepfast_worker SET alive_until = 1 WHERE state = 'alive' AND incarnation <> :me",
             me=self.incarnation,
         )
         persist(self.app.database, lambda tx: declare_dead(tx, self.incarnation, trust_clock=True))

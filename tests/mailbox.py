@@ -32,7 +32,7 @@ class Mailbox:
         """Where alerts go, as Apprise writes it."""
         return (
             f"mailto://ops:{PASSWORD}@127.0.0.1:{self.port}"
-            "?smtp=127.0.0.1&from=holdfast@shop.example&to=ops@shop.example"
+            "?smtp=127.0.0.1&from=stepfast@shop.example&to=ops@shop.example"
         )
 
     @property

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from msgspec.structs import replace
 
-from holdfast import Continue, Done, ResultExpiredError, Snooze, WaitTimeoutError
-from holdfast.admin import actions, audit
-from holdfast.admin.reports import gauges, statistics
-from holdfast.admin.reports import partitions as partition_reports
-from holdfast.database.connection import Transaction
-from holdfast.database.statement import Statement
-from holdfast.errors import ConstraintError, ContentionError, DatabaseError, DestinationLostError
-from holdfast.limits import admission, release, slots
-from holdfast.limits import rows as limit_rows
-from holdfast.notifications import addresses, webhook
-from holdfast.outbox import alerts, files, retention
-from holdfast.outbox import messages as outbox_messages
-from holdfast.outbox import relay as outbox_relay
-from holdfast.results import expiry, waiting, watching
-from holdfast.runs import alerts as run_alerts
-from holdfast.runs import (
+from stepfast import Continue, Done, ResultExpiredError, Snooze, WaitTimeoutError
+from stepfast.admin import actions, audit
+from stepfast.admin.reports import gauges, statistics
+from stepfast.admin.reports import partitions as partition_reports
+from stepfast.database.connection import Transaction
+from stepfast.database.statement import Statement
+from stepfast.errors import ConstraintError, ContentionError, DatabaseError, DestinationLostError
+from stepfast.limits import admission, release, slots
+from stepfast.limits import rows as limit_rows
+from stepfast.notifications import addresses, webhook
+from stepfast.outbox import alerts, files, retention
+from stepfast.outbox import messages as outbox_messages
+from stepfast.outbox import relay as outbox_relay
+from stepfast.results import expiry, waiting, watching
+from stepfast.runs import alerts as run_alerts
+from stepfast.runs import (
     breaker,
     gone,
     mending,
@@ -51,20 +51,20 @@ from holdfast.runs import (
     sweeping,
     vigil,
 )
-from holdfast.runs import debts as run_debts
-from holdfast.runs import watermark as run_watermark
-from holdfast.runs.bounds import Bounds
-from holdfast.runs.paging import deciding, verification
-from holdfast.runs.paging import offset as offset_paging
-from holdfast.runs.paging import token as token_paging
-from holdfast.runs.partitioning import heatmap_cut, heatmap_scan
-from holdfast.runs.partitioning.contract import Plan
-from holdfast.runs.partitioning.dimension import Dimension
-from holdfast.runs.run import lock_run
-from holdfast.runs.sweep import Sweep
-from holdfast.runs.trouble import Trouble, TroubleKind
-from holdfast.schedules import changes, firing, schedule
-from holdfast.steps import (
+from stepfast.runs import debts as run_debts
+from stepfast.runs import watermark as run_watermark
+from stepfast.runs.bounds import Bounds
+from stepfast.runs.paging import deciding, verification
+from stepfast.runs.paging import offset as offset_paging
+from stepfast.runs.paging import token as token_paging
+from stepfast.runs.partitioning import heatmap_cut, heatmap_scan
+from stepfast.runs.partitioning.contract import Plan
+from stepfast.runs.partitioning.dimension import Dimension
+from stepfast.runs.run import lock_run
+from stepfast.runs.sweep import Sweep
+from stepfast.runs.trouble import Trouble, TroubleKind
+from stepfast.schedules import changes, firing, schedule
+from stepfast.steps import (
     acknowledge,
     archive,
     commit,
@@ -76,11 +76,11 @@ from holdfast.steps import (
     reports,
     rescue,
 )
-from holdfast.steps.outcome import Again, Bury, GiveBack
-from holdfast.telemetry import masking
-from holdfast.testing import inline_mode, left, moved_clock, points, stored, until_idle
-from holdfast.worker import claiming, deaths, loop, maintenance, running, scrape
-from holdfast.worker.ended import Ended
+from stepfast.steps.outcome import Again, Bury, GiveBack
+from stepfast.telemetry import masking
+from stepfast.testing import inline_mode, left, moved_clock, points, stored, until_idle
+from stepfast.worker import claiming, deaths, loop, maintenance, running, scrape
+from stepfast.worker.ended import Ended
 from tests.contract import (
     test_admin_reports,
     test_alerts,
@@ -129,7 +129,7 @@ from tests.unit import (
 if TYPE_CHECKING:
     import pytest
 
-    from holdfast.database.dialects import Dialect
+    from stepfast.database.dialects import Dialect
 
 Patch = Callable[["pytest.MonkeyPatch"], None]
 SERVERS = ("postgresql", "mariadb")
@@ -391,7 +391,7 @@ MUTATIONS = [
         "everybody on board is charged",
         without(
             rescue.DECLARE_DEAD,
-            "(SELECT count(*) FROM holdfast_job WHERE owner = :incarnation AND state = 'leased')",
+            "(SELECT count(*) FROM stepfast_job WHERE owner = :incarnation AND state = 'leased')",
             "1",
         ),
         test_rescue.test_of_many_on_board_none_is_charged_and_all_are_suspects,
@@ -400,7 +400,7 @@ MUTATIONS = [
         "nobody is ever charged",
         without(
             rescue.DECLARE_DEAD,
-            "(SELECT count(*) FROM holdfast_job WHERE owner = :incarnation AND state = 'leased')",
+            "(SELECT count(*) FROM stepfast_job WHERE owner = :incarnation AND state = 'leased')",
             "2",
         ),
         test_rescue.test_a_job_that_kills_three_workers_is_a_dead_letter_with_that_reason,

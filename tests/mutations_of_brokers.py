@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from holdfast.admin import dead_messages as operators
-from holdfast.database.statement import sql
-from holdfast.errors import DatabaseError
-from holdfast.outbox import relay as outbox_relay
-from holdfast.outbox.broker import AT_ONCE, Brokers
-from holdfast.runs import announcing, consolidation, fan_out, hints, known_work, page, restarting
-from holdfast.runs.ranges import Range
-from holdfast.steps import lease
-from holdfast.transports import dead_messages
-from holdfast.worker import broker_courier, broker_letters
-from holdfast.worker.hints import Hints
+from stepfast.admin import dead_messages as operators
+from stepfast.database.statement import sql
+from stepfast.errors import DatabaseError
+from stepfast.outbox import relay as outbox_relay
+from stepfast.outbox.broker import AT_ONCE, Brokers
+from stepfast.runs import announcing, consolidation, fan_out, hints, known_work, page, restarting
+from stepfast.runs.ranges import Range
+from stepfast.steps import lease
+from stepfast.transports import dead_messages
+from stepfast.worker import broker_courier, broker_letters
+from stepfast.worker.hints import Hints
 from tests.contract import (
     test_announcing,
     test_broker_fields,
@@ -76,7 +76,7 @@ MUTATIONS = [
     ),
     Mutation(
         "those who were told take what a paused queue holds",
-        without(lease.NAMED, "AND queue NOT IN (SELECT id FROM holdfast_queue WHERE paused_at IS NOT NULL)"),
+        without(lease.NAMED, "AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)"),
         test_announcing.test_a_paused_queue_gives_nothing_to_those_who_were_told,
     ),
     Mutation(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.runs import (
+from stepfast.runs import (
     applying,
     consolidation,
     finishing,
@@ -21,7 +21,7 @@ from tests.mutations import Mutation, both, replacing, without
 if TYPE_CHECKING:
     import pytest
 
-    from holdfast.database.dialects import Dialect
+    from stepfast.database.dialects import Dialect
 
 
 def marking_any_content(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import StateError
-from holdfast.results import expiry
-from holdfast.steps import (
+from stepfast.errors import StateError
+from stepfast.results import expiry
+from stepfast.steps import (
     acknowledge,
     commit,
     dead_letters,
@@ -17,7 +17,7 @@ from holdfast.steps import (
     revival,
     trees,
 )
-from holdfast.worker import maintenance
+from stepfast.worker import maintenance
 from tests.contract import test_dependencies, test_groups
 from tests.mutations import SERVERS, Mutation, both, replacing, without
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from holdfast.database.connection import Transaction
-    from holdfast.database.dialects import Dialect
-    from holdfast.steps.lease import Lease
+    from stepfast.database.connection import Transaction
+    from stepfast.database.dialects import Dialect
+    from stepfast.steps.lease import Lease
 
 
 def forgetting_all() -> Callable[[pytest.MonkeyPatch, Dialect], None]:
@@ -38,7 +38,7 @@ def forgetting_all() -> Callable[[pytest.MonkeyPatch, Dialect], None]:
         for module in (maintenance, expiry):
             patch.setattr(module, "not_needed", lambda _, ids: ids)
         for it in (maintenance.OLD, expiry.OLD):
-            without(it, "WHERE d.parent_id = holdfast_archive.id", "WHERE 1 = 0")(patch, dialect)
+            without(it, "WHERE d.parent_id = stepfast_archive.id", "WHERE 1 = 0")(patch, dialect)
 
     return break_it
 
@@ -105,7 +105,7 @@ MUTATIONS = [
     Mutation(
         "a revived parent forgets who waits for it",
         both(
-            without(dead_letters.REVIVE, "WHERE parent_id = holdfast_archive.id", "WHERE 1 = 0"),
+            without(dead_letters.REVIVE, "WHERE parent_id = stepfast_archive.id", "WHERE 1 = 0"),
             replacing(revival, "mark", lambda *_: None),
         ),
         test_dependencies.test_who_waits_for_a_dead_parent_goes_on_when_that_one_is_revived_and_done,

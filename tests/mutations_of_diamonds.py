@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast import Rate
-from holdfast.demo import comparison
-from holdfast.demo import place as demo_place
-from holdfast.diamonds import (
+from stepfast import Rate
+from stepfast.demo import comparison
+from stepfast.demo import place as demo_place
+from stepfast.diamonds import (
     adaptive,
     adaptive_rows,
     client,
@@ -29,13 +29,13 @@ from holdfast.diamonds import (
     token,
     token_rows,
 )
-from holdfast.diamonds.behind import ALL
-from holdfast.runs import applying, counting, raw, repair, starting, sweeping, watermark
-from holdfast.runs.gone import Unseen
-from holdfast.runs.paging import offset as offset_paging
-from holdfast.runs.paging import verification
-from holdfast.runs.place import Place
-from holdfast.runs.target import TargetColumn
+from stepfast.diamonds.behind import ALL
+from stepfast.runs import applying, counting, raw, repair, starting, sweeping, watermark
+from stepfast.runs.gone import Unseen
+from stepfast.runs.paging import offset as offset_paging
+from stepfast.runs.paging import verification
+from stepfast.runs.place import Place
+from stepfast.runs.target import TargetColumn
 from tests.cli import test_demo, test_demo_comparison
 from tests.contract import test_feed_hooks, test_planning
 from tests.diamonds import (
@@ -56,8 +56,8 @@ from tests.mutations import Mutation, both, replacing, without
 if TYPE_CHECKING:
     import pytest
 
-    from holdfast import Holdfast
-    from holdfast.database.dialects import Dialect
+    from stepfast import Stepfast
+    from stepfast.database.dialects import Dialect
 
 _gaps = rules._gaps
 
@@ -65,7 +65,7 @@ _gaps = rules._gaps
 def in_a_world(test: Callable[[World], None]) -> Callable[..., None]:
     """A test of a small world, on the database that it is given."""
 
-    def run(app: Holdfast) -> None:
+    def run(app: Stepfast) -> None:
         with World(app.database.url) as world:
             test(world)
 
@@ -75,7 +75,7 @@ def in_a_world(test: Callable[[World], None]) -> Callable[..., None]:
 def in_a_world_with_patches(test: Callable[[World, pytest.MonkeyPatch], None]) -> Callable[..., None]:
     """The same for a test that also patches something."""
 
-    def run(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
         with World(app.database.url) as world:
             test(world, monkeypatch)
 
@@ -85,7 +85,7 @@ def in_a_world_with_patches(test: Callable[[World, pytest.MonkeyPatch], None]) -
 def on_its_database(test: Callable[..., None], **given: Any) -> Callable[..., None]:
     """The same for a test that makes its world itself."""
 
-    def run(app: Holdfast) -> None:
+    def run(app: Stepfast) -> None:
         test(database_url=app.database.url, **given)
 
     return run
@@ -307,7 +307,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an older page undoes a newer one",
-        without(raw.OBSERVE, "WHERE excluded.observed_at > holdfast_raw.observed_at"),
+        without(raw.OBSERVE, "WHERE excluded.observed_at > stepfast_raw.observed_at"),
         on_its_database(
             test_acceptance.test_t13_an_older_page_of_a_backfill_does_not_undo_what_was_read_since
         ),
@@ -351,7 +351,7 @@ MUTATIONS = [
         "the source's clock may go back",
         without(
             starting.KEEP_SKEW,
-            "(skew < :skew OR (skew > :skew AND NOT EXISTS (SELECT 1 FROM holdfast_raw r WHERE r.feed = :feed)))",
+            "(skew < :skew OR (skew > :skew AND NOT EXISTS (SELECT 1 FROM stepfast_raw r WHERE r.feed = :feed)))",
             "skew <> :skew",
         ),
         in_a_world_with_patches(test_found.test_what_a_source_shows_after_its_clock_was_set_back_is_believed),

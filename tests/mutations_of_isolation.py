@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast import job_options
-from holdfast.steps import commit
-from holdfast.steps.failure import judge
-from holdfast.steps.isolation import checked_isolation
-from holdfast.worker import isolated_step
-from holdfast.worker.isolated import HandlerProcess, HandlerProcesses
+from stepfast import job_options
+from stepfast.steps import commit
+from stepfast.steps.failure import judge
+from stepfast.steps.isolation import checked_isolation
+from stepfast.worker import isolated_step
+from stepfast.worker.isolated import HandlerProcess, HandlerProcesses
 from tests.contract import test_isolation, test_masking
 from tests.mutations import Mutation, replacing, without
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.database import borrowed, lendable
-from holdfast.errors import ContentionError, DatabaseError
-from holdfast.steps import dead_letters, duplicates, enqueue, joining, keys
-from holdfast.worker import settlement
+from stepfast.database import borrowed, lendable
+from stepfast.errors import ContentionError, DatabaseError
+from stepfast.steps import dead_letters, duplicates, enqueue, joining, keys
+from stepfast.worker import settlement
 from tests.contract import test_async_connections, test_joining, test_lent_connections, test_replacing
 from tests.mutations import SERVERS, Mutation, replacing, without
 
 if TYPE_CHECKING:
-    from holdfast.database.connection import Transaction
-    from holdfast.steps.job import NewJob
+    from stepfast.database.connection import Transaction
+    from stepfast.steps.job import NewJob
 
 
 def _met_by_a_new_job(tx: Transaction, job: NewJob, key: str) -> joining.Holder | None:

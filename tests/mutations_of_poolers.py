@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.database import drivers, poolers
-from holdfast.database.places import Holder, Places
-from holdfast.worker import wakeups
+from stepfast.database import drivers, poolers
+from stepfast.database.places import Holder, Places
+from stepfast.worker import wakeups
 from tests.contract import test_connections, test_poolers
 from tests.mutations import Mutation, both, replacing
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.database.connection import Transaction
-from holdfast.runs import (
+from stepfast.database.connection import Transaction
+from stepfast.runs import (
     alerts,
     completion,
     division,
@@ -19,13 +19,13 @@ from holdfast.runs import (
     reading,
     starting,
 )
-from holdfast.runs import run as run_row
-from holdfast.runs.feed import Window
-from holdfast.runs.partitioning.contract import Plan
-from holdfast.runs.states import RunState
-from holdfast.steps import commit
-from holdfast.steps.outcome import Done
-from holdfast.worker import settlement, together
+from stepfast.runs import run as run_row
+from stepfast.runs.feed import Window
+from stepfast.runs.partitioning.contract import Plan
+from stepfast.runs.states import RunState
+from stepfast.steps import commit
+from stepfast.steps.outcome import Done
+from stepfast.worker import settlement, together
 from tests.contract import (
     test_completion,
     test_division,
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from holdfast.database.dialects import Dialect
-    from holdfast.database.statement import Statement
-    from holdfast.runs.run import Run
+    from stepfast.database.dialects import Dialect
+    from stepfast.database.statement import Statement
+    from stepfast.runs.run import Run
 
 OPEN = "AND state IN ('ready', 'running')"
-NEWER = "WHERE excluded.observed_at > holdfast_raw.observed_at"
+NEWER = "WHERE excluded.observed_at > stepfast_raw.observed_at"
 counted = test_flaws_of_paging.test_rows_that_are_counted_and_never_shown_become_a_debt
 
 
@@ -186,7 +186,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what comes back unchanged is not consolidated",
-        without(raw.OBSERVE, "AND holdfast_raw.gone_at IS NULL", ""),
+        without(raw.OBSERVE, "AND stepfast_raw.gone_at IS NULL", ""),
         test_raw.test_what_was_gone_and_comes_back_unchanged_is_consolidated_again,
         only_on=("sqlite", "postgresql"),
     ),

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from holdfast.admin import run_plan
-from holdfast.runs import gone, instead, planning, starting, sweeping
-from holdfast.runs.breaker import Breaker
-from holdfast.testing import left
+from stepfast.admin import run_plan
+from stepfast.runs import gone, instead, planning, starting, sweeping
+from stepfast.runs.breaker import Breaker
+from stepfast.testing import left
 from tests.contract import (
     test_planning,
     test_run_repair,
@@ -21,8 +21,8 @@ from tests.feeds import Confirming
 from tests.mutations import Mutation, replacing, without
 
 if TYPE_CHECKING:
-    from holdfast.runs.breaker import Work
-    from holdfast.steps.outcome import Outcome
+    from stepfast.runs.breaker import Work
+    from stepfast.steps.outcome import Outcome
 
 
 async def _nobody(*_: object) -> frozenset[str]:

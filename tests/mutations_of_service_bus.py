@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from holdfast.testing.service_bus import ServiceBusEmulator, queue
-from holdfast.transports import (
+from stepfast.testing.service_bus import ServiceBusEmulator, queue
+from stepfast.transports import (
     service_bus,
     service_bus_administration,
     service_bus_failures,
     service_bus_links,
     service_bus_messages,
 )
-from holdfast.transports.failures import TransportError
-from holdfast.transports.service_bus import ServiceBusTransport
+from stepfast.transports.failures import TransportError
+from stepfast.transports.service_bus import ServiceBusTransport
 from tests.mutations import Mutation, both, replacing
 from tests.transports import test_service_bus as noticed
 from tests.unit import test_service_bus_administration as noticed_in_administration

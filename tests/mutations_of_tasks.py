@@ -6,12 +6,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from holdfast import Continue, Holdfast, Reject, Snooze
-from holdfast.admin.reports import tasks as task_reports
-from holdfast.errors import HoldfastError
-from holdfast.outbox import waiting
-from holdfast.steps import archive, task_ends
-from holdfast.tasks import (
+from stepfast import Continue, Reject, Snooze, Stepfast
+from stepfast.admin.reports import tasks as task_reports
+from stepfast.errors import StepfastError
+from stepfast.outbox import waiting
+from stepfast.steps import archive, task_ends
+from stepfast.tasks import (
     acceptance,
     ends,
     envelope,
@@ -27,7 +27,7 @@ from holdfast.tasks import (
     single_task,
     storing,
 )
-from holdfast.transports.memory import MemoryBroker
+from stepfast.transports.memory import MemoryBroker
 from tests.contract import test_intake, test_single_task, test_task_receiver, test_tasks
 from tests.mutations import Mutation, both, replacing, without
 from tests.polling import Broker
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from holdfast.database.connection import Transaction
-    from holdfast.database.dialects import Dialect
+    from stepfast.database.connection import Transaction
+    from stepfast.database.dialects import Dialect
     from tests.receiver import Receiver
 
 
 def over_a_broker(test: Callable[..., None], **arguments: Any) -> Callable[..., None]:
     """A test of the intake, with a broker of its own."""
 
-    def run(app: Holdfast) -> None:
+    def run(app: Stepfast) -> None:
         test(app, Broker(MemoryBroker()), **arguments)
 
     return run
@@ -56,8 +56,8 @@ def over_a_broker(test: Callable[..., None], **arguments: Any) -> Callable[..., 
 def telling(test: Callable[..., None]) -> Callable[..., None]:
     """The same, with an application whose webhooks arrive."""
 
-    def run(app: Holdfast, receiver: Receiver) -> None:
-        mine = Holdfast(database=app.database, notifications=SETTINGS)
+    def run(app: Stepfast, receiver: Receiver) -> None:
+        mine = Stepfast(database=app.database, notifications=SETTINGS)
         test(mine, Broker(MemoryBroker()), receiver)
 
     return run
@@ -66,23 +66,23 @@ def telling(test: Callable[..., None]) -> Callable[..., None]:
 def of_a_single_task(test: Callable[..., None]) -> Callable[..., None]:
     """A test of its parent, which soon asks again."""
 
-    def run(app: Holdfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(app: Stepfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(single_task, "AWAY", 0.01)
         with TemporaryDirectory() as folder:
-            test(Holdfast(database=app.database, notifications=SETTINGS), receiver, Path(folder))
+            test(Stepfast(database=app.database, notifications=SETTINGS), receiver, Path(folder))
 
     return run
 
 
 def of_a_receiver(test: Callable[..., None], **arguments: Any) -> Callable[..., None]:
-    def run(app: Holdfast) -> None:
+    def run(app: Stepfast) -> None:
         test(app, receiver.TaskReceiver(app.database, secrets=[SECRET]), **arguments)
 
     return run
 
 
 def impatient(test: Callable[..., None]) -> Callable[..., None]:
-    def run(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
         test(app, Broker(MemoryBroker()), monkeypatch, lets_us_in=True)
 
     return run
@@ -101,7 +101,7 @@ async def believing(*_: object) -> bool:
 
 
 def forgetful(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:
-    live = "AND NOT EXISTS (SELECT 1 FROM holdfast_job j WHERE j.id = holdfast_task.id)"
+    live = "AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)"
     without(acceptance.FORGET, live)(patch, dialect)
 
 
@@ -146,13 +146,13 @@ MUTATIONS = [
         "a task that only waits is told of as done",
         replacing(kinds, "Outcome", Continue | Snooze | Reject),
         test_tasks.test_a_task_that_waits_is_told_of_when_it_has_ended,
-        or_with=(HoldfastError,),
+        or_with=(StepfastError,),
     ),
     Mutation(
         "a running task is given up",
         without(ends.GIVE_UP, "AND state IN ('scheduled', 'ready', 'suspect', 'held')"),
         test_tasks.test_a_task_that_somebody_runs_is_not_given_up_behind_his_back,
-        or_with=(HoldfastError,),
+        or_with=(StepfastError,),
     ),
     Mutation(
         "a wrong message speaks for a task of the same id",
@@ -267,7 +267,7 @@ MUTATIONS = [
         replacing(single_task._Work, "_patiently", lambda _, act: act()),
         of_a_single_task(test_single_task.test_whatever_fails_for_a_moment_the_task_is_done_and_told_of),
         only_on=("sqlite",),
-        or_with=(HoldfastError,),
+        or_with=(StepfastError,),
     ),
     Mutation(
         "what a container could not do stays in its own queue",
@@ -287,7 +287,7 @@ MUTATIONS = [
         "the id of a message is stored whole",
         replacing(acceptance, "LONGEST_MESSAGE_ID", 1_000),
         test_tasks.test_the_id_of_a_message_may_be_as_long_as_its_sender_likes,
-        or_with=(HoldfastError,),
+        or_with=(StepfastError,),
     ),
     Mutation(
         "what we refused hides what is worn out",
@@ -310,7 +310,7 @@ MUTATIONS = [
         "a sealed result is told as it is stored",
         replacing(ends, "opened", lambda text, _: text),
         test_tasks.test_the_end_of_an_encrypted_task_is_told_again_as_it_was,
-        or_with=(HoldfastError,),
+        or_with=(StepfastError,),
     ),
     Mutation(
         "a result that was emptied is told as none",
@@ -323,8 +323,8 @@ MUTATIONS = [
         replacing(envelope, "OURS", "\0"),
         test_task_envelope.test_what_is_no_task_is_refused_with_the_reason,
         {
-            "text": test_task_envelope.task(payload={"holdfast.sealed": "1.aaaa.bbbb"}),
-            "reason": "begins with 'holdfast.'",
+            "text": test_task_envelope.task(payload={"stepfast.sealed": "1.aaaa.bbbb"}),
+            "reason": "begins with 'stepfast.'",
         },
         only_on=("sqlite",),
     ),
@@ -349,7 +349,7 @@ MUTATIONS = [
         replacing(problems, "SHARES", frozenset()),
         test_task_settings.test_a_file_on_a_share_is_refused_before_anything_is_written_to_it,
         {
-            "environment": {"HOLDFAST_DATABASE_URL": "sqlite:////mnt/share/work.db"},
+            "environment": {"STEPFAST_DATABASE_URL": "sqlite:////mnt/share/work.db"},
             "kind": "cifs",
             "works": False,
         },

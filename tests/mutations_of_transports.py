@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.transports import message_rows as rows
+from stepfast.transports import message_rows as rows
 from tests.contract import test_messages as noticed
 from tests.mutations import Mutation, without
 
 if TYPE_CHECKING:
-    from holdfast.database.statement import Statement
+    from stepfast.database.statement import Statement
 
 _ENDS: dict[str, Statement] = {
     "renew": rows.RENEW,

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast import callbacks
-from holdfast.admin import keys
-from holdfast.admin.reports import documents
-from holdfast.sealing import Keyring
-from holdfast.steps import events
-from holdfast.steps import keys as step_keys
-from holdfast.telemetry import masking
-from holdfast.telemetry.mask_rules import Rules
-from holdfast.worker import running
+from stepfast import callbacks
+from stepfast.admin import keys
+from stepfast.admin.reports import documents
+from stepfast.sealing import Keyring
+from stepfast.steps import events
+from stepfast.steps import keys as step_keys
+from stepfast.telemetry import masking
+from stepfast.telemetry.mask_rules import Rules
+from stepfast.worker import running
 from tests.contract import test_callbacks, test_encryption, test_events, test_masking
 from tests.mutations import SERVERS, Mutation, replacing, without
 
 if TYPE_CHECKING:
     import pytest
 
-    from holdfast.database.dialects import Dialect
+    from stepfast.database.dialects import Dialect
 
 Break = Callable[["pytest.MonkeyPatch", "Dialect"], None]
 
@@ -29,8 +29,8 @@ def keyed(break_it: Break) -> Break:
     """With the settings that the tests of keys and callbacks have."""
 
     def broken(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:
-        patch.setenv("HOLDFAST_SECRET_KEY", test_encryption.OLD)
-        patch.setenv("HOLDFAST_CALLBACK_URL", test_callbacks.BASE)
+        patch.setenv("STEPFAST_SECRET_KEY", test_encryption.OLD)
+        patch.setenv("STEPFAST_CALLBACK_URL", test_callbacks.BASE)
         break_it(patch, dialect)
 
     return broken

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from holdfast import Done, Holdfast, Job
-from holdfast.clock import new_fence
-from holdfast.steps.commit import commit
-from holdfast.steps.lease import Lease, claim
-from holdfast.steps.outcome import Bury, Ending
+from stepfast import Done, Job, Stepfast
+from stepfast.clock import new_fence
+from stepfast.steps.commit import commit
+from stepfast.steps.lease import Lease, claim
+from stepfast.steps.outcome import Bury, Ending
 from tests.rows import HOUR, add_worker, change
 
 Greeting = Job[..., None]
 
 
-def greeting(app: Holdfast, *, name: str = "greet", queue: str = "default") -> Greeting:
+def greeting(app: Stepfast, *, name: str = "greet", queue: str = "default") -> Greeting:
     """A kind of job to make rows with; nobody runs it."""
 
     @app.job(name=name, queue=queue)
@@ -23,7 +23,7 @@ def greeting(app: Holdfast, *, name: str = "greet", queue: str = "default") -> G
 
 
 def leased(
-    app: Holdfast, *, queue: str = "default", alive_for: int = HOUR, worker_id: str = "alice", limit: int = 1
+    app: Stepfast, *, queue: str = "default", alive_for: int = HOUR, worker_id: str = "alice", limit: int = 1
 ) -> list[Lease]:
     """The next jobs of `queue`, held by a worker of another machine; with a negative `alive_for` a silent one."""
     owner = add_worker(app, new_fence(), worker_id=worker_id, alive_for=alive_for)
@@ -33,7 +33,7 @@ def leased(
     return leases
 
 
-def ended(app: Holdfast, ending: Ending | None = None, *, queue: str = "default") -> str:
+def ended(app: Stepfast, ending: Ending | None = None, *, queue: str = "default") -> str:
     """The next job of `queue`, ended: done unless said otherwise."""
     (lease,) = leased(app, queue=queue)
     with app.transaction() as tx:
@@ -41,19 +41,19 @@ def ended(app: Holdfast, ending: Ending | None = None, *, queue: str = "default"
     return lease.job_id
 
 
-def died(app: Holdfast, job: Greeting, error: str = "OSError: no answer", *, key: str | None = None) -> str:
+def died(app: Stepfast, job: Greeting, error: str = "OSError: no answer", *, key: str | None = None) -> str:
     """A new dead letter."""
     enqueued = job.enqueue(key=key, priority=100)  # before whatever else waits
     assert ended(app, Bury(error, error), queue=job.kind.queue) == enqueued.id
     return enqueued.id
 
 
-def expire(app: Holdfast, lease: Lease) -> None:
+def expire(app: Stepfast, lease: Lease) -> None:
     """Let the owner of this lease have been silent for too long."""
     assert (
         change(
             app,
-            "UPDATE holdfast_worker SET alive_until = 1 WHERE incarnation = (SELECT owner FROM holdfast_job WHERE id = :id)",
+            "UPDATE stepfast_worker SET alive_until = 1 WHERE incarnation = (SELECT owner FROM stepfast_job WHERE id = :id)",
             id=lease.job_id,
         )
         == 1

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from holdfast.runs.paging.deciding import decide
-from holdfast.runs.paging.decision import EndOfPass, Fail, Stale, explain, keeps_rows
-from holdfast.runs.paging.state import Answer, Ask, Cursor, PageState, begin, next_request
+from stepfast.runs.paging.deciding import decide
+from stepfast.runs.paging.decision import EndOfPass, Fail, Stale, explain, keeps_rows
+from stepfast.runs.paging.state import Answer, Ask, Cursor, PageState, begin, next_request
 
 if TYPE_CHECKING:
-    from holdfast.runs.paging.decision import Decision
-    from holdfast.runs.paging.paginators import Paging
+    from stepfast.runs.paging.decision import Decision
+    from stepfast.runs.paging.paginators import Paging
 
 Row = tuple[int, str]  # its place in the order, and its identity
 Change = Callable[["Source"], None]

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from holdfast.tasks.intake import Intake, IntakeSettings
-from holdfast.tasks.names import queue_of
-from holdfast.transports.contract import Delivery, Depth, Outgoing
-from holdfast.transports.memory import MemoryBroker, MemoryTransport
+from stepfast.tasks.intake import Intake, IntakeSettings
+from stepfast.tasks.names import queue_of
+from stepfast.transports.contract import Delivery, Depth, Outgoing
+from stepfast.transports.memory import MemoryBroker, MemoryTransport
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.tasks.intake import Acknowledge
+    from stepfast import Stepfast
+    from stepfast.tasks.intake import Acknowledge
 
 CLIENT = "south"
 QUEUE = queue_of(CLIENT)
@@ -67,7 +67,7 @@ def said(task_type: str, task_id: str = "t-1", /, *, webhook_url: str | None = N
 
 @contextmanager
 def polling(
-    app: Holdfast,
+    app: Stepfast,
     broker: Broker,
     acknowledge: Acknowledge = "stored",
     *,

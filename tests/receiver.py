@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from holdfast.notifications.settings import NotificationSettings
+from stepfast.notifications.settings import NotificationSettings
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # of the published example
 SETTINGS = NotificationSettings(webhook_secrets=(SECRET,), webhook_allow=("127.0.0.1",))

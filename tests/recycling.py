@@ -1,6 +1,6 @@
 """A database of MariaDB is used again: it cannot be copied, and migrating one takes longer than most tests.
 
-It is emptied after a test. If a test changed a table of Holdfast, or somebody will not leave, it is thrown away instead.
+It is emptied after a test. If a test changed a table of Stepfast, or somebody will not leave, it is thrown away instead.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from devtools.server import Server
 
 PATIENCE = 2.0  # seconds, for sessions that were told to leave
-KEPT = "holdfast_schema"  # its rows are part of the structure
-LASTING = {KEPT, "holdfast_installation"}  # their rows stay
+KEPT = "stepfast_schema"  # its rows are part of the structure
+LASTING = {KEPT, "stepfast_installation"}  # their rows stay
 
 Structure = dict[str, str]
 

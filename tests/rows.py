@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.database.statement import sql
+from stepfast.database.statement import sql
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -24,63 +24,63 @@ DAY = 24 * HOUR
 
 # One statement, so that a job on its way from one table to the other is seen once.
 STATES = """
-    SELECT state FROM holdfast_job WHERE id = :id UNION ALL SELECT state FROM holdfast_archive WHERE id = :id
+    SELECT state FROM stepfast_job WHERE id = :id UNION ALL SELECT state FROM stepfast_archive WHERE id = :id
 """
 CLOCK = sql("SELECT {now}")
 WORKER = sql("""
-    INSERT INTO holdfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
+    INSERT INTO stepfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
                                  process, host, pid, concurrency, queues)
     VALUES (:incarnation, :worker_id, :state, {now} + :alive_for, 10000000, {now}, {now},
             'another machine/1/1', 'elsewhere', 1, 10, '*')
 """)
 
 
-def query(app: Holdfast, text: str, **parameters: Any) -> list[Row]:
+def query(app: Stepfast, text: str, **parameters: Any) -> list[Row]:
     with app.database.reading() as tx:
         return tx.query(text, parameters)
 
 
-def change(app: Holdfast, text: str, **parameters: Any) -> int:
+def change(app: Stepfast, text: str, **parameters: Any) -> int:
     with app.transaction() as tx:
         return tx.execute(text, parameters)
 
 
-def now(app: Holdfast) -> int:
+def now(app: Stepfast) -> int:
     """The database's time."""
     with app.database.reading() as tx:
         return int(tx.first(CLOCK))
 
 
-def live(app: Holdfast, job_id: str) -> Row | None:
+def live(app: Stepfast, job_id: str) -> Row | None:
     """The row of an unfinished job."""
-    found = query(app, "SELECT * FROM holdfast_job WHERE id = :id", id=job_id)
+    found = query(app, "SELECT * FROM stepfast_job WHERE id = :id", id=job_id)
     return found[0] if found else None
 
 
-def ended(app: Holdfast, job_id: str) -> Row | None:
+def ended(app: Stepfast, job_id: str) -> Row | None:
     """The row of a job that ended."""
-    found = query(app, "SELECT * FROM holdfast_archive WHERE id = :id", id=job_id)
+    found = query(app, "SELECT * FROM stepfast_archive WHERE id = :id", id=job_id)
     return found[0] if found else None
 
 
-def state(app: Holdfast, job_id: str) -> str | None:
+def state(app: Stepfast, job_id: str) -> str | None:
     """In which state the job is; it must not be live and ended at once."""
     found = query(app, STATES, id=job_id)
     assert len(found) <= 1, f"job {job_id} is live and archived"
     return str(found[0]["state"]) if found else None
 
 
-def count(app: Holdfast, table: str, where: str = "1 = 1") -> int:
+def count(app: Stepfast, table: str, where: str = "1 = 1") -> int:
     return int(query(app, f"SELECT count(*) AS n FROM {table} WHERE {where}")[0]["n"])
 
 
-def logs(app: Holdfast, job_id: str) -> list[str]:
-    found = query(app, "SELECT message FROM holdfast_log WHERE job_id = :id ORDER BY id", id=job_id)
+def logs(app: Stepfast, job_id: str) -> list[str]:
+    found = query(app, "SELECT message FROM stepfast_log WHERE job_id = :id ORDER BY id", id=job_id)
     return [str(row["message"]) for row in found]
 
 
 def add_worker(
-    app: Holdfast, incarnation: int, *, worker_id: str = "alice", state: str = "alive", alive_for: int = HOUR
+    app: Stepfast, incarnation: int, *, worker_id: str = "alice", state: str = "alive", alive_for: int = HOUR
 ) -> int:
     """A process as the others see it. With a negative `alive_for` it has been silent for that long."""
     with app.transaction() as tx:
@@ -88,21 +88,21 @@ def add_worker(
     return incarnation
 
 
-def set_schema_version(app: Holdfast, version: int) -> None:
+def set_schema_version(app: Stepfast, version: int) -> None:
     """Let the tables say that they are of this version."""
     with app.transaction() as tx:
-        tx.execute("DELETE FROM holdfast_schema")
+        tx.execute("DELETE FROM stepfast_schema")
         tx.execute(
-            "INSERT INTO holdfast_schema (version, name, applied_at) VALUES (:version, 'another', 1)",
+            "INSERT INTO stepfast_schema (version, name, applied_at) VALUES (:version, 'another', 1)",
             {"version": version},
         )
 
 
-def make_due(app: Holdfast, job_id: str) -> None:
+def make_due(app: Stepfast, job_id: str) -> None:
     """Let the time of a scheduled job come."""
     matched = change(
         app,
-        "UPDATE holdfast_job SET state = 'ready', ready_at = 1 WHERE id = :id AND state = 'scheduled'",
+        "UPDATE stepfast_job SET state = 'ready', ready_at = 1 WHERE id = :id AND state = 'scheduled'",
         id=job_id,
     )
     assert matched == 1

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from holdfast.database.database import persist
-from holdfast.steps.lease import Lease, claim
-from holdfast.steps.step import Report
-from holdfast.worker.ended import Ended
-from holdfast.worker.gate import Gate
-from holdfast.worker.reporter import Reporter
-from holdfast.worker.settlement import Settlement
+from stepfast.database.database import persist
+from stepfast.steps.lease import Lease, claim
+from stepfast.steps.step import Report
+from stepfast.worker.ended import Ended
+from stepfast.worker.gate import Gate
+from stepfast.worker.reporter import Reporter
+from stepfast.worker.settlement import Settlement
 from tests.lone_worker import LoneWorker
 
 if TYPE_CHECKING:
-    from holdfast.steps.outcome import Effect, Ending
+    from stepfast.steps.outcome import Effect, Ending
 
 PAGE = "catalogue.page"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 ENGINE = (
     "job",
@@ -26,7 +26,7 @@ ENGINE = (
     "death",
 )
 RUNS = ("feed", "run", "partition", "page", "seen", "raw", "quarantine", "debt")
-OF_RUNS = (*(f"holdfast_{it}" for it in (*ENGINE, *RUNS)), "item")
+OF_RUNS = (*(f"stepfast_{it}" for it in (*ENGINE, *RUNS)), "item")
 GENERATED = {"result_kind"}  # columns that MariaDB works out itself
 
 
@@ -35,10 +35,10 @@ class Snapshot:
     tables: dict[str, list[rows.Row]]
 
     @classmethod
-    def taken(cls, app: Holdfast, tables: Iterable[str] = OF_RUNS) -> Snapshot:
+    def taken(cls, app: Stepfast, tables: Iterable[str] = OF_RUNS) -> Snapshot:
         return cls({it: [_own(row) for row in rows.query(app, f"SELECT * FROM {it}")] for it in tables})
 
-    def restore(self, app: Holdfast) -> None:
+    def restore(self, app: Stepfast) -> None:
         own = (
             "OVERRIDING SYSTEM VALUE " if app.database.dialect.name == "postgresql" else ""
         )  # ids it gave out

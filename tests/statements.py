@@ -6,8 +6,8 @@ import importlib
 import pkgutil
 from functools import cache
 
-import holdfast
-from holdfast.database.statement import Statement
+import stepfast
+from stepfast.database.statement import Statement
 
 
 @cache
@@ -15,11 +15,11 @@ def statements() -> dict[str, Statement]:
     """`steps.commit.LOCK` and its like, each under the name of the module that declares it."""
     found: dict[str, Statement] = {}
     seen: set[int] = set()
-    for module in sorted(pkgutil.walk_packages(holdfast.__path__, "holdfast."), key=lambda it: it.name):
+    for module in sorted(pkgutil.walk_packages(stepfast.__path__, "stepfast."), key=lambda it: it.name):
         if module.name.endswith("__main__"):
             continue
         for name, value in vars(importlib.import_module(module.name)).items():
             if isinstance(value, Statement) and id(value) not in seen:
                 seen.add(id(value))
-                found[f"{module.name.removeprefix('holdfast.')}.{name}"] = value
+                found[f"{module.name.removeprefix('stepfast.')}.{name}"] = value
     return found

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.database.dialects import DIALECTS, Dialect
-from holdfast.steps.job import TRANSITIONS, JobState
-from holdfast.telemetry.events import EVENTS, STEP_FIELDS
+import stepfast
+from stepfast.database.dialects import DIALECTS, Dialect
+from stepfast.steps.job import TRANSITIONS, JobState
+from stepfast.telemetry.events import EVENTS, STEP_FIELDS
 from tests.statements import statements
 
-SOURCE = Path(holdfast.__file__).parent
+SOURCE = Path(stepfast.__file__).parent
 FILES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE = 300
 
@@ -43,8 +43,6 @@ PUBLIC = [
     "Filter",
     "Fixed",
     "Heatmap",
-    "Holdfast",
-    "HoldfastError",
     "Job",
     "JobCancelledError",
     "JobFailedError",
@@ -66,6 +64,8 @@ PUBLIC = [
     "Snooze",
     "Step",
     "StepCancelled",
+    "Stepfast",
+    "StepfastError",
     "Sweep",
     "ThrottledError",
     "TimeSlices",
@@ -85,8 +85,8 @@ def relative(path: Path) -> str:
 
 
 def test_the_public_names_are_these() -> None:
-    assert sorted(holdfast.__all__) == PUBLIC
-    assert all(hasattr(holdfast, name) for name in PUBLIC)
+    assert sorted(stepfast.__all__) == PUBLIC
+    assert all(hasattr(stepfast, name) for name in PUBLIC)
 
 
 def test_transactions_are_opened_in_few_places_only() -> None:
@@ -146,7 +146,7 @@ def test_no_value_is_ever_written_into_a_statement() -> None:
     assert offenders == []
 
 
-@pytest.mark.parametrize("table", ["holdfast_job", "holdfast_worker", "holdfast_outbox"])
+@pytest.mark.parametrize("table", ["stepfast_job", "stepfast_worker", "stepfast_outbox"])
 def test_a_statement_that_changes_a_state_says_from_which_or_shows_the_fence(table: str) -> None:
     offenders = []
     for name, statement in statements().items():
@@ -165,7 +165,7 @@ def test_whoever_takes_or_leaves_a_lease_writes_a_new_fence() -> None:
     offenders = []
     for name, statement in statements().items():
         for text in {statement.text, *statement.overrides.values()}:
-            update = re.search(r"UPDATE holdfast_job\s+SET(.*?)\bWHERE\b", text, re.DOTALL)
+            update = re.search(r"UPDATE stepfast_job\s+SET(.*?)\bWHERE\b", text, re.DOTALL)
             if update and re.search(r"\bowner\s*=", update[1]) and not re.search(r"\bfence\s*=", update[1]):
                 offenders.append(name)
 
@@ -177,7 +177,7 @@ def test_a_statement_that_speaks_for_an_owner_shows_the_fence() -> None:
     for name, statement in statements().items():
         if name.startswith(("steps.commit.", "steps.acknowledge.", "steps.reports.", "steps.manual.EXTEND")):
             for text in filter(None, (statement.text, *statement.overrides.values())):
-                changes = re.search(r"(UPDATE|DELETE FROM) holdfast_job\b", text)
+                changes = re.search(r"(UPDATE|DELETE FROM) stepfast_job\b", text)
                 if changes and "fence = :fence" not in text.rpartition("WHERE")[2]:
                     offenders.append(name)
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import holdfast
+import stepfast
 from devtools import cli_reference
-from holdfast import Holdfast, Step, Transaction, errors, telemetry, testing
-from holdfast.admin.operator import Operator
-from holdfast.config import WorkerSettings
-from holdfast.job import OPTIONS
-from holdfast.runs.feed import Feed
-from holdfast.steps.job import JobState
+from stepfast import Step, Stepfast, Transaction, errors, telemetry, testing
+from stepfast.admin.operator import Operator
+from stepfast.config import WorkerSettings
+from stepfast.job import OPTIONS
+from stepfast.runs.feed import Feed
+from stepfast.steps.job import JobState
 from tests.markdown import PAGES, ROOT, anchors, blocks, links, named, prose
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ DOCS = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
 HOWTOS = [page for page in DOCS if page.parent.name == "howto"]
 REFERENCE = ROOT / "docs" / "reference"
 WITH_CODE = [page for page in PAGES if any("fragment" not in it.words for it in blocks(page, "python"))]
-SOURCES = sorted((ROOT / "src" / "holdfast").rglob("*.py"))
+SOURCES = sorted((ROOT / "src" / "stepfast").rglob("*.py"))
 
 # Nobody can keep these, or nobody has measured them.
 NEVER_SAID = ("exactly-once execution", "exactly once execution", "fastest", "blazing", "the only library")
@@ -71,7 +71,7 @@ def test_the_code_of_a_page_runs(page: Path, tmp_path: Path) -> None:
 def _surroundings() -> dict[str, str]:
     """A reader's shell: the programs of this environment, and no database chosen yet."""
     programs = str(Path(sys.executable).parent)
-    chosen = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    chosen = {name: value for name, value in os.environ.items() if not name.startswith("STEPFAST_")}
     return chosen | {"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -152,8 +152,8 @@ def test_every_promise_of_the_readme_names_its_proof() -> None:
 def _commands_in(page: Path) -> Iterator[str]:
     """What a reader is told to type."""
     for block in blocks(page, "console"):
-        yield from re.findall(r"(?:^|[;&] *)(holdfast [^;&\n]*)", block.text, re.MULTILINE)
-    yield from re.findall(r"`(holdfast [^`]+)`", prose(page))
+        yield from re.findall(r"(?:^|[;&] *)(stepfast [^;&\n]*)", block.text, re.MULTILINE)
+    yield from re.findall(r"`(stepfast [^`]+)`", prose(page))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
@@ -164,7 +164,7 @@ def test_every_command_that_is_shown_exists(page: Path) -> None:
         if words[1:2] in ([], ["…"], ["--help"]):
             continue
         name = next((name for name in known if words[: len(name.split())] == name.split()), None)
-        group = len(words) == 2 and any(it.startswith(f"holdfast {words[1]} ") for it in known)
+        group = len(words) == 2 and any(it.startswith(f"stepfast {words[1]} ") for it in known)
         assert name or group, f"{named(page)}: there is no command `{typed}`"
         if name:
             accepted = {opt for it in cli_reference.options(known[name]) for opt in it.opts} | {"--help"}
@@ -222,8 +222,8 @@ def test_every_setting_of_a_worker_is_documented() -> None:
 def test_every_public_name_is_documented() -> None:
     text = (REFERENCE / "api.md").read_text()
     public: dict[str, set[str]] = {
-        "": set(holdfast.__all__),
-        "app.": _public(Holdfast) - {"database", "kinds"},
+        "": set(stepfast.__all__),
+        "app.": _public(Stepfast) - {"database", "kinds"},
         "step.": _public(Step) - {"doubt", "halt", "effects"},  # those are for the worker
         "tx.": {"execute", "execute_many", "query", "savepoint"} & _public(Transaction),
         "operator ": _public(Operator),
@@ -264,7 +264,7 @@ def test_every_documented_event_exists() -> None:
 
 def test_every_metric_is_documented(tmp_path: Path) -> None:
     text = (REFERENCE / "metrics.md").read_text()
-    with closing(Holdfast(f"sqlite:///{tmp_path}/work.db")) as app:
+    with closing(Stepfast(f"sqlite:///{tmp_path}/work.db")) as app:
         app.migrate()
         found = {family.name for family in app.metrics().collect()}
 
@@ -309,7 +309,7 @@ def test_every_setting_and_every_method_of_a_feed_is_documented() -> None:
 
 def test_every_table_and_every_column_is_documented(tmp_path: Path) -> None:
     text = "\n".join((REFERENCE / page).read_text() for page in ("tables.md", "run-tables.md"))
-    with closing(Holdfast(f"sqlite:///{tmp_path}/work.db")) as app:
+    with closing(Stepfast(f"sqlite:///{tmp_path}/work.db")) as app:
         app.migrate()
     with closing(sqlite3.connect(tmp_path / "work.db")) as connection:
         tables = _names(connection, "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')")

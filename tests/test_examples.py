@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parents[1]
-PROGRAM = str(Path(sys.executable).with_name("holdfast"))
+PROGRAM = str(Path(sys.executable).with_name("stepfast"))
 
 
 def run(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -37,7 +37,7 @@ def run(module: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _surroundings(folder: Path) -> dict[str, str]:
-    chosen = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    chosen = {name: value for name, value in os.environ.items() if not name.startswith("STEPFAST_")}
     return chosen | {"TMPDIR": str(folder), "COLUMNS": "120", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -68,7 +68,7 @@ def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
     script = (
         "import io, os, pathlib, sys\n"
         "folder = pathlib.Path(sys.argv[1])\n"
-        "os.environ['HOLDFAST_DATABASE_URL'] = f'sqlite:///{folder}/work.db'\n"
+        "os.environ['STEPFAST_DATABASE_URL'] = f'sqlite:///{folder}/work.db'\n"
         "from rich.console import Console\n"
         "from examples import invoices, proof\n"
         "invoices.create_ledger()\n"
@@ -130,7 +130,7 @@ def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
             "observed",
             [
                 "'errorMessage': 'the bank refused password=***'",
-                'holdfast_jobs_total{kind="take_order",outcome="dead"} 1.0',
+                'stepfast_jobs_total{kind="take_order",outcome="dead"} 1.0',
                 "take_order continued",
                 "send_mail done",
                 "a secret was seen: False",
@@ -184,7 +184,7 @@ def test_an_example_runs(module: str, says: list[str], tmp_path: Path) -> None:
 def run_shop_tests(
     folder: Path, source: Path = ROOT, database: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    chosen = {} if database is None else {"HOLDFAST_TEST_DATABASE_URL": database}
+    chosen = {} if database is None else {"STEPFAST_TEST_DATABASE_URL": database}
     return run_tests_of("tested_shop", folder, source, **chosen)
 
 
@@ -215,7 +215,7 @@ def test_an_application_and_its_tests(tmp_path: Path, database_kind: str, empty_
 def test_an_application_in_a_framework_and_its_tests(
     framework: str, tests: int, tmp_path: Path, empty_database_url: str
 ) -> None:
-    done = run_tests_of(framework, tmp_path, HOLDFAST_DATABASE_URL=empty_database_url)
+    done = run_tests_of(framework, tmp_path, STEPFAST_DATABASE_URL=empty_database_url)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{tests} passed" in done.stdout
@@ -246,7 +246,7 @@ def test_their_tests_notice_a_job_outside_the_transaction(
     assert right in view.read_text()
     view.write_text(view.read_text().replace(right, ""))
 
-    done = run_tests_of(framework, tmp_path, tmp_path, HOLDFAST_DATABASE_URL=empty_database_url)
+    done = run_tests_of(framework, tmp_path, tmp_path, STEPFAST_DATABASE_URL=empty_database_url)
 
     assert done.returncode == 1, done.stdout
     assert "FAILED examples/" in done.stdout

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.database.drivers import open_database
+from stepfast.database.drivers import open_database
 from tests.markdown import ROOT, blocks
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 pytest_plugins = ("pytester",)
 
 SHOP = """
-    from holdfast import Holdfast, Step
+    from stepfast import Stepfast, Step
 
-    app = Holdfast({url!r})
+    app = Stepfast({url!r})
 
     @app.job()
     def charge(step: Step, order: str) -> None:
@@ -33,7 +33,7 @@ NOWHERE = "sqlite:////nowhere/at/all.db"
 
 @pytest.fixture(autouse=True)
 def _readers_shell(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+    for name in [name for name in os.environ if name.startswith("STEPFAST_")]:
         monkeypatch.delenv(name)
 
 
@@ -46,7 +46,7 @@ def on_database(database_kind: str, request: pytest.FixtureRequest, monkeypatch:
     """Let the inner suite run on this database; returns its URL."""
     url: str = request.getfixturevalue("empty_database_url")
     if database_kind != "sqlite":
-        monkeypatch.setenv("HOLDFAST_TEST_DATABASE_URL", url)
+        monkeypatch.setenv("STEPFAST_TEST_DATABASE_URL", url)
     return url
 
 
@@ -55,90 +55,90 @@ def test_the_fixtures_work_without_any_wiring(pytester: pytest.Pytester) -> None
     pytester.makepyfile("""
         import asyncio
         import pytest
-        from holdfast import Retry
-        from holdfast.testing import assert_enqueued, crash_at, enqueued
+        from stepfast import Retry
+        from stepfast.testing import assert_enqueued, crash_at, enqueued
 
-        def test_drain(holdfast_app, holdfast_drain):
-            @holdfast_app.job()
+        def test_drain(stepfast_app, stepfast_drain):
+            @stepfast_app.job()
             def double(n: int) -> int:
                 return 2 * n
 
             double.enqueue(n=4)
-            assert_enqueued(holdfast_app, double, arguments={"n": 4}, count=1)
-            report = holdfast_drain()
+            assert_enqueued(stepfast_app, double, arguments={"n": 4}, count=1)
+            report = stepfast_drain()
             assert [it.answer for it in report.runs] == [8]
 
-        def test_every_test_begins_with_nothing(holdfast_app, holdfast_drain):
-            @holdfast_app.job()
+        def test_every_test_begins_with_nothing(stepfast_app, stepfast_drain):
+            @stepfast_app.job()
             def work() -> None: ...
 
-            assert enqueued(holdfast_app, ended=True) == []
+            assert enqueued(stepfast_app, ended=True) == []
             work.enqueue()
-            holdfast_drain()
-            with holdfast_app.transaction() as tx:
+            stepfast_drain()
+            with stepfast_app.transaction() as tx:
                 tx.execute("SELECT 1")
 
         @pytest.mark.parametrize("again", [1, 2])
-        def test_every_test_makes_its_own_tables(holdfast_app, again):
-            connection = holdfast_app.database.connect()
+        def test_every_test_makes_its_own_tables(stepfast_app, again):
+            connection = stepfast_app.database.connect()
             connection.execute("CREATE TABLE payment (n INTEGER PRIMARY KEY)")
             connection.execute("CREATE TABLE part (n INTEGER REFERENCES payment (n))")
             connection.execute("CREATE VIEW paid AS SELECT n FROM payment")
             connection.close()
-            assert enqueued(holdfast_app, ended=True) == []
+            assert enqueued(stepfast_app, ended=True) == []
 
-        def test_clock(holdfast_app, holdfast_clock, holdfast_drain):
-            @holdfast_app.job(retry=Retry(attempts=2, first="1h"))
+        def test_clock(stepfast_app, stepfast_clock, stepfast_drain):
+            @stepfast_app.job(retry=Retry(attempts=2, first="1h"))
             def work(): raise ValueError("no")
 
             work.enqueue(delay="1d")
-            assert holdfast_drain().jobs == ()
-            holdfast_clock.advance("25h")
+            assert stepfast_drain().jobs == ()
+            stepfast_clock.advance("25h")
             with pytest.raises(ValueError):
-                holdfast_drain()
+                stepfast_drain()
 
-        def test_the_clock_is_back(holdfast_app):
-            assert holdfast_app.database.shift is None
+        def test_the_clock_is_back(stepfast_app):
+            assert stepfast_app.database.shift is None
 
-        def test_inline(holdfast_app, holdfast_inline):
+        def test_inline(stepfast_app, stepfast_inline):
             seen = []
 
-            @holdfast_app.job()
+            @stepfast_app.job()
             def work(n: int): seen.append(n)
 
             work.enqueue(n=1)
             assert seen == [1]
 
-        def test_a_loop_of_ones_own(holdfast_app, holdfast_drain):
-            @holdfast_app.job()
+        def test_a_loop_of_ones_own(stepfast_app, stepfast_drain):
+            @stepfast_app.job()
             async def work(): return 7
 
             async def main():
                 work.enqueue()
-                return await holdfast_drain()
+                return await stepfast_drain()
 
             assert asyncio.run(main()).runs[0].answer == 7
 
         @pytest.mark.anyio
-        async def test_a_loop_of_a_plugin(holdfast_app, holdfast_drain, anyio_backend):
-            @holdfast_app.job()
+        async def test_a_loop_of_a_plugin(stepfast_app, stepfast_drain, anyio_backend):
+            @stepfast_app.job()
             async def work(): return 7
 
             work.enqueue()
-            assert (await holdfast_drain()).done == 1
+            assert (await stepfast_drain()).done == 1
 
         @pytest.fixture
         def anyio_backend():
             return "asyncio"
 
-        def test_crash(holdfast_app, holdfast_drain):
-            @holdfast_app.job()
+        def test_crash(stepfast_app, stepfast_drain):
+            @stepfast_app.job()
             def work(): ...
 
             work.enqueue()
-            with crash_at(holdfast_app, "before commit"):
-                holdfast_drain()
-            assert holdfast_drain().done == 1
+            with crash_at(stepfast_app, "before commit"):
+                stepfast_drain()
+            assert stepfast_drain().done == 1
     """)
 
     run(pytester).assert_outcomes(passed=10)
@@ -147,22 +147,22 @@ def test_the_fixtures_work_without_any_wiring(pytester: pytest.Pytester) -> None
 @pytest.mark.usefixtures("on_database")
 def test_an_application_that_is_named_works_on_the_tests_database(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(shop=SHOP.format(url=NOWHERE))
-    pytester.makeini("[pytest]\nholdfast_app = shop:app")
+    pytester.makeini("[pytest]\nstepfast_app = shop:app")
     pytester.makepyfile("""
         import shop
-        from holdfast.testing import assert_enqueued, drain
+        from stepfast.testing import assert_enqueued, drain
 
         def test_code_that_enqueues_needs_no_fixture():
             shop.place("A-17")
             assert_enqueued(shop.app, shop.charge, arguments={"order": "A-17"}, count=1)
 
-        def test_effects(holdfast_app, holdfast_drain):
-            assert holdfast_app is shop.app
+        def test_effects(stepfast_app, stepfast_drain):
+            assert stepfast_app is shop.app
             connection = shop.app.database.connect()
             connection.execute("CREATE TABLE payment (n VARCHAR(20))")
             connection.close()
             shop.place("A-18")
-            assert holdfast_drain().done == 1
+            assert stepfast_drain().done == 1
             with shop.app.reading() as tx:
                 assert tx.query("SELECT n FROM payment") == [{"n": "A-18"}]
     """)
@@ -172,7 +172,7 @@ def test_an_application_that_is_named_works_on_the_tests_database(pytester: pyte
 
 def test_an_application_that_is_named_is_itself_again_after_the_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(shop=SHOP.format(url=NOWHERE))
-    pytester.makeini("[pytest]\nholdfast_app = shop:app")
+    pytester.makeini("[pytest]\nstepfast_app = shop:app")
     pytester.makeconftest("""
         import pytest
 
@@ -194,7 +194,7 @@ def test_an_application_that_is_named_is_itself_again_after_the_test(pytester: p
     ("named", "told"),
     [
         ("nobody:app", "no module 'nobody'"),
-        ("shop:nothing", "has no Holdfast app named 'nothing'"),
+        ("shop:nothing", "has no Stepfast app named 'nothing'"),
         ("shop", "write module:app"),
     ],
 )
@@ -202,7 +202,7 @@ def test_an_application_that_is_not_there_is_told_in_words(
     pytester: pytest.Pytester, named: str, told: str
 ) -> None:
     pytester.makepyfile(shop=SHOP.format(url=NOWHERE))
-    pytester.makeini(f"[pytest]\nholdfast_app = {named}")
+    pytester.makeini(f"[pytest]\nstepfast_app = {named}")
     pytester.makepyfile("def test_nothing(): ...")
 
     result = run(pytester)
@@ -216,9 +216,9 @@ def test_who_merely_has_it_installed_does_not_notice(pytester: pytest.Pytester) 
         import sys
 
         def test_nothing_of_it_is_loaded(request):
-            assert "holdfast_pytest" in sys.modules
-            assert [it for it in sys.modules if it.split(".")[0] in {"holdfast", "msgspec", "psycopg"}] == []
-            assert [it for it in request.fixturenames if "holdfast" in it] == []
+            assert "stepfast_pytest" in sys.modules
+            assert [it for it in sys.modules if it.split(".")[0] in {"stepfast", "msgspec", "psycopg"}] == []
+            assert [it for it in request.fixturenames if "stepfast" in it] == []
     """)
 
     run(pytester).assert_outcomes(passed=1)
@@ -229,12 +229,12 @@ def test_a_suite_may_bring_its_own_database(pytester: pytest.Pytester, tmp_path:
         import pytest
 
         @pytest.fixture
-        def holdfast_database_url():
+        def stepfast_database_url():
             return "sqlite:///{tmp_path}/mine.db"
     """)
     pytester.makepyfile("""
-        def test_it_is_used(holdfast_app):
-            assert holdfast_app.database.url.endswith("mine.db")
+        def test_it_is_used(stepfast_app):
+            assert stepfast_app.database.url.endswith("mine.db")
     """)
 
     run(pytester).assert_outcomes(passed=1)
@@ -259,7 +259,7 @@ def test_the_how_to_is_true(pytester: pytest.Pytester) -> None:
 def schemas(url: str) -> set[str]:
     with closing(open_database(url).connect()) as connection:
         found = connection.execute("SELECT schema_name FROM information_schema.schemata").fetchall()
-    return {row[0] for row in found if row[0].startswith("holdfast_test_")}
+    return {row[0] for row in found if row[0].startswith("stepfast_test_")}
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
@@ -271,12 +271,12 @@ def test_the_corner_is_gone_afterwards_and_nothing_else_was_touched(
         connection.execute("CREATE TABLE customer (name VARCHAR(20))")
         connection.execute("INSERT INTO customer VALUES ('Ada')")
     pytester.makepyfile("""
-        def test_fails(holdfast_app, holdfast_drain):
-            connection = holdfast_app.database.connect()
+        def test_fails(stepfast_app, stepfast_drain):
+            connection = stepfast_app.database.connect()
             connection.execute("CREATE TABLE customer (name VARCHAR(20))")
             connection.execute("INSERT INTO customer VALUES ('Grace')")
             connection.close()
-            holdfast_drain()
+            stepfast_drain()
             assert False
     """)
 
@@ -286,7 +286,7 @@ def test_the_corner_is_gone_afterwards_and_nothing_else_was_touched(
     with closing(open_database(on_database).connect()) as connection:
         assert [row[0] for row in connection.execute("SELECT name FROM customer").fetchall()] == ["Ada"]
         tables = connection.execute(
-            "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'holdfast%'"
+            "SELECT table_name FROM information_schema.tables WHERE table_name LIKE 'stepfast%'"
             f" AND table_schema IN ('public', '{on_database.rpartition('/')[2].partition('?')[0]}')"
         ).fetchall()
     assert list(tables) == []
@@ -298,8 +298,8 @@ def test_the_users_own_tables_stay_in_sight(pytester: pytest.Pytester, on_databa
         connection.execute("CREATE TABLE customer (name VARCHAR(20))")
         connection.execute("INSERT INTO customer VALUES ('Ada')")
     pytester.makepyfile("""
-        def test_sees(holdfast_app):
-            with holdfast_app.reading() as tx:
+        def test_sees(stepfast_app):
+            with stepfast_app.reading() as tx:
                 assert tx.query("SELECT name FROM customer") == [{"name": "Ada"}]
     """)
 
@@ -310,16 +310,16 @@ def test_the_users_own_tables_stay_in_sight(pytester: pytest.Pytester, on_databa
 def test_test_processes_do_not_meet(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import pytest
-        from holdfast.testing import enqueued
+        from stepfast.testing import enqueued
 
         @pytest.mark.parametrize("n", range(8))
-        def test_alone(holdfast_app, holdfast_drain, n):
-            @holdfast_app.job()
+        def test_alone(stepfast_app, stepfast_drain, n):
+            @stepfast_app.job()
             def work() -> None: ...
 
             work.enqueue_many([{}] * 3)
-            assert len(enqueued(holdfast_app)) == 3
-            assert holdfast_drain().done == 3
+            assert len(enqueued(stepfast_app)) == 3
+            assert stepfast_drain().done == 3
     """)
 
     run(pytester, "-n", "2").assert_outcomes(passed=8)
@@ -328,8 +328,8 @@ def test_test_processes_do_not_meet(pytester: pytest.Pytester) -> None:
 def test_a_server_that_is_not_there_is_told_in_words(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TEST_DATABASE_URL", "postgresql://ada:secret@127.0.0.1:1/shop")
-    pytester.makepyfile("def test_nothing(holdfast_app): ...")
+    monkeypatch.setenv("STEPFAST_TEST_DATABASE_URL", "postgresql://ada:secret@127.0.0.1:1/shop")
+    pytester.makepyfile("def test_nothing(stepfast_app): ...")
 
     result = run(pytester)
 
@@ -341,8 +341,8 @@ def test_a_server_that_is_not_there_is_told_in_words(
 def test_options_in_the_url_would_be_lost_and_are_refused(
     pytester: pytest.Pytester, on_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TEST_DATABASE_URL", f"{on_database}?options=-cwork_mem%3D1MB")
-    pytester.makepyfile("def test_nothing(holdfast_app): ...")
+    monkeypatch.setenv("STEPFAST_TEST_DATABASE_URL", f"{on_database}?options=-cwork_mem%3D1MB")
+    pytester.makepyfile("def test_nothing(stepfast_app): ...")
 
     result = run(pytester)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast import Holdfast
-from holdfast.diamonds.feed import nivoda
+from stepfast import Stepfast
+from stepfast.diamonds.feed import nivoda
 
-app = Holdfast()  # HOLDFAST_DATABASE_URL says where, NIVODA_… how
+app = Stepfast()  # STEPFAST_DATABASE_URL says where, NIVODA_… how
 nivoda(app)

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
-app = Holdfast()  # no variable says where: a file in the working folder
+app = Stepfast()  # no variable says where: a file in the working folder
 
 
 @app.task("note")

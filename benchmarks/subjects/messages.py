@@ -17,10 +17,10 @@ from contextlib import AsyncExitStack, closing, suppress
 from datetime import timedelta
 from typing import Any
 
-from holdfast import Holdfast
-from holdfast.clock import new_id
-from holdfast.transports.contract import MOST_AT_ONCE, Outgoing, Transport
-from holdfast.transports.opening import open_transport, transport_settings
+from stepfast import Stepfast
+from stepfast.clock import new_id
+from stepfast.transports.contract import MOST_AT_ONCE, Outgoing, Transport
+from stepfast.transports.opening import open_transport, transport_settings
 
 LOT = 100  # messages of one send
 HOLD = timedelta(minutes=2)
@@ -128,7 +128,7 @@ def main() -> None:
         work = {"service-bus": bare_service_bus, "storage-queue": bare_storage_queue}[name]
         rates = asyncio.run(work(queue, count))
     elif name == "database":
-        with closing(Holdfast()) as app:
+        with closing(Stepfast()) as app:
             settings = transport_settings(database=app.database)
             rates = asyncio.run(ours(open_transport("database://", settings), queue, count))
     else:

@@ -8,9 +8,9 @@ from typing import Any
 
 from benchmarks.subjects.pages import LANES, PAGE, page
 from benchmarks.tally import Tally
-from holdfast import Cursor, Feed, Holdfast, Keyset, Page, Range, Window
+from stepfast import Cursor, Feed, Keyset, Page, Range, Stepfast, Window
 
-app = Holdfast()  # HOLDFAST_DATABASE_URL says where
+app = Stepfast()  # STEPFAST_DATABASE_URL says where
 tally = Tally(Path(os.environ["BENCH_TALLY"]))
 
 

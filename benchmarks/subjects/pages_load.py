@@ -7,13 +7,13 @@ import sys
 
 from benchmarks.subjects.pages import TEXT
 from benchmarks.subjects.pages_app import app
-from holdfast.database.statement import sql
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.planning import FanOut
-from holdfast.runs.starting import Request, source_clock, start_run
+from stepfast.database.statement import sql
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.planning import FanOut
+from stepfast.runs.starting import Request, source_clock, start_run
 
 PAYLOAD = '{"available":true,"id":"i","price":1,"title":"' + TEXT + '"}'
-COLUMNS = "INSERT INTO holdfast_raw (feed, item_id, observed_at, run_id, content_hash, applied_hash, pending, payload)"
+COLUMNS = "INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, applied_hash, pending, payload)"
 VALUES = f"1, 'earlier', 'the same', 'the same', 0, '{PAYLOAD}'"
 NUMBERS = {
     "postgresql": "FROM generate_series({first}, {last}) AS n",
@@ -28,7 +28,7 @@ NAMED = {
 }
 BATCH = 100_000
 
-FORGET_PLAN = sql("DELETE FROM holdfast_job WHERE kind = 'pages.plan'")
+FORGET_PLAN = sql("DELETE FROM stepfast_job WHERE kind = 'pages.plan'")
 
 
 def fill(rows: int) -> None:

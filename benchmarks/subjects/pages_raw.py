@@ -1,4 +1,4 @@
-"""The limit of pages: the statements that Holdfast sends for each, sent by the bare driver, without an engine.
+"""The limit of pages: the statements that Stepfast sends for each, sent by the bare driver, without an engine.
 
 `pages_raw CONNECTIONS`. What is sent is made ready beforehand: a page costs its statements, and nothing else.
 """
@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.subjects.pages import PAGE, PAGES, page
 from benchmarks.subjects.raw_limit import OWNER
 from benchmarks.tally import Tally
-from holdfast.database.dialects import Whose
-from holdfast.database.drivers import open_database
-from holdfast.database.lists import as_document, as_parameter
-from holdfast.runs.page import LEDGER
-from holdfast.runs.partition import ADVANCE
-from holdfast.runs.place import LOOK
-from holdfast.runs.raw import OBSERVE, REMEMBER_NEW, observed
-from holdfast.steps.commit import CONTINUE_HERE, LOCK, MORE_URGENT
-from holdfast.worker.settlement import STICKY_STEPS
+from stepfast.database.dialects import Whose
+from stepfast.database.drivers import open_database
+from stepfast.database.lists import as_document, as_parameter
+from stepfast.runs.page import LEDGER
+from stepfast.runs.partition import ADVANCE
+from stepfast.runs.place import LOOK
+from stepfast.runs.raw import OBSERVE, REMEMBER_NEW, observed
+from stepfast.steps.commit import CONTINUE_HERE, LOCK, MORE_URGENT
+from stepfast.worker.settlement import STICKY_STEPS
 
 if TYPE_CHECKING:
-    from holdfast.database.connection import Connection
+    from stepfast.database.connection import Connection
 
 FENCE = 1
-TAKE = "UPDATE holdfast_job SET state = 'leased', owner = {owner}, fence = {fence}"
+TAKE = "UPDATE stepfast_job SET state = 'leased', owner = {owner}, fence = {fence}"
 PAGING = (
     '{"seq":7,"pass_":1,"ask":"page","ended":null,"counts":false,"offset":0,"position":0,"after":1234,"back":0,'
     '"beyond":null,"seen":0,"read":0,"both":0,"streak":0,"moved":true,"tail":[],"widest":30,"full":true,"holes":0,'
@@ -39,7 +39,7 @@ PAGING = (
 
 
 class Lane:
-    """One partition, on a connection with the session settings that Holdfast gives it."""
+    """One partition, on a connection with the session settings that Stepfast gives it."""
 
     def __init__(self, connection: Connection, lane: int, partition_id: str, job_id: str) -> None:
         self.cursor, self.dialect = connection.raw.cursor(), connection.dialect
@@ -117,11 +117,11 @@ class Lane:
 
 
 def main() -> None:
-    url, tally = os.environ["HOLDFAST_DATABASE_URL"], Tally(Path(os.environ["BENCH_TALLY"]))
+    url, tally = os.environ["STEPFAST_DATABASE_URL"], Tally(Path(os.environ["BENCH_TALLY"]))
     connections = [open_database(url).connect() for _ in range(int(sys.argv[1]))]
     first = connections[0]
     first.execute(TAKE.format(owner=OWNER, fence=FENCE))
-    found = first.execute("SELECT id, job_id, run_id FROM holdfast_partition ORDER BY number").fetchall()
+    found = first.execute("SELECT id, job_id, run_id FROM stepfast_partition ORDER BY number").fetchall()
     lanes = [
         Lane(connections[lane % len(connections)], lane, str(row[0]), str(row[1]))
         for lane, row in enumerate(found)

@@ -1,4 +1,4 @@
-"""The limit: the statements that Holdfast sends, sent by the bare driver in a loop, without an engine.
+"""The limit: the statements that Stepfast sends, sent by the bare driver in a loop, without an engine.
 
 `raw_limit drain BATCH` claims and acknowledges in batches; `raw_limit effects CONNECTIONS` gives each step a
 transaction of its own with one effect row, on so many connections at once.
@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 
 from benchmarks.tally import Tally
-from holdfast.database.dialects import Whose
-from holdfast.database.drivers import open_database
-from holdfast.steps.acknowledge import HOW_MANY, LOCK_MANY, MOVE, MOVE_ONE, REMOVE_ONE
-from holdfast.steps.archive import ARCHIVE, REMOVE
-from holdfast.steps.commit import LOCK
-from holdfast.steps.lease import PICK, TAKE
+from stepfast.database.dialects import Whose
+from stepfast.database.drivers import open_database
+from stepfast.steps.acknowledge import HOW_MANY, LOCK_MANY, MOVE, MOVE_ONE, REMOVE_ONE
+from stepfast.steps.archive import ARCHIVE, REMOVE
+from stepfast.steps.commit import LOCK
+from stepfast.steps.lease import PICK, TAKE
 
 OWNER = 7
 EFFECT = "INSERT INTO bench_effect (id, note) VALUES ({n}, {note}) "
@@ -34,7 +34,7 @@ REPLACING = {
 
 
 class Limit:
-    """One connection, with the session settings that Holdfast gives it."""
+    """One connection, with the session settings that Stepfast gives it."""
 
     def __init__(self, url: str, fences: int = 1) -> None:
         connection = open_database(url).connect()
@@ -125,7 +125,7 @@ def effects(limit: Limit, tally: Tally, batch: int) -> None:
 
 
 def main() -> None:
-    url, tally = os.environ["HOLDFAST_DATABASE_URL"], Tally(Path(os.environ["BENCH_TALLY"]))
+    url, tally = os.environ["STEPFAST_DATABASE_URL"], Tally(Path(os.environ["BENCH_TALLY"]))
     mode, number = sys.argv[1], int(sys.argv[2])
     if mode == "drain":
         drain(Limit(url), tally, number)

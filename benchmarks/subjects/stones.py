@@ -6,10 +6,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast import Feed, Holdfast, Keyset, Page, Range, Window
-from holdfast.database.statement import sql
-from holdfast.runs.completion import evaluate
-from holdfast.runs.run import create_run
+from stepfast import Feed, Keyset, Page, Range, Stepfast, Window
+from stepfast.database.statement import sql
+from stepfast.runs.completion import evaluate
+from stepfast.runs.run import create_run
 
 FEED = "stones"
 COLUMNS = (
@@ -91,11 +91,11 @@ class Stones(Feed):
 
 
 FETCHED = sql(
-    "UPDATE holdfast_run SET state = 'fetching', seen = :seen WHERE id = :id AND state = 'planning'"
+    "UPDATE stepfast_run SET state = 'fetching', seen = :seen WHERE id = :id AND state = 'planning'"
 )
 
 
-def begin(app: Holdfast, rows: int) -> None:
+def begin(app: Stepfast, rows: int) -> None:
     """A run that has read so many rows; its consolidation begins."""
     app.feed(Stones())
     with app.transaction() as tx:
@@ -105,9 +105,9 @@ def begin(app: Holdfast, rows: int) -> None:
 
 
 _WAITING = "feed = 'stones' AND pending = 1 AND item_id > '{after}'"
-NEXT = f"SELECT max(item_id) FROM (SELECT item_id FROM holdfast_raw WHERE {_WAITING} ORDER BY item_id LIMIT 2000) AS batch"
+NEXT = f"SELECT max(item_id) FROM (SELECT item_id FROM stepfast_raw WHERE {_WAITING} ORDER BY item_id LIMIT 2000) AS batch"
 MARK = (
-    f"UPDATE holdfast_raw SET pending = 0, applied_hash = content_hash, applied_at = 1 WHERE {_WAITING}"
+    f"UPDATE stepfast_raw SET pending = 0, applied_hash = content_hash, applied_at = 1 WHERE {_WAITING}"
     " AND item_id <= '{last}'"
 )
 
@@ -139,7 +139,7 @@ def insert_select(product: str) -> str:
         of("updated"),
         of("image"),
     )
-    source = f"holdfast_raw WHERE {_WAITING} AND item_id <= '{{last}}' ORDER BY item_id"
+    source = f"stepfast_raw WHERE {_WAITING} AND item_id <= '{{last}}' ORDER BY item_id"
     if product == "postgresql":  # parsed once for a row, not once for a column
         source = f"(SELECT item_id, CAST(payload AS JSONB) AS document FROM {source} OFFSET 0) AS batch"
     kept = ", ".join(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.subjects.stones import Stones
-from holdfast import Holdfast
+from stepfast import Stepfast
 
-app = Holdfast()  # HOLDFAST_DATABASE_URL says where
+app = Stepfast()  # STEPFAST_DATABASE_URL says where
 app.feed(Stones())

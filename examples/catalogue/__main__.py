@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from examples.catalogue.feed import Catalogue
 from examples.catalogue.shop import OPENED, Shop
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 if TYPE_CHECKING:
-    from holdfast.admin.reports.runs import RunReport
+    from stepfast.admin.reports.runs import RunReport
 
 TABLE = "CREATE TABLE item (id VARCHAR(20) NOT NULL PRIMARY KEY, price INTEGER NOT NULL, gone_at BIGINT)"
 
-logging.getLogger("holdfast").setLevel(logging.CRITICAL)  # we tell it ourselves
+logging.getLogger("stepfast").setLevel(logging.CRITICAL)  # we tell it ourselves
 
 shop = Shop(1_000)
-app = Holdfast(f"sqlite:///{tempfile.mkdtemp()}/catalogue.db")
+app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/catalogue.db")
 app.feed(Catalogue(shop))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from examples.catalogue.shop import HIGHEST, Asked, Shop
-from holdfast import Bounds, Cursor, Feed, Fixed, Page, Range, Sweep, Window
+from stepfast import Bounds, Cursor, Feed, Fixed, Page, Range, Sweep, Window
 
 
 class Catalogue(Feed):

@@ -6,7 +6,7 @@ import threading
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from holdfast.errors import ThrottledError
+from stepfast.errors import ThrottledError
 
 OPENED = datetime(2026, 1, 1, tzinfo=UTC)
 HIGHEST = 1_000

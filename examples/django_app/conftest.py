@@ -1,4 +1,4 @@
-"""The tests have a database of their own: the one that HOLDFAST_DATABASE_URL names, else a file that is thrown away."""
+"""The tests have a database of their own: the one that STEPFAST_DATABASE_URL names, else a file that is thrown away."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 with pytest.MonkeyPatch.context() as patch:
-    if "HOLDFAST_DATABASE_URL" not in os.environ:
-        patch.setenv("HOLDFAST_DATABASE_URL", f"sqlite:///{Path(tempfile.mkdtemp()) / 'shop.db'}")
+    if "STEPFAST_DATABASE_URL" not in os.environ:
+        patch.setenv("STEPFAST_DATABASE_URL", f"sqlite:///{Path(tempfile.mkdtemp()) / 'shop.db'}")
     # Read when it is imported; afterwards the setting is free for others that are tested in the same run.
     import examples.django_app.settings  # noqa: F401
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "examples.django_app.settings")

@@ -6,7 +6,7 @@ import os
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-HOLDFAST_DATABASE_URL = os.environ.get("HOLDFAST_DATABASE_URL", "sqlite:///shop.db")
+STEPFAST_DATABASE_URL = os.environ.get("STEPFAST_DATABASE_URL", "sqlite:///shop.db")
 
 
 def database(url: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def database(url: str) -> dict[str, Any]:
     }
 
 
-DATABASES = {"default": database(HOLDFAST_DATABASE_URL)}
+DATABASES = {"default": database(STEPFAST_DATABASE_URL)}
 INSTALLED_APPS = ["examples.django_app.shop"]
 ROOT_URLCONF = "examples.django_app.urls"
 ALLOWED_HOSTS = ["*"]

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.testing import assert_enqueued, assert_not_enqueued, drain
+from stepfast.errors import ConfigurationError
+from stepfast.testing import assert_enqueued, assert_not_enqueued, drain
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,7 +102,7 @@ def test_the_command_works_until_it_is_told_to_stop() -> None:
     post("A-7", "chair")
     command = [sys.executable, "-m", "examples.django_app.manage", "work", "--concurrency", "2"]
 
-    same_database = os.environ | {"HOLDFAST_DATABASE_URL": settings.HOLDFAST_DATABASE_URL}
+    same_database = os.environ | {"STEPFAST_DATABASE_URL": settings.STEPFAST_DATABASE_URL}
 
     worker = subprocess.Popen(command, cwd=ROOT, env=same_database, stderr=subprocess.DEVNULL)
     try:

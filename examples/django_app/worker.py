@@ -1,6 +1,6 @@
 """What a worker process imports: Django is set up before the jobs, in this process and in those that it starts.
 
-holdfast worker examples.django_app.worker:app
+stepfast worker examples.django_app.worker:app
 """
 
 from __future__ import annotations

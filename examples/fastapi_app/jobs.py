@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from examples.fastapi_app.database import URL, Parcel
-from holdfast import Holdfast, Step
+from stepfast import Step, Stepfast
 
-app = Holdfast(URL)
+app = Stepfast(URL)
 
 
 @app.job(queue="shipping", timeout="30s")

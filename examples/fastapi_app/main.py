@@ -4,7 +4,7 @@
 
 For more than one process set SHOP_WORKER=off and run workers by themselves:
 
-    holdfast worker examples.fastapi_app.jobs:app
+    stepfast worker examples.fastapi_app.jobs:app
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from examples.fastapi_app import jobs
 from examples.fastapi_app.database import InTransaction, Order, create_tables, engine
-from holdfast.errors import NotFoundError
+from stepfast.errors import NotFoundError
 
 
 @asynccontextmanager

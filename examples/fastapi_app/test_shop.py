@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from examples.fastapi_app import jobs
 from examples.fastapi_app.database import Order, Parcel, engine
 from examples.fastapi_app.main import web
-from holdfast.testing import assert_enqueued, assert_not_enqueued
+from stepfast.testing import assert_enqueued, assert_not_enqueued
 
 
 @pytest.fixture(scope="module")

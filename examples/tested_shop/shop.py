@@ -8,14 +8,14 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from holdfast import Continue, Done, Holdfast, PermanentError, Retry, Step
+from stepfast import Continue, Done, PermanentError, Retry, Step, Stepfast
 
 if TYPE_CHECKING:
-    from holdfast import Transaction
+    from stepfast import Transaction
 
 PAGE = 10
 
-app = Holdfast()  # HOLDFAST_DATABASE_URL says where; tests bring their own
+app = Stepfast()  # STEPFAST_DATABASE_URL says where; tests bring their own
 
 
 class Bank:

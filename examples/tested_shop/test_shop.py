@@ -1,6 +1,6 @@
 """How the shop is tested: on a real database, through the real worker, with a clock that obeys.
 
-Nothing is wired up here: the plugin comes with Holdfast, and pytest.ini names the application.
+Nothing is wired up here: the plugin comes with Stepfast, and pytest.ini names the application.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from examples.tested_shop import shop
-from holdfast import PermanentError
-from holdfast.testing import (
+from stepfast import PermanentError
+from stepfast.testing import (
     POINTS,
     Report,
     assert_enqueued,
@@ -23,8 +23,8 @@ from holdfast.testing import (
 )
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.testing import Clock
+    from stepfast import Stepfast
+    from stepfast.testing import Clock
 
 Drain = Callable[..., Report]
 
@@ -64,9 +64,9 @@ def test_an_order_that_cannot_be_stored_is_not_charged() -> None:
 # What the jobs do
 
 
-def test_a_charge_is_booked(bank: shop.Bank, holdfast_drain: Drain) -> None:
+def test_a_charge_is_booked(bank: shop.Bank, stepfast_drain: Drain) -> None:
     shop.place("A-17", 120)
-    report = holdfast_drain()
+    report = stepfast_drain()
 
     assert report.of("charge").done == 1
     assert list(bank.payments.values()) == [120]
@@ -74,47 +74,47 @@ def test_a_charge_is_booked(bank: shop.Bank, holdfast_drain: Drain) -> None:
 
 
 def test_the_customer_is_asked_for_a_review_after_three_days(
-    holdfast_drain: Drain, holdfast_clock: Clock
+    stepfast_drain: Drain, stepfast_clock: Clock
 ) -> None:
     shop.place("A-17", 120)
-    holdfast_drain()
-    holdfast_clock.advance("71h")
-    assert holdfast_drain().jobs == ()
+    stepfast_drain()
+    stepfast_clock.advance("71h")
+    assert stepfast_drain().jobs == ()
 
-    holdfast_clock.advance("1h")
-    report = holdfast_drain()
+    stepfast_clock.advance("1h")
+    report = stepfast_drain()
 
     assert [it.answer for it in report.runs] == ["How do you like your order A-17?"]
 
 
-def test_a_bank_that_does_not_answer_is_asked_three_times(bank: shop.Bank, holdfast_drain: Drain) -> None:
+def test_a_bank_that_does_not_answer_is_asked_three_times(bank: shop.Bank, stepfast_drain: Drain) -> None:
     bank.out_of_order = True
     shop.place("A-17", 120)
-    report = holdfast_drain(with_scheduled=True, raise_errors=False)
+    report = stepfast_drain(with_scheduled=True, raise_errors=False)
 
     assert (report.failed, report.dead, bank.calls) == (3, 1, 3)
     assert balance() == 0
 
 
-def test_a_refusal_is_final(holdfast_drain: Drain) -> None:
+def test_a_refusal_is_final(stepfast_drain: Drain) -> None:
     shop.place("A-17", 20_000)
     with pytest.raises(PermanentError, match="refuses 20000"):
-        holdfast_drain()
+        stepfast_drain()
 
 
-@pytest.mark.usefixtures("holdfast_inline")
+@pytest.mark.usefixtures("stepfast_inline")
 def test_inline_the_charge_has_run_when_the_order_is_placed(bank: shop.Bank) -> None:
     shop.place("A-17", 120)
 
     assert len(bank.payments) == 1
 
 
-def test_the_day_is_closed_page_by_page(holdfast_drain: Drain) -> None:
+def test_the_day_is_closed_page_by_page(stepfast_drain: Drain) -> None:
     for n in range(25):
         shop.place(f"A-{n:02}", 0)
-    holdfast_drain()
+    stepfast_drain()
     shop.close_the_day.enqueue()
-    report = holdfast_drain()
+    report = stepfast_drain()
 
     assert (report.continued, report.done) == (2, 1)
     assert balance() == -25
@@ -125,51 +125,51 @@ def test_the_day_is_closed_page_by_page(holdfast_drain: Drain) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_wherever_the_worker_dies_the_charge_is_booked_once(
-    bank: shop.Bank, holdfast_app: Holdfast, holdfast_drain: Drain, point: str
+    bank: shop.Bank, stepfast_app: Stepfast, stepfast_drain: Drain, point: str
 ) -> None:
     shop.place("A-17", 120)
 
-    with crash_at(holdfast_app, point):
-        holdfast_drain()
-    holdfast_drain()
+    with crash_at(stepfast_app, point):
+        stepfast_drain()
+    stepfast_drain()
 
     assert balance() == 120
     assert len(bank.payments) == 1  # perhaps paid twice, under one idempotency key
-    assert len(enqueued(holdfast_app, shop.ask_for_review)) == 1
+    assert len(enqueued(stepfast_app, shop.ask_for_review)) == 1
 
 
-def test_the_same_with_a_process_that_is_really_killed(holdfast_app: Holdfast, holdfast_drain: Drain) -> None:
+def test_the_same_with_a_process_that_is_really_killed(stepfast_app: Stepfast, stepfast_drain: Drain) -> None:
     shop.place("A-17", 120)
-    kill_worker(holdfast_app, "after effects")
+    kill_worker(stepfast_app, "after effects")
     assert balance() == 0
 
-    holdfast_drain()
+    stepfast_drain()
     assert balance() == 120
 
 
 @pytest.mark.parametrize("page", [1, 2, 3])
 def test_whatever_page_the_worker_dies_on_every_fee_is_booked_once(
-    holdfast_app: Holdfast, holdfast_drain: Drain, page: int
+    stepfast_app: Stepfast, stepfast_drain: Drain, page: int
 ) -> None:
     for n in range(25):
         shop.place(f"A-{n:02}", 0)
-    holdfast_drain()
+    stepfast_drain()
     shop.close_the_day.enqueue()
 
-    with crash_at(holdfast_app, "before commit", nth=page):
-        holdfast_drain()
-    holdfast_drain()
+    with crash_at(stepfast_app, "before commit", nth=page):
+        stepfast_drain()
+    stepfast_drain()
 
     assert balance() == -25
 
 
 @pytest.mark.parametrize(("point", "orders"), [("before commit", 0), ("after commit", 1)])
 def test_an_order_and_its_charge_survive_together_or_not_at_all(
-    holdfast_app: Holdfast, point: str, orders: int
+    stepfast_app: Stepfast, point: str, orders: int
 ) -> None:
-    with crash_at(holdfast_app, point):
+    with crash_at(stepfast_app, point):
         shop.place("A-17", 120)
 
     with shop.app.reading() as tx:
         stored = len(tx.query("SELECT number FROM orders"))
-    assert (stored, len(enqueued(holdfast_app))) == (orders, orders)
+    assert (stored, len(enqueued(stepfast_app))) == (orders, orders)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import Holdfast
-from holdfast.cli.command import app as commands
+from stepfast import Stepfast
+from stepfast.cli.command import app as commands
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Cli:
         assert (
             code != 1
             or "Aborted" in result.stderr
-            or result.stderr.startswith("holdfast: ")
+            or result.stderr.startswith("stepfast: ")
             or not result.stderr
         )
         return result.stdout if code == 0 else result.output
@@ -42,7 +42,7 @@ class Cli:
 
 @pytest.fixture(autouse=True)
 def _plain_surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HOLDFAST_DATABASE_URL", "COLUMNS", "NO_COLOR", "FORCE_COLOR"):
+    for name in ("STEPFAST_DATABASE_URL", "COLUMNS", "NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -52,6 +52,6 @@ def cli(database_url: str) -> Cli:
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[Holdfast]:
-    with closing(Holdfast(database_url)) as app:
+def app(database_url: str) -> Iterator[Stepfast]:
+    with closing(Stepfast(database_url)) as app:
         yield app

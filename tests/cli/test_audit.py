@@ -1,4 +1,4 @@
-"""`holdfast audit`, and what the other commands leave there."""
+"""`stepfast audit`, and what the other commands leave there."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from tests.operations import died, expire, greeting, leased
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 ENTRY = {"id", "at", "ended_at", "who", "what", "subject", "why", "touched", "detail"}
 
 
-def cancel(app: Holdfast) -> tuple[str, ...]:
+def cancel(app: Stepfast) -> tuple[str, ...]:
     return "jobs", "cancel", greeting(app).enqueue().id
 
 
-def retry(app: Holdfast) -> tuple[str, ...]:
+def retry(app: Stepfast) -> tuple[str, ...]:
     return "jobs", "retry", died(app, greeting(app))
 
 
-def retry_a_letter(app: Holdfast) -> tuple[str, ...]:
+def retry_a_letter(app: Stepfast) -> tuple[str, ...]:
     return "dead-letters", "retry", died(app, greeting(app))
 
 
-def retry_letters(app: Holdfast) -> tuple[str, ...]:
+def retry_letters(app: Stepfast) -> tuple[str, ...]:
     died(app, greeting(app))
     return "dead-letters", "retry", "--all"
 
 
-def purge_a_letter(app: Holdfast) -> tuple[str, ...]:
+def purge_a_letter(app: Stepfast) -> tuple[str, ...]:
     return "dead-letters", "purge", died(app, greeting(app)), "--yes"
 
 
-def purge_letters(app: Holdfast) -> tuple[str, ...]:
+def purge_letters(app: Stepfast) -> tuple[str, ...]:
     died(app, greeting(app))
     return "dead-letters", "purge", "--all", "--yes"
 
 
-def pause(app: Holdfast) -> tuple[str, ...]:
+def pause(app: Stepfast) -> tuple[str, ...]:
     greeting(app).enqueue()
     return "queues", "pause", "default"
 
 
-def resume(app: Holdfast) -> tuple[str, ...]:
+def resume(app: Stepfast) -> tuple[str, ...]:
     app.operator.by("carol").pause("default")
     return "queues", "resume", "default"
 
 
-def reset(app: Holdfast) -> tuple[str, ...]:
+def reset(app: Stepfast) -> tuple[str, ...]:
     greeting(app).enqueue()
     expire(app, leased(app)[0])
     return "leases", "reset"
@@ -74,7 +74,7 @@ def reset(app: Holdfast) -> tuple[str, ...]:
     ],
 )
 def test_a_command_says_who_gave_it_and_why(
-    cli: Cli, app: Holdfast, arrange: Callable[[Holdfast], tuple[str, ...]], what: str
+    cli: Cli, app: Stepfast, arrange: Callable[[Stepfast], tuple[str, ...]], what: str
 ) -> None:
     cli(*arrange(app), "--by", "alice", "--reason", "it was time")
 
@@ -102,7 +102,7 @@ def test_a_pause_may_have_a_reason_besides_its_note(cli: Cli) -> None:
 def test_who_is_taken_from_the_environment_unless_it_is_said(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_OPERATOR", "night shift")
+    monkeypatch.setenv("STEPFAST_OPERATOR", "night shift")
     cli("queues", "pause", "mail")
     cli("queues", "resume", "mail", "--by", "carol")
 

@@ -1,4 +1,4 @@
-"""`holdfast migrate` and `doctor`, and which database a command means."""
+"""`stepfast migrate` and `doctor`, and which database a command means."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli.command import app as commands
-from holdfast.database.drivers import open_database
-from holdfast.database.migrate import known_version, schema_version
+from stepfast.cli.command import app as commands
+from stepfast.database.drivers import open_database
+from stepfast.database.migrate import known_version, schema_version
 from tests import rows
 from tests.cli.conftest import Cli
 from tests.operations import died, greeting
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 
 def test_migrating_twice_is_harmless(empty_database_url: str) -> None:
@@ -60,12 +60,12 @@ def test_without_tables_a_command_says_what_to_run(empty_database_url: str) -> N
     with closing(open_database(empty_database_url)) as database:
         database.connect().close()  # on SQLite this makes an empty file
 
-        assert "run `holdfast migrate` once" in cli("jobs", "list", code=1)
+        assert "run `stepfast migrate` once" in cli("jobs", "list", code=1)
         assert schema_version(database) is None
 
 
-@pytest.mark.parametrize(("version", "cure"), [(999, "upgrade holdfast here"), (0, "run `holdfast migrate`")])
-def test_tables_of_another_version_are_refused(cli: Cli, app: Holdfast, version: int, cure: str) -> None:
+@pytest.mark.parametrize(("version", "cure"), [(999, "upgrade stepfast here"), (0, "run `stepfast migrate`")])
+def test_tables_of_another_version_are_refused(cli: Cli, app: Stepfast, version: int, cure: str) -> None:
     rows.set_schema_version(app, version)
 
     assert cure in cli("jobs", "list", code=1)
@@ -78,20 +78,20 @@ def test_looking_never_creates_a_file(tmp_path: Path, monkeypatch: pytest.Monkey
     for words in (["jobs", "list"], ["doctor"], ["leases", "reset"]):
         result = CliRunner().invoke(commands, words)
         assert result.exit_code == 1
-        assert "there is no SQLite file 'holdfast.db'" in result.stderr
+        assert "there is no SQLite file 'stepfast.db'" in result.stderr
 
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.only_on("sqlite")
 def test_the_url_after_the_command_wins_over_the_one_before_it_and_over_the_environment(
-    database_url: str, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    database_url: str, app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = greeting(app).enqueue().id
 
-    monkeypatch.setenv("HOLDFAST_DATABASE_URL", database_url)
+    monkeypatch.setenv("STEPFAST_DATABASE_URL", database_url)
     from_environment = CliRunner().invoke(commands, ["jobs", "list"])
-    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "sqlite:////no/such/file.db")
+    monkeypatch.setenv("STEPFAST_DATABASE_URL", "sqlite:////no/such/file.db")
     before = CliRunner().invoke(commands, ["--database-url", database_url, "jobs", "list"])
     after = CliRunner().invoke(
         commands, ["--database-url", "sqlite:////no/other.db", "jobs", "list", "--database-url", database_url]
@@ -102,15 +102,15 @@ def test_the_url_after_the_command_wins_over_the_one_before_it_and_over_the_envi
 
 
 @pytest.mark.only_on("sqlite")
-def test_the_doctor_exits_with_zero_when_nothing_is_stuck(cli: Cli, app: Holdfast) -> None:
+def test_the_doctor_exits_with_zero_when_nothing_is_stuck(cli: Cli, app: Stepfast) -> None:
     died(app, greeting(app))
 
     assert "warn  dead letters" in cli("doctor")
     assert cli.json("doctor")["healthy"] is True
-    assert "→ holdfast dead-letters list" in cli("doctor", "--strict", code=1)
+    assert "→ stepfast dead-letters list" in cli("doctor", "--strict", code=1)
 
 
-def test_the_doctor_exits_with_one_when_work_is_stuck(cli: Cli, app: Holdfast) -> None:
+def test_the_doctor_exits_with_one_when_work_is_stuck(cli: Cli, app: Stepfast) -> None:
     greeting(app).enqueue()
 
     found = cli.json("doctor", code=1)

@@ -1,4 +1,4 @@
-"""`holdfast dead-letters`."""
+"""`stepfast dead-letters`."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.database.database import persist
-from holdfast.transports.contract import Delivery
-from holdfast.transports.dead_messages import keep
+from stepfast.database.database import persist
+from stepfast.transports.contract import Delivery
+from stepfast.transports.dead_messages import keep
 from tests import rows
 from tests.operations import died, greeting
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 
-def test_dead_letters_are_listed_and_counted_by_error(cli: Cli, app: Holdfast) -> None:
+def test_dead_letters_are_listed_and_counted_by_error(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     dead = [died(app, greet, "OSError: no answer") for _ in range(2)]
     died(app, greet, "KeyError: 'a'")
@@ -33,7 +33,7 @@ def test_dead_letters_are_listed_and_counted_by_error(cli: Cli, app: Holdfast) -
     assert cli("dead-letters", "list", "--kind", "other") == "no dead letters\n"
 
 
-def test_one_dead_letter_is_shown(cli: Cli, app: Holdfast) -> None:
+def test_one_dead_letter_is_shown(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     dead, waiting = died(app, greet), greet.enqueue().id
 
@@ -41,7 +41,7 @@ def test_one_dead_letter_is_shown(cli: Cli, app: Holdfast) -> None:
     assert "is no dead letter" in cli("dead-letters", "show", waiting, code=1)
 
 
-def test_one_those_that_match_or_all_are_retried(cli: Cli, app: Holdfast) -> None:
+def test_one_those_that_match_or_all_are_retried(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     one, other, rest = died(app, greet), died(app, greet, "KeyError"), died(app, greet)
 
@@ -53,7 +53,7 @@ def test_one_those_that_match_or_all_are_retried(cli: Cli, app: Holdfast) -> Non
     assert "no ended job" in cli("dead-letters", "retry", one, code=1)
 
 
-def put_aside(app: Holdfast, message_id: str, reason: str = "UnknownType") -> str:
+def put_aside(app: Stepfast, message_id: str, reason: str = "UnknownType") -> str:
     """A message that a broker put aside; returns its id in our list."""
     sent = datetime(2026, 1, 1, tzinfo=UTC)
     letter = Delivery(
@@ -73,7 +73,7 @@ def put_aside(app: Holdfast, message_id: str, reason: str = "UnknownType") -> st
     )
 
 
-def test_messages_of_a_broker_are_in_the_same_list(cli: Cli, app: Holdfast) -> None:
+def test_messages_of_a_broker_are_in_the_same_list(cli: Cli, app: Stepfast) -> None:
     job, message = died(app, greeting(app)), put_aside(app, "hello")
 
     text = cli("dead-letters", "list")
@@ -89,7 +89,7 @@ def test_messages_of_a_broker_are_in_the_same_list(cli: Cli, app: Holdfast) -> N
     assert cli.json("dead-letters", "list", "--kind", "other") == []
 
 
-def test_one_command_retries_jobs_and_messages(cli: Cli, app: Holdfast) -> None:
+def test_one_command_retries_jobs_and_messages(cli: Cli, app: Stepfast) -> None:
     died(app, greeting(app))
     one, other = put_aside(app, "a"), put_aside(app, "b:retry-1", "another")
 
@@ -97,23 +97,23 @@ def test_one_command_retries_jobs_and_messages(cli: Cli, app: Holdfast) -> None:
     assert cli.json("dead-letters", "retry", "--all") == {"retried": 2, "refused": 0}
     sent = [
         json.loads(it["headers"])
-        for it in rows.query(app, "SELECT headers FROM holdfast_outbox ORDER BY seq")
+        for it in rows.query(app, "SELECT headers FROM stepfast_outbox ORDER BY seq")
     ]
     assert [it["message-id"] for it in sent] == ["a:retry-1", "b:retry-2"]
     assert "no ended job" in cli("dead-letters", "retry", other, code=1)
 
 
-def test_one_command_purges_jobs_and_messages(cli: Cli, app: Holdfast) -> None:
+def test_one_command_purges_jobs_and_messages(cli: Cli, app: Stepfast) -> None:
     died(app, greeting(app))
     one = put_aside(app, "a")
     put_aside(app, "b")
 
     assert cli("dead-letters", "purge", one, "--yes") == "1 dead letter deleted\n"
     assert cli("dead-letters", "purge", "--all", "--yes") == "2 dead letters deleted\n"
-    assert rows.count(app, "holdfast_dead_message") == rows.count(app, "holdfast_outbox") == 0
+    assert rows.count(app, "stepfast_dead_message") == rows.count(app, "stepfast_outbox") == 0
 
 
-def test_letters_whose_keys_are_taken_are_counted(cli: Cli, app: Holdfast) -> None:
+def test_letters_whose_keys_are_taken_are_counted(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     died(app, greet, key="once")
     greet.enqueue(key="once")
@@ -130,7 +130,7 @@ def test_which_ones_must_be_said_in_exactly_one_way(cli: Cli, action: str, which
     assert "say which ones" in cli("dead-letters", action, *which, code=2)
 
 
-def test_purging_asks_first(cli: Cli, app: Holdfast) -> None:
+def test_purging_asks_first(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     one, spared = died(app, greet), died(app, greet, "KeyError")
 

@@ -1,4 +1,4 @@
-"""`holdfast demo`, from the first process to the last: real workers, a real kill, and nothing left running."""
+"""`stepfast demo`, from the first process to the last: real workers, a real kill, and nothing left running."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import ConfigurationError
-from holdfast.cli import demo_story
-from holdfast.cli.command import app as commands
-from holdfast.demo import place
-from holdfast.demo.comparison import compare
+from stepfast import ConfigurationError
+from stepfast.cli import demo_story
+from stepfast.cli.command import app as commands
+from stepfast.demo import place
+from stepfast.demo.comparison import compare
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
-PROGRAM = str(Path(sys.executable).with_name("holdfast"))
+PROGRAM = str(Path(sys.executable).with_name("stepfast"))
 
 
 def surroundings(**more: str) -> dict[str, str]:
-    """Of somebody who works with Holdfast for real: nothing of it may be touched."""
+    """Of somebody who works with Stepfast for real: nothing of it may be touched."""
     path = f"{Path(PROGRAM).parent}{os.pathsep}{os.environ['PATH']}"
     real = {
-        "HOLDFAST_DATABASE_URL": "sqlite:////no/such/folder/real.db",
+        "STEPFAST_DATABASE_URL": "sqlite:////no/such/folder/real.db",
         "NIVODA_URL": "https://127.0.0.1:1/",
     }
     return {"PATH": path, "HOME": "/nonexistent", **real, **more}
@@ -105,7 +105,7 @@ def check_the_last_words(said: str, folder: Path) -> None:
     assert len(typed) >= 7
     for it in typed:
         program, *words = shlex.split(it)
-        if program == "holdfast":
+        if program == "stepfast":
             done = CliRunner().invoke(commands, words, env=environment)
             assert done.exit_code == 0, f"{it}: {done.output}"
         else:
@@ -175,7 +175,7 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
         port = taken.getsockname()[1]
         said = refused("--stones", "300", "--port", str(port), "--remove")
 
-    assert said.startswith(f"holdfast: port {port} cannot be used")
+    assert said.startswith(f"stepfast: port {port} cannot be used")
 
 
 def test_a_file_or_folder_that_holds_something_is_not_touched(tmp_path: Path) -> None:
@@ -190,13 +190,13 @@ def test_a_file_or_folder_that_holds_something_is_not_touched(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_a_database_that_holds_something_is_refused(app: Holdfast) -> None:
-    jobs = rows.query(app, "SELECT count(*) AS n FROM holdfast_job")
+def test_a_database_that_holds_something_is_refused(app: Stepfast) -> None:
+    jobs = rows.query(app, "SELECT count(*) AS n FROM stepfast_job")
 
     with pytest.raises(ConfigurationError, match="is not empty"):
         place.refuse_full(app.database.url)
 
-    assert rows.query(app, "SELECT count(*) AS n FROM holdfast_job") == jobs
+    assert rows.query(app, "SELECT count(*) AS n FROM stepfast_job") == jobs
 
 
 def test_the_database_of_the_surroundings_is_not_the_one_to_fill(
@@ -212,7 +212,7 @@ def test_the_database_of_the_surroundings_is_not_the_one_to_fill(
     monkeypatch.setattr(demo_story, "tell", note)
 
     cli("demo")
-    CliRunner().invoke(commands, ["demo"], env={"HOLDFAST_DATABASE_URL": cli.url})
+    CliRunner().invoke(commands, ["demo"], env={"STEPFAST_DATABASE_URL": cli.url})
 
     assert told == [cli.url, None]
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.cli import demo_end
-from holdfast.cli.demo_telling import Telling
-from holdfast.demo.comparison import Comparison, Row, compare
-from holdfast.demo.source import Stone
+from stepfast.cli import demo_end
+from stepfast.cli.demo_telling import Telling
+from stepfast.demo.comparison import Comparison, Row, compare
+from stepfast.demo.source import Stone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""`holdfast diamonds migrate` and `holdfast diamonds rules`."""
+"""`stepfast diamonds migrate` and `stepfast diamonds rules`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.testing import drain
+from stepfast.testing import drain
 from tests.diamonds.offers import catalogue, offer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 
@@ -28,7 +28,7 @@ def rules(path: Path, **more: Any) -> Path:
     return path
 
 
-def synced(app: Holdfast) -> None:
+def synced(app: Stepfast) -> None:
     catalogue(app, [offer("a", 100_000), offer("b", 700_000)])
     app.runs.start("nivoda-natural")
     drain(app)
@@ -42,14 +42,14 @@ def test_the_tables_are_created_by_a_command_and_missed_with_its_name(cli: Cli) 
         ("reprice",),
         ("activate", "1", "--reason", "x"),
     ):
-        assert "run `holdfast diamonds migrate` once" in cli("diamonds", "rules", *words, code=1)
+        assert "run `stepfast diamonds migrate` once" in cli("diamonds", "rules", *words, code=1)
 
     assert "CREATE TABLE IF NOT EXISTS diamonds" in cli("diamonds", "migrate", "--print")
     assert cli("diamonds", "migrate") == cli("diamonds", "migrate")
     assert "default tiers" in cli("diamonds", "rules", "list")
 
 
-def test_rules_are_imported_tried_activated_and_listed(cli: Cli, app: Holdfast, file: Path) -> None:
+def test_rules_are_imported_tried_activated_and_listed(cli: Cli, app: Stepfast, file: Path) -> None:
     synced(app)
 
     assert "rule set 2 is stored" in cli("diamonds", "rules", "import", str(file), "--by", "alice")
@@ -62,7 +62,7 @@ def test_rules_are_imported_tried_activated_and_listed(cli: Cli, app: Holdfast, 
 
     said = cli("diamonds", "rules", "activate", "2", "--reason", "spring", "--by", "alice")
 
-    behind = "2 stones have the price of another rule set; reprice: holdfast diamonds rules reprice\n"
+    behind = "2 stones have the price of another rule set; reprice: stepfast diamonds rules reprice\n"
     assert said == f"rule set 2 is active, it was 1\n{behind}"
     assert cli("diamonds", "rules", "list").endswith(behind)
     shown = cli.json("diamonds", "rules", "list")
@@ -75,7 +75,7 @@ def test_rules_are_imported_tried_activated_and_listed(cli: Cli, app: Holdfast, 
     assert audit[0]["why"] == "spring"
 
 
-def test_stones_are_repriced_and_that_is_taken_back(cli: Cli, app: Holdfast, file: Path) -> None:
+def test_stones_are_repriced_and_that_is_taken_back(cli: Cli, app: Stepfast, file: Path) -> None:
     synced(app)
     assert cli("diamonds", "rules", "repricings") == "nothing was repriced\n"
     cli("diamonds", "rules", "import", str(file))
@@ -124,7 +124,7 @@ def test_what_is_shown_can_be_imported(cli: Cli, tmp_path: Path) -> None:
     assert "no rule set 9" in cli("diamonds", "rules", "show", "9", code=1)
 
 
-def test_doubts_are_told_and_refused_if_somebody_is_strict(cli: Cli, app: Holdfast, tmp_path: Path) -> None:
+def test_doubts_are_told_and_refused_if_somebody_is_strict(cli: Cli, app: Stepfast, tmp_path: Path) -> None:
     synced(app)
     odd = rules(tmp_path / "odd.json", rating=[{"priority": 1, "rating": 9, "shape": ["ROUMD"]}])
     told = "line 1: rating rule 1: no stone has the shape 'ROUMD'; did you mean ROUND?"
@@ -142,7 +142,7 @@ def test_doubts_are_told_and_refused_if_somebody_is_strict(cli: Cli, app: Holdfa
 
 
 def test_a_set_that_could_not_be_activated_is_told_at_the_import(
-    cli: Cli, app: Holdfast, tmp_path: Path
+    cli: Cli, app: Stepfast, tmp_path: Path
 ) -> None:
     synced(app)
     other = tmp_path / "other.csv"

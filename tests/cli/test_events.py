@@ -1,4 +1,4 @@
-"""`holdfast events` and `holdfast keys`."""
+"""`stepfast events` and `stepfast keys`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Wait
-from holdfast.sealing import key_id
-from holdfast.steps.commit import commit
+from stepfast import Wait
+from stepfast.sealing import key_id
+from stepfast.steps.commit import commit
 from tests import rows
 from tests.operations import greeting, leased
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.sampled
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sampled
 KEY, OTHER = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
 
 
-def waiting(app: Holdfast, name: str = "payment:42") -> str:
+def waiting(app: Stepfast, name: str = "payment:42") -> str:
     greeting(app).enqueue()
     (lease,) = leased(app)
     with app.transaction() as tx:
@@ -29,7 +29,7 @@ def waiting(app: Holdfast, name: str = "payment:42") -> str:
     return lease.job_id
 
 
-def test_an_event_is_sent_and_written_down(cli: Cli, app: Holdfast) -> None:
+def test_an_event_is_sent_and_written_down(cli: Cli, app: Stepfast) -> None:
     job_id = waiting(app)
     assert "payment:42" in cli("events", "waits")
     assert "waits for" in cli("jobs", "show", job_id)
@@ -46,7 +46,7 @@ def test_an_event_is_sent_and_written_down(cli: Cli, app: Holdfast) -> None:
     assert (entry.who, entry.what, entry.subject, entry.why) == ("alice", "event.send", "payment:42", "paid")
 
 
-def test_an_event_for_nobody_is_kept_and_listed(cli: Cli, app: Holdfast) -> None:
+def test_an_event_for_nobody_is_kept_and_listed(cli: Cli, app: Stepfast) -> None:
     app.migrate()
     assert "it is kept" in cli("events", "send", "early", "--payload", "[1]", "--id", "e1")
     assert "nothing happened now" in cli("events", "send", "early", "--id", "e1")
@@ -65,9 +65,9 @@ def test_what_is_typed_wrong_is_told(cli: Cli, words: tuple[str, ...]) -> None:
 
 
 def test_encrypted_jobs_are_shown_with_the_key_only(
-    cli: Cli, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", KEY)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", KEY)
 
     @app.job(encrypted=True)
     def pay(card: str) -> None: ...
@@ -77,11 +77,11 @@ def test_encrypted_jobs_are_shown_with_the_key_only(
     assert cli.json("jobs", "show", job_id)["payload"] == "encrypted"
     assert cli.json("jobs", "show", job_id, "--decrypt")["payload"] == {"card": "4111"}
     assert cli.json("keys", "list") == [{"key": key_id(KEY), "documents": 1, "here": True, "seals": True}]
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", OTHER)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", OTHER)
     assert "needs key" in cli("jobs", "show", job_id, "--decrypt", code=1)
     cli("keys", "rotate", code=1)
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", f"{OTHER},{KEY}")
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", f"{OTHER},{KEY}")
     assert f"key {key_id(OTHER)}: 1 rows encrypted anew" in cli("keys", "rotate")
     assert key_id(OTHER) in cli("keys", "list")
-    monkeypatch.delenv("HOLDFAST_SECRET_KEY")
-    assert "HOLDFAST_SECRET_KEY is not set" in cli("keys", "rotate", code=1)
+    monkeypatch.delenv("STEPFAST_SECRET_KEY")
+    assert "STEPFAST_SECRET_KEY is not set" in cli("keys", "rotate", code=1)

@@ -1,4 +1,4 @@
-"""`holdfast queues`, `workers` and `leases`."""
+"""`stepfast queues`, `workers` and `leases`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from typer.testing import CliRunner
 
-from holdfast.cli.command import app as commands
+from stepfast.cli.command import app as commands
 from tests import rows
 from tests.operations import expire, greeting, leased
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 
@@ -24,7 +24,7 @@ def test_who_pauses_a_queue_that_nobody_uses_is_told(cli: Cli) -> None:
     assert queue["paused_at"] is not None
 
 
-def test_a_queue_is_paused_listed_and_resumed(cli: Cli, app: Holdfast) -> None:
+def test_a_queue_is_paused_listed_and_resumed(cli: Cli, app: Stepfast) -> None:
     greeting(app, queue="mail").enqueue()
 
     assert cli("queues", "pause", "mail", "--note", "the relay is down") == "queue mail is paused\n"
@@ -45,9 +45,9 @@ def test_no_queues_are_one_line(cli: Cli) -> None:
     assert cli("queues", "list") == "no queues: nothing waits, nothing is paused\n"
 
 
-def test_a_worker_is_listed_with_the_six_facts_of_its_status(cli: Cli, app: Holdfast) -> None:
+def test_a_worker_is_listed_with_the_six_facts_of_its_status(cli: Cli, app: Stepfast) -> None:
     rows.add_worker(app, 11, worker_id="alice")
-    rows.change(app, "UPDATE holdfast_worker SET active = 2, active_ids = 'a,b'")
+    rows.change(app, "UPDATE stepfast_worker SET active = 2, active_ids = 'a,b'")
     rows.add_worker(app, 12, worker_id="gone", state="stopped")
 
     (worker,) = cli.json("workers", "list")
@@ -65,7 +65,7 @@ def test_no_workers_is_advice(cli: Cli) -> None:
     assert "start one with" in cli("workers", "list")
 
 
-def test_expired_leases_are_listed_and_reset_and_counted(cli: Cli, app: Holdfast) -> None:
+def test_expired_leases_are_listed_and_reset_and_counted(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     held, silent = greet.enqueue().id, greet.enqueue().id
     leased(app, worker_id="alice")
@@ -84,20 +84,20 @@ def test_expired_leases_are_listed_and_reset_and_counted(cli: Cli, app: Holdfast
     assert rows.state(app, held) == "leased"
 
 
-def test_a_reset_says_how_many_went_to_the_dead_letters(cli: Cli, app: Holdfast) -> None:
+def test_a_reset_says_how_many_went_to_the_dead_letters(cli: Cli, app: Stepfast) -> None:
     greeting(app).enqueue()
     expire(app, leased(app)[0])
 
     assert "1 of them beyond the crash limit" in cli("leases", "reset", "--crash-limit", "1")
 
 
-def test_limits_are_listed_with_those_who_wait(cli: Cli, app: Holdfast) -> None:
-    rows.change(app, "INSERT INTO holdfast_limit (id, slots, due_at) VALUES ('slots:kind:hello', 2, 1)")
+def test_limits_are_listed_with_those_who_wait(cli: Cli, app: Stepfast) -> None:
+    rows.change(app, "INSERT INTO stepfast_limit (id, slots, due_at) VALUES ('slots:kind:hello', 2, 1)")
     rows.change(
-        app, "INSERT INTO holdfast_slot (job_id, limit_id, fence) VALUES ('a', 'slots:kind:hello', 1)"
+        app, "INSERT INTO stepfast_slot (job_id, limit_id, fence) VALUES ('a', 'slots:kind:hello', 1)"
     )
     greeting(app).enqueue()
-    rows.change(app, "UPDATE holdfast_job SET state = 'held', held_by = 'slots:kind:hello'")
+    rows.change(app, "UPDATE stepfast_job SET state = 'held', held_by = 'slots:kind:hello'")
 
     (limit,) = cli.json("limits", "list")
 

@@ -1,4 +1,4 @@
-"""`holdfast jobs tree`, and `--tree`."""
+"""`stepfast jobs tree`, and `--tree`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests import rows
 from tests.operations import died, greeting
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 pytestmark = pytest.mark.sampled
 
 
-def test_a_tree_is_shown_cancelled_and_revived(cli: Cli, app: Holdfast) -> None:
+def test_a_tree_is_shown_cancelled_and_revived(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     root = greet.enqueue(id="root")
     greet.enqueue(id="child", after=root, on_dead="fail")
@@ -36,7 +36,7 @@ def test_a_tree_is_shown_cancelled_and_revived(cli: Cli, app: Holdfast) -> None:
     assert rows.state(app, "child") == "waiting"
 
 
-def test_a_job_is_shown_with_its_parents_and_children(cli: Cli, app: Holdfast) -> None:
+def test_a_job_is_shown_with_its_parents_and_children(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     greet.enqueue(id="one")
     greet.enqueue(id="two", after="one")
@@ -48,7 +48,7 @@ def test_a_job_is_shown_with_its_parents_and_children(cli: Cli, app: Holdfast) -
     assert cli.json("queues", "list")[0]["waiting"] == 1
 
 
-def test_a_job_whose_parents_are_dead_says_that_it_waits_when_it_is_revived(cli: Cli, app: Holdfast) -> None:
+def test_a_job_whose_parents_are_dead_says_that_it_waits_when_it_is_revived(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     parent = died(app, greet)
     child = greet.enqueue(after=parent, on_dead="fail").id

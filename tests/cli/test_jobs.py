@@ -1,4 +1,4 @@
-"""`holdfast jobs`."""
+"""`stepfast jobs`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.steps.outcome import Done
-from holdfast.steps.reports import write_reports
-from holdfast.steps.step import Report
+from stepfast.steps.outcome import Done
+from stepfast.steps.reports import write_reports
+from stepfast.steps.step import Report
 from tests import rows
 from tests.operations import died, ended, greeting, leased
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 SUMMARY = {
@@ -23,7 +23,7 @@ SUMMARY = {
 }  # fmt: skip
 
 
-def test_a_list_for_programs_has_stable_keys_and_instants_in_utc(cli: Cli, app: Holdfast) -> None:
+def test_a_list_for_programs_has_stable_keys_and_instants_in_utc(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     greet.enqueue()
     ended(app)
@@ -38,7 +38,7 @@ def test_a_list_for_programs_has_stable_keys_and_instants_in_utc(cli: Cli, app: 
     assert datetime.fromisoformat(done["finished_at"]).utcoffset() is not None
 
 
-def test_a_list_for_people_shows_whole_ids_and_offers_the_next_page(cli: Cli, app: Holdfast) -> None:
+def test_a_list_for_people_shows_whole_ids_and_offers_the_next_page(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     older, newer = greet.enqueue().id, greet.enqueue().id
 
@@ -49,14 +49,14 @@ def test_a_list_for_people_shows_whole_ids_and_offers_the_next_page(cli: Cli, ap
 
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("columns", ["40", "80", "200"])
-def test_an_id_is_never_cut(cli: Cli, app: Holdfast, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_id_is_never_cut(cli: Cli, app: Stepfast, columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     job_id = greeting(app).enqueue().id
 
     assert job_id in cli("jobs", "list")
 
 
-def test_a_list_can_be_narrowed(cli: Cli, app: Holdfast) -> None:
+def test_a_list_can_be_narrowed(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     dead = died(app, greet)
     waiting = greet.enqueue(queue="mail").id
@@ -74,7 +74,7 @@ def test_a_state_that_does_not_exist_is_wrong_usage(cli: Cli) -> None:
     cli("jobs", "lost", code=2)
 
 
-def test_a_job_is_shown_with_its_lease_error_progress_and_log(cli: Cli, app: Holdfast) -> None:
+def test_a_job_is_shown_with_its_lease_error_progress_and_log(cli: Cli, app: Stepfast) -> None:
     job_id = greeting(app).enqueue(name="Ada").id
     (lease,) = leased(app)
     with app.transaction() as tx:
@@ -103,7 +103,7 @@ def test_a_job_is_shown_with_its_lease_error_progress_and_log(cli: Cli, app: Hol
     assert all(part in text for part in (job_id, "leased", "alice", "a third", '{"name":"Ada"}', "hello"))
 
 
-def test_a_job_that_is_done_is_shown_with_its_result(cli: Cli, app: Holdfast) -> None:
+def test_a_job_that_is_done_is_shown_with_its_result(cli: Cli, app: Stepfast) -> None:
     greeting(app).enqueue()
     job_id = ended(app, Done([1, 2]))
 
@@ -112,11 +112,11 @@ def test_a_job_that_is_done_is_shown_with_its_result(cli: Cli, app: Holdfast) ->
 
 
 @pytest.mark.only_on("sqlite")
-def test_what_a_job_said_cannot_paint_the_terminal(cli: Cli, app: Holdfast) -> None:
+def test_what_a_job_said_cannot_paint_the_terminal(cli: Cli, app: Stepfast) -> None:
     job_id = died(app, greeting(app), "OSError: [bold]\x1b[2J\x9b31m\u202e")
     rows.change(
         app,
-        "INSERT INTO holdfast_log (job_id, at, level, step, message) VALUES (:id, 1, 'info', 0, :message)",
+        "INSERT INTO stepfast_log (job_id, at, level, step, message) VALUES (:id, 1, 'info', 0, :message)",
         id=job_id,
         message="\x1b]0;owned\x07",
     )
@@ -134,11 +134,11 @@ def test_what_a_job_said_cannot_paint_the_terminal(cli: Cli, app: Holdfast) -> N
 def test_a_job_that_does_not_exist_is_one_sentence(cli: Cli) -> None:
     said = cli("jobs", "show", "nobody", code=1)
 
-    assert said.startswith("holdfast: there is no job nobody")
+    assert said.startswith("stepfast: there is no job nobody")
     assert said.count("\n") == 1
 
 
-def test_each_job_is_retried_by_itself_and_a_refusal_tells_the_exit_code(cli: Cli, app: Holdfast) -> None:
+def test_each_job_is_retried_by_itself_and_a_refusal_tells_the_exit_code(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     dead, waiting = died(app, greet), greet.enqueue().id
 
@@ -149,7 +149,7 @@ def test_each_job_is_retried_by_itself_and_a_refusal_tells_the_exit_code(cli: Cl
     assert rows.state(app, dead) == "ready"
 
 
-def test_a_waiting_job_is_cancelled_and_a_running_one_is_asked(cli: Cli, app: Holdfast) -> None:
+def test_a_waiting_job_is_cancelled_and_a_running_one_is_asked(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     running = greet.enqueue().id
     leased(app)
@@ -163,7 +163,7 @@ def test_a_waiting_job_is_cancelled_and_a_running_one_is_asked(cli: Cli, app: Ho
     assert "has ended" in cli("jobs", "cancel", waiting, code=1)
 
 
-def test_statistics_are_told_by_kind(cli: Cli, app: Holdfast) -> None:
+def test_statistics_are_told_by_kind(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     died(app, greet)
     greet.enqueue()

@@ -24,14 +24,14 @@ from tests import rows
 from tests.operations import greeting
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
-PROGRAM = str(Path(sys.executable).with_name("holdfast"))
+PROGRAM = str(Path(sys.executable).with_name("stepfast"))
 SHOP = """
 import logging, os, signal
-from holdfast import Holdfast, Retry, Step
+from stepfast import Stepfast, Retry, Step
 
-app = Holdfast()
+app = Stepfast()
 log = logging.getLogger("shop")
 
 @app.job()
@@ -46,7 +46,7 @@ def fail(step: Step, pin: str) -> None:
 
 
 class Watched:
-    """`holdfast worker shop:app`, and what it says."""
+    """`stepfast worker shop:app`, and what it says."""
 
     def __init__(self, folder: Path, url: str, *options: str, **environment: str) -> None:
         (folder / "shop.py").write_text(SHOP)
@@ -118,27 +118,27 @@ def watched(folder: Path, url: str, *options: str, **environment: str) -> Iterat
 
 
 def test_a_scrape_over_http_counts_the_jobs_of_a_real_worker(
-    app: Holdfast, database_url: str, tmp_path: Path
+    app: Stepfast, database_url: str, tmp_path: Path
 ) -> None:
     greeting(app).enqueue_many([{"name": "Ada"}] * 5)
     app.job(name="fail")(_fail).enqueue(pin="hunter2")
 
-    with watched(tmp_path, database_url, "--metrics-port", "0", HOLDFAST_LOG_FORMAT="json") as worker:
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+    with watched(tmp_path, database_url, "--metrics-port", "0", STEPFAST_LOG_FORMAT="json") as worker:
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
         rows.eventually(worker.healthy)
         found = rows.eventually(
-            lambda: it if (it := worker.metrics()).get(("holdfast_jobs_total", ("fail", "dead"))) else None
+            lambda: it if (it := worker.metrics()).get(("stepfast_jobs_total", ("fail", "dead"))) else None
         )
         code = worker.stop()
 
     assert code == 0
-    assert found["holdfast_jobs_total", ("greet", "done")] == 5
-    assert found["holdfast_processing_seconds_count", ("greet",)] == 5
-    assert found["holdfast_lease_hold_seconds_count", ("greet",)] == 5
-    assert found["holdfast_pickup_seconds_count", ("default",)] == 6
-    assert found["holdfast_dead_letters", ("default",)] == 1
-    assert found["holdfast_workers_alive", ()] == 1
-    assert found["holdfast_database_up", ()] == 1
+    assert found["stepfast_jobs_total", ("greet", "done")] == 5
+    assert found["stepfast_processing_seconds_count", ("greet",)] == 5
+    assert found["stepfast_lease_hold_seconds_count", ("greet",)] == 5
+    assert found["stepfast_pickup_seconds_count", ("default",)] == 6
+    assert found["stepfast_dead_letters", ("default",)] == 1
+    assert found["stepfast_workers_alive", ()] == 1
+    assert found["stepfast_database_up", ()] == 1
 
 
 def _fail(pin: str) -> None:
@@ -147,7 +147,7 @@ def _fail(pin: str) -> None:
 
 @pytest.mark.only_on("sqlite")
 def test_an_error_in_the_log_says_what_where_and_whose_and_shows_no_secret(
-    app: Holdfast, database_url: str, tmp_path: Path
+    app: Stepfast, database_url: str, tmp_path: Path
 ) -> None:
     job_id = app.job(name="fail")(_fail).enqueue(pin="hunter2").id
 
@@ -174,14 +174,14 @@ def test_an_error_in_the_log_says_what_where_and_whose_and_shows_no_secret(
 
 
 @pytest.mark.only_on("sqlite")
-def test_one_port_answers_for_all_processes(app: Holdfast, database_url: str, tmp_path: Path) -> None:
+def test_one_port_answers_for_all_processes(app: Stepfast, database_url: str, tmp_path: Path) -> None:
     options = ("--processes", "2", "--metrics-port", "0", "--log-format", "json")
     with watched(tmp_path, database_url, *options) as worker:
         rows.eventually(worker.healthy)
         greeting(app).enqueue_many([{"name": "Ada"}] * 30)
-        done = ("holdfast_jobs_total", ("greet", "done"))
+        done = ("stepfast_jobs_total", ("greet", "done"))
         rows.eventually(lambda: worker.metrics().get(done) == 30)
-        assert worker.metrics()["holdfast_workers_alive", ()] == 2
+        assert worker.metrics()["stepfast_workers_alive", ()] == 2
 
         os.kill(family(worker.process.pid)[1], signal.SIGKILL)
         ill = rows.eventually(lambda: it if (it := worker.ask("/healthz"))[0] == 503 else None)
@@ -195,7 +195,7 @@ def test_one_port_answers_for_all_processes(app: Holdfast, database_url: str, tm
 
 
 @pytest.mark.only_on("sqlite")
-def test_spans_go_where_the_environment_says(app: Holdfast, database_url: str, tmp_path: Path) -> None:
+def test_spans_go_where_the_environment_says(app: Stepfast, database_url: str, tmp_path: Path) -> None:
     job_id = greeting(app).enqueue(name="Ada").id
 
     with watched(tmp_path, database_url, OTEL_TRACES_EXPORTER="console") as worker:
@@ -205,8 +205,8 @@ def test_spans_go_where_the_environment_says(app: Holdfast, database_url: str, t
     (span,) = [json.loads(it + "}") for it in worker.printed.split("\n}\n") if it]
     assert span["name"] == "greet"
     assert span["context"]["trace_id"] == "0x" + job_id.replace("-", "")
-    assert span["attributes"]["holdfast.outcome"] == "done"
-    assert span["resource"]["attributes"]["service.name"] == "holdfast"
+    assert span["attributes"]["stepfast.outcome"] == "done"
+    assert span["resource"]["attributes"]["service.name"] == "stepfast"
 
 
 @pytest.mark.only_on("sqlite")
@@ -214,7 +214,7 @@ def test_spans_go_where_the_environment_says(app: Holdfast, database_url: str, t
     ("options", "environment", "complaint"),
     [
         (["--log-format", "xml"], {}, "log format 'xml': use console or json"),
-        ([], {"HOLDFAST_LOG_LEVEL": "loud"}, "log level 'loud': use debug, info, warning or error"),
+        ([], {"STEPFAST_LOG_LEVEL": "loud"}, "log level 'loud': use debug, info, warning or error"),
         (["--metrics-port", "99999"], {}, "metrics port 99999: use 1 to 65535"),
         ([], {"OTEL_TRACES_EXPORTER": "smoke-signals"}, "there is no exporter 'smoke-signals' here"),
     ],
@@ -226,38 +226,38 @@ def test_what_cannot_be_meant_is_one_sentence(
         code = worker.process.wait(30)
 
     assert code == 1
-    assert worker.said.startswith("holdfast: ")
+    assert worker.said.startswith("stepfast: ")
     assert worker.said.count("\n") == 1
     assert complaint in worker.said
 
 
 @pytest.mark.only_on("sqlite")
 def test_a_taken_port_is_refused_before_anything_is_taken(
-    app: Holdfast, database_url: str, tmp_path: Path
+    app: Stepfast, database_url: str, tmp_path: Path
 ) -> None:
     greeting(app).enqueue(name="Ada")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        with watched(tmp_path, database_url, HOLDFAST_METRICS_PORT=port) as worker:
+        with watched(tmp_path, database_url, STEPFAST_METRICS_PORT=port) as worker:
             code = worker.process.wait(30)
 
     assert code == 1
     assert f"metrics cannot be served at 127.0.0.1:{port}" in worker.said
-    assert rows.count(app, "holdfast_job", "state = 'ready'") == 1
+    assert rows.count(app, "stepfast_job", "state = 'ready'") == 1
 
 
 @pytest.mark.only_on("sqlite")
 def test_a_lone_process_is_counted_with_the_worker_that_started_it(
-    app: Holdfast, database_url: str, tmp_path: Path
+    app: Stepfast, database_url: str, tmp_path: Path
 ) -> None:
     job_id = greeting(app).enqueue(name="Ada").id
     rows.change(
-        app, "UPDATE holdfast_job SET state = 'suspect' WHERE id = :id AND state = 'ready'", id=job_id
+        app, "UPDATE stepfast_job SET state = 'suspect' WHERE id = :id AND state = 'ready'", id=job_id
     )
 
     with watched(tmp_path, database_url, "--metrics-port", "0", "--log-format", "json") as worker:
         rows.eventually(lambda: rows.state(app, job_id) == "done")
         begun = time.monotonic()
-        rows.eventually(lambda: worker.metrics().get(("holdfast_jobs_total", ("greet", "done"))) == 1)
+        rows.eventually(lambda: worker.metrics().get(("stepfast_jobs_total", ("greet", "done"))) == 1)
         assert time.monotonic() - begun < 15
         assert worker.stop() == 0

@@ -1,4 +1,4 @@
-"""`holdfast outbox` and `holdfast alerts`."""
+"""`stepfast outbox` and `stepfast alerts`."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.notifications.signature import key_of
-from holdfast.outbox.state import MessageState
+from stepfast.notifications.signature import key_of
+from stepfast.outbox.state import MessageState
 from tests import rows
 from tests.mailbox import PASSWORD, mailbox
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 URL = "https://hooks.example/in?token=hunter2"
 
 
-def message(app: Holdfast, state: str = "waiting", url: str = URL, error: str | None = None) -> str:
+def message(app: Stepfast, state: str = "waiting", url: str = URL, error: str | None = None) -> str:
     """A message in this state."""
     made = app.send_webhook(url, data={"order": "A-17"}, type="order.paid", headers={"X-Shop": "7"})
     rows.change(
         app,
-        "UPDATE holdfast_outbox SET state = :state, last_error = :error, ended_at = :at WHERE id = :id",
+        "UPDATE stepfast_outbox SET state = :state, last_error = :error, ended_at = :at WHERE id = :id",
         state=state,
         error=error,
         at=None if state == "waiting" else rows.now(app),
@@ -32,13 +32,13 @@ def message(app: Holdfast, state: str = "waiting", url: str = URL, error: str | 
     return made.id
 
 
-def state(app: Holdfast, message_id: str) -> str:
+def state(app: Stepfast, message_id: str) -> str:
     return app.operator.message(message_id).message.state
 
 
-def test_messages_are_listed_by_state_channel_and_job(cli: Cli, app: Holdfast) -> None:
+def test_messages_are_listed_by_state_channel_and_job(cli: Cli, app: Stepfast) -> None:
     waiting, sent, dead = message(app), message(app, "sent"), message(app, "dead", error="HTTP 410")
-    rows.change(app, "UPDATE holdfast_outbox SET job_id = 'job-1' WHERE id = :id", id=dead)
+    rows.change(app, "UPDATE stepfast_outbox SET job_id = 'job-1' WHERE id = :id", id=dead)
 
     assert [it["id"] for it in cli.json("outbox", "list")] == [dead, sent, waiting]
     assert [it["id"] for it in cli.json("outbox", "list", "--state", "dead")] == [dead]
@@ -53,7 +53,7 @@ def test_messages_are_listed_by_state_channel_and_job(cli: Cli, app: Holdfast) -
         assert "nope" in cli("outbox", command, "--channel", "nope", code=2)
 
 
-def test_what_follows_a_question_mark_is_nowhere_shown(cli: Cli, app: Holdfast) -> None:
+def test_what_follows_a_question_mark_is_nowhere_shown(cli: Cli, app: Stepfast) -> None:
     one = message(app, "dead", error="HTTP 410")
 
     for command in (("list",), ("show", one), ("destinations",)):
@@ -62,7 +62,7 @@ def test_what_follows_a_question_mark_is_nowhere_shown(cli: Cli, app: Holdfast) 
     assert cli.json("outbox", "show", one)["message"]["address"] == "https://hooks.example/in?…"
 
 
-def test_one_message_is_shown_with_its_body(cli: Cli, app: Holdfast) -> None:
+def test_one_message_is_shown_with_its_body(cli: Cli, app: Stepfast) -> None:
     one = message(app, "dead", error="HTTP 410")
 
     shown = cli.json("outbox", "show", one)
@@ -76,7 +76,7 @@ def test_one_message_is_shown_with_its_body(cli: Cli, app: Holdfast) -> None:
     assert "there is no message nobody" in cli("outbox", "show", "nobody", code=1)
 
 
-def test_a_message_that_waits_for_others_says_so(cli: Cli, app: Holdfast) -> None:
+def test_a_message_that_waits_for_others_says_so(cli: Cli, app: Stepfast) -> None:
     first, second = message(app, error="HTTP 503"), message(app)
     behind = "stands behind 1 other to the same address, the first of which failed: HTTP 503"
 
@@ -84,7 +84,7 @@ def test_a_message_that_waits_for_others_says_so(cli: Cli, app: Holdfast) -> Non
     assert behind in " ".join(cli("outbox", "show", second).split())
 
 
-def test_destinations_tell_what_waits_and_why(cli: Cli, app: Holdfast) -> None:
+def test_destinations_tell_what_waits_and_why(cli: Cli, app: Stepfast) -> None:
     message(app, error="HTTP 500")
     message(app)
     message(app, "dead", "https://other.example/")
@@ -101,7 +101,7 @@ def test_nothing_to_see_is_said(cli: Cli) -> None:
     assert cli("alerts", "list") == "no alerts\n"
 
 
-def test_one_those_that_match_or_all_are_retried(cli: Cli, app: Holdfast) -> None:
+def test_one_those_that_match_or_all_are_retried(cli: Cli, app: Stepfast) -> None:
     one, other, rest = (
         message(app, "dead"),
         message(app, "dead", "https://other.example/"),
@@ -117,32 +117,32 @@ def test_one_those_that_match_or_all_are_retried(cli: Cli, app: Holdfast) -> Non
     assert cli("outbox", "retry", "--all") == "0 messages wait to be sent\n"
 
 
-def test_a_retried_message_has_fresh_tries_and_its_old_place(cli: Cli, app: Holdfast) -> None:
+def test_a_retried_message_has_fresh_tries_and_its_old_place(cli: Cli, app: Stepfast) -> None:
     first, second = message(app, "dead", error="HTTP 500"), message(app)
     rows.change(
-        app, "UPDATE holdfast_outbox SET attempts = 12, since_at = 1, due_at = 1 WHERE id = :id", id=first
+        app, "UPDATE stepfast_outbox SET attempts = 12, since_at = 1, due_at = 1 WHERE id = :id", id=first
     )
 
     cli("outbox", "retry", first)
 
-    found = rows.query(app, "SELECT * FROM holdfast_outbox ORDER BY seq")
+    found = rows.query(app, "SELECT * FROM stepfast_outbox ORDER BY seq")
     assert [row["id"] for row in found] == [first, second]
     assert (found[0]["attempts"], found[0]["ended_at"]) == (0, None)
     assert found[0]["since_at"] > rows.now(app) - rows.HOUR
     assert found[0]["last_error"] == "HTTP 500"  # until it is sent
 
 
-def test_one_that_waits_for_its_time_is_tried_now(cli: Cli, app: Holdfast) -> None:
+def test_one_that_waits_for_its_time_is_tried_now(cli: Cli, app: Stepfast) -> None:
     one = message(app)
     assert "needs no retry" in cli("outbox", "retry", one, code=1)
-    rows.change(app, "UPDATE holdfast_outbox SET due_at = :at", at=rows.now(app) + rows.HOUR)
+    rows.change(app, "UPDATE stepfast_outbox SET due_at = :at", at=rows.now(app) + rows.HOUR)
 
     cli("outbox", "retry", one)
 
-    assert rows.query(app, "SELECT due_at FROM holdfast_outbox")[0]["due_at"] <= rows.now(app)
+    assert rows.query(app, "SELECT due_at FROM stepfast_outbox")[0]["due_at"] <= rows.now(app)
 
 
-def test_what_was_sent_is_neither_retried_nor_purged(cli: Cli, app: Holdfast) -> None:
+def test_what_was_sent_is_neither_retried_nor_purged(cli: Cli, app: Stepfast) -> None:
     one = message(app, "sent")
 
     assert "is sent" in cli("outbox", "retry", one, code=1)
@@ -151,7 +151,7 @@ def test_what_was_sent_is_neither_retried_nor_purged(cli: Cli, app: Holdfast) ->
     assert state(app, one) == MessageState.SENT
 
 
-def test_purging_asks_first(cli: Cli, app: Holdfast) -> None:
+def test_purging_asks_first(cli: Cli, app: Stepfast) -> None:
     one, waiting = message(app, "dead"), message(app)
 
     cli("outbox", "purge", "--all", answer="n\n", code=1)
@@ -163,7 +163,7 @@ def test_purging_asks_first(cli: Cli, app: Holdfast) -> None:
     assert cli.json("outbox", "purge", other, "--yes") == {"purged": 1}
 
 
-def test_what_an_operator_does_is_written_down(cli: Cli, app: Holdfast) -> None:
+def test_what_an_operator_does_is_written_down(cli: Cli, app: Stepfast) -> None:
     one = message(app, "dead")
     cli("outbox", "retry", one, "--by", "alice", "--reason", "the receiver is back")
     message(app, "dead")
@@ -196,7 +196,7 @@ def test_a_secret_is_made(cli: Cli) -> None:
 # Alerts
 
 
-def test_alerts_are_listed_by_cause(cli: Cli, app: Holdfast) -> None:
+def test_alerts_are_listed_by_cause(cli: Cli, app: Stepfast) -> None:
     app.alert("disk", "The disk is full", "Buy another.", severity="warning")
     app.alert("disk", "The disk is full")
     app.alert("memory", "No memory")
@@ -212,13 +212,13 @@ def test_alerts_are_listed_by_cause(cli: Cli, app: Holdfast) -> None:
 @pytest.mark.only_on("sqlite")
 def test_a_test_alert_goes_to_every_place(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     with mailbox() as box:
-        monkeypatch.setenv("HOLDFAST_ALERT_URLS", f"{box.url} json://ops:{PASSWORD}@127.0.0.1:1")
+        monkeypatch.setenv("STEPFAST_ALERT_URLS", f"{box.url} json://ops:{PASSWORD}@127.0.0.1:1")
         said = cli("alerts", "test", code=1)
         found = cli.json("alerts", "test", code=1)
-        monkeypatch.setenv("HOLDFAST_ALERT_URLS", box.url)
+        monkeypatch.setenv("STEPFAST_ALERT_URLS", box.url)
         assert "ok" in cli("alerts", "test")
 
-    assert box.subjects == ["Holdfast test alert"] * 3
+    assert box.subjects == ["Stepfast test alert"] * 3
     assert [(it["sent"], it["to"].partition(":")[0]) for it in found] == [(True, "mailto"), (False, "json")]
     assert "****" in said
     assert PASSWORD not in said + str(found)
@@ -226,13 +226,13 @@ def test_a_test_alert_goes_to_every_place(cli: Cli, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.only_on("sqlite")
 def test_a_test_alert_without_a_place_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_ALERT_URLS", raising=False)
+    monkeypatch.delenv("STEPFAST_ALERT_URLS", raising=False)
 
-    assert "HOLDFAST_ALERT_URLS is not set" in cli("alerts", "test", code=1)
+    assert "STEPFAST_ALERT_URLS is not set" in cli("alerts", "test", code=1)
 
 
 def test_on_a_narrow_screen_the_state_of_a_message_and_of_an_alert_is_still_read(
-    cli: Cli, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     app.send_webhook("https://hooks.example/" + "in/" * 20, data=1)

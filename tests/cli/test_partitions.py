@@ -1,4 +1,4 @@
-"""`holdfast partitions`."""
+"""`stepfast partitions`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.contract.repairing import catalogue, failed_run, partition, run_steps
 from tests.feeds import price_ranges
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 FIRST, SECOND = (it.name for it in price_ranges(250, 500, 750)[:2])
@@ -22,7 +22,7 @@ def test_no_partitions_are_one_line(cli: Cli) -> None:
     assert "there is no run 'nosuch'" in cli("partitions", "list", "--run", "nosuch", code=1)
 
 
-def test_failed_partitions_are_listed_with_their_errors(cli: Cli, app: Holdfast) -> None:
+def test_failed_partitions_are_listed_with_their_errors(cli: Cli, app: Stepfast) -> None:
     shop = catalogue(app)
     run = failed_run(app, shop, SECOND)
 
@@ -38,12 +38,12 @@ def test_failed_partitions_are_listed_with_their_errors(cli: Cli, app: Holdfast)
     assert f"PermanentError: {SECOND} cannot be read" in text
 
 
-def test_stuck_partitions_are_those_that_nobody_reads(cli: Cli, app: Holdfast) -> None:
+def test_stuck_partitions_are_those_that_nobody_reads(cli: Cli, app: Stepfast) -> None:
     catalogue(app)
     run = app.runs.start("catalogue")
     run_steps(app, 1)
     assert cli.json("partitions", "list", "--stuck") == []
-    rows.change(app, "DELETE FROM holdfast_job WHERE id = :id", id=partition(app, run.id, 0)["job_id"])
+    rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=partition(app, run.id, 0)["job_id"])
 
     (found,) = cli.json("partitions", "list", "--run", run.id, "--stuck")
 
@@ -51,7 +51,7 @@ def test_stuck_partitions_are_those_that_nobody_reads(cli: Cli, app: Holdfast) -
     assert "stuck" in cli("partitions", "list", "--stuck")
 
 
-def test_partitions_of_several_runs_name_theirs(cli: Cli, app: Holdfast) -> None:
+def test_partitions_of_several_runs_name_theirs(cli: Cli, app: Stepfast) -> None:
     shop = catalogue(app)
     first = failed_run(app, shop, SECOND)
     second = failed_run(app, shop, SECOND)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devtools import cli_reference
-from holdfast.database.migrate import known_version
+from stepfast.database.migrate import known_version
 from tests import rows
 from tests.operations import died, greeting
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = str(Path(sys.executable).with_name("holdfast"))
+PROGRAM = str(Path(sys.executable).with_name("stepfast"))
 
 
 def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -57,10 +57,10 @@ def _surroundings(**more: str) -> dict[str, str]:
     ],
 )
 def test_a_url_that_cannot_work_is_one_sentence_without_its_password(url: str, complaint: str) -> None:
-    done = run("jobs", "list", HOLDFAST_DATABASE_URL=url)
+    done = run("jobs", "list", STEPFAST_DATABASE_URL=url)
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("holdfast: ")
+    assert done.stderr.startswith("stepfast: ")
     assert done.stderr.count("\n") == 1
     assert complaint in done.stderr
     assert "hunter2" not in done.stderr
@@ -77,25 +77,25 @@ def test_wrong_usage_exits_with_two_and_help_with_zero() -> None:
 
 def test_the_package_is_a_program_too() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", "version", "--json"],
+        [sys.executable, "-m", "stepfast", "version", "--json"],
         check=True,
         capture_output=True,
         text=True,
         env=_surroundings(),
     )
 
-    assert set(json.loads(done.stdout)) == {"holdfast", "python", "schema"}
-    assert run("version").stdout.startswith("holdfast ")
+    assert set(json.loads(done.stdout)) == {"stepfast", "python", "schema"}
+    assert run("version").stdout.startswith("stepfast ")
 
 
 @pytest.mark.only_on("sqlite")
-def test_only_the_document_is_on_standard_output(database_url: str, app: Holdfast) -> None:
+def test_only_the_document_is_on_standard_output(database_url: str, app: Stepfast) -> None:
     greeting(app).enqueue()
     rows.set_schema_version(app, 999)
 
-    refused = run("jobs", "list", "--json", HOLDFAST_DATABASE_URL=database_url)
+    refused = run("jobs", "list", "--json", STEPFAST_DATABASE_URL=database_url)
     rows.set_schema_version(app, known_version())
-    done = run("jobs", "list", "--json", "--limit", "1", HOLDFAST_DATABASE_URL=database_url)
+    done = run("jobs", "list", "--json", "--limit", "1", STEPFAST_DATABASE_URL=database_url)
 
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "newer than this code knows" in refused.stderr
@@ -105,14 +105,14 @@ def test_only_the_document_is_on_standard_output(database_url: str, app: Holdfas
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("no_color", ["", "1"])
 def test_many_dead_letters_are_retried_behind_a_progress_bar(
-    database_url: str, app: Holdfast, no_color: str
+    database_url: str, app: Stepfast, no_color: str
 ) -> None:
     greet = greeting(app)
     for _ in range(3):
         died(app, greet)
 
     seen, code = on_a_terminal(
-        "dead-letters", "retry", "--all", HOLDFAST_DATABASE_URL=database_url, NO_COLOR=no_color
+        "dead-letters", "retry", "--all", STEPFAST_DATABASE_URL=database_url, NO_COLOR=no_color
     )
 
     assert code == 0
@@ -144,11 +144,11 @@ def on_a_terminal(*words: str, **environment: str) -> tuple[str, int]:
 
 
 def test_a_worker_serves_the_app_it_was_given_until_sigterm(
-    database_url: str, app: Holdfast, tmp_path: Path
+    database_url: str, app: Stepfast, tmp_path: Path
 ) -> None:
     (tmp_path / "shop.py").write_text(
-        "from holdfast import Holdfast\n"
-        "app = Holdfast()\n"
+        "from stepfast import Stepfast\n"
+        "app = Stepfast()\n"
         "@app.job(queue='mail')\n"
         "def greet(name: str) -> str:\n"
         "    return 'hello ' + name\n"
@@ -175,7 +175,7 @@ def test_a_worker_serves_the_app_it_was_given_until_sigterm(
     )
     try:
         row = rows.eventually(lambda: rows.ended(app, job_id))
-        (listed,) = json.loads(run("workers", "list", "--json", HOLDFAST_DATABASE_URL=database_url).stdout)
+        (listed,) = json.loads(run("workers", "list", "--json", STEPFAST_DATABASE_URL=database_url).stdout)
         worker.send_signal(signal.SIGTERM)
         _, said = worker.communicate(timeout=30)
     finally:
@@ -185,7 +185,7 @@ def test_a_worker_serves_the_app_it_was_given_until_sigterm(
     assert (listed["worker_id"], listed["queues"], listed["concurrency"]) == ("here", ["mail"], 3)
     assert (listed["lease_seconds"], listed["running"]) == (20.0, True)
     assert worker.returncode == 0, said
-    (gone,) = json.loads(run("workers", "list", "--all", "--json", HOLDFAST_DATABASE_URL=database_url).stdout)
+    (gone,) = json.loads(run("workers", "list", "--all", "--json", STEPFAST_DATABASE_URL=database_url).stdout)
     assert gone["state"] == "stopped"
 
 
@@ -194,7 +194,7 @@ def test_a_worker_serves_the_app_it_was_given_until_sigterm(
     [
         (["nowhere:app"], "no module 'nowhere'"),
         (["shop"], "is not an app; write module:app"),
-        (["json:app"], "has no Holdfast app named 'app'"),
+        (["json:app"], "has no Stepfast app named 'app'"),
     ],
 )
 def test_a_worker_without_its_app_says_what_is_missing(words: list[str], complaint: str) -> None:
@@ -207,7 +207,7 @@ def test_a_worker_without_its_app_says_what_is_missing(words: list[str], complai
 
 def test_help_appears_without_drivers_tables_or_network() -> None:
     heavy = ("psycopg", "pymysql", "sqlite3", "rich", "email", "http", "pydantic", "unittest")
-    script = "import sys, holdfast.cli.command\nprint(*[it for it in sys.argv[1:] if it in sys.modules])"
+    script = "import sys, stepfast.cli.command\nprint(*[it for it in sys.argv[1:] if it in sys.modules])"
 
     done = subprocess.run([sys.executable, "-c", script, *heavy], check=True, capture_output=True, text=True)
 

@@ -1,4 +1,4 @@
-"""`holdfast quarantine`: what was refused, why, and what an operator can do about it."""
+"""`stepfast quarantine`: what was refused, why, and what an operator can do about it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.contract.engine import drain
 from tests.feeds import target
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.declaration import Declaration
+    from stepfast import Stepfast
+    from stepfast.runs.declaration import Declaration
     from tests.cli.conftest import Cli
 
 
 @pytest.fixture
-def declared(app: Holdfast) -> Declaration:
+def declared(app: Stepfast) -> Declaration:
     """A feed with two rows in quarantine: one has no price, the other one has no number for a price."""
     declared = catalogue(app, error_budget=1, map=_map)
     fetched(app, declared, [item(1), item(2, price=-1), item(3, price=-2)])
@@ -59,7 +59,7 @@ def test_show_has_the_payload(cli: Cli) -> None:
     assert "no entry 77" in cli("quarantine", "show", "77", code=1)
 
 
-def test_replay_has_the_rows_tried_again(cli: Cli, app: Holdfast, declared: Declaration) -> None:
+def test_replay_has_the_rows_tried_again(cli: Cli, app: Stepfast, declared: Declaration) -> None:
     declared.feed.map = lambda it: {"id": it["id"], "price": abs(it["price"])}  # type: ignore[method-assign]
 
     printed = cli("quarantine", "replay", "--feed", "catalogue", "--reason", "mapper 2", "--by", "alice")
@@ -70,13 +70,13 @@ def test_replay_has_the_rows_tried_again(cli: Cli, app: Holdfast, declared: Decl
     assert "nothing is in quarantine" in cli("quarantine", "list")
     assert {it["state"] for it in cli.json("quarantine", "list", "--all")} == {"replayed"}
     (audit,) = rows.query(
-        app, "SELECT who, why, touched FROM holdfast_audit WHERE what = 'quarantine.replay'"
+        app, "SELECT who, why, touched FROM stepfast_audit WHERE what = 'quarantine.replay'"
     )
     assert tuple(audit.values()) == ("alice", "mapper 2", 2)
 
 
 @pytest.mark.usefixtures("declared")
-def test_discard_asks_first_and_keeps_the_reason(cli: Cli, app: Holdfast) -> None:
+def test_discard_asks_first_and_keeps_the_reason(cli: Cli, app: Stepfast) -> None:
     cli("quarantine", "discard", "--all", "--reason", "test items", answer="n\n", code=1)
     assert len(cli.json("quarantine", "list")) == 2
 
@@ -84,7 +84,7 @@ def test_discard_asks_first_and_keeps_the_reason(cli: Cli, app: Holdfast) -> Non
 
     assert "2 rows discarded" in printed
     assert {it["note"] for it in cli.json("quarantine", "list", "--all")} == {"test items"}
-    assert rows.count(app, "holdfast_audit", "what = 'quarantine.discard'") == 1
+    assert rows.count(app, "stepfast_audit", "what = 'quarantine.discard'") == 1
 
 
 @pytest.mark.usefixtures("declared")

@@ -1,4 +1,4 @@
-"""`holdfast runs`."""
+"""`stepfast runs`."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ import pytest
 from rich.console import Console
 
 from devtools import cli_reference
-from holdfast.admin.reports.partitions import ErrorGroup
-from holdfast.admin.reports.run_progress import watch_run
-from holdfast.admin.reports.run_reason import JobFacts, RunFacts, why
-from holdfast.cli.run_watch import STILL, Asked, Lines, bars
-from holdfast.runs.states import RunState
+from stepfast.admin.reports.partitions import ErrorGroup
+from stepfast.admin.reports.run_progress import watch_run
+from stepfast.admin.reports.run_reason import JobFacts, RunFacts, why
+from stepfast.cli.run_watch import STILL, Asked, Lines, bars
+from stepfast.runs.states import RunState
 from tests import rows
 from tests.contract.repairing import broken_at, catalogue, failed_run, partition, run_row, run_steps, settle
 from tests.feeds import prepare, price_ranges, target
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 FIRST, SECOND = (it.name for it in price_ranges(250, 500, 750)[:2])
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 MODULE = """
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests.feeds import Catalogue, Shop
 
-app = Holdfast()
+app = Stepfast()
 app.feed(Catalogue(Shop.with_items(100)))
 """
 
@@ -62,24 +62,24 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     name = f"shop_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delenv("HOLDFAST_APP", raising=False)
+    monkeypatch.delenv("STEPFAST_APP", raising=False)
     return f"{name}:app"
 
 
 @pytest.fixture
 def here(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment says where the app is."""
-    monkeypatch.setenv("HOLDFAST_APP", module)
+    monkeypatch.setenv("STEPFAST_APP", module)
 
 
-def test_a_run_is_planned_started_worked_off_and_shown(cli: Cli, app: Holdfast, module: str) -> None:
+def test_a_run_is_planned_started_worked_off_and_shown(cli: Cli, app: Stepfast, module: str) -> None:
     catalogue(app)
 
     plan = cli("runs", "plan", "catalogue", "--app", module)
     assert "103 rows in 4 partitions of 25 to 26" in plan
     assert "20 pages and 8 counts" in plan
     assert "nothing was started" in plan
-    assert cli("runs", "list") == "no runs: begin one with `holdfast runs start FEED`\n"
+    assert cli("runs", "list") == "no runs: begin one with `stepfast runs start FEED`\n"
 
     told = cli("runs", "start", "catalogue", "--app", module, "--reason", "first time", "--by", "alice")
     (run,) = cli.json("runs", "list", "--active")
@@ -100,7 +100,7 @@ def test_a_run_is_planned_started_worked_off_and_shown(cli: Cli, app: Holdfast, 
     assert run["id"] in cli("runs", "list", "--feed", "catalogue")
 
 
-def test_all_rows_are_mapped_again_and_compared(cli: Cli, app: Holdfast, here: None) -> None:  # noqa: ARG001
+def test_all_rows_are_mapped_again_and_compared(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
     catalogue(app)
     cli("runs", "start", "catalogue")
     settle(app)
@@ -126,7 +126,7 @@ def test_all_rows_are_mapped_again_and_compared(cli: Cli, app: Holdfast, here: N
 
 @pytest.mark.parametrize("command", ["plan", "start"])
 def test_a_source_that_cannot_be_asked_is_told_in_one_sentence_without_secrets(
-    cli: Cli, app: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+    cli: Cli, app: Stepfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     (tmp_path / "locked_shop.py").write_text(MODULE + LOCKED)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -141,7 +141,7 @@ def test_a_source_that_cannot_be_asked_is_told_in_one_sentence_without_secrets(
     sys.modules["locked_shop"].app.close()
 
 
-def test_a_feed_stands_for_its_active_run_where_one_is_cancelled(cli: Cli, app: Holdfast) -> None:
+def test_a_feed_stands_for_its_active_run_where_one_is_cancelled(cli: Cli, app: Stepfast) -> None:
     catalogue(app)
     active = app.runs.start("catalogue", "full")
     backfill = app.runs.start("catalogue", "backfill", from_=NOW)
@@ -152,7 +152,7 @@ def test_a_feed_stands_for_its_active_run_where_one_is_cancelled(cli: Cli, app: 
     assert run_row(app, active.id).state == "cancelled"
 
 
-def test_the_partitions_of_a_plan_can_be_listed(cli: Cli, app: Holdfast, here: None) -> None:  # noqa: ARG001
+def test_the_partitions_of_a_plan_can_be_listed(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
     catalogue(app, table=False)
 
     listed = cli("runs", "plan", "catalogue", "--partitions", "--kind", "full")
@@ -165,7 +165,7 @@ def test_the_partitions_of_a_plan_can_be_listed(cli: Cli, app: Holdfast, here: N
     )  # a run counts none before
 
 
-def test_what_was_typed_wrong_is_said(cli: Cli, app: Holdfast, here: None) -> None:  # noqa: ARG001
+def test_what_was_typed_wrong_is_said(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
     catalogue(app, table=False)
 
     assert "'sometimes' is no kind of run; use full, incremental" in cli(
@@ -180,16 +180,16 @@ def test_what_was_typed_wrong_is_said(cli: Cli, app: Holdfast, here: None) -> No
     )
 
 
-def test_without_the_app_it_is_asked_for(cli: Cli, app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_APP", raising=False)
+def test_without_the_app_it_is_asked_for(cli: Cli, app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("STEPFAST_APP", raising=False)
     catalogue(app, table=False)
     run = app.runs.start("catalogue")
 
     for words in (("start", "catalogue"), ("plan", "catalogue"), ("retry", run.id), ("resume", run.id)):
-        assert "say where its app is with --app MODULE:APP, or HOLDFAST_APP" in cli("runs", *words, code=1)
+        assert "say where its app is with --app MODULE:APP, or STEPFAST_APP" in cli("runs", *words, code=1)
 
 
-def test_a_backfill_has_the_window_that_was_typed(cli: Cli, app: Holdfast, here: None) -> None:  # noqa: ARG001
+def test_a_backfill_has_the_window_that_was_typed(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
     catalogue(app, table=False)
 
     run = cli.json("runs", "start", "catalogue", "--kind", "backfill", "--from", "2026-01-01", "--to", "2026-01-02T12:00+01:00")  # fmt: skip
@@ -201,7 +201,7 @@ def test_a_backfill_has_the_window_that_was_typed(cli: Cli, app: Holdfast, here:
     )
 
 
-def test_a_second_run_is_refused_with_the_first_ones_name(cli: Cli, app: Holdfast, here: None) -> None:  # noqa: ARG001
+def test_a_second_run_is_refused_with_the_first_ones_name(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
     catalogue(app, table=False)
     run = app.runs.start("catalogue")
 
@@ -210,13 +210,13 @@ def test_a_second_run_is_refused_with_the_first_ones_name(cli: Cli, app: Holdfas
     )
 
 
-def test_a_failed_run_is_shown_retried_and_completed(cli: Cli, app: Holdfast, here: None) -> None:  # noqa: ARG001
+def test_a_failed_run_is_shown_retried_and_completed(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
     shop = catalogue(app)
     run = failed_run(app, shop, SECOND)
 
     text = cli("runs", "show", run.id)
     assert "1 of 4 partitions failed, so nothing was consolidated" in text
-    assert f"  holdfast runs retry {run.id}" in text
+    assert f"  stepfast runs retry {run.id}" in text
     assert f"partition-1: PermanentError: {SECOND} cannot be read" in text
 
     told = cli("runs", "retry", run.id[:-2], "--partition", "partition-1")
@@ -227,7 +227,7 @@ def test_a_failed_run_is_shown_retried_and_completed(cli: Cli, app: Holdfast, he
     assert f"run {run.id} is completed: it has ended" in cli("runs", "retry", run.id, code=1)
 
 
-def test_retry_from_the_start_begins_anew(cli: Cli, app: Holdfast, here: None) -> None:  # noqa: ARG001
+def test_retry_from_the_start_begins_anew(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
     shop = catalogue(app)
     run = failed_run(app, shop, FIRST, SECOND)
 
@@ -238,7 +238,7 @@ def test_retry_from_the_start_begins_anew(cli: Cli, app: Holdfast, here: None) -
     assert "has no partition '77'" in cli("runs", "retry", run.id, "--partition", "77", code=1)
 
 
-def test_a_forced_consolidation_is_published_in_part(cli: Cli, app: Holdfast, here: None) -> None:  # noqa: ARG001
+def test_a_forced_consolidation_is_published_in_part(cli: Cli, app: Stepfast, here: None) -> None:  # noqa: ARG001
     shop = catalogue(app)
     run = failed_run(app, shop, SECOND)
     assert "1 of its 4 partitions are missing" in cli("runs", "consolidate", run.id, code=1)
@@ -254,7 +254,7 @@ def test_a_forced_consolidation_is_published_in_part(cli: Cli, app: Holdfast, he
 
 
 def test_a_run_is_cancelled_without_its_code_and_resumed_with_it(
-    cli: Cli, app: Holdfast, module: str
+    cli: Cli, app: Stepfast, module: str
 ) -> None:
     shop = catalogue(app)
     run = app.runs.start("catalogue")
@@ -262,7 +262,7 @@ def test_a_run_is_cancelled_without_its_code_and_resumed_with_it(
 
     told = cli("runs", "cancel", "latest", "--reason", "wrong account")
     assert (
-        told == f"run {run.id} is cancelled: it was fetching; resume it with: holdfast runs resume {run.id}\n"
+        told == f"run {run.id} is cancelled: it was fetching; resume it with: stepfast runs resume {run.id}\n"
     )
     assert "it was cancelled: Cancelled: wrong account" in cli("runs", "show", run.id)
     assert "is cancelled: it has ended" in cli("runs", "cancel", run.id, code=1)
@@ -307,7 +307,7 @@ def test_every_command_that_helps_exists(state: RunState) -> None:
 # Watch
 
 
-def test_a_look_prints_every_partition(cli: Cli, app: Holdfast) -> None:
+def test_a_look_prints_every_partition(cli: Cli, app: Stepfast) -> None:
     catalogue(app, table=False)
     app.runs.start("catalogue")
     run_steps(app, 6)
@@ -321,7 +321,7 @@ def test_a_look_prints_every_partition(cli: Cli, app: Holdfast) -> None:
     assert (look["state"], look["partitions"], len(look["changed"])) == ("fetching", 4, 4)
 
 
-def test_a_watch_ends_with_the_run(cli: Cli, app: Holdfast) -> None:
+def test_a_watch_ends_with_the_run(cli: Cli, app: Stepfast) -> None:
     catalogue(app)
     run = app.runs.start("catalogue")
 
@@ -333,7 +333,7 @@ def test_a_watch_ends_with_the_run(cli: Cli, app: Holdfast) -> None:
     assert {it["number"] for look in looks for it in look["changed"]} == {0, 1, 2, 3}
 
 
-def test_a_watch_of_a_run_that_fails_ends_with_one(cli: Cli, app: Holdfast) -> None:
+def test_a_watch_of_a_run_that_fails_ends_with_one(cli: Cli, app: Stepfast) -> None:
     shop = catalogue(app)
     run = failed_run(app, shop, SECOND)
 
@@ -343,7 +343,7 @@ def test_a_watch_of_a_run_that_fails_ends_with_one(cli: Cli, app: Holdfast) -> N
     assert cli.json("runs", "watch", run.id, "--once", code=1)["failed"] == 1
 
 
-def test_bars_follow_the_partitions(app: Holdfast) -> None:
+def test_bars_follow_the_partitions(app: Stepfast) -> None:
     shop = catalogue(app, items=300)
     shop.before = broken_at(("page", SECOND, 40))
     run = app.runs.start("catalogue")
@@ -362,7 +362,7 @@ def test_bars_follow_the_partitions(app: Holdfast) -> None:
 
 
 def test_whoever_watches_a_run_that_does_not_move_is_told_why_once(
-    app: Holdfast, capsys: pytest.CaptureFixture[str]
+    app: Stepfast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     catalogue(app, table=False)
     run = app.runs.start("catalogue")
@@ -374,18 +374,18 @@ def test_whoever_watches_a_run_that_does_not_move_is_told_why_once(
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("planning; 0 rows")
-    assert lines[1:] == ["  no worker is alive for queue default  (holdfast worker MODULE:APP)"]
+    assert lines[1:] == ["  no worker is alive for queue default  (stepfast worker MODULE:APP)"]
 
 
 def test_a_worker_of_the_command_line_watches_over_runs(
-    cli: Cli, app: Holdfast, module: str, tmp_path: Path
+    cli: Cli, app: Stepfast, module: str, tmp_path: Path
 ) -> None:
     """A partition whose job died is failed by whoever is there, and the run ends."""
     (tmp_path / f"{module.partition(':')[0]}.py").write_text(MODULE + REFUSING)
     prepare(app)
     run_id = cli.json("runs", "start", "catalogue", "--app", module)["id"]
-    surroundings = os.environ | {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}", "HOLDFAST_DATABASE_URL": cli.url}
-    worker = subprocess.Popen([sys.executable, "-m", "holdfast", "worker", module], env=surroundings)
+    surroundings = os.environ | {"PYTHONPATH": f"{tmp_path}:{Path.cwd()}", "STEPFAST_DATABASE_URL": cli.url}
+    worker = subprocess.Popen([sys.executable, "-m", "stepfast", "worker", module], env=surroundings)
 
     try:
         cli("runs", "watch", run_id, code=1)
@@ -397,6 +397,6 @@ def test_a_worker_of_the_command_line_watches_over_runs(
 
 
 def test_without_runs_there_is_nothing_to_show(cli: Cli) -> None:
-    assert "there are no runs; begin one with: holdfast runs start FEED" in cli(
+    assert "there are no runs; begin one with: stepfast runs start FEED" in cli(
         "runs", "show", "latest", code=1
     )

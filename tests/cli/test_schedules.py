@@ -1,4 +1,4 @@
-"""`holdfast schedules`."""
+"""`stepfast schedules`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.schedules.declared import synchronise
-from holdfast.schedules.definition import define
-from holdfast.worker.ticks import fire_due
+from stepfast.schedules.declared import synchronise
+from stepfast.schedules.definition import define
+from stepfast.worker.ticks import fire_due
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 FIELDS = {
@@ -66,7 +66,7 @@ def test_a_beat_and_a_one_off_are_added(cli: Cli) -> None:
     assert exact["at"] == "2126-12-24T15:00:00Z"
 
 
-def test_what_became_of_the_last_ticks_is_shown(cli: Cli, app: Holdfast) -> None:
+def test_what_became_of_the_last_ticks_is_shown(cli: Cli, app: Stepfast) -> None:
     cli("schedules", "add", "beat", "--kind", "greet", "--every", "1m", "--missed", "all")
     ticks = fire_due(app.database, rows.now(app) + 3 * 60 * rows.SECOND)
 
@@ -78,7 +78,7 @@ def test_what_became_of_the_last_ticks_is_shown(cli: Cli, app: Holdfast) -> None
     assert ticks[-1].job_id in cli("schedules", "show", "beat")
 
 
-def test_a_tick_that_was_skipped_says_so(cli: Cli, app: Holdfast) -> None:
+def test_a_tick_that_was_skipped_says_so(cli: Cli, app: Stepfast) -> None:
     cli(
         "schedules", "add", "beat", "--kind", "greet", "--every", "1m", "--missed", "all", "--overlap", "skip"
     )
@@ -107,7 +107,7 @@ def test_a_schedule_is_changed_and_keeps_the_rest(cli: Cli) -> None:
     assert "nothing to change" in cli("schedules", "change", "beat", code=2)
 
 
-def test_a_schedule_is_paused_resumed_triggered_and_removed(cli: Cli, app: Holdfast) -> None:
+def test_a_schedule_is_paused_resumed_triggered_and_removed(cli: Cli, app: Stepfast) -> None:
     cli("schedules", "add", "beat", "--kind", "greet", "--every", "1h", "--arguments", '{"name": "Ada"}')
 
     assert cli("schedules", "pause", "beat", "--reason", "stocktaking") == "schedule beat is paused\n"
@@ -129,7 +129,7 @@ def test_a_schedule_is_paused_resumed_triggered_and_removed(cli: Cli, app: Holdf
     assert "there is no schedule 'beat'" in cli("schedules", "show", "beat", code=1)
 
 
-def test_what_the_code_declares_is_removed_and_reset(cli: Cli, app: Holdfast) -> None:
+def test_what_the_code_declares_is_removed_and_reset(cli: Cli, app: Stepfast) -> None:
     with app.transaction() as tx:
         synchronise(tx, {"nightly": define("greet", None, {"cron": "@daily"})})
     cli("schedules", "change", "nightly", "--cron", "@hourly")

@@ -1,4 +1,4 @@
-"""`holdfast tasks` and `holdfast config`: hand a task in, see what became of it, know what is in force."""
+"""`stepfast tasks` and `stepfast config`: hand a task in, see what became of it, know what is in force."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli.command import app as commands
-from holdfast.database.database import persist
-from holdfast.runs.broker import Broker
-from holdfast.tasks.acceptance import Origin, accept
-from holdfast.tasks.envelope import read
-from holdfast.testing import drain
-from holdfast.transports.contract import Outgoing
-from holdfast.transports.database import DatabaseTransport
+from stepfast.cli.command import app as commands
+from stepfast.database.database import persist
+from stepfast.runs.broker import Broker
+from stepfast.tasks.acceptance import Origin, accept
+from stepfast.tasks.envelope import read
+from stepfast.testing import drain
+from stepfast.transports.contract import Outgoing
+from stepfast.transports.database import DatabaseTransport
 from tests import rows
 from tests.brokered import brokered
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.testing.azurite import Azurite
+    from stepfast import Stepfast
+    from stepfast.testing.azurite import Azurite
     from tests.cli.conftest import Cli
 
-NAMES = ("CLIENT_ID", "TASK_DATA", "SUPABASE_URL", "HOLDFAST_TRANSPORT", "AZURE_STORAGE_CONNECTION_STRING")
+NAMES = ("CLIENT_ID", "TASK_DATA", "SUPABASE_URL", "STEPFAST_TRANSPORT", "AZURE_STORAGE_CONNECTION_STRING")
 
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*NAMES, "HOLDFAST_DATABASE_URL"):
+    for name in (*NAMES, "STEPFAST_DATABASE_URL"):
         monkeypatch.setenv(name, "")
 
 
-def stored(app: Holdfast, task_type: str, task_id: str = "t-1", client: str = "default") -> str:
+def stored(app: Stepfast, task_type: str, task_id: str = "t-1", client: str = "default") -> str:
     text = json.dumps({"task_id": task_id, "task_type": task_type, "webhook_url": "https://a.example/?key=1"})
     return persist(app.database, lambda tx: accept(tx, Origin(client, "memory"), read(text))).job_id
 
 
-def test_a_task_is_sent_to_the_clients_queue(cli: Cli, app: Holdfast) -> None:
+def test_a_task_is_sent_to_the_clients_queue(cli: Cli, app: Stepfast) -> None:
     said = cli("tasks", "send", "ingest", "--payload", '{"a": 1}', "--id", "t-1", "--client", "south")
 
     assert said == "task t-1 is in queue south-tasks (database)\n"
@@ -81,7 +81,7 @@ def test_a_container_that_was_handed_no_task_does_not_poll(cli: Cli) -> None:
     assert "TASK_DATA is set and empty" in cli("tasks", "work", "nowhere:app", code=1)
 
 
-def test_tasks_are_listed_with_what_became_of_them(cli: Cli, app: Holdfast) -> None:
+def test_tasks_are_listed_with_what_became_of_them(cli: Cli, app: Stepfast) -> None:
     @app.task("good")
     def good() -> str:
         return "done"
@@ -97,15 +97,15 @@ def test_tasks_are_listed_with_what_became_of_them(cli: Cli, app: Holdfast) -> N
     assert "t-2" in cli("tasks", "list")
 
 
-def test_tasks_of_two_clients_are_not_mixed(cli: Cli, app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_of_two_clients_are_not_mixed(cli: Cli, app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     for client in ("alpha", "beta"):
         stored(app, "any", "7", client)
         told = f"('w-{client}', '7', '{client}', 'any', '{client}', 1, '{{}}')"
         rows.change(
             app,
-            f"INSERT INTO holdfast_received (id, task_id, client, task_type, status, received_at, body) VALUES {told}",
+            f"INSERT INTO stepfast_received (id, task_id, client, task_type, status, received_at, body) VALUES {told}",
         )
-    rows.change(app, "UPDATE holdfast_task SET received_at = 1 WHERE client = 'alpha'")
+    rows.change(app, "UPDATE stepfast_task SET received_at = 1 WHERE client = 'alpha'")
 
     assert len(cli.json("tasks", "list")) == 2
     assert cli.json("tasks", "show", "7")["task"]["client"] == "beta"
@@ -120,7 +120,7 @@ def test_tasks_of_two_clients_are_not_mixed(cli: Cli, app: Holdfast, monkeypatch
     assert "no task '7' of client 'gamma'" in cli("tasks", "show", "7", "--client", "gamma", code=1)
 
 
-def test_a_task_is_shown_by_its_id_or_its_jobs(cli: Cli, app: Holdfast) -> None:
+def test_a_task_is_shown_by_its_id_or_its_jobs(cli: Cli, app: Stepfast) -> None:
     @app.task("good")
     def good() -> str:
         return "well done"
@@ -142,7 +142,7 @@ def test_the_settings_in_force_are_shown(cli: Cli, monkeypatch: pytest.MonkeyPat
     found = {it["variable"]: it for it in cli.json("config")}
 
     assert (found["CLIENT_ID"]["value"], found["CLIENT_ID"]["source"]) == ("southhaven", "environment")
-    assert found["HOLDFAST_DATABASE_URL"]["source"] == "given"
+    assert found["STEPFAST_DATABASE_URL"]["source"] == "given"
     assert "southhaven" in cli("config")
 
 
@@ -185,7 +185,7 @@ async def one_waits_and_one_was_put_aside(transport: DatabaseTransport, first: s
 
 @pytest.mark.only_on("sqlite")
 def test_the_doctor_looks_at_the_queues_of_an_apps_feeds(
-    cli: Cli, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     brokered(app, transport=Broker("database://", "pages", "ends"))
     monkeypatch.setitem(sys.modules, "shop_for_the_doctor", SimpleNamespace(app=app))
@@ -209,10 +209,10 @@ def test_the_doctor_looks_at_the_queues_of_an_apps_feeds(
 
 @pytest.mark.only_on("sqlite")
 def test_without_an_app_the_environment_names_the_broker_of_the_feeds(
-    cli: Cli, app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_TRANSPORT", "database://")
-    rows.change(app, "INSERT INTO holdfast_feed (id) VALUES ('catalogue')")
+    monkeypatch.setenv("STEPFAST_TRANSPORT", "database://")
+    rows.change(app, "INSERT INTO stepfast_feed (id) VALUES ('catalogue')")
     for queue in ("work-items", "consolidate"):
         asyncio.run(DatabaseTransport(app.database).ensure(queue))
 
@@ -234,11 +234,11 @@ def test_a_missing_secret_is_noted_and_no_problem(
     secrets: str,
     noted: bool,  # noqa: FBT001 - a case
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_WEBHOOK_SECRETS", secrets)
+    monkeypatch.setenv("STEPFAST_WEBHOOK_SECRETS", secrets)
 
     result = CliRunner().invoke(commands, ["--database-url", cli.url, "config"])
 
-    assert (result.exit_code, "HOLDFAST_WEBHOOK_SECRETS is not set" in result.stderr) == (0, noted)
+    assert (result.exit_code, "STEPFAST_WEBHOOK_SECRETS is not set" in result.stderr) == (0, noted)
 
 
 @pytest.mark.only_on("sqlite")
@@ -253,11 +253,11 @@ def test_what_azure_logs_is_not_printed_beside_what_we_say(
     assert logging.getLogger("azure").handlers
 
 
-def test_a_receiver_that_was_told_on_this_database_is_shown(cli: Cli, app: Holdfast) -> None:
+def test_a_receiver_that_was_told_on_this_database_is_shown(cli: Cli, app: Stepfast) -> None:
     stored(app, "any")
     rows.change(
         app,
-        "INSERT INTO holdfast_received (id, task_id, client, task_type, status, received_at, body) "
+        "INSERT INTO stepfast_received (id, task_id, client, task_type, status, received_at, body) "
         "VALUES ('w-1', 't-1', 'default', 'any', 'completed', 1, '{}')",
     )
 

@@ -1,4 +1,4 @@
-"""`holdfast jobs watch`."""
+"""`stepfast jobs watch`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Retry, Step
-from holdfast.cli.watch import TIMED_OUT
-from holdfast.database.connection import Connection
-from holdfast.steps.commit import commit
-from holdfast.steps.outcome import Done
-from holdfast.steps.reports import write_reports
-from holdfast.steps.step import Report
+from stepfast import Retry, Step
+from stepfast.cli.watch import TIMED_OUT
+from stepfast.database.connection import Connection
+from stepfast.steps.commit import commit
+from stepfast.steps.outcome import Done
+from stepfast.steps.reports import write_reports
+from stepfast.steps.step import Report
 from tests import rows
 from tests.cli.test_process import ROOT, on_a_terminal
 from tests.operations import died, ended, greeting, leased
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 
-def finished(app: Holdfast) -> str:
+def finished(app: Stepfast) -> str:
     """A job that said something, came half way, and is done."""
     job_id = greeting(app).enqueue().id
     (lease,) = leased(app)
@@ -38,14 +38,14 @@ def finished(app: Holdfast) -> str:
     return job_id
 
 
-def test_a_pipe_gets_plain_lines_and_the_result(cli: Cli, app: Holdfast) -> None:
+def test_a_pipe_gets_plain_lines_and_the_result(cli: Cli, app: Stepfast) -> None:
     lines = cli("jobs", "watch", finished(app)).splitlines()
 
     assert lines[0].endswith("step 0  info     hello\\x1b[2J")
     assert lines[1:] == ["50 %  half", 'done, step 0, try 1: {"rows":3}']
 
 
-def test_a_program_gets_one_json_object_per_line(cli: Cli, app: Holdfast) -> None:
+def test_a_program_gets_one_json_object_per_line(cli: Cli, app: Stepfast) -> None:
     log, progress, end = map(json.loads, cli("jobs", "watch", finished(app), "--json").splitlines())
 
     assert (log["update"], log["level"], log["message"]) == ("log", "info", "hello\x1b[2J")
@@ -55,7 +55,7 @@ def test_a_program_gets_one_json_object_per_line(cli: Cli, app: Holdfast) -> Non
     assert end["finished_at"].endswith("Z")
 
 
-def test_a_job_is_followed_while_it_runs(cli: Cli, app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_followed_while_it_runs(cli: Cli, app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on = threading.Event()
 
     @app.job(retry=Retry(attempts=2, first="1ms"))
@@ -67,7 +67,7 @@ def test_a_job_is_followed_while_it_runs(cli: Cli, app: Holdfast, monkeypatch: p
         return "ok"
 
     def seen_by_the_watch(phase: str, text: str) -> None:
-        if phase == "after" and "FROM holdfast_log" in text:
+        if phase == "after" and "FROM stepfast_log" in text:
             go_on.set()
 
     job_id = work.enqueue().id
@@ -81,7 +81,7 @@ def test_a_job_is_followed_while_it_runs(cli: Cli, app: Holdfast, monkeypatch: p
 
 
 @pytest.mark.parametrize("ending", ["dead", "cancelled"])
-def test_a_job_without_a_result_exits_with_one(cli: Cli, app: Holdfast, ending: str) -> None:
+def test_a_job_without_a_result_exits_with_one(cli: Cli, app: Stepfast, ending: str) -> None:
     if ending == "dead":
         job_id = died(app, greeting(app), "OSError: no paper")
     else:
@@ -94,7 +94,7 @@ def test_a_job_without_a_result_exits_with_one(cli: Cli, app: Holdfast, ending: 
     assert ("no paper" if ending == "dead" else "not needed") in text
 
 
-def test_a_watch_that_is_over_exits_with_three(cli: Cli, app: Holdfast) -> None:
+def test_a_watch_that_is_over_exits_with_three(cli: Cli, app: Stepfast) -> None:
     greet = greeting(app)
     dead, waiting = died(app, greet), greet.enqueue().id
 
@@ -104,11 +104,11 @@ def test_a_watch_that_is_over_exits_with_three(cli: Cli, app: Holdfast) -> None:
     assert "there is no job nobody" in cli("jobs", "watch", "nobody", code=1)
 
 
-def test_an_expired_result_is_said_to_be_expired(cli: Cli, app: Holdfast) -> None:
+def test_an_expired_result_is_said_to_be_expired(cli: Cli, app: Stepfast) -> None:
     greeting(app).enqueue()
     job_id = ended(app, Done(7))
     rows.change(
-        app, "UPDATE holdfast_archive SET result = NULL, result_expired_at = :at", at=1_900_000_000_000_000
+        app, "UPDATE stepfast_archive SET result = NULL, result_expired_at = :at", at=1_900_000_000_000_000
     )
 
     assert "its result expired at 2030-03-17" in cli("jobs", "watch", job_id)
@@ -116,8 +116,8 @@ def test_an_expired_result_is_said_to_be_expired(cli: Cli, app: Holdfast) -> Non
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_person_sees_a_bar_with_lines_above_it(database_url: str, app: Holdfast) -> None:
-    seen, code = on_a_terminal("jobs", "watch", finished(app), HOLDFAST_DATABASE_URL=database_url)
+def test_a_person_sees_a_bar_with_lines_above_it(database_url: str, app: Stepfast) -> None:
+    seen, code = on_a_terminal("jobs", "watch", finished(app), STEPFAST_DATABASE_URL=database_url)
 
     assert code == 0
     assert "hello\\x1b[2J" in seen
@@ -131,7 +131,7 @@ def test_every_exit_code_is_in_the_reference(cli: Cli, monkeypatch: pytest.Monke
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("holdfast.cli.queues.opened", interrupted)
+    monkeypatch.setattr("stepfast.cli.queues.opened", interrupted)
     cli("queues", "list", code=130)
 
     reference = (ROOT / "docs" / "reference" / "cli.md").read_text()

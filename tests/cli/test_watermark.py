@@ -1,11 +1,11 @@
-"""`holdfast watermark`, `holdfast debts` and `holdfast sweeps`."""
+"""`stepfast watermark`, `stepfast debts` and `stepfast sweeps`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast import Sweep
-from holdfast.testing import drain
+from stepfast import Sweep
+from stepfast.testing import drain
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare, target
 from tests.run_facts import begin, run_of
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.cli.conftest import Cli
 
 DEBT = """
-    INSERT INTO holdfast_debt (digest, feed, name, span, window_to, run_id, opened_at, tries)
+    INSERT INTO stepfast_debt (digest, feed, name, span, window_to, run_id, opened_at, tries)
     VALUES (:digest, :feed, 'price 0..250', '{}', 1767225600000000, 'r-1', 1767225600000000, :tries)
 """
 
 
-def shop_of(app: Holdfast, count: int = 20, **settings: object) -> Shop:
+def shop_of(app: Stepfast, count: int = 20, **settings: object) -> Shop:
     shop = Shop.with_items(count)
     app.feed(Catalogue(shop, **settings))
     prepare(app)
@@ -33,11 +33,11 @@ def shop_of(app: Holdfast, count: int = 20, **settings: object) -> Shop:
     return shop
 
 
-def owe(app: Holdfast, digest: str = "a", feed: str = "catalogue", tries: int = 0) -> None:
+def owe(app: Stepfast, digest: str = "a", feed: str = "catalogue", tries: int = 0) -> None:
     rows.change(app, DEBT, digest=digest, feed=feed, tries=tries)
 
 
-def held(app: Holdfast) -> str:
+def held(app: Stepfast) -> str:
     """A run that waits for a decision about five of twenty rows."""
     shop = shop_of(app, sweep=Sweep(strikes=1))
     for number in range(5):
@@ -47,9 +47,9 @@ def held(app: Holdfast) -> str:
     return run.id
 
 
-def test_the_watermark_of_one_feed_or_of_all_is_shown(cli: Cli, app: Holdfast) -> None:
+def test_the_watermark_of_one_feed_or_of_all_is_shown(cli: Cli, app: Stepfast) -> None:
     assert cli("watermark", "show") == "no feed has run\n"
-    shop_of(app, export="file:///tmp/holdfast-test/watermark.json")
+    shop_of(app, export="file:///tmp/stepfast-test/watermark.json")
     owe(app)
 
     shown = cli.json("watermark", "show", "catalogue")
@@ -57,13 +57,13 @@ def test_the_watermark_of_one_feed_or_of_all_is_shown(cli: Cli, app: Holdfast) -
     assert shown["watermark"] is not None
     assert [it["watermark"] for it in cli.json("watermark", "show")] == [shown["watermark"]]
     text = cli("watermark", "show", "catalogue")
-    assert "file:///tmp/holdfast-test/watermark.json" in text
+    assert "file:///tmp/stepfast-test/watermark.json" in text
     assert "open debts" in text
     assert "catalogue" in cli("watermark", "show")
     assert "never run" in cli("watermark", "show", "catalog", code=1)
 
 
-def test_the_watermark_is_set_with_a_reason_and_says_what_that_means(cli: Cli, app: Holdfast) -> None:
+def test_the_watermark_is_set_with_a_reason_and_says_what_that_means(cli: Cli, app: Stepfast) -> None:
     shop_of(app)
     back = ("watermark", "set", "catalogue", "--to", "2026-01-16T02:00:00Z", "--reason", "read again")
 
@@ -82,12 +82,12 @@ def test_the_watermark_is_set_with_a_reason_and_says_what_that_means(cli: Cli, a
 
 
 def test_a_first_watermark_needs_the_app_that_has_the_feed(
-    cli: Cli, app: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, app: Stepfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop_of(app)
     (tmp_path / "first_shop.py").write_text(
-        "from holdfast import Holdfast\nfrom tests.feeds import Catalogue, Shop\n"
-        'app = Holdfast()\napp.feed(Catalogue(Shop(), name="spare"))\n'
+        "from stepfast import Stepfast\nfrom tests.feeds import Catalogue, Shop\n"
+        'app = Stepfast()\napp.feed(Catalogue(Shop(), name="spare"))\n'
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     first = ("--to", "2026-01-16T02:00:00Z", "--reason", "taken over", "--force")
@@ -102,7 +102,7 @@ def test_a_first_watermark_needs_the_app_that_has_the_feed(
     assert "it was none" in cli("watermark", "set", "spare", *first, "--app", "first_shop:app")
 
 
-def test_a_watermark_is_not_set_to_what_is_no_time_or_without_a_reason(cli: Cli, app: Holdfast) -> None:
+def test_a_watermark_is_not_set_to_what_is_no_time_or_without_a_reason(cli: Cli, app: Stepfast) -> None:
     shop_of(app)
 
     assert "is no time" in cli("watermark", "set", "catalogue", "--to", "yesterday", "--reason", "x", code=2)
@@ -115,7 +115,7 @@ def test_a_watermark_is_not_set_to_what_is_no_time_or_without_a_reason(cli: Cli,
     assert "say why" in empty
 
 
-def test_debts_are_listed_closed_and_tried_again(cli: Cli, app: Holdfast) -> None:
+def test_debts_are_listed_closed_and_tried_again(cli: Cli, app: Stepfast) -> None:
     assert cli("debts", "list") == "no open debts\n"
     owe(app)
     owe(app, "b", "other", tries=3)
@@ -137,7 +137,7 @@ def test_debts_are_listed_closed_and_tried_again(cli: Cli, app: Holdfast) -> Non
     assert cli.json("debts", "retry", "2") == {"id": 2, "state": "open"}
 
 
-def test_a_held_sweep_is_listed_and_approved_and_undone(cli: Cli, app: Holdfast) -> None:
+def test_a_held_sweep_is_listed_and_approved_and_undone(cli: Cli, app: Stepfast) -> None:
     assert cli("sweeps", "list") == "no sweeps\n"
     run = held(app)
 
@@ -157,7 +157,7 @@ def test_a_held_sweep_is_listed_and_approved_and_undone(cli: Cli, app: Holdfast)
     assert "no run" in cli("sweeps", "undo", "nobody", "--reason", "x", code=1)
 
 
-def test_a_held_sweep_is_declined(cli: Cli, app: Holdfast) -> None:
+def test_a_held_sweep_is_declined(cli: Cli, app: Stepfast) -> None:
     run = held(app)
 
     assert cli.json("sweeps", "decline", run, "--reason", "a mistake") == {"kept": 5, "living": 20}
@@ -166,11 +166,11 @@ def test_a_held_sweep_is_declined(cli: Cli, app: Holdfast) -> None:
     assert (run_of(app, run).state, len(target(app))) == ("completed", 20)
 
 
-def test_exports_are_a_channel_of_the_outbox(cli: Cli, app: Holdfast) -> None:
-    shop_of(app, export="file:///tmp/holdfast-test/watermark.json")
+def test_exports_are_a_channel_of_the_outbox(cli: Cli, app: Stepfast) -> None:
+    shop_of(app, export="file:///tmp/stepfast-test/watermark.json")
 
     (message,) = cli.json("outbox", "list", "--channel", "export")
 
     assert (message["channel"], message["state"]) == ("export", "waiting")
-    assert message["address"] == "file:///tmp/holdfast-test/watermark.json"
+    assert message["address"] == "file:///tmp/stepfast-test/watermark.json"
     assert "lastUpdatedAt" in cli("outbox", "show", message["id"])

@@ -10,27 +10,27 @@ import pytest
 
 from devtools.pgbouncer import PgBouncer, PoolMode
 from devtools.server import Server
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests.databases import memory
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[Holdfast]:
-    with closing(Holdfast(database_url)) as app:
+def app(database_url: str) -> Iterator[Stepfast]:
+    with closing(Stepfast(database_url)) as app:
         yield app
 
 
 @pytest.fixture
-def another_app(database_url: str) -> Iterator[Callable[[], Holdfast]]:
+def another_app(database_url: str) -> Iterator[Callable[[], Stepfast]]:
     """More applications on the same database, as other processes would have them."""
     with ExitStack() as stack:
-        yield lambda: stack.enter_context(closing(Holdfast(database_url)))
+        yield lambda: stack.enter_context(closing(Stepfast(database_url)))
 
 
 @pytest.fixture
 def ledger(database_url: str) -> Iterator[None]:
     """The user's own table: what effects are written to."""
-    with closing(Holdfast(database_url)) as app:
+    with closing(Stepfast(database_url)) as app:
         connection = app.database.connect()
         connection.execute(
             "CREATE TABLE ledger (id VARCHAR(50) NOT NULL PRIMARY KEY, amount INTEGER NOT NULL)"

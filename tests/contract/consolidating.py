@@ -6,16 +6,16 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from holdfast.database.statement import sql
-from holdfast.runs.completion import evaluate
-from holdfast.runs.consolidation import consolidate
-from holdfast.runs.feed import Window
-from holdfast.runs.raw import observe, observed
-from holdfast.runs.replaying import replay
-from holdfast.runs.run import Run, create_run, find_run
-from holdfast.steps.outcome import Continue, Done, effects_of
-from holdfast.steps.payload import decode
-from holdfast.steps.step import Step
+from stepfast.database.statement import sql
+from stepfast.runs.completion import evaluate
+from stepfast.runs.consolidation import consolidate
+from stepfast.runs.feed import Window
+from stepfast.runs.raw import observe, observed
+from stepfast.runs.replaying import replay
+from stepfast.runs.run import Run, create_run, find_run
+from stepfast.steps.outcome import Continue, Done, effects_of
+from stepfast.steps.payload import decode
+from stepfast.steps.step import Step
 from tests import rows
 from tests.contract.engine import settle, take
 from tests.feeds import Catalogue, Shop, prepare
@@ -23,19 +23,19 @@ from tests.feeds import Catalogue, Shop, prepare
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from holdfast import Holdfast
-    from holdfast.database.connection import Transaction
-    from holdfast.runs.declaration import Declaration
-    from holdfast.runs.states import RunKind
+    from stepfast import Stepfast
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.declaration import Declaration
+    from stepfast.runs.states import RunKind
 
 WINDOW = Window(None, datetime(2026, 6, 1, tzinfo=UTC))
 LATER = Window(None, WINDOW.to + timedelta(days=1))
 FETCHED = sql(
-    "UPDATE holdfast_run SET state = 'fetching', planned_at = {now}, seen = :seen, rejected = :rejected WHERE id = :id AND state = 'planning'"
+    "UPDATE stepfast_run SET state = 'fetching', planned_at = {now}, seen = :seen, rejected = :rejected WHERE id = :id AND state = 'planning'"
 )
 
 
-def catalogue(app: Holdfast, **settings: Any) -> Declaration:
+def catalogue(app: Stepfast, **settings: Any) -> Declaration:
     """A feed whose target table exists; settings and methods are replaced by those given."""
     prepare(app)
     app.feed(Catalogue(Shop(), **settings))
@@ -51,7 +51,7 @@ def items(count: int, start: int = 0) -> list[dict[str, Any]]:
 
 
 def see(
-    app: Holdfast, run_id: str, seen: Iterable[Mapping[str, Any]], at: int = 1, feed: str = "catalogue"
+    app: Stepfast, run_id: str, seen: Iterable[Mapping[str, Any]], at: int = 1, feed: str = "catalogue"
 ) -> None:
     """The source showed these, at this time of its clock."""
     with app.transaction() as tx:
@@ -59,7 +59,7 @@ def see(
 
 
 def fetched(
-    app: Holdfast,
+    app: Stepfast,
     declared: Declaration,
     seen: Iterable[Mapping[str, Any]] = (),
     *,
@@ -83,17 +83,17 @@ def fetched(
         return find_run(tx, run.id)
 
 
-def run_of(app: Holdfast, run: Run) -> Run:
+def run_of(app: Stepfast, run: Run) -> Run:
     with app.reading() as tx:
         return find_run(tx, run.id)
 
 
-def waiting(app: Holdfast) -> int:
-    return rows.count(app, "holdfast_raw", "pending = 1")
+def waiting(app: Stepfast) -> int:
+    return rows.count(app, "stepfast_raw", "pending = 1")
 
 
-def quarantine(app: Holdfast) -> list[dict[str, Any]]:
-    return rows.query(app, "SELECT * FROM holdfast_quarantine ORDER BY item_id, stage")
+def quarantine(app: Stepfast) -> list[dict[str, Any]]:
+    return rows.query(app, "SELECT * FROM stepfast_quarantine ORDER BY item_id, stage")
 
 
 class Nowhere:
@@ -104,7 +104,7 @@ class Nowhere:
         return {}
 
 
-def play(app: Holdfast, declared: Declaration, *, between: Callable[[], object] | None = None) -> None:
+def play(app: Stepfast, declared: Declaration, *, between: Callable[[], object] | None = None) -> None:
     """One step as a worker would do it; `between` happens after it has read and before it commits."""
     taken = take(app)
     step = Step(taken, Nowhere(), "tester")

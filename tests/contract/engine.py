@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from holdfast.steps import commit, lease, rescue
+from stepfast.steps import commit, lease, rescue
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast, Job
-    from holdfast.steps.lease import Lease
-    from holdfast.steps.outcome import Effect, Ending
-    from holdfast.steps.rescue import Rescued
+    from stepfast import Job, Stepfast
+    from stepfast.steps.lease import Lease
+    from stepfast.steps.outcome import Effect, Ending
+    from stepfast.steps.rescue import Rescued
 
 ALICE, BOB = 11, 22  # incarnations
 
 
-def work_on(app: Holdfast) -> Job[..., None]:
+def work_on(app: Stepfast) -> Job[..., None]:
     """The kind of job that every application of a test knows."""
     return app.job()(work)
 
@@ -28,25 +28,25 @@ def work(n: int = 0) -> None:
     """Nothing: these tests play the worker."""
 
 
-def claim(app: Holdfast, owner: int = ALICE, limit: int = 1, queue: str = "default") -> list[Lease]:
+def claim(app: Stepfast, owner: int = ALICE, limit: int = 1, queue: str = "default") -> list[Lease]:
     with app.transaction() as tx:
         return lease.claim(tx, queue, owner, limit)
 
 
-def take(app: Holdfast, owner: int = ALICE, queue: str = "default") -> Lease:
+def take(app: Stepfast, owner: int = ALICE, queue: str = "default") -> Lease:
     """The one job that is ready."""
     (taken,) = claim(app, owner, queue=queue)
     return taken
 
 
-def settle(app: Holdfast, taken: Lease, ending: Ending, *effects: Effect, stay: bool = False) -> int | None:
+def settle(app: Stepfast, taken: Lease, ending: Ending, *effects: Effect, stay: bool = False) -> int | None:
     """Commit a step; returns the fence of a continuation that stays."""
     with app.transaction() as tx:
         stay = stay and not commit.more_urgent(tx, taken.queue, taken.priority)
         return commit.commit(tx, taken, ending, effects, stay=stay)
 
 
-def sweep(app: Holdfast, crash_limit: int = 3) -> Rescued:
+def sweep(app: Stepfast, crash_limit: int = 3) -> Rescued:
     """Declare silent processes dead and take back what they held."""
     with app.transaction() as tx:
         rescue.declare_dead(tx, me=0, trust_clock=True)
@@ -54,23 +54,23 @@ def sweep(app: Holdfast, crash_limit: int = 3) -> Rescued:
         return rescue.rescue(tx, crash_limit)
 
 
-def silence(app: Holdfast, owner: int, seconds: int = 1) -> None:
+def silence(app: Stepfast, owner: int, seconds: int = 1) -> None:
     """Let the owner's lease have run out so long ago."""
     matched = rows.change(
         app,
-        "UPDATE holdfast_worker SET alive_until = :at WHERE incarnation = :owner",
+        "UPDATE stepfast_worker SET alive_until = :at WHERE incarnation = :owner",
         at=rows.now(app) - seconds * rows.SECOND,
         owner=owner,
     )
     assert matched == 1
 
 
-def wait_until_somebody_waits(app: Holdfast) -> None:
+def wait_until_somebody_waits(app: Stepfast) -> None:
     """Until a session of the server waits for a lock that another one holds."""
     rows.eventually(lambda: somebody_waits(app))
 
 
-def somebody_waits(app: Holdfast) -> bool:
+def somebody_waits(app: Stepfast) -> bool:
     """Whether a session of the server waits for a lock that another one holds."""
     look = {
         "mariadb": "SELECT variable_value + 0 AS n FROM information_schema.global_status"
@@ -95,7 +95,7 @@ def together(acts: Sequence[Callable[[], Any]]) -> list[Any]:
         return list(threads.map(act, acts))
 
 
-def drain(app: Holdfast, **settings: Any) -> None:
+def drain(app: Stepfast, **settings: Any) -> None:
     """Let a worker run until no unfinished job is left."""
     with app.worker(**settings):
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)

@@ -7,30 +7,30 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from holdfast import Done, PermanentError
-from holdfast.clock import new_id
-from holdfast.runs.completion import partition_ended
-from holdfast.runs.partition import end_partition, find_partition
-from holdfast.runs.states import PartitionState
-from holdfast.testing import drain
-from holdfast.worker.vigil import Vigil
+from stepfast import Done, PermanentError
+from stepfast.clock import new_id
+from stepfast.runs.completion import partition_ended
+from stepfast.runs.partition import end_partition, find_partition
+from stepfast.runs.states import PartitionState
+from stepfast.testing import drain
+from stepfast.worker.vigil import Vigil
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
-    from holdfast.admin.reports.runs import RunReport
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
-    from holdfast.steps.outcome import Outcome
+    from stepfast import Stepfast
+    from stepfast.admin.reports.runs import RunReport
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
+    from stepfast.steps.outcome import Outcome
     from tests.rows import Row
 
 ITEMS = 100
 
 
-def catalogue(app: Holdfast, *, items: int = ITEMS, table: bool = True, **settings: Any) -> Shop:
+def catalogue(app: Stepfast, *, items: int = ITEMS, table: bool = True, **settings: Any) -> Shop:
     """A shop, its feed, and the target table."""
     shop = Shop.with_items(items)
     app.feed(Catalogue(shop, **settings))
@@ -51,13 +51,13 @@ def broken_at(*places: tuple[str, str, int | None]) -> Callable[[str, Range, Cur
     return before
 
 
-def run_steps(app: Holdfast, count: int) -> None:
+def run_steps(app: Stepfast, count: int) -> None:
     """So many steps, one after the other."""
     if count:
         drain(app, limit=count, raise_errors=False)
 
 
-def settle(app: Holdfast) -> None:
+def settle(app: Stepfast) -> None:
     """Let a worker do what there is to do, and look after what gave up, until nothing is left."""
     while True:
         drain(app, raise_errors=False)
@@ -65,7 +65,7 @@ def settle(app: Holdfast) -> None:
             return
 
 
-def failed_run(app: Holdfast, shop: Shop, *names: str, offset: int = 10) -> RunReport:
+def failed_run(app: Stepfast, shop: Shop, *names: str, offset: int = 10) -> RunReport:
     """A run of which these ranges failed at a page, and everything else was read. The source is well again."""
     shop.before = broken_at(*(("page", name, offset) for name in names))
     run = app.runs.start("catalogue", "full")
@@ -74,25 +74,25 @@ def failed_run(app: Holdfast, shop: Shop, *names: str, offset: int = 10) -> RunR
     return run_row(app, run.id)
 
 
-def run_row(app: Holdfast, run_id: str) -> RunReport:
+def run_row(app: Stepfast, run_id: str) -> RunReport:
     return app.runs.show(run_id).run
 
 
-def partition(app: Holdfast, run_id: str, number: int) -> Row:
+def partition(app: Stepfast, run_id: str, number: int) -> Row:
     (row,) = rows.query(
         app,
-        "SELECT * FROM holdfast_partition WHERE run_id = :id AND number = :number",
+        "SELECT * FROM stepfast_partition WHERE run_id = :id AND number = :number",
         id=run_id,
         number=number,
     )
     return row
 
 
-def partitions(app: Holdfast, run_id: str) -> list[Row]:
-    return rows.query(app, "SELECT * FROM holdfast_partition WHERE run_id = :id ORDER BY number", id=run_id)
+def partitions(app: Stepfast, run_id: str) -> list[Row]:
+    return rows.query(app, "SELECT * FROM stepfast_partition WHERE run_id = :id ORDER BY number", id=run_id)
 
 
-def check_counters(app: Holdfast, run_id: str) -> None:
+def check_counters(app: Stepfast, run_id: str) -> None:
     """What the run counts is what its partitions are."""
     states = [row["state"] for row in partitions(app, run_id)]
     run = run_row(app, run_id)
@@ -106,21 +106,21 @@ def check_counters(app: Holdfast, run_id: str) -> None:
     assert run.seen == sum(row["seen"] for row in partitions(app, run_id) if row["state"] in ended)
 
 
-def page_of(app: Holdfast, row: Row) -> Outcome:
+def page_of(app: Stepfast, row: Row) -> Outcome:
     """What the step of a partition's job would commit now: the source has answered, nothing is written."""
     page = app.feeds.kind("catalogue", "page").handler
     answer: Outcome = asyncio.run(page(a_step(), str(row["id"]), int(row["epoch"])))
     return answer
 
 
-def last_page_of(app: Holdfast, run_id: str, number: int) -> Outcome:
+def last_page_of(app: Stepfast, run_id: str, number: int) -> Outcome:
     """Read a partition to its end; what its last step would commit is not committed."""
     while not isinstance(outcome := page_of(app, partition(app, run_id, number)), Done):
         commit(app, outcome)
     return outcome
 
 
-def give_up(app: Holdfast, run_id: str, number: int) -> None:
+def give_up(app: Stepfast, run_id: str, number: int) -> None:
     """A partition fails, as if its job had."""
     with app.transaction() as tx:
         found = find_partition(tx, str(partition(app, run_id, number)["id"]))
@@ -129,7 +129,7 @@ def give_up(app: Holdfast, run_id: str, number: int) -> None:
         partition_ended(tx, app.feeds.get("catalogue"), run_id, PartitionState.FAILED, seen=found.seen)
 
 
-def plan_of(app: Holdfast, run_id: str) -> Any:
+def plan_of(app: Stepfast, run_id: str) -> Any:
     """What the step that plans a run would commit now."""
     return asyncio.run(app.feeds.kind("catalogue", "plan").handler(a_step(), run_id, 0))
 
@@ -147,7 +147,7 @@ def a_step() -> SimpleNamespace:
     )
 
 
-def commit(app: Holdfast, outcome: Any) -> None:
+def commit(app: Stepfast, outcome: Any) -> None:
     """Apply the effects of a step, as its commit does."""
     with app.transaction() as tx:
         for effect in outcome.effects:

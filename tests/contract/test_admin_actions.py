@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.admin.actions import cancel, pause_queue, purge_dead_letter, resume_queue, retry
-from holdfast.admin.reports.jobs import show_job
-from holdfast.database.wakeup import CANCEL
-from holdfast.errors import (
+from stepfast.admin.actions import cancel, pause_queue, purge_dead_letter, resume_queue, retry
+from stepfast.admin.reports.jobs import show_job
+from stepfast.database.wakeup import CANCEL
+from stepfast.errors import (
     CRASH_GROUP,
     ConfigurationError,
     DuplicateKeyError,
@@ -19,23 +19,23 @@ from holdfast.errors import (
     NotFoundError,
     StateError,
 )
-from holdfast.steps.commit import commit
-from holdfast.steps.dead_letters import revive
-from holdfast.steps.fate import Fate, fates
-from holdfast.steps.job import JobState
-from holdfast.steps.lease import claim
-from holdfast.steps.outcome import Done, Stop
+from stepfast.steps.commit import commit
+from stepfast.steps.dead_letters import revive
+from stepfast.steps.fate import Fate, fates
+from stepfast.steps.job import JobState
+from stepfast.steps.lease import claim
+from stepfast.steps.outcome import Done, Stop
 from tests import rows
 from tests.operations import died, ended, expire, greeting, leased
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast, Step
+    from stepfast import Step, Stepfast
 
 
 @pytest.mark.parametrize("state", ["scheduled", "ready", "suspect"])
-def test_a_waiting_job_is_cancelled_at_once_and_keeps_the_reason(app: Holdfast, state: str) -> None:
+def test_a_waiting_job_is_cancelled_at_once_and_keeps_the_reason(app: Stepfast, state: str) -> None:
     job_id = greeting(app).enqueue(key="once").id
-    rows.change(app, "UPDATE holdfast_job SET state = :state WHERE id = :id", state=state, id=job_id)
+    rows.change(app, "UPDATE stepfast_job SET state = :state WHERE id = :id", state=state, id=job_id)
 
     with app.transaction() as tx:
         assert cancel(tx, job_id, "the order was withdrawn") is JobState.CANCELLED
@@ -48,7 +48,7 @@ def test_a_waiting_job_is_cancelled_at_once_and_keeps_the_reason(app: Holdfast, 
     assert greeting(app, name="again").enqueue(key="once").created  # its key is free
 
 
-def test_a_leased_job_is_asked_to_stop_and_its_owner_decides(app: Holdfast) -> None:
+def test_a_leased_job_is_asked_to_stop_and_its_owner_decides(app: Stepfast) -> None:
     job_id = greeting(app).enqueue().id
     (lease,) = leased(app)
 
@@ -65,12 +65,12 @@ def test_a_leased_job_is_asked_to_stop_and_its_owner_decides(app: Holdfast) -> N
     assert rows.state(app, job_id) == "done"
 
 
-def test_asking_twice_keeps_the_first_time(app: Holdfast) -> None:
+def test_asking_twice_keeps_the_first_time(app: Stepfast) -> None:
     job_id = greeting(app).enqueue().id
     leased(app)
     with app.transaction() as tx:
         cancel(tx, job_id)
-    rows.change(app, "UPDATE holdfast_job SET cancel_at = 5 WHERE id = :id", id=job_id)
+    rows.change(app, "UPDATE stepfast_job SET cancel_at = 5 WHERE id = :id", id=job_id)
 
     with app.transaction() as tx:
         cancel(tx, job_id)
@@ -80,7 +80,7 @@ def test_asking_twice_keeps_the_first_time(app: Holdfast) -> None:
     assert row["cancel_at"] == 5
 
 
-def test_a_running_handler_is_told_that_it_is_cancelled(app: Holdfast) -> None:
+def test_a_running_handler_is_told_that_it_is_cancelled(app: Stepfast) -> None:
     started = threading.Event()
 
     @app.job(timeout=None)
@@ -101,10 +101,10 @@ def test_a_running_handler_is_told_that_it_is_cancelled(app: Holdfast) -> None:
     assert (row["state"], row["failures"]) == ("cancelled", 0)
 
 
-def test_cancelling_takes_the_job_from_a_zombie_too(app: Holdfast) -> None:
+def test_cancelling_takes_the_job_from_a_zombie_too(app: Stepfast) -> None:
     job_id = greeting(app).enqueue().id
     (lease,) = leased(app)
-    rows.change(app, "UPDATE holdfast_job SET state = 'suspect' WHERE id = :id", id=job_id)
+    rows.change(app, "UPDATE stepfast_job SET state = 'suspect' WHERE id = :id", id=job_id)
 
     with app.transaction() as tx:
         cancel(tx, job_id)
@@ -117,7 +117,7 @@ def test_cancelling_takes_the_job_from_a_zombie_too(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("ending", ["done", "dead", "cancelled"])
-def test_a_job_that_ended_cannot_be_cancelled(app: Holdfast, ending: str) -> None:
+def test_a_job_that_ended_cannot_be_cancelled(app: Stepfast, ending: str) -> None:
     greet = greeting(app)
     if ending == "dead":
         job_id = died(app, greet)
@@ -129,7 +129,7 @@ def test_a_job_that_ended_cannot_be_cancelled(app: Holdfast, ending: str) -> Non
         cancel(tx, job_id)
 
 
-def test_secrets_in_a_reason_are_not_stored(app: Holdfast) -> None:
+def test_secrets_in_a_reason_are_not_stored(app: Stepfast) -> None:
     job_id = greeting(app).enqueue().id
 
     with app.transaction() as tx:
@@ -140,7 +140,7 @@ def test_secrets_in_a_reason_are_not_stored(app: Holdfast) -> None:
     assert "hunter2" not in row["last_error"]
 
 
-def test_a_dead_or_cancelled_job_is_revived_with_fresh_attempts(app: Holdfast) -> None:
+def test_a_dead_or_cancelled_job_is_revived_with_fresh_attempts(app: Stepfast) -> None:
     greet = greeting(app)
     dead = died(app, greet)
     greet.enqueue()
@@ -158,9 +158,9 @@ def test_a_dead_or_cancelled_job_is_revived_with_fresh_attempts(app: Holdfast) -
         assert rows.ended(app, job_id) is None
 
 
-def test_who_retries_a_killer_is_told_that_it_is_a_suspect(app: Holdfast) -> None:
+def test_who_retries_a_killer_is_told_that_it_is_a_suspect(app: Stepfast) -> None:
     dead = died(app, greeting(app))
-    rows.change(app, "UPDATE holdfast_archive SET error_group = :crash", crash=CRASH_GROUP)
+    rows.change(app, "UPDATE stepfast_archive SET error_group = :crash", crash=CRASH_GROUP)
 
     with app.transaction() as tx:
         assert retry(tx, dead) is JobState.SUSPECT
@@ -168,7 +168,7 @@ def test_who_retries_a_killer_is_told_that_it_is_a_suspect(app: Holdfast) -> Non
     assert rows.state(app, dead) == "suspect"
 
 
-def test_a_scheduled_job_runs_now_when_it_is_retried(app: Holdfast) -> None:
+def test_a_scheduled_job_runs_now_when_it_is_retried(app: Stepfast) -> None:
     job_id = greeting(app).enqueue(delay="1h").id
 
     with app.transaction() as tx:
@@ -179,7 +179,7 @@ def test_a_scheduled_job_runs_now_when_it_is_retried(app: Holdfast) -> None:
         assert [lease.job_id for lease in claim(tx, "default", 1, 1)] == [job_id]
 
 
-def test_a_job_that_waits_runs_or_is_done_cannot_be_retried(app: Holdfast) -> None:
+def test_a_job_that_waits_runs_or_is_done_cannot_be_retried(app: Stepfast) -> None:
     greet = greeting(app)
     greet.enqueue()
     done = ended(app)
@@ -192,9 +192,9 @@ def test_a_job_that_waits_runs_or_is_done_cannot_be_retried(app: Holdfast) -> No
             retry(tx, job_id)
 
 
-def test_a_job_that_lives_already_is_not_revived(app: Holdfast) -> None:
+def test_a_job_that_lives_already_is_not_revived(app: Stepfast) -> None:
     dead = died(app, greeting(app))
-    rows.change(app, "INSERT INTO holdfast_job (id, kind, payload) VALUES (:id, 'greet', '{}')", id=dead)
+    rows.change(app, "INSERT INTO stepfast_job (id, kind, payload) VALUES (:id, 'greet', '{}')", id=dead)
 
     with pytest.raises(StateError, match="is unfinished"), app.transaction() as tx:
         revive(tx, dead)
@@ -202,7 +202,7 @@ def test_a_job_that_lives_already_is_not_revived(app: Holdfast) -> None:
     assert rows.ended(app, dead) is not None
 
 
-def test_a_job_whose_key_is_taken_is_not_revived(app: Holdfast) -> None:
+def test_a_job_whose_key_is_taken_is_not_revived(app: Stepfast) -> None:
     greet = greeting(app)
     dead = died(app, greet, key="once")
     holder = greet.enqueue(key="once").id
@@ -215,13 +215,13 @@ def test_a_job_whose_key_is_taken_is_not_revived(app: Holdfast) -> None:
 
 @pytest.mark.parametrize("action", [cancel, retry, purge_dead_letter])
 def test_nothing_can_be_done_to_a_job_that_does_not_exist(
-    app: Holdfast, action: Callable[..., object]
+    app: Stepfast, action: Callable[..., object]
 ) -> None:
     with pytest.raises(NotFoundError, match="there is no job nobody"), app.transaction() as tx:
         action(tx, "nobody")
 
 
-def test_only_a_dead_letter_can_be_purged(app: Holdfast) -> None:
+def test_only_a_dead_letter_can_be_purged(app: Stepfast) -> None:
     greet = greeting(app)
     dead = died(app, greet)
     greet.enqueue()
@@ -236,7 +236,7 @@ def test_only_a_dead_letter_can_be_purged(app: Holdfast) -> None:
     assert rows.state(app, done) == "done"
 
 
-def test_nobody_takes_jobs_of_a_paused_queue_until_it_is_resumed(app: Holdfast) -> None:
+def test_nobody_takes_jobs_of_a_paused_queue_until_it_is_resumed(app: Stepfast) -> None:
     job_id = greeting(app, queue="mail").enqueue().id
 
     with app.transaction() as tx:
@@ -244,7 +244,7 @@ def test_nobody_takes_jobs_of_a_paused_queue_until_it_is_resumed(app: Holdfast) 
     with app.transaction() as tx:
         assert claim(tx, "mail", 1, 1) == []
         assert not pause_queue(tx, "mail", "still down")
-    assert rows.query(app, "SELECT note FROM holdfast_queue") == [{"note": "still down"}]
+    assert rows.query(app, "SELECT note FROM stepfast_queue") == [{"note": "still down"}]
 
     with app.transaction() as tx:
         assert resume_queue(tx, "mail")
@@ -254,13 +254,13 @@ def test_nobody_takes_jobs_of_a_paused_queue_until_it_is_resumed(app: Holdfast) 
         assert not resume_queue(tx, "mail")
 
 
-def test_a_queue_has_a_name_that_fits(app: Holdfast) -> None:
+def test_a_queue_has_a_name_that_fits(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="1 to 128 characters"), app.transaction() as tx:
         pause_queue(tx, "m" * 129)
 
 
-def test_a_cancelled_job_of_a_dead_worker_is_not_run_again(app: Holdfast) -> None:
-    from holdfast.admin.actions import reset_leases
+def test_a_cancelled_job_of_a_dead_worker_is_not_run_again(app: Stepfast) -> None:
+    from stepfast.admin.actions import reset_leases
 
     job_id = greeting(app).enqueue().id
     (lease,) = leased(app)

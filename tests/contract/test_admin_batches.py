@@ -6,21 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.admin import actions
-from holdfast.admin.actions import Retried, count_dead, purge_dead, reset_leases, retry_dead
-from holdfast.errors import CRASH_NOTE, LeaseLostError
-from holdfast.steps.commit import commit
-from holdfast.steps.dead_letters import Filter
-from holdfast.steps.outcome import Bury, Done
+from stepfast.admin import actions
+from stepfast.admin.actions import Retried, count_dead, purge_dead, reset_leases, retry_dead
+from stepfast.errors import CRASH_NOTE, LeaseLostError
+from stepfast.steps.commit import commit
+from stepfast.steps.dead_letters import Filter
+from stepfast.steps.outcome import Bury, Done
 from tests import rows
 from tests.operations import died, expire, greeting, leased
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 
 def test_dead_letters_are_retried_in_batches_and_the_progress_is_told(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     greet = greeting(app)
     dead = [died(app, greet) for _ in range(5)]
@@ -33,7 +33,7 @@ def test_dead_letters_are_retried_in_batches_and_the_progress_is_told(
     assert {rows.state(app, job_id) for job_id in dead} == {"ready"}
 
 
-def test_only_the_dead_letters_that_match_are_retried(app: Holdfast) -> None:
+def test_only_the_dead_letters_that_match_are_retried(app: Stepfast) -> None:
     greet, call = greeting(app), greeting(app, name="call", queue="calls")
     other_error = died(app, greet, "KeyError: …")
     meant = died(app, greet, "OSError: …")
@@ -49,7 +49,7 @@ def test_only_the_dead_letters_that_match_are_retried(app: Holdfast) -> None:
 
 
 def test_a_letter_whose_key_is_taken_stays_dead_and_the_rest_are_retried(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     greet = greeting(app)
     blocked = [died(app, greet, key=key) for key in ("a", "b", "c")]
@@ -67,12 +67,12 @@ def test_a_letter_whose_key_is_taken_stays_dead_and_the_rest_are_retried(
 
 
 def test_a_letter_that_dies_again_meanwhile_is_not_retried_again(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     greet = greeting(app)
     for _ in range(3):
         died(app, greet)
-    rows.change(app, "UPDATE holdfast_archive SET finished_at = finished_at - 1000000")
+    rows.change(app, "UPDATE stepfast_archive SET finished_at = finished_at - 1000000")
     monkeypatch.setattr(actions, "BATCH", 1)
 
     def dies_again(_: int) -> None:
@@ -81,16 +81,16 @@ def test_a_letter_that_dies_again_meanwhile_is_not_retried_again(
             commit(tx, lease, Bury("OSError: still no answer", "OSError: …"))
         rows.change(
             app,
-            "UPDATE holdfast_archive SET finished_at = finished_at + 60000000 WHERE id = :id",
+            "UPDATE stepfast_archive SET finished_at = finished_at + 60000000 WHERE id = :id",
             id=lease.job_id,
         )
 
     assert retry_dead(app.database, progress=dies_again) == Retried(3, 0)
 
-    assert rows.count(app, "holdfast_archive", "state = 'dead'") == 3
+    assert rows.count(app, "stepfast_archive", "state = 'dead'") == 3
 
 
-def test_a_zombie_that_held_the_letter_before_its_death_cannot_end_its_new_life(app: Holdfast) -> None:
+def test_a_zombie_that_held_the_letter_before_its_death_cannot_end_its_new_life(app: Stepfast) -> None:
     greeting(app).enqueue()
     (lease,) = leased(app)
     with app.transaction() as tx:
@@ -104,7 +104,7 @@ def test_a_zombie_that_held_the_letter_before_its_death_cannot_end_its_new_life(
 
 
 def test_only_the_dead_letters_that_match_are_purged_with_their_logs(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     greet = greeting(app)
     meant = [died(app, greet, "OSError: …") for _ in range(3)]
@@ -112,7 +112,7 @@ def test_only_the_dead_letters_that_match_are_purged_with_their_logs(
     for job_id in (*meant, spared):
         rows.change(
             app,
-            "INSERT INTO holdfast_log (job_id, at, level, step, message) VALUES (:id, 1, 'info', 0, 'hello')",
+            "INSERT INTO stepfast_log (job_id, at, level, step, message) VALUES (:id, 1, 'info', 0, 'hello')",
             id=job_id,
         )
     monkeypatch.setattr(actions, "BATCH", 2)
@@ -120,10 +120,10 @@ def test_only_the_dead_letters_that_match_are_purged_with_their_logs(
     assert purge_dead(app.database, Filter(error_group="OSError: …")) == 3
 
     assert [rows.state(app, it) for it in meant] == [None] * 3
-    assert rows.query(app, "SELECT job_id FROM holdfast_log") == [{"job_id": spared}]
+    assert rows.query(app, "SELECT job_id FROM stepfast_log") == [{"job_id": spared}]
 
 
-def test_expired_leases_are_reset_and_leases_in_force_are_not_touched(app: Holdfast) -> None:
+def test_expired_leases_are_reset_and_leases_in_force_are_not_touched(app: Stepfast) -> None:
     greet = greeting(app)
     for _ in range(4):
         greet.enqueue()
@@ -133,7 +133,7 @@ def test_expired_leases_are_reset_and_leases_in_force_are_not_touched(app: Holdf
     by_hand, overdue = app.acquire("curl"), app.acquire("wget")
     assert by_hand is not None
     assert overdue is not None
-    rows.change(app, "UPDATE holdfast_job SET lease_until = 1 WHERE id = :id", id=overdue.job_id)
+    rows.change(app, "UPDATE stepfast_job SET lease_until = 1 WHERE id = :id", id=overdue.job_id)
     before = [rows.live(app, it) for it in (held.job_id, by_hand.job_id)]
 
     assert reset_leases(app.database).jobs == 2
@@ -149,7 +149,7 @@ def test_expired_leases_are_reset_and_leases_in_force_are_not_touched(app: Holdf
     assert reset_leases(app.database).jobs == 0
 
 
-def test_the_owner_of_a_lease_that_was_reset_can_commit_nothing(app: Holdfast) -> None:
+def test_the_owner_of_a_lease_that_was_reset_can_commit_nothing(app: Stepfast) -> None:
     greeting(app).enqueue()
     (lease,) = leased(app)
     expire(app, lease)
@@ -160,23 +160,23 @@ def test_the_owner_of_a_lease_that_was_reset_can_commit_nothing(app: Holdfast) -
         commit(tx, lease, Done())
 
 
-def test_a_process_that_is_certainly_gone_keeps_its_lease_until_it_expires(app: Holdfast) -> None:
+def test_a_process_that_is_certainly_gone_keeps_its_lease_until_it_expires(app: Stepfast) -> None:
     greeting(app).enqueue()
     (lease,) = leased(app)
-    from holdfast.steps.identity import this_process
+    from stepfast.steps.identity import this_process
 
     gone = this_process().rpartition("/")[0] + "/1"  # this very process id, started at another time
-    rows.change(app, "UPDATE holdfast_worker SET process = :process", process=gone)
+    rows.change(app, "UPDATE stepfast_worker SET process = :process", process=gone)
 
     assert reset_leases(app.database).jobs == 0
 
     assert rows.state(app, lease.job_id) == "leased"
 
 
-def test_a_lease_whose_owner_is_unknown_is_reset_without_a_charge(app: Holdfast) -> None:
+def test_a_lease_whose_owner_is_unknown_is_reset_without_a_charge(app: Stepfast) -> None:
     greeting(app).enqueue()
     (lease,) = leased(app)
-    rows.change(app, "DELETE FROM holdfast_worker")
+    rows.change(app, "DELETE FROM stepfast_worker")
 
     assert reset_leases(app.database).jobs == 1
 
@@ -185,10 +185,10 @@ def test_a_lease_whose_owner_is_unknown_is_reset_without_a_charge(app: Holdfast)
     assert (row["state"], row["crashes"]) == ("ready", 0)
 
 
-def test_a_reset_beyond_the_crash_limit_makes_a_dead_letter_of_the_guilty_only(app: Holdfast) -> None:
+def test_a_reset_beyond_the_crash_limit_makes_a_dead_letter_of_the_guilty_only(app: Stepfast) -> None:
     greet = greeting(app)
     guilty, first, second = greet.enqueue().id, greet.enqueue().id, greet.enqueue().id
-    rows.change(app, "UPDATE holdfast_job SET crashes = 2")
+    rows.change(app, "UPDATE stepfast_job SET crashes = 2")
     (alone,) = leased(app)
     together = leased(app, limit=2)
     expire(app, alone)
@@ -202,10 +202,10 @@ def test_a_reset_beyond_the_crash_limit_makes_a_dead_letter_of_the_guilty_only(a
     assert reset_leases(app.database, crash_limit=2).jobs == 0
 
 
-def test_nobody_on_board_is_convicted_for_earlier_crashes(app: Holdfast) -> None:
+def test_nobody_on_board_is_convicted_for_earlier_crashes(app: Stepfast) -> None:
     greet = greeting(app)
     greet.enqueue(), greet.enqueue()
-    rows.change(app, "UPDATE holdfast_job SET crashes = 2")
+    rows.change(app, "UPDATE stepfast_job SET crashes = 2")
     leases = leased(app, limit=2)
     expire(app, leases[0])
 

@@ -9,25 +9,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.admin.doctor import mariadb, postgresql, sqlite
-from holdfast.admin.doctor.examination import examine
-from holdfast.admin.doctor.finding import Finding, Level
-from holdfast.database.drivers import open_database
-from holdfast.errors import DatabaseError
+from stepfast.admin.doctor import mariadb, postgresql, sqlite
+from stepfast.admin.doctor.examination import examine
+from stepfast.admin.doctor.finding import Finding, Level
+from stepfast.database.drivers import open_database
+from stepfast.errors import DatabaseError
 from tests import rows
 from tests.operations import died, greeting, leased
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.database.connection import Connection
+    from stepfast import Stepfast
+    from stepfast.database.connection import Connection
 
 
-def findings(app: Holdfast) -> dict[str, Finding]:
+def findings(app: Stepfast) -> dict[str, Finding]:
     return {finding.name: finding for finding in examine(app.database)}
 
 
 @contextmanager
-def open_transaction(app: Holdfast, statement: str | None) -> Iterator[Connection]:
+def open_transaction(app: Stepfast, statement: str | None) -> Iterator[Connection]:
     """Somebody else's transaction that does not end."""
     connection = app.database.connect()
     connection.begin(
@@ -42,7 +42,7 @@ def open_transaction(app: Holdfast, statement: str | None) -> Iterator[Connectio
         connection.close()
 
 
-def test_an_idle_database_has_nothing_stuck(app: Holdfast) -> None:
+def test_an_idle_database_has_nothing_stuck(app: Stepfast) -> None:
     greeting(app).enqueue(delay="1h")
 
     found = findings(app)
@@ -52,7 +52,7 @@ def test_an_idle_database_has_nothing_stuck(app: Holdfast) -> None:
     assert "answers in" in found["database"].found
 
 
-def test_every_problem_comes_with_a_cure_and_no_finding_shows_the_password(app: Holdfast) -> None:
+def test_every_problem_comes_with_a_cure_and_no_finding_shows_the_password(app: Stepfast) -> None:
     greeting(app).enqueue()
 
     found = examine(app.database)
@@ -64,7 +64,7 @@ def test_every_problem_comes_with_a_cure_and_no_finding_shows_the_password(app: 
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_settings_that_lose_commits_in_a_power_cut_are_a_failure(app: Holdfast) -> None:
+def test_settings_that_lose_commits_in_a_power_cut_are_a_failure(app: Stepfast) -> None:
     """The servers of the tests are that careless."""
     durability = findings(app)["durability"]
 
@@ -73,43 +73,43 @@ def test_settings_that_lose_commits_in_a_power_cut_are_a_failure(app: Holdfast) 
 
 
 @pytest.mark.only_on("sqlite")
-def test_the_settings_of_a_local_file_are_good(app: Holdfast) -> None:
+def test_the_settings_of_a_local_file_are_good(app: Stepfast) -> None:
     found = findings(app)
 
     assert found["durability"].level is Level.OK
     assert found["writer"].level is Level.OK
 
 
-def test_jobs_that_wait_without_a_worker_are_a_failure(app: Holdfast) -> None:
+def test_jobs_that_wait_without_a_worker_are_a_failure(app: Stepfast) -> None:
     greeting(app).enqueue()
 
     assert findings(app)["workers"].level is Level.FAIL
 
 
-def test_stuck_work_is_found_in_the_tables(app: Holdfast) -> None:
+def test_stuck_work_is_found_in_the_tables(app: Stepfast) -> None:
     greet = greeting(app, queue="mail")
     died(app, greet, "OSError: no answer")
-    rows.change(app, "UPDATE holdfast_worker SET queues = 'calls', lease = 3600000000")
+    rows.change(app, "UPDATE stepfast_worker SET queues = 'calls', lease = 3600000000")
     overdue = greet.enqueue(delay="1h").id
     unknown = greet.enqueue().id
     suspect = greet.enqueue().id
     rows.change(
         app,
-        "UPDATE holdfast_job SET ready_at = :then WHERE id = :id",
+        "UPDATE stepfast_job SET ready_at = :then WHERE id = :id",
         then=rows.now(app) - rows.HOUR,
         id=overdue,
     )
     rows.change(
-        app, "UPDATE holdfast_job SET error_group = 'UnknownKindError: no handler' WHERE id = :id", id=unknown
+        app, "UPDATE stepfast_job SET error_group = 'UnknownKindError: no handler' WHERE id = :id", id=unknown
     )
     rows.change(
         app,
-        "UPDATE holdfast_job SET state = 'suspect', ready_at = :then WHERE id = :id",
+        "UPDATE stepfast_job SET state = 'suspect', ready_at = :then WHERE id = :id",
         then=rows.now(app) - rows.HOUR,
         id=suspect,
     )
     greet.enqueue(queue="held")
-    rows.change(app, "INSERT INTO holdfast_queue (id, paused_at) VALUES ('held', 1)")
+    rows.change(app, "INSERT INTO stepfast_queue (id, paused_at) VALUES ('held', 1)")
     greet.enqueue(queue="other")
     leased(app, queue="other", alive_for=-rows.HOUR, worker_id="silent")
 
@@ -127,13 +127,13 @@ def test_stuck_work_is_found_in_the_tables(app: Holdfast) -> None:
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_a_foreign_transaction_that_holds_our_rows_is_named_without_its_values(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = greeting(app).enqueue().id
     monkeypatch.setattr(postgresql, "OLD_TRANSACTION", 0)
     monkeypatch.setattr(mariadb, "OLD_TRANSACTION", 0)
 
-    with open_transaction(app, f"UPDATE holdfast_job SET priority = 5 WHERE id = '{job_id}'") as foreign:
+    with open_transaction(app, f"UPDATE stepfast_job SET priority = 5 WHERE id = '{job_id}'") as foreign:
         session = foreign.execute(
             "SELECT pg_backend_pid()"
             if app.database.dialect.name == "postgresql"
@@ -143,18 +143,18 @@ def test_a_foreign_transaction_that_holds_our_rows_is_named_without_its_values(
 
     assert finding.level is (Level.FAIL if app.database.dialect.name == "postgresql" else Level.WARN)
     assert f"session {session} " in finding.found
-    assert "user holdfast" in finding.found
+    assert "user stepfast" in finding.found
     assert job_id not in str(finding)
     assert str(session) in str(finding.cure)
 
 
 @pytest.mark.only_on("mariadb")
 def test_a_transaction_that_others_wait_for_is_a_failure(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = greeting(app).enqueue().id
     monkeypatch.setattr(mariadb, "OLD_TRANSACTION", 0)
-    change = f"UPDATE holdfast_job SET priority = 5 WHERE id = '{job_id}'"
+    change = f"UPDATE stepfast_job SET priority = 5 WHERE id = '{job_id}'"
     patient = "SET SESSION innodb_lock_wait_timeout = 20"
 
     with open_transaction(app, change), open_transaction(app, patient) as waiting:
@@ -168,7 +168,7 @@ def test_a_transaction_that_others_wait_for_is_a_failure(
         rows.eventually(lambda: _waiting(app))
         found = [it for it in examine(app.database) if it.name == "sessions"]
         (victim,) = rows.query(
-            app, "SELECT id FROM information_schema.processlist WHERE info LIKE 'UPDATE holdfast_job%'"
+            app, "SELECT id FROM information_schema.processlist WHERE info LIKE 'UPDATE stepfast_job%'"
         )
         rows.change(app, f"KILL QUERY {victim['id']}")
         waiter.join()
@@ -180,12 +180,12 @@ def test_a_transaction_that_others_wait_for_is_a_failure(
 
 @pytest.mark.only_on("postgresql")
 def test_a_transaction_that_pins_dead_rows_is_a_warning(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgresql, "OLD_TRANSACTION", 0)
     monkeypatch.setattr(postgresql, "PINNED", 0)
     with open_transaction(app, "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ") as reader:
-        reader.execute("SELECT 1 FROM holdfast_job")
+        reader.execute("SELECT 1 FROM stepfast_job")
 
         finding = findings(app)["sessions"]
 
@@ -194,11 +194,11 @@ def test_a_transaction_that_pins_dead_rows_is_a_warning(
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_writer_that_does_not_let_go_is_a_failure(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_does_not_let_go_is_a_failure(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "PATIENCE", 0.0)
     greeting(app).enqueue()
 
-    with open_transaction(app, "UPDATE holdfast_job SET priority = 5"):
+    with open_transaction(app, "UPDATE stepfast_job SET priority = 5"):
         finding = findings(app)["writer"]
 
     assert finding.level is Level.FAIL
@@ -207,7 +207,7 @@ def test_a_writer_that_does_not_let_go_is_a_failure(app: Holdfast, monkeypatch: 
 
 
 def test_a_look_that_is_refused_is_a_warning_and_the_others_go_on(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     product = {"sqlite": sqlite, "postgresql": postgresql, "mariadb": mariadb}[app.database.dialect.name]
     monkeypatch.setattr(
@@ -225,11 +225,11 @@ def test_tables_that_are_missing_old_or_new_are_a_failure(empty_database_url: st
     with closing(open_database(empty_database_url)) as database:
         missing = {it.name: it for it in examine(database)}["tables"]
 
-    assert (missing.level, missing.cure) == (Level.FAIL, "holdfast migrate")
+    assert (missing.level, missing.cure) == (Level.FAIL, "stepfast migrate")
 
 
 @pytest.mark.parametrize(("version", "word"), [(0, "this code needs"), (999, "newer than this code")])
-def test_tables_of_another_version_are_a_failure(app: Holdfast, version: int, word: str) -> None:
+def test_tables_of_another_version_are_a_failure(app: Stepfast, version: int, word: str) -> None:
     rows.set_schema_version(app, version)
 
     found = findings(app)
@@ -254,6 +254,6 @@ def test_a_database_that_does_not_answer_is_the_only_finding(url: str) -> None:
     assert "hunter2" not in str(finding)
 
 
-def _waiting(app: Holdfast) -> bool:
+def _waiting(app: Stepfast) -> bool:
     (row,) = rows.query(app, "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
     return str(row["Value"]) != "0"

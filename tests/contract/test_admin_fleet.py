@@ -6,26 +6,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.admin.reports.leases import count_leases, list_leases
-from holdfast.admin.reports.queues import list_queues
-from holdfast.admin.reports.workers import list_workers
-from holdfast.clock import moment
+from stepfast.admin.reports.leases import count_leases, list_leases
+from stepfast.admin.reports.queues import list_queues
+from stepfast.admin.reports.workers import list_workers
+from stepfast.clock import moment
 from tests.operations import died, expire, greeting, leased
 from tests.rows import HOUR, add_worker, change, now
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 
-def test_a_queue_is_reported_with_its_counts_and_how_long_its_next_job_waits(app: Holdfast) -> None:
+def test_a_queue_is_reported_with_its_counts_and_how_long_its_next_job_waits(app: Stepfast) -> None:
     greet = greeting(app, queue="mail")
     greet.enqueue(delay="1h")
     leased_id = greet.enqueue().id
     leased(app, queue="mail")
     died(app, greet)
     waiting = greet.enqueue().id
-    change(app, "UPDATE holdfast_job SET ready_at = :then WHERE id = :id", then=now(app) - HOUR, id=waiting)
-    change(app, "INSERT INTO holdfast_queue (id, paused_at, note) VALUES ('calls', 1, 'no line')")
+    change(app, "UPDATE stepfast_job SET ready_at = :then WHERE id = :id", then=now(app) - HOUR, id=waiting)
+    change(app, "INSERT INTO stepfast_queue (id, paused_at, note) VALUES ('calls', 1, 'no line')")
 
     with app.database.reading() as tx:
         calls, mail = list_queues(tx)
@@ -45,11 +45,11 @@ def test_a_queue_is_reported_with_its_counts_and_how_long_its_next_job_waits(app
     assert calls.paused_at == moment(1)
 
 
-def test_a_worker_is_reported_with_what_its_last_heartbeat_said(app: Holdfast) -> None:
+def test_a_worker_is_reported_with_what_its_last_heartbeat_said(app: Stepfast) -> None:
     living = add_worker(app, 11, worker_id="alice")
     change(
         app,
-        "UPDATE holdfast_worker SET active = 2, active_ids = 'a,b', concurrency = 5, queues = 'mail,calls' WHERE incarnation = :me",
+        "UPDATE stepfast_worker SET active = 2, active_ids = 'a,b', concurrency = 5, queues = 'mail,calls' WHERE incarnation = :me",
         me=living,
     )
     add_worker(app, 12, worker_id="silent", alive_for=-HOUR)
@@ -68,7 +68,7 @@ def test_a_worker_is_reported_with_what_its_last_heartbeat_said(app: Holdfast) -
     assert {worker.worker_id for worker in everyone} - set(alive) == {"gone"}
 
 
-def test_a_running_worker_reports_itself(app: Holdfast) -> None:
+def test_a_running_worker_reports_itself(app: Stepfast) -> None:
     with app.worker(worker_id="here", concurrency=3, queues=["mail"], lease=30), app.database.reading() as tx:
         (worker,) = list_workers(tx)
 
@@ -76,7 +76,7 @@ def test_a_running_worker_reports_itself(app: Holdfast) -> None:
     assert (worker.queues, worker.lease_seconds) == (("mail",), 30.0)
 
 
-def test_leases_are_listed_with_owner_and_end_and_the_expired_apart(app: Holdfast) -> None:
+def test_leases_are_listed_with_owner_and_end_and_the_expired_apart(app: Stepfast) -> None:
     greet = greeting(app)
     ids = [greet.enqueue().id for _ in range(4)]
     (held,) = leased(app, worker_id="alice")
@@ -86,7 +86,7 @@ def test_leases_are_listed_with_owner_and_end_and_the_expired_apart(app: Holdfas
     overdue = app.acquire("wget", 300)
     assert by_hand is not None
     assert overdue is not None
-    change(app, "UPDATE holdfast_job SET lease_until = 1 WHERE id = :id", id=overdue.job_id)
+    change(app, "UPDATE stepfast_job SET lease_until = 1 WHERE id = :id", id=overdue.job_id)
 
     with app.database.reading() as tx:
         every = {lease.job_id: lease for lease in list_leases(tx)}
@@ -105,19 +105,19 @@ def test_leases_are_listed_with_owner_and_end_and_the_expired_apart(app: Holdfas
     assert [lease.attempts for lease in every.values()] == [1, 1, 1, 1]
 
 
-def test_the_lease_of_a_worker_that_was_declared_dead_or_is_unknown_has_expired(app: Holdfast) -> None:
+def test_the_lease_of_a_worker_that_was_declared_dead_or_is_unknown_has_expired(app: Stepfast) -> None:
     greet = greeting(app)
     greet.enqueue(), greet.enqueue()
     (dead,) = leased(app)
     (orphan,) = leased(app)
     change(
         app,
-        "UPDATE holdfast_worker SET state = 'dead' WHERE incarnation = (SELECT owner FROM holdfast_job WHERE id = :id)",
+        "UPDATE stepfast_worker SET state = 'dead' WHERE incarnation = (SELECT owner FROM stepfast_job WHERE id = :id)",
         id=dead.job_id,
     )
     change(
         app,
-        "DELETE FROM holdfast_worker WHERE incarnation = (SELECT owner FROM holdfast_job WHERE id = :id)",
+        "DELETE FROM stepfast_worker WHERE incarnation = (SELECT owner FROM stepfast_job WHERE id = :id)",
         id=orphan.job_id,
     )
 

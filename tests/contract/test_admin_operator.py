@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.steps.dead_letters import Filter
-from holdfast.steps.job import JobState
+from stepfast.steps.dead_letters import Filter
+from stepfast.steps.job import JobState
 from tests import rows
 from tests.operations import died, expire, greeting, leased
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 
-def test_an_operator_looks_at_everything(app: Holdfast) -> None:
+def test_an_operator_looks_at_everything(app: Stepfast) -> None:
     greet = greeting(app)
     dead, waiting, held = died(app, greet), greet.enqueue(delay="1h").id, greet.enqueue().id
     leased(app)
@@ -34,7 +34,7 @@ def test_an_operator_looks_at_everything(app: Holdfast) -> None:
     assert "tables" in {finding.name for finding in operator.doctor()}
 
 
-def test_an_operator_steps_in(app: Holdfast) -> None:
+def test_an_operator_steps_in(app: Stepfast) -> None:
     greet = greeting(app)
     dead = [died(app, greet, "OSError: …"), died(app, greet, "KeyError: …"), died(app, greet, "KeyError: …")]
     waiting = greet.enqueue(delay="1h").id

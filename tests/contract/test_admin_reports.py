@@ -6,25 +6,25 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import Continue, Done, Holdfast
-from holdfast.admin.reports.dead_letters import Filter, failure_groups, list_dead_letters, show_dead_letter
-from holdfast.admin.reports.jobs import list_jobs, show_job
-from holdfast.admin.reports.leases import list_leases
-from holdfast.admin.reports.queues import list_queues
-from holdfast.admin.reports.statistics import kind_statistics
-from holdfast.admin.reports.workers import list_workers
-from holdfast.clock import moment
-from holdfast.errors import NotFoundError
-from holdfast.steps.commit import commit
-from holdfast.steps.job import ENDED, LIVE, JobState
-from holdfast.steps.outcome import Again, Stop
-from holdfast.steps.reports import write_reports
-from holdfast.steps.step import Report
+from stepfast import Continue, Done, Stepfast
+from stepfast.admin.reports.dead_letters import Filter, failure_groups, list_dead_letters, show_dead_letter
+from stepfast.admin.reports.jobs import list_jobs, show_job
+from stepfast.admin.reports.leases import list_leases
+from stepfast.admin.reports.queues import list_queues
+from stepfast.admin.reports.statistics import kind_statistics
+from stepfast.admin.reports.workers import list_workers
+from stepfast.clock import moment
+from stepfast.errors import NotFoundError
+from stepfast.steps.commit import commit
+from stepfast.steps.job import ENDED, LIVE, JobState
+from stepfast.steps.outcome import Again, Stop
+from stepfast.steps.reports import write_reports
+from stepfast.steps.step import Report
 from tests.operations import died, ended, greeting, leased
 from tests.rows import HOUR, SECOND, change, now, query
 
 
-def test_jobs_are_listed_newest_first_whether_they_live_or_have_ended(app: Holdfast) -> None:
+def test_jobs_are_listed_newest_first_whether_they_live_or_have_ended(app: Stepfast) -> None:
     greet = greeting(app)
     oldest = greet.enqueue().id
     ended(app)
@@ -41,7 +41,7 @@ def test_jobs_are_listed_newest_first_whether_they_live_or_have_ended(app: Holdf
     ]
 
 
-def test_a_list_can_be_narrowed_by_state_kind_and_queue(app: Holdfast) -> None:
+def test_a_list_can_be_narrowed_by_state_kind_and_queue(app: Stepfast) -> None:
     greet = greeting(app)
     waiting = greet.enqueue(queue="mail").id
     greet.enqueue(queue="calls")
@@ -56,7 +56,7 @@ def test_a_list_can_be_narrowed_by_state_kind_and_queue(app: Holdfast) -> None:
         assert list_jobs(tx, kind="other") == []
 
 
-def test_the_next_page_begins_behind_the_last_id_of_the_page_before(app: Holdfast) -> None:
+def test_the_next_page_begins_behind_the_last_id_of_the_page_before(app: Stepfast) -> None:
     greet = greeting(app)
     ids = [greet.enqueue().id for _ in range(5)]
     ended(app)
@@ -69,7 +69,7 @@ def test_the_next_page_begins_behind_the_last_id_of_the_page_before(app: Holdfas
     assert [job.id for job in (*first, *second, *third)] == ids[::-1]
 
 
-def test_a_job_is_shown_with_everything_that_is_stored_about_it(app: Holdfast) -> None:
+def test_a_job_is_shown_with_everything_that_is_stored_about_it(app: Stepfast) -> None:
     job_id = greeting(app).enqueue(name="Ada", key="ada", priority=7).id
     (lease,) = leased(app)
     with app.transaction() as tx:
@@ -101,7 +101,7 @@ def test_a_job_is_shown_with_everything_that_is_stored_about_it(app: Holdfast) -
     assert abs(shown.job.created_at - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-def test_a_note_holds_until_there_is_another(app: Holdfast) -> None:
+def test_a_note_holds_until_there_is_another(app: Stepfast) -> None:
     job_id = greeting(app).enqueue().id
     (lease,) = leased(app)
 
@@ -113,7 +113,7 @@ def test_a_note_holds_until_there_is_another(app: Holdfast) -> None:
     assert (shown.job.progress, shown.job.progress_note) == (34, "a third")
 
 
-def test_only_the_newest_log_lines_are_shown_when_there_are_many(app: Holdfast) -> None:
+def test_only_the_newest_log_lines_are_shown_when_there_are_many(app: Stepfast) -> None:
     job_id = greeting(app).enqueue().id
     (lease,) = leased(app)
     with app.transaction() as tx:
@@ -125,7 +125,7 @@ def test_only_the_newest_log_lines_are_shown_when_there_are_many(app: Holdfast) 
     assert [line.message for line in shown.logs] == ["3", "4"]
 
 
-def test_a_job_that_is_done_is_shown_with_its_result_and_counts_the_try_that_succeeded(app: Holdfast) -> None:
+def test_a_job_that_is_done_is_shown_with_its_result_and_counts_the_try_that_succeeded(app: Stepfast) -> None:
     greeting(app).enqueue()
     (lease,) = leased(app)
     with app.transaction() as tx:
@@ -141,7 +141,7 @@ def test_a_job_that_is_done_is_shown_with_its_result_and_counts_the_try_that_suc
     assert shown.job.finished_at is not None
 
 
-def test_a_dead_job_counts_the_tries_it_had(app: Holdfast) -> None:
+def test_a_dead_job_counts_the_tries_it_had(app: Stepfast) -> None:
     dead = died(app, greeting(app))
 
     with app.database.reading() as tx:
@@ -150,7 +150,7 @@ def test_a_dead_job_counts_the_tries_it_had(app: Holdfast) -> None:
     assert (shown.job.state, shown.job.attempts, shown.job.failures) == (JobState.DEAD, 1, 1)
 
 
-def test_a_job_that_does_not_exist_is_not_found(app: Holdfast) -> None:
+def test_a_job_that_does_not_exist_is_not_found(app: Stepfast) -> None:
     waiting = greeting(app).enqueue().id
 
     with app.database.reading() as tx:
@@ -160,7 +160,7 @@ def test_a_job_that_does_not_exist_is_not_found(app: Holdfast) -> None:
             show_dead_letter(tx, waiting)
 
 
-def test_dead_letters_are_listed_latest_death_first_and_grouped_by_error(app: Holdfast) -> None:
+def test_dead_letters_are_listed_latest_death_first_and_grouped_by_error(app: Stepfast) -> None:
     greet = greeting(app)
     first, second, third = (
         died(app, greet, "OSError: …"),
@@ -169,7 +169,7 @@ def test_dead_letters_are_listed_latest_death_first_and_grouped_by_error(app: Ho
     )
     for order, dead in enumerate((first, second, third)):
         change(
-            app, "UPDATE holdfast_archive SET finished_at = :at WHERE id = :id", at=order * SECOND, id=dead
+            app, "UPDATE stepfast_archive SET finished_at = :at WHERE id = :id", at=order * SECOND, id=dead
         )
     greet.enqueue()
     ended(app, Stop("no longer wanted"))
@@ -194,7 +194,7 @@ def test_dead_letters_are_listed_latest_death_first_and_grouped_by_error(app: Ho
     assert [group.error_group for group in some] == ["KeyError: …"]
 
 
-def test_statistics_tell_how_many_jobs_of_a_kind_succeeded_and_how_long_they_took(app: Holdfast) -> None:
+def test_statistics_tell_how_many_jobs_of_a_kind_succeeded_and_how_long_they_took(app: Stepfast) -> None:
     greet = greeting(app)
     done = [greet.enqueue().id, greet.enqueue().id]
     for _ in done:
@@ -205,13 +205,13 @@ def test_statistics_tell_how_many_jobs_of_a_kind_succeeded_and_how_long_they_too
     for job_id, seconds in zip(done, (1, 3), strict=True):
         change(
             app,
-            "UPDATE holdfast_archive SET ready_at = :ready, leased_at = :leased, finished_at = :finished WHERE id = :id",
+            "UPDATE stepfast_archive SET ready_at = :ready, leased_at = :leased, finished_at = :finished WHERE id = :id",
             ready=at - 10 * SECOND,
             leased=at - 8 * SECOND,
             finished=at - (8 - seconds) * SECOND,
             id=job_id,
         )
-    change(app, "UPDATE holdfast_archive SET finished_at = :at WHERE id = :id", at=at - 2 * HOUR, id=long_ago)
+    change(app, "UPDATE stepfast_archive SET finished_at = :at WHERE id = :id", at=at - 2 * HOUR, id=long_ago)
 
     with app.database.reading() as tx:
         (greets,) = kind_statistics(tx, timedelta(hours=1))
@@ -221,7 +221,7 @@ def test_statistics_tell_how_many_jobs_of_a_kind_succeeded_and_how_long_they_too
     assert (greets.average_seconds, greets.longest_seconds, greets.average_wait_seconds) == (2.0, 3.0, 2.0)
 
 
-def test_statistics_tell_the_median_and_the_slow_ones(app: Holdfast) -> None:
+def test_statistics_tell_the_median_and_the_slow_ones(app: Stepfast) -> None:
     greet = greeting(app)
     done = [it.id for it in greet.enqueue_many([{}] * 20)]
     for _ in done:
@@ -234,12 +234,12 @@ def test_statistics_tell_the_median_and_the_slow_ones(app: Holdfast) -> None:
     for seconds, job_id in enumerate(done, start=1):
         change(
             app,
-            "UPDATE holdfast_archive SET leased_at = :leased, finished_at = :at WHERE id = :id",
+            "UPDATE stepfast_archive SET leased_at = :leased, finished_at = :at WHERE id = :id",
             leased=at - seconds * SECOND,
             at=at,
             id=job_id,
         )
-    change(app, "UPDATE holdfast_archive SET leased_at = 1 WHERE state = 'dead'")
+    change(app, "UPDATE stepfast_archive SET leased_at = 1 WHERE state = 'dead'")
 
     with app.database.reading() as tx:
         greets, mails = kind_statistics(tx, timedelta(hours=1))
@@ -250,7 +250,7 @@ def test_statistics_tell_the_median_and_the_slow_ones(app: Holdfast) -> None:
     assert only == mails
 
 
-def test_statistics_tell_what_jobs_failed_of_and_what_became_of_them(app: Holdfast) -> None:
+def test_statistics_tell_what_jobs_failed_of_and_what_became_of_them(app: Stepfast) -> None:
     greet = greeting(app)
     again = Again(timedelta(hours=1), "OSError: no answer", "OSError: no answer")
     for _ in range(2):
@@ -264,11 +264,11 @@ def test_statistics_tell_what_jobs_failed_of_and_what_became_of_them(app: Holdfa
             commit(tx, lease, again)
     change(
         app,
-        "UPDATE holdfast_job SET state = 'ready', ready_at = 1 WHERE id = :id AND state = 'scheduled'",
+        "UPDATE stepfast_job SET state = 'ready', ready_at = 1 WHERE id = :id AND state = 'scheduled'",
         id=retried[0],
     )
     ended(app)
-    change(app, "UPDATE holdfast_archive SET finished_at = 1 WHERE id = :id", id=long_ago)
+    change(app, "UPDATE stepfast_archive SET finished_at = 1 WHERE id = :id", id=long_ago)
 
     with app.database.reading() as tx:
         (greets,) = kind_statistics(tx, timedelta(hours=1))
@@ -281,7 +281,7 @@ def test_statistics_tell_what_jobs_failed_of_and_what_became_of_them(app: Holdfa
     assert greets.success_rate == 1 / 4
 
 
-def test_a_kind_that_only_fails_so_far_is_told_of(app: Holdfast) -> None:
+def test_a_kind_that_only_fails_so_far_is_told_of(app: Stepfast) -> None:
     greeting(app).enqueue()
     (lease,) = leased(app)
     with app.transaction() as tx:
@@ -294,7 +294,7 @@ def test_a_kind_that_only_fails_so_far_is_told_of(app: Holdfast) -> None:
     assert [it.retrying for it in greets.failures] == [1]
 
 
-def test_reports_read_the_tables_and_not_the_view(app: Holdfast) -> None:
+def test_reports_read_the_tables_and_not_the_view(app: Stepfast) -> None:
     greeting(app).enqueue()
     change_nothing = query(app, "SELECT count(*) AS n FROM processing_jobs")
     connection = app.database.connect()

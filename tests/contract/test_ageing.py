@@ -6,37 +6,37 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.steps.ageing import age
+from stepfast.errors import ConfigurationError
+from stepfast.steps.ageing import age
 from tests import rows
 from tests.contract.engine import claim, take, work_on
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 MINUTE = 60 * rows.SECOND
 
 
-def let_rise(app: Holdfast, after: int = MINUTE, limit: int = 500) -> int:
+def let_rise(app: Stepfast, after: int = MINUTE, limit: int = 500) -> int:
     with app.transaction() as tx:
         return age(tx, "default", after, limit)
 
 
-def wait(app: Holdfast, seconds: int) -> None:
+def wait(app: Stepfast, seconds: int) -> None:
     """Let everybody have waited so much longer."""
     span = seconds * rows.SECOND
     rows.change(
-        app, "UPDATE holdfast_job SET ready_at = ready_at - :span, updated_at = updated_at - :span", span=span
+        app, "UPDATE stepfast_job SET ready_at = ready_at - :span, updated_at = updated_at - :span", span=span
     )
 
 
-def priority(app: Holdfast, job_id: str) -> int:
+def priority(app: Stepfast, job_id: str) -> int:
     row = rows.live(app, job_id)
     assert row is not None
     return int(row["priority"])
 
 
-def test_who_waited_long_behind_more_urgent_work_rises_by_one(app: Holdfast) -> None:
+def test_who_waited_long_behind_more_urgent_work_rises_by_one(app: Stepfast) -> None:
     low = work_on(app).enqueue(priority=0)
     high = work_on(app).enqueue(priority=3)
     wait(app, 61)
@@ -46,7 +46,7 @@ def test_who_waited_long_behind_more_urgent_work_rises_by_one(app: Holdfast) -> 
     assert (priority(app, low.id), priority(app, high.id)) == (1, 3)
 
 
-def test_nobody_rises_before_its_time_or_twice_at_once(app: Holdfast) -> None:
+def test_nobody_rises_before_its_time_or_twice_at_once(app: Stepfast) -> None:
     low = work_on(app).enqueue(priority=0)
     middle = work_on(app).enqueue(priority=1)
     work_on(app).enqueue(priority=9)
@@ -59,14 +59,14 @@ def test_nobody_rises_before_its_time_or_twice_at_once(app: Holdfast) -> None:
     assert (priority(app, low.id), priority(app, middle.id)) == (1, 2)
 
 
-def test_in_a_queue_of_one_priority_nothing_is_written(app: Holdfast) -> None:
+def test_in_a_queue_of_one_priority_nothing_is_written(app: Stepfast) -> None:
     work_on(app).enqueue_many([{"n": n} for n in range(5)])
     wait(app, 3_600)
 
     assert let_rise(app) == 0
 
 
-def test_it_rises_until_it_is_claimed_before_newer_ones_of_the_higher_priority(app: Holdfast) -> None:
+def test_it_rises_until_it_is_claimed_before_newer_ones_of_the_higher_priority(app: Stepfast) -> None:
     work = work_on(app)
     old = work.enqueue(priority=0)
     for _ in range(3):
@@ -80,7 +80,7 @@ def test_it_rises_until_it_is_claimed_before_newer_ones_of_the_higher_priority(a
     assert newer.id in {it.job_id for it in claim(app, limit=10)}
 
 
-def test_a_long_queue_rises_in_batches_the_oldest_first(app: Holdfast) -> None:
+def test_a_long_queue_rises_in_batches_the_oldest_first(app: Stepfast) -> None:
     oldest = [it.id for it in work_on(app).enqueue_many([{"n": n} for n in range(10)])]
     work_on(app).enqueue(priority=1)
     wait(app, 61)
@@ -90,7 +90,7 @@ def test_a_long_queue_rises_in_batches_the_oldest_first(app: Holdfast) -> None:
     assert [priority(app, it) for it in oldest] == [1] * 4 + [0] * 6
 
 
-def test_other_queues_and_running_jobs_are_left_alone(app: Holdfast) -> None:
+def test_other_queues_and_running_jobs_are_left_alone(app: Stepfast) -> None:
     other = work_on(app).enqueue(priority=0, queue="other")
     runs = work_on(app).enqueue(priority=0)
     take(app)
@@ -101,7 +101,7 @@ def test_other_queues_and_running_jobs_are_left_alone(app: Holdfast) -> None:
     assert (priority(app, other.id), priority(app, runs.id)) == (0, 0)
 
 
-def test_a_worker_lets_rise_whoever_waits_behind_others(app: Holdfast) -> None:
+def test_a_worker_lets_rise_whoever_waits_behind_others(app: Stepfast) -> None:
     low = work_on(app).enqueue(priority=0, queue="paused")
     work_on(app).enqueue(priority=3, queue="paused")
     wait(app, 61)
@@ -110,6 +110,6 @@ def test_a_worker_lets_rise_whoever_waits_behind_others(app: Holdfast) -> None:
         rows.eventually(lambda: priority(app, low.id) == 1)
 
 
-def test_ageing_below_a_second_is_refused(app: Holdfast) -> None:
+def test_ageing_below_a_second_is_refused(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="ageing"):
         app.worker(ageing="100ms")

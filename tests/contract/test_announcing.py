@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.clock import new_id
-from holdfast.database.database import persist
-from holdfast.errors import ConfigurationError
-from holdfast.runs.broker import Broker
-from holdfast.runs.hints import judge, read
-from holdfast.steps.commit import give_back
-from holdfast.steps.lease import claim, claim_named
+from stepfast import Stepfast
+from stepfast.clock import new_id
+from stepfast.database.database import persist
+from stepfast.errors import ConfigurationError
+from stepfast.runs.broker import Broker
+from stepfast.runs.hints import judge, read
+from stepfast.steps.commit import give_back
+from stepfast.steps.lease import claim, claim_named
 from tests import rows
 from tests.brokered import PATIENT, broker_of, brokered, end_head_starts, staged
 from tests.contract.repairing import broken_at, run_row, settle
@@ -25,15 +25,15 @@ from tests.run_facts import begin, check_complete, partitions
 from tests.settling import SettlingWorker
 
 if TYPE_CHECKING:
-    from holdfast.runs.feed import Feed
-    from holdfast.runs.run import Run
-    from holdfast.steps.lease import Lease
+    from stepfast.runs.feed import Feed
+    from stepfast.runs.run import Run
+    from stepfast.steps.lease import Lease
 
 PARTS = 4
 SECOND = price_ranges(250, 500, 750)[1].name
 
 
-def planned(app: Holdfast) -> Run:
+def planned(app: Stepfast) -> Run:
     """A run that has its partitions."""
     run = begin(app)
     worker = LoneWorker(app, "planner")
@@ -42,16 +42,16 @@ def planned(app: Holdfast) -> Run:
     return run
 
 
-def work_through(app: Holdfast) -> None:
+def work_through(app: Stepfast) -> None:
     """Until nothing is left, as if every head start were over."""
     while True:
         end_head_starts(app)
         settle(app)
-        if not rows.count(app, "holdfast_job", "state = 'ready'"):
+        if not rows.count(app, "stepfast_job", "state = 'ready'"):
             return
 
 
-def failing_run(app: Holdfast, shop: Shop) -> Run:
+def failing_run(app: Stepfast, shop: Shop) -> Run:
     """A run of which one partition failed at its second page. The source is well again."""
     shop.before = broken_at(("page", SECOND, 5))
     run = begin(app)
@@ -60,7 +60,7 @@ def failing_run(app: Holdfast, shop: Shop) -> Run:
     return run
 
 
-def take_told(app: Holdfast, worker: LoneWorker, body: dict[str, object]) -> list[Lease]:
+def take_told(app: Stepfast, worker: LoneWorker, body: dict[str, object]) -> list[Lease]:
     """Take what a message names, as the worker of a broker does."""
     hint = read(json.dumps(body))
 
@@ -72,7 +72,7 @@ def take_told(app: Holdfast, worker: LoneWorker, body: dict[str, object]) -> lis
     return persist(app.database, take)
 
 
-def test_a_plan_stages_one_message_for_each_partition(app: Holdfast) -> None:
+def test_a_plan_stages_one_message_for_each_partition(app: Stepfast) -> None:
     brokered(app)
 
     run = planned(app)
@@ -99,7 +99,7 @@ def test_a_plan_stages_one_message_for_each_partition(app: Holdfast) -> None:
     assert len({it["id"] for it in (first, *others)}) == PARTS
 
 
-def test_at_first_only_those_who_were_told_may_take_the_job(app: Holdfast) -> None:
+def test_at_first_only_those_who_were_told_may_take_the_job(app: Stepfast) -> None:
     brokered(app)
     planned(app)
     worker = LoneWorker(app)
@@ -111,7 +111,7 @@ def test_at_first_only_those_who_were_told_may_take_the_job(app: Holdfast) -> No
     assert rows.live(app, told[0].job_id)["state"] == "leased"  # type: ignore[index]
 
 
-def test_a_told_job_that_is_given_back_may_be_taken_by_anybody(app: Holdfast) -> None:
+def test_a_told_job_that_is_given_back_may_be_taken_by_anybody(app: Stepfast) -> None:
     brokered(app)
     planned(app)
     worker = LoneWorker(app)
@@ -123,7 +123,7 @@ def test_a_told_job_that_is_given_back_may_be_taken_by_anybody(app: Holdfast) ->
     assert [it.job_id for it in found] == [lease.job_id]
 
 
-def test_after_the_head_start_anybody_may(app: Holdfast) -> None:
+def test_after_the_head_start_anybody_may(app: Stepfast) -> None:
     shop = brokered(app)
     run = planned(app)
 
@@ -134,13 +134,13 @@ def test_after_the_head_start_anybody_may(app: Holdfast) -> None:
     assert len(found) == PARTS
     for lease in found:
         worker.commit(lease, worker.think(lease))
-    while rows.count(app, "holdfast_job"):
+    while rows.count(app, "stepfast_job"):
         end_head_starts(app)
         worker.step()
     check_complete(app, run.id, shop)
 
 
-def test_the_next_page_is_staged_with_the_page_before_it_or_not_at_all(app: Holdfast) -> None:
+def test_the_next_page_is_staged_with_the_page_before_it_or_not_at_all(app: Stepfast) -> None:
     brokered(app)
     run = planned(app)
     worker = LoneWorker(app)
@@ -163,7 +163,7 @@ def test_the_next_page_is_staged_with_the_page_before_it_or_not_at_all(app: Hold
     assert staged(app)[-1]["offset"] == partitions(app, run.id)[0]["next_offset"] > 0
 
 
-def test_a_message_that_comes_again_takes_nothing(app: Holdfast) -> None:
+def test_a_message_that_comes_again_takes_nothing(app: Stepfast) -> None:
     brokered(app)
     planned(app)
     worker, body = LoneWorker(app), staged(app)[0]
@@ -173,13 +173,13 @@ def test_a_message_that_comes_again_takes_nothing(app: Holdfast) -> None:
     for _ in range(2):
         worker.commit(lease, worker.think(lease))
         (lease,) = take_told(app, worker, staged(app)[-1])
-    persist(app.database, lambda tx: tx.execute("UPDATE holdfast_job SET state = 'ready'"))
+    persist(app.database, lambda tx: tx.execute("UPDATE stepfast_job SET state = 'ready'"))
     out_of_order = take_told(app, worker, body)
 
     assert (while_held, out_of_order) == ([], [])
 
 
-def test_pages_of_several_partitions_are_announced_together_and_none_stays(app: Holdfast) -> None:
+def test_pages_of_several_partitions_are_announced_together_and_none_stays(app: Stepfast) -> None:
     brokered(app)
     planned(app)
     worker = SettlingWorker(app)
@@ -189,10 +189,10 @@ def test_pages_of_several_partitions_are_announced_together_and_none_stays(app: 
 
     assert worker.stayed == []
     assert len(staged(app)) == 2 * PARTS
-    assert {row["state"] for row in rows.query(app, "SELECT state FROM holdfast_job")} == {"ready"}
+    assert {row["state"] for row in rows.query(app, "SELECT state FROM stepfast_job")} == {"ready"}
 
 
-def test_a_paused_queue_gives_nothing_to_those_who_were_told(app: Holdfast) -> None:
+def test_a_paused_queue_gives_nothing_to_those_who_were_told(app: Stepfast) -> None:
     brokered(app)
     planned(app)
     app.operator.pause("default")
@@ -200,7 +200,7 @@ def test_a_paused_queue_gives_nothing_to_those_who_were_told(app: Holdfast) -> N
     assert take_told(app, LoneWorker(app), staged(app)[0]) == []
 
 
-def test_consolidation_is_announced_once(app: Holdfast) -> None:
+def test_consolidation_is_announced_once(app: Stepfast) -> None:
     shop = brokered(app)
     run = planned(app)
 
@@ -216,7 +216,7 @@ def test_consolidation_is_announced_once(app: Holdfast) -> None:
     check_complete(app, run.id, shop)
 
 
-def test_a_retry_is_announced_under_a_new_epoch(app: Holdfast) -> None:
+def test_a_retry_is_announced_under_a_new_epoch(app: Stepfast) -> None:
     shop = brokered(app)
     run = failing_run(app, shop)
     known = {it["id"] for it in staged(app)}
@@ -230,7 +230,7 @@ def test_a_retry_is_announced_under_a_new_epoch(app: Holdfast) -> None:
     check_complete(app, run.id, shop)
 
 
-def test_a_retry_from_the_start_begins_at_the_first_row(app: Holdfast) -> None:
+def test_a_retry_from_the_start_begins_at_the_first_row(app: Stepfast) -> None:
     shop = brokered(app)
     run = failing_run(app, shop)
 
@@ -239,7 +239,7 @@ def test_a_retry_from_the_start_begins_at_the_first_row(app: Holdfast) -> None:
     assert (staged(app)[-1]["offset"], staged(app)[-1]["epoch"]) == (0, 1)
 
 
-def test_a_forced_consolidation_says_so(app: Holdfast) -> None:
+def test_a_forced_consolidation_says_so(app: Stepfast) -> None:
     shop = brokered(app)
     run = failing_run(app, shop)
 
@@ -248,7 +248,7 @@ def test_a_forced_consolidation_says_so(app: Holdfast) -> None:
     assert [it["force"] for it in staged(app, "CONSOLIDATE")] == [True]
 
 
-def test_a_cancelled_run_that_is_resumed_is_announced_again(app: Holdfast) -> None:
+def test_a_cancelled_run_that_is_resumed_is_announced_again(app: Stepfast) -> None:
     brokered(app)
     run = planned(app)
     app.runs.cancel(run.id)
@@ -260,7 +260,7 @@ def test_a_cancelled_run_that_is_resumed_is_announced_again(app: Holdfast) -> No
     ]  # one for the cancellation, one for the resumption
 
 
-def test_the_end_of_a_partition_is_told_only_where_somebody_wants_it(app: Holdfast) -> None:
+def test_the_end_of_a_partition_is_told_only_where_somebody_wants_it(app: Stepfast) -> None:
     shop = brokered(app, transport=Broker(f"memory://{new_id()}", work_done="done", head_start=PATIENT))
     run = failing_run(app, shop)
 
@@ -276,11 +276,11 @@ def test_the_end_of_a_partition_is_told_only_where_somebody_wants_it(app: Holdfa
     read_rows = {f"partition-{it['number']}": it["seen"] for it in partitions(app, run.id)}
     assert {name: it["recordsProcessed"] for name, it in told.items()} == read_rows
     assert "cannot be read" in told["partition-1"]["error"]
-    lives = rows.query(app, "SELECT headers FROM holdfast_outbox WHERE destination LIKE 'broker:done:%'")
+    lives = rows.query(app, "SELECT headers FROM stepfast_outbox WHERE destination LIKE 'broker:done:%'")
     assert {json.loads(it["headers"])["lives-for"] for it in lives} == {"3600.0"}
 
 
-def test_no_end_is_told_by_default(app: Holdfast) -> None:
+def test_no_end_is_told_by_default(app: Stepfast) -> None:
     shop = brokered(app)
 
     failing_run(app, shop)
@@ -288,7 +288,7 @@ def test_no_end_is_told_by_default(app: Holdfast) -> None:
     assert staged(app, "WORK_DONE") == []
 
 
-def test_without_a_broker_nothing_is_staged(app: Holdfast) -> None:
+def test_without_a_broker_nothing_is_staged(app: Stepfast) -> None:
     app.feed(Catalogue(shop := Shop.with_items(100)))
     prepare(app)
     run = begin(app)
@@ -296,16 +296,16 @@ def test_without_a_broker_nothing_is_staged(app: Holdfast) -> None:
     settle(app)
 
     check_complete(app, run.id, shop)
-    assert rows.count(app, "holdfast_outbox") == 0
+    assert rows.count(app, "stepfast_outbox") == 0
 
 
 def test_a_feed_without_a_transport_has_that_of_the_application(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, environment, none = (
-        Holdfast(database_url, transport=it) for it in ("memory://ours", None, "")
+        Stepfast(database_url, transport=it) for it in ("memory://ours", None, "")
     )  # "": none, whatever the environment says
-    monkeypatch.setenv("HOLDFAST_TRANSPORT", "service-bus")
+    monkeypatch.setenv("STEPFAST_TRANSPORT", "service-bus")
     own = Broker("memory://own")
 
     mine.feed(Catalogue(Shop()))
@@ -333,7 +333,7 @@ def test_a_feed_without_a_transport_has_that_of_the_application(
 )
 @pytest.mark.only_on("sqlite")
 def test_a_transport_that_cannot_be_is_refused_with_a_sentence(
-    app: Holdfast, transport: object, says: str
+    app: Stepfast, transport: object, says: str
 ) -> None:
     feed: Feed = Catalogue(Shop(), transport=transport)
 

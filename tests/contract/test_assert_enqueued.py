@@ -14,16 +14,16 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Holdfast, Job, JobState
-from holdfast.database.drivers import sqlite_path
-from holdfast.testing import assert_enqueued, assert_not_enqueued, clock, drain, enqueued
+from stepfast import Job, JobState, Stepfast
+from stepfast.database.drivers import sqlite_path
+from stepfast.testing import assert_enqueued, assert_not_enqueued, clock, drain, enqueued
 from tests import rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def mail_on(app: Holdfast) -> Job[..., None]:
+def mail_on(app: Stepfast) -> Job[..., None]:
     @app.job(queue="mail")
     def send(to: str, copies: int = 1) -> None: ...
 
@@ -45,7 +45,7 @@ def mail_on(app: Holdfast) -> Job[..., None]:
     ],
     ids=str,
 )
-def test_a_job_that_is_there_is_found_and_returned(app: Holdfast, asked: dict[str, Any]) -> None:
+def test_a_job_that_is_there_is_found_and_returned(app: Stepfast, asked: dict[str, Any]) -> None:
     send = mail_on(app)
     job = send.enqueue(to="ada", copies=2, priority=5, key="welcome:ada", delay="10m")
 
@@ -71,7 +71,7 @@ def test_a_job_that_is_there_is_found_and_returned(app: Holdfast, asked: dict[st
     ],
 )
 def test_a_job_that_is_not_there_is_missed_with_the_difference(
-    app: Holdfast, asked: dict[str, Any], difference: str
+    app: Stepfast, asked: dict[str, Any], difference: str
 ) -> None:
     send = mail_on(app)
     with clock(app) as time:
@@ -83,7 +83,7 @@ def test_a_job_that_is_not_there_is_missed_with_the_difference(
         assert_not_enqueued(app, send, **asked)
 
 
-def test_the_nearest_is_shown_first(app: Holdfast) -> None:
+def test_the_nearest_is_shown_first(app: Stepfast) -> None:
     send = mail_on(app)
 
     @app.job()
@@ -106,7 +106,7 @@ def test_the_nearest_is_shown_first(app: Holdfast) -> None:
     assert told[6].strip() == "kind is 'charge', not 'send'"
 
 
-def test_of_very_many_only_the_nearest_are_shown(app: Holdfast) -> None:
+def test_of_very_many_only_the_nearest_are_shown(app: Stepfast) -> None:
     send = mail_on(app)
     send.enqueue_many([{"to": str(n)} for n in range(30)])
 
@@ -116,13 +116,13 @@ def test_of_very_many_only_the_nearest_are_shown(app: Holdfast) -> None:
     assert len(str(caught.value).splitlines()) < 25
 
 
-def test_nothing_at_all_is_said_in_words(app: Holdfast) -> None:
+def test_nothing_at_all_is_said_in_words(app: Stepfast) -> None:
     with pytest.raises(AssertionError, match="no job is enqueued at all; nothing is enqueued"):
         assert_enqueued(app)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_a_number_is_meant_exactly(app: Holdfast, count: int) -> None:
+def test_a_number_is_meant_exactly(app: Stepfast, count: int) -> None:
     send = mail_on(app)
     send.enqueue_many([{"to": "ada"}, {"to": "grace"}])
 
@@ -132,7 +132,7 @@ def test_a_number_is_meant_exactly(app: Holdfast, count: int) -> None:
     assert_enqueued(app, send, arguments={"to": "alan"}, count=0)
 
 
-def test_what_should_not_be_there_is_shown(app: Holdfast) -> None:
+def test_what_should_not_be_there_is_shown(app: Stepfast) -> None:
     send = mail_on(app)
     send.enqueue(to="ada")
 
@@ -141,7 +141,7 @@ def test_what_should_not_be_there_is_shown(app: Holdfast) -> None:
         assert_not_enqueued(app, send, arguments={"to": "ada"})
 
 
-def test_jobs_that_have_ended_count_if_they_are_asked_for(app: Holdfast) -> None:
+def test_jobs_that_have_ended_count_if_they_are_asked_for(app: Stepfast) -> None:
     send = mail_on(app)
     send.enqueue(to="ada")
     drain(app)
@@ -162,7 +162,7 @@ class Point:
     y: int
 
 
-def test_arguments_are_compared_as_they_are_stored(app: Holdfast) -> None:
+def test_arguments_are_compared_as_they_are_stored(app: Stepfast) -> None:
     @app.job()
     def work(*, at: datetime, day: date, price: Decimal, who: UUID, colour: Colour, where: Point) -> None: ...
 
@@ -181,15 +181,15 @@ def test_arguments_are_compared_as_they_are_stored(app: Holdfast) -> None:
     assert_not_enqueued(app, work, arguments={"price": Decimal("9.91")})
 
 
-def test_jobs_of_another_program_are_seen_by_name(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_jobs_of_another_program_are_seen_by_name(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     mail_on(another_app()).enqueue(to="ada")
-    rows.change(app, "INSERT INTO holdfast_job (id, kind, payload) VALUES ('a', 'from SQL', '[1]')")
+    rows.change(app, "INSERT INTO stepfast_job (id, kind, payload) VALUES ('a', 'from SQL', '[1]')")
 
     assert_enqueued(app, "send", arguments={"to": "ada"})
     assert assert_enqueued(app, "from SQL")[0].arguments == {}
 
 
-def test_inside_a_transaction_one_sees_what_is_not_committed(app: Holdfast) -> None:
+def test_inside_a_transaction_one_sees_what_is_not_committed(app: Stepfast) -> None:
     send = mail_on(app)
 
     with app.transaction() as tx:
@@ -200,7 +200,7 @@ def test_inside_a_transaction_one_sees_what_is_not_committed(app: Holdfast) -> N
 
 
 @pytest.mark.only_on("sqlite")
-def test_inside_a_transaction_of_ones_own_connection_too(app: Holdfast) -> None:
+def test_inside_a_transaction_of_ones_own_connection_too(app: Stepfast) -> None:
     send = mail_on(app)
 
     with closing(sqlite3.connect(sqlite_path(app.database.url))) as mine:

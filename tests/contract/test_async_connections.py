@@ -17,7 +17,7 @@ import asyncpg
 import psycopg
 import pytest
 
-from holdfast.errors import ConfigurationError, DuplicateKeyError
+from stepfast.errors import ConfigurationError, DuplicateKeyError
 from tests import rows
 from tests.contract.engine import work_on
 from tests.contract.lenders import LENDERS, Lent
@@ -25,14 +25,14 @@ from tests.contract.lenders import LENDERS, Lent
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from holdfast import Holdfast, Transaction
+    from stepfast import Stepfast, Transaction
 
 Story = Callable[[Lent], Awaitable[None]]
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
 
-def with_each(app: Holdfast, story: Story, *, afterwards: Callable[[str], None]) -> None:
+def with_each(app: Stepfast, story: Story, *, afterwards: Callable[[str], None]) -> None:
     """Let every lender of this database tell the story, each on empty tables."""
     with closing(app.database.connect()) as connection:
         kind = "pgbouncer" if connection.pooled else app.database.dialect.name
@@ -44,15 +44,15 @@ def with_each(app: Holdfast, story: Story, *, afterwards: Callable[[str], None])
 
         asyncio.run(told())
         afterwards(name)
-        for table in ("holdfast_job", "holdfast_key", "holdfast_archive", "holdfast_outbox", "ledger"):
+        for table in ("stepfast_job", "stepfast_key", "stepfast_archive", "stepfast_outbox", "ledger"):
             rows.change(app, f"DELETE FROM {table}")
 
 
-def jobs(app: Holdfast) -> int:
-    return rows.count(app, "holdfast_job")
+def jobs(app: Stepfast) -> int:
+    return rows.count(app, "stepfast_job")
 
 
-def test_a_job_and_the_callers_row_commit_together(app: Holdfast) -> None:
+def test_a_job_and_the_callers_row_commit_together(app: Stepfast) -> None:
     work = work_on(app)
 
     async def story(lent: Lent) -> None:
@@ -62,14 +62,14 @@ def test_a_job_and_the_callers_row_commit_together(app: Holdfast) -> None:
         await lent.commit()
 
     def afterwards(name: str) -> None:
-        (row,) = rows.query(app, "SELECT payload, state FROM holdfast_job")
+        (row,) = rows.query(app, "SELECT payload, state FROM stepfast_job")
         assert (json.loads(row["payload"]), row["state"]) == ({"n": 7}, "ready"), name
         assert rows.count(app, "ledger") == 1, name
 
     with_each(app, story, afterwards=afterwards)
 
 
-def test_a_job_is_gone_when_the_caller_rolls_back(app: Holdfast) -> None:
+def test_a_job_is_gone_when_the_caller_rolls_back(app: Stepfast) -> None:
     work = work_on(app)
 
     async def story(lent: Lent) -> None:
@@ -79,13 +79,13 @@ def test_a_job_is_gone_when_the_caller_rolls_back(app: Holdfast) -> None:
         await lent.rollback()
 
     def afterwards(name: str) -> None:
-        left = [rows.count(app, table) for table in ("holdfast_job", "holdfast_key", "ledger")]
+        left = [rows.count(app, table) for table in ("stepfast_job", "stepfast_key", "ledger")]
         assert left == [0, 0, 0], name
 
     with_each(app, story, afterwards=afterwards)
 
 
-def test_every_way_to_enqueue_works_on_every_driver(app: Holdfast) -> None:
+def test_every_way_to_enqueue_works_on_every_driver(app: Stepfast) -> None:
     """All types of parameters: texts, nothing, whole numbers beyond 32 bits, lists, documents."""
 
     @app.job(merge="append")
@@ -117,7 +117,7 @@ def test_every_way_to_enqueue_works_on_every_driver(app: Holdfast) -> None:
     def afterwards(name: str) -> None:
         stored = {
             row["unique_key"] or row["id"]: json.loads(row["payload"])
-            for row in rows.query(app, "SELECT id, unique_key, payload FROM holdfast_job")
+            for row in rows.query(app, "SELECT id, unique_key, payload FROM stepfast_job")
         }
         assert (stored["k"]["ids"], stored["task-1"]["ids"], jobs(app)) == ([1, 2], [5], 7), name
         assert "日" in str(list(stored.values())), name
@@ -125,7 +125,7 @@ def test_every_way_to_enqueue_works_on_every_driver(app: Holdfast) -> None:
     with_each(app, story, afterwards=afterwards)
 
 
-def test_an_enqueue_that_is_refused_leaves_the_callers_transaction_as_it_was(app: Holdfast) -> None:
+def test_an_enqueue_that_is_refused_leaves_the_callers_transaction_as_it_was(app: Stepfast) -> None:
     work = work_on(app)
 
     async def story(lent: Lent) -> None:
@@ -137,13 +137,13 @@ def test_an_enqueue_that_is_refused_leaves_the_callers_transaction_as_it_was(app
         await lent.commit()
 
     def afterwards(name: str) -> None:
-        left = [rows.count(app, table) for table in ("holdfast_job", "holdfast_key", "ledger")]
+        left = [rows.count(app, table) for table in ("stepfast_job", "stepfast_key", "ledger")]
         assert left == [1, 0, 1], name
 
     with_each(app, story, afterwards=afterwards)
 
 
-def test_whatever_takes_a_transaction_can_join_the_callers(app: Holdfast) -> None:
+def test_whatever_takes_a_transaction_can_join_the_callers(app: Stepfast) -> None:
     """Own rows, webhooks, the look at a job, and the end of a lease that was taken by hand."""
     work = work_on(app)
 
@@ -167,12 +167,12 @@ def test_whatever_takes_a_transaction_can_join_the_callers(app: Holdfast) -> Non
         assert rows.state(app, job_id) == "done"
 
     def afterwards(name: str) -> None:
-        assert (rows.count(app, "ledger"), rows.count(app, "holdfast_outbox")) == (1, 1), name
+        assert (rows.count(app, "ledger"), rows.count(app, "stepfast_outbox")) == (1, 1), name
 
     with_each(app, story, afterwards=afterwards)
 
 
-def test_savepoints_of_the_caller_and_of_the_work_keep_their_meaning(app: Holdfast) -> None:
+def test_savepoints_of_the_caller_and_of_the_work_keep_their_meaning(app: Stepfast) -> None:
     work = work_on(app)
 
     def careful(tx: Transaction) -> None:
@@ -190,13 +190,13 @@ def test_savepoints_of_the_caller_and_of_the_work_keep_their_meaning(app: Holdfa
         await lent.commit()
 
     def afterwards(name: str) -> None:
-        (row,) = rows.query(app, "SELECT payload FROM holdfast_job")
+        (row,) = rows.query(app, "SELECT payload FROM stepfast_job")
         assert json.loads(row["payload"]) == {"n": 1}, name
 
     with_each(app, story, afterwards=afterwards)
 
 
-def test_without_a_connection_the_event_loop_is_not_held_up(app: Holdfast) -> None:
+def test_without_a_connection_the_event_loop_is_not_held_up(app: Stepfast) -> None:
     work = work_on(app)
 
     async def story() -> list[Any]:
@@ -204,10 +204,10 @@ def test_without_a_connection_the_event_loop_is_not_held_up(app: Holdfast) -> No
 
     stored = asyncio.run(story())
 
-    assert {it.id for it in stored} == {row["id"] for row in rows.query(app, "SELECT id FROM holdfast_job")}
+    assert {it.id for it in stored} == {row["id"] for row in rows.query(app, "SELECT id FROM stepfast_job")}
 
 
-def test_a_caller_who_is_cancelled_finds_nothing_written_even_if_it_commits(app: Holdfast) -> None:
+def test_a_caller_who_is_cancelled_finds_nothing_written_even_if_it_commits(app: Stepfast) -> None:
     work = work_on(app)
 
     async def story(lent: Lent) -> None:
@@ -235,7 +235,7 @@ def _is(found: int, expected: int, name: str) -> None:
     assert found == expected, name
 
 
-def test_a_transaction_that_was_kept_for_later_is_over(app: Holdfast) -> None:
+def test_a_transaction_that_was_kept_for_later_is_over(app: Stepfast) -> None:
     async def story(lent: Lent) -> None:
         kept: list[Transaction] = []
         await app.join(lent.connection, kept.append)
@@ -249,7 +249,7 @@ def test_a_transaction_that_was_kept_for_later_is_over(app: Holdfast) -> None:
 # Refusals
 
 
-def refused(app: Holdfast, connection: Any, sentence: str) -> Awaitable[None]:
+def refused(app: Stepfast, connection: Any, sentence: str) -> Awaitable[None]:
     async def story() -> None:
         with pytest.raises(ConfigurationError, match=sentence):
             await work_on(app).enqueue_async(n=1, tx=connection)
@@ -257,7 +257,7 @@ def refused(app: Holdfast, connection: Any, sentence: str) -> Awaitable[None]:
     return story()
 
 
-def test_an_async_connection_is_refused_by_the_plain_call(app: Holdfast) -> None:
+def test_an_async_connection_is_refused_by_the_plain_call(app: Stepfast) -> None:
     work = work_on(app)
 
     async def story(lent: Lent) -> None:
@@ -267,7 +267,7 @@ def test_an_async_connection_is_refused_by_the_plain_call(app: Holdfast) -> None
     with_each(app, story, afterwards=lambda name: _is(jobs(app), 0, name))
 
 
-def test_a_plain_connection_is_refused_by_the_call_that_is_awaited(app: Holdfast) -> None:
+def test_a_plain_connection_is_refused_by_the_call_that_is_awaited(app: Stepfast) -> None:
     connection = app.database.connect()
 
     asyncio.run(_awaited(refused(app, connection.raw, "is not async")))
@@ -280,12 +280,12 @@ async def _awaited(story: Awaitable[None]) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_anything_else_is_refused(app: Holdfast) -> None:
+def test_anything_else_is_refused(app: Stepfast) -> None:
     asyncio.run(_awaited(refused(app, object(), "lend a connection of")))
 
 
 @pytest.mark.only_on("sqlite")
-def test_work_that_is_a_coroutine_is_refused(app: Holdfast) -> None:
+def test_work_that_is_a_coroutine_is_refused(app: Stepfast) -> None:
     async def work(tx: Transaction) -> None: ...
 
     async def story() -> None:
@@ -298,7 +298,7 @@ def test_work_that_is_a_coroutine_is_refused(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_connections_of_aiosqlite_that_cannot_keep_the_promise_are_refused(app: Holdfast) -> None:
+def test_connections_of_aiosqlite_that_cannot_keep_the_promise_are_refused(app: Stepfast) -> None:
     path = app.database.url.removeprefix("sqlite:///")
 
     async def story() -> None:
@@ -312,7 +312,7 @@ def test_connections_of_aiosqlite_that_cannot_keep_the_promise_are_refused(app: 
 
 
 @pytest.mark.only_on("postgresql")
-def test_connections_of_asyncpg_that_cannot_keep_the_promise_are_refused(app: Holdfast) -> None:
+def test_connections_of_asyncpg_that_cannot_keep_the_promise_are_refused(app: Stepfast) -> None:
     async def story() -> None:
         connection = await asyncpg.connect(app.database.url)
         await refused(app, connection, "use `async with connection.transaction")
@@ -336,7 +336,7 @@ def test_connections_of_asyncpg_that_cannot_keep_the_promise_are_refused(app: Ho
 
 
 @pytest.mark.only_on("postgresql")
-def test_connections_of_psycopg_that_cannot_keep_the_promise_are_refused(app: Holdfast) -> None:
+def test_connections_of_psycopg_that_cannot_keep_the_promise_are_refused(app: Stepfast) -> None:
     async def story() -> None:
         connection = await psycopg.AsyncConnection.connect(app.database.url, autocommit=True)
         await refused(app, connection, "`async with` where it is async")
@@ -350,7 +350,7 @@ def test_connections_of_psycopg_that_cannot_keep_the_promise_are_refused(app: Ho
 
 
 @pytest.mark.only_on("mariadb")
-def test_connections_of_mysql_drivers_that_cannot_keep_the_promise_are_refused(app: Holdfast) -> None:
+def test_connections_of_mysql_drivers_that_cannot_keep_the_promise_are_refused(app: Stepfast) -> None:
     async def story(lent: Lent) -> None:
         raw = lent.connection
         if type(raw).__module__.startswith("sqlalchemy"):

@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.admin import actions
-from holdfast.admin.audit import OPERATOR, Actor, Command, Detail, any_older, prune, record, whoever
-from holdfast.admin.reports.audit import list_audit
-from holdfast.errors import ConfigurationError, DuplicateKeyError, HoldfastError, NotFoundError, StateError
-from holdfast.steps.dead_letters import Filter
+from stepfast.admin import actions
+from stepfast.admin.audit import OPERATOR, Actor, Command, Detail, any_older, prune, record, whoever
+from stepfast.admin.reports.audit import list_audit
+from stepfast.errors import ConfigurationError, DuplicateKeyError, NotFoundError, StateError, StepfastError
+from stepfast.steps.dead_letters import Filter
 from tests import rows
 from tests.operations import died, ended, expire, greeting, leased
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast, Transaction
-    from holdfast.admin.operator import Operator
-    from holdfast.admin.reports.audit import AuditEntry
+    from stepfast import Stepfast, Transaction
+    from stepfast.admin.operator import Operator
+    from stepfast.admin.reports.audit import AuditEntry
 
 ALICE = Actor("alice", "the printer is back")
 
 
-def entries(app: Holdfast, **asked: Any) -> list[AuditEntry]:
+def entries(app: Stepfast, **asked: Any) -> list[AuditEntry]:
     with app.reading() as tx:
         return list_audit(tx, **asked)
 
 
-def only(app: Holdfast) -> AuditEntry:
+def only(app: Stepfast) -> AuditEntry:
     found = entries(app)
     assert len(found) == 1, found
     return found[0]
@@ -39,32 +39,32 @@ def only(app: Holdfast) -> AuditEntry:
 # What each action does to a job or queue that it finds; it returns the subject and how many rows it touches.
 
 
-def cancel_a_waiting_job(app: Holdfast, operator: Operator) -> tuple[str, str, int]:
+def cancel_a_waiting_job(app: Stepfast, operator: Operator) -> tuple[str, str, int]:
     job_id = greeting(app).enqueue().id
     operator.cancel(job_id)
     return "job.cancel", job_id, 1
 
 
-def cancel_a_running_job(app: Holdfast, operator: Operator) -> tuple[str, str, int]:
+def cancel_a_running_job(app: Stepfast, operator: Operator) -> tuple[str, str, int]:
     greeting(app).enqueue()
     (lease,) = leased(app)
     operator.cancel(lease.job_id)
     return "job.cancel", lease.job_id, 1
 
 
-def revive_a_job(app: Holdfast, operator: Operator) -> tuple[str, str, int]:
+def revive_a_job(app: Stepfast, operator: Operator) -> tuple[str, str, int]:
     job_id = died(app, greeting(app))
     operator.retry(job_id)
     return "job.retry", job_id, 1
 
 
-def hasten_a_job(app: Holdfast, operator: Operator) -> tuple[str, str, int]:
+def hasten_a_job(app: Stepfast, operator: Operator) -> tuple[str, str, int]:
     job_id = greeting(app).enqueue(delay="1h").id
     operator.retry(job_id)
     return "job.retry", job_id, 1
 
 
-def retry_dead_letters(app: Holdfast, operator: Operator) -> tuple[str, str, int]:
+def retry_dead_letters(app: Stepfast, operator: Operator) -> tuple[str, str, int]:
     greet = greeting(app)
     for _ in range(5):
         died(app, greet)
@@ -72,7 +72,7 @@ def retry_dead_letters(app: Holdfast, operator: Operator) -> tuple[str, str, int
     return "dead-letters.retry", "all", 5
 
 
-def purge_some_dead_letters(app: Holdfast, operator: Operator) -> tuple[str, str, int]:
+def purge_some_dead_letters(app: Stepfast, operator: Operator) -> tuple[str, str, int]:
     greet = greeting(app)
     died(app, greet, "KeyError: …")
     died(app, greet, "OSError: …")
@@ -80,13 +80,13 @@ def purge_some_dead_letters(app: Holdfast, operator: Operator) -> tuple[str, str
     return "dead-letters.purge", "kind=greet error=OSError: …", 1
 
 
-def pause(app: Holdfast, operator: Operator) -> tuple[str, str, int]:
+def pause(app: Stepfast, operator: Operator) -> tuple[str, str, int]:
     del app
     operator.pause("mail")
     return "queue.pause", "mail", 1
 
 
-def reset_leases(app: Holdfast, operator: Operator) -> tuple[str, str, int]:
+def reset_leases(app: Stepfast, operator: Operator) -> tuple[str, str, int]:
     greet = greeting(app)
     greet.enqueue(), greet.enqueue()
     expire(app, leased(app, limit=2)[0])
@@ -108,8 +108,8 @@ DEEDS = [
 
 @pytest.mark.parametrize("deed", DEEDS)
 def test_an_action_is_written_down_with_who_what_and_why(
-    app: Holdfast,
-    deed: Callable[[Holdfast, Operator], tuple[str, str, int]],
+    app: Stepfast,
+    deed: Callable[[Stepfast, Operator], tuple[str, str, int]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(actions, "BATCH", 2)
@@ -123,7 +123,7 @@ def test_an_action_is_written_down_with_who_what_and_why(
     assert entry.ended_at >= entry.at
 
 
-def test_resuming_a_queue_is_written_down_and_so_is_a_new_note(app: Holdfast) -> None:
+def test_resuming_a_queue_is_written_down_and_so_is_a_new_note(app: Stepfast) -> None:
     operator = app.operator.by("bob")
     operator.pause("mail", "lunch")
     operator.pause("mail", "dinner")
@@ -136,7 +136,7 @@ def test_resuming_a_queue_is_written_down_and_so_is_a_new_note(app: Holdfast) ->
     ]
 
 
-def test_one_dead_letter_is_retried_or_purged_under_its_id(app: Holdfast) -> None:
+def test_one_dead_letter_is_retried_or_purged_under_its_id(app: Stepfast) -> None:
     greet = greeting(app)
     first, second = died(app, greet), died(app, greet)
 
@@ -151,7 +151,7 @@ def test_one_dead_letter_is_retried_or_purged_under_its_id(app: Holdfast) -> Non
     ]
 
 
-def test_what_is_refused_or_changes_nothing_is_not_written_down(app: Holdfast) -> None:
+def test_what_is_refused_or_changes_nothing_is_not_written_down(app: Stepfast) -> None:
     greet = greeting(app)
     greet.enqueue()
     done = ended(app)
@@ -159,7 +159,7 @@ def test_what_is_refused_or_changes_nothing_is_not_written_down(app: Holdfast) -
     waiting = greet.enqueue(key="taken").id
     operator = app.operator
 
-    refusals: list[tuple[type[HoldfastError], Callable[[], object]]] = [
+    refusals: list[tuple[type[StepfastError], Callable[[], object]]] = [
         (StateError, lambda: operator.cancel(done)),
         (NotFoundError, lambda: operator.cancel("nobody")),
         (StateError, lambda: operator.retry(waiting)),
@@ -176,7 +176,7 @@ def test_what_is_refused_or_changes_nothing_is_not_written_down(app: Holdfast) -
     assert entries(app) == []
 
 
-def test_an_action_that_is_rolled_back_leaves_no_row(app: Holdfast) -> None:
+def test_an_action_that_is_rolled_back_leaves_no_row(app: Stepfast) -> None:
     job_id = greeting(app).enqueue().id
 
     def regret() -> None:
@@ -192,7 +192,7 @@ def test_an_action_that_is_rolled_back_leaves_no_row(app: Holdfast) -> None:
 
 
 def test_an_action_that_cannot_be_written_down_does_not_happen(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = greeting(app).enqueue().id
 
@@ -200,14 +200,14 @@ def test_an_action_that_cannot_be_written_down_does_not_happen(
         tx.execute("INSERT INTO no_such_table (id) VALUES (1)")
 
     monkeypatch.setattr(actions, "record", fail)
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StepfastError):
         app.operator.cancel(job_id)
 
     assert rows.state(app, job_id) == "ready"
 
 
 def test_a_command_that_stops_in_the_middle_says_how_far_it_came(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     greet = greeting(app)
     for _ in range(5):
@@ -222,17 +222,17 @@ def test_a_command_that_stops_in_the_middle_says_how_far_it_came(
         actions.purge_dead(app.database, progress=lose_patience, by=ALICE)
 
     assert (only(app).touched, only(app).ended_at) == (4, None)
-    assert rows.count(app, "holdfast_archive") == 1
+    assert rows.count(app, "stepfast_archive") == 1
 
 
-def test_a_batch_that_is_run_again_after_a_deadlock_is_counted_once(app: Holdfast) -> None:
-    from holdfast.errors import ContentionError
+def test_a_batch_that_is_run_again_after_a_deadlock_is_counted_once(app: Stepfast) -> None:
+    from stepfast.errors import ContentionError
 
     command = Command(app.database, ALICE, "things.done", "all")
     tries = iter([True, False, True, False])
 
     def batch(tx: Transaction) -> tuple[None, int | None]:
-        tx.execute("UPDATE holdfast_queue SET note = 'x'")
+        tx.execute("UPDATE stepfast_queue SET note = 'x'")
         if next(tries):
             raise ContentionError("deadlock")
         return None, 3
@@ -244,7 +244,7 @@ def test_a_batch_that_is_run_again_after_a_deadlock_is_counted_once(app: Holdfas
     assert only(app).touched == 6
 
 
-def test_secrets_are_not_written_down(app: Holdfast) -> None:
+def test_secrets_are_not_written_down(app: Stepfast) -> None:
     actor = Actor("alice", "postgresql://me:hunter2@host/db was down")
     detail: Detail = {"url": "mysql://me:hunter2@host/db", "api_key": "hunter2", "tries": 3, "nothing": None}
 
@@ -256,7 +256,7 @@ def test_secrets_are_not_written_down(app: Holdfast) -> None:
     assert entry.detail == {"url": "mysql://me:***@host/db", "api_key": "***", "tries": 3}
 
 
-def test_a_payload_is_not_written_down(app: Holdfast) -> None:
+def test_a_payload_is_not_written_down(app: Stepfast) -> None:
     job_id = greeting(app).enqueue(name="a secret name").id
 
     app.operator.cancel(job_id)
@@ -265,7 +265,7 @@ def test_a_payload_is_not_written_down(app: Holdfast) -> None:
     assert only(app).detail == {"state": "cancelled"}
 
 
-def test_texts_of_any_length_fit(app: Holdfast) -> None:
+def test_texts_of_any_length_fit(app: Stepfast) -> None:
     with app.transaction() as tx:
         record(tx, Actor("ä" * 500, "w" * 9_000), "x" * 500, "s" * 500)
 
@@ -279,7 +279,7 @@ def test_texts_of_any_length_fit(app: Holdfast) -> None:
 
 
 def test_who_nobody_names_is_the_environments_operator_or_the_user_of_this_host(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(OPERATOR, raising=False)
     assert whoever().name == f"{getpass.getuser()}@{socket.gethostname()}"
@@ -301,17 +301,17 @@ def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
     assert whoever().name.startswith("uid-")
 
 
-def test_an_operator_must_have_a_name(app: Holdfast) -> None:
+def test_an_operator_must_have_a_name(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="say who acts"):
         app.operator.by(" ")
 
 
-def test_the_list_can_be_narrowed_and_paged(app: Holdfast) -> None:
+def test_the_list_can_be_narrowed_and_paged(app: Stepfast) -> None:
     for number in range(5):
         who = "alice" if number % 2 else "bob"
         with app.transaction() as tx:
             record(tx, Actor(who), "queue.pause" if number < 3 else "queue.resume", f"q{number}")
-    rows.change(app, "UPDATE holdfast_audit SET at = at - :day WHERE subject = 'q0'", day=rows.DAY)
+    rows.change(app, "UPDATE stepfast_audit SET at = at - :day WHERE subject = 'q0'", day=rows.DAY)
 
     def subjects(**asked: Any) -> list[str]:
         return [it.subject for it in entries(app, **asked)]
@@ -328,11 +328,11 @@ def test_the_list_can_be_narrowed_and_paged(app: Holdfast) -> None:
         entries(app, before="nothing")
 
 
-def test_entries_of_one_instant_are_neither_left_out_nor_repeated_by_paging(app: Holdfast) -> None:
+def test_entries_of_one_instant_are_neither_left_out_nor_repeated_by_paging(app: Stepfast) -> None:
     for number in range(5):
         with app.transaction() as tx:
             record(tx, ALICE, "queue.pause", f"q{number}")
-    rows.change(app, "UPDATE holdfast_audit SET at = 5")
+    rows.change(app, "UPDATE stepfast_audit SET at = 5")
 
     found: list[AuditEntry] = []
     while page := entries(app, limit=2, before=found[-1].id if found else None):
@@ -341,11 +341,11 @@ def test_entries_of_one_instant_are_neither_left_out_nor_repeated_by_paging(app:
     assert sorted(it.subject for it in found) == ["q0", "q1", "q2", "q3", "q4"]
 
 
-def test_old_entries_are_forgotten_in_batches(app: Holdfast) -> None:
+def test_old_entries_are_forgotten_in_batches(app: Stepfast) -> None:
     for number in range(5):
         with app.transaction() as tx:
             record(tx, ALICE, "queue.pause", f"q{number}")
-    rows.change(app, "UPDATE holdfast_audit SET at = at - :age WHERE subject <> 'q4'", age=401 * rows.DAY)
+    rows.change(app, "UPDATE stepfast_audit SET at = at - :age WHERE subject <> 'q4'", age=401 * rows.DAY)
 
     def forget(tx: Transaction) -> int:
         return prune(tx, 400 * rows.DAY, 3)

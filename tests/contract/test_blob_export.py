@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from devtools.proxy import Proxy
-from holdfast.clock import moment, new_id
-from holdfast.testing import drain
-from holdfast.transports.blob import Address, BlobStore
-from holdfast.transports.opening import TransportSettings
+from stepfast.clock import moment, new_id
+from stepfast.testing import drain
+from stepfast.transports.blob import Address, BlobStore
+from stepfast.transports.opening import TransportSettings
 from tests.contract.test_export import messages
 from tests.contract.test_watermark import catalogue
 from tests.run_facts import begin, run_of
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.testing.azurite import Azurite
+    from stepfast import Stepfast
+    from stepfast.testing.azurite import Azurite
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def document(azurite: Azurite, address: Address) -> Any:
 
 @pytest.mark.usefixtures("cable")
 def test_the_watermark_of_a_run_is_written_to_a_blob(
-    app: Holdfast, azurite: Azurite, address: Address
+    app: Stepfast, azurite: Azurite, address: Address
 ) -> None:
     catalogue(app, export=str(address))
     run = begin(app)
@@ -60,7 +60,7 @@ def test_the_watermark_of_a_run_is_written_to_a_blob(
 
 
 def test_an_account_that_is_away_holds_up_no_run_and_is_told(
-    app: Holdfast, azurite: Azurite, address: Address, cable: Proxy
+    app: Stepfast, azurite: Azurite, address: Address, cable: Proxy
 ) -> None:
     catalogue(app, export=str(address))
     cable.pull()
@@ -82,7 +82,7 @@ def test_an_account_that_is_away_holds_up_no_run_and_is_told(
 
 @pytest.mark.only_on("sqlite")
 def test_two_failures_in_a_row_are_one_try(
-    app: Holdfast, azurite: Azurite, address: Address, cable: Proxy
+    app: Stepfast, azurite: Azurite, address: Address, cable: Proxy
 ) -> None:
     catalogue(app, export=str(address))
     cable.refuse_next = 2

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from holdfast import AuthError, OutageError, Rate, ThrottledError
-from holdfast.clock import moment
-from holdfast.errors import UnreachableError
-from holdfast.runs import breaker
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.pause import LONGEST, TroubleOver, own_wait, pause_for
-from holdfast.runs.trouble import Trouble, TroubleKind
-from holdfast.steps.enqueue import enqueue
-from holdfast.steps.job import NewJob
-from holdfast.testing import clock, drain
+from stepfast import AuthError, OutageError, Rate, ThrottledError
+from stepfast.clock import moment
+from stepfast.errors import UnreachableError
+from stepfast.runs import breaker
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.pause import LONGEST, TroubleOver, own_wait, pause_for
+from stepfast.runs.trouble import Trouble, TroubleKind
+from stepfast.steps.enqueue import enqueue
+from stepfast.steps.job import NewJob
+from stepfast.testing import clock, drain
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
 from tests.lone_worker import LoneWorker
 from tests.run_facts import begin, check_complete, check_counters, partitions, run_of
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.feed import Page, Window
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
+    from stepfast import Stepfast
+    from stepfast.runs.feed import Page, Window
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
 
 HALF_AN_HOUR = timedelta(minutes=30)
 
@@ -49,7 +49,7 @@ def refusal(status: int, **headers: str) -> httpx.HTTPStatusError:
 class Troubled:
     """The source is in trouble for a span of the database's time, from the first request on."""
 
-    app: Holdfast
+    app: Stepfast
     error: Exception
     lasts: timedelta = HALF_AN_HOUR
     only: str | None = None  # a partition; None: all
@@ -67,7 +67,7 @@ class Troubled:
 
 
 def reading(
-    app: Holdfast, shop: Shop | None = None, feed: type[Catalogue] = Catalogue, **settings: Any
+    app: Stepfast, shop: Shop | None = None, feed: type[Catalogue] = Catalogue, **settings: Any
 ) -> Shop:
     shop = shop or Shop.with_items(40)
     app.feed(feed(shop, **settings))
@@ -75,17 +75,17 @@ def reading(
     return shop
 
 
-def feed_row(app: Holdfast) -> rows.Row:
-    return rows.query(app, "SELECT * FROM holdfast_feed")[0]
+def feed_row(app: Stepfast) -> rows.Row:
+    return rows.query(app, "SELECT * FROM stepfast_feed")[0]
 
 
-def titles(app: Holdfast) -> list[str]:
-    return [str(it["title"]) for it in rows.query(app, "SELECT title FROM holdfast_alert ORDER BY id")]
+def titles(app: Stepfast) -> list[str]:
+    return [str(it["title"]) for it in rows.query(app, "SELECT title FROM stepfast_alert ORDER BY id")]
 
 
-def failures(app: Holdfast) -> int:
+def failures(app: Stepfast) -> int:
     """Attempts that any job has spent."""
-    both = "(SELECT failures FROM holdfast_job UNION ALL SELECT failures FROM holdfast_archive) jobs"
+    both = "(SELECT failures FROM stepfast_job UNION ALL SELECT failures FROM stepfast_archive) jobs"
     return int(rows.query(app, f"SELECT sum(failures) AS n FROM {both}")[0]["n"])
 
 
@@ -104,7 +104,7 @@ TROUBLES: dict[str, Exception] = {
 
 @pytest.mark.parametrize("error", TROUBLES.values(), ids=TROUBLES)
 def test_half_an_hour_of_trouble_costs_no_attempt_and_the_run_comes_to_its_end(
-    app: Holdfast, error: Exception
+    app: Stepfast, error: Exception
 ) -> None:
     """(T16, F39, F53)"""
     shop = reading(app)
@@ -122,7 +122,7 @@ def test_half_an_hour_of_trouble_costs_no_attempt_and_the_run_comes_to_its_end(
     assert (row["troubles"], row["paused_until"], row["pause_reason"], row["probe"]) == (0, None, None, None)
 
 
-def test_planning_waits_for_its_source_too(app: Holdfast) -> None:
+def test_planning_waits_for_its_source_too(app: Stepfast) -> None:
     """(T16, F27)"""
     shop = reading(app, partitioner=Fixed(price_ranges(500), counted=True))
     shop.before = Troubled(app, refusal(503))
@@ -134,7 +134,7 @@ def test_planning_waits_for_its_source_too(app: Holdfast) -> None:
     assert failures(app) == 0
 
 
-def test_a_run_by_the_calendar_waits_for_the_clock_of_its_source(app: Holdfast) -> None:
+def test_a_run_by_the_calendar_waits_for_the_clock_of_its_source(app: Stepfast) -> None:
     """A minute's outage does not cost a day. (F15)"""
     asked: list[int] = []
 
@@ -159,7 +159,7 @@ def test_a_run_by_the_calendar_waits_for_the_clock_of_its_source(app: Holdfast) 
 # Everybody waits
 
 
-def test_who_comes_during_the_pause_does_not_ask(app: Holdfast) -> None:
+def test_who_comes_during_the_pause_does_not_ask(app: Stepfast) -> None:
     """One partition meets the throttle, the other three spare the source. (F53)"""
     shop = reading(app)
     run = begin(app)
@@ -171,15 +171,15 @@ def test_who_comes_during_the_pause_does_not_ask(app: Holdfast) -> None:
         assert worker.step() is not None
 
     assert len(shop.requests) == 1
-    assert rows.count(app, "holdfast_job", "state = 'scheduled'") == 4
+    assert rows.count(app, "stepfast_job", "state = 'scheduled'") == 4
     assert all(
         it["ready_at"] > rows.now(app) + 50 * rows.SECOND
-        for it in rows.query(app, "SELECT ready_at FROM holdfast_job")
+        for it in rows.query(app, "SELECT ready_at FROM stepfast_job")
     )
     assert [it["state"] for it in partitions(app, run.id)] == ["ready"] * 4
 
 
-def test_when_the_pause_is_over_one_asks_first_and_not_the_one_who_met_it(app: Holdfast) -> None:
+def test_when_the_pause_is_over_one_asks_first_and_not_the_one_who_met_it(app: Stepfast) -> None:
     """A question that the source cannot answer must not keep the others from asking."""
     shop = reading(app)
     begin(app)
@@ -191,7 +191,7 @@ def test_when_the_pause_is_over_one_asks_first_and_not_the_one_who_met_it(app: H
 
     with clock(app) as time:
         time.freeze(moment(feed_row(app)["paused_until"]))
-        rows.change(app, "UPDATE holdfast_job SET state = 'ready', ready_at = 1 WHERE state = 'scheduled'")
+        rows.change(app, "UPDATE stepfast_job SET state = 'ready', ready_at = 1 WHERE state = 'scheduled'")
         for _ in range(4):
             worker.step()
 
@@ -200,7 +200,7 @@ def test_when_the_pause_is_over_one_asks_first_and_not_the_one_who_met_it(app: H
 
 
 def test_many_who_meet_the_same_trouble_count_as_one(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     """Otherwise four processes would turn a second into eight."""
     workers, shop = processes(app, another_app, 4)
@@ -217,7 +217,7 @@ def test_many_who_meet_the_same_trouble_count_as_one(
 
 
 def test_the_longest_of_several_waits_that_the_source_asks_for_is_kept(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     workers, shop = processes(app, another_app, 2)
     waits = iter(["10", "120"])
@@ -231,7 +231,7 @@ def test_the_longest_of_several_waits_that_the_source_asks_for_is_kept(
 
 
 def processes(
-    app: Holdfast, another_app: Callable[[], Holdfast], count: int
+    app: Stepfast, another_app: Callable[[], Stepfast], count: int
 ) -> tuple[list[LoneWorker], Shop]:
     """So many processes that read one run, each with what it remembers itself."""
     shop = reading(app)
@@ -244,7 +244,7 @@ def processes(
     return [first, *(LoneWorker(it, f"lone {number}") for number, it in enumerate(others))], shop
 
 
-def test_who_works_beside_the_one_who_met_it_knows_before_it_is_written(app: Holdfast) -> None:
+def test_who_works_beside_the_one_who_met_it_knows_before_it_is_written(app: Stepfast) -> None:
     shop = reading(app)
     begin(app)
     worker = LoneWorker(app)
@@ -264,7 +264,7 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def test_a_source_that_says_when_to_come_back_is_not_asked_before(app: Holdfast) -> None:
+def test_a_source_that_says_when_to_come_back_is_not_asked_before(app: Stepfast) -> None:
     shop = reading(app)
     run = begin(app)
     shop.before = trouble = Troubled(app, refusal(429, Retry_After="600"), timedelta(seconds=1))
@@ -277,11 +277,11 @@ def test_a_source_that_says_when_to_come_back_is_not_asked_before(app: Holdfast)
 
 
 def test_a_good_answer_does_not_end_a_pause_that_began_after_its_request(
-    app: Holdfast, another_app: Callable[[], Holdfast], monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, another_app: Callable[[], Stepfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(breaker, "BELIEVED", 0.0)
     (one, other), shop = processes(app, another_app, 2)
-    rows.change(app, "UPDATE holdfast_feed SET troubles = 1, paused_until = 1, troubled_at = 1")
+    rows.change(app, "UPDATE stepfast_feed SET troubles = 1, paused_until = 1, troubled_at = 1")
     good, bad = one.claim(), other.claim()
     assert good is not None
     assert bad is not None
@@ -298,11 +298,11 @@ def test_a_good_answer_does_not_end_a_pause_that_began_after_its_request(
 
 
 def test_a_good_answer_ends_the_pause_for_everybody(
-    app: Holdfast, another_app: Callable[[], Holdfast], monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, another_app: Callable[[], Stepfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(breaker, "BELIEVED", 0.0)
     (one, other), shop = processes(app, another_app, 2)
-    rows.change(app, "UPDATE holdfast_feed SET troubles = 5, paused_until = 1, troubled_at = 1")
+    rows.change(app, "UPDATE stepfast_feed SET troubles = 5, paused_until = 1, troubled_at = 1")
 
     one.step()
     other.step()
@@ -317,7 +317,7 @@ def test_a_good_answer_ends_the_pause_for_everybody(
 @pytest.mark.parametrize(
     "error", [ValueError("not JSON"), refusal(404), KeyError("items")], ids=["data", "404", "bug"]
 )
-def test_a_bad_page_spends_attempts_and_pauses_nobody(app: Holdfast, error: Exception) -> None:
+def test_a_bad_page_spends_attempts_and_pauses_nobody(app: Stepfast, error: Exception) -> None:
     shop = reading(app)
     run = begin(app)
     shop.before = Troubled(app, error, timedelta(days=1), only=price_ranges(250, 500, 750)[1].name)
@@ -330,7 +330,7 @@ def test_a_bad_page_spends_attempts_and_pauses_nobody(app: Holdfast, error: Exce
     assert titles(app) == ["Consolidation Skipped"]
 
 
-def test_a_wait_has_an_end_and_says_what_for(app: Holdfast) -> None:
+def test_a_wait_has_an_end_and_says_what_for(app: Stepfast) -> None:
     """(rule 15)"""
     shop = reading(app, wait_at_most="3h")
     run = begin(app)
@@ -346,7 +346,7 @@ def test_a_wait_has_an_end_and_says_what_for(app: Holdfast) -> None:
     check_counters(app, run.id)
 
 
-def test_a_plan_does_not_wait_for_ever_either(app: Holdfast) -> None:
+def test_a_plan_does_not_wait_for_ever_either(app: Stepfast) -> None:
     """(rule 15)"""
     shop = reading(app, partitioner=Fixed(price_ranges(500), counted=True), wait_at_most="2h")
     shop.before = Troubled(app, refusal(503), timedelta(days=9))
@@ -359,7 +359,7 @@ def test_a_plan_does_not_wait_for_ever_either(app: Holdfast) -> None:
     assert "waited for the source for 2 h" in str(found.reason)
 
 
-def test_a_page_that_the_source_cannot_answer_fails_while_the_others_are_read(app: Holdfast) -> None:
+def test_a_page_that_the_source_cannot_answer_fails_while_the_others_are_read(app: Stepfast) -> None:
     """An answer of 500 to one question is no outage, once everybody else is answered."""
     shop = reading(app, Shop.with_items(400), limits=[Rate(1, per="1s", name="source")])
     run = begin(app)
@@ -377,7 +377,7 @@ def test_a_page_that_the_source_cannot_answer_fails_while_the_others_are_read(ap
     assert len(trouble.met) < 30
 
 
-def test_a_source_that_hangs_is_away(app: Holdfast) -> None:
+def test_a_source_that_hangs_is_away(app: Stepfast) -> None:
     """It costs no attempt: nothing is wrong with the request. (F39)"""
 
     class Hanging(Catalogue):
@@ -398,7 +398,7 @@ def test_a_source_that_hangs_is_away(app: Holdfast) -> None:
     assert failures(app) == 0
 
 
-def test_plain_functions_that_hang_hold_up_neither_the_worker_nor_other_feeds(app: Holdfast) -> None:
+def test_plain_functions_that_hang_hold_up_neither_the_worker_nor_other_feeds(app: Stepfast) -> None:
     """More of them than asyncio has threads: each keeps its thread, and nobody waits for it."""
     released, stuck = threading.Event(), threading.Semaphore(0)
 
@@ -416,7 +416,7 @@ def test_plain_functions_that_hang_hold_up_neither_the_worker_nor_other_feeds(ap
             assert all(stuck.acquire(timeout=30) for _ in range(12))
             run = begin(app)
             rows.eventually(lambda: run_of(app, run.id).state == "completed")
-            rows.eventually(lambda: rows.count(app, "holdfast_feed", "id = 'hanging' AND troubles > 0") == 1)
+            rows.eventually(lambda: rows.count(app, "stepfast_feed", "id = 'hanging' AND troubles > 0") == 1)
     finally:
         released.set()
 
@@ -425,7 +425,7 @@ def test_plain_functions_that_hang_hold_up_neither_the_worker_nor_other_feeds(ap
     assert failures(app) == 0
 
 
-def test_a_database_without_a_free_connection_costs_no_attempt(app: Holdfast) -> None:
+def test_a_database_without_a_free_connection_costs_no_attempt(app: Stepfast) -> None:
     """Waiting for a connection is no failure of the page. (F54)"""
     shop = reading(app)
     run = begin(app)
@@ -441,7 +441,7 @@ def test_a_database_without_a_free_connection_costs_no_attempt(app: Holdfast) ->
 # People
 
 
-def test_a_source_that_does_not_let_us_in_is_told_at_once(app: Holdfast) -> None:
+def test_a_source_that_does_not_let_us_in_is_told_at_once(app: Stepfast) -> None:
     shop = reading(app)
     begin(app)
     worker = LoneWorker(app)
@@ -451,12 +451,12 @@ def test_a_source_that_does_not_let_us_in_is_told_at_once(app: Holdfast) -> None
     worker.step()
 
     assert titles(app) == ["Source in trouble"]
-    (found,) = rows.query(app, "SELECT body, severity FROM holdfast_alert")
+    (found,) = rows.query(app, "SELECT body, severity FROM stepfast_alert")
     assert "renew the credentials" in found["body"]
     assert "answered 401" in found["body"]
 
 
-def test_a_short_trouble_is_told_to_nobody(app: Holdfast) -> None:
+def test_a_short_trouble_is_told_to_nobody(app: Stepfast) -> None:
     shop = reading(app)
     begin(app)
     shop.before = Troubled(app, refusal(503), timedelta(minutes=2))
@@ -466,7 +466,7 @@ def test_a_short_trouble_is_told_to_nobody(app: Holdfast) -> None:
     assert titles(app) == []
 
 
-def test_a_long_trouble_is_told_once_not_once_per_try(app: Holdfast) -> None:
+def test_a_long_trouble_is_told_once_not_once_per_try(app: Stepfast) -> None:
     shop = reading(app)
     begin(app)
     shop.before = Troubled(app, refusal(503))
@@ -474,7 +474,7 @@ def test_a_long_trouble_is_told_once_not_once_per_try(app: Holdfast) -> None:
     drain(app, with_scheduled=True)
 
     assert titles(app) == ["Source in trouble"]
-    assert rows.query(app, "SELECT raised FROM holdfast_alert")[0]["raised"] == 1
+    assert rows.query(app, "SELECT raised FROM stepfast_alert")[0]["raised"] == 1
 
 
 # How long
@@ -508,7 +508,7 @@ def test_who_meets_trouble_alone_asks_more_and_more_seldom() -> None:
     assert own_wait(second, timedelta(hours=9)) == LONGEST
 
 
-def test_a_partition_waits_a_day_if_the_feed_says_nothing_else(app: Holdfast) -> None:
+def test_a_partition_waits_a_day_if_the_feed_says_nothing_else(app: Stepfast) -> None:
     reading(app)
 
     assert app.feeds.get("catalogue").wait_at_most == timedelta(days=1)

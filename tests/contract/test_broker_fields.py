@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Bounds, Fixed, Range
-from holdfast.clock import new_id
-from holdfast.runs.broker import Broker
-from holdfast.runs.feed import Feed
-from holdfast.worker.hints import GRACE
+from stepfast import Bounds, Fixed, Range
+from stepfast.clock import new_id
+from stepfast.runs.broker import Broker
+from stepfast.runs.feed import Feed
+from stepfast.worker.hints import GRACE
 from tests import rows
 from tests.brokered import (
     CONSOLIDATE,
@@ -36,7 +36,7 @@ from tests.run_facts import check_complete, check_counters, partitions, run_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 BOTH = {"closed": "both"}
 SHORT = "100ms"  # a head start that a test can wait for
@@ -55,7 +55,7 @@ def message(run_id: str, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def heard(app: Holdfast, *messages: dict[str, Any]) -> tuple[list[str], list[Any]]:
+def heard(app: Stepfast, *messages: dict[str, Any]) -> tuple[list[str], list[Any]]:
     """Which jobs a worker would take when it hears these, and what it says to have skipped; none stays in the queue."""
     taker = Taker(app)
     put(app, *messages)
@@ -65,7 +65,7 @@ def heard(app: Holdfast, *messages: dict[str, Any]) -> tuple[list[str], list[Any
     return taker.named, [it["reason"] for it in named(told, "hint.skipped")]
 
 
-def test_a_first_message_asks_for_thirty_rows_from_the_first(app: Holdfast) -> None:
+def test_a_first_message_asks_for_thirty_rows_from_the_first(app: Stepfast) -> None:
     brokered(app, page_size=Feed.page_size)
 
     planned(app)
@@ -92,7 +92,7 @@ def test_a_first_message_asks_for_thirty_rows_from_the_first(app: Holdfast) -> N
     ],
 )
 def test_a_range_of_prices_has_its_own_fields_and_any_other_stands_in_range(
-    app: Holdfast, part: Range, fields: dict[str, Any]
+    app: Stepfast, part: Range, fields: dict[str, Any]
 ) -> None:
     brokered(app, partitioner=Fixed([part]))
 
@@ -103,7 +103,7 @@ def test_a_range_of_prices_has_its_own_fields_and_any_other_stands_in_range(
 
 
 @pytest.mark.parametrize("total", [None, 0, 1_000_000, "many"])
-def test_the_number_of_records_informs_and_decides_nothing(app: Holdfast, total: object) -> None:
+def test_the_number_of_records_informs_and_decides_nothing(app: Stepfast, total: object) -> None:
     brokered(app)
     run = planned(app)
 
@@ -112,10 +112,10 @@ def test_the_number_of_records_informs_and_decides_nothing(app: Holdfast, total:
     assert (taken, skipped) == ([partitions(app, run.id)[0]["job_id"]], [])
 
 
-def test_a_message_for_another_row_than_the_next_is_acknowledged_skipped_and_told(app: Holdfast) -> None:
+def test_a_message_for_another_row_than_the_next_is_acknowledged_skipped_and_told(app: Stepfast) -> None:
     brokered(app)
     run = planned(app)
-    rows.change(app, "UPDATE holdfast_partition SET next_offset = 30")
+    rows.change(app, "UPDATE stepfast_partition SET next_offset = 30")
 
     taken, skipped = heard(app, message(run.id, offset=0), message(run.id, offset=60))
 
@@ -123,10 +123,10 @@ def test_a_message_for_another_row_than_the_next_is_acknowledged_skipped_and_tol
     assert sorted(skipped) == [f"it is for row {n}, the partition goes on at 30" for n in (0, 60)]
 
 
-def test_a_message_for_a_partition_that_has_ended_counts_nothing(app: Holdfast) -> None:
+def test_a_message_for_a_partition_that_has_ended_counts_nothing(app: Stepfast) -> None:
     shop = brokered(app)
     run = planned(app)
-    while rows.count(app, "holdfast_job", "state = 'ready'"):
+    while rows.count(app, "stepfast_job", "state = 'ready'"):
         end_head_starts(app)
         settle(app)
     last = partitions(app, run.id)[0]["next_offset"]
@@ -140,7 +140,7 @@ def test_a_message_for_a_partition_that_has_ended_counts_nothing(app: Holdfast) 
     check_complete(app, run.id, shop)
 
 
-def test_messages_of_a_run_that_was_cancelled_or_resumed_are_of_the_past(app: Holdfast) -> None:
+def test_messages_of_a_run_that_was_cancelled_or_resumed_are_of_the_past(app: Stepfast) -> None:
     brokered(app)
     run = planned(app)
     app.runs.cancel(run.id)
@@ -153,7 +153,7 @@ def test_messages_of_a_run_that_was_cancelled_or_resumed_are_of_the_past(app: Ho
     assert after_resume == ([], ["it is of epoch 0, the partition is in 2"])
 
 
-def test_a_consolidation_of_an_unknown_run_is_put_aside_with_the_reason(app: Holdfast) -> None:
+def test_a_consolidation_of_an_unknown_run_is_put_aside_with_the_reason(app: Stepfast) -> None:
     brokered(app)
     (message_id,) = put(app, {"type": "CONSOLIDATE", "runId": new_id(), "traceId": "t"}, queue=CONSOLIDATE)
     let_grow_old(app, 2 * GRACE, CONSOLIDATE)
@@ -164,7 +164,7 @@ def test_a_consolidation_of_an_unknown_run_is_put_aside_with_the_reason(app: Hol
 
 
 def test_a_queue_is_replaced_by_another_in_the_middle_of_a_run(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     """What is still in the old one are hints: nobody has to wait until it is empty, and nothing is lost with it."""
     shop = brokered(app, head_start=SHORT)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Filter
-from holdfast.admin import dead_messages
-from holdfast.admin.actions import purge_dead_letter, retry_dead_letter
-from holdfast.clock import new_id
-from holdfast.database.database import persist
-from holdfast.errors import NotFoundError, UnreachableError
-from holdfast.transports.contract import Delivery
-from holdfast.transports.dead_messages import keep
-from holdfast.worker import broker_listener
-from holdfast.worker.broker_letters import HOLD, Reconciled, _write_down, reconcile
-from holdfast.worker.hints import GRACE, Hints
+from stepfast import Filter
+from stepfast.admin import dead_messages
+from stepfast.admin.actions import purge_dead_letter, retry_dead_letter
+from stepfast.clock import new_id
+from stepfast.database.database import persist
+from stepfast.errors import NotFoundError, UnreachableError
+from stepfast.transports.contract import Delivery
+from stepfast.transports.dead_messages import keep
+from stepfast.worker import broker_listener
+from stepfast.worker.broker_letters import HOLD, Reconciled, _write_down, reconcile
+from stepfast.worker.hints import GRACE, Hints
 from tests import rows
 from tests.brokered import (
     CONSOLIDATE,
@@ -42,9 +42,9 @@ from tests.events import hearing, named
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast import Holdfast
-    from holdfast.database.connection import Transaction
-    from holdfast.worker.claimer import Claimer
+    from stepfast import Stepfast
+    from stepfast.database.connection import Transaction
+    from stepfast.worker.claimer import Claimer
 
 SECOND = timedelta(seconds=1)
 
@@ -52,7 +52,7 @@ SECOND = timedelta(seconds=1)
 class Taker:
     """Takes for nobody: what a worker would claim is only looked up."""
 
-    def __init__(self, app: Holdfast, *, away: int = 0) -> None:
+    def __init__(self, app: Stepfast, *, away: int = 0) -> None:
         self.app = app
         self.away = away  # so many questions are not answered
         self.named: list[str] = []
@@ -69,7 +69,7 @@ class Taker:
         return answer
 
 
-def listen(app: Holdfast, taker: Taker, until: Callable[[], object], queue: str = WORK_ITEMS) -> None:
+def listen(app: Stepfast, taker: Taker, until: Callable[[], object], queue: str = WORK_ITEMS) -> None:
     """Let it listen until something is seen."""
 
     async def work() -> None:
@@ -90,7 +90,7 @@ def _as_claimer(taker: Any) -> Claimer:
     return found
 
 
-def let_grow_old(app: Holdfast, by: timedelta, queue: str = WORK_ITEMS) -> None:
+def let_grow_old(app: Stepfast, by: timedelta, queue: str = WORK_ITEMS) -> None:
     """As if everything in the queue had been sent so long ago."""
     for it in inside(app).places[queue].live.kept.values():
         it.sent_at -= by
@@ -109,7 +109,7 @@ def let_grow_old(app: Holdfast, by: timedelta, queue: str = WORK_ITEMS) -> None:
     ],
 )
 @pytest.mark.only_on("sqlite")
-def test_what_is_not_understood_is_put_aside_with_the_reason(app: Holdfast, body: Any, reason: str) -> None:
+def test_what_is_not_understood_is_put_aside_with_the_reason(app: Stepfast, body: Any, reason: str) -> None:
     brokered(app)
     (message_id,) = put(app, body)
 
@@ -120,7 +120,7 @@ def test_what_is_not_understood_is_put_aside_with_the_reason(app: Holdfast, body
     assert [it["reason"] for it in named(told, "hint.refused")] == [reason]
 
 
-def test_a_message_that_names_an_unknown_run_is_held_for_a_while_and_then_put_aside(app: Holdfast) -> None:
+def test_a_message_that_names_an_unknown_run_is_held_for_a_while_and_then_put_aside(app: Stepfast) -> None:
     brokered(app)
     known, unknown = planned(app), new_id()
     body = {"type": "WORK_ITEM", "runId": unknown, "partitionId": "partition-0", "offset": 0}
@@ -137,12 +137,12 @@ def test_a_message_that_names_an_unknown_run_is_held_for_a_while_and_then_put_as
 
 
 def test_a_message_that_was_ahead_of_its_time_is_understood_later(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.hints.WAIT", timedelta(milliseconds=20))
+    monkeypatch.setattr("stepfast.worker.hints.WAIT", timedelta(milliseconds=20))
     brokered(app)
     run = planned(app)
-    rows.change(app, "UPDATE holdfast_partition SET run_id = 'elsewhere'")
+    rows.change(app, "UPDATE stepfast_partition SET run_id = 'elsewhere'")
     put(app, {"type": "WORK_ITEM", "runId": run.id, "partitionId": "partition-0", "offset": 0})
     taker = Taker(app)
     looked: list[int] = []
@@ -150,7 +150,7 @@ def test_a_message_that_was_ahead_of_its_time_is_understood_later(
     def appears() -> bool:
         looked.append(1)
         if len(looked) == 3:
-            rows.change(app, "UPDATE holdfast_partition SET run_id = :id", id=run.id)
+            rows.change(app, "UPDATE stepfast_partition SET run_id = :id", id=run.id)
         return bool(taker.named)
 
     listen(app, taker, appears)
@@ -160,9 +160,9 @@ def test_a_message_that_was_ahead_of_its_time_is_understood_later(
 
 
 def test_nothing_is_acknowledged_while_the_database_does_not_answer(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.hints.AWAY", 0.01)
+    monkeypatch.setattr("stepfast.worker.hints.AWAY", 0.01)
     brokered(app)
     run = planned(app)
     put(app, {"type": "WORK_ITEM", "runId": run.id, "partitionId": "partition-0", "offset": 0})
@@ -182,10 +182,10 @@ def test_nothing_is_acknowledged_while_the_database_does_not_answer(
     assert len(taker.named) == 1
 
 
-def test_a_message_for_a_feed_that_is_not_here_is_left_to_others(app: Holdfast) -> None:
+def test_a_message_for_a_feed_that_is_not_here_is_left_to_others(app: Stepfast) -> None:
     brokered(app)
     run = planned(app)
-    rows.change(app, "UPDATE holdfast_run SET feed = 'another'")
+    rows.change(app, "UPDATE stepfast_run SET feed = 'another'")
     put(app, {"type": "WORK_ITEM", "runId": run.id, "partitionId": "partition-0", "offset": 0})
     taker = Taker(app)
 
@@ -200,7 +200,7 @@ def test_a_message_for_a_feed_that_is_not_here_is_left_to_others(app: Holdfast) 
 # Dead letters
 
 
-def dead(app: Holdfast, *given: Any, reason: str = "UnknownType") -> list[str]:
+def dead(app: Stepfast, *given: Any, reason: str = "UnknownType") -> list[str]:
     """Messages that are in the broker's dead letters."""
     ids = put(app, *given)
 
@@ -213,19 +213,19 @@ def dead(app: Holdfast, *given: Any, reason: str = "UnknownType") -> list[str]:
     return ids
 
 
-def take_over(app: Holdfast, known: bool = False) -> Any:  # noqa: FBT001, FBT002 - a case
+def take_over(app: Stepfast, known: bool = False) -> Any:  # noqa: FBT001, FBT002 - a case
     def judged(_: Transaction, letters: Sequence[Delivery]) -> list[bool]:
         return [known] * len(letters)
 
     return run_now(reconcile(transport(app), app.database, broker_of(app).url, WORK_ITEMS, judged))
 
 
-def listed(app: Holdfast, **which: str) -> list[Any]:
+def listed(app: Stepfast, **which: str) -> list[Any]:
     with app.reading() as tx:
         return dead_messages.list_dead_messages(tx, Filter(**which))
 
 
-def test_a_brokers_dead_letter_is_in_our_list_with_its_origin_and_reason(app: Holdfast) -> None:
+def test_a_brokers_dead_letter_is_in_our_list_with_its_origin_and_reason(app: Stepfast) -> None:
     brokered(app)
     ids = dead(app, {"type": "HELLO"}, "no JSON")
 
@@ -239,10 +239,10 @@ def test_a_brokers_dead_letter_is_in_our_list_with_its_origin_and_reason(app: Ho
         ("memory:work-items", "UnknownType", "nobody knows it", 2)
     }
     assert {it.body for it in found} == {'{"type": "HELLO"}', "no JSON"}
-    assert rows.count(app, "holdfast_alert", "id LIKE 'broker dead letters:%'") == 1
+    assert rows.count(app, "stepfast_alert", "id LIKE 'broker dead letters:%'") == 1
 
 
-def test_a_letter_that_is_taken_over_twice_is_one(app: Holdfast) -> None:
+def test_a_letter_that_is_taken_over_twice_is_one(app: Stepfast) -> None:
     brokered(app)
     sent = datetime(2026, 1, 1, tzinfo=UTC)
     letter = Delivery(
@@ -256,7 +256,7 @@ def test_a_letter_that_is_taken_over_twice_is_one(app: Holdfast) -> None:
     assert found.body == "x\ufffd"  # what all databases can store
 
 
-def test_half_a_character_is_spelled_out_wherever_it_stands(app: Holdfast) -> None:
+def test_half_a_character_is_spelled_out_wherever_it_stands(app: Stepfast) -> None:
     """JSON can say it, and no database can store it."""
     brokered(app)
     half, spelled = "\ud800 half", "\\ud800 half"
@@ -280,7 +280,7 @@ def test_half_a_character_is_spelled_out_wherever_it_stands(app: Holdfast) -> No
     assert found.properties == {spelled: spelled, "n": 1}
 
 
-def test_a_letter_about_work_that_the_database_knows_is_only_removed(app: Holdfast) -> None:
+def test_a_letter_about_work_that_the_database_knows_is_only_removed(app: Stepfast) -> None:
     brokered(app)
     dead(app, {"type": "WORK_ITEM"})
 
@@ -289,7 +289,7 @@ def test_a_letter_about_work_that_the_database_knows_is_only_removed(app: Holdfa
     assert (done.kept, done.removed, listed(app), put_aside(app)) == (0, 1, [], {})
 
 
-def test_a_retry_sends_it_again_under_a_new_id(app: Holdfast) -> None:
+def test_a_retry_sends_it_again_under_a_new_id(app: Stepfast) -> None:
     brokered(app)
     (message_id,) = dead(app, {"type": "WORK_ITEM", "again": True})
     take_over(app)
@@ -301,7 +301,7 @@ def test_a_retry_sends_it_again_under_a_new_id(app: Holdfast) -> None:
     (sent,) = staged(app)
     assert (sent["id"], sent["again"]) == (f"{message_id}:retry-1", True)
     assert listed(app) == []
-    assert rows.count(app, "holdfast_audit", "what = 'dead-letters.retry'") == 1
+    assert rows.count(app, "stepfast_audit", "what = 'dead-letters.retry'") == 1
     with pytest.raises(NotFoundError), app.transaction() as tx:
         retry_dead_letter(tx, letter.id)  # whoever comes second sends nothing
     assert len(staged(app)) == 1
@@ -321,7 +321,7 @@ def test_the_id_of_a_retry_counts_and_fits(was: str, becomes: str) -> None:
     assert dead_messages.retried_id(was) == becomes
 
 
-def test_those_that_match_are_retried_or_purged_with_our_own(app: Holdfast) -> None:
+def test_those_that_match_are_retried_or_purged_with_our_own(app: Stepfast) -> None:
     brokered(app)
     dead(app, {"type": "WORK_ITEM", "n": 1}, reason="one")
     dead(app, {"type": "WORK_ITEM", "n": 2}, reason="two")
@@ -339,8 +339,8 @@ def test_those_that_match_are_retried_or_purged_with_our_own(app: Holdfast) -> N
     assert (left, purged, listed(app)) == (["three"], 1, [])
 
 
-def test_a_worker_takes_over_what_it_refused_itself(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.worker.broker_listener.LETTERS_EVERY", 0.05)
+def test_a_worker_takes_over_what_it_refused_itself(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stepfast.worker.broker_listener.LETTERS_EVERY", 0.05)
     brokered(app)
     (message_id,) = put(app, json.dumps({"type": "HELLO"}))
 
@@ -353,9 +353,9 @@ def test_a_worker_takes_over_what_it_refused_itself(app: Holdfast, monkeypatch: 
 
 @pytest.mark.only_on("sqlite")
 def test_a_worker_takes_over_a_letter_of_half_a_character(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.broker_listener.LETTERS_EVERY", 0.05)
+    monkeypatch.setattr("stepfast.worker.broker_listener.LETTERS_EVERY", 0.05)
     brokered(app)
     put(app, "whole")
     (it,) = inside(app).places[WORK_ITEMS].live.kept.values()
@@ -369,7 +369,7 @@ def test_a_worker_takes_over_a_letter_of_half_a_character(
 
 @pytest.mark.only_on("sqlite")
 def test_letters_that_cannot_be_taken_over_hold_up_nobody_and_are_told_of_once(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[str] = []
 

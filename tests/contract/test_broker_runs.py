@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.outbox.broker import broker_message
-from holdfast.outbox.messages import stage
-from holdfast.runs.states import RunState
-from holdfast.transports.checking import TOO_OFTEN
-from holdfast.transports.failures import TransportRefusedError, TransportUnavailableError
-from holdfast.transports.memory_broker import MemoryBroker
-from holdfast.worker.broker_listener import broker_listeners
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.outbox.broker import broker_message
+from stepfast.outbox.messages import stage
+from stepfast.runs.states import RunState
+from stepfast.transports.checking import TOO_OFTEN
+from stepfast.transports.failures import TransportRefusedError, TransportUnavailableError
+from stepfast.transports.memory_broker import MemoryBroker
+from stepfast.worker.broker_listener import broker_listeners
 from tests import rows
 from tests.brokered import (
     CONSOLIDATE,
@@ -40,8 +40,8 @@ from tests.feeds import Catalogue, price_ranges, target
 from tests.run_facts import check_complete, pages
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.transports.contract import Outgoing
+    from stepfast import Stepfast
+    from stepfast.transports.contract import Outgoing
 
 Store = Callable[[MemoryBroker, str, "Outgoing"], None]
 
@@ -57,7 +57,7 @@ def storing(
     monkeypatch.setattr(MemoryBroker, "store", lambda *given: store(well, *given))
 
 
-def test_a_run_is_read_page_by_page_as_the_messages_say(app: Holdfast) -> None:
+def test_a_run_is_read_page_by_page_as_the_messages_say(app: Stepfast) -> None:
     shop = brokered(app)
     run = app.runs.start("catalogue")
 
@@ -70,10 +70,10 @@ def test_a_run_is_read_page_by_page_as_the_messages_say(app: Holdfast) -> None:
     going_on = [it for it in pages(app, run.id) if it["decision"] not in ("end", "done")]
     sent = [it for it in named(told, "message.sent") if str(it["address"]).endswith(f"#{WORK_ITEMS}")]
     assert len(sent) == 4 + len(going_on) - 4  # one for each partition, and one behind each page but the last
-    assert rows.count(app, "holdfast_outbox") == 0  # of what was sent, nothing is left
+    assert rows.count(app, "stepfast_outbox") == 0  # of what was sent, nothing is left
 
 
-def test_several_workers_share_the_messages(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_several_workers_share_the_messages(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     shop = brokered(app, items=300)
     colleague = another_app()
     colleague.feed(Catalogue(shop, transport=broker_of(app)))
@@ -89,7 +89,7 @@ def test_several_workers_share_the_messages(app: Holdfast, another_app: Callable
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize(("queues", "listens"), [((), True), (("default",), True), (("another",), False)])
 def test_a_worker_listens_only_where_it_may_take_what_it_hears_of(
-    app: Holdfast, queues: tuple[str, ...], *, listens: bool
+    app: Stepfast, queues: tuple[str, ...], *, listens: bool
 ) -> None:
     brokered(app)
     worker = app.worker(queues=queues)
@@ -100,7 +100,7 @@ def test_a_worker_listens_only_where_it_may_take_what_it_hears_of(
 
 
 def test_messages_that_come_twice_late_and_out_of_order_change_nothing(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = brokered(app)
     dice = random.Random(7)
@@ -121,7 +121,7 @@ def test_messages_that_come_twice_late_and_out_of_order_change_nothing(
     assert put_aside(app) == {}
 
 
-def test_messages_that_a_broker_loses_only_cost_time(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_that_a_broker_loses_only_cost_time(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = brokered(app, head_start=SHORT)
     storing(monkeypatch, lambda *_: None)
     run = app.runs.start("catalogue")
@@ -132,7 +132,7 @@ def test_messages_that_a_broker_loses_only_cost_time(app: Holdfast, monkeypatch:
     check_complete(app, run.id, shop)
 
 
-def test_messages_that_nobody_sends_only_cost_time(app: Holdfast) -> None:
+def test_messages_that_nobody_sends_only_cost_time(app: Stepfast) -> None:
     shop = brokered(app, head_start=SHORT)
     app._notifications = NotificationSettings(outbox_relay=False)
     run = app.runs.start("catalogue")
@@ -141,10 +141,10 @@ def test_messages_that_nobody_sends_only_cost_time(app: Holdfast) -> None:
         ended(app, run.id)
 
     check_complete(app, run.id, shop)
-    assert rows.count(app, "holdfast_outbox", "state <> 'waiting'") == 0
+    assert rows.count(app, "stepfast_outbox", "state <> 'waiting'") == 0
 
 
-def test_a_full_queue_is_waited_out(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_queue_is_waited_out(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     shop = brokered(app)
     full = [True, True]
 
@@ -162,10 +162,10 @@ def test_a_full_queue_is_waited_out(app: Holdfast, monkeypatch: pytest.MonkeyPat
 
     check_complete(app, run.id, shop)
     assert [it["error"] for it in named(told, "message.failed")] == ["memory: the queue is full"] * 2
-    assert rows.count(app, "holdfast_outbox", "state <> 'sent'") == 0
+    assert rows.count(app, "stepfast_outbox", "state <> 'sent'") == 0
 
 
-def test_a_broker_that_is_away_at_first_is_found_later(app: Holdfast) -> None:
+def test_a_broker_that_is_away_at_first_is_found_later(app: Stepfast) -> None:
     shop = brokered(app)
     inside(app).away = True
     run = app.runs.start("catalogue")
@@ -179,7 +179,7 @@ def test_a_broker_that_is_away_at_first_is_found_later(app: Holdfast) -> None:
     assert named(told, "broker.recovered")
 
 
-def test_a_run_goes_on_while_its_broker_is_away(app: Holdfast) -> None:
+def test_a_run_goes_on_while_its_broker_is_away(app: Stepfast) -> None:
     shop = brokered(app, head_start=SHORT)
     inside(app).away = True
     run = app.runs.start("catalogue")
@@ -188,11 +188,11 @@ def test_a_run_goes_on_while_its_broker_is_away(app: Holdfast) -> None:
         ended(app, run.id)
 
     check_complete(app, run.id, shop)
-    assert rows.count(app, "holdfast_outbox", "state <> 'waiting'") == 0
+    assert rows.count(app, "stepfast_outbox", "state <> 'waiting'") == 0
 
 
 def test_a_message_that_the_broker_gave_up_is_removed_and_its_job_runs(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = brokered(app, head_start=SHORT)
 
@@ -206,7 +206,7 @@ def test_a_message_that_the_broker_gave_up_is_removed_and_its_job_runs(
                 place.dead.put(it, 0.0)
 
     storing(monkeypatch, store)
-    monkeypatch.setattr("holdfast.worker.broker_listener.LETTERS_EVERY", 0.05)
+    monkeypatch.setattr("stepfast.worker.broker_listener.LETTERS_EVERY", 0.05)
     run = app.runs.start("catalogue")
 
     with hearing() as told, app.worker(concurrency=4, poll_interval="20ms"):
@@ -215,14 +215,14 @@ def test_a_message_that_the_broker_gave_up_is_removed_and_its_job_runs(
 
     check_complete(app, run.id, shop)
     assert sum(it["removed"] for it in named(told, "dead-letters.reconciled")) > 0  # type: ignore[misc]
-    assert rows.count(app, "holdfast_dead_message") == 0
+    assert rows.count(app, "stepfast_dead_message") == 0
 
 
 def test_a_message_that_is_refused_does_not_hold_up_the_others(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = brokered(app)
-    monkeypatch.setattr("holdfast.outbox.verdict.FEW", 1)
+    monkeypatch.setattr("stepfast.outbox.verdict.FEW", 1)
 
     def store(well: Store, broker: MemoryBroker, queue: str, message: Outgoing) -> None:
         if message.id == "too large":
@@ -240,9 +240,9 @@ def test_a_message_that_is_refused_does_not_hold_up_the_others(
         ended(app, run.id)
 
     check_complete(app, run.id, shop)
-    (dead,) = rows.query(app, "SELECT headers FROM holdfast_outbox WHERE state = 'dead'")
+    (dead,) = rows.query(app, "SELECT headers FROM stepfast_outbox WHERE state = 'dead'")
     assert json.loads(dead["headers"])["message-id"] == "too large"
-    assert rows.count(app, "holdfast_alert", "id LIKE 'broker failed:%'") == 1
+    assert rows.count(app, "stepfast_alert", "id LIKE 'broker failed:%'") == 1
 
 
 def legacy(run_id: str, number: int) -> dict[str, Any]:
@@ -260,13 +260,13 @@ def legacy(run_id: str, number: int) -> dict[str, Any]:
     }
 
 
-def test_messages_of_older_senders_are_understood(app: Holdfast) -> None:
+def test_messages_of_older_senders_are_understood(app: Stepfast) -> None:
     shop = brokered(app)
     app._notifications = NotificationSettings(outbox_relay=False)  # only theirs are sent
     run = app.runs.start("catalogue")
 
     with app.worker(concurrency=4, poll_interval="20ms"):
-        rows.eventually(lambda: rows.count(app, "holdfast_partition") == 4)
+        rows.eventually(lambda: rows.count(app, "stepfast_partition") == 4)
         while run_row(app, run.id).state is RunState.FETCHING:
             put(app, *(legacy(run.id, number) for number in range(4)))
         put(app, {"type": "CONSOLIDATE", "runId": run.id, "traceId": "t"}, queue=CONSOLIDATE)
@@ -275,7 +275,7 @@ def test_messages_of_older_senders_are_understood(app: Holdfast) -> None:
     check_complete(app, run.id, shop)
 
 
-def test_consolidate_with_force_publishes_a_run_that_failed(app: Holdfast) -> None:
+def test_consolidate_with_force_publishes_a_run_that_failed(app: Stepfast) -> None:
     shop = brokered(app, items=100)
     shop.before = broken_at(("page", SECOND, 0))
     run = app.runs.start("catalogue")
@@ -289,11 +289,11 @@ def test_consolidate_with_force_publishes_a_run_that_failed(app: Holdfast) -> No
         rows.eventually(lambda: run_row(app, run.id).state is RunState.PUBLISHED_PARTIAL)
 
     assert 0 < len(target(app)) < len(shop.items)
-    (audit,) = rows.query(app, "SELECT who, why FROM holdfast_audit WHERE what = 'run.consolidate'")
+    (audit,) = rows.query(app, "SELECT who, why FROM stepfast_audit WHERE what = 'run.consolidate'")
     assert (audit["who"], audit["why"].split()[0]) == ("broker", "message")
 
 
-def test_our_own_message_of_a_forced_run_forces_nothing_when_it_comes_late(app: Holdfast) -> None:
+def test_our_own_message_of_a_forced_run_forces_nothing_when_it_comes_late(app: Stepfast) -> None:
     shop = brokered(app)
     shop.before = broken_at(("page", SECOND, 0))
     run = app.runs.start("catalogue")

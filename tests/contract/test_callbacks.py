@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, Step, Wait
-from holdfast.callbacks import Received, asgi
-from holdfast.errors import SignatureError, UnreachableError
-from holdfast.steps.keys import forget_expired
-from holdfast.testing import clock, drain
+from stepfast import ConfigurationError, Step, Stepfast, Wait
+from stepfast.callbacks import Received, asgi
+from stepfast.errors import SignatureError, UnreachableError
+from stepfast.steps.keys import forget_expired
+from stepfast.testing import clock, drain
 from tests import rows
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ BASE = "https://shop.example/callbacks"
 
 @pytest.fixture(autouse=True)
 def _settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", OLD)
-    monkeypatch.setenv("HOLDFAST_CALLBACK_URL", BASE + "/")
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", OLD)
+    monkeypatch.setenv("STEPFAST_CALLBACK_URL", BASE + "/")
 
 
-def post(app: Holdfast, path: str, content: bytes = b"", method: str = "POST") -> httpx.Response:
+def post(app: Stepfast, path: str, content: bytes = b"", method: str = "POST") -> httpx.Response:
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(asgi(app, most_bytes=200_000))
         async with httpx.AsyncClient(transport=transport, base_url=BASE) as client:
@@ -37,13 +37,13 @@ def post(app: Holdfast, path: str, content: bytes = b"", method: str = "POST") -
     return asyncio.run(ask())
 
 
-def forget(app: Holdfast) -> None:
+def forget(app: Stepfast) -> None:
     """As a worker does with the ids whose time is over."""
     with app.transaction() as tx:
         forget_expired(tx, 100)
 
 
-def asking(app: Holdfast, urls: list[str]) -> Any:
+def asking(app: Stepfast, urls: list[str]) -> Any:
     @app.job()
     def approve(step: Step) -> Wait | Any:
         if step.number == 0:
@@ -54,7 +54,7 @@ def asking(app: Holdfast, urls: list[str]) -> Any:
     return approve
 
 
-def test_a_callback_wakes_the_step_that_handed_it_out(app: Holdfast) -> None:
+def test_a_callback_wakes_the_step_that_handed_it_out(app: Stepfast) -> None:
     urls: list[str] = []
     job = asking(app, urls).enqueue()
     drain(app)
@@ -67,7 +67,7 @@ def test_a_callback_wakes_the_step_that_handed_it_out(app: Holdfast) -> None:
     assert app.operator.job(job.id).result == {"approved": True}
 
 
-def test_a_callback_is_good_for_once_and_says_so(app: Holdfast) -> None:
+def test_a_callback_is_good_for_once_and_says_so(app: Stepfast) -> None:
     urls: list[str] = []
     asking(app, urls).enqueue()
     drain(app)
@@ -76,10 +76,10 @@ def test_a_callback_is_good_for_once_and_says_so(app: Holdfast) -> None:
 
     assert [it.status_code for it in answers] == [200] * 3
     assert [it.json()["status"] for it in answers] == ["accepted", "received before", "received before"]
-    assert not rows.count(app, "holdfast_event")
+    assert not rows.count(app, "stepfast_event")
 
 
-def test_every_try_of_a_step_hands_out_the_same_callback(app: Holdfast) -> None:
+def test_every_try_of_a_step_hands_out_the_same_callback(app: Stepfast) -> None:
     first = app.callbacks.sign("callback:j:0", expires="1h")
     second = app.callbacks.sign("callback:j:0", expires="2h")
 
@@ -88,7 +88,7 @@ def test_every_try_of_a_step_hands_out_the_same_callback(app: Holdfast) -> None:
     assert app.callbacks.receive(second) is Received.REPEATED
 
 
-def test_a_callback_that_lasts_long_is_good_for_once_all_the_time(app: Holdfast) -> None:
+def test_a_callback_that_lasts_long_is_good_for_once_all_the_time(app: Stepfast) -> None:
     with clock(app) as time:
         token = app.callbacks.sign("payment:42", expires="60d")
         first = app.callbacks.receive(token)
@@ -104,7 +104,7 @@ def test_a_callback_that_lasts_long_is_good_for_once_all_the_time(app: Holdfast)
 
 @pytest.mark.parametrize(("lasts", "of_the_second"), [("60d", "60d"), ("1h", "60d")])
 def test_the_addresses_of_one_step_are_good_for_one_time_all_the_time(
-    app: Holdfast, lasts: str, of_the_second: str
+    app: Stepfast, lasts: str, of_the_second: str
 ) -> None:
     with clock(app) as time:
         used, other = (app.callbacks.sign("callback:j:0", expires=it) for it in (lasts, of_the_second))
@@ -117,14 +117,14 @@ def test_the_addresses_of_one_step_are_good_for_one_time_all_the_time(
         assert app.callbacks.receive(other) is Received.REPEATED
 
 
-def test_two_addresses_of_one_event_are_good_for_one_time_each(app: Holdfast) -> None:
+def test_two_addresses_of_one_event_are_good_for_one_time_each(app: Stepfast) -> None:
     tokens = [app.callbacks.sign("payment:42", expires=expires) for expires in ("1h", "2h")]
 
     assert [app.callbacks.receive(it) for it in tokens] == [Received.ACCEPTED] * 2
     assert [app.callbacks.receive(it) for it in tokens] == [Received.REPEATED] * 2
 
 
-def test_a_job_can_be_answered_by_its_handle(app: Holdfast) -> None:
+def test_a_job_can_be_answered_by_its_handle(app: Stepfast) -> None:
     @app.job()
     def ask(step: Step) -> Wait | Any:
         return step.event.payload if step.event else Wait(f"job:{step.job_id}", timeout="1h")
@@ -136,17 +136,17 @@ def test_a_job_can_be_answered_by_its_handle(app: Holdfast) -> None:
     assert app.operator.job(job.id).result == "yes"
 
 
-def test_after_its_end_by_the_databases_clock_it_is_refused(app: Holdfast) -> None:
+def test_after_its_end_by_the_databases_clock_it_is_refused(app: Stepfast) -> None:
     token = app.callbacks.sign("payment:42", expires="1h")
 
     with clock(app) as time:
         time.advance("61m")
         assert post(app, f"/{token}").status_code == 410
 
-    assert not rows.count(app, "holdfast_event")
+    assert not rows.count(app, "stepfast_event")
 
 
-def test_nothing_but_what_we_signed_is_believed(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_but_what_we_signed_is_believed(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     token = app.callbacks.sign("payment:42")
     said, _, signature = token.partition(".")
     other = app.callbacks.sign("payment:43").partition(".")[0]
@@ -156,15 +156,15 @@ def test_nothing_but_what_we_signed_is_believed(app: Holdfast, monkeypatch: pyte
             app.callbacks.receive(forged)
         assert post(app, f"/{forged}").status_code == 404
         assert post(app, f"/{forged}", b"{not json").status_code == 404
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", NEW)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", NEW)
     with pytest.raises(SignatureError):
         app.callbacks.receive(token)
-    assert not rows.count(app, "holdfast_event")
+    assert not rows.count(app, "stepfast_event")
 
 
-def test_an_older_key_still_checks_while_it_is_listed(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_key_still_checks_while_it_is_listed(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     token = app.callbacks.sign("payment:42")
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", f"{NEW}, {OLD}")
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", f"{NEW}, {OLD}")
 
     assert app.callbacks.receive(token) is Received.ACCEPTED
 
@@ -180,14 +180,14 @@ def test_an_older_key_still_checks_while_it_is_listed(app: Holdfast, monkeypatch
         ({"content": b'{"a": [1, null]}'}, 200),
     ],
 )
-def test_what_is_posted_is_checked_first(app: Holdfast, request_: Mapping[str, Any], status: int) -> None:
+def test_what_is_posted_is_checked_first(app: Stepfast, request_: Mapping[str, Any], status: int) -> None:
     answer = post(app, f"/{app.callbacks.sign('payment:42')}", **request_)
 
     assert answer.status_code == status
-    assert rows.count(app, "holdfast_event") == (status == 200)
+    assert rows.count(app, "stepfast_event") == (status == 200)
 
 
-def test_half_a_body_is_not_taken_for_a_whole_one(app: Holdfast) -> None:
+def test_half_a_body_is_not_taken_for_a_whole_one(app: Stepfast) -> None:
     token = app.callbacks.sign("payment:42")
     parts = iter([{"type": "http.request", "body": b"12", "more_body": True}, {"type": "http.disconnect"}])
     said: list[Any] = []
@@ -201,11 +201,11 @@ def test_half_a_body_is_not_taken_for_a_whole_one(app: Holdfast) -> None:
     asyncio.run(asgi(app)({"type": "http", "method": "POST", "path": f"/{token}"}, receive, send))
 
     assert said[0]["status"] == 400
-    assert not rows.count(app, "holdfast_event")
+    assert not rows.count(app, "stepfast_event")
 
 
 def test_while_the_database_is_away_they_are_told_to_come_again(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = app.callbacks.sign("payment:42")
 
@@ -217,7 +217,7 @@ def test_while_the_database_is_away_they_are_told_to_come_again(
     assert post(app, f"/{token}").status_code == 503
 
 
-def test_it_lives_and_dies_with_the_application_it_is_mounted_in(app: Holdfast) -> None:
+def test_it_lives_and_dies_with_the_application_it_is_mounted_in(app: Stepfast) -> None:
     events = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
     said: list[str] = []
 
@@ -233,11 +233,11 @@ def test_it_lives_and_dies_with_the_application_it_is_mounted_in(app: Holdfast) 
 
 
 def test_without_a_key_or_an_address_it_is_said_what_to_set(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("HOLDFAST_CALLBACK_URL")
-    with pytest.raises(ConfigurationError, match="HOLDFAST_CALLBACK_URL is not set"):
+    monkeypatch.delenv("STEPFAST_CALLBACK_URL")
+    with pytest.raises(ConfigurationError, match="STEPFAST_CALLBACK_URL is not set"):
         app.callbacks.url("payment:42")
-    monkeypatch.delenv("HOLDFAST_SECRET_KEY")
-    with pytest.raises(ConfigurationError, match="HOLDFAST_SECRET_KEY is not set"):
+    monkeypatch.delenv("STEPFAST_SECRET_KEY")
+    with pytest.raises(ConfigurationError, match="STEPFAST_SECRET_KEY is not set"):
         app.callbacks.sign("payment:42")

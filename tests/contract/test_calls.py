@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Step  # noqa: TC001 - handlers are read with their hints
-from holdfast.enqueueable import EnqueueOptions
-from holdfast.errors import ArgumentsError, ConfigurationError
-from holdfast.job import OPTIONS
-from holdfast.registered import PlainJob, StepJob
+from stepfast import Step  # noqa: TC001 - handlers are read with their hints
+from stepfast.enqueueable import EnqueueOptions
+from stepfast.errors import ArgumentsError, ConfigurationError
+from stepfast.job import OPTIONS
+from stepfast.registered import PlainJob, StepJob
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast, Job
+    from stepfast import Job, Stepfast
 
 
-def shipping(app: Holdfast) -> Job[..., str]:
+def shipping(app: Stepfast) -> Job[..., str]:
     @app.job()
     def ship(step: Step, order_id: str, copies: int = 1) -> str:
         return f"{step.number} {order_id * copies}"
@@ -27,13 +27,13 @@ def shipping(app: Holdfast) -> Job[..., str]:
     return ship
 
 
-def payload(app: Holdfast, job_id: str) -> Any:
+def payload(app: Stepfast, job_id: str) -> Any:
     row = rows.live(app, job_id)
     assert row is not None
     return json.loads(row["payload"])
 
 
-def test_arguments_may_be_given_by_position(app: Holdfast) -> None:
+def test_arguments_may_be_given_by_position(app: Stepfast) -> None:
     ship = shipping(app)
 
     both, first = ship.enqueue("A-17", 2), ship.enqueue("A-18")
@@ -42,12 +42,12 @@ def test_arguments_may_be_given_by_position(app: Holdfast) -> None:
     assert payload(app, first.id) == {"order_id": "A-18"}
 
 
-def test_options_may_be_chosen_first(app: Holdfast) -> None:
+def test_options_may_be_chosen_first(app: Stepfast) -> None:
     ship = shipping(app)
 
     with app.transaction() as tx:
         job = ship.with_options(tx=tx, key="A-17", priority=7, delay="1h").enqueue("A-17", 2)
-        inside = tx.query("SELECT state FROM holdfast_job WHERE id = :id", {"id": job.id})
+        inside = tx.query("SELECT state FROM stepfast_job WHERE id = :id", {"id": job.id})
 
     row = rows.live(app, job.id)
     assert row is not None
@@ -56,13 +56,13 @@ def test_options_may_be_chosen_first(app: Holdfast) -> None:
     assert payload(app, job.id) == {"order_id": "A-17", "copies": 2}
 
 
-def test_options_may_be_chosen_first_where_it_is_awaited(app: Holdfast) -> None:
+def test_options_may_be_chosen_first_where_it_is_awaited(app: Stepfast) -> None:
     job = asyncio.run(shipping(app).with_options(priority=7).enqueue_async("A-17"))
 
     assert payload(app, job.id) == {"order_id": "A-17"}
 
 
-def test_many_may_be_prepared(app: Holdfast) -> None:
+def test_many_may_be_prepared(app: Stepfast) -> None:
     ship = shipping(app)
 
     jobs = ship.enqueue_many(
@@ -76,14 +76,14 @@ def test_many_may_be_prepared(app: Holdfast) -> None:
     ]
 
 
-def test_a_call_of_another_job_is_refused(app: Holdfast) -> None:
+def test_a_call_of_another_job_is_refused(app: Stepfast) -> None:
     ship = shipping(app)
     other = app.job(name="other")(lambda: None)
 
     with pytest.raises(ConfigurationError, match="enqueue_many of 'ship' was given a 'other'"):
         ship.enqueue_many([other.with_args()])  # type: ignore[list-item]
 
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_call_of_another_job_is_refused(app: Holdfast) -> None:
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(
-    app: Holdfast, args: tuple[Any, ...], given: dict[str, Any], problem: str
+    app: Stepfast, args: tuple[Any, ...], given: dict[str, Any], problem: str
 ) -> None:
     ship = shipping(app)
 
@@ -103,11 +103,11 @@ def test_arguments_that_do_not_fit_are_refused(
         with pytest.raises(ArgumentsError, match=problem):
             enqueue(*args, **given)
 
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_job_is_called_as_its_handler_is(app: Holdfast) -> None:
+def test_a_job_is_called_as_its_handler_is(app: Stepfast) -> None:
     plain = app.job(name="plain")(lambda n: n + 1)
 
     assert plain(1) == 2
@@ -116,11 +116,11 @@ def test_a_job_is_called_as_its_handler_is(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_every_option_is_known_to_type_checkers(app: Holdfast) -> None:
+def test_every_option_is_known_to_type_checkers(app: Stepfast) -> None:
     """Each has an overload in which it is required: else a call with it alone would be an error."""
     from typing import get_overloads
 
-    from holdfast.enqueueable import Enqueueable
+    from stepfast.enqueueable import Enqueueable
 
     for ways in (Enqueueable.enqueue, Enqueueable.enqueue_async):
         overloads = [it.__annotations__ for it in get_overloads(ways)]

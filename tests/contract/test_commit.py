@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Continue, Done, Holdfast, JobState, Reject, Snooze, Upsert
-from holdfast.config import MAX_PAYLOAD
-from holdfast.database.connection import Connection, Transaction
-from holdfast.errors import (
+from stepfast import Continue, Done, JobState, Reject, Snooze, Stepfast, Upsert
+from stepfast.config import MAX_PAYLOAD
+from stepfast.database.connection import Connection, Transaction
+from stepfast.errors import (
     CRASH_GROUP,
     AnswerError,
     ConstraintError,
@@ -25,15 +25,15 @@ from holdfast.errors import (
     UnknownCommitError,
     UnreachableError,
 )
-from holdfast.steps.acknowledge import acknowledge
-from holdfast.steps.fate import Fate, fates
-from holdfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
+from stepfast.steps.acknowledge import acknowledge
+from stepfast.steps.fate import Fate, fates
+from stepfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
 from tests import rows
 from tests.contract.engine import ALICE, BOB, claim, drain, settle, take, wait_until_somebody_waits, work_on
 
 if TYPE_CHECKING:
-    from holdfast.steps.lease import Lease
-    from holdfast.steps.outcome import Ending
+    from stepfast.steps.lease import Lease
+    from stepfast.steps.outcome import Ending
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
@@ -44,7 +44,7 @@ class TheirError(Exception):
     """An effect's own."""
 
 
-def booked(app: Holdfast) -> dict[str, int]:
+def booked(app: Stepfast) -> dict[str, int]:
     return {row["id"]: row["amount"] for row in rows.query(app, "SELECT id, amount FROM ledger")}
 
 
@@ -55,7 +55,7 @@ def book(entry: str, amount: int = 1) -> Call:
 # All or nothing
 
 
-def test_effects_and_outcome_are_committed_together(app: Holdfast) -> None:
+def test_effects_and_outcome_are_committed_together(app: Stepfast) -> None:
     job = work_on(app).enqueue()
 
     settle(
@@ -73,7 +73,7 @@ def test_effects_and_outcome_are_committed_together(app: Holdfast) -> None:
     assert booked(app) == {"a": 1, "b": 2}
 
 
-def test_a_continuation_is_committed_with_the_effects_of_its_page(app: Holdfast) -> None:
+def test_a_continuation_is_committed_with_the_effects_of_its_page(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     first = take(app)
 
@@ -87,7 +87,7 @@ def test_a_continuation_is_committed_with_the_effects_of_its_page(app: Holdfast)
     assert (second.step, second.cursor) == (1, '{"page":2}')
 
 
-def test_a_continuation_has_attempts_of_its_own(app: Holdfast) -> None:
+def test_a_continuation_has_attempts_of_its_own(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     settle(app, take(app), Again(timedelta(0), "error", "error"))
     settle(app, take(app), Continue(1))
@@ -97,7 +97,7 @@ def test_a_continuation_has_attempts_of_its_own(app: Holdfast) -> None:
     assert (row["failures"], row["crashes"]) == (0, 0)
 
 
-def test_a_later_continuation_waits(app: Holdfast) -> None:
+def test_a_later_continuation_waits(app: Stepfast) -> None:
     job = work_on(app).enqueue()
 
     settle(app, take(app), Continue(1, delay="1h"))
@@ -110,7 +110,7 @@ def test_a_later_continuation_waits(app: Holdfast) -> None:
 
 @pytest.mark.parametrize("stay", [True, False], ids=["stay", "leave"])
 def test_a_cancelled_job_that_is_revived_goes_on_behind_the_step_it_committed(
-    app: Holdfast,
+    app: Stepfast,
     stay: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     job = work_on(app).enqueue()
@@ -128,7 +128,7 @@ def test_a_cancelled_job_that_is_revived_goes_on_behind_the_step_it_committed(
     assert (revived.step, revived.cursor, revived.attempt) == (1, '{"page":2}', 1)
 
 
-def test_a_cancelled_job_that_is_revived_runs_a_snoozed_step_again(app: Holdfast) -> None:
+def test_a_cancelled_job_that_is_revived_runs_a_snoozed_step_again(app: Stepfast) -> None:
     """As it would have without the cancel: a snooze says that the same step runs again."""
     job = work_on(app).enqueue()
     held = take(app)
@@ -147,7 +147,7 @@ def test_a_cancelled_job_that_is_revived_runs_a_snoozed_step_again(app: Holdfast
     ids=["result", "cursor"],
 )
 def test_an_answer_that_is_too_large_is_refused_with_its_effects(
-    app: Holdfast, ending: Ending, what: str
+    app: Stepfast, ending: Ending, what: str
 ) -> None:
     work_on(app).enqueue()
     held = take(app)
@@ -161,7 +161,7 @@ def test_an_answer_that_is_too_large_is_refused_with_its_effects(
 @pytest.mark.parametrize(
     "answer", [Done("x" * MAX_PAYLOAD), Continue("x" * MAX_PAYLOAD)], ids=["result", "cursor"]
 )
-def test_an_answer_that_is_too_large_is_a_dead_letter_at_once(app: Holdfast, answer: Any) -> None:
+def test_an_answer_that_is_too_large_is_a_dead_letter_at_once(app: Stepfast, answer: Any) -> None:
     job = app.job(name="much")(lambda: answer).enqueue()
 
     drain(app)
@@ -172,7 +172,7 @@ def test_an_answer_that_is_too_large_is_a_dead_letter_at_once(app: Holdfast, ans
     assert "at most 1,048,576 are stored" in row["last_error"]
 
 
-def test_the_largest_answer_fits(app: Holdfast) -> None:
+def test_the_largest_answer_fits(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     settle(app, take(app), Continue("x" * (MAX_PAYLOAD - 2)))
 
@@ -181,9 +181,9 @@ def test_the_largest_answer_fits(app: Holdfast) -> None:
     assert rows.state(app, job.id) == "done"
 
 
-def test_a_try_that_costs_nothing_leaves_a_suspect_suspect(app: Holdfast) -> None:
+def test_a_try_that_costs_nothing_leaves_a_suspect_suspect(app: Stepfast) -> None:
     job = work_on(app).enqueue()
-    rows.change(app, "UPDATE holdfast_job SET error_group = :crash", crash=CRASH_GROUP)
+    rows.change(app, "UPDATE stepfast_job SET error_group = :crash", crash=CRASH_GROUP)
 
     settle(app, take(app), Again(timedelta(0), "throttled", "throttled", charged=False))
 
@@ -197,7 +197,7 @@ def test_a_try_that_costs_nothing_leaves_a_suspect_suspect(app: Holdfast) -> Non
 
 
 @pytest.mark.parametrize("ending", [Done(1), Continue(2), Snooze("1m")], ids=repr)
-def test_an_effect_that_raises_leaves_neither_effects_nor_outcome(app: Holdfast, ending: Ending) -> None:
+def test_an_effect_that_raises_leaves_neither_effects_nor_outcome(app: Stepfast, ending: Ending) -> None:
     work_on(app).enqueue()
     held = take(app)
     before = rows.live(app, held.job_id)
@@ -213,10 +213,10 @@ def test_an_effect_that_raises_leaves_neither_effects_nor_outcome(app: Holdfast,
     assert rows.ended(app, held.job_id) is None
 
 
-def test_effects_run_only_under_the_fence(app: Holdfast) -> None:
+def test_effects_run_only_under_the_fence(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = take(app)
-    rows.change(app, "UPDATE holdfast_job SET fence = fence + 1")
+    rows.change(app, "UPDATE stepfast_job SET fence = fence + 1")
 
     with pytest.raises(LeaseLostError):
         settle(app, held, Done(), book("a"))
@@ -225,7 +225,7 @@ def test_effects_run_only_under_the_fence(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("mariadb")
-def test_nothing_is_left_when_the_fence_moves_while_effects_run(app: Holdfast) -> None:
+def test_nothing_is_left_when_the_fence_moves_while_effects_run(app: Stepfast) -> None:
     """Where effects come before the outcome, what one of them does to the job's row is found out by its guard."""
     work_on(app).enqueue()
     held = take(app)
@@ -236,23 +236,23 @@ def test_nothing_is_left_when_the_fence_moves_while_effects_run(app: Holdfast) -
             held,
             Done(),
             book("a"),
-            Call(lambda tx: tx.execute("UPDATE holdfast_job SET fence = fence + 1")),
+            Call(lambda tx: tx.execute("UPDATE stepfast_job SET fence = fence + 1")),
         )
 
     assert booked(app) == {}
 
 
 @pytest.mark.only_on("sqlite", "postgresql")
-def test_an_effect_comes_after_the_outcome_and_cannot_undo_it(app: Holdfast) -> None:
+def test_an_effect_comes_after_the_outcome_and_cannot_undo_it(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = take(app)
 
-    settle(app, held, Done(), Call(lambda tx: tx.execute("UPDATE holdfast_job SET fence = fence + 1")))
+    settle(app, held, Done(), Call(lambda tx: tx.execute("UPDATE stepfast_job SET fence = fence + 1")))
 
     assert rows.state(app, held.job_id) == "done"
 
 
-def test_jobs_that_an_effect_asks_for_exist_when_the_step_is_committed(app: Holdfast) -> None:
+def test_jobs_that_an_effect_asks_for_exist_when_the_step_is_committed(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue()
 
@@ -264,11 +264,11 @@ def test_jobs_that_an_effect_asks_for_exist_when_the_step_is_committed(app: Hold
         Call(lambda tx: work.enqueue_many([{"n": 3}, {"n": 4}], tx=tx)),
     )
 
-    found = rows.query(app, "SELECT payload FROM holdfast_job ORDER BY id")
+    found = rows.query(app, "SELECT payload FROM stepfast_job ORDER BY id")
     assert [json.loads(row["payload"]) for row in found] == [{"n": 2}, {"n": 3}, {"n": 4}]
 
 
-def test_jobs_that_an_effect_asks_for_are_gone_with_the_step(app: Holdfast) -> None:
+def test_jobs_that_an_effect_asks_for_are_gone_with_the_step(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue()
     held = take(app)
@@ -279,10 +279,10 @@ def test_jobs_that_an_effect_asks_for_are_gone_with_the_step(app: Holdfast) -> N
     with pytest.raises(TheirError):
         settle(app, held, Done(), Call(lambda tx: work.enqueue(n=2, tx=tx, key="k")), Call(fail))
 
-    assert rows.count(app, "holdfast_job") == 1
+    assert rows.count(app, "stepfast_job") == 1
 
 
-def test_results_of_every_json_shape_are_kept(app: Holdfast) -> None:
+def test_results_of_every_json_shape_are_kept(app: Stepfast) -> None:
     results: list[Any] = [0, False, "", [], {}, {"a": [1, None, "ü🙂"]}, "50%"]
     jobs = work_on(app).enqueue_many([{"n": n} for n in range(len(results))])
 
@@ -293,7 +293,7 @@ def test_results_of_every_json_shape_are_kept(app: Holdfast) -> None:
     assert [json.loads(row["result"]) for row in kept if row] == results
 
 
-def test_no_result_is_null(app: Holdfast) -> None:
+def test_no_result_is_null(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     settle(app, take(app), Done())
 
@@ -302,14 +302,14 @@ def test_no_result_is_null(app: Holdfast) -> None:
     assert row["result"] is None
 
 
-def test_a_step_that_ends_early_gives_its_lease_away(app: Holdfast) -> None:
+def test_a_step_that_ends_early_gives_its_lease_away(app: Stepfast) -> None:
     endings: list[Ending] = [Again(timedelta(0), "e", "e"), Continue(1), Snooze("1m"), GiveBack()]
     work_on(app).enqueue_many([{"n": n} for n in range(len(endings))])
 
     for held, ending in zip(claim(app, limit=10), endings, strict=True):
         settle(app, held, ending)
 
-    left = rows.query(app, "SELECT owner, leased_by, lease_until FROM holdfast_job")
+    left = rows.query(app, "SELECT owner, leased_by, lease_until FROM stepfast_job")
     assert left == [{"owner": None, "leased_by": None, "lease_until": None}] * len(endings)
 
 
@@ -322,7 +322,7 @@ def test_a_step_that_ends_early_gives_its_lease_away(app: Holdfast) -> None:
     ],
     ids=["Reject", "Bury", "Stop"],
 )
-def test_an_end_without_success_says_why(app: Holdfast, ending: Ending, state: str, error: str) -> None:
+def test_an_end_without_success_says_why(app: Stepfast, ending: Ending, state: str, error: str) -> None:
     job = work_on(app).enqueue()
 
     settle(app, take(app), ending)
@@ -336,7 +336,7 @@ def test_an_end_without_success_says_why(app: Holdfast, ending: Ending, state: s
 # Rule 2: what was swallowed cannot be committed
 
 
-def test_a_swallowed_constraint_error_cannot_be_committed(app: Holdfast) -> None:
+def test_a_swallowed_constraint_error_cannot_be_committed(app: Stepfast) -> None:
     rows.change(app, INSERT, id="taken", amount=1)
     work_on(app).enqueue()
     held = take(app)
@@ -352,7 +352,7 @@ def test_a_swallowed_constraint_error_cannot_be_committed(app: Holdfast) -> None
     assert rows.state(app, held.job_id) == "leased"
 
 
-def test_after_a_swallowed_error_no_other_statement_runs(app: Holdfast) -> None:
+def test_after_a_swallowed_error_no_other_statement_runs(app: Stepfast) -> None:
     seen: list[Exception] = []
 
     def stubborn() -> None:
@@ -369,7 +369,7 @@ def test_after_a_swallowed_error_no_other_statement_runs(app: Holdfast) -> None:
     assert [type(it) for it in seen] == [DatabaseError, PoisonedTransactionError, PoisonedTransactionError]
 
 
-def test_a_mistake_in_the_parameters_poisons_too(app: Holdfast) -> None:
+def test_a_mistake_in_the_parameters_poisons_too(app: Stepfast) -> None:
     def forgetful() -> None:
         with app.transaction() as tx:
             tx.execute(INSERT, {"id": "a", "amount": 1})
@@ -382,7 +382,7 @@ def test_a_mistake_in_the_parameters_poisons_too(app: Holdfast) -> None:
     assert booked(app) == {}
 
 
-def test_a_bulk_statement_that_fails_poisons_too(app: Holdfast) -> None:
+def test_a_bulk_statement_that_fails_poisons_too(app: Stepfast) -> None:
     def careless() -> None:
         with app.transaction() as tx, pytest.raises(ConstraintError):
             tx.execute_many(INSERT, [{"id": "a", "amount": 1}, {"id": "a", "amount": 2}])
@@ -393,7 +393,7 @@ def test_a_bulk_statement_that_fails_poisons_too(app: Holdfast) -> None:
     assert booked(app) == {}
 
 
-def test_a_savepoint_heals(app: Holdfast) -> None:
+def test_a_savepoint_heals(app: Stepfast) -> None:
     rows.change(app, INSERT, id="taken", amount=1)
     job = work_on(app).enqueue()
 
@@ -409,7 +409,7 @@ def test_a_savepoint_heals(app: Holdfast) -> None:
     assert rows.state(app, job.id) == "done"
 
 
-def test_savepoints_nest(app: Holdfast) -> None:
+def test_savepoints_nest(app: Stepfast) -> None:
     def give_up(tx: Transaction) -> None:
         with tx.savepoint():
             tx.execute(INSERT, {"id": "outer", "amount": 1})
@@ -426,7 +426,7 @@ def test_savepoints_nest(app: Holdfast) -> None:
     assert booked(app) == {"kept": 1}
 
 
-def test_an_error_swallowed_inside_a_savepoint_cannot_be_released(app: Holdfast) -> None:
+def test_an_error_swallowed_inside_a_savepoint_cannot_be_released(app: Stepfast) -> None:
     def swallow() -> None:
         with app.transaction() as tx, tx.savepoint(), pytest.raises(DatabaseError):
             tx.execute("INSERT INTO no_such_table VALUES (1)")
@@ -447,7 +447,7 @@ def test_an_error_swallowed_inside_a_savepoint_cannot_be_released(app: Holdfast)
         "-- now\nCOMMIT",
     ],
 )
-def test_ending_the_transaction_is_not_the_effects_business(app: Holdfast, text: str) -> None:
+def test_ending_the_transaction_is_not_the_effects_business(app: Stepfast, text: str) -> None:
     work_on(app).enqueue()
     held = take(app)
 
@@ -468,7 +468,7 @@ def test_ending_the_transaction_is_not_the_effects_business(app: Holdfast, text:
         "DO $$ BEGIN COMMIT; END $$",  # refused by the server itself
     ],
 )
-def test_a_commit_hidden_behind_another_statement_is_refused(app: Holdfast, text: str) -> None:
+def test_a_commit_hidden_behind_another_statement_is_refused(app: Stepfast, text: str) -> None:
     work_on(app).enqueue()
     held = take(app)
 
@@ -480,7 +480,7 @@ def test_a_commit_hidden_behind_another_statement_is_refused(app: Holdfast, text
 
 
 @pytest.mark.only_on("postgresql")
-def test_the_words_of_a_function_s_body_are_its_own(app: Holdfast) -> None:
+def test_the_words_of_a_function_s_body_are_its_own(app: Stepfast) -> None:
     with app.transaction() as tx:
         tx.execute(
             "CREATE FUNCTION twice(n INTEGER) RETURNS INTEGER LANGUAGE plpgsql AS $body$ BEGIN RETURN 2 * n; END $body$"
@@ -502,7 +502,7 @@ def test_the_words_of_a_function_s_body_are_its_own(app: Holdfast) -> None:
         "SET autocommit = 1",
     ],
 )
-def test_a_statement_that_commits_by_itself_is_refused(app: Holdfast, text: str) -> None:
+def test_a_statement_that_commits_by_itself_is_refused(app: Stepfast, text: str) -> None:
     work_on(app).enqueue()
     held = take(app)
 
@@ -514,7 +514,7 @@ def test_a_statement_that_commits_by_itself_is_refused(app: Holdfast, text: str)
 
 
 @pytest.mark.only_on("mariadb")
-def test_the_refusal_says_where_it_may_run(app: Holdfast) -> None:
+def test_the_refusal_says_where_it_may_run(app: Stepfast) -> None:
     with pytest.raises(DatabaseError, match=r"app\.database\.connect\(\)"), app.transaction() as tx:
         tx.execute("CREATE TABLE extra (id INTEGER)")
 
@@ -524,7 +524,7 @@ def test_the_refusal_says_where_it_may_run(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("mariadb")
-def test_a_commit_by_ddl_that_slipped_through_stops_everything_after_it(app: Holdfast) -> None:
+def test_a_commit_by_ddl_that_slipped_through_stops_everything_after_it(app: Stepfast) -> None:
     """A stored procedure can hide one: what follows must not run outside the transaction."""
     connection = app.database.connect()
     connection.execute("CREATE OR REPLACE PROCEDURE hidden() BEGIN CREATE TABLE extra (id INTEGER); END")
@@ -540,7 +540,7 @@ def test_a_commit_by_ddl_that_slipped_through_stops_everything_after_it(app: Hol
 
 
 @pytest.mark.only_on("sqlite", "postgresql")
-def test_ddl_is_part_of_the_transaction_where_the_database_can(app: Holdfast) -> None:
+def test_ddl_is_part_of_the_transaction_where_the_database_can(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = take(app)
 
@@ -554,7 +554,7 @@ def test_ddl_is_part_of_the_transaction_where_the_database_can(app: Holdfast) ->
         rows.query(app, "SELECT * FROM extra")
 
 
-def deadlock(app: Holdfast, tx: Transaction) -> None:
+def deadlock(app: Stepfast, tx: Transaction) -> None:
     """Make `tx` the victim of a deadlock: it holds `a` and wants `b`, the other holds `b`, wants `a` and weighs more."""
     holds_b = threading.Event()
 
@@ -579,7 +579,7 @@ def deadlock(app: Holdfast, tx: Transaction) -> None:
 
 
 @pytest.mark.only_on("mariadb")
-def test_a_swallowed_deadlock_cannot_be_committed(app: Holdfast) -> None:
+def test_a_swallowed_deadlock_cannot_be_committed(app: Stepfast) -> None:
     """The server has forgotten the whole transaction, fence included; what followed would be committed alone."""
     rows.change(app, INSERT, id="a", amount=0)
     rows.change(app, INSERT, id="b", amount=0)
@@ -601,7 +601,7 @@ def test_a_swallowed_deadlock_cannot_be_committed(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("mariadb")
-def test_no_savepoint_heals_a_deadlock(app: Holdfast) -> None:
+def test_no_savepoint_heals_a_deadlock(app: Stepfast) -> None:
     rows.change(app, INSERT, id="a", amount=0)
     rows.change(app, INSERT, id="b", amount=0)
 
@@ -618,7 +618,7 @@ def test_no_savepoint_heals_a_deadlock(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("mariadb")
-def test_a_swallowed_deadlock_asks_for_the_whole_transaction_again(app: Holdfast) -> None:
+def test_a_swallowed_deadlock_asks_for_the_whole_transaction_again(app: Stepfast) -> None:
     """It is nobody's failure: who sees it as contention applies the effects again and charges no attempt."""
     rows.change(app, INSERT, id="a", amount=0)
     rows.change(app, INSERT, id="b", amount=0)
@@ -635,41 +635,41 @@ def test_a_swallowed_deadlock_asks_for_the_whole_transaction_again(app: Holdfast
 
 
 @pytest.mark.parametrize("results", [True, False], ids=["with results", "without results"])
-def test_a_batch_with_some_fences_lost_archives_exactly_the_others(app: Holdfast, results: bool) -> None:  # noqa: FBT001 - a fact
+def test_a_batch_with_some_fences_lost_archives_exactly_the_others(app: Stepfast, results: bool) -> None:  # noqa: FBT001 - a fact
     work_on(app).enqueue_many([{"n": n} for n in range(10)])
     held = [*claim(app, limit=5), *claim(app, limit=5)]
     lost = {held[1].job_id, held[7].job_id, held[8].job_id}
     for job_id in lost:
-        rows.change(app, "UPDATE holdfast_job SET fence = fence + 1 WHERE id = :id", id=job_id)
+        rows.change(app, "UPDATE stepfast_job SET fence = fence + 1 WHERE id = :id", id=job_id)
 
     with app.transaction() as tx:
         mine = acknowledge(tx, held, {it.job_id: f'{{"n":"{it.job_id}"}}' for it in held if results})
 
     kept = {it.job_id for it in held} - lost
     assert set(mine) == kept
-    archived = rows.query(app, "SELECT id, state, result FROM holdfast_archive")
+    archived = rows.query(app, "SELECT id, state, result FROM stepfast_archive")
     found = {row["id"]: row["result"] and json.loads(row["result"]) for row in archived}
     assert found == {it: {"n": it} if results else None for it in kept}
-    left = rows.query(app, "SELECT id, state FROM holdfast_job")
+    left = rows.query(app, "SELECT id, state FROM stepfast_job")
     assert {row["id"] for row in left} == lost
     assert {row["state"] for row in left} == {"leased"}
 
 
-def test_a_batch_with_every_fence_lost_archives_nothing(app: Holdfast) -> None:
+def test_a_batch_with_every_fence_lost_archives_nothing(app: Stepfast) -> None:
     work_on(app).enqueue_many([{"n": n} for n in range(3)])
     held = claim(app, limit=3)
-    rows.change(app, "UPDATE holdfast_job SET fence = fence + 1")
+    rows.change(app, "UPDATE stepfast_job SET fence = fence + 1")
 
     with app.transaction() as tx:
         mine = acknowledge(tx, held)
 
     assert mine == []
-    assert (rows.count(app, "holdfast_job"), rows.count(app, "holdfast_archive")) == (3, 0)
+    assert (rows.count(app, "stepfast_job"), rows.count(app, "stepfast_archive")) == (3, 0)
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_a_job_that_is_taken_over_during_the_batch_is_not_archived(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     """Two statements with the fence in both would archive two and delete one at READ COMMITTED."""
     work_on(app).enqueue_many([{"n": n} for n in range(2)])
@@ -682,7 +682,7 @@ def test_a_job_that_is_taken_over_during_the_batch_is_not_archived(
 
     thread = threading.Thread(target=acknowledge_both)
     with app.transaction() as tx:
-        tx.execute("UPDATE holdfast_job SET fence = fence + 1 WHERE id = :id", {"id": held[0].job_id})
+        tx.execute("UPDATE stepfast_job SET fence = fence + 1 WHERE id = :id", {"id": held[0].job_id})
         thread.start()
         wait_until_somebody_waits(app)
     thread.join()
@@ -692,11 +692,11 @@ def test_a_job_that_is_taken_over_during_the_batch_is_not_archived(
     assert rows.state(app, held[1].job_id) == "done"
 
 
-def test_the_archive_tolerates_an_id_that_is_there(app: Holdfast) -> None:
+def test_the_archive_tolerates_an_id_that_is_there(app: Stepfast) -> None:
     """A job that came twice by some other way must not fail for ever at its end: it keeps its first ending."""
     job = work_on(app).enqueue(n=1)
     settle(app, take(app), Done({"first": True}))
-    rows.change(app, f"INSERT INTO holdfast_job (id, kind, payload) VALUES ('{job.id}', 'work', '{{}}')")
+    rows.change(app, f"INSERT INTO stepfast_job (id, kind, payload) VALUES ('{job.id}', 'work', '{{}}')")
 
     settle(app, take(app), Done({"second": True}))
 
@@ -721,7 +721,7 @@ def break_commit(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     monkeypatch.setattr(Connection, "watch", staticmethod(cut))
 
 
-def fate(app: Holdfast, held: Lease) -> Fate:
+def fate(app: Stepfast, held: Lease) -> Fate:
     with app.transaction() as tx:
         return fates(tx, [held])[held.job_id]
 
@@ -741,7 +741,7 @@ LASTING: list[Ending] = [
 
 @pytest.mark.parametrize("ending", LASTING, ids=repr)
 def test_a_commit_that_happened_although_nobody_said_so_is_found(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch, ending: Ending
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch, ending: Ending
 ) -> None:
     work_on(app).enqueue()
     held = take(app)
@@ -756,7 +756,7 @@ def test_a_commit_that_happened_although_nobody_said_so_is_found(
 
 @pytest.mark.parametrize("ending", LASTING, ids=repr)
 def test_a_commit_that_never_happened_may_be_tried_again(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch, ending: Ending
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch, ending: Ending
 ) -> None:
     work_on(app).enqueue()
     held = take(app)
@@ -770,7 +770,7 @@ def test_a_commit_that_never_happened_may_be_tried_again(
     assert fate(app, held) is Fate.COMMITTED
 
 
-def test_a_continuation_that_stayed_is_found_committed_by_the_fence_it_consumed(app: Holdfast) -> None:
+def test_a_continuation_that_stayed_is_found_committed_by_the_fence_it_consumed(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     held = take(app)
 
@@ -783,7 +783,7 @@ def test_a_continuation_that_stayed_is_found_committed_by_the_fence_it_consumed(
     assert fate(app, held) is Fate.COMMITTED
 
 
-def test_a_step_that_somebody_else_has_is_superseded(app: Holdfast) -> None:
+def test_a_step_that_somebody_else_has_is_superseded(app: Stepfast) -> None:
     work_on(app).enqueue()
     old = take(app, ALICE)
     settle(app, old, GiveBack())
@@ -794,26 +794,26 @@ def test_a_step_that_somebody_else_has_is_superseded(app: Holdfast) -> None:
     assert fate(app, new) is Fate.COMMITTED
 
 
-def test_a_step_that_somebody_else_ended_is_superseded(app: Holdfast) -> None:
+def test_a_step_that_somebody_else_ended_is_superseded(app: Stepfast) -> None:
     work_on(app).enqueue()
     old = take(app, ALICE)
-    rows.change(app, "UPDATE holdfast_job SET state = 'ready', fence = 5, owner = NULL")
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', fence = 5, owner = NULL")
     settle(app, take(app, BOB), Done())
 
     assert fate(app, old) is Fate.SUPERSEDED
 
 
-def test_a_job_that_is_nowhere_is_superseded(app: Holdfast) -> None:
+def test_a_job_that_is_nowhere_is_superseded(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = take(app)
-    rows.change(app, "DELETE FROM holdfast_job")
+    rows.change(app, "DELETE FROM stepfast_job")
 
     assert fate(app, held) is Fate.SUPERSEDED
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_deciding_waits_for_a_ghost_that_may_still_commit(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     work_on(app).enqueue()
     held = take(app)
@@ -831,7 +831,7 @@ def test_deciding_waits_for_a_ghost_that_may_still_commit(
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_commit_that_the_server_turned_into_a_rollback_is_not_believed(app: Holdfast) -> None:
+def test_a_commit_that_the_server_turned_into_a_rollback_is_not_believed(app: Stepfast) -> None:
     def lie() -> None:
         with app.transaction() as tx:
             tx.execute(INSERT, {"id": "a", "amount": 1})
@@ -846,7 +846,7 @@ def test_a_commit_that_the_server_turned_into_a_rollback_is_not_believed(app: Ho
 # Staying with the worker
 
 
-def test_a_continuation_stays_when_nobody_has_a_reason_against_it(app: Holdfast) -> None:
+def test_a_continuation_stays_when_nobody_has_a_reason_against_it(app: Stepfast) -> None:
     work = work_on(app)
     job = work.enqueue(priority=3)
     held = take(app)
@@ -860,16 +860,16 @@ def test_a_continuation_stays_when_nobody_has_a_reason_against_it(app: Holdfast)
     assert booked(app) == {"page 1": 1}
 
 
-def paused(app: Holdfast) -> None:
-    rows.change(app, "INSERT INTO holdfast_queue (id, paused_at) VALUES ('default', 1)")
+def paused(app: Stepfast) -> None:
+    rows.change(app, "INSERT INTO stepfast_queue (id, paused_at) VALUES ('default', 1)")
 
 
-def more_urgent(app: Holdfast) -> None:
+def more_urgent(app: Stepfast) -> None:
     work_on(app).enqueue(priority=1)
 
 
 @pytest.mark.parametrize("reason", [paused, more_urgent])
-def test_a_continuation_does_not_stay_in_the_way(app: Holdfast, reason: Callable[[Holdfast], None]) -> None:
+def test_a_continuation_does_not_stay_in_the_way(app: Stepfast, reason: Callable[[Stepfast], None]) -> None:
     job = work_on(app).enqueue()
     held = take(app)
     reason(app)
@@ -887,20 +887,20 @@ def test_a_continuation_does_not_stay_in_the_way(app: Holdfast, reason: Callable
     ids=repr,
 )
 @pytest.mark.parametrize("stay", [False, True])
-def test_a_job_that_was_asked_to_stop_does_not_live_on(app: Holdfast, ending: Ending, stay: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_job_that_was_asked_to_stop_does_not_live_on(app: Stepfast, ending: Ending, stay: bool) -> None:  # noqa: FBT001 - a parameter
     job = work_on(app).enqueue()
     held = take(app)
-    rows.change(app, "UPDATE holdfast_job SET cancel_at = 1")
+    rows.change(app, "UPDATE stepfast_job SET cancel_at = 1")
 
     settle(app, held, ending, stay=stay)
 
     assert rows.state(app, job.id) == "cancelled"
 
 
-def test_a_job_that_was_done_before_it_heard_that_it_should_stop_is_done(app: Holdfast) -> None:
+def test_a_job_that_was_done_before_it_heard_that_it_should_stop_is_done(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     held = take(app)
-    rows.change(app, "UPDATE holdfast_job SET cancel_at = 1")
+    rows.change(app, "UPDATE stepfast_job SET cancel_at = 1")
 
     settle(app, held, Done())
 

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.database.database import persist
-from holdfast.errors import TransientError
-from holdfast.runs.completion import evaluate, partition_ended
-from holdfast.runs.page import PageCommit
-from holdfast.runs.partition import end_partition, find_partition
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.states import PartitionState
-from holdfast.steps.outcome import Done
-from holdfast.testing import drain
+from stepfast.database.database import persist
+from stepfast.errors import TransientError
+from stepfast.runs.completion import evaluate, partition_ended
+from stepfast.runs.page import PageCommit
+from stepfast.runs.partition import end_partition, find_partition
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.states import PartitionState
+from stepfast.steps.outcome import Done
+from stepfast.testing import drain
 from tests import rows
 from tests.contract.engine import together, wait_until_somebody_waits
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
@@ -29,16 +29,16 @@ from tests.run_facts import begin, check_complete, check_counters, consolidation
 from tests.snapshots import Snapshot
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast, Transaction
-    from holdfast.runs.run import Run
-    from holdfast.steps.lease import Lease
+    from stepfast import Stepfast, Transaction
+    from stepfast.runs.run import Run
+    from stepfast.steps.lease import Lease
 
 PAGE = "catalogue.page"
 TWO = Fixed(price_ranges(500))
 Ends = list[tuple["Lease", Thought]]
 
 
-def at_their_ends(app: Holdfast, count: int = 2, **settings: Any) -> tuple[Shop, Run, LoneWorker, Ends]:
+def at_their_ends(app: Stepfast, count: int = 2, **settings: Any) -> tuple[Shop, Run, LoneWorker, Ends]:
     """A run whose partitions have all been read; the commits of their last pages are still to come."""
     shop = Shop.with_items(24)
     cuts = range(1_000 // count, 1_000, 1_000 // count)
@@ -58,7 +58,7 @@ def at_their_ends(app: Holdfast, count: int = 2, **settings: Any) -> tuple[Shop,
     return shop, run, worker, ends
 
 
-def fail(tx: Transaction, app: Holdfast, run: Run, partition_id: str) -> None:
+def fail(tx: Transaction, app: Stepfast, run: Run, partition_id: str) -> None:
     """As a partition ends whose job has given up."""
     partition = find_partition(tx, partition_id)
     assert partition is not None
@@ -66,14 +66,14 @@ def fail(tx: Transaction, app: Holdfast, run: Run, partition_id: str) -> None:
         partition_ended(tx, app.feeds.get("catalogue"), run.id, PartitionState.FAILED, seen=partition.seen)
 
 
-def alerts(app: Holdfast) -> list[str]:
-    return [str(it["title"]) for it in rows.query(app, "SELECT title FROM holdfast_alert")]
+def alerts(app: Stepfast) -> list[str]:
+    return [str(it["title"]) for it in rows.query(app, "SELECT title FROM stepfast_alert")]
 
 
 # The last one
 
 
-def test_the_last_partition_begins_the_consolidation_and_no_other_does(app: Holdfast) -> None:
+def test_the_last_partition_begins_the_consolidation_and_no_other_does(app: Stepfast) -> None:
     """(F2, F3, F28)"""
     shop, run, worker, ends = at_their_ends(app, 4)
 
@@ -90,7 +90,7 @@ def test_the_last_partition_begins_the_consolidation_and_no_other_does(app: Hold
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_partitions_that_end_at_the_same_moment_begin_one_consolidation(
-    app: Holdfast, another_app: Callable[[], Holdfast], count: int
+    app: Stepfast, another_app: Callable[[], Stepfast], count: int
 ) -> None:
     """(F2, F28, F41, T20)"""
     shop, run, worker, ends = at_their_ends(app, count)
@@ -104,7 +104,7 @@ def test_partitions_that_end_at_the_same_moment_begin_one_consolidation(
     check_complete(app, run.id, shop)
 
 
-def replace_app(worker: LoneWorker, app: Holdfast) -> LoneWorker:
+def replace_app(worker: LoneWorker, app: Stepfast) -> LoneWorker:
     """The same worker with connections of its own."""
     other = LoneWorker.__new__(LoneWorker)
     other.app, other.name, other.incarnation = app, worker.name, worker.incarnation
@@ -115,7 +115,7 @@ def replace_app(worker: LoneWorker, app: Holdfast) -> LoneWorker:
 @pytest.mark.only_on("postgresql", "mariadb")
 @pytest.mark.parametrize("first_fails", [False, True])
 def test_the_second_to_end_waits_for_the_first_and_sees_it(
-    app: Holdfast, another_app: Callable[[], Holdfast], *, first_fails: bool
+    app: Stepfast, another_app: Callable[[], Stepfast], *, first_fails: bool
 ) -> None:
     """It looks whether anything is open after it has the run, and not before. (F28, F41)"""
     _, run, worker, ends = at_their_ends(app)
@@ -162,7 +162,7 @@ class Gate:
 
 
 @contextmanager
-def gated(app: Holdfast, gate: Gate) -> Iterator[None]:
+def gated(app: Stepfast, gate: Gate) -> Iterator[None]:
     """Every connection that the application opens from now on is watched by the gate."""
     connect = app.database._connect
     app.database.close()
@@ -182,7 +182,7 @@ def gated(app: Holdfast, gate: Gate) -> Iterator[None]:
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_two_ends_interleaved_at_any_two_statements_begin_one_consolidation(
-    app: Holdfast, another_app: Callable[[], Holdfast], *, chaos: bool
+    app: Stepfast, another_app: Callable[[], Stepfast], *, chaos: bool
 ) -> None:
     """One stops before its n-th statement, the other before its m-th, both go on: for all n and m with --chaos. (T20)"""
     _, run, worker, ends = at_their_ends(app)
@@ -230,7 +230,7 @@ Action = Callable[["Transaction"], None]
 
 
 @pytest.mark.only_on("sqlite")
-def test_in_every_order_of_late_doubled_and_failing_ends_there_is_one_decision(app: Holdfast) -> None:
+def test_in_every_order_of_late_doubled_and_failing_ends_there_is_one_decision(app: Stepfast) -> None:
     """All orders of two last pages, each delivered twice, a job that gives up, and somebody who asks. (T20, F2, F3)
 
     Whole transactions in any order are all that SQLite allows; the tests above are about what happens inside them.
@@ -293,19 +293,19 @@ def attempt(tx: Transaction, apply: Action) -> None:
 
 def check_state(tx: Transaction, run: Run) -> None:
     """At any time."""
-    (found,) = tx.query("SELECT * FROM holdfast_run WHERE id = :id", {"id": run.id})
-    states = [it["state"] for it in tx.query("SELECT state FROM holdfast_partition")]
-    begun = tx.query("SELECT id FROM holdfast_job WHERE kind = 'catalogue.consolidate'")
+    (found,) = tx.query("SELECT * FROM stepfast_run WHERE id = :id", {"id": run.id})
+    states = [it["state"] for it in tx.query("SELECT state FROM stepfast_partition")]
+    begun = tx.query("SELECT id FROM stepfast_job WHERE kind = 'catalogue.consolidate'")
     open_ = sum(it in ("ready", "running") for it in states)
     assert found["completed"] == states.count("done")
     assert found["failed"] == states.count("failed")
     assert (found["state"] == "fetching") == (open_ > 0)
     assert len(begun) == int(found["state"] == "applying")
-    assert len(tx.query("SELECT id FROM holdfast_alert")) == int(found["state"] == "failed")
+    assert len(tx.query("SELECT id FROM stepfast_alert")) == int(found["state"] == "failed")
 
 
 def check_decision(tx: Transaction, run: Run) -> None:
-    (found,) = tx.query("SELECT * FROM holdfast_run WHERE id = :id", {"id": run.id})
+    (found,) = tx.query("SELECT * FROM stepfast_run WHERE id = :id", {"id": run.id})
     assert found["state"] == ("failed" if found["failed"] else "applying")
     assert found["completed"] + found["failed"] == 2
 
@@ -313,7 +313,7 @@ def check_decision(tx: Transaction, run: Run) -> None:
 # Failures
 
 
-def test_a_failed_partition_skips_the_consolidation_and_says_so_once(app: Holdfast) -> None:
+def test_a_failed_partition_skips_the_consolidation_and_says_so_once(app: Stepfast) -> None:
     """Whether it is the last to end or not. The watermark stays, and the feed is free. (F40, F9, T7)"""
     _, run, worker, ends = at_their_ends(app)
     first, second = (it["id"] for it in partitions(app, run.id))
@@ -332,11 +332,11 @@ def test_a_failed_partition_skips_the_consolidation_and_says_so_once(app: Holdfa
     assert consolidations(app, run.id) == 0
     assert alerts(app) == ["Consolidation Skipped"]
     assert not target(app)
-    assert rows.query(app, "SELECT watermark FROM holdfast_feed")[0]["watermark"] is None
+    assert rows.query(app, "SELECT watermark FROM stepfast_feed")[0]["watermark"] is None
     check_counters(app, run.id)
 
 
-def test_a_failure_that_is_reported_five_times_is_counted_once(app: Holdfast) -> None:
+def test_a_failure_that_is_reported_five_times_is_counted_once(app: Stepfast) -> None:
     """(F3, F38)"""
     _, run, _, _ = at_their_ends(app)
     first = partitions(app, run.id)[0]["id"]
@@ -348,7 +348,7 @@ def test_a_failure_that_is_reported_five_times_is_counted_once(app: Holdfast) ->
     check_counters(app, run.id)
 
 
-def test_what_a_failed_run_read_is_read_again_by_the_next_one(app: Holdfast) -> None:
+def test_what_a_failed_run_read_is_read_again_by_the_next_one(app: Stepfast) -> None:
     """Its window begins where the last good one ended. (F9, F12, T7)"""
     shop, run, worker, ends = at_their_ends(app)
     persist(app.database, lambda tx: fail(tx, app, run, partitions(app, run.id)[0]["id"]))
@@ -364,9 +364,9 @@ def test_what_a_failed_run_read_is_read_again_by_the_next_one(app: Holdfast) -> 
     assert target(app) == raw(app) == shop.prices()
 
 
-def test_a_run_that_stalled_goes_on_with_its_last_partition(app: Holdfast) -> None:
+def test_a_run_that_stalled_goes_on_with_its_last_partition(app: Stepfast) -> None:
     shop, run, worker, ends = at_their_ends(app)
-    rows.change(app, "UPDATE holdfast_run SET state = 'stalled', stalled_in = 'fetching'")
+    rows.change(app, "UPDATE stepfast_run SET state = 'stalled', stalled_in = 'fetching'")
 
     for lease, thought in ends:
         worker.commit(lease, thought)
@@ -375,12 +375,12 @@ def test_a_run_that_stalled_goes_on_with_its_last_partition(app: Holdfast) -> No
     check_complete(app, run.id, shop)
 
 
-def test_a_cancelled_run_is_not_consolidated(app: Holdfast) -> None:
+def test_a_cancelled_run_is_not_consolidated(app: Stepfast) -> None:
     """Pages that were under way find out, and write nothing. (F39)"""
     _, run, worker, ends = at_their_ends(app)
-    rows.change(app, "UPDATE holdfast_partition SET state = 'cancelled', epoch = epoch + 1, ended_at = 1")
+    rows.change(app, "UPDATE stepfast_partition SET state = 'cancelled', epoch = epoch + 1, ended_at = 1")
     rows.change(
-        app, "UPDATE holdfast_run SET state = 'cancelled', epoch = 1, active_feed = NULL, ended_at = 1"
+        app, "UPDATE stepfast_run SET state = 'cancelled', epoch = 1, active_feed = NULL, ended_at = 1"
     )
 
     for lease, thought in ends:
@@ -392,20 +392,20 @@ def test_a_cancelled_run_is_not_consolidated(app: Holdfast) -> None:
     assert consolidations(app, run.id) == 0
 
 
-def test_the_end_of_fetching_is_noted_once(app: Holdfast) -> None:
+def test_the_end_of_fetching_is_noted_once(app: Stepfast) -> None:
     _, run, worker, ends = at_their_ends(app)
     for lease, thought in ends:
         worker.commit(lease, thought)
     declared = app.feeds.get("catalogue")
-    (before,) = rows.query(app, "SELECT * FROM holdfast_run")
+    (before,) = rows.query(app, "SELECT * FROM stepfast_run")
 
     persist(app.database, lambda tx: evaluate(tx, declared, run.id))
 
-    assert rows.query(app, "SELECT * FROM holdfast_run") == [before]
+    assert rows.query(app, "SELECT * FROM stepfast_run") == [before]
     assert before["fetched_at"] is not None
 
 
-def test_rows_of_a_partition_count_once_in_the_run(app: Holdfast) -> None:
+def test_rows_of_a_partition_count_once_in_the_run(app: Stepfast) -> None:
     """(F6)"""
     _, run, worker, ends = at_their_ends(app)
     lease, thought = ends[0]

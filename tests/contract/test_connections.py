@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Continue, Holdfast, Step
-from holdfast.config import MAX_CONNECTIONS
-from holdfast.database.places import Places
-from holdfast.errors import UnreachableError
+from stepfast import Continue, Step, Stepfast
+from stepfast.config import MAX_CONNECTIONS
+from stepfast.database.places import Places
+from stepfast.errors import UnreachableError
 from tests import rows
 from tests.contract.engine import drain, together
 
 if TYPE_CHECKING:
-    from holdfast.database.connection import Connection
-    from holdfast.database.database import Database
+    from stepfast.database.connection import Connection
+    from stepfast.database.database import Database
 
 ASIDE = {"postgresql": 2, "mariadb": 1}  # the heartbeat's, and that of LISTEN: docs/reference/settings.md
 
@@ -53,7 +53,7 @@ class Tally:
 @pytest.mark.parametrize("concurrency", [1, 100])
 @pytest.mark.usefixtures("ledger")
 def test_a_worker_opens_no_more_connections_than_the_documentation_says(
-    app: Holdfast, concurrency: int
+    app: Stepfast, concurrency: int
 ) -> None:
     """Plain handlers that ask the database themselves, each in a thread, with effects, logs and continuations."""
 
@@ -81,13 +81,13 @@ def test_a_worker_opens_no_more_connections_than_the_documentation_says(
 
 
 def test_the_number_is_a_setting(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_MAX_CONNECTIONS", "2")
-    with closing(Holdfast(database_url)) as app:
+    monkeypatch.setenv("STEPFAST_MAX_CONNECTIONS", "2")
+    with closing(Stepfast(database_url)) as app:
         tally = Tally(app.database)
 
         @app.job()
         def look(n: int) -> int:
-            return rows.count(app, "holdfast_queue") + n
+            return rows.count(app, "stepfast_queue") + n
 
         look.enqueue_many([{"n": n} for n in range(100)])
         drain(app, concurrency=50)
@@ -95,20 +95,20 @@ def test_the_number_is_a_setting(database_url: str, monkeypatch: pytest.MonkeyPa
     assert tally.most <= 2 + ASIDE[app.database.dialect.name]
 
 
-def test_who_waits_for_a_connection_for_too_long_is_told(app: Holdfast) -> None:
+def test_who_waits_for_a_connection_for_too_long_is_told(app: Stepfast) -> None:
     app.database._places = Places(1, patience=0.1)
 
     with app.transaction():
-        (answer,) = together([lambda: rows.count(app, "holdfast_job")])
+        (answer,) = together([lambda: rows.count(app, "stepfast_job")])
 
     assert isinstance(answer, UnreachableError)
-    assert "HOLDFAST_MAX_CONNECTIONS" in str(answer)
+    assert "STEPFAST_MAX_CONNECTIONS" in str(answer)
 
 
 def test_a_thread_that_holds_one_gets_another(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_MAX_CONNECTIONS", "1")
-    with closing(Holdfast(database_url)) as app, app.transaction() as tx:
-        inner = rows.count(app, "holdfast_job")
+    monkeypatch.setenv("STEPFAST_MAX_CONNECTIONS", "1")
+    with closing(Stepfast(database_url)) as app, app.transaction() as tx:
+        inner = rows.count(app, "stepfast_job")
 
         assert tx.query("SELECT 1 AS one") == [{"one": 1}]
     assert inner == 0

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import moment
-from holdfast.errors import ConfigurationError, TransientError
-from holdfast.runs.consolidation import begin_consolidation, consolidation_gave_up, shard_ids
-from holdfast.runs.run import lock_run
-from holdfast.runs.states import RunState
+from stepfast.clock import moment
+from stepfast.errors import ConfigurationError, TransientError
+from stepfast.runs.consolidation import begin_consolidation, consolidation_gave_up, shard_ids
+from stepfast.runs.run import lock_run
+from stepfast.runs.states import RunState
 from tests import rows
 from tests.contract.consolidating import (
     LATER,
@@ -32,21 +32,21 @@ from tests.feeds import Catalogue, Shop, target
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast import Holdfast
-    from holdfast.database.connection import Transaction
-    from holdfast.runs.feed import Row
+    from stepfast import Stepfast
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.feed import Row
 
 
 def prices(count: int) -> dict[str, int]:
     return {it["id"]: it["price"] for it in items(count)}
 
 
-def watermark(app: Holdfast) -> Any:
-    found = rows.query(app, "SELECT watermark FROM holdfast_feed WHERE id = 'catalogue'")
+def watermark(app: Stepfast) -> Any:
+    found = rows.query(app, "SELECT watermark FROM stepfast_feed WHERE id = 'catalogue'")
     return moment(found[0]["watermark"]) if found and found[0]["watermark"] is not None else None
 
 
-def test_every_raw_row_is_in_the_target_when_the_run_completes(app: Holdfast) -> None:
+def test_every_raw_row_is_in_the_target_when_the_run_completes(app: Stepfast) -> None:
     declared = catalogue(app, batch=10, chunk=4, shards=3)
     run = fetched(app, declared, items(95))
 
@@ -57,11 +57,11 @@ def test_every_raw_row_is_in_the_target_when_the_run_completes(app: Holdfast) ->
     assert target(app) == prices(95)
     assert (done.applied, done.quarantined, done.shards, done.rounds) == (95, 0, 0, 1)
     assert waiting(app) == 0
-    assert rows.count(app, "holdfast_archive", "kind = 'catalogue.consolidate'") == 1 + 3
+    assert rows.count(app, "stepfast_archive", "kind = 'catalogue.consolidate'") == 1 + 3
     assert watermark(app) == WINDOW.to
 
 
-def test_a_batch_of_many_chunks_and_a_rest_is_written_whole(app: Holdfast) -> None:
+def test_a_batch_of_many_chunks_and_a_rest_is_written_whole(app: Stepfast) -> None:
     """SQLite takes ten chunks at once, then one by one, then what is less than a chunk."""
     run = fetched(app, catalogue(app, batch=60, chunk=4, shards=1), items(57))
 
@@ -71,7 +71,7 @@ def test_a_batch_of_many_chunks_and_a_rest_is_written_whole(app: Holdfast) -> No
     assert target(app) == prices(57)
 
 
-def test_a_run_that_read_nothing_completes(app: Holdfast) -> None:
+def test_a_run_that_read_nothing_completes(app: Stepfast) -> None:
     run = fetched(app, catalogue(app))
 
     drain(app)
@@ -81,7 +81,7 @@ def test_a_run_that_read_nothing_completes(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("odd", ["a\x1fb", "a,b", "a'b", "é", "\x1f"])
-def test_an_id_may_have_any_character(app: Holdfast, odd: str) -> None:
+def test_an_id_may_have_any_character(app: Stepfast, odd: str) -> None:
     """Whatever stands between the rows of a batch when they are read at once."""
     run = fetched(app, catalogue(app), [*items(3), {"id": odd, "price": 7}])
 
@@ -91,21 +91,21 @@ def test_an_id_may_have_any_character(app: Holdfast, odd: str) -> None:
     assert target(app) == {**prices(3), odd: 7}
 
 
-def test_few_rows_are_one_shard_and_many_are_as_many_as_the_feed_says(app: Holdfast) -> None:
+def test_few_rows_are_one_shard_and_many_are_as_many_as_the_feed_says(app: Stepfast) -> None:
     declared = catalogue(app, batch=10, chunk=10, shards=5)
     few = fetched(app, declared, items(10))
     drain(app)
-    assert rows.count(app, "holdfast_archive", "kind = 'catalogue.consolidate'") == 1 + 1
+    assert rows.count(app, "stepfast_archive", "kind = 'catalogue.consolidate'") == 1 + 1
 
     many = fetched(app, declared, [item(n, n + 1) for n in range(200)], at=2, window=LATER)
     drain(app)
 
-    assert rows.count(app, "holdfast_archive", "kind = 'catalogue.consolidate'") == 2 + 1 + 5
+    assert rows.count(app, "stepfast_archive", "kind = 'catalogue.consolidate'") == 2 + 1 + 5
     assert {run_of(app, it).state for it in (few, many)} == {RunState.COMPLETED}
     assert shard_ids(declared, run_of(app, many))[0].startswith(many.id)
 
 
-def test_four_workers_apply_every_row_once(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_four_workers_apply_every_row_once(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     """However many consolidate, the run completes once, and not before the last of them. (F30)"""
     declared = catalogue(app, batch=20, chunk=10, shards=8)
     run = fetched(app, declared, items(1_000))
@@ -121,7 +121,7 @@ def test_four_workers_apply_every_row_once(app: Holdfast, another_app: Callable[
     assert target(app) == prices(1_000)
 
 
-def test_a_short_batch_does_not_end_a_run_while_others_work(app: Holdfast) -> None:
+def test_a_short_batch_does_not_end_a_run_while_others_work(app: Stepfast) -> None:
     """Two shards: one ends with a short batch while the other has not begun; the run goes on. (F30)"""
     declared = catalogue(app, batch=10, chunk=10, shards=2)
     run = fetched(app, declared, items(15))
@@ -138,7 +138,7 @@ def test_a_short_batch_does_not_end_a_run_while_others_work(app: Holdfast) -> No
     assert target(app) == prices(15)
 
 
-def test_t12_what_arrives_between_reading_and_marking_is_applied(app: Holdfast) -> None:
+def test_t12_what_arrives_between_reading_and_marking_is_applied(app: Stepfast) -> None:
     """The second version of a row comes while the first is on its way into the target. (F31, T12)"""
     declared = catalogue(app)
     run = fetched(app, declared, items(3))
@@ -154,7 +154,7 @@ def test_t12_what_arrives_between_reading_and_marking_is_applied(app: Holdfast) 
     assert (done.state, done.applied, done.rounds) == (RunState.COMPLETED, 3, 2)
 
 
-def test_an_older_version_never_replaces_a_newer_one_in_the_target(app: Holdfast) -> None:
+def test_an_older_version_never_replaces_a_newer_one_in_the_target(app: Stepfast) -> None:
     """A slow step has read the old version; another run applies the new one before it commits. (F34, T13)"""
     declared = catalogue(app)
     slow = fetched(app, declared, [item(1, 1)], kind="backfill")
@@ -172,7 +172,7 @@ def test_an_older_version_never_replaces_a_newer_one_in_the_target(app: Holdfast
     assert run_of(app, slow).state is RunState.COMPLETED
 
 
-def test_an_older_observation_is_ignored(app: Holdfast) -> None:
+def test_an_older_observation_is_ignored(app: Stepfast) -> None:
     """Whichever is written last, the newest observation counts. (F34, T13)"""
     declared = catalogue(app)
     fetched(app, declared, [item(1, 2)], at=20)
@@ -184,7 +184,7 @@ def test_an_older_observation_is_ignored(app: Holdfast) -> None:
     assert target(app) == {"d00001": 2}
 
 
-def test_a_change_that_only_this_version_knows_is_applied(app: Holdfast) -> None:
+def test_a_change_that_only_this_version_knows_is_applied(app: Stepfast) -> None:
     """Whatever changes in an item makes it new, not only what somebody thought of. (F34)"""
     declared = catalogue(app, map=lambda it: {"id": it["id"], "price": len(it.get("media", ""))})
     fetched(app, declared, [item(1, 5, media="a")])
@@ -196,7 +196,7 @@ def test_a_change_that_only_this_version_knows_is_applied(app: Holdfast) -> None
     assert target(app) == {"d00001": 3}
 
 
-def test_what_has_not_changed_is_not_applied_again(app: Holdfast) -> None:
+def test_what_has_not_changed_is_not_applied_again(app: Stepfast) -> None:
     declared = catalogue(app)
     fetched(app, declared, items(5))
     drain(app)
@@ -216,7 +216,7 @@ class Another(Catalogue):
         return {"id": f"another-{item['id']}", "price": item["price"]}
 
 
-def test_two_feeds_with_the_same_ids_do_not_touch_each_other(app: Holdfast) -> None:
+def test_two_feeds_with_the_same_ids_do_not_touch_each_other(app: Stepfast) -> None:
     """Raw rows, marks and quarantine belong to a feed. (F12, F32)"""
     declared = catalogue(app)
     app.feed(Another(Shop()))
@@ -233,7 +233,7 @@ def test_two_feeds_with_the_same_ids_do_not_touch_each_other(app: Holdfast) -> N
     assert target(app) == {"d00001": 10, "another-d00001": 20, "another-d00002": 30}
 
 
-def test_rows_that_a_cancelled_run_saw_are_applied_by_the_next(app: Holdfast) -> None:
+def test_rows_that_a_cancelled_run_saw_are_applied_by_the_next(app: Stepfast) -> None:
     """A parallel backfill may have seen an item last, and then be cancelled: the row still counts."""
     declared = catalogue(app)
     see(app, "a-run-that-was-cancelled", [item(7, 70)])
@@ -261,7 +261,7 @@ class Twice(Catalogue):
             )
 
 
-def test_a_feed_may_write_the_target_itself(app: Holdfast) -> None:
+def test_a_feed_may_write_the_target_itself(app: Stepfast) -> None:
     catalogue(app)
     app.feed(Twice(Shop()))
     run = fetched(app, app.feeds.get("twice"), items(3))
@@ -272,7 +272,7 @@ def test_a_feed_may_write_the_target_itself(app: Holdfast) -> None:
     assert target(app) == {"d00000": 0, "d00001": 2, "d00002": 4}
 
 
-def test_rows_may_leave_out_columns_which_then_stay(app: Holdfast) -> None:
+def test_rows_may_leave_out_columns_which_then_stay(app: Stepfast) -> None:
     def mapped(it: Any) -> Row:
         full = {"id": it["id"], "price": it["price"]}
         return full if it.get("full", True) else {**full, "deleted_at": 5}
@@ -285,11 +285,11 @@ def test_rows_may_leave_out_columns_which_then_stay(app: Holdfast) -> None:
     assert [it["deleted_at"] for it in found] == [None, 5, None]
 
 
-def test_a_step_of_an_older_epoch_changes_nothing(app: Holdfast) -> None:
+def test_a_step_of_an_older_epoch_changes_nothing(app: Stepfast) -> None:
     declared = catalogue(app)
     run = fetched(app, declared, items(5))
     play(app, declared)
-    rows.change(app, "UPDATE holdfast_run SET epoch = epoch + 1 WHERE id = :id", id=run.id)
+    rows.change(app, "UPDATE stepfast_run SET epoch = epoch + 1 WHERE id = :id", id=run.id)
 
     drain(app)
 
@@ -297,13 +297,13 @@ def test_a_step_of_an_older_epoch_changes_nothing(app: Holdfast) -> None:
     assert run_of(app, run).state is RunState.APPLYING
 
 
-def test_a_run_that_was_restarted_while_a_batch_was_mapped_gets_nothing_of_it(app: Holdfast) -> None:
+def test_a_run_that_was_restarted_while_a_batch_was_mapped_gets_nothing_of_it(app: Stepfast) -> None:
     declared = catalogue(app)
     run = fetched(app, declared, items(5))
     play(app, declared)
 
     def restart() -> None:
-        rows.change(app, "UPDATE holdfast_run SET epoch = epoch + 1 WHERE id = :id", id=run.id)
+        rows.change(app, "UPDATE stepfast_run SET epoch = epoch + 1 WHERE id = :id", id=run.id)
 
     with pytest.raises(TransientError, match="moved on"):
         play(app, declared, between=restart)
@@ -312,19 +312,19 @@ def test_a_run_that_was_restarted_while_a_batch_was_mapped_gets_nothing_of_it(ap
     assert waiting(app) == 5
 
 
-def test_an_unknown_run_is_a_dead_letter_with_its_reason(app: Holdfast) -> None:
+def test_an_unknown_run_is_a_dead_letter_with_its_reason(app: Stepfast) -> None:
     declared = catalogue(app)
     run = fetched(app, declared, items(1))
-    rows.change(app, "DELETE FROM holdfast_run WHERE id = :id", id=run.id)
+    rows.change(app, "DELETE FROM stepfast_run WHERE id = :id", id=run.id)
 
     with app.worker():
-        rows.eventually(lambda: rows.count(app, "holdfast_archive", "state = 'dead'"))
+        rows.eventually(lambda: rows.count(app, "stepfast_archive", "state = 'dead'"))
 
-    (dead,) = rows.query(app, "SELECT last_error FROM holdfast_archive WHERE state = 'dead'")
+    (dead,) = rows.query(app, "SELECT last_error FROM stepfast_archive WHERE state = 'dead'")
     assert f"there is no run {run.id}" in dead["last_error"]
 
 
-def test_a_missing_table_fails_the_step_and_blames_no_row(app: Holdfast) -> None:
+def test_a_missing_table_fails_the_step_and_blames_no_row(app: Stepfast) -> None:
     declared = catalogue(app, attempts_consolidation=1)
     connection = app.database.connect()
     connection.execute("DROP TABLE item")
@@ -332,15 +332,15 @@ def test_a_missing_table_fails_the_step_and_blames_no_row(app: Holdfast) -> None
     fetched(app, declared, items(3))
 
     with app.worker():
-        rows.eventually(lambda: rows.count(app, "holdfast_archive", "state = 'dead'"))
+        rows.eventually(lambda: rows.count(app, "stepfast_archive", "state = 'dead'"))
 
-    (dead,) = rows.query(app, "SELECT last_error FROM holdfast_archive WHERE state = 'dead'")
+    (dead,) = rows.query(app, "SELECT last_error FROM stepfast_archive WHERE state = 'dead'")
     assert "there is no table item" in dead["last_error"]
     assert quarantine(app) == []
     assert waiting(app) == 3
 
 
-def test_a_consolidation_that_gave_up_fails_the_run_and_tells_somebody(app: Holdfast) -> None:
+def test_a_consolidation_that_gave_up_fails_the_run_and_tells_somebody(app: Stepfast) -> None:
     declared = catalogue(app)
     run = fetched(app, declared, items(1))
 
@@ -350,31 +350,31 @@ def test_a_consolidation_that_gave_up_fails_the_run_and_tells_somebody(app: Hold
     ended = run_of(app, run)
     assert ended.state is RunState.FAILED
     assert "the disk is on fire" in str(ended.reason)
-    (alert,) = rows.query(app, "SELECT title, body FROM holdfast_alert")
+    (alert,) = rows.query(app, "SELECT title, body FROM stepfast_alert")
     assert alert["title"] == "Consolidation Failed"
     assert "Watermark NOT advanced" in alert["body"]
     with app.transaction() as tx:
         assert not consolidation_gave_up(tx, declared, lock_run(tx, run.id), "again")
 
 
-def test_a_forced_run_publishes_what_is_there_and_holds_the_watermark(app: Holdfast) -> None:
+def test_a_forced_run_publishes_what_is_there_and_holds_the_watermark(app: Stepfast) -> None:
     declared = catalogue(app)
     run = fetched(app, declared, items(3))
-    rows.change(app, "UPDATE holdfast_run SET forced = 1 WHERE id = :id", id=run.id)
+    rows.change(app, "UPDATE stepfast_run SET forced = 1 WHERE id = :id", id=run.id)
 
     drain(app)
 
-    (row,) = rows.query(app, "SELECT * FROM holdfast_run")
+    (row,) = rows.query(app, "SELECT * FROM stepfast_run")
     assert row["state"] == "published_partial"
     assert (row["completed_at"], row["watermark_after"], watermark(app)) == (None, None, None)
     assert target(app) == prices(3)
 
 
-def test_a_stalled_run_that_moves_again_completes(app: Holdfast) -> None:
+def test_a_stalled_run_that_moves_again_completes(app: Stepfast) -> None:
     declared = catalogue(app)
     run = fetched(app, declared, items(3))
     rows.change(
-        app, "UPDATE holdfast_run SET state = 'stalled', stalled_in = 'applying' WHERE id = :id", id=run.id
+        app, "UPDATE stepfast_run SET state = 'stalled', stalled_in = 'applying' WHERE id = :id", id=run.id
     )
 
     drain(app)
@@ -382,7 +382,7 @@ def test_a_stalled_run_that_moves_again_completes(app: Holdfast) -> None:
     assert run_of(app, run).state is RunState.COMPLETED
 
 
-def test_a_second_consolidation_of_the_same_run_does_nothing(app: Holdfast) -> None:
+def test_a_second_consolidation_of_the_same_run_does_nothing(app: Stepfast) -> None:
     declared = catalogue(app)
     run = fetched(app, declared, items(30))
     with app.transaction() as tx:
@@ -392,10 +392,10 @@ def test_a_second_consolidation_of_the_same_run_does_nothing(app: Holdfast) -> N
 
     assert run_of(app, run).state is RunState.COMPLETED
     assert run_of(app, run).applied == 30
-    assert rows.count(app, "holdfast_archive", "state <> 'done'") == 0
+    assert rows.count(app, "stepfast_archive", "state <> 'done'") == 0
 
 
-def test_a_store_that_is_a_coroutine_is_refused(app: Holdfast) -> None:
+def test_a_store_that_is_a_coroutine_is_refused(app: Stepfast) -> None:
     class Wrong(Another):
         async def store(self, tx: Any, given: Any, /) -> None:  # type: ignore[override]
             """Nobody would wait for it."""
@@ -404,7 +404,7 @@ def test_a_store_that_is_a_coroutine_is_refused(app: Holdfast) -> None:
         app.feed(Wrong(Shop()))
 
 
-def test_pages_of_another_run_do_not_wait_for_a_consolidation(app: Holdfast) -> None:
+def test_pages_of_another_run_do_not_wait_for_a_consolidation(app: Stepfast) -> None:
     """Rows come in while the batch is mapped, from a thread of its own: nobody waits for the mapper."""
     written = threading.Event()
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Continue, Holdfast, Job, Retry, Step
-from holdfast.errors import ConfigurationError
-from holdfast.testing import POINTS, Crashed, clock, crash_at, drain, enqueued, kill_worker
+from stepfast import Continue, Job, Retry, Step, Stepfast
+from stepfast.errors import ConfigurationError
+from stepfast.testing import POINTS, Crashed, clock, crash_at, drain, enqueued, kill_worker
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Transaction
+    from stepfast import Transaction
 
 pytestmark = pytest.mark.usefixtures("ledger")
 
 
-def booking(app: Holdfast, calls: list[int] | None = None) -> Job[..., Continue | None]:
+def booking(app: Stepfast, calls: list[int] | None = None) -> Job[..., Continue | None]:
     """Two pages, each with a row that would stand there twice if it were written twice, or be refused."""
 
     @app.job()
@@ -43,11 +43,11 @@ class Add:
         tx.execute("UPDATE ledger SET amount = amount + :amount WHERE id = :id", self.row)
 
 
-def open_account(app: Holdfast, name: str = "a") -> None:
+def open_account(app: Stepfast, name: str = "a") -> None:
     rows.change(app, "INSERT INTO ledger VALUES (:id, 0)", id=name)
 
 
-def balance(app: Holdfast, name: str = "a") -> int:
+def balance(app: Stepfast, name: str = "a") -> int:
     return int(rows.query(app, "SELECT amount FROM ledger WHERE id = :id", id=name)[0]["amount"])
 
 
@@ -55,7 +55,7 @@ TWICE = [point for point in POINTS if not point.endswith("claim")]  # the second
 
 
 @pytest.mark.parametrize(("point", "nth"), [*((it, 1) for it in POINTS), *((it, 2) for it in TWICE)])
-def test_effects_are_there_once_wherever_the_process_dies(app: Holdfast, point: str, nth: int) -> None:
+def test_effects_are_there_once_wherever_the_process_dies(app: Stepfast, point: str, nth: int) -> None:
     book = booking(app)
     open_account(app)
     job = book.enqueue(account="a")
@@ -85,7 +85,7 @@ def at_rest(point: str) -> str:
         ("after commit", 2),
     ],
 )
-def test_only_what_was_not_committed_is_run_again(app: Holdfast, point: str, runs: int) -> None:
+def test_only_what_was_not_committed_is_run_again(app: Stepfast, point: str, runs: int) -> None:
     calls: list[int] = []
     book = booking(app, calls)
     open_account(app)
@@ -100,7 +100,7 @@ def test_only_what_was_not_committed_is_run_again(app: Holdfast, point: str, run
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_killed_process_is_no_different(app: Holdfast, point: str) -> None:
+def test_a_killed_process_is_no_different(app: Stepfast, point: str) -> None:
     book = booking(app)
     open_account(app)
     job = book.enqueue(account="a")
@@ -112,7 +112,7 @@ def test_a_killed_process_is_no_different(app: Holdfast, point: str) -> None:
     assert balance(app) == 2
 
 
-def test_jobs_that_are_acknowledged_together_die_together(app: Holdfast) -> None:
+def test_jobs_that_are_acknowledged_together_die_together(app: Stepfast) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
@@ -120,11 +120,11 @@ def test_jobs_that_are_acknowledged_together_die_together(app: Holdfast) -> None
     with crash_at(app, "before commit"):
         drain(app, concurrency=5)
 
-    assert rows.count(app, "holdfast_archive") == 0
+    assert rows.count(app, "stepfast_archive") == 0
     assert drain(app).done == 5
 
 
-def test_a_crash_is_charged_to_the_job_that_was_alone(app: Holdfast) -> None:
+def test_a_crash_is_charged_to_the_job_that_was_alone(app: Stepfast) -> None:
     book = booking(app)
     open_account(app)
     book.enqueue(account="a")
@@ -135,7 +135,7 @@ def test_a_crash_is_charged_to_the_job_that_was_alone(app: Holdfast) -> None:
     assert [it.attempt for it in drain(app).runs] == [2, 1]
 
 
-def test_a_job_that_dies_three_times_is_a_dead_letter(app: Holdfast) -> None:
+def test_a_job_that_dies_three_times_is_a_dead_letter(app: Stepfast) -> None:
     book = booking(app)
     open_account(app)
     job = book.enqueue(account="a")
@@ -150,7 +150,7 @@ def test_a_job_that_dies_three_times_is_a_dead_letter(app: Holdfast) -> None:
     assert balance(app) == 0
 
 
-def test_a_failure_that_was_not_written_is_not_charged_as_one(app: Holdfast) -> None:
+def test_a_failure_that_was_not_written_is_not_charged_as_one(app: Stepfast) -> None:
     @app.job(retry=Retry(attempts=2, first="1h"))
     def work() -> None:
         raise ValueError("no")
@@ -167,7 +167,7 @@ def test_a_failure_that_was_not_written_is_not_charged_as_one(app: Holdfast) -> 
 # Points
 
 
-def test_any_statement_can_be_a_point(app: Holdfast) -> None:
+def test_any_statement_can_be_a_point(app: Stepfast) -> None:
     book = booking(app)
     open_account(app)
     book.enqueue(account="a")
@@ -180,7 +180,7 @@ def test_any_statement_can_be_a_point(app: Holdfast) -> None:
     assert balance(app) == 2
 
 
-def test_a_point_that_never_comes_is_a_failure_that_says_what_came(app: Holdfast) -> None:
+def test_a_point_that_never_comes_is_a_failure_that_says_what_came(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -191,10 +191,10 @@ def test_a_point_that_never_comes_is_a_failure_that_says_what_came(app: Holdfast
     ):
         drain(app)
 
-    assert rows.count(app, "holdfast_archive") == 1
+    assert rows.count(app, "stepfast_archive") == 1
 
 
-def test_a_point_need_not_come(app: Holdfast) -> None:
+def test_a_point_need_not_come(app: Stepfast) -> None:
     with crash_at(app, "before effects", required=False) as crash:
         drain(app)
 
@@ -202,12 +202,12 @@ def test_a_point_need_not_come(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "commit", "during commit", "before", "before  "])
-def test_a_point_that_nobody_understands_is_refused(app: Holdfast, wrong: str) -> None:
+def test_a_point_that_nobody_understands_is_refused(app: Stepfast, wrong: str) -> None:
     with pytest.raises(ConfigurationError, match="'before' or 'after'"), crash_at(app, wrong):
         pass
 
 
-def test_a_child_that_never_comes_to_its_point_is_a_failure(app: Holdfast) -> None:
+def test_a_child_that_never_comes_to_its_point_is_a_failure(app: Stepfast) -> None:
     with pytest.raises(AssertionError, match="never came there"):
         kill_worker(app, "before effects")
 
@@ -217,7 +217,7 @@ def test_a_child_that_never_comes_to_its_point_is_a_failure(app: Holdfast) -> No
 
 @pytest.mark.parametrize(("point", "there"), [("before commit", 0), ("after commit", 1)])
 def test_rows_and_enqueue_of_the_caller_are_there_together_or_not_at_all(
-    app: Holdfast, point: str, there: int
+    app: Stepfast, point: str, there: int
 ) -> None:
     book = booking(app)
     reached: list[str] = []
@@ -232,7 +232,7 @@ def test_rows_and_enqueue_of_the_caller_are_there_together_or_not_at_all(
     assert (rows.count(app, "ledger"), len(enqueued(app))) == (there, there)
 
 
-def test_code_that_catches_everything_does_not_survive(app: Holdfast) -> None:
+def test_code_that_catches_everything_does_not_survive(app: Stepfast) -> None:
     book = booking(app)
 
     def stubborn() -> None:
@@ -247,7 +247,7 @@ def test_code_that_catches_everything_does_not_survive(app: Holdfast) -> None:
     assert enqueued(app) == []
 
 
-def test_the_dead_do_not_clean_up(app: Holdfast) -> None:
+def test_the_dead_do_not_clean_up(app: Stepfast) -> None:
     """Whatever still runs in its `finally` blocks reaches no database."""
 
     def careful() -> None:
@@ -262,7 +262,7 @@ def test_the_dead_do_not_clean_up(app: Holdfast) -> None:
     assert rows.count(app, "ledger") == 0
 
 
-def test_what_a_handler_writes_beside_its_step_dies_with_it(app: Holdfast) -> None:
+def test_what_a_handler_writes_beside_its_step_dies_with_it(app: Stepfast) -> None:
     @app.job()
     def work() -> None:
         with app.transaction() as tx:
@@ -277,7 +277,7 @@ def test_what_a_handler_writes_beside_its_step_dies_with_it(app: Holdfast) -> No
     assert rows.count(app, "ledger") == 1
 
 
-def test_another_error_inside_the_block_is_raised(app: Holdfast) -> None:
+def test_another_error_inside_the_block_is_raised(app: Stepfast) -> None:
     with pytest.raises(ZeroDivisionError), crash_at(app, "before commit"):
         _ = 1 / 0
 
@@ -287,7 +287,7 @@ def test_another_error_inside_the_block_is_raised(app: Holdfast) -> None:
 # Afterwards
 
 
-def test_a_machine_that_is_lost_is_believed_until_its_lease_has_run_out(app: Holdfast) -> None:
+def test_a_machine_that_is_lost_is_believed_until_its_lease_has_run_out(app: Stepfast) -> None:
     book = booking(app)
     open_account(app)
     book.enqueue(account="a")
@@ -302,7 +302,7 @@ def test_a_machine_that_is_lost_is_believed_until_its_lease_has_run_out(app: Hol
     assert balance(app) == 2
 
 
-def test_the_clock_may_be_moved_inside_and_stays_moved(app: Holdfast) -> None:
+def test_the_clock_may_be_moved_inside_and_stays_moved(app: Stepfast) -> None:
     book = booking(app)
     open_account(app)
     book.enqueue(account="a", delay="1h")
@@ -315,7 +315,7 @@ def test_the_clock_may_be_moved_inside_and_stays_moved(app: Holdfast) -> None:
     assert balance(app) == 2
 
 
-def test_the_application_is_itself_again(app: Holdfast) -> None:
+def test_the_application_is_itself_again(app: Stepfast) -> None:
     book = booking(app)
     open_account(app)
     database, kinds = app.database, app.kinds
@@ -330,7 +330,7 @@ def test_the_application_is_itself_again(app: Holdfast) -> None:
     assert set(threading.enumerate()) <= before
 
 
-def test_a_crash_happens_in_an_async_test_too(app: Holdfast) -> None:
+def test_a_crash_happens_in_an_async_test_too(app: Stepfast) -> None:
     @app.job()
     async def book(step: Step) -> None:
         await asyncio.sleep(0)
@@ -349,7 +349,7 @@ def test_a_crash_happens_in_an_async_test_too(app: Holdfast) -> None:
 
 
 def test_a_worker_that_lives_beside_it_is_not_harmed(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     other = another_app()
     with other.worker(queues="elsewhere"):
@@ -361,7 +361,7 @@ def test_a_worker_that_lives_beside_it_is_not_harmed(
 
         assert drain(app).done == 1
         assert [it.running for it in app.operator.workers()] == [True]
-    assert rows.count(app, "holdfast_worker", "state = 'dead'") == 1
+    assert rows.count(app, "stepfast_worker", "state = 'dead'") == 1
 
 
 def test_a_crash_is_not_an_error_that_a_handler_could_mean() -> None:

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Continue, Done
-from holdfast.errors import DuplicateKeyError, LeaseLostError, NotFoundError, StateError
-from holdfast.steps.dead_letters import (
+from stepfast import Continue, Done
+from stepfast.errors import DuplicateKeyError, LeaseLostError, NotFoundError, StateError
+from stepfast.steps.dead_letters import (
     Filter,
     choose,
     count,
@@ -17,54 +17,54 @@ from holdfast.steps.dead_letters import (
     revive,
     revive_many,
 )
-from holdfast.steps.failure import describe, fingerprint
-from holdfast.steps.outcome import Bury, Stop
-from holdfast.steps.reports import write_reports
-from holdfast.steps.step import Report
-from holdfast.worker.maintenance import prune
+from stepfast.steps.failure import describe, fingerprint
+from stepfast.steps.outcome import Bury, Stop
+from stepfast.steps.reports import write_reports
+from stepfast.steps.step import Report
+from stepfast.worker.maintenance import prune
 from tests import rows
 from tests.contract.engine import ALICE, settle, sweep, take, work_on
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.results.handle import EnqueuedJob
-    from holdfast.steps.lease import Lease
+    from stepfast import Stepfast
+    from stepfast.results.handle import EnqueuedJob
+    from stepfast.steps.lease import Lease
 
 FOREVER = 2**62
 
 
-def bury(app: Holdfast, error: Exception | None = None, *, queue: str = "default", kind: str = "work") -> str:
+def bury(app: Stepfast, error: Exception | None = None, *, queue: str = "default", kind: str = "work") -> str:
     """A job that died of `error`."""
     error = error or ValueError("no")
     job = work_on(app).enqueue(queue=queue)
-    rows.change(app, "UPDATE holdfast_job SET kind = :kind, queue = 'default'", kind=kind)
+    rows.change(app, "UPDATE stepfast_job SET kind = :kind, queue = 'default'", kind=kind)
     held = take(app)
     settle(app, held, Bury(describe(error), fingerprint(error)))
-    rows.change(app, "UPDATE holdfast_archive SET queue = :queue WHERE id = :id", queue=queue, id=job.id)
+    rows.change(app, "UPDATE stepfast_archive SET queue = :queue WHERE id = :id", queue=queue, id=job.id)
     return job.id
 
 
-def finish(app: Holdfast, *, cancelled: bool = False) -> str:
+def finish(app: Stepfast, *, cancelled: bool = False) -> str:
     job = work_on(app).enqueue()
     settle(app, take(app), Stop("cancelled") if cancelled else Done())
     return job.id
 
 
-def write_log(app: Holdfast, held: Lease, line: str) -> None:
+def write_log(app: Stepfast, held: Lease, line: str) -> None:
     with app.transaction() as tx:
         write_reports(tx, [Report(held, None, None, "info", line)])
 
 
-def age(app: Holdfast, days: int) -> None:
-    rows.change(app, "UPDATE holdfast_archive SET finished_at = finished_at - :days", days=days * rows.DAY)
+def age(app: Stepfast, days: int) -> None:
+    rows.change(app, "UPDATE stepfast_archive SET finished_at = finished_at - :days", days=days * rows.DAY)
 
 
-def pruned(app: Holdfast, limit: int = 1000) -> int:
+def pruned(app: Stepfast, limit: int = 1000) -> int:
     with app.transaction() as tx:
         return prune(tx, 7 * rows.DAY, limit)
 
 
-def test_a_revived_job_gets_fresh_attempts_at_the_step_where_it_stopped(app: Holdfast) -> None:
+def test_a_revived_job_gets_fresh_attempts_at_the_step_where_it_stopped(app: Stepfast) -> None:
     job = work_on(app).enqueue(n=3, priority=2)
     settle(app, take(app), Continue({"page": 7}))
     settle(app, take(app), Bury("broken", "broken"))
@@ -84,7 +84,7 @@ def test_a_revived_job_gets_fresh_attempts_at_the_step_where_it_stopped(app: Hol
     assert rows.ended(app, job.id) is None
 
 
-def test_a_revived_job_remembers_what_it_died_of(app: Holdfast) -> None:
+def test_a_revived_job_remembers_what_it_died_of(app: Stepfast) -> None:
     job_id = bury(app, ValueError("broken"))
 
     with app.transaction() as tx:
@@ -95,7 +95,7 @@ def test_a_revived_job_remembers_what_it_died_of(app: Holdfast) -> None:
     assert (row["state"], row["last_error"]) == ("ready", "ValueError: broken")
 
 
-def test_nobody_who_held_the_job_before_its_death_can_end_it_again(app: Holdfast) -> None:
+def test_nobody_who_held_the_job_before_its_death_can_end_it_again(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = take(app)
     settle(app, held, Bury("broken", "broken"))
@@ -110,7 +110,7 @@ def test_nobody_who_held_the_job_before_its_death_can_end_it_again(app: Holdfast
     assert rows.state(app, held.job_id) == "done"
 
 
-def test_a_letter_that_died_of_crashes_comes_back_as_a_suspect(app: Holdfast) -> None:
+def test_a_letter_that_died_of_crashes_comes_back_as_a_suspect(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     rows.add_worker(app, ALICE, alive_for=-rows.SECOND)
     take(app, ALICE)
@@ -122,7 +122,7 @@ def test_a_letter_that_died_of_crashes_comes_back_as_a_suspect(app: Holdfast) ->
     assert rows.state(app, job.id) == "suspect"
 
 
-def test_a_cancelled_job_can_be_revived(app: Holdfast) -> None:
+def test_a_cancelled_job_can_be_revived(app: Stepfast) -> None:
     job_id = finish(app, cancelled=True)
 
     with app.transaction() as tx:
@@ -131,21 +131,21 @@ def test_a_cancelled_job_can_be_revived(app: Holdfast) -> None:
     assert rows.state(app, job_id) == "ready"
 
 
-def test_a_done_job_cannot_be_revived(app: Holdfast) -> None:
+def test_a_done_job_cannot_be_revived(app: Stepfast) -> None:
     job_id = finish(app)
 
     with pytest.raises(StateError, match="is done"), app.transaction() as tx:
         revive(tx, job_id)
 
 
-def test_an_unfinished_job_needs_no_reviving(app: Holdfast) -> None:
+def test_an_unfinished_job_needs_no_reviving(app: Stepfast) -> None:
     job = work_on(app).enqueue()
 
     with pytest.raises(NotFoundError, match=job.id), app.transaction() as tx:
         revive(tx, job.id)
 
 
-def test_a_letter_dies_revives_and_dies_again(app: Holdfast) -> None:
+def test_a_letter_dies_revives_and_dies_again(app: Stepfast) -> None:
     job_id = bury(app)
     with app.transaction() as tx:
         revive(tx, job_id)
@@ -157,7 +157,7 @@ def test_a_letter_dies_revives_and_dies_again(app: Holdfast) -> None:
     assert (row["state"], row["last_error"]) == ("dead", "again")
 
 
-def test_letters_are_chosen_by_kind_queue_and_error(app: Holdfast) -> None:
+def test_letters_are_chosen_by_kind_queue_and_error(app: Stepfast) -> None:
     mail = bury(app, ValueError("order 7"), queue="mail", kind="send")
     also = bury(app, ValueError("order 8"), queue="mail", kind="send")
     other = bury(app, KeyError("x"), kind="import")
@@ -174,9 +174,9 @@ def test_letters_are_chosen_by_kind_queue_and_error(app: Holdfast) -> None:
     assert chosen(Filter(kind="send", queue="default")) == []
 
 
-def test_letters_are_chosen_oldest_first_and_each_once(app: Holdfast) -> None:
+def test_letters_are_chosen_oldest_first_and_each_once(app: Stepfast) -> None:
     letters = [bury(app) for _ in range(5)]
-    rows.change(app, "UPDATE holdfast_archive SET finished_at = 5")
+    rows.change(app, "UPDATE stepfast_archive SET finished_at = 5")
 
     with app.transaction() as tx:
         first = choose(tx, Filter(), 3, FOREVER)
@@ -185,15 +185,15 @@ def test_letters_are_chosen_oldest_first_and_each_once(app: Holdfast) -> None:
     assert [it.id for it in first + rest] == letters
 
 
-def test_a_letter_that_died_after_the_count_was_taken_is_not_chosen(app: Holdfast) -> None:
+def test_a_letter_that_died_after_the_count_was_taken_is_not_chosen(app: Stepfast) -> None:
     bury(app)
-    rows.change(app, "UPDATE holdfast_archive SET finished_at = 10")
+    rows.change(app, "UPDATE stepfast_archive SET finished_at = 10")
 
     with app.transaction() as tx:
         assert choose(tx, Filter(), 10, until=9) == []
 
 
-def test_many_are_revived_together_except_those_whose_key_is_taken(app: Holdfast) -> None:
+def test_many_are_revived_together_except_those_whose_key_is_taken(app: Stepfast) -> None:
     work = work_on(app)
     free = bury(app)
     keyed = work.enqueue(key="k")
@@ -207,7 +207,7 @@ def test_many_are_revived_together_except_those_whose_key_is_taken(app: Holdfast
     assert (rows.state(app, free), rows.state(app, keyed.id)) == ("ready", "dead")
 
 
-def test_two_letters_with_one_key_are_not_both_revived(app: Holdfast) -> None:
+def test_two_letters_with_one_key_are_not_both_revived(app: Stepfast) -> None:
     work = work_on(app)
     letters: list[EnqueuedJob[None]] = []
     for _ in range(2):
@@ -223,7 +223,7 @@ def test_two_letters_with_one_key_are_not_both_revived(app: Holdfast) -> None:
         revive(tx, letters[1].id)
 
 
-def test_failures_are_grouped_by_their_cause(app: Holdfast) -> None:
+def test_failures_are_grouped_by_their_cause(app: Stepfast) -> None:
     newest = [bury(app, ValueError(f"order {n}: amount 'x{n}' is wrong")) for n in range(3)][-1]
     bury(app, KeyError("missing"))
 
@@ -238,7 +238,7 @@ def test_failures_are_grouped_by_their_cause(app: Holdfast) -> None:
     assert groups[0].first_at <= groups[0].last_at
 
 
-def test_a_purged_letter_takes_its_log_with_it(app: Holdfast) -> None:
+def test_a_purged_letter_takes_its_log_with_it(app: Stepfast) -> None:
     work = work_on(app)
     gone, kept = work.enqueue(), work.enqueue()
     for _ in range(2):
@@ -254,19 +254,19 @@ def test_a_purged_letter_takes_its_log_with_it(app: Holdfast) -> None:
     assert (rows.state(app, kept.id), rows.logs(app, kept.id)) == ("dead", [f"line of {kept.id}"])
 
 
-def test_purging_nothing_is_nothing(app: Holdfast) -> None:
+def test_purging_nothing_is_nothing(app: Stepfast) -> None:
     bury(app)
 
     with app.transaction() as tx:
         assert purge(tx, []) == 0
 
-    assert rows.count(app, "holdfast_archive") == 1
+    assert rows.count(app, "stepfast_archive") == 1
 
 
 # Retention
 
 
-def test_finished_and_cancelled_jobs_are_forgotten_after_their_time(app: Holdfast) -> None:
+def test_finished_and_cancelled_jobs_are_forgotten_after_their_time(app: Stepfast) -> None:
     old = [finish(app), finish(app, cancelled=True)]
     age(app, days=8)
     young = [finish(app), finish(app, cancelled=True)]
@@ -277,7 +277,7 @@ def test_finished_and_cancelled_jobs_are_forgotten_after_their_time(app: Holdfas
     assert [rows.state(app, it) for it in old + young] == [None, None, "done", "cancelled"]
 
 
-def test_dead_letters_are_kept_whatever_their_age(app: Holdfast) -> None:
+def test_dead_letters_are_kept_whatever_their_age(app: Stepfast) -> None:
     letter = bury(app)
     age(app, days=4000)
 
@@ -285,15 +285,15 @@ def test_dead_letters_are_kept_whatever_their_age(app: Holdfast) -> None:
     assert rows.state(app, letter) == "dead"
 
 
-def test_unfinished_jobs_are_kept_whatever_their_age(app: Holdfast) -> None:
+def test_unfinished_jobs_are_kept_whatever_their_age(app: Stepfast) -> None:
     job = work_on(app).enqueue()
-    rows.change(app, "UPDATE holdfast_job SET created_at = 1, updated_at = 1, ready_at = 1")
+    rows.change(app, "UPDATE stepfast_job SET created_at = 1, updated_at = 1, ready_at = 1")
 
     assert pruned(app) == 0
     assert rows.state(app, job.id) == "ready"
 
 
-def test_pruning_goes_in_bounded_batches_oldest_first(app: Holdfast) -> None:
+def test_pruning_goes_in_bounded_batches_oldest_first(app: Stepfast) -> None:
     jobs = [finish(app) for _ in range(5)]
     age(app, days=8)
 
@@ -303,7 +303,7 @@ def test_pruning_goes_in_bounded_batches_oldest_first(app: Holdfast) -> None:
     assert [rows.state(app, it) for it in jobs] == [None] * 5
 
 
-def test_logs_are_pruned_with_their_jobs(app: Holdfast) -> None:
+def test_logs_are_pruned_with_their_jobs(app: Stepfast) -> None:
     work = work_on(app)
     old, live = work.enqueue(), work.enqueue()
     held = take(app)

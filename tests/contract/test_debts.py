@@ -6,24 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.database.database import persist
-from holdfast.errors import ConfigurationError, NotFoundError, PermanentError, StateError
-from holdfast.runs.debts import open_debt, tried
-from holdfast.runs.partition import find_partition
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.ranges import EVERYTHING
-from holdfast.testing import drain
+from stepfast.database.database import persist
+from stepfast.errors import ConfigurationError, NotFoundError, PermanentError, StateError
+from stepfast.runs.debts import open_debt, tried
+from stepfast.runs.partition import find_partition
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.ranges import EVERYTHING
+from stepfast.testing import drain
 from tests import rows
 from tests.contract.test_watermark import synced
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
 from tests.run_facts import begin, partitions, run_of
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.feed import Page, Window
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.runs.feed import Page, Window
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
+    from stepfast.runs.run import Run
 
 
 class Doubtful(Catalogue):
@@ -39,18 +39,18 @@ class Doubtful(Catalogue):
         return await super().count(part, window) + self.hides
 
 
-def doubtful(app: Holdfast, **settings: Any) -> Doubtful:
+def doubtful(app: Stepfast, **settings: Any) -> Doubtful:
     feed = Doubtful(Shop.with_items(20), **{"partitioner": Fixed([EVERYTHING]), **settings})
     app.feed(feed)
     prepare(app)
     return feed
 
 
-def debts(app: Holdfast) -> list[rows.Row]:
-    return rows.query(app, "SELECT * FROM holdfast_debt ORDER BY id")
+def debts(app: Stepfast) -> list[rows.Row]:
+    return rows.query(app, "SELECT * FROM stepfast_debt ORDER BY id")
 
 
-def owing(app: Holdfast) -> tuple[Doubtful, Run]:
+def owing(app: Stepfast) -> tuple[Doubtful, Run]:
     """A feed with one debt, and the run that left it."""
     feed = doubtful(app)
     run = synced(app)
@@ -58,12 +58,12 @@ def owing(app: Holdfast) -> tuple[Doubtful, Run]:
     return feed, run
 
 
-def of_debt(app: Holdfast, run: Run) -> list[rows.Row]:
+def of_debt(app: Stepfast, run: Run) -> list[rows.Row]:
     """The partitions of a run that read debts."""
     return [it for it in partitions(app, run.id) if it["debt_id"] is not None]
 
 
-def test_a_range_that_is_not_verified_becomes_a_debt_and_the_watermark_may_move(app: Holdfast) -> None:
+def test_a_range_that_is_not_verified_becomes_a_debt_and_the_watermark_may_move(app: Stepfast) -> None:
     _, run = owing(app)
 
     assert (run.state, run.unverified, run.watermark_after) == ("completed", 1, run.window_to)
@@ -72,7 +72,7 @@ def test_a_range_that_is_not_verified_becomes_a_debt_and_the_watermark_may_move(
     assert (debt["window_from"], debt["window_to"]) == (None, run.window_to)
 
 
-def test_the_next_run_reads_a_debt_in_the_window_in_which_it_was_missed(app: Holdfast) -> None:
+def test_the_next_run_reads_a_debt_in_the_window_in_which_it_was_missed(app: Stepfast) -> None:
     """An incremental run would never see again what was missed before its own window. (F9)"""
     feed, first = owing(app)
     feed.hides = 0
@@ -89,7 +89,7 @@ def test_the_next_run_reads_a_debt_in_the_window_in_which_it_was_missed(app: Hol
     assert (debt["state"], debt["closed_by"]) == ("closed", second.id)
 
 
-def test_a_debt_that_is_missed_again_stays_one_debt_with_one_more_try(app: Holdfast) -> None:
+def test_a_debt_that_is_missed_again_stays_one_debt_with_one_more_try(app: Stepfast) -> None:
     feed, _ = owing(app)
     feed.hides = 1
 
@@ -101,7 +101,7 @@ def test_a_debt_that_is_missed_again_stays_one_debt_with_one_more_try(app: Holdf
     assert (new["window_from"], new["tries"]) == (second.window_from, 0)
 
 
-def test_after_three_tries_somebody_is_told_and_nobody_reads_it_any_more(app: Holdfast) -> None:
+def test_after_three_tries_somebody_is_told_and_nobody_reads_it_any_more(app: Stepfast) -> None:
     feed, _ = owing(app)
     tried_in = []
     for _ in range(4):
@@ -112,11 +112,11 @@ def test_after_three_tries_somebody_is_told_and_nobody_reads_it_any_more(app: Ho
     assert tried_in == [True, True, True, False]
     assert debts(app)[0]["tries"] == 3
     told = [it for it in app.operator.alerts() if it.title == "Debt given up"]
-    assert "holdfast debts retry 1" in told[-1].body
+    assert "stepfast debts retry 1" in told[-1].body
     assert [it.state for it in app.operator.debts() if it.id == 1] == ["given up"]
 
 
-def test_a_debt_that_cannot_be_read_at_all_does_not_fail_runs_for_ever(app: Holdfast) -> None:
+def test_a_debt_that_cannot_be_read_at_all_does_not_fail_runs_for_ever(app: Stepfast) -> None:
     feed, first = owing(app)
     feed.hides = 0
 
@@ -133,15 +133,15 @@ def test_a_debt_that_cannot_be_read_at_all_does_not_fail_runs_for_ever(app: Hold
     assert "Debt given up" in {it.title for it in app.operator.alerts()}
 
 
-def synced_whatever_happens(app: Holdfast) -> Run:
+def synced_whatever_happens(app: Stepfast) -> Run:
     run = begin(app)
     drain(app, raise_errors=False)
     return run_of(app, run.id)
 
 
-def test_a_debt_that_was_given_up_is_read_again_once_an_operator_says_so(app: Holdfast) -> None:
+def test_a_debt_that_was_given_up_is_read_again_once_an_operator_says_so(app: Stepfast) -> None:
     feed, _ = owing(app)
-    rows.change(app, "UPDATE holdfast_debt SET tries = 3")
+    rows.change(app, "UPDATE stepfast_debt SET tries = 3")
     feed.hides = 0
     assert of_debt(app, synced(app)) == []
 
@@ -154,7 +154,7 @@ def test_a_debt_that_was_given_up_is_read_again_once_an_operator_says_so(app: Ho
     assert (entry.who, entry.subject, entry.why) == ("alice", "1", "the source is mended")
 
 
-def test_a_debt_that_an_operator_closed_is_not_read_again(app: Holdfast) -> None:
+def test_a_debt_that_an_operator_closed_is_not_read_again(app: Stepfast) -> None:
     feed, _ = owing(app)
     feed.hides = 0
 
@@ -171,7 +171,7 @@ def test_a_debt_that_an_operator_closed_is_not_read_again(app: Holdfast) -> None
     assert (entry.who, entry.subject) == ("alice", "1")
 
 
-def test_a_debt_that_is_closed_while_it_is_read_stays_closed(app: Holdfast) -> None:
+def test_a_debt_that_is_closed_while_it_is_read_stays_closed(app: Stepfast) -> None:
     feed, _ = owing(app)
 
     def close_it(*_: object) -> None:
@@ -185,7 +185,7 @@ def test_a_debt_that_is_closed_while_it_is_read_stays_closed(app: Holdfast) -> N
     assert (debts(app)[0]["state"], debts(app)[0]["reason"]) == ("closed", "enough")
 
 
-def test_a_later_debt_of_the_same_range_takes_the_place_of_the_one_that_it_covers(app: Holdfast) -> None:
+def test_a_later_debt_of_the_same_range_takes_the_place_of_the_one_that_it_covers(app: Stepfast) -> None:
     """Else every full run would leave one more to be read."""
     owing(app)
 
@@ -196,9 +196,9 @@ def test_a_later_debt_of_the_same_range_takes_the_place_of_the_one_that_it_cover
     assert (new["state"], new["tries"], new["window_to"]) == ("open", 1, second.window_to)
 
 
-def test_a_full_run_that_is_verified_closes_all_that_it_covers(app: Holdfast) -> None:
+def test_a_full_run_that_is_verified_closes_all_that_it_covers(app: Stepfast) -> None:
     feed, _ = owing(app)
-    rows.change(app, "UPDATE holdfast_debt SET tries = 3")
+    rows.change(app, "UPDATE stepfast_debt SET tries = 3")
     feed.hides = 0
 
     run = synced(app, kind="full")
@@ -207,7 +207,7 @@ def test_a_full_run_that_is_verified_closes_all_that_it_covers(app: Holdfast) ->
     assert (debts(app)[0]["state"], debts(app)[0]["closed_by"]) == ("closed", run.id)
 
 
-def test_a_run_that_is_not_verified_closes_nothing(app: Holdfast) -> None:
+def test_a_run_that_is_not_verified_closes_nothing(app: Stepfast) -> None:
     """Its doubtful part may be the one that was missed before."""
 
     class HalfDoubtful(Doubtful):
@@ -226,7 +226,7 @@ def test_a_run_that_is_not_verified_closes_nothing(app: Holdfast) -> None:
     assert [it["state"] for it in debts(app)] == ["closed", "open"]
 
 
-def test_checks_and_trials_neither_read_debts_nor_leave_any(app: Holdfast) -> None:
+def test_checks_and_trials_neither_read_debts_nor_leave_any(app: Stepfast) -> None:
     owing(app)
 
     for request in ({"kind": "verify"}, {"kind": "full", "most_rows": 5}):
@@ -235,7 +235,7 @@ def test_checks_and_trials_neither_read_debts_nor_leave_any(app: Holdfast) -> No
     assert [it["tries"] for it in debts(app)] == [0]
 
 
-def test_the_same_range_and_window_is_one_debt(app: Holdfast) -> None:
+def test_the_same_range_and_window_is_one_debt(app: Stepfast) -> None:
     _, run = owing(app)
     part = partitions(app, run.id)[0]["id"]
 
@@ -250,7 +250,7 @@ def test_the_same_range_and_window_is_one_debt(app: Holdfast) -> None:
     assert debt["tries"] == 1
 
 
-def test_a_debt_of_another_feed_is_not_touched(app: Holdfast) -> None:
+def test_a_debt_of_another_feed_is_not_touched(app: Stepfast) -> None:
     owing(app)
     other = Catalogue(Shop.with_items(5), name="other")
     app.feed(other)
@@ -262,7 +262,7 @@ def test_a_debt_of_another_feed_is_not_touched(app: Holdfast) -> None:
     assert app.operator.debts("other") == []
 
 
-def test_wrong_moves_are_refused_in_words(app: Holdfast) -> None:
+def test_wrong_moves_are_refused_in_words(app: Stepfast) -> None:
     owing(app)
     operator = app.operator.by("alice", reason="why not")
 
@@ -283,7 +283,7 @@ def test_wrong_moves_are_refused_in_words(app: Holdfast) -> None:
     assert [it["state"] for it in debts(app)] == ["open"]
 
 
-def test_a_try_of_a_debt_that_is_closed_is_not_counted(app: Holdfast) -> None:
+def test_a_try_of_a_debt_that_is_closed_is_not_counted(app: Stepfast) -> None:
     owing(app)
     app.operator.by("alice", reason="known").close_debt(1)
 

@@ -9,44 +9,44 @@ from typing import TYPE_CHECKING, Unpack
 
 import pytest
 
-from holdfast.clock import moment
-from holdfast.errors import NotFoundError, StateError
-from holdfast.schedules import changes
-from holdfast.schedules.declared import reset, synchronise
-from holdfast.schedules.definition import Definition, ScheduleOptions, define
-from holdfast.schedules.schedule import Schedule, get, schedules
+from stepfast.clock import moment
+from stepfast.errors import NotFoundError, StateError
+from stepfast.schedules import changes
+from stepfast.schedules.declared import reset, synchronise
+from stepfast.schedules.definition import Definition, ScheduleOptions, define
+from stepfast.schedules.schedule import Schedule, get, schedules
 from tests import rows
 from tests.contract.engine import together, work_on
 from tests.contract.timetable import MINUTE, NOON, fire, jobs, planned
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
-Apps = Callable[[], "Holdfast"]
+Apps = Callable[[], "Stepfast"]
 LATER = NOON + 30 * MINUTE + 1
 
 
-def code(app: Holdfast, now: int = NOON, **options: Unpack[ScheduleOptions]) -> list[str]:
+def code(app: Stepfast, now: int = NOON, **options: Unpack[ScheduleOptions]) -> list[str]:
     """A worker starts whose code declares this; returns which schedules follow it now."""
     return declare(app, define("work", work_on(app).kind, options), now)
 
 
-def declare(app: Holdfast, definition: Definition, now: int = NOON) -> list[str]:
+def declare(app: Stepfast, definition: Definition, now: int = NOON) -> list[str]:
     with app.transaction() as tx:
         return synchronise(tx, {"nightly": definition}, now=now)
 
 
-def operator(app: Holdfast, now: int = NOON + 1, **options: Unpack[ScheduleOptions]) -> None:
+def operator(app: Stepfast, now: int = NOON + 1, **options: Unpack[ScheduleOptions]) -> None:
     with app.transaction() as tx:
         changes.change(tx, "nightly", lambda before: define("work", None, options, before), now=now)
 
 
-def row(app: Holdfast) -> Schedule:
+def row(app: Stepfast) -> Schedule:
     with app.reading() as tx:
         return get(tx, "nightly")
 
 
-def test_a_worker_writes_down_what_its_code_declares(app: Holdfast) -> None:
+def test_a_worker_writes_down_what_its_code_declares(app: Stepfast) -> None:
     assert code(app, cron="0 2 * * *", arguments={"n": 2}) == ["nightly"]
 
     it = row(app)
@@ -56,7 +56,7 @@ def test_a_worker_writes_down_what_its_code_declares(app: Holdfast) -> None:
     assert row(app) == it
 
 
-def test_the_row_follows_the_code(app: Holdfast) -> None:
+def test_the_row_follows_the_code(app: Stepfast) -> None:
     code(app, every="1h", arguments={"n": 1})
 
     assert code(app, LATER, every="1h", arguments={"n": 2}) == ["nightly"]
@@ -66,7 +66,7 @@ def test_the_row_follows_the_code(app: Holdfast) -> None:
     assert planned(app, "nightly") == NOON + 45 * MINUTE
 
 
-def test_what_an_operator_changed_wins_over_the_code(app: Holdfast) -> None:
+def test_what_an_operator_changed_wins_over_the_code(app: Stepfast) -> None:
     code(app, every="1h")
     operator(app, every="2h")
 
@@ -76,7 +76,7 @@ def test_what_an_operator_changed_wins_over_the_code(app: Holdfast) -> None:
     assert (row(app).source, row(app).definition.every) == ("operator", 2 * rows.HOUR)
 
 
-def test_a_reset_brings_back_what_the_code_says_now(app: Holdfast) -> None:
+def test_a_reset_brings_back_what_the_code_says_now(app: Stepfast) -> None:
     code(app, every="1h")
     operator(app, every="2h")
     code(app, every="30m")
@@ -89,7 +89,7 @@ def test_a_reset_brings_back_what_the_code_says_now(app: Holdfast) -> None:
     assert code(app, every="15m") == ["nightly"]
 
 
-def test_a_pause_wins_over_the_code(app: Holdfast) -> None:
+def test_a_pause_wins_over_the_code(app: Stepfast) -> None:
     code(app, every="1h")
     with app.transaction() as tx:
         changes.pause(tx, "nightly", now=NOON)
@@ -103,7 +103,7 @@ def test_a_pause_wins_over_the_code(app: Holdfast) -> None:
     assert (row(app).paused_at, planned(app, "nightly")) == (None, NOON + 45 * MINUTE)
 
 
-def test_what_an_operator_removed_stays_away(app: Holdfast) -> None:
+def test_what_an_operator_removed_stays_away(app: Stepfast) -> None:
     code(app, every="1h")
     with app.transaction() as tx:
         changes.remove(tx, "nightly", now=NOON)
@@ -122,7 +122,7 @@ def test_what_an_operator_removed_stays_away(app: Holdfast) -> None:
     assert (row(app).definition.every, planned(app, "nightly")) == (15 * MINUTE, NOON + 45 * MINUTE)
 
 
-def test_a_name_that_was_removed_may_be_taken_at_run_time_and_still_be_reset(app: Holdfast) -> None:
+def test_a_name_that_was_removed_may_be_taken_at_run_time_and_still_be_reset(app: Stepfast) -> None:
     code(app, every="1h")
     with app.transaction() as tx:
         changes.remove(tx, "nightly", now=NOON)
@@ -137,7 +137,7 @@ def test_a_name_that_was_removed_may_be_taken_at_run_time_and_still_be_reset(app
         assert reset(tx, "nightly", now=NOON).definition.every == rows.HOUR
 
 
-def test_what_no_code_declares_cannot_be_reset(app: Holdfast) -> None:
+def test_what_no_code_declares_cannot_be_reset(app: Stepfast) -> None:
     with app.transaction() as tx:
         changes.add(tx, "mine", define("work", None, {"every": "5m"}))
 
@@ -147,7 +147,7 @@ def test_what_no_code_declares_cannot_be_reset(app: Holdfast) -> None:
         reset(tx, "nobody's")
 
 
-def test_a_declared_name_that_an_operator_took_first_is_the_operators(app: Holdfast) -> None:
+def test_a_declared_name_that_an_operator_took_first_is_the_operators(app: Stepfast) -> None:
     with app.transaction() as tx:
         changes.add(tx, "nightly", define("work", None, {"every": "5m"}), now=NOON)
 
@@ -157,7 +157,7 @@ def test_a_declared_name_that_an_operator_took_first_is_the_operators(app: Holdf
         assert reset(tx, "nightly", now=NOON).definition.every == rows.HOUR
 
 
-def test_a_declared_one_off_fires_once_however_often_workers_start(app: Holdfast) -> None:
+def test_a_declared_one_off_fires_once_however_often_workers_start(app: Stepfast) -> None:
     at = moment(NOON)
     for _ in range(2):
         code(app, NOON + 5, at=at)
@@ -173,7 +173,7 @@ def test_a_declared_one_off_fires_once_however_often_workers_start(app: Holdfast
     assert planned(app, "nightly") is None
 
 
-def test_a_declared_one_off_that_is_over_is_not_forgotten(app: Holdfast) -> None:
+def test_a_declared_one_off_that_is_over_is_not_forgotten(app: Stepfast) -> None:
     code(app, NOON, at=moment(NOON))
     fire(app, NOON)
 
@@ -183,16 +183,16 @@ def test_a_declared_one_off_that_is_over_is_not_forgotten(app: Holdfast) -> None
     assert row(app).last_at == NOON
 
 
-def test_many_workers_that_start_at_once_write_down_one_row(app: Holdfast, another_app: Apps) -> None:
+def test_many_workers_that_start_at_once_write_down_one_row(app: Stepfast, another_app: Apps) -> None:
     others = [another_app() for _ in range(8)]
 
     answers = together([partial(code, one, every="1h") for one in others])
 
     assert sorted(answers) == [[]] * 7 + [["nightly"]]
-    assert rows.count(app, "holdfast_schedule") == 1
+    assert rows.count(app, "stepfast_schedule") == 1
 
 
-def test_a_worker_that_starts_fires_what_its_code_declares(app: Holdfast) -> None:
+def test_a_worker_that_starts_fires_what_its_code_declares(app: Stepfast) -> None:
     started: list[datetime] = []
 
     @app.job()
@@ -205,10 +205,10 @@ def test_a_worker_that_starts_fires_what_its_code_declares(app: Holdfast) -> Non
 
     assert started == sorted(set(started))
     assert all(at.microsecond == 0 for at in started)
-    assert rows.count(app, "holdfast_key", "id LIKE 'schedule:beat:%'") >= 2
+    assert rows.count(app, "stepfast_key", "id LIKE 'schedule:beat:%'") >= 2
 
 
-def test_a_worker_fires_what_was_added_while_it_runs(app: Holdfast) -> None:
+def test_a_worker_fires_what_was_added_while_it_runs(app: Stepfast) -> None:
     calls: list[int] = []
 
     @app.job()

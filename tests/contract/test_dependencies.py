@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Done, Retry, Step
-from holdfast.admin import actions, trees
-from holdfast.database.connection import Connection
-from holdfast.database.database import persist
-from holdfast.errors import ContentionError, CycleError, NotFoundError, StateError
-from holdfast.results.expiry import expire
-from holdfast.steps import dead_letters
-from holdfast.steps.acknowledge import acknowledge
-from holdfast.steps.outcome import Bury, Call, Stop
-from holdfast.testing import drain, inline
-from holdfast.worker.maintenance import prune
-from holdfast.worker.stranded import StrandedJobs
+from stepfast import Done, Retry, Step
+from stepfast.admin import actions, trees
+from stepfast.database.connection import Connection
+from stepfast.database.database import persist
+from stepfast.errors import ContentionError, CycleError, NotFoundError, StateError
+from stepfast.results.expiry import expire
+from stepfast.steps import dead_letters
+from stepfast.steps.acknowledge import acknowledge
+from stepfast.steps.outcome import Bury, Call, Stop
+from stepfast.testing import drain, inline
+from stepfast.worker.maintenance import prune
+from stepfast.worker.stranded import StrandedJobs
 from tests import isolated_jobs, rows
 from tests.contract.engine import (
     ALICE,
@@ -37,25 +37,25 @@ from tests.isolated_jobs import register
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast, Transaction
-    from holdfast.steps.dependencies import OnDead
+    from stepfast import Stepfast, Transaction
+    from stepfast.steps.dependencies import OnDead
 
 DIED = Bury("broken", "broken")
 
 
-def states(app: Holdfast, *ids: str) -> list[str | None]:
+def states(app: Stepfast, *ids: str) -> list[str | None]:
     return [rows.state(app, it) for it in ids]
 
 
-def edges(app: Holdfast) -> list[str]:
-    found = rows.query(app, "SELECT state FROM holdfast_dependency ORDER BY child_id, parent_id")
+def edges(app: Stepfast) -> list[str]:
+    found = rows.query(app, "SELECT state FROM stepfast_dependency ORDER BY child_id, parent_id")
     return [row["state"] for row in found]
 
 
 # All done
 
 
-def test_a_job_waits_until_all_that_it_comes_after_are_done(app: Holdfast) -> None:
+def test_a_job_waits_until_all_that_it_comes_after_are_done(app: Stepfast) -> None:
     work = work_on(app)
     one, two = work.enqueue(n=1), work.enqueue(n=2)
     child = work.enqueue(n=3, after=[one, two.id])
@@ -68,7 +68,7 @@ def test_a_job_waits_until_all_that_it_comes_after_are_done(app: Holdfast) -> No
     assert take(app).job_id == child.id
 
 
-def test_whoever_ends_jobs_in_a_batch_lets_go_who_waits_for_them(app: Holdfast) -> None:
+def test_whoever_ends_jobs_in_a_batch_lets_go_who_waits_for_them(app: Stepfast) -> None:
     work = work_on(app)
     parents = work.enqueue_many([{"n": n} for n in range(3)])
     child = work.enqueue(after=parents)
@@ -81,12 +81,12 @@ def test_whoever_ends_jobs_in_a_batch_lets_go_who_waits_for_them(app: Holdfast) 
     assert states(app, child.id, alone.id) == ["ready", "done"]
 
 
-def test_a_batch_of_which_some_fences_are_lost_lets_go_only_what_is_done(app: Holdfast) -> None:
+def test_a_batch_of_which_some_fences_are_lost_lets_go_only_what_is_done(app: Stepfast) -> None:
     work = work_on(app)
     mine, lost = work.enqueue(n=1), work.enqueue(n=2)
     after_mine, after_lost = work.enqueue(after=mine), work.enqueue(after=lost)
     leases = claim(app, limit=9)
-    rows.change(app, "UPDATE holdfast_job SET fence = 7 WHERE id = :id", id=lost.id)
+    rows.change(app, "UPDATE stepfast_job SET fence = 7 WHERE id = :id", id=lost.id)
 
     with app.transaction() as tx:
         assert acknowledge(tx, leases) == [mine.id]
@@ -94,7 +94,7 @@ def test_a_batch_of_which_some_fences_are_lost_lets_go_only_what_is_done(app: Ho
     assert states(app, after_mine.id, after_lost.id) == ["ready", "waiting"]
 
 
-def test_what_is_done_already_is_not_waited_for(app: Holdfast) -> None:
+def test_what_is_done_already_is_not_waited_for(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     settle(app, take(app), Done(7))
@@ -105,11 +105,11 @@ def test_what_is_done_already_is_not_waited_for(app: Holdfast) -> None:
     assert edges(app) == ["met"]
 
 
-def test_a_job_that_waits_keeps_its_own_time(app: Holdfast) -> None:
+def test_a_job_that_waits_keeps_its_own_time(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     soon, later = work.enqueue(after=parent), work.enqueue(after=parent, delay="1h")
-    rows.change(app, "UPDATE holdfast_job SET ready_at = 5 WHERE id = :id", id=soon.id)
+    rows.change(app, "UPDATE stepfast_job SET ready_at = 5 WHERE id = :id", id=soon.id)
 
     settle(app, take(app), Done())
 
@@ -119,7 +119,7 @@ def test_a_job_that_waits_keeps_its_own_time(app: Holdfast) -> None:
     assert row["ready_at"] > 5, "it has been ready since now, not since it was enqueued"
 
 
-def test_nobody_takes_a_job_that_waits(app: Holdfast) -> None:
+def test_nobody_takes_a_job_that_waits(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue(queue="elsewhere")
     child = work.enqueue(after=parent)
@@ -129,7 +129,7 @@ def test_nobody_takes_a_job_that_waits(app: Holdfast) -> None:
         app.operator.retry(child.id)
 
 
-def test_a_child_gets_what_its_parents_answered(app: Holdfast) -> None:
+def test_a_child_gets_what_its_parents_answered(app: Stepfast) -> None:
     seen: list[Any] = []
 
     @app.job()
@@ -151,7 +151,7 @@ def test_a_child_gets_what_its_parents_answered(app: Holdfast) -> None:
     assert seen == [{one.id: 3, none.id: None}]
 
 
-def test_a_child_in_a_process_of_its_own_gets_them_too(app: Holdfast) -> None:
+def test_a_child_in_a_process_of_its_own_gets_them_too(app: Stepfast) -> None:
     @app.job()
     def parent(n: int) -> int:
         return n
@@ -161,7 +161,7 @@ def test_a_child_in_a_process_of_its_own_gets_them_too(app: Holdfast) -> None:
         assert child.wait(20).result == 7
 
 
-def test_a_chain_runs_in_its_order_inline(app: Holdfast) -> None:
+def test_a_chain_runs_in_its_order_inline(app: Stepfast) -> None:
     seen: list[int] = []
 
     @app.job()
@@ -176,7 +176,7 @@ def test_a_chain_runs_in_its_order_inline(app: Holdfast) -> None:
     assert seen == [1, 2, 3, 4]
 
 
-def test_a_step_may_enqueue_what_comes_after_itself(app: Holdfast) -> None:
+def test_a_step_may_enqueue_what_comes_after_itself(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue()
     lease = take(app)
@@ -190,7 +190,7 @@ def test_a_step_may_enqueue_what_comes_after_itself(app: Holdfast) -> None:
     assert states(app, *made) == ["ready"]
 
 
-def test_many_jobs_come_after_the_same_ones(app: Holdfast) -> None:
+def test_many_jobs_come_after_the_same_ones(app: Stepfast) -> None:
     work = work_on(app)
     parents = work.enqueue_many([{"n": 1}, {"n": 2}])
     children = work.enqueue_many([{"n": n} for n in range(5)], after=parents, keys=["a", "b", None, "d", "e"])
@@ -204,7 +204,7 @@ def test_many_jobs_come_after_the_same_ones(app: Holdfast) -> None:
 
 
 def test_what_nobody_waits_for_costs_no_statement_more(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work_on(app).enqueue_many([{"n": n} for n in range(3)])
     leases = claim(app, limit=9)
@@ -214,18 +214,18 @@ def test_what_nobody_waits_for_costs_no_statement_more(
     with app.transaction() as tx:
         acknowledge(tx, leases)
 
-    assert not [it for it in sent if "holdfast_dependency" in it]
+    assert not [it for it in sent if "stepfast_dependency" in it]
 
 
 # At the same moment
 
 
-def ended_by(app: Holdfast, lease: Any) -> None:
+def ended_by(app: Stepfast, lease: Any) -> None:
     persist(app.database, lambda tx: acknowledge(tx, [lease]))
 
 
 def test_of_parents_that_end_at_the_same_moment_one_is_the_last(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     work = work_on(app)
     apps = [another_app() for _ in range(4)]
@@ -239,12 +239,12 @@ def test_of_parents_that_end_at_the_same_moment_one_is_the_last(
 
         assert ended == [None] * 4
         assert take(app).job_id == child.id
-        rows.change(app, "DELETE FROM holdfast_job")
+        rows.change(app, "DELETE FROM stepfast_job")
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_who_ends_a_parent_waits_for_who_is_ending_another(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     work, other = work_on(app), another_app()
     child = work.enqueue(after=work.enqueue_many([{"n": 1}, {"n": 2}]))
@@ -261,7 +261,7 @@ def test_who_ends_a_parent_waits_for_who_is_ending_another(
 
 
 def test_a_child_that_is_enqueued_while_its_parent_ends_is_not_forgotten(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     work, other = work_on(app), another_app()
     for _ in range(10):
@@ -272,7 +272,7 @@ def test_a_child_that_is_enqueued_while_its_parent_ends_is_not_forgotten(
 
         assert ended is None
         assert rows.state(app, child.id) == "ready"
-        rows.change(app, "DELETE FROM holdfast_job")
+        rows.change(app, "DELETE FROM stepfast_job")
 
 
 # Not done
@@ -282,7 +282,7 @@ def test_a_child_that_is_enqueued_while_its_parent_ends_is_not_forgotten(
 @pytest.mark.parametrize("ending", [DIED, Stop("as asked")], ids=["dead", "cancelled"])
 @pytest.mark.parametrize(("on_dead", "state"), [("wait", "waiting"), ("fail", "dead"), ("run", "ready")])
 def test_when_a_parent_does_not_get_done_the_policy_decides(
-    app: Holdfast, ending: Bury | Stop, on_dead: OnDead, state: str, *, before: bool
+    app: Stepfast, ending: Bury | Stop, on_dead: OnDead, state: str, *, before: bool
 ) -> None:
     work = work_on(app)
     parent, fine = work.enqueue(), work.enqueue()
@@ -302,16 +302,16 @@ def test_when_a_parent_does_not_get_done_the_policy_decides(
         assert row["last_error"] == f"DependencyFailed: job {parent.id}, which it comes after, {word}"
 
 
-def test_a_failure_goes_down_the_whole_chain(app: Holdfast) -> None:
+def test_a_failure_goes_down_the_whole_chain(app: Stepfast) -> None:
     fail_along_a_chain(app, 4)
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_chain_may_be_longer_than_python_recurses(app: Holdfast) -> None:
+def test_a_chain_may_be_longer_than_python_recurses(app: Stepfast) -> None:
     fail_along_a_chain(app, 600)
 
 
-def fail_along_a_chain(app: Holdfast, length: int) -> None:
+def fail_along_a_chain(app: Stepfast, length: int) -> None:
     work = work_on(app)
     chain = [work.enqueue()]
     for n in range(length):
@@ -321,11 +321,11 @@ def fail_along_a_chain(app: Holdfast, length: int) -> None:
 
     settle(app, take(app), DIED)
 
-    assert rows.count(app, "holdfast_archive", "state = 'dead'") == len(chain)
+    assert rows.count(app, "stepfast_archive", "state = 'dead'") == len(chain)
     assert states(app, waits.id, runs.id) == ["waiting", "ready"]
 
 
-def test_a_child_of_a_job_that_killed_its_worker_is_told(app: Holdfast) -> None:
+def test_a_child_of_a_job_that_killed_its_worker_is_told(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")
@@ -338,7 +338,7 @@ def test_a_child_of_a_job_that_killed_its_worker_is_told(app: Holdfast) -> None:
     assert states(app, parent.id, child.id) == ["dead", "dead"]
 
 
-def test_a_child_of_a_job_that_was_cancelled_while_it_waited_is_told(app: Holdfast) -> None:
+def test_a_child_of_a_job_that_was_cancelled_while_it_waited_is_told(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="run")
@@ -348,17 +348,17 @@ def test_a_child_of_a_job_that_was_cancelled_while_it_waited_is_told(app: Holdfa
     assert rows.state(app, child.id) == "ready"
 
 
-def test_a_parent_that_nobody_knows_is_refused_and_nothing_is_stored(app: Holdfast) -> None:
+def test_a_parent_that_nobody_knows_is_refused_and_nothing_is_stored(app: Stepfast) -> None:
     with pytest.raises(NotFoundError, match="there is no job unknown"):
         work_on(app).enqueue(after="unknown")
 
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
 # Revived, purged, forgotten
 
 
-def test_who_waits_for_a_dead_parent_goes_on_when_that_one_is_revived_and_done(app: Holdfast) -> None:
+def test_who_waits_for_a_dead_parent_goes_on_when_that_one_is_revived_and_done(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent)
@@ -371,7 +371,7 @@ def test_who_waits_for_a_dead_parent_goes_on_when_that_one_is_revived_and_done(a
     assert states(app, child.id, late.id) == ["ready", "ready"]
 
 
-def test_what_failed_because_of_a_parent_is_revived_with_it_and_waits_again(app: Holdfast) -> None:
+def test_what_failed_because_of_a_parent_is_revived_with_it_and_waits_again(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")
@@ -390,7 +390,7 @@ def test_what_failed_because_of_a_parent_is_revived_with_it_and_waits_again(app:
     assert app.operator.audit(subject=parent.id)[0].touched == 3
 
 
-def test_a_parent_that_is_revived_alone_leaves_what_failed_dead(app: Holdfast) -> None:
+def test_a_parent_that_is_revived_alone_leaves_what_failed_dead(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")
@@ -404,7 +404,7 @@ def test_a_parent_that_is_revived_alone_leaves_what_failed_dead(app: Holdfast) -
     assert states(app, child.id) == ["ready"]
 
 
-def test_a_child_that_is_revived_alone_waits_for_its_dead_parent(app: Holdfast) -> None:
+def test_a_child_that_is_revived_alone_waits_for_its_dead_parent(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")
@@ -417,7 +417,7 @@ def test_a_child_that_is_revived_alone_waits_for_its_dead_parent(app: Holdfast) 
     assert states(app, child.id) == ["dead"], "it dies again with its parent"
 
 
-def test_dead_letters_that_are_all_revived_wait_for_each_other(app: Holdfast) -> None:
+def test_dead_letters_that_are_all_revived_wait_for_each_other(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")
@@ -429,7 +429,7 @@ def test_dead_letters_that_are_all_revived_wait_for_each_other(app: Holdfast) ->
 
 
 def test_a_child_whose_parent_ends_while_it_is_revived_is_not_forgotten(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     work, other = work_on(app), another_app()
     for _ in range(5):
@@ -443,10 +443,10 @@ def test_a_child_whose_parent_ends_while_it_is_revived_is_not_forgotten(
 
         assert done[1] is None
         assert rows.state(app, child.id) == "ready"
-        rows.change(app, "DELETE FROM holdfast_job")
+        rows.change(app, "DELETE FROM stepfast_job")
 
 
-def test_a_tree_whose_key_is_taken_is_not_revived_in_part(app: Holdfast) -> None:
+def test_a_tree_whose_key_is_taken_is_not_revived_in_part(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail", key="mine")
@@ -459,7 +459,7 @@ def test_a_tree_whose_key_is_taken_is_not_revived_in_part(app: Holdfast) -> None
     assert states(app, parent.id, child.id) == ["dead", "dead"]
 
 
-def test_who_waits_for_a_dead_letter_that_is_purged_dies_of_it(app: Holdfast) -> None:
+def test_who_waits_for_a_dead_letter_that_is_purged_dies_of_it(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent)
@@ -474,14 +474,14 @@ def test_who_waits_for_a_dead_letter_that_is_purged_dies_of_it(app: Holdfast) ->
     assert rows.state(app, child.id) == "ready", "nobody can wait for what is gone"
 
 
-def test_what_an_unfinished_job_needs_is_kept_beyond_its_time(app: Holdfast) -> None:
+def test_what_an_unfinished_job_needs_is_kept_beyond_its_time(app: Stepfast) -> None:
     work = work_on(app)
     needed, other, slow = work.enqueue(), work.enqueue(), work.enqueue()
     leases = {it.job_id: it for it in claim(app, limit=9)}
     work.enqueue(after=[needed, slow])
     for one in (needed, other):
         settle(app, leases[one.id], Done(5))
-    rows.change(app, "UPDATE holdfast_archive SET finished_at = 1")
+    rows.change(app, "UPDATE stepfast_archive SET finished_at = 1")
 
     with app.transaction() as tx:
         assert expire(tx, "work", rows.DAY, 10) == 1
@@ -493,16 +493,16 @@ def test_what_an_unfinished_job_needs_is_kept_beyond_its_time(app: Holdfast) -> 
 
     settle(app, leases[slow.id], Done())
     settle(app, take(app), Done())
-    rows.change(app, "UPDATE holdfast_archive SET finished_at = 1")
+    rows.change(app, "UPDATE stepfast_archive SET finished_at = 1")
     with app.transaction() as tx:
         assert prune(tx, rows.DAY) == 3
-    assert rows.count(app, "holdfast_dependency") == 0
+    assert rows.count(app, "stepfast_dependency") == 0
 
 
 # Keys, cycles
 
 
-def test_a_duplicate_that_is_skipped_keeps_what_it_comes_after(app: Holdfast) -> None:
+def test_a_duplicate_that_is_skipped_keeps_what_it_comes_after(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     first = work.enqueue(key="k", after=parent)
@@ -514,7 +514,7 @@ def test_a_duplicate_that_is_skipped_keeps_what_it_comes_after(app: Holdfast) ->
     assert rows.state(app, first.id) == "ready"
 
 
-def test_a_replaced_job_comes_after_what_the_new_payload_does(app: Holdfast) -> None:
+def test_a_replaced_job_comes_after_what_the_new_payload_does(app: Stepfast) -> None:
     work = work_on(app)
     old, new = work.enqueue(n=1), work.enqueue(n=2)
     job = work.enqueue(key="k", after=old)
@@ -533,7 +533,7 @@ def test_a_replaced_job_comes_after_what_the_new_payload_does(app: Holdfast) -> 
     assert edges(app) == []
 
 
-def test_jobs_that_would_wait_for_each_other_are_refused_with_their_names(app: Holdfast) -> None:
+def test_jobs_that_would_wait_for_each_other_are_refused_with_their_names(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue(id="first", key="k")
     work.enqueue(id="second", after=first)
@@ -545,11 +545,11 @@ def test_jobs_that_would_wait_for_each_other_are_refused_with_their_names(app: H
         work.enqueue(id="own", after="own")
 
     assert take(app).job_id == first.id
-    assert rows.count(app, "holdfast_job") == 3
+    assert rows.count(app, "stepfast_job") == 3
 
 
 def test_two_that_wait_for_each_other_at_the_same_moment_are_not_both_stored(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     work, other = work_on(app), work_on(another_app())
     one, two = work.enqueue(key="one"), work.enqueue(key="two")
@@ -568,7 +568,7 @@ def test_two_that_wait_for_each_other_at_the_same_moment_are_not_both_stored(
 # Trees
 
 
-def test_a_tree_is_cancelled_and_revived_as_a_whole(app: Holdfast) -> None:
+def test_a_tree_is_cancelled_and_revived_as_a_whole(app: Stepfast) -> None:
     work = work_on(app)
     root = work.enqueue()
     left, right = work.enqueue(after=root, on_dead="fail"), work.enqueue(after=root, on_dead="run")
@@ -590,7 +590,7 @@ def test_a_tree_is_cancelled_and_revived_as_a_whole(app: Holdfast) -> None:
     assert states(app, *tree) == ["done"] * 4
 
 
-def test_of_a_tree_what_runs_is_asked_to_stop(app: Holdfast) -> None:
+def test_of_a_tree_what_runs_is_asked_to_stop(app: Stepfast) -> None:
     work = work_on(app)
     root = work.enqueue()
     child = work.enqueue(after=root)
@@ -604,7 +604,7 @@ def test_of_a_tree_what_runs_is_asked_to_stop(app: Holdfast) -> None:
     assert states(app, root.id, child.id) == ["done", "cancelled"]
 
 
-def test_a_tree_is_shown_with_every_job_once(app: Holdfast) -> None:
+def test_a_tree_is_shown_with_every_job_once(app: Stepfast) -> None:
     work = work_on(app)
     root = work.enqueue(id="root")
     work.enqueue(id="left", after=root)
@@ -633,16 +633,16 @@ def test_a_tree_is_shown_with_every_job_once(app: Holdfast) -> None:
 # The sweep
 
 
-def test_who_waits_for_a_job_that_was_removed_by_hand_is_found(app: Holdfast) -> None:
+def test_who_waits_for_a_job_that_was_removed_by_hand_is_found(app: Stepfast) -> None:
     work = work_on(app)
     done, gone, dead = work.enqueue(), work.enqueue(), work.enqueue()
     after_done, after_gone, after_dead = (work.enqueue(after=it, on_dead="wait") for it in (done, gone, dead))
     leases = {it.job_id: it for it in claim(app, limit=9)}
     settle(app, leases[dead.id], DIED)
     for one in (done, gone):
-        rows.change(app, "UPDATE holdfast_job SET has_dependants = 0 WHERE id = :id", id=one.id)
+        rows.change(app, "UPDATE stepfast_job SET has_dependants = 0 WHERE id = :id", id=one.id)
     settle(app, leases[done.id], Done())
-    rows.change(app, "DELETE FROM holdfast_job WHERE id = :id", id=gone.id)
+    rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=gone.id)
 
     sweeper = StrandedJobs(app.database)
     assert sweeper.look() == 2
@@ -651,7 +651,7 @@ def test_who_waits_for_a_job_that_was_removed_by_hand_is_found(app: Holdfast) ->
     assert states(app, after_done.id, after_gone.id, after_dead.id) == ["ready", "dead", "waiting"]
 
 
-def test_purging_forgets_the_edges_of_a_job(app: Holdfast) -> None:
+def test_purging_forgets_the_edges_of_a_job(app: Stepfast) -> None:
     work = work_on(app)
     parent = work.enqueue()
     child = work.enqueue(after=parent, on_dead="fail")

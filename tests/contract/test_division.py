@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.runs.feed import Page
-from holdfast.runs.partitioning.dimension import Dimension
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.partitioning.heatmap import Heatmap
-from holdfast.runs.ranges import ITEMS, gap
-from holdfast.testing import crash_at, drain
+from stepfast.runs.feed import Page
+from stepfast.runs.partitioning.dimension import Dimension
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.partitioning.heatmap import Heatmap
+from stepfast.runs.ranges import ITEMS, gap
+from stepfast.testing import crash_at, drain
 from tests import rows
 from tests.contract.test_planning import span
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
@@ -20,17 +20,17 @@ from tests.lone_worker import LoneWorker
 from tests.run_facts import begin, check_complete, check_counters, partitions, run_of
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.feed import Window
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.runs.feed import Window
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
+    from stepfast.runs.run import Run
 
 PAGE = "catalogue.page"
 HEATMAP = Heatmap(Dimension("price", 0, 1_000, 1, above=True), target=600, least_rows=300, at_once=2)
 
 
-def planned(app: Holdfast, **settings: Any) -> tuple[Shop, Run]:
+def planned(app: Stepfast, **settings: Any) -> tuple[Shop, Run]:
     """A run that is planned; then more rows than anybody expected come into one of its partitions."""
     shop = Shop.with_items(20)
     app.feed(Catalogue(shop, **({"partitioner": HEATMAP, "page_size": 400} | settings)))
@@ -38,13 +38,13 @@ def planned(app: Holdfast, **settings: Any) -> tuple[Shop, Run]:
     run = begin(app)
     worker = LoneWorker(app)
     lease = worker.until(kind=PAGE)
-    rows.change(app, "UPDATE holdfast_job SET state = 'ready', owner = NULL WHERE id = :id", id=lease.job_id)
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', owner = NULL WHERE id = :id", id=lease.job_id)
     for number in range(1_100):
         shop.put(f"n{number:05}", number % 240)
     return shop, run
 
 
-def test_a_partition_that_outgrew_its_plan_is_divided_and_its_pieces_are_read(app: Holdfast) -> None:
+def test_a_partition_that_outgrew_its_plan_is_divided_and_its_pieces_are_read(app: Stepfast) -> None:
     """Each piece has the window of the whole; the run counts the pieces, and not what they replace. (F26, F28, F14)"""
     shop, run = planned(app)
     before = run_of(app, run.id)
@@ -68,7 +68,7 @@ def test_a_partition_that_outgrew_its_plan_is_divided_and_its_pieces_are_read(ap
 
 
 @pytest.mark.parametrize("nth", [2, 3])
-def test_a_crash_while_a_partition_is_divided_loses_and_doubles_nothing(app: Holdfast, nth: int) -> None:
+def test_a_crash_while_a_partition_is_divided_loses_and_doubles_nothing(app: Stepfast, nth: int) -> None:
     """How far the division is, is stored; its last commit writes all pieces with their jobs. (F26, F27)"""
     shop, run = planned(app)
 
@@ -84,11 +84,11 @@ def test_a_crash_while_a_partition_is_divided_loses_and_doubles_nothing(app: Hol
     check_complete(app, run.id, shop)
 
 
-def test_a_division_that_two_workers_finish_is_written_once(app: Holdfast) -> None:
+def test_a_division_that_two_workers_finish_is_written_once(app: Stepfast) -> None:
     """(F2, F4)"""
     shop, run = planned(app)
     worker = LoneWorker(app)
-    while not rows.count(app, "holdfast_partition", "frontier IS NOT NULL"):
+    while not rows.count(app, "stepfast_partition", "frontier IS NOT NULL"):
         worker.step()
     while True:
         lease = worker.claim()
@@ -97,7 +97,7 @@ def test_a_division_that_two_workers_finish_is_written_once(app: Holdfast) -> No
         if "split" in str(thought.ending):
             break
         worker.commit(lease, thought)
-    rows.change(app, "UPDATE holdfast_job SET fence = 1 WHERE id = :id", id=lease.job_id)
+    rows.change(app, "UPDATE stepfast_job SET fence = 1 WHERE id = :id", id=lease.job_id)
     stolen = lease._replace(fence=1)
 
     other = worker.think(stolen)
@@ -105,7 +105,7 @@ def test_a_division_that_two_workers_finish_is_written_once(app: Holdfast) -> No
     pieces = len(partitions(app, run.id))
     rows.change(
         app,
-        "INSERT INTO holdfast_job (id, kind, payload, state, fence) VALUES ('late', :kind, :payload, 'leased', 7)",
+        "INSERT INTO stepfast_job (id, kind, payload, state, fence) VALUES ('late', :kind, :payload, 'leased', 7)",
         kind=PAGE,
         payload=lease.payload,
     )
@@ -116,7 +116,7 @@ def test_a_division_that_two_workers_finish_is_written_once(app: Holdfast) -> No
     check_complete(app, run.id, shop)
 
 
-def test_what_cannot_be_divided_is_read_whole(app: Holdfast) -> None:
+def test_what_cannot_be_divided_is_read_whole(app: Stepfast) -> None:
     """(F26)"""
     shop, run = planned(app, partitioner=Fixed(price_ranges(500), counted=True))
 
@@ -142,7 +142,7 @@ class Regional(Catalogue):
         return [it for it in self.shop.items.values() if part.contains({ITEMS: it["region"]})]
 
 
-def test_a_partition_may_be_divided_with_its_first_request(app: Holdfast) -> None:
+def test_a_partition_may_be_divided_with_its_first_request(app: Stepfast) -> None:
     """Nothing of it was read yet, and its pieces were counted at once. (F26)"""
     shop = Shop()
     shop.put("first", 1, region="EU")
@@ -172,23 +172,23 @@ class Plain(Catalogue):
 
 
 def test_a_division_that_another_deployment_began_ends_with_a_whole_partition(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     shop, run = planned(app)
     worker = LoneWorker(app)
-    while not rows.count(app, "holdfast_partition", "frontier IS NOT NULL"):
+    while not rows.count(app, "stepfast_partition", "frontier IS NOT NULL"):
         worker.step()
     deployed = another_app()
     deployed.feed(Plain(shop))
 
     LoneWorker(deployed).finish()
 
-    assert not rows.count(app, "holdfast_partition", "frontier IS NOT NULL")
+    assert not rows.count(app, "stepfast_partition", "frontier IS NOT NULL")
     assert {it["state"] for it in partitions(app, run.id)} == {"done"}
     check_complete(app, run.id, shop)
 
 
-def test_a_partition_that_grew_a_little_is_not_divided(app: Holdfast) -> None:
+def test_a_partition_that_grew_a_little_is_not_divided(app: Stepfast) -> None:
     shop = Shop.with_items(20)
     app.feed(Catalogue(shop, partitioner=HEATMAP, page_size=400))
     prepare(app)

@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Continue,
     Done,
-    Holdfast,
     PermanentError,
     Reject,
     Retry,
     Snooze,
     Step,
     StepCancelled,
+    Stepfast,
     TransientError,
     Upsert,
 )
-from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.testing import Report, clock, drain, enqueued, until_idle
+from stepfast.errors import ConfigurationError, StepfastError
+from stepfast.testing import Report, clock, drain, enqueued, until_idle
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Transaction
+    from stepfast import Transaction
 
 ONCE = Retry(attempts=1)
 LATER = Retry(attempts=3, first="1h")
@@ -40,14 +40,14 @@ class Declined(Exception):  # noqa: N818 - a user's own word
     """What a user's handler raises."""
 
 
-def states(app: Holdfast) -> list[str]:
+def states(app: Stepfast) -> list[str]:
     return [it.state for it in enqueued(app, ended=True)]
 
 
 # What is run
 
 
-def test_everything_that_is_ready_is_run_and_reported(app: Holdfast) -> None:
+def test_everything_that_is_ready_is_run_and_reported(app: Stepfast) -> None:
     @app.job()
     def plain(n: int) -> int:
         return n
@@ -65,17 +65,17 @@ def test_everything_that_is_ready_is_run_and_reported(app: Holdfast) -> None:
     assert {name: it.done for name, it in report.kinds.items()} == {"plain": 5, "waiting": 1}
     assert sorted(it.answer for it in report.of("plain").runs) == [0, 1, 2, 3, 4]
     assert str(report) == "6 done"
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
-def test_with_nothing_to_do_it_returns(app: Holdfast) -> None:
+def test_with_nothing_to_do_it_returns(app: Stepfast) -> None:
     report = drain(app)
 
     assert report.jobs == ()
     assert str(report) == "nothing to do"
 
 
-def test_what_was_done_before_is_not_reported_again(app: Holdfast) -> None:
+def test_what_was_done_before_is_not_reported_again(app: Stepfast) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
@@ -90,7 +90,7 @@ def test_what_was_done_before_is_not_reported_again(app: Holdfast) -> None:
         assert [it.id for it in drain(app).jobs] == [job.id]
 
 
-def test_what_a_job_enqueues_is_run_too(app: Holdfast) -> None:
+def test_what_a_job_enqueues_is_run_too(app: Stepfast) -> None:
     @app.job(queue="leaves")
     def leaf() -> None: ...
 
@@ -110,7 +110,7 @@ def test_what_a_job_enqueues_is_run_too(app: Holdfast) -> None:
     assert {name: it.done for name, it in report.kinds.items()} == {"tree": 1, "branch": 2, "leaf": 4}
 
 
-def test_a_slow_job_is_waited_for(app: Holdfast) -> None:
+def test_a_slow_job_is_waited_for(app: Stepfast) -> None:
     @app.job()
     def child() -> None: ...
 
@@ -124,7 +124,7 @@ def test_a_slow_job_is_waited_for(app: Holdfast) -> None:
     assert drain(app).done == 2
 
 
-def test_steps_run_in_the_order_of_their_queue(app: Holdfast) -> None:
+def test_steps_run_in_the_order_of_their_queue(app: Stepfast) -> None:
     seen: list[int] = []
 
     @app.job()
@@ -138,7 +138,7 @@ def test_steps_run_in_the_order_of_their_queue(app: Holdfast) -> None:
     assert seen == [3, 1, 0, 2]
 
 
-def test_every_page_of_a_job_is_a_run(app: Holdfast) -> None:
+def test_every_page_of_a_job_is_a_run(app: Stepfast) -> None:
     @app.job()
     def pages(step: Step) -> Continue | Done:
         page = step.cursor or 0
@@ -151,7 +151,7 @@ def test_every_page_of_a_job_is_a_run(app: Holdfast) -> None:
     assert [it.step for it in report.runs] == [0, 1, 2, 3, 4]
 
 
-def test_other_queues_are_left_alone(app: Holdfast) -> None:
+def test_other_queues_are_left_alone(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -163,7 +163,7 @@ def test_other_queues_are_left_alone(app: Holdfast) -> None:
     assert [it.queue for it in enqueued(app)] == ["slow"]
 
 
-def test_a_paused_queue_is_left_alone(app: Holdfast) -> None:
+def test_a_paused_queue_is_left_alone(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -175,7 +175,7 @@ def test_a_paused_queue_is_left_alone(app: Holdfast) -> None:
     assert drain(app).done == 1
 
 
-def test_what_is_for_later_is_left_alone(app: Holdfast) -> None:
+def test_what_is_for_later_is_left_alone(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -185,7 +185,7 @@ def test_what_is_for_later_is_left_alone(app: Holdfast) -> None:
     assert states(app) == ["scheduled"]
 
 
-def test_jobs_that_wait_for_each_other_need_room(app: Holdfast) -> None:
+def test_jobs_that_wait_for_each_other_need_room(app: Stepfast) -> None:
     meeting = threading.Barrier(2)
 
     @app.job()
@@ -197,7 +197,7 @@ def test_jobs_that_wait_for_each_other_need_room(app: Holdfast) -> None:
     assert drain(app, concurrency=2).done == 2
 
 
-def test_it_runs_the_step_with_everything_a_worker_gives_it(app: Holdfast) -> None:
+def test_it_runs_the_step_with_everything_a_worker_gives_it(app: Stepfast) -> None:
     @app.job(queue="mail")
     def look(step: Step, n: int) -> Done:
         step.progress(50, "half")
@@ -214,7 +214,7 @@ def test_it_runs_the_step_with_everything_a_worker_gives_it(app: Holdfast) -> No
 
 
 @pytest.mark.usefixtures("ledger")
-def test_effects_are_committed_with_their_step(app: Holdfast) -> None:
+def test_effects_are_committed_with_their_step(app: Stepfast) -> None:
     @app.job()
     def book(step: Step) -> Done:
         step.upsert("ledger", [{"id": "a", "amount": 1}], key="id")
@@ -228,14 +228,14 @@ def test_effects_are_committed_with_their_step(app: Holdfast) -> None:
     assert [(it["id"], it["amount"]) for it in found] == [("a", 1), ("b", 2), ("c", 3)]
 
 
-def test_a_job_whose_worker_died_is_run_again(app: Holdfast) -> None:
+def test_a_job_whose_worker_died_is_run_again(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
     job = work.enqueue()
     rows.add_worker(app, 4711, alive_for=-rows.SECOND)
     rows.change(
-        app, "UPDATE holdfast_job SET state = 'leased', owner = 4711, fence = 9 WHERE id = :id", id=job.id
+        app, "UPDATE stepfast_job SET state = 'leased', owner = 4711, fence = 9 WHERE id = :id", id=job.id
     )
 
     report = drain(app)
@@ -244,7 +244,7 @@ def test_a_job_whose_worker_died_is_run_again(app: Holdfast) -> None:
     assert report.job(job.id).crashes == 1
 
 
-def test_a_lease_that_is_in_force_is_respected(app: Holdfast) -> None:
+def test_a_lease_that_is_in_force_is_respected(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -259,7 +259,7 @@ def test_a_lease_that_is_in_force_is_respected(app: Holdfast) -> None:
 # How failures are told
 
 
-def test_a_failure_is_raised_with_its_own_exception_and_the_jobs_name(app: Holdfast) -> None:
+def test_a_failure_is_raised_with_its_own_exception_and_the_jobs_name(app: Stepfast) -> None:
     @app.job(retry=LATER)
     def charge(amount: int) -> None:
         raise Declined(f"{amount} is too much")
@@ -274,7 +274,7 @@ def test_a_failure_is_raised_with_its_own_exception_and_the_jobs_name(app: Holdf
     assert states(app) == ["scheduled"]
 
 
-def test_a_failure_can_be_left_to_the_report(app: Holdfast) -> None:
+def test_a_failure_can_be_left_to_the_report(app: Stepfast) -> None:
     @app.job(retry=ONCE)
     async def charge() -> None:
         raise Declined("no")
@@ -287,7 +287,7 @@ def test_a_failure_can_be_left_to_the_report(app: Holdfast) -> None:
     assert report.jobs[0].error == "Declined: no"
 
 
-def test_others_are_run_before_a_failure_is_raised(app: Holdfast) -> None:
+def test_others_are_run_before_a_failure_is_raised(app: Stepfast) -> None:
     @app.job(retry=ONCE)
     def work(n: int) -> None:
         if n % 2:
@@ -301,7 +301,7 @@ def test_others_are_run_before_a_failure_is_raised(app: Holdfast) -> None:
     assert any("2 other jobs failed" in note for note in caught.value.__notes__)
 
 
-def test_a_job_that_recovered_is_no_failure(app: Holdfast) -> None:
+def test_a_job_that_recovered_is_no_failure(app: Stepfast) -> None:
     @app.job(retry=LATER)
     def work(step: Step) -> None:
         if step.attempt < 3:
@@ -315,7 +315,7 @@ def test_a_job_that_recovered_is_no_failure(app: Holdfast) -> None:
 
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.parametrize("how", ["function", "object", "outcome"])
-def test_what_an_effect_raises_is_raised(app: Holdfast, how: str) -> None:
+def test_what_an_effect_raises_is_raised(app: Stepfast, how: str) -> None:
     def refuse(tx: Transaction) -> None:
         tx.execute("INSERT INTO ledger VALUES ('a', 1)")
         raise Declined("the effect")
@@ -344,57 +344,57 @@ def test_what_an_effect_raises_is_raised(app: Holdfast, how: str) -> None:
 
 
 @pytest.mark.usefixtures("ledger")
-def test_a_constraint_that_refuses_a_row_is_raised(app: Holdfast) -> None:
+def test_a_constraint_that_refuses_a_row_is_raised(app: Stepfast) -> None:
     @app.job()
     def work(step: Step) -> None:
         step.upsert("ledger", [{"id": "a", "amount": None}], key="id")
 
     work.enqueue()
-    with pytest.raises(HoldfastError, match=r"(?i)null"):
+    with pytest.raises(StepfastError, match=r"(?i)null"):
         drain(app)
 
     assert states(app) == ["dead"]
 
 
-def test_a_timeout_is_a_failure(app: Holdfast) -> None:
+def test_a_timeout_is_a_failure(app: Stepfast) -> None:
     @app.job(retry=ONCE, timeout="50ms")
     async def slow() -> None:
         await asyncio.sleep(60)
 
     slow.enqueue()
-    with pytest.raises(HoldfastError, match=r"slow.*did not finish within 0.05 s"):
+    with pytest.raises(StepfastError, match=r"slow.*did not finish within 0.05 s"):
         drain(app)
 
 
-def test_an_answer_that_cannot_be_stored_is_a_failure(app: Holdfast) -> None:
+def test_an_answer_that_cannot_be_stored_is_a_failure(app: Stepfast) -> None:
     @app.job()
     def work() -> object:
         return object()
 
     work.enqueue()
-    with pytest.raises(HoldfastError, match="AnswerError"):
+    with pytest.raises(StepfastError, match="AnswerError"):
         drain(app)
 
 
-def test_a_kind_that_nobody_knows_is_a_failure(app: Holdfast, database_url: str) -> None:
-    newer = Holdfast(database_url)
+def test_a_kind_that_nobody_knows_is_a_failure(app: Stepfast, database_url: str) -> None:
+    newer = Stepfast(database_url)
 
     @newer.job()
     def tomorrow() -> None: ...
 
     tomorrow.enqueue()
     newer.close()
-    with pytest.raises(HoldfastError, match="no handler for kind 'tomorrow'"):
+    with pytest.raises(StepfastError, match="no handler for kind 'tomorrow'"):
         drain(app, with_scheduled=True)
 
 
-def test_arguments_that_do_not_fit_are_a_failure(app: Holdfast) -> None:
+def test_arguments_that_do_not_fit_are_a_failure(app: Stepfast) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
     job = work.enqueue(n=1)
-    rows.change(app, "UPDATE holdfast_job SET payload = '{}' WHERE id = :id", id=job.id)
-    with pytest.raises(HoldfastError, match="missing required argument"):
+    rows.change(app, "UPDATE stepfast_job SET payload = '{}' WHERE id = :id", id=job.id)
+    with pytest.raises(StepfastError, match="missing required argument"):
         drain(app)
 
 
@@ -403,7 +403,7 @@ def test_arguments_that_do_not_fit_are_a_failure(app: Holdfast) -> None:
     [Reject("never"), Snooze("1h"), Continue(1, delay="1h"), Done(1)],
     ids=lambda it: type(it).__name__,
 )
-def test_an_answer_is_no_failure(app: Holdfast, answer: Done | Continue | Snooze | Reject) -> None:
+def test_an_answer_is_no_failure(app: Stepfast, answer: Done | Continue | Snooze | Reject) -> None:
     @app.job()
     def work() -> Done | Continue | Snooze | Reject:
         return answer
@@ -420,7 +420,7 @@ def test_an_answer_is_no_failure(app: Holdfast, answer: Done | Continue | Snooze
 @pytest.mark.parametrize(
     "error", [PermanentError("never"), TransientError("later")], ids=lambda it: type(it).__name__
 )
-def test_errors_that_cost_no_attempt_are_raised_too(app: Holdfast, error: Exception) -> None:
+def test_errors_that_cost_no_attempt_are_raised_too(app: Stepfast, error: Exception) -> None:
     @app.job()
     def work() -> None:
         raise error
@@ -430,7 +430,7 @@ def test_errors_that_cost_no_attempt_are_raised_too(app: Holdfast, error: Except
         drain(app)
 
 
-def test_a_cancelled_job_is_no_failure(app: Holdfast) -> None:
+def test_a_cancelled_job_is_no_failure(app: Stepfast) -> None:
     @app.job()
     def work() -> None:
         raise StepCancelled("on purpose")
@@ -444,7 +444,7 @@ def test_a_cancelled_job_is_no_failure(app: Holdfast) -> None:
 # Time
 
 
-def test_the_clock_is_moved_to_what_is_due_next(app: Holdfast) -> None:
+def test_the_clock_is_moved_to_what_is_due_next(app: Stepfast) -> None:
     naps = ["1d"]
 
     @app.job(retry=LATER)
@@ -465,7 +465,7 @@ def test_the_clock_is_moved_to_what_is_due_next(app: Holdfast) -> None:
     assert (report.done, report.snoozed, report.failed, report.continued) == (1, 1, 1, 1)
 
 
-def test_the_clock_is_back_afterwards_unless_the_test_has_moved_it(app: Holdfast) -> None:
+def test_the_clock_is_back_afterwards_unless_the_test_has_moved_it(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -482,7 +482,7 @@ def test_the_clock_is_back_afterwards_unless_the_test_has_moved_it(app: Holdfast
     assert rows.now(app) - before < rows.HOUR
 
 
-def test_a_job_that_snoozes_for_ever_is_told(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_snoozes_for_ever_is_told(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(until_idle, "MOST_JUMPS", 5)
 
     @app.job()
@@ -494,7 +494,7 @@ def test_a_job_that_snoozes_for_ever_is_told(app: Holdfast, monkeypatch: pytest.
         drain(app, with_scheduled=True)
 
 
-def test_a_job_that_does_not_end_is_told(app: Holdfast) -> None:
+def test_a_job_that_does_not_end_is_told(app: Stepfast) -> None:
     @app.job()
     def stuck(step: Step) -> None:
         step.wait(60)
@@ -509,7 +509,7 @@ def test_a_job_that_does_not_end_is_told(app: Holdfast) -> None:
 # Limits
 
 
-def test_no_more_steps_are_run_than_wanted(app: Holdfast) -> None:
+def test_no_more_steps_are_run_than_wanted(app: Stepfast) -> None:
     seen: list[int | None] = []
 
     @app.job()
@@ -530,7 +530,7 @@ def test_no_more_steps_are_run_than_wanted(app: Holdfast) -> None:
     assert seen == [None, 1, 2, 3, 4]
 
 
-def test_of_many_jobs_only_as_many_begin_as_wanted(app: Holdfast) -> None:
+def test_of_many_jobs_only_as_many_begin_as_wanted(app: Stepfast) -> None:
     seen: list[int] = []
 
     @app.job()
@@ -545,7 +545,7 @@ def test_of_many_jobs_only_as_many_begin_as_wanted(app: Holdfast) -> None:
     assert drain(app).done == 13
 
 
-def test_a_limit_of_nothing_is_refused(app: Holdfast) -> None:
+def test_a_limit_of_nothing_is_refused(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="at least one"):
         drain(app, limit=0)
 
@@ -553,7 +553,7 @@ def test_a_limit_of_nothing_is_refused(app: Holdfast) -> None:
 # In an event loop
 
 
-def test_in_an_async_test_it_is_awaited_and_handlers_run_on_its_loop(app: Holdfast) -> None:
+def test_in_an_async_test_it_is_awaited_and_handlers_run_on_its_loop(app: Stepfast) -> None:
     loops: list[object] = []
 
     @app.job()
@@ -571,7 +571,7 @@ def test_in_an_async_test_it_is_awaited_and_handlers_run_on_its_loop(app: Holdfa
     assert loops[0] is loops[1]
 
 
-def test_in_an_async_test_a_failure_is_raised_at_the_await(app: Holdfast) -> None:
+def test_in_an_async_test_a_failure_is_raised_at_the_await(app: Stepfast) -> None:
     @app.job(retry=ONCE)
     async def work() -> None:
         raise Declined("no")
@@ -584,10 +584,10 @@ def test_in_an_async_test_a_failure_is_raised_at_the_await(app: Holdfast) -> Non
     asyncio.run(test())
 
 
-def test_whoever_forgets_to_await_is_told(app: Holdfast) -> None:
+def test_whoever_forgets_to_await_is_told(app: Stepfast) -> None:
     async def test() -> None:
         pending = drain(app)
-        with pytest.raises(HoldfastError, match="await drain"):
+        with pytest.raises(StepfastError, match="await drain"):
             assert pending.done
         await pending
 
@@ -595,10 +595,10 @@ def test_whoever_forgets_to_await_is_told(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_whoever_was_told_is_not_warned_as_well(app: Holdfast) -> None:
+def test_whoever_was_told_is_not_warned_as_well(app: Stepfast) -> None:
     async def touch() -> None:
         pending = drain(app)
-        with pytest.raises(HoldfastError, match="await drain"):
+        with pytest.raises(StepfastError, match="await drain"):
             assert pending.done
 
     def forget() -> None:
@@ -617,7 +617,7 @@ def test_whoever_was_told_is_not_warned_as_well(app: Holdfast) -> None:
         forget()
 
 
-def test_outside_an_event_loop_it_may_be_awaited_all_the_same(app: Holdfast) -> None:
+def test_outside_an_event_loop_it_may_be_awaited_all_the_same(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -633,7 +633,7 @@ def test_outside_an_event_loop_it_may_be_awaited_all_the_same(app: Holdfast) -> 
 # The same way as in production
 
 
-def test_nothing_is_left_behind(app: Holdfast) -> None:
+def test_nothing_is_left_behind(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -642,10 +642,10 @@ def test_nothing_is_left_behind(app: Holdfast) -> None:
     drain(app)
 
     assert set(threading.enumerate()) <= before
-    assert rows.count(app, "holdfast_worker", "state <> 'stopped'") == 0
+    assert rows.count(app, "stepfast_worker", "state <> 'stopped'") == 0
 
 
-def test_a_kind_that_is_registered_meanwhile_is_known(app: Holdfast) -> None:
+def test_a_kind_that_is_registered_meanwhile_is_known(app: Stepfast) -> None:
     """A module may be imported by a handler."""
 
     @app.job()
@@ -660,7 +660,7 @@ def test_a_kind_that_is_registered_meanwhile_is_known(app: Holdfast) -> None:
     assert {name: it.done for name, it in drain(app).kinds.items()} == {"first": 1, "second": 1}
 
 
-def test_the_application_keeps_its_own_handlers(app: Holdfast) -> None:
+def test_the_application_keeps_its_own_handlers(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -671,7 +671,7 @@ def test_the_application_keeps_its_own_handlers(app: Holdfast) -> None:
     assert app.kinds.get("work").handler is handler
 
 
-def test_context_variables_do_not_leak_between_jobs(app: Holdfast) -> None:
+def test_context_variables_do_not_leak_between_jobs(app: Stepfast) -> None:
     variable = contextvars.ContextVar("variable", default=0)
 
     @app.job()
@@ -686,7 +686,7 @@ def test_context_variables_do_not_leak_between_jobs(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_drain_is_short(app: Holdfast) -> None:
+def test_a_drain_is_short(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 

@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import Holdfast, Step
-from holdfast.limits.limit import Concurrency, Rate
-from holdfast.testing import Clock, clock, drain, enqueued
+from stepfast import Step, Stepfast
+from stepfast.limits.limit import Concurrency, Rate
+from stepfast.testing import Clock, clock, drain, enqueued
 from tests import rows
 from tests.receiver import SETTINGS, Answer, Receiver, receiving
 
@@ -18,7 +18,7 @@ EVENING = datetime(2031, 3, 1, 18, tzinfo=UTC)
 
 
 @pytest.fixture
-def time(app: Holdfast) -> Iterator[Clock]:
+def time(app: Stepfast) -> Iterator[Clock]:
     """Standing still, on an evening."""
     with clock(app) as time:
         time.freeze(EVENING)
@@ -28,7 +28,7 @@ def time(app: Holdfast) -> Iterator[Clock]:
 # Schedules
 
 
-def nightly_on(app: Holdfast, **options: str) -> list[datetime]:
+def nightly_on(app: Stepfast, **options: str) -> list[datetime]:
     ran: list[datetime] = []
 
     @app.job()
@@ -39,7 +39,7 @@ def nightly_on(app: Holdfast, **options: str) -> list[datetime]:
     return ran
 
 
-def test_a_schedule_fires_when_its_time_has_come(app: Holdfast, time: Clock) -> None:
+def test_a_schedule_fires_when_its_time_has_come(app: Stepfast, time: Clock) -> None:
     ran = nightly_on(app)
     drain(app)  # from here on it exists
     assert ran == []
@@ -56,7 +56,7 @@ def test_a_schedule_fires_when_its_time_has_come(app: Holdfast, time: Clock) -> 
 
 @pytest.mark.parametrize(("missed", "ticks"), [("once", 1), ("all", 3), ("skip", 0)])
 def test_ticks_that_were_missed_follow_their_policy(
-    app: Holdfast, time: Clock, missed: str, ticks: int
+    app: Stepfast, time: Clock, missed: str, ticks: int
 ) -> None:
     ran = nightly_on(app, missed=missed)
     drain(app)
@@ -67,7 +67,7 @@ def test_ticks_that_were_missed_follow_their_policy(
     assert len(ran) == ticks
 
 
-def test_to_move_the_clock_for_jobs_is_not_to_run_the_calendar_to_its_end(app: Holdfast, time: Clock) -> None:
+def test_to_move_the_clock_for_jobs_is_not_to_run_the_calendar_to_its_end(app: Stepfast, time: Clock) -> None:
     ran = nightly_on(app)
     drain(app)
 
@@ -78,7 +78,7 @@ def test_to_move_the_clock_for_jobs_is_not_to_run_the_calendar_to_its_end(app: H
     assert time.now() == EVENING
 
 
-def test_a_schedule_for_one_moment_fires_once(app: Holdfast, time: Clock) -> None:
+def test_a_schedule_for_one_moment_fires_once(app: Stepfast, time: Clock) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -94,7 +94,7 @@ def test_a_schedule_for_one_moment_fires_once(app: Holdfast, time: Clock) -> Non
 # Limits
 
 
-def test_a_rate_is_kept_and_the_clock_is_moved_to_it(app: Holdfast, time: Clock) -> None:
+def test_a_rate_is_kept_and_the_clock_is_moved_to_it(app: Stepfast, time: Clock) -> None:
     starts: list[datetime] = []
 
     @app.job(limits=[Rate(1, per="1m")])
@@ -108,7 +108,7 @@ def test_a_rate_is_kept_and_the_clock_is_moved_to_it(app: Holdfast, time: Clock)
     assert [it - EVENING for it in starts] == [timedelta(minutes=n) for n in range(4)]
 
 
-def test_jobs_above_a_limit_run_one_after_the_other(app: Holdfast) -> None:
+def test_jobs_above_a_limit_run_one_after_the_other(app: Stepfast) -> None:
     @app.job(limits=[Concurrency(1)])
     async def work() -> None: ...
 
@@ -121,8 +121,8 @@ def test_jobs_above_a_limit_run_one_after_the_other(app: Holdfast) -> None:
 
 
 @pytest.fixture
-def sender(database_url: str) -> Iterator[Holdfast]:
-    with closing(Holdfast(database_url, notifications=SETTINGS)) as app:
+def sender(database_url: str) -> Iterator[Stepfast]:
+    with closing(Stepfast(database_url, notifications=SETTINGS)) as app:
         yield app
 
 
@@ -132,11 +132,11 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-def messages(app: Holdfast) -> list[str]:
-    return [str(row["state"]) for row in rows.query(app, "SELECT state FROM holdfast_outbox ORDER BY seq")]
+def messages(app: Stepfast) -> list[str]:
+    return [str(row["state"]) for row in rows.query(app, "SELECT state FROM stepfast_outbox ORDER BY seq")]
 
 
-def test_nothing_leaves_the_database_unless_it_is_asked_to(sender: Holdfast, receiver: Receiver) -> None:
+def test_nothing_leaves_the_database_unless_it_is_asked_to(sender: Stepfast, receiver: Receiver) -> None:
     @sender.job()
     def work(step: Step) -> None:
         step.send_webhook(receiver.url(), data={"n": 1})
@@ -151,14 +151,14 @@ def test_nothing_leaves_the_database_unless_it_is_asked_to(sender: Holdfast, rec
     assert receiver.bodies == [{"n": 1}]
 
 
-def test_the_application_keeps_its_own_settings(sender: Holdfast) -> None:
+def test_the_application_keeps_its_own_settings(sender: Stepfast) -> None:
     drain(sender)
 
     assert sender.notifications == SETTINGS
 
 
 def test_messages_that_are_tried_again_are_waited_for_by_the_clock(
-    sender: Holdfast, receiver: Receiver
+    sender: Stepfast, receiver: Receiver
 ) -> None:
     receiver.fail(3)
     for n in range(2):  # the second waits behind the first
@@ -173,7 +173,7 @@ def test_messages_that_are_tried_again_are_waited_for_by_the_clock(
 
 
 def test_a_receiver_that_never_answers_well_ends_in_a_dead_message(
-    sender: Holdfast, receiver: Receiver
+    sender: Stepfast, receiver: Receiver
 ) -> None:
     receiver.answer = lambda _: Answer(410)
     sender.send_webhook(receiver.url(), data=1)
@@ -184,7 +184,7 @@ def test_a_receiver_that_never_answers_well_ends_in_a_dead_message(
 
 
 @pytest.mark.usefixtures("time")
-def test_jobs_are_due_by_the_tests_clock(app: Holdfast) -> None:
+def test_jobs_are_due_by_the_tests_clock(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 

@@ -6,35 +6,35 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Concurrency, Continue, Holdfast, Reject, Retry, SealedError, Step, Wait
-from holdfast.admin import keys
-from holdfast.database.connection import Connection
-from holdfast.errors import HoldfastError
-from holdfast.sealing import key_id
-from holdfast.testing import clock, drain, enqueued
-from holdfast.worker.ticks import Ticks
+from stepfast import Concurrency, Continue, Reject, Retry, SealedError, Step, Stepfast, Wait
+from stepfast.admin import keys
+from stepfast.database.connection import Connection
+from stepfast.errors import StepfastError
+from stepfast.sealing import key_id
+from stepfast.testing import clock, drain, enqueued
+from stepfast.worker.ticks import Ticks
 from tests import rows
 from tests.crash.picture import ALL_TABLES
 
 if TYPE_CHECKING:
-    from holdfast import Job
+    from stepfast import Job
 
 OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
 SECRET = "4111-1111-1111-1111"
-TABLES = [it for it in ALL_TABLES if it.startswith("holdfast_")]
+TABLES = [it for it in ALL_TABLES if it.startswith("stepfast_")]
 
 
 @pytest.fixture(autouse=True)
 def _key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", OLD)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", OLD)
 
 
-def leaks(app: Holdfast) -> list[str]:
+def leaks(app: Stepfast) -> list[str]:
     """Tables in which the secret can be read."""
     return [it for it in TABLES if SECRET in str(rows.query(app, f"SELECT * FROM {it}"))]
 
 
-def charging(app: Holdfast, seen: list[Any], *, encrypted: bool = True) -> Job[..., Any]:
+def charging(app: Stepfast, seen: list[Any], *, encrypted: bool = True) -> Job[..., Any]:
     @app.job(encrypted=encrypted, retry=Retry(attempts=2, first="0ms"))
     def charge(step: Step, card: str) -> Continue | Wait | dict[str, str]:
         seen.append((step.number, card, step.cursor, step.event and step.event.payload))
@@ -49,7 +49,7 @@ def charging(app: Holdfast, seen: list[Any], *, encrypted: bool = True) -> Job[.
     return charge
 
 
-def test_payload_cursor_event_and_result_are_readable_by_nobody_without_the_key(app: Holdfast) -> None:
+def test_payload_cursor_event_and_result_are_readable_by_nobody_without_the_key(app: Stepfast) -> None:
     seen: list[Any] = []
     charge = charging(app, seen)
 
@@ -70,7 +70,7 @@ def test_payload_cursor_event_and_result_are_readable_by_nobody_without_the_key(
     assert leaks(app) == []
 
 
-def test_many_at_once_schedules_and_leases_by_hand_are_encrypted_too(app: Holdfast) -> None:
+def test_many_at_once_schedules_and_leases_by_hand_are_encrypted_too(app: Stepfast) -> None:
     @app.job(encrypted=True, queue="by-hand")
     def charge(card: str) -> str:
         return card
@@ -90,12 +90,12 @@ def test_many_at_once_schedules_and_leases_by_hand_are_encrypted_too(app: Holdfa
         assert ticks.fire()
 
     assert leaks(app) == []
-    stored = rows.query(app, "SELECT payload FROM holdfast_job")
-    assert all("holdfast.sealed" in str(row["payload"]) for row in stored)
+    stored = rows.query(app, "SELECT payload FROM stepfast_job")
+    assert all("stepfast.sealed" in str(row["payload"]) for row in stored)
 
 
-def test_an_application_may_encrypt_everything_and_a_kind_may_not(app: Holdfast) -> None:
-    everything = Holdfast(database=app.database, encrypted=True)
+def test_an_application_may_encrypt_everything_and_a_kind_may_not(app: Stepfast) -> None:
+    everything = Stepfast(database=app.database, encrypted=True)
 
     @everything.job()
     def secret(card: str) -> None: ...
@@ -107,13 +107,13 @@ def test_an_application_may_encrypt_everything_and_a_kind_may_not(app: Holdfast)
     everything.events.send("paid", SECRET)
     assert leaks(app) == []
     public.enqueue(card=SECRET)
-    assert leaks(app) == ["holdfast_job"]
+    assert leaks(app) == ["stepfast_job"]
 
 
-def test_what_was_stored_before_a_kind_was_encrypted_is_still_read(app: Holdfast) -> None:
+def test_what_was_stored_before_a_kind_was_encrypted_is_still_read(app: Stepfast) -> None:
     seen: list[Any] = []
     charging(app, seen, encrypted=False).enqueue(card="plain")
-    charging(Holdfast(database=app.database), seen).enqueue(card="sealed")
+    charging(Stepfast(database=app.database), seen).enqueue(card="sealed")
 
     drain(app)
 
@@ -122,11 +122,11 @@ def test_what_was_stored_before_a_kind_was_encrypted_is_still_read(app: Holdfast
 
 @pytest.mark.parametrize("keys_", ["", NEW])
 def test_without_the_right_key_a_job_waits_and_is_not_lost(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch, keys_: str
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch, keys_: str
 ) -> None:
     seen: list[Any] = []
     job = charging(app, seen).enqueue(card=SECRET)
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", keys_)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", keys_)
 
     with clock(app) as time:
         drain(app, raise_errors=False)
@@ -135,10 +135,10 @@ def test_without_the_right_key_a_job_waits_and_is_not_lost(
         assert row is not None
         assert (row["state"], row["failures"], row["crashes"]) == ("scheduled", 0, 0)
         assert "payload of charge is encrypted" in row["last_error"]
-        assert (key_id(OLD) if keys_ else "HOLDFAST_SECRET_KEY is not set") in row["last_error"]
+        assert (key_id(OLD) if keys_ else "STEPFAST_SECRET_KEY is not set") in row["last_error"]
         assert seen == []
 
-        monkeypatch.setenv("HOLDFAST_SECRET_KEY", OLD)
+        monkeypatch.setenv("STEPFAST_SECRET_KEY", OLD)
         time.advance("2m")
         drain(app)
 
@@ -146,11 +146,11 @@ def test_without_the_right_key_a_job_waits_and_is_not_lost(
 
 
 def test_a_key_that_is_lost_while_a_step_runs_costs_no_attempt(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.job(encrypted=True)
     def charge(card: str) -> str:
-        monkeypatch.delenv("HOLDFAST_SECRET_KEY")
+        monkeypatch.delenv("STEPFAST_SECRET_KEY")
         return card
 
     job = charge.enqueue(card=SECRET)
@@ -161,7 +161,7 @@ def test_a_key_that_is_lost_while_a_step_runs_costs_no_attempt(
     assert (row["state"], row["failures"]) == ("scheduled", 0)
 
 
-def test_a_payload_cannot_pass_for_another_kind_or_for_a_result(app: Holdfast) -> None:
+def test_a_payload_cannot_pass_for_another_kind_or_for_a_result(app: Stepfast) -> None:
     seen: list[Any] = []
     charge = charging(app, seen)
 
@@ -170,26 +170,26 @@ def test_a_payload_cannot_pass_for_another_kind_or_for_a_result(app: Holdfast) -
         seen.append(card)
 
     charge.enqueue(card=SECRET)
-    rows.change(app, "UPDATE holdfast_job SET kind = 'refund'")
+    rows.change(app, "UPDATE stepfast_job SET kind = 'refund'")
     drain(app, raise_errors=False)
 
     assert seen == []
-    (row,) = rows.query(app, "SELECT last_error FROM holdfast_job")
+    (row,) = rows.query(app, "SELECT last_error FROM stepfast_job")
     assert "it was changed, or is not what it is taken for" in row["last_error"]
 
 
-def test_limits_by_argument_see_what_is_encrypted(app: Holdfast) -> None:
+def test_limits_by_argument_see_what_is_encrypted(app: Stepfast) -> None:
     @app.job(encrypted=True, limits=[Concurrency(1, by="card")])
     def charge(card: str) -> None: ...
 
     charge.enqueue_many([{"card": it} for it in (SECRET, SECRET, "other")])
     drain(app)
 
-    assert rows.count(app, "holdfast_archive", "state = 'done'") == 3
+    assert rows.count(app, "stepfast_archive", "state = 'done'") == 3
     assert leaks(app) == []
 
 
-def test_reports_say_encrypted_and_decrypting_is_written_down(app: Holdfast) -> None:
+def test_reports_say_encrypted_and_decrypting_is_written_down(app: Stepfast) -> None:
     job = charging(app, []).enqueue(card=SECRET)
     drain(app)
 
@@ -206,7 +206,7 @@ def test_reports_say_encrypted_and_decrypting_is_written_down(app: Holdfast) -> 
 
 
 def test_a_result_is_refused_in_words_where_the_key_is_not(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.job(encrypted=True)
     def charge(card: str) -> str:
@@ -214,13 +214,13 @@ def test_a_result_is_refused_in_words_where_the_key_is_not(
 
     job = charge.enqueue(card=SECRET)
     drain(app)
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", NEW)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", NEW)
 
     with pytest.raises(SealedError, match=f"result of charge is encrypted: it needs key {key_id(OLD)}"):
         _ = app.result_of(job.id).result
 
 
-def stored_everywhere(app: Holdfast) -> Job[..., Any]:
+def stored_everywhere(app: Stepfast) -> Job[..., Any]:
     """Encrypted documents in every column that may hold one."""
     charge = charging(app, [])
 
@@ -242,11 +242,11 @@ def stored_everywhere(app: Holdfast) -> Job[..., Any]:
 
 
 def test_rotation_seals_everything_under_the_first_key_and_the_old_one_may_go(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored_everywhere(app)
     assert set(keys.keys_in_use(app.database)) == {key_id(OLD)}
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", f"{NEW},{OLD}")
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", f"{NEW},{OLD}")
 
     done = keys.rotate(app.database)
 
@@ -256,21 +256,21 @@ def test_rotation_seals_everything_under_the_first_key_and_the_old_one_may_go(
     assert (entry.what, entry.touched) == ("keys.rotate", 5)
     assert keys.rotate(app.database).renewed == 0
 
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", NEW)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", NEW)
     app.events.send("3ds", encrypted=True)
     with clock(app) as time:
         time.advance("2h")
         drain(app)
     results = {it.kind: app.result_of(it.id) for it in app.operator.jobs(kind="pay")}
     assert results["pay"].result == SECRET
-    assert rows.count(app, "holdfast_archive", "kind = 'charge' AND state = 'done'") == 1
+    assert rows.count(app, "stepfast_archive", "kind = 'charge' AND state = 'done'") == 1
 
 
 def test_rotation_that_was_cut_short_is_finished_by_the_next_one(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored_everywhere(app)
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", f"{NEW},{OLD}")
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", f"{NEW},{OLD}")
     monkeypatch.setattr(keys, "BATCH", 1)
     commits = 0
 
@@ -292,9 +292,9 @@ def test_rotation_that_was_cut_short_is_finished_by_the_next_one(
     assert set(keys.keys_in_use(app.database)) == {key_id(NEW)}
 
 
-def test_rotation_leaves_alone_what_it_cannot_open(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotation_leaves_alone_what_it_cannot_open(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     stored_everywhere(app)
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", NEW)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", NEW)
 
     done = keys.rotate(app.database)
 
@@ -302,13 +302,13 @@ def test_rotation_leaves_alone_what_it_cannot_open(app: Holdfast, monkeypatch: p
     assert set(keys.keys_in_use(app.database)) == {key_id(OLD)}
 
 
-def test_an_answer_that_has_no_json_form_is_told_as_ever(app: Holdfast) -> None:
+def test_an_answer_that_has_no_json_form_is_told_as_ever(app: Stepfast) -> None:
     @app.job(encrypted=True)
     def charge() -> object:
         return object()
 
     job = charge.enqueue()
-    with pytest.raises(HoldfastError, match="AnswerError"):
+    with pytest.raises(StepfastError, match="AnswerError"):
         drain(app)
 
     assert rows.state(app, job.id) == "dead"

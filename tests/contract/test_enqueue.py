@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import moment, new_id
-from holdfast.database.connection import Connection
-from holdfast.errors import ArgumentsError, ConfigurationError, ConstraintError, DatabaseError
-from holdfast.steps.lease import claim
+from stepfast.clock import moment, new_id
+from stepfast.database.connection import Connection
+from stepfast.errors import ArgumentsError, ConfigurationError, ConstraintError, DatabaseError
+from stepfast.steps.lease import claim
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 
 class TheirError(Exception):
     """The caller's own."""
 
 
-def claimed(app: Holdfast, queue: str = "default", limit: int = 1000) -> list[str]:
+def claimed(app: Stepfast, queue: str = "default", limit: int = 1000) -> list[str]:
     """Take what is ready; returns the ids in the order in which they would run."""
     with app.transaction() as tx:
         return [lease.job_id for lease in claim(tx, queue, 1, limit)]
 
 
-def test_an_enqueued_job_is_ready_with_nothing_counted(app: Holdfast) -> None:
+def test_an_enqueued_job_is_ready_with_nothing_counted(app: Stepfast) -> None:
     @app.job(queue="mail")
     def send(order_id: str) -> None: ...
 
@@ -42,7 +42,7 @@ def test_an_enqueued_job_is_ready_with_nothing_counted(app: Holdfast) -> None:
     assert job.created
 
 
-def test_a_rolled_back_transaction_leaves_no_job(app: Holdfast) -> None:
+def test_a_rolled_back_transaction_leaves_no_job(app: Stepfast) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
@@ -57,12 +57,12 @@ def test_a_rolled_back_transaction_leaves_no_job(app: Holdfast) -> None:
     with pytest.raises(TheirError):
         change_of_mind()
 
-    assert rows.count(app, "holdfast_job") == 0
-    assert rows.count(app, "holdfast_key") == 0
+    assert rows.count(app, "stepfast_job") == 0
+    assert rows.count(app, "stepfast_key") == 0
 
 
 @pytest.mark.usefixtures("ledger")
-def test_a_committed_transaction_holds_rows_and_jobs(app: Holdfast) -> None:
+def test_a_committed_transaction_holds_rows_and_jobs(app: Stepfast) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
@@ -74,7 +74,7 @@ def test_a_committed_transaction_holds_rows_and_jobs(app: Holdfast) -> None:
     assert rows.state(app, job.id) == "ready"
 
 
-def test_thousands_are_one_statement(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thousands_are_one_statement(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
@@ -90,11 +90,11 @@ def test_thousands_are_one_statement(app: Holdfast, monkeypatch: pytest.MonkeyPa
     monkeypatch.undo()
 
     assert len(sent) == 1
-    assert rows.count(app, "holdfast_job") == len({job.id for job in jobs}) == 3000
+    assert rows.count(app, "stepfast_job") == len({job.id for job in jobs}) == 3000
 
 
 @pytest.mark.only_on("mariadb")
-def test_the_driver_sends_thousands_as_one_statement(app: Holdfast) -> None:
+def test_the_driver_sends_thousands_as_one_statement(app: Stepfast) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
@@ -106,34 +106,34 @@ def test_the_driver_sends_thousands_as_one_statement(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("mariadb")
-def test_more_than_a_packet_can_be_asked_for_at_once(app: Holdfast) -> None:
+def test_more_than_a_packet_can_be_asked_for_at_once(app: Stepfast) -> None:
     @app.job()
     def work(text: str) -> None: ...
 
     text = '"' * 400_000  # the worst text: every character is escaped, and on MariaDB twice
     work.enqueue_many([{"text": text}] * 12)
 
-    assert rows.count(app, "holdfast_job") == 12
+    assert rows.count(app, "stepfast_job") == 12
 
 
-def test_one_bad_call_among_many_stores_none(app: Holdfast) -> None:
+def test_one_bad_call_among_many_stores_none(app: Stepfast) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
     with pytest.raises(ArgumentsError):
         work.enqueue_many([{"n": 1}, {"n": "two"}, {"n": 3}])
 
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
-def test_many_of_none_is_nothing(app: Holdfast) -> None:
+def test_many_of_none_is_nothing(app: Stepfast) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
     assert work.enqueue_many([]) == []
 
 
-def test_many_need_one_key_for_each_call(app: Holdfast) -> None:
+def test_many_need_one_key_for_each_call(app: Stepfast) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
@@ -141,7 +141,7 @@ def test_many_need_one_key_for_each_call(app: Holdfast) -> None:
         work.enqueue_many([{"n": 1}, {"n": 2}], keys=["a"])
 
 
-def test_a_delayed_job_waits_on_the_database_clock(app: Holdfast) -> None:
+def test_a_delayed_job_waits_on_the_database_clock(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -156,7 +156,7 @@ def test_a_delayed_job_waits_on_the_database_clock(app: Holdfast) -> None:
     assert claimed(app) == []
 
 
-def test_run_at_is_kept_to_the_microsecond(app: Holdfast) -> None:
+def test_run_at_is_kept_to_the_microsecond(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -168,17 +168,17 @@ def test_run_at_is_kept_to_the_microsecond(app: Holdfast) -> None:
     assert (row["state"], moment(row["ready_at"])) == ("scheduled", at)
 
 
-def test_many_may_be_delayed_together(app: Holdfast) -> None:
+def test_many_may_be_delayed_together(app: Stepfast) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
     work.enqueue_many([{"n": 1}, {"n": 2}], delay=timedelta(hours=1), priority=7, queue="later")
 
-    found = rows.query(app, "SELECT state, priority, queue FROM holdfast_job")
+    found = rows.query(app, "SELECT state, priority, queue FROM stepfast_job")
     assert found == [{"state": "scheduled", "priority": 7, "queue": "later"}] * 2
 
 
-def test_delay_and_run_at_together_are_refused(app: Holdfast) -> None:
+def test_delay_and_run_at_together_are_refused(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -186,20 +186,20 @@ def test_delay_and_run_at_together_are_refused(app: Holdfast) -> None:
         work.enqueue(delay="1s", run_at=datetime.now(UTC))
 
 
-def test_options_of_the_call_win_over_those_of_the_kind(app: Holdfast) -> None:
+def test_options_of_the_call_win_over_those_of_the_kind(app: Stepfast) -> None:
     @app.job(queue="mail", priority=3)
     def work() -> None: ...
 
     plain, urgent = work.enqueue(), work.enqueue(queue="express", priority=9)
 
-    found = rows.query(app, "SELECT id, queue, priority FROM holdfast_job ORDER BY priority")
+    found = rows.query(app, "SELECT id, queue, priority FROM stepfast_job ORDER BY priority")
     assert [(row["id"], row["queue"], row["priority"]) for row in found] == [
         (plain.id, "mail", 3),
         (urgent.id, "express", 9),
     ]
 
 
-def test_a_hundred_jobs_are_claimed_in_the_order_of_their_making(app: Holdfast) -> None:
+def test_a_hundred_jobs_are_claimed_in_the_order_of_their_making(app: Stepfast) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
@@ -210,7 +210,7 @@ def test_a_hundred_jobs_are_claimed_in_the_order_of_their_making(app: Holdfast) 
     assert order == made
 
 
-def test_higher_priority_is_claimed_first_and_age_decides_among_equals(app: Holdfast) -> None:
+def test_higher_priority_is_claimed_first_and_age_decides_among_equals(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -221,7 +221,7 @@ def test_higher_priority_is_claimed_first_and_age_decides_among_equals(app: Hold
     assert claimed(app) == [first.id, second.id, middle.id, low.id]
 
 
-def test_of_more_jobs_than_are_wanted_the_most_urgent_are_claimed(app: Holdfast) -> None:
+def test_of_more_jobs_than_are_wanted_the_most_urgent_are_claimed(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -231,7 +231,7 @@ def test_of_more_jobs_than_are_wanted_the_most_urgent_are_claimed(app: Holdfast)
     assert claimed(app, limit=1) == [urgent.id]
 
 
-def test_a_claim_takes_from_its_own_queue_only(app: Holdfast) -> None:
+def test_a_claim_takes_from_its_own_queue_only(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -241,24 +241,24 @@ def test_a_claim_takes_from_its_own_queue_only(app: Holdfast) -> None:
     assert claimed(app, "b") == [other.id]
 
 
-def test_a_paused_queue_gives_nothing(app: Holdfast) -> None:
+def test_a_paused_queue_gives_nothing(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
     job = work.enqueue()
-    rows.change(app, "INSERT INTO holdfast_queue (id, paused_at) VALUES ('default', 1)")
+    rows.change(app, "INSERT INTO stepfast_queue (id, paused_at) VALUES ('default', 1)")
     assert claimed(app) == []
 
-    rows.change(app, "UPDATE holdfast_queue SET paused_at = NULL")
+    rows.change(app, "UPDATE stepfast_queue SET paused_at = NULL")
     assert claimed(app) == [job.id]
 
 
 PLAIN_INSERT = """
-    INSERT INTO holdfast_job (id, kind, payload) VALUES ('{id}', 'send_invoice', '{{"order_id": "A-17"}}')
+    INSERT INTO stepfast_job (id, kind, payload) VALUES ('{id}', 'send_invoice', '{{"order_id": "A-17"}}')
 """
 
 
-def test_a_plain_insert_is_a_valid_enqueue(app: Holdfast) -> None:
+def test_a_plain_insert_is_a_valid_enqueue(app: Stepfast) -> None:
     job_id = new_id()
 
     rows.change(app, PLAIN_INSERT.format(id=job_id))
@@ -269,7 +269,7 @@ def test_a_plain_insert_is_a_valid_enqueue(app: Holdfast) -> None:
     assert json.loads(lease.payload) == {"order_id": "A-17"}
 
 
-def test_a_plain_insert_gets_the_time_of_the_database(app: Holdfast) -> None:
+def test_a_plain_insert_gets_the_time_of_the_database(app: Stepfast) -> None:
     before = rows.now(app)
     rows.change(app, PLAIN_INSERT.format(id="by-hand"))
     after = rows.now(app)
@@ -280,20 +280,20 @@ def test_a_plain_insert_gets_the_time_of_the_database(app: Holdfast) -> None:
     assert row["created_at"] == row["updated_at"] == row["ready_at"]
 
 
-def test_the_database_refuses_a_payload_that_is_no_json(app: Holdfast) -> None:
+def test_the_database_refuses_a_payload_that_is_no_json(app: Stepfast) -> None:
     with pytest.raises(DatabaseError) as refusal:
-        rows.change(app, "INSERT INTO holdfast_job (id, kind, payload) VALUES ('x', 'k', '{not json')")
+        rows.change(app, "INSERT INTO stepfast_job (id, kind, payload) VALUES ('x', 'k', '{not json')")
 
-    assert "json" in str(refusal.value).lower() or "holdfast_job.payload" in str(refusal.value)
-    assert rows.count(app, "holdfast_job") == 0
+    assert "json" in str(refusal.value).lower() or "stepfast_job.payload" in str(refusal.value)
+    assert rows.count(app, "stepfast_job") == 0
 
 
-def test_the_database_refuses_a_job_without_a_kind(app: Holdfast) -> None:
+def test_the_database_refuses_a_job_without_a_kind(app: Stepfast) -> None:
     with pytest.raises(ConstraintError):
-        rows.change(app, "INSERT INTO holdfast_job (id, payload) VALUES ('x', '{}')")
+        rows.change(app, "INSERT INTO stepfast_job (id, payload) VALUES ('x', '{}')")
 
 
-def test_text_of_every_script_survives(app: Holdfast) -> None:
+def test_text_of_every_script_survives(app: Stepfast) -> None:
     @app.job()
     def work(text: str) -> None: ...
 

@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Done, Event, Holdfast, Reject, Retry, Step, Wait
-from holdfast.admin import actions
-from holdfast.errors import AnswerError, ConfigurationError
-from holdfast.steps import events
-from holdfast.steps.outcome import Continue
-from holdfast.steps.waiting import event_in
-from holdfast.testing import clock, drain, inline
+from stepfast import Done, Event, Reject, Retry, Step, Stepfast, Wait
+from stepfast.admin import actions
+from stepfast.errors import AnswerError, ConfigurationError
+from stepfast.steps import events
+from stepfast.steps.outcome import Continue
+from stepfast.steps.waiting import event_in
+from stepfast.testing import clock, drain, inline
 from tests import rows
 from tests.contract.engine import BOB, claim, settle, take, together, work_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Job, Transaction
-    from holdfast.steps.events import Sent
+    from stepfast import Job, Transaction
+    from stepfast.steps.events import Sent
 
 NAME = "payment:42"
 
 
-def paying(app: Holdfast, seen: list[Any], *, name: str = NAME) -> Job[..., Any]:
+def paying(app: Stepfast, seen: list[Any], *, name: str = NAME) -> Job[..., Any]:
     """A job that waits once, and notes what it was told."""
 
     @app.job(retry=Retry(attempts=2, first="0ms"))
@@ -43,14 +43,14 @@ def paying(app: Holdfast, seen: list[Any], *, name: str = NAME) -> Job[..., Any]
     return pay
 
 
-def waiting(app: Holdfast, name: str = NAME) -> str:
+def waiting(app: Stepfast, name: str = NAME) -> str:
     """A job that waits, as a worker would have left it."""
     job_id = work_on(app).enqueue().id
     settle(app, take(app), Wait(name, timeout="1h", cursor=7))
     return job_id
 
 
-def test_an_event_wakes_the_job_that_waits_for_it(app: Holdfast) -> None:
+def test_an_event_wakes_the_job_that_waits_for_it(app: Stepfast) -> None:
     seen: list[Any] = []
     job = paying(app, seen).enqueue()
     drain(app)
@@ -67,10 +67,10 @@ def test_an_event_wakes_the_job_that_waits_for_it(app: Holdfast) -> None:
     assert isinstance(event, Event)
     assert (event.name, event.id, event.payload) == (NAME, "bank-1", {"amount": 12.5})
     assert app.operator.job(job.id).result == "paid"
-    assert not rows.count(app, "holdfast_wait")
+    assert not rows.count(app, "stepfast_wait")
 
 
-def test_when_the_time_is_over_first_the_job_goes_on_without_it(app: Holdfast) -> None:
+def test_when_the_time_is_over_first_the_job_goes_on_without_it(app: Stepfast) -> None:
     seen: list[Any] = []
     job = paying(app, seen).enqueue()
 
@@ -87,7 +87,7 @@ def test_when_the_time_is_over_first_the_job_goes_on_without_it(app: Holdfast) -
     assert app.events.send(NAME).kept, "nobody waits any more"
 
 
-def test_an_event_that_comes_first_is_kept_for_the_wait(app: Holdfast) -> None:
+def test_an_event_that_comes_first_is_kept_for_the_wait(app: Stepfast) -> None:
     seen: list[Any] = []
     assert app.events.send(NAME, "early").kept
 
@@ -95,10 +95,10 @@ def test_an_event_that_comes_first_is_kept_for_the_wait(app: Holdfast) -> None:
     drain(app)
 
     assert [event.payload for _, event, _ in seen] == ["early"]
-    assert not rows.count(app, "holdfast_event")
+    assert not rows.count(app, "stepfast_event")
 
 
-def test_what_was_kept_long_enough_is_not_delivered(app: Holdfast) -> None:
+def test_what_was_kept_long_enough_is_not_delivered(app: Stepfast) -> None:
     seen: list[Any] = []
     with clock(app) as time:
         app.events.send(NAME, "old", keep="10m")
@@ -109,20 +109,20 @@ def test_what_was_kept_long_enough_is_not_delivered(app: Holdfast) -> None:
     assert seen == []
 
 
-def test_an_event_for_nobody_may_be_dropped_at_once(app: Holdfast) -> None:
+def test_an_event_for_nobody_may_be_dropped_at_once(app: Stepfast) -> None:
     sent = app.events.send(NAME, keep=0)
 
     assert (sent.job_id, sent.kept) == (None, False)
-    assert not rows.count(app, "holdfast_event")
+    assert not rows.count(app, "stepfast_event")
 
 
-def test_each_event_goes_to_one_wait_the_oldest_first(app: Holdfast) -> None:
+def test_each_event_goes_to_one_wait_the_oldest_first(app: Stepfast) -> None:
     first, second = waiting(app), waiting(app)
 
     assert [app.events.send(NAME).job_id for _ in range(3)] == [first, second, None]
 
 
-def test_events_that_are_kept_are_delivered_in_their_order(app: Holdfast) -> None:
+def test_events_that_are_kept_are_delivered_in_their_order(app: Stepfast) -> None:
     for n in (1, 2):
         app.events.send(NAME, n)
     seen: list[Any] = []
@@ -139,17 +139,17 @@ def test_events_that_are_kept_are_delivered_in_their_order(app: Holdfast) -> Non
     assert seen == [1, 2]
 
 
-def test_the_same_id_again_changes_nothing(app: Holdfast) -> None:
+def test_the_same_id_again_changes_nothing(app: Stepfast) -> None:
     job_id = waiting(app)
 
     assert app.events.send(NAME, id="bank-1").job_id == job_id
     again = app.events.send(NAME, id="bank-1")
 
     assert (again.repeated, again.kept, again.job_id) == (True, False, None)
-    assert not rows.count(app, "holdfast_event")
+    assert not rows.count(app, "stepfast_event")
 
 
-def test_a_failing_step_finds_the_event_again_when_it_is_tried_again(app: Holdfast) -> None:
+def test_a_failing_step_finds_the_event_again_when_it_is_tried_again(app: Stepfast) -> None:
     seen: list[Any] = []
 
     @app.job(retry=Retry(attempts=3, first="0ms"))
@@ -170,7 +170,7 @@ def test_a_failing_step_finds_the_event_again_when_it_is_tried_again(app: Holdfa
     assert rows.state(app, job.id) == "done"
 
 
-def test_a_dead_letter_keeps_its_event_for_its_next_life(app: Holdfast) -> None:
+def test_a_dead_letter_keeps_its_event_for_its_next_life(app: Stepfast) -> None:
     job_id = waiting(app)
     app.events.send(NAME, "money")
     settle(app, take(app), Reject("not today"))
@@ -183,7 +183,7 @@ def test_a_dead_letter_keeps_its_event_for_its_next_life(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("end", ["cancelled", "hastened", "replaced"])
-def test_a_job_that_waits_no_more_takes_no_event(app: Holdfast, end: str) -> None:
+def test_a_job_that_waits_no_more_takes_no_event(app: Stepfast, end: str) -> None:
     work = work_on(app)
     job_id = work.enqueue(key="one").id
     settle(app, take(app), Wait(NAME, timeout="1h"))
@@ -198,10 +198,10 @@ def test_a_job_that_waits_no_more_takes_no_event(app: Holdfast, end: str) -> Non
     sent = app.events.send(NAME, "money")
 
     assert (sent.job_id, sent.kept) == (None, True)
-    assert not rows.count(app, "holdfast_wait"), "its row is gone with the first look"
+    assert not rows.count(app, "stepfast_wait"), "its row is gone with the first look"
 
 
-def test_a_running_step_that_was_asked_to_stop_does_not_begin_to_wait(app: Holdfast) -> None:
+def test_a_running_step_that_was_asked_to_stop_does_not_begin_to_wait(app: Stepfast) -> None:
     job_id = work_on(app).enqueue().id
     lease = take(app)
     with app.transaction() as tx:
@@ -210,10 +210,10 @@ def test_a_running_step_that_was_asked_to_stop_does_not_begin_to_wait(app: Holdf
     settle(app, lease, Wait(NAME, timeout="1h"))
 
     assert rows.state(app, job_id) == "cancelled"
-    assert not rows.count(app, "holdfast_wait")
+    assert not rows.count(app, "stepfast_wait")
 
 
-def test_an_owner_that_was_replaced_cannot_begin_to_wait(app: Holdfast) -> None:
+def test_an_owner_that_was_replaced_cannot_begin_to_wait(app: Stepfast) -> None:
     work_on(app).enqueue()
     stale = take(app)
     settle(app, stale, Continue(1))
@@ -222,11 +222,11 @@ def test_an_owner_that_was_replaced_cannot_begin_to_wait(app: Holdfast) -> None:
     with pytest.raises(Exception, match="no longer current"):
         settle(app, stale, Wait(NAME, timeout="1h"))
 
-    assert not rows.count(app, "holdfast_wait")
+    assert not rows.count(app, "stepfast_wait")
 
 
 def test_an_event_and_a_wait_of_the_same_moment_never_miss_each_other(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     work = work_on(app)
     other = another_app()
@@ -245,17 +245,17 @@ def test_an_event_and_a_wait_of_the_same_moment_never_miss_each_other(
         row = rows.live(app, lease.job_id)
         assert row is not None
         assert row["state"] == "ready", f"round {n}: the event and the wait missed each other"
-        assert not rows.count(app, "holdfast_event")
+        assert not rows.count(app, "stepfast_event")
         settle(app, take(app), Done())
 
 
 def test_many_senders_and_many_waits_find_each_other_once(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     ids = [waiting(app) for _ in range(6)]
     senders = [another_app() for _ in range(3)]
 
-    def send_two(sender: Holdfast) -> list[str | None]:
+    def send_two(sender: Stepfast) -> list[str | None]:
         return [sender.events.send(NAME).job_id for _ in range(2)]
 
     sent = together([partial(send_two, it) for it in senders])
@@ -263,7 +263,7 @@ def test_many_senders_and_many_waits_find_each_other_once(
     assert Counter(job_id for found in sent for job_id in found) == Counter(ids)
 
 
-def test_what_a_transaction_sends_is_sent_when_it_commits(app: Holdfast) -> None:
+def test_what_a_transaction_sends_is_sent_when_it_commits(app: Stepfast) -> None:
     job_id = waiting(app)
 
     def change_of_mind(tx: Transaction) -> None:
@@ -280,7 +280,7 @@ def test_what_a_transaction_sends_is_sent_when_it_commits(app: Holdfast) -> None
 
 
 @pytest.mark.only_on("sqlite")
-def test_an_event_is_sent_on_a_lent_connection(app: Holdfast, database_url: str) -> None:
+def test_an_event_is_sent_on_a_lent_connection(app: Stepfast, database_url: str) -> None:
     job_id = waiting(app)
 
     with closing(sqlite3.connect(database_url.removeprefix("sqlite:///"), isolation_level=None)) as lent:
@@ -295,7 +295,7 @@ def test_an_event_is_sent_on_a_lent_connection(app: Holdfast, database_url: str)
 
 
 @pytest.mark.usefixtures("ledger")
-def test_a_step_sends_events_with_its_commit_or_not_at_all(app: Holdfast) -> None:
+def test_a_step_sends_events_with_its_commit_or_not_at_all(app: Stepfast) -> None:
     waiter = waiting(app)
 
     @app.job(queue="other", retry=Retry(attempts=1))
@@ -316,17 +316,17 @@ def _fail(_: Transaction) -> None:
     raise RuntimeError("no")
 
 
-def test_a_worker_that_is_idle_hears_of_an_event_at_once(app: Holdfast) -> None:
+def test_a_worker_that_is_idle_hears_of_an_event_at_once(app: Stepfast) -> None:
     seen: list[Any] = []
     pay = paying(app, seen)
     with app.worker():
         job = pay.enqueue()
-        rows.eventually(lambda: rows.count(app, "holdfast_wait"))
+        rows.eventually(lambda: rows.count(app, "stepfast_wait"))
         app.events.send(NAME, "live")
         assert job.wait(timeout="10s").result == "paid"
 
 
-def test_inline_an_event_is_answered_when_it_was_sent(app: Holdfast) -> None:
+def test_inline_an_event_is_answered_when_it_was_sent(app: Stepfast) -> None:
     seen: list[Any] = []
     pay = paying(app, seen)
     with inline(app):
@@ -338,7 +338,7 @@ def test_inline_an_event_is_answered_when_it_was_sent(app: Holdfast) -> None:
     assert rows.state(app, job.id) == "done"
 
 
-def test_a_job_says_what_it_waits_for_and_until_when(app: Holdfast) -> None:
+def test_a_job_says_what_it_waits_for_and_until_when(app: Stepfast) -> None:
     job_id = waiting(app)
 
     detail = app.operator.job(job_id)
@@ -351,7 +351,7 @@ def test_a_job_says_what_it_waits_for_and_until_when(app: Holdfast) -> None:
     assert app.operator.waits() == []
 
 
-def test_what_is_over_is_forgotten_and_what_is_not_stays(app: Holdfast) -> None:
+def test_what_is_over_is_forgotten_and_what_is_not_stays(app: Stepfast) -> None:
     with clock(app) as time:
         app.events.send("old", keep="10m")
         app.events.send("young", keep="1d")
@@ -362,18 +362,18 @@ def test_what_is_over_is_forgotten_and_what_is_not_stays(app: Holdfast) -> None:
             events.forget_old(tx, 100)
             assert not events.anything_old(tx)
         assert [it.event for it in app.operator.kept_events()] == ["young"]
-        assert rows.count(app, "holdfast_wait") == 1
+        assert rows.count(app, "stepfast_wait") == 1
 
         time.advance("2m")
         with app.transaction() as tx:
             events.forget_old(tx, 100)
-        assert rows.count(app, "holdfast_wait") == 0
-        left = {row["id"] for row in rows.query(app, "SELECT id FROM holdfast_event_name")}
+        assert rows.count(app, "stepfast_wait") == 0
+        left = {row["id"] for row in rows.query(app, "SELECT id FROM stepfast_event_name")}
         assert "young" in left
         assert "old" not in left
 
 
-def test_an_event_that_was_kept_beside_a_wait_is_brought_to_it(app: Holdfast) -> None:
+def test_an_event_that_was_kept_beside_a_wait_is_brought_to_it(app: Stepfast) -> None:
     """As a sender leaves it whose transaction looks at the past."""
     job_id = waiting(app)
     with app.transaction() as tx:
@@ -384,10 +384,10 @@ def test_an_event_that_was_kept_beside_a_wait_is_brought_to_it(app: Holdfast) ->
         assert events.bring_together(tx, NAME) == 1
 
     assert rows.state(app, job_id) == "ready"
-    assert not rows.count(app, "holdfast_event")
+    assert not rows.count(app, "stepfast_event")
 
 
-def test_bad_names_times_and_cursors_are_refused_in_words(app: Holdfast) -> None:
+def test_bad_names_times_and_cursors_are_refused_in_words(app: Stepfast) -> None:
     for name in ("", "x" * 161, "ends in a space ", "nul\0", 42):
         with pytest.raises(ConfigurationError, match="event"):
             app.events.send(name)  # type: ignore[arg-type]
@@ -397,10 +397,10 @@ def test_bad_names_times_and_cursors_are_refused_in_words(app: Holdfast) -> None
         app.events.send(NAME, object())
     work_on(app).enqueue()
     with pytest.raises(AnswerError, match="which is ours"):
-        settle(app, take(app), Continue({"holdfast.wait": {"name": "x"}, "cursor": 1}))
+        settle(app, take(app), Continue({"stepfast.wait": {"name": "x"}, "cursor": 1}))
 
 
-def test_no_thread_and_no_lease_is_held_while_many_jobs_wait(app: Holdfast) -> None:
+def test_no_thread_and_no_lease_is_held_while_many_jobs_wait(app: Stepfast) -> None:
     seen: list[Any] = []
 
     @app.job()
@@ -412,8 +412,8 @@ def test_no_thread_and_no_lease_is_held_while_many_jobs_wait(app: Holdfast) -> N
 
     wait.enqueue_many([{"n": n} for n in range(60)])
     drain(app)
-    assert rows.count(app, "holdfast_wait") == 60
-    assert rows.count(app, "holdfast_job", "state = 'leased'") == 0
+    assert rows.count(app, "stepfast_wait") == 60
+    assert rows.count(app, "stepfast_job", "state = 'leased'") == 0
     before = threading.active_count()
     for n in range(60):
         app.events.send(f"n:{n}")

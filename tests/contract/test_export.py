@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import moment
-from holdfast.database.database import persist
-from holdfast.runs import watermark
-from holdfast.runs.feed import Window
-from holdfast.testing import drain
+from stepfast.clock import moment
+from stepfast.database.database import persist
+from stepfast.runs import watermark
+from stepfast.runs.feed import Window
+from stepfast.testing import drain
 from tests import rows
 from tests.contract.test_watermark import catalogue, made_run, synced
 from tests.feeds import Catalogue, Shop
@@ -23,8 +23,8 @@ from tests.run_facts import begin, run_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
-    from holdfast.database.connection import Transaction
+    from stepfast import Stepfast
+    from stepfast.database.connection import Transaction
 
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -34,21 +34,21 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "out" / "watermark.json"
 
 
-def moved(app: Holdfast, to: datetime) -> None:
+def moved(app: Stepfast, to: datetime) -> None:
     """The watermark moves, and its export is staged."""
     run = made_run(app, Window(None, to))
     persist(app.database, lambda tx: watermark.advance(tx, app.feeds.get("catalogue"), run))
 
 
-def messages(app: Holdfast) -> list[rows.Row]:
-    return rows.query(app, "SELECT * FROM holdfast_outbox WHERE channel = 'export' ORDER BY seq")
+def messages(app: Stepfast) -> list[rows.Row]:
+    return rows.query(app, "SELECT * FROM stepfast_outbox WHERE channel = 'export' ORDER BY seq")
 
 
 def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def test_the_document_has_the_shape_that_operators_know(app: Holdfast, path: Path) -> None:
+def test_the_document_has_the_shape_that_operators_know(app: Stepfast, path: Path) -> None:
     catalogue(app, export=path.as_uri())
     run = begin(app)
 
@@ -64,7 +64,7 @@ def test_the_document_has_the_shape_that_operators_know(app: Holdfast, path: Pat
     assert datetime.fromisoformat(found["lastRunCompletedAt"]) >= moment(done.started_at)
 
 
-def test_it_is_staged_with_the_move_and_written_after_the_commit(app: Holdfast, path: Path) -> None:
+def test_it_is_staged_with_the_move_and_written_after_the_commit(app: Stepfast, path: Path) -> None:
     catalogue(app, export=path.as_uri())
 
     synced(app)
@@ -75,7 +75,7 @@ def test_it_is_staged_with_the_move_and_written_after_the_commit(app: Holdfast, 
     assert [it["state"] for it in messages(app)] == ["sent"]
 
 
-def test_a_move_that_is_rolled_back_exports_nothing(app: Holdfast, path: Path) -> None:
+def test_a_move_that_is_rolled_back_exports_nothing(app: Stepfast, path: Path) -> None:
     catalogue(app, export=path.as_uri())
     run = made_run(app, Window(None, MIDNIGHT))
 
@@ -89,7 +89,7 @@ def test_a_move_that_is_rolled_back_exports_nothing(app: Holdfast, path: Path) -
     assert messages(app) == []
 
 
-def test_several_moves_are_written_in_their_order(app: Holdfast, path: Path) -> None:
+def test_several_moves_are_written_in_their_order(app: Stepfast, path: Path) -> None:
     catalogue(app, export=path.as_uri())
     for hour in range(5):
         moved(app, MIDNIGHT + timedelta(hours=hour))
@@ -100,7 +100,7 @@ def test_several_moves_are_written_in_their_order(app: Holdfast, path: Path) -> 
     assert len(messages(app)) == 5
 
 
-def test_an_export_that_is_repeated_late_does_not_bring_an_older_watermark_back(app: Holdfast) -> None:
+def test_an_export_that_is_repeated_late_does_not_bring_an_older_watermark_back(app: Stepfast) -> None:
     """At least once means: perhaps once more, when newer ones are there already."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "watermark.json"
@@ -110,7 +110,7 @@ def test_an_export_that_is_repeated_late_does_not_bring_an_older_watermark_back(
         drain(app, relay=True)
         first = messages(app)[0]["id"]
         rows.change(
-            app, "UPDATE holdfast_outbox SET state = 'waiting', ended_at = NULL WHERE id = :id", id=first
+            app, "UPDATE stepfast_outbox SET state = 'waiting', ended_at = NULL WHERE id = :id", id=first
         )
 
         drain(app, relay=True)
@@ -119,7 +119,7 @@ def test_an_export_that_is_repeated_late_does_not_bring_an_older_watermark_back(
         assert read(path)["lastUpdatedAt"] == "2026-03-01T01:00:00Z"
 
 
-def test_a_watermark_that_was_set_back_is_exported_too(app: Holdfast, path: Path) -> None:
+def test_a_watermark_that_was_set_back_is_exported_too(app: Stepfast, path: Path) -> None:
     catalogue(app, export=path.as_uri())
     run = synced(app)
 
@@ -130,7 +130,7 @@ def test_a_watermark_that_was_set_back_is_exported_too(app: Holdfast, path: Path
     assert read(path)["lastRunId"] == run.id
 
 
-def test_a_place_that_cannot_be_written_is_told_and_holds_up_no_run(app: Holdfast, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_told_and_holds_up_no_run(app: Stepfast, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     catalogue(app, export=(tmp_path / "file" / "watermark.json").as_uri())
     run = begin(app)
@@ -153,7 +153,7 @@ def test_a_place_that_cannot_be_written_is_told_and_holds_up_no_run(app: Holdfas
 
 
 def test_feeds_of_two_applications_do_not_share_a_document(
-    app: Holdfast, another_app: Callable[[], Holdfast], path: Path
+    app: Stepfast, another_app: Callable[[], Stepfast], path: Path
 ) -> None:
     """Within one application that is refused when the second is registered. (F11)"""
     catalogue(app, export=path.as_uri())
@@ -170,7 +170,7 @@ def test_feeds_of_two_applications_do_not_share_a_document(
 
 
 def test_a_feed_that_exports_nothing_any_more_is_not_exported_by_hand_either(
-    app: Holdfast, another_app: Callable[[], Holdfast], path: Path
+    app: Stepfast, another_app: Callable[[], Stepfast], path: Path
 ) -> None:
     catalogue(app, export=path.as_uri())
     synced(app)

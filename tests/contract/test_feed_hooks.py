@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Sweep
-from holdfast.errors import ConfigurationError, StateError
-from holdfast.testing import drain
+from stepfast import Sweep
+from stepfast.errors import ConfigurationError, StateError
+from stepfast.testing import drain
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare, target
 from tests.run_facts import begin, run_of
@@ -16,8 +16,8 @@ from tests.run_facts import begin, run_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast, Transaction
-    from holdfast.runs.feed import Row
+    from stepfast import Stepfast, Transaction
+    from stepfast.runs.feed import Row
 
 PINS = "CREATE TABLE pin (run_id VARCHAR(128) NOT NULL PRIMARY KEY, factor INTEGER NOT NULL)"
 NOTES = "CREATE TABLE note (id VARCHAR(128) NOT NULL PRIMARY KEY, times INTEGER NOT NULL)"
@@ -59,7 +59,7 @@ class Pinned(Catalogue):
             tx.execute("INSERT INTO note (id, times) VALUES (:id, 1)", {"id": run_id})
 
 
-def pinned(app: Holdfast, shop: Shop, **settings: Any) -> Pinned:
+def pinned(app: Stepfast, shop: Shop, **settings: Any) -> Pinned:
     prepare(app)
     connection = app.database.connect()
     connection.execute(PINS)
@@ -68,11 +68,11 @@ def pinned(app: Holdfast, shop: Shop, **settings: Any) -> Pinned:
     return app.feed(Pinned(shop, **settings))
 
 
-def notes(app: Holdfast) -> dict[str, int]:
+def notes(app: Stepfast) -> dict[str, int]:
     return {str(it["id"]): int(it["times"]) for it in rows.query(app, "SELECT id, times FROM note")}
 
 
-def test_what_a_run_began_with_is_what_all_of_its_batches_are_mapped_with(app: Holdfast) -> None:
+def test_what_a_run_began_with_is_what_all_of_its_batches_are_mapped_with(app: Stepfast) -> None:
     shop = Shop.with_items(40)
     feed = pinned(app, shop, batch=10, chunk=10)
     feed.factor = 3
@@ -83,7 +83,7 @@ def test_what_a_run_began_with_is_what_all_of_its_batches_are_mapped_with(app: H
     assert target(app) == {name: 3 * price for name, price in shop.prices().items()}
 
 
-def test_a_feed_can_refuse_that_a_run_begins(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_feed_can_refuse_that_a_run_begins(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise StateError("not today")
 
@@ -92,10 +92,10 @@ def test_a_feed_can_refuse_that_a_run_begins(app: Holdfast, monkeypatch: pytest.
 
     with pytest.raises(StateError, match="not today"):
         begin(app)
-    assert rows.count(app, "holdfast_run") == rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_run") == rows.count(app, "stepfast_job") == 0
 
 
-def test_rows_that_are_tried_again_are_mapped_without_a_run(app: Holdfast) -> None:
+def test_rows_that_are_tried_again_are_mapped_without_a_run(app: Stepfast) -> None:
     shop = Shop.with_items(3)
     shop.put("d00001", 9, bad=True)
     feed = pinned(app, shop, error_budget=1.0)
@@ -104,14 +104,14 @@ def test_rows_that_are_tried_again_are_mapped_without_a_run(app: Holdfast) -> No
     feed.factor = 5
     feed.map = lambda it: {"id": it["id"], "price": it["price"]}  # type: ignore[method-assign]
     with app.transaction() as tx:
-        tx.execute("UPDATE holdfast_quarantine SET state = 'replaying'")
-        tx.execute("INSERT INTO holdfast_job (id, kind, payload) VALUES ('replay', 'catalogue.replay', '{}')")
+        tx.execute("UPDATE stepfast_quarantine SET state = 'replaying'")
+        tx.execute("INSERT INTO stepfast_job (id, kind, payload) VALUES ('replay', 'catalogue.replay', '{}')")
     drain(app)
 
     assert target(app)["d00001"] == 45
 
 
-def test_a_run_publishes_in_the_transaction_that_ends_it(app: Holdfast) -> None:
+def test_a_run_publishes_in_the_transaction_that_ends_it(app: Stepfast) -> None:
     pinned(app, Shop.with_items(5))
     run = begin(app)
     drain(app)
@@ -119,7 +119,7 @@ def test_a_run_publishes_in_the_transaction_that_ends_it(app: Holdfast) -> None:
     assert notes(app) == {run.id: 1}
 
 
-def test_a_run_that_is_not_to_be_trusted_publishes_nothing(app: Holdfast) -> None:
+def test_a_run_that_is_not_to_be_trusted_publishes_nothing(app: Stepfast) -> None:
     shop = Shop.with_items(5)
     for name in [*shop.items]:
         shop.put(name, 1, bad=True)
@@ -131,7 +131,7 @@ def test_a_run_that_is_not_to_be_trusted_publishes_nothing(app: Holdfast) -> Non
     assert notes(app) == {}
 
 
-def test_a_run_publishes_again_when_its_sweep_has_ended(app: Holdfast) -> None:
+def test_a_run_publishes_again_when_its_sweep_has_ended(app: Stepfast) -> None:
     shop = Shop.with_items(5)
     pinned(app, shop, sweep=Sweep(strikes=1, fuse=1.0))
     begin(app)
@@ -145,7 +145,7 @@ def test_a_run_publishes_again_when_its_sweep_has_ended(app: Holdfast) -> None:
 
 
 def test_what_fails_while_it_publishes_leaves_the_run_where_it_was(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = pinned(app, Shop.with_items(5), attempts_consolidation=1)
     monkeypatch.setattr(feed, "published", lambda tx, _: tx.execute("UPDATE nowhere SET x = 1"))
@@ -157,7 +157,7 @@ def test_what_fails_while_it_publishes_leaves_the_run_where_it_was(
 
 
 @pytest.mark.parametrize("method", ["started", "mapping", "published"])
-def test_they_must_be_plain_functions(app: Holdfast, method: str) -> None:
+def test_they_must_be_plain_functions(app: Stepfast, method: str) -> None:
     async def asynchronous(*_: object) -> None: ...
 
     feed = Catalogue(Shop())
@@ -183,7 +183,7 @@ class Sharing(Catalogue):
         return {"source": self.name, **refusing(item)}
 
 
-def test_a_feed_marks_no_row_of_another_in_the_same_table(app: Holdfast) -> None:
+def test_a_feed_marks_no_row_of_another_in_the_same_table(app: Stepfast) -> None:
     """Neither as stale nor as gone, though their items have the same ids. (F12, F32)"""
     connection = app.database.connect()
     connection.execute(CREATE)

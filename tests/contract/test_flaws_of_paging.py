@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.runs.feed import Feed, Page
-from holdfast.runs.paging.paginators import Keyset, Offset, Token
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.testing import drain
+from stepfast.runs.feed import Feed, Page
+from stepfast.runs.paging.paginators import Keyset, Offset, Token
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.testing import drain
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
 from tests.lone_worker import LoneWorker
@@ -26,12 +26,12 @@ from tests.run_facts import (
 )
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.feed import Window
-    from holdfast.runs.paging.paginators import Paging
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.runs.feed import Window
+    from stepfast.runs.paging.paginators import Paging
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
+    from stepfast.runs.run import Run
 
 ONE = Fixed(price_ranges())
 
@@ -50,7 +50,7 @@ class Glitched(Catalogue):
         return Page(self.glitch(list(page.items), cursor))
 
 
-def read(app: Holdfast, shop: Shop, feed: type[Catalogue] = Glitched, **settings: Any) -> Run:
+def read(app: Stepfast, shop: Shop, feed: type[Catalogue] = Glitched, **settings: Any) -> Run:
     """One run over one partition, to its end."""
     app.feed(feed(shop, **({"partitioner": ONE} | settings)))
     prepare(app)
@@ -59,14 +59,14 @@ def read(app: Holdfast, shop: Shop, feed: type[Catalogue] = Glitched, **settings
     return run_of(app, run.id)
 
 
-def alerts(app: Holdfast) -> list[str]:
-    return [str(it["title"]) for it in rows.query(app, "SELECT title FROM holdfast_alert")]
+def alerts(app: Stepfast) -> list[str]:
+    return [str(it["title"]) for it in rows.query(app, "SELECT title FROM stepfast_alert")]
 
 
 # Short pages
 
 
-def test_a_short_page_does_not_end_a_partition(app: Holdfast) -> None:
+def test_a_short_page_does_not_end_a_partition(app: Stepfast) -> None:
     """(F16, T4)"""
     shop = Shop.with_items(60)
     run = read(app, shop, glitch=lambda items, cursor: items[:4] if cursor.offset in (7, 14) else items)
@@ -75,7 +75,7 @@ def test_a_short_page_does_not_end_a_partition(app: Holdfast) -> None:
     check_complete(app, run.id, shop)
 
 
-def test_an_empty_page_before_the_end_does_not_end_a_partition(app: Holdfast) -> None:
+def test_an_empty_page_before_the_end_does_not_end_a_partition(app: Stepfast) -> None:
     """(F16, T4)"""
     lost: list[int] = []
 
@@ -93,7 +93,7 @@ def test_an_empty_page_before_the_end_does_not_end_a_partition(app: Holdfast) ->
 
 
 @pytest.mark.parametrize("served", [7, 8])
-def test_a_source_that_gives_fewer_rows_than_asked_for_is_read_to_its_end(app: Holdfast, served: int) -> None:
+def test_a_source_that_gives_fewer_rows_than_asked_for_is_read_to_its_end(app: Stepfast, served: int) -> None:
     """(F16, T4)"""
     shop = Shop.with_items(60)
     run = read(app, shop, glitch=lambda items, _: items[:served])
@@ -102,7 +102,7 @@ def test_a_source_that_gives_fewer_rows_than_asked_for_is_read_to_its_end(app: H
     check_complete(app, run.id, shop)
 
 
-def test_a_source_that_begins_again_after_its_end_is_read_once(app: Holdfast) -> None:
+def test_a_source_that_begins_again_after_its_end_is_read_once(app: Stepfast) -> None:
     """(F18, T4)"""
     shop = Shop.with_items(25)
     everything: list[Any] = [dict(it) for it in shop.items.values()]
@@ -119,14 +119,14 @@ class Hiding(Glitched):
     paging = Offset(passes=2)
 
 
-def test_rows_that_are_counted_and_never_shown_become_a_debt(app: Holdfast) -> None:
+def test_rows_that_are_counted_and_never_shown_become_a_debt(app: Stepfast) -> None:
     """The run publishes what it has; what is missing is written down, and the next run reads it again. (F17, T5)"""
     shop = Shop.with_items(30)
     hidden = {"d00007"}
     run = read(app, shop, Hiding, glitch=lambda items, _: [it for it in items if it["id"] not in hidden])
 
     (part,) = partitions(app, run.id)
-    (debt,) = rows.query(app, "SELECT * FROM holdfast_debt")
+    (debt,) = rows.query(app, "SELECT * FROM stepfast_debt")
     assert (part["state"], run.state, run.unverified, run.completed) == ("done_unverified", "completed", 1, 1)
     assert (debt["state"], debt["span"], debt["window_to"], debt["run_id"]) == (
         "open",
@@ -145,24 +145,24 @@ def test_rows_that_are_counted_and_never_shown_become_a_debt(app: Holdfast) -> N
     names = [it["name"] for it in partitions(app, following.id)]
     assert len(names) == 2
     assert names[1].startswith(f"debt {debt['id']}: ")
-    (debt,) = rows.query(app, "SELECT * FROM holdfast_debt")
+    (debt,) = rows.query(app, "SELECT * FROM stepfast_debt")
     assert (debt["state"], debt["closed_by"]) == ("closed", following.id)
     assert target(app) == shop.prices()
     check_counters(app, following.id)
 
 
-def test_a_debt_that_stays_is_one_debt_with_more_tries(app: Holdfast) -> None:
+def test_a_debt_that_stays_is_one_debt_with_more_tries(app: Stepfast) -> None:
     """(F17)"""
     shop = Shop.with_items(30)
     read(app, shop, Hiding, glitch=lambda items, _: [it for it in items if it["id"] != "d00007"])
     begin(app)
     LoneWorker(app).finish()
 
-    debts = rows.query(app, "SELECT tries, state, window_from FROM holdfast_debt ORDER BY id")
+    debts = rows.query(app, "SELECT tries, state, window_from FROM stepfast_debt ORDER BY id")
     assert [(it["tries"], it["state"]) for it in debts if it["window_from"] is None] == [(1, "open")]
 
 
-def test_a_row_without_an_identity_is_put_aside_and_never_passed_over(app: Holdfast) -> None:
+def test_a_row_without_an_identity_is_put_aside_and_never_passed_over(app: Stepfast) -> None:
     """(F17)"""
     shop = Shop.with_items(25)
 
@@ -171,7 +171,7 @@ def test_a_row_without_an_identity_is_put_aside_and_never_passed_over(app: Holdf
 
     run = read(app, shop, Hiding, glitch=glitch, error_budget=1.0)
 
-    (it,) = rows.query(app, "SELECT * FROM holdfast_quarantine")
+    (it,) = rows.query(app, "SELECT * FROM stepfast_quarantine")
     assert (it["stage"], it["code"], it["run_id"]) == ("identify", "no identity", run.id)
     assert "KeyError" in it["message"]
     assert run.unverified == 1
@@ -180,7 +180,7 @@ def test_a_row_without_an_identity_is_put_aside_and_never_passed_over(app: Holdf
 
 
 @pytest.mark.parametrize("hole", [0, 3, 9, 17, 24])
-def test_a_row_that_the_source_never_tells_lets_the_run_end(app: Holdfast, hole: int) -> None:
+def test_a_row_that_the_source_never_tells_lets_the_run_end(app: Stepfast, hole: int) -> None:
     """Wherever it stands: among those, too, by which a page is known to follow the one before. (F17, B15)"""
     shop = Shop.with_items(25)
     missing = f"d{hole:05}"
@@ -206,7 +206,7 @@ def endless(_: list[Any], cursor: Cursor) -> list[Any]:
     ]
 
 
-def test_a_source_that_never_ends_fails_loudly(app: Holdfast) -> None:
+def test_a_source_that_never_ends_fails_loudly(app: Stepfast) -> None:
     """It is neither read for ever nor cut off in silence. (F18)"""
     run = read(app, Shop.with_items(30), glitch=endless)
 
@@ -231,7 +231,7 @@ class Circling(Catalogue):
         return Page(items[:10], next="b" if cursor.after == "a" else "a")
 
 
-def test_a_circle_of_tokens_ends(app: Holdfast) -> None:
+def test_a_circle_of_tokens_ends(app: Stepfast) -> None:
     """(F18)"""
     run = read(app, Shop.with_items(30), Circling)
 
@@ -241,7 +241,7 @@ def test_a_circle_of_tokens_ends(app: Holdfast) -> None:
     check_counters(app, run.id)
 
 
-def test_a_partition_that_grows_while_it_is_read_is_read_to_its_new_end(app: Holdfast) -> None:
+def test_a_partition_that_grows_while_it_is_read_is_read_to_its_new_end(app: Stepfast) -> None:
     """No estimate cuts it off. (F18)"""
     shop = Shop.with_items(30)
 
@@ -260,7 +260,7 @@ def test_a_partition_that_grows_while_it_is_read_is_read_to_its_new_end(app: Hol
 
 
 @pytest.mark.parametrize("at_once", [1, 12])
-def test_rows_that_leave_behind_the_cursor_make_nobody_skip_others(app: Holdfast, at_once: int) -> None:
+def test_rows_that_leave_behind_the_cursor_make_nobody_skip_others(app: Stepfast, at_once: int) -> None:
     """Every row that was there all the time was read, and no page was taken that does not follow. (F19, T5)"""
     shop = Shop.with_items(120)
     gone: list[str] = []
@@ -282,7 +282,7 @@ def test_rows_that_leave_behind_the_cursor_make_nobody_skip_others(app: Holdfast
     check_counters(app, run.id)
 
 
-def test_departures_that_cannot_be_proved_harmless_become_a_debt_and_never_a_sweep(app: Holdfast) -> None:
+def test_departures_that_cannot_be_proved_harmless_become_a_debt_and_never_a_sweep(app: Stepfast) -> None:
     """(F19, F17, T5)"""
     shop = Shop.with_items(60)
     leaving = iter(sorted(shop.items))
@@ -295,7 +295,7 @@ def test_departures_that_cannot_be_proved_harmless_become_a_debt_and_never_a_swe
     run = read(app, shop, Catalogue, paging=Offset(ties=None, passes=2))
 
     assert partitions(app, run.id)[0]["state"] == "done_unverified"
-    assert rows.count(app, "holdfast_debt", "state = 'open'") == 1
+    assert rows.count(app, "stepfast_debt", "state = 'open'") == 1
     assert run.state == "completed"
     assert run.gone == 0
 
@@ -303,7 +303,7 @@ def test_departures_that_cannot_be_proved_harmless_become_a_debt_and_never_a_swe
 # Duplicates
 
 
-def test_one_id_twice_on_a_page_is_stored_once_and_the_last_wins(app: Holdfast) -> None:
+def test_one_id_twice_on_a_page_is_stored_once_and_the_last_wins(app: Stepfast) -> None:
     """(F22)"""
     shop = Shop.with_items(25)
 
@@ -316,11 +316,11 @@ def test_one_id_twice_on_a_page_is_stored_once_and_the_last_wins(app: Holdfast) 
     run = read(app, shop, Hiding, glitch=glitch)
 
     assert raw(app)["d00000"] == 0
-    assert rows.count(app, "holdfast_raw") == rows.count(app, "holdfast_seen") == run.seen
+    assert rows.count(app, "stepfast_raw") == rows.count(app, "stepfast_seen") == run.seen
     check_counters(app, run.id)
 
 
-def test_an_item_on_a_common_bound_is_read_twice_and_stored_once(app: Holdfast) -> None:
+def test_an_item_on_a_common_bound_is_read_twice_and_stored_once(app: Stepfast) -> None:
     """(F24, F25)"""
     shop = Shop.with_items(40)
     app.feed(Catalogue(shop))
@@ -356,7 +356,7 @@ class Tokened(Keyed):
 
 
 @pytest.mark.parametrize("feed", [Keyed, Tokened])
-def test_pages_by_key_and_by_token_are_read_to_their_end(app: Holdfast, feed: type[Catalogue]) -> None:
+def test_pages_by_key_and_by_token_are_read_to_their_end(app: Stepfast, feed: type[Catalogue]) -> None:
     shop = Shop.with_items(45)
     run = read(app, shop, feed)
 
@@ -374,7 +374,7 @@ class Uncounted(Catalogue):
         return Page(self.shop.select(part, window))
 
 
-def test_a_partition_of_one_page_ends_with_its_first_request(app: Holdfast) -> None:
+def test_a_partition_of_one_page_ends_with_its_first_request(app: Stepfast) -> None:
     """(F5)"""
     shop = Shop.with_items(9)
     run = read(app, shop, Uncounted)
@@ -384,7 +384,7 @@ def test_a_partition_of_one_page_ends_with_its_first_request(app: Holdfast) -> N
 
 
 @pytest.mark.parametrize("answer", [-1, "many", None, True])
-def test_a_count_that_is_no_count_fails_the_partition_with_a_sentence(app: Holdfast, answer: Any) -> None:
+def test_a_count_that_is_no_count_fails_the_partition_with_a_sentence(app: Stepfast, answer: Any) -> None:
     """(F17)"""
     run = read(app, Shop.with_items(10), miscount=lambda _: answer)
 

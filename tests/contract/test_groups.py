@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Done, Job, Retry, Step
-from holdfast.database.database import persist
-from holdfast.errors import ConfigurationError, CycleError, NotFoundError, StateError
-from holdfast.steps.acknowledge import acknowledge
-from holdfast.steps.outcome import Again, Bury, Call
-from holdfast.telemetry.traces import inside
-from holdfast.testing import drain, inline
+from stepfast import Done, Job, Retry, Step
+from stepfast.database.database import persist
+from stepfast.errors import ConfigurationError, CycleError, NotFoundError, StateError
+from stepfast.steps.acknowledge import acknowledge
+from stepfast.steps.outcome import Again, Bury, Call
+from stepfast.telemetry.traces import inside
+from stepfast.testing import drain, inline
 from tests import rows
 from tests.contract.engine import claim, settle, take, together, work_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast, Transaction
-    from holdfast.steps.dependencies import OnDead
-    from holdfast.steps.lease import Lease
+    from stepfast import Stepfast, Transaction
+    from stepfast.steps.dependencies import OnDead
+    from stepfast.steps.lease import Lease
 
 DIED = Bury("broken", "broken")
 
 
-def group_of(app: Holdfast, members: int = 3, **options: Any) -> str:
+def group_of(app: Stepfast, members: int = 3, **options: Any) -> str:
     """A group with so many members, and its id."""
     job = works(app)
     with app.group(job.with_args(n=100), **options) as group:
@@ -37,17 +37,17 @@ def group_of(app: Holdfast, members: int = 3, **options: Any) -> str:
     return group.id
 
 
-def works(app: Holdfast) -> Job[..., None]:
+def works(app: Stepfast) -> Job[..., None]:
     """The kind of job of this application, whether it was registered or not."""
     kind = app.kinds.find("work")
     return work_on(app) if kind is None else Job(app, kind, kind.handler)
 
 
-def ended_by(app: Holdfast, lease: Lease) -> None:
+def ended_by(app: Stepfast, lease: Lease) -> None:
     persist(app.database, lambda tx: acknowledge(tx, [lease]))
 
 
-def test_the_completion_job_starts_when_the_last_member_has_ended(app: Holdfast) -> None:
+def test_the_completion_job_starts_when_the_last_member_has_ended(app: Stepfast) -> None:
     group = group_of(app)
     first, second, third = claim(app, limit=9)
 
@@ -59,13 +59,13 @@ def test_the_completion_job_starts_when_the_last_member_has_ended(app: Holdfast)
     assert take(app).job_id == group
 
 
-def test_an_empty_group_completes_when_it_is_closed(app: Holdfast) -> None:
+def test_an_empty_group_completes_when_it_is_closed(app: Stepfast) -> None:
     group = group_of(app, members=0)
 
     assert take(app).job_id == group
 
 
-def test_a_group_exists_with_all_its_members_or_not_at_all(app: Holdfast) -> None:
+def test_a_group_exists_with_all_its_members_or_not_at_all(app: Stepfast) -> None:
     work = work_on(app)
 
     def ask() -> None:
@@ -76,25 +76,25 @@ def test_a_group_exists_with_all_its_members_or_not_at_all(app: Holdfast) -> Non
     with pytest.raises(ZeroDivisionError):
         ask()
 
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
     assert work.enqueue(n=2).created, "outside the block nothing is a member"
-    assert rows.count(app, "holdfast_dependency") == 0
+    assert rows.count(app, "stepfast_dependency") == 0
 
 
-def test_wrong_arguments_of_the_completion_job_are_refused_before_anything_is_stored(app: Holdfast) -> None:
+def test_wrong_arguments_of_the_completion_job_are_refused_before_anything_is_stored(app: Stepfast) -> None:
     work = work_on(app)
 
     with pytest.raises(Exception, match="`n`"):
         work.with_args(n="a text")
 
 
-def test_members_join_on_a_transaction_of_the_callers(app: Holdfast) -> None:
+def test_members_join_on_a_transaction_of_the_callers(app: Stepfast) -> None:
     work = work_on(app)
 
     with app.transaction() as tx, app.group(work.with_args(n=9), tx=tx) as group:
         work.enqueue_many([{"n": 1}, {"n": 2}])
         work.enqueue(n=3, tx=tx)
-        assert rows.count(app, "holdfast_job") == 0
+        assert rows.count(app, "stepfast_job") == 0
 
     assert len(app.operator.job(group.id).parents) == 3
     with (
@@ -106,7 +106,7 @@ def test_members_join_on_a_transaction_of_the_callers(app: Holdfast) -> None:
 
 
 def test_members_that_end_at_the_same_moment_start_the_completion_job_once(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     apps = [another_app() for _ in range(4)]
     for _ in range(5):
@@ -123,7 +123,7 @@ def test_members_that_end_at_the_same_moment_start_the_completion_job_once(
         settle(app, lease, Done())
 
 
-def test_a_whole_group_that_is_acknowledged_at_once_completes(app: Holdfast) -> None:
+def test_a_whole_group_that_is_acknowledged_at_once_completes(app: Stepfast) -> None:
     group = group_of(app, members=50)
     leases = claim(app, limit=99)
 
@@ -133,7 +133,7 @@ def test_a_whole_group_that_is_acknowledged_at_once_completes(app: Holdfast) -> 
     assert rows.state(app, group) == "ready"
 
 
-def test_a_member_that_tries_again_is_waited_for(app: Holdfast) -> None:
+def test_a_member_that_tries_again_is_waited_for(app: Stepfast) -> None:
     group = group_of(app, members=1)
     settle(app, take(app), Again(timedelta(0), "error", "error"))
     assert rows.state(app, group) == "waiting"
@@ -146,7 +146,7 @@ def test_a_member_that_tries_again_is_waited_for(app: Holdfast) -> None:
     ("on_dead", "states"), [("wait", ["waiting"] * 2), ("fail", ["dead"] * 2), ("run", ["waiting", "ready"])]
 )
 def test_when_a_member_dies_the_policy_of_the_group_decides(
-    app: Holdfast, on_dead: OnDead, states: list[str]
+    app: Stepfast, on_dead: OnDead, states: list[str]
 ) -> None:
     group = group_of(app, members=2, on_dead=on_dead)
     first, second = claim(app, limit=9)
@@ -159,7 +159,7 @@ def test_when_a_member_dies_the_policy_of_the_group_decides(
     assert found == states
 
 
-def test_a_group_that_failed_is_revived_with_its_dead_members(app: Holdfast) -> None:
+def test_a_group_that_failed_is_revived_with_its_dead_members(app: Stepfast) -> None:
     group = group_of(app, members=2, on_dead="fail")
     first, second = claim(app, limit=9)
     settle(app, first, DIED)
@@ -171,17 +171,17 @@ def test_a_group_that_failed_is_revived_with_its_dead_members(app: Holdfast) -> 
     assert take(app).job_id == group
 
 
-def test_a_group_is_cancelled_with_its_members(app: Holdfast) -> None:
+def test_a_group_is_cancelled_with_its_members(app: Stepfast) -> None:
     group = group_of(app, members=2)
 
     assert app.operator.cancel(group, tree=True) == "cancelled"
 
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
     lines = [(it.depth, it.bond, it.state) for it in app.operator.tree(group)]
     assert lines == [(0, None, "cancelled"), (1, "member", "cancelled"), (1, "member", "cancelled")]
 
 
-def test_a_member_that_is_cancelled_with_its_tree_leaves_its_siblings_alone(app: Holdfast) -> None:
+def test_a_member_that_is_cancelled_with_its_tree_leaves_its_siblings_alone(app: Stepfast) -> None:
     group = group_of(app, members=2)
     first, second = claim(app, limit=9)
 
@@ -193,7 +193,7 @@ def test_a_member_that_is_cancelled_with_its_tree_leaves_its_siblings_alone(app:
     assert rows.state(app, second.job_id) == "done"
 
 
-def test_a_handler_adds_members_to_its_own_group(app: Holdfast) -> None:
+def test_a_handler_adds_members_to_its_own_group(app: Stepfast) -> None:
     seen: list[str] = []
 
     @app.job()
@@ -215,7 +215,7 @@ def test_a_handler_adds_members_to_its_own_group(app: Holdfast) -> None:
     assert seen == ["page 1", "page 2", "page 3", "finished [1, 2, 3]"]
 
 
-def test_an_effect_adds_members_although_its_step_was_the_last(app: Holdfast) -> None:
+def test_an_effect_adds_members_although_its_step_was_the_last(app: Stepfast) -> None:
     group = group_of(app, members=1)
     lease = take(app)
     job = works(app)
@@ -231,7 +231,7 @@ def test_an_effect_adds_members_although_its_step_was_the_last(app: Holdfast) ->
     assert rows.state(app, group) == "ready"
 
 
-def test_a_group_that_has_completed_takes_nobody_in(app: Holdfast) -> None:
+def test_a_group_that_has_completed_takes_nobody_in(app: Stepfast) -> None:
     group = group_of(app, members=1)
     settle(app, take(app), Done())
     job = works(app)
@@ -239,11 +239,11 @@ def test_a_group_that_has_completed_takes_nobody_in(app: Holdfast) -> None:
     with pytest.raises(StateError, match="has completed: it is ready"), app.group(id=group):
         job.enqueue(n=2)
 
-    assert rows.count(app, "holdfast_job") == 1, "nothing was stored"
+    assert rows.count(app, "stepfast_job") == 1, "nothing was stored"
 
 
 def test_a_member_that_is_added_to_a_group_that_failed_is_waited_for_when_that_is_revived(
-    app: Holdfast,
+    app: Stepfast,
 ) -> None:
     group = group_of(app, members=2, on_dead="fail")
     first, second = claim(app, limit=9)
@@ -261,7 +261,7 @@ def test_a_member_that_is_added_to_a_group_that_failed_is_waited_for_when_that_i
     assert rows.state(app, group) == "ready"
 
 
-def test_a_zombie_cannot_add_to_a_group_that_has_completed(app: Holdfast) -> None:
+def test_a_zombie_cannot_add_to_a_group_that_has_completed(app: Stepfast) -> None:
     group = group_of(app, members=1)
     lease = take(app)
     settle(app, lease, Done())
@@ -273,7 +273,7 @@ def test_a_zombie_cannot_add_to_a_group_that_has_completed(app: Holdfast) -> Non
     assert rows.state(app, group) == "ready"
 
 
-def test_where_there_is_no_group_it_is_said_in_words(app: Holdfast) -> None:
+def test_where_there_is_no_group_it_is_said_in_words(app: Stepfast) -> None:
     job = work_on(app).enqueue()
 
     with pytest.raises(ConfigurationError, match="outside a handler"), app.group():
@@ -288,7 +288,7 @@ def test_where_there_is_no_group_it_is_said_in_words(app: Holdfast) -> None:
         _ = app.group().id
 
 
-def test_groups_inside_a_group_are_its_members(app: Holdfast) -> None:
+def test_groups_inside_a_group_are_its_members(app: Stepfast) -> None:
     order: list[str] = []
 
     @app.job()
@@ -304,16 +304,16 @@ def test_groups_inside_a_group_are_its_members(app: Holdfast) -> None:
     assert sorted(order[:-1]) == ["a", "a done", "b", "b done"]
 
 
-def test_a_member_that_would_wait_for_its_own_group_is_refused(app: Holdfast) -> None:
+def test_a_member_that_would_wait_for_its_own_group_is_refused(app: Stepfast) -> None:
     work = work_on(app)
 
     with pytest.raises(CycleError, match=" after "), app.group(work.with_args(n=9)) as group:
         work.enqueue(n=1, after=group.completion)
 
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
-def test_a_job_that_was_there_before_becomes_a_member(app: Holdfast) -> None:
+def test_a_job_that_was_there_before_becomes_a_member(app: Stepfast) -> None:
     work = work_on(app)
     unfinished = work.enqueue(n=1, key="k")
     done = work.enqueue(n=2, id="done", priority=9)
@@ -331,7 +331,7 @@ def test_a_job_that_was_there_before_becomes_a_member(app: Holdfast) -> None:
     assert rows.state(app, group.id) == "ready"
 
 
-def test_a_group_with_an_id_may_be_asked_for_again(app: Holdfast) -> None:
+def test_a_group_with_an_id_may_be_asked_for_again(app: Stepfast) -> None:
     work = work_on(app)
 
     def ask() -> None:
@@ -346,11 +346,11 @@ def test_a_group_with_an_id_may_be_asked_for_again(app: Holdfast) -> None:
     settle(app, take(app), Done())
     ask()
 
-    assert rows.count(app, "holdfast_archive") == 3
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_archive") == 3
+    assert rows.count(app, "stepfast_job") == 0
 
 
-def test_the_end_of_a_group_can_be_waited_for(app: Holdfast) -> None:
+def test_the_end_of_a_group_can_be_waited_for(app: Stepfast) -> None:
     @app.job()
     def part(n: int) -> int:
         return n
@@ -365,7 +365,7 @@ def test_the_end_of_a_group_can_be_waited_for(app: Holdfast) -> None:
         assert group.completion.wait(20).result == 6
 
 
-def test_a_member_that_dies_and_is_revived_completes_its_group(app: Holdfast) -> None:
+def test_a_member_that_dies_and_is_revived_completes_its_group(app: Stepfast) -> None:
     broken = [True]
 
     @app.job(retry=Retry(attempts=1))

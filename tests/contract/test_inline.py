@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Continue, Holdfast, Retry, Step
-from holdfast.errors import ContentionError, HoldfastError
-from holdfast.testing import drain, enqueued, inline
+from stepfast import Continue, Retry, Step, Stepfast
+from stepfast.errors import ContentionError, StepfastError
+from stepfast.testing import drain, enqueued, inline
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Transaction
+    from stepfast import Transaction
 
 ONCE = Retry(attempts=1)
 
@@ -23,7 +23,7 @@ class Declined(Exception):  # noqa: N818 - a user's own word
     """What a user's handler raises."""
 
 
-def test_a_job_has_run_when_its_enqueue_returns(app: Holdfast) -> None:
+def test_a_job_has_run_when_its_enqueue_returns(app: Stepfast) -> None:
     seen: list[int] = []
 
     @app.job()
@@ -41,7 +41,7 @@ def test_a_job_has_run_when_its_enqueue_returns(app: Holdfast) -> None:
 
 
 @pytest.mark.usefixtures("ledger")
-def test_it_runs_through_the_real_path(app: Holdfast) -> None:
+def test_it_runs_through_the_real_path(app: Stepfast) -> None:
     @app.job()
     async def work(step: Step) -> Continue | int:
         step.upsert("ledger", [{"id": str(step.number), "amount": step.number}], key="id")
@@ -54,7 +54,7 @@ def test_it_runs_through_the_real_path(app: Holdfast) -> None:
     assert app.operator.job(job.id).result == 2
 
 
-def test_inside_a_transaction_it_runs_after_the_commit(app: Holdfast) -> None:
+def test_inside_a_transaction_it_runs_after_the_commit(app: Stepfast) -> None:
     seen: list[str] = []
 
     @app.job()
@@ -68,7 +68,7 @@ def test_inside_a_transaction_it_runs_after_the_commit(app: Holdfast) -> None:
         assert seen == ["enqueued", "ran"]
 
 
-def test_what_was_rolled_back_never_runs(app: Holdfast) -> None:
+def test_what_was_rolled_back_never_runs(app: Stepfast) -> None:
     seen: list[str] = []
 
     @app.job()
@@ -85,7 +85,7 @@ def test_what_was_rolled_back_never_runs(app: Holdfast) -> None:
     assert seen == []
 
 
-def test_what_a_job_enqueues_runs_afterwards_and_in_order(app: Holdfast) -> None:
+def test_what_a_job_enqueues_runs_afterwards_and_in_order(app: Stepfast) -> None:
     seen: list[str] = []
     inside: list[str] = []
 
@@ -108,7 +108,7 @@ def test_what_a_job_enqueues_runs_afterwards_and_in_order(app: Holdfast) -> None
     assert seen == ["parent begins", "parent ends", "first", "second", "with its commit"]
 
 
-def test_a_failing_handler_raises_at_the_enqueue_with_the_jobs_id(app: Holdfast) -> None:
+def test_a_failing_handler_raises_at_the_enqueue_with_the_jobs_id(app: Stepfast) -> None:
     @app.job(retry=ONCE)
     def work() -> None:
         raise Declined("no money")
@@ -121,7 +121,7 @@ def test_a_failing_handler_raises_at_the_enqueue_with_the_jobs_id(app: Holdfast)
     assert any(dead.id in note for note in caught.value.__notes__)
 
 
-def test_a_failing_handler_raises_at_the_end_of_the_transaction(app: Holdfast) -> None:
+def test_a_failing_handler_raises_at_the_end_of_the_transaction(app: Stepfast) -> None:
     @app.job(retry=ONCE)
     def work() -> None:
         raise Declined("no money")
@@ -133,7 +133,7 @@ def test_a_failing_handler_raises_at_the_end_of_the_transaction(app: Holdfast) -
         assert len(app.operator.dead_letters()) == 1  # the transaction is committed all the same
 
 
-def test_a_failure_can_be_left_alone(app: Holdfast) -> None:
+def test_a_failure_can_be_left_alone(app: Stepfast) -> None:
     @app.job(retry=ONCE)
     def work() -> None:
         raise Declined("no money")
@@ -144,7 +144,7 @@ def test_a_failure_can_be_left_alone(app: Holdfast) -> None:
     assert len(app.operator.dead_letters()) == 1
 
 
-def test_a_handler_that_meets_a_deadlock_is_not_enqueued_again(app: Holdfast) -> None:
+def test_a_handler_that_meets_a_deadlock_is_not_enqueued_again(app: Stepfast) -> None:
     """Whoever enqueues repeats its own transaction after a deadlock; this one is the job's."""
     seen: list[int] = []
 
@@ -153,14 +153,14 @@ def test_a_handler_that_meets_a_deadlock_is_not_enqueued_again(app: Holdfast) ->
         seen.append(1)
         raise ContentionError("somebody else's deadlock")
 
-    with inline(app), pytest.raises(HoldfastError, match="somebody else's deadlock"):
+    with inline(app), pytest.raises(StepfastError, match="somebody else's deadlock"):
         work.enqueue()
 
     assert seen == [1]
-    assert rows.count(app, "holdfast_archive") == 1
+    assert rows.count(app, "stepfast_archive") == 1
 
 
-def test_what_is_for_later_waits(app: Holdfast) -> None:
+def test_what_is_for_later_waits(app: Stepfast) -> None:
     @app.job(retry=Retry(attempts=2, first="1h"))
     def work(step: Step) -> None:
         if step.attempt == 1:
@@ -174,7 +174,7 @@ def test_what_is_for_later_waits(app: Holdfast) -> None:
     assert [it.state for it in enqueued(app)] == ["scheduled", "scheduled"]
 
 
-def test_an_operators_retry_runs_at_once(app: Holdfast) -> None:
+def test_an_operators_retry_runs_at_once(app: Stepfast) -> None:
     fixed: list[bool] = []
 
     @app.job(retry=ONCE)
@@ -191,7 +191,7 @@ def test_an_operators_retry_runs_at_once(app: Holdfast) -> None:
     assert rows.state(app, job.id) == "done"
 
 
-def test_a_drain_inside_it_runs_everything_itself(app: Holdfast) -> None:
+def test_a_drain_inside_it_runs_everything_itself(app: Stepfast) -> None:
     @app.job()
     def child() -> None: ...
 
@@ -204,10 +204,10 @@ def test_a_drain_inside_it_runs_everything_itself(app: Holdfast) -> None:
         report = drain(app, with_scheduled=True)
 
     assert {name: it.done for name, it in report.kinds.items()} == {"parent": 1, "child": 1}
-    assert rows.count(app, "holdfast_worker") == 1
+    assert rows.count(app, "stepfast_worker") == 1
 
 
-def test_it_works_inside_an_event_loop(app: Holdfast) -> None:
+def test_it_works_inside_an_event_loop(app: Stepfast) -> None:
     seen: list[int] = []
 
     @app.job()
@@ -223,7 +223,7 @@ def test_it_works_inside_an_event_loop(app: Holdfast) -> None:
     asyncio.run(test())
 
 
-def test_threads_that_enqueue_side_by_side_lose_nothing(app: Holdfast) -> None:
+def test_threads_that_enqueue_side_by_side_lose_nothing(app: Stepfast) -> None:
     seen: list[int] = []
 
     @app.job()
@@ -239,4 +239,4 @@ def test_threads_that_enqueue_side_by_side_lose_nothing(app: Holdfast) -> None:
         rows.eventually(lambda: len(seen) == 6)
 
     assert sorted(seen) == list(range(6))
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Holdfast, PermanentError, Retry, Step
-from holdfast.errors import TransientError, UnreachableError
-from holdfast.tasks import intake as intakes
-from holdfast.tasks import storing
-from holdfast.tasks.acceptance import Origin, accept
-from holdfast.tasks.ends import adopt
-from holdfast.tasks.following import Following
-from holdfast.tasks.holding import Holding, sent_anew
-from holdfast.tasks.names import own_queue, queue_of
-from holdfast.tasks.refusal import understood
-from holdfast.transports.failures import TransportRefusedError, TransportUnavailableError
-from holdfast.transports.memory import MemoryBroker, MemoryTransport
+from stepfast import PermanentError, Retry, Step, Stepfast
+from stepfast.errors import TransientError, UnreachableError
+from stepfast.tasks import intake as intakes
+from stepfast.tasks import storing
+from stepfast.tasks.acceptance import Origin, accept
+from stepfast.tasks.ends import adopt
+from stepfast.tasks.following import Following
+from stepfast.tasks.holding import Holding, sent_anew
+from stepfast.tasks.names import own_queue, queue_of
+from stepfast.tasks.refusal import understood
+from stepfast.transports.failures import TransportRefusedError, TransportUnavailableError
+from stepfast.transports.memory import MemoryBroker, MemoryTransport
 from tests import rows
 from tests.contract.engine import take
 from tests.polling import CLIENT, QUEUE, Broker, polling, said
@@ -31,7 +31,7 @@ from tests.receiver import SETTINGS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.transports.contract import Delivery
+    from stepfast.transports.contract import Delivery
     from tests.receiver import Receiver
 
 pytestmark = (
@@ -46,9 +46,9 @@ def broker() -> Broker:
 
 
 @pytest.fixture
-def telling(database_url: str) -> Iterator[Holdfast]:
+def telling(database_url: str) -> Iterator[Stepfast]:
     """An application whose webhooks reach the receiver."""
-    app = Holdfast(database_url, notifications=SETTINGS)
+    app = Stepfast(database_url, notifications=SETTINGS)
     yield app
     app.close()
 
@@ -56,7 +56,7 @@ def telling(database_url: str) -> Iterator[Holdfast]:
 class Gate:
     """A handler that waits for the test."""
 
-    def __init__(self, app: Holdfast) -> None:
+    def __init__(self, app: Stepfast) -> None:
         self.entered, self.opened, self.runs = threading.Event(), threading.Event(), 0
 
         @app.task("gate")
@@ -68,13 +68,13 @@ class Gate:
             return "through"
 
 
-def jobs(app: Holdfast, state: str) -> int:
-    return rows.count(app, "holdfast_archive", f"state = '{state}'")
+def jobs(app: Stepfast, state: str) -> int:
+    return rows.count(app, "stepfast_archive", f"state = '{state}'")
 
 
 @BOTH
 def test_tasks_of_the_clients_queue_are_done_and_their_messages_go(
-    app: Holdfast, broker: Broker, acknowledge: Any
+    app: Stepfast, broker: Broker, acknowledge: Any
 ) -> None:
     @app.task("add")
     async def add(n: int) -> int:
@@ -88,7 +88,7 @@ def test_tasks_of_the_clients_queue_are_done_and_their_messages_go(
 
 
 @BOTH
-def test_each_type_goes_to_its_handler(app: Holdfast, broker: Broker, acknowledge: Any) -> None:
+def test_each_type_goes_to_its_handler(app: Stepfast, broker: Broker, acknowledge: Any) -> None:
     seen: list[str] = []
 
     @app.task("ingest")
@@ -107,7 +107,7 @@ def test_each_type_goes_to_its_handler(app: Holdfast, broker: Broker, acknowledg
 
 
 def test_where_others_see_the_database_a_message_goes_when_its_job_is_stored(
-    app: Holdfast, broker: Broker
+    app: Stepfast, broker: Broker
 ) -> None:
     gate = Gate(app)
     broker.task("gate")
@@ -118,7 +118,7 @@ def test_where_others_see_the_database_a_message_goes_when_its_job_is_stored(
         rows.eventually(lambda: jobs(app, "done"))
 
 
-def test_where_nobody_else_does_it_is_held_until_the_task_has_ended(app: Holdfast, broker: Broker) -> None:
+def test_where_nobody_else_does_it_is_held_until_the_task_has_ended(app: Stepfast, broker: Broker) -> None:
     gate = Gate(app)
     broker.task("gate")
     with polling(app, broker, "ended"):
@@ -131,7 +131,7 @@ def test_where_nobody_else_does_it_is_held_until_the_task_has_ended(app: Holdfas
 
 
 def test_it_is_held_until_whoever_asked_has_been_told(
-    telling: Holdfast, broker: Broker, receiver: Receiver
+    telling: Stepfast, broker: Broker, receiver: Receiver
 ) -> None:
     @telling.task("quick")
     def quick() -> str:
@@ -153,7 +153,7 @@ def test_it_is_held_until_whoever_asked_has_been_told(
     assert [it["status"] for it in receiver.bodies] == ["completed"]
 
 
-def test_a_held_message_is_renewed_for_as_long_as_its_task_takes(app: Holdfast, broker: Broker) -> None:
+def test_a_held_message_is_renewed_for_as_long_as_its_task_takes(app: Stepfast, broker: Broker) -> None:
     gate = Gate(app)
     broker.task("gate")
     with polling(app, broker, "ended", hold=timedelta(seconds=1)):
@@ -168,7 +168,7 @@ def test_a_held_message_is_renewed_for_as_long_as_its_task_takes(app: Holdfast, 
 
 
 def test_a_message_that_was_lost_is_left_alone_and_the_database_decides(
-    app: Holdfast, broker: Broker
+    app: Stepfast, broker: Broker
 ) -> None:
     gate = Gate(app)
     broker.task("gate")
@@ -186,7 +186,7 @@ def test_a_message_that_was_lost_is_left_alone_and_the_database_decides(
 
 @BOTH
 def test_the_same_task_twice_is_done_once_and_both_messages_go(
-    app: Holdfast, broker: Broker, acknowledge: Any
+    app: Stepfast, broker: Broker, acknowledge: Any
 ) -> None:
     gate = Gate(app)
     broker.task("gate", number=1)
@@ -204,7 +204,7 @@ def test_the_same_task_twice_is_done_once_and_both_messages_go(
 
 @BOTH
 def test_what_is_no_task_is_put_aside_with_the_reason_and_blocks_nobody(
-    app: Holdfast, broker: Broker, acknowledge: Any
+    app: Stepfast, broker: Broker, acknowledge: Any
 ) -> None:
     @app.task("good")
     def good() -> None: ...
@@ -220,7 +220,7 @@ def test_what_is_no_task_is_put_aside_with_the_reason_and_blocks_nobody(
 
 @BOTH
 def test_what_a_database_does_not_take_blocks_nobody_either(
-    app: Holdfast, broker: Broker, acknowledge: Any
+    app: Stepfast, broker: Broker, acknowledge: Any
 ) -> None:
     seen: list[str] = []
 
@@ -237,7 +237,7 @@ def test_what_a_database_does_not_take_blocks_nobody_either(
 
 
 def test_a_message_that_cannot_even_be_refused_is_left_to_the_broker(
-    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> None:
         raise ValueError("says a test")
@@ -251,7 +251,7 @@ def test_a_message_that_cannot_even_be_refused_is_left_to_the_broker(
     assert [it.dead_detail for it in broker.dead()] == ["it cannot be stored: ValueError: says a test"] * 2
 
 
-def test_a_task_that_dies_is_put_aside_where_its_message_is_held(app: Holdfast, broker: Broker) -> None:
+def test_a_task_that_dies_is_put_aside_where_its_message_is_held(app: Stepfast, broker: Broker) -> None:
     @app.task("dies")
     def dies() -> None:
         raise PermanentError("no such file")
@@ -265,12 +265,12 @@ def test_a_task_that_dies_is_put_aside_where_its_message_is_held(app: Holdfast, 
     assert len(app.operator.dead_letters()) == 1
 
 
-def test_a_task_that_an_operator_cancels_takes_its_message_along(app: Holdfast, broker: Broker) -> None:
+def test_a_task_that_an_operator_cancels_takes_its_message_along(app: Stepfast, broker: Broker) -> None:
     gate = Gate(app)
     broker.task("gate")
     with polling(app, broker, "ended"):
         assert gate.entered.wait(20)
-        (row,) = rows.query(app, "SELECT id FROM holdfast_job")
+        (row,) = rows.query(app, "SELECT id FROM stepfast_job")
         app.operator.cancel(row["id"])
         rows.eventually(lambda: broker.empty)
 
@@ -279,7 +279,7 @@ def test_a_task_that_an_operator_cancels_takes_its_message_along(app: Holdfast, 
 
 @BOTH
 def test_a_passing_error_is_tried_again_with_growing_pauses(
-    telling: Holdfast, broker: Broker, receiver: Receiver, acknowledge: Any
+    telling: Stepfast, broker: Broker, receiver: Receiver, acknowledge: Any
 ) -> None:
     tries: list[float] = []
 
@@ -297,7 +297,7 @@ def test_a_passing_error_is_tried_again_with_growing_pauses(
     assert len(broker.dead()) == (1 if acknowledge == "ended" else 0)
 
 
-def test_an_outage_elsewhere_costs_no_try(app: Holdfast, broker: Broker) -> None:
+def test_an_outage_elsewhere_costs_no_try(app: Stepfast, broker: Broker) -> None:
     tries: list[int] = []
 
     @app.task("waits", retry=Retry(attempts=1))
@@ -315,7 +315,7 @@ def test_an_outage_elsewhere_costs_no_try(app: Holdfast, broker: Broker) -> None
 
 @BOTH
 def test_nothing_is_let_go_while_the_database_does_not_answer(
-    app: Holdfast, broker: Broker, acknowledge: Any, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, broker: Broker, acknowledge: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away, refusals = threading.Event(), []
     away.set()
@@ -344,7 +344,7 @@ def test_nothing_is_let_go_while_the_database_does_not_answer(
 
 @pytest.mark.only_on("postgresql")
 def test_a_database_that_takes_no_writes_blames_no_message(
-    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As after a failover, on the server that is the standby now: otherwise the whole queue would be put aside."""
     standby, refusals = threading.Event(), []
@@ -377,7 +377,7 @@ def test_a_database_that_takes_no_writes_blames_no_message(
 
 
 def test_a_message_is_refused_however_often_the_database_is_away_meanwhile(
-    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[int] = []
 
@@ -400,7 +400,7 @@ def test_a_message_is_refused_however_often_the_database_is_away_meanwhile(
 
 @pytest.mark.parametrize(("part", "method"), [(Following, "_look"), (Holding, "_renew")])
 def test_what_breaks_by_surprise_goes_on(
-    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch, part: Any, method: str
+    app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch, part: Any, method: str
 ) -> None:
     honest, calls = getattr(part, method), []
 
@@ -423,7 +423,7 @@ def test_what_breaks_by_surprise_goes_on(
 
 
 def test_a_broker_that_goes_away_comes_back(
-    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(intakes, "OUTAGE", 0.05)
     monkeypatch.setattr(intakes, "LONGEST_OUTAGE", 0.05)
@@ -439,7 +439,7 @@ def test_a_broker_that_goes_away_comes_back(
 
 
 def test_a_broker_that_refuses_us_is_told_to_whoever_starts(
-    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise TransportRefusedError("memory", "wrong key")
@@ -451,7 +451,7 @@ def test_a_broker_that_refuses_us_is_told_to_whoever_starts(
 
 
 def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest(
-    app: Holdfast, broker: Broker
+    app: Stepfast, broker: Broker
 ) -> None:
     gate = Gate(app)
     broker.send(*(said("gate", f"t-{n}") for n in range(3)))
@@ -462,25 +462,25 @@ def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest(
         gate.opened.set()
 
     assert gate.runs >= 1
-    assert rows.count(app, "holdfast_archive") == gate.runs
+    assert rows.count(app, "stepfast_archive") == gate.runs
     depth = broker.depth()
     assert (depth.ready, depth.held) == (3 - gate.runs, 0)
 
 
-def test_no_more_is_taken_than_can_be_worked_on_soon(app: Holdfast, broker: Broker) -> None:
+def test_no_more_is_taken_than_can_be_worked_on_soon(app: Stepfast, broker: Broker) -> None:
     gate = Gate(app)
     broker.send(*(said("gate", f"t-{n}") for n in range(30)))
     with polling(app, broker, concurrency=2):
         assert gate.entered.wait(20)
-        rows.eventually(lambda: rows.count(app, "holdfast_job", "state = 'ready'") >= 4)
+        rows.eventually(lambda: rows.count(app, "stepfast_job", "state = 'ready'") >= 4)
         time.sleep(0.3)
-        assert rows.count(app, "holdfast_job") <= 2 + 2 * 2 + 4
+        assert rows.count(app, "stepfast_job") <= 2 + 2 * 2 + 4
         assert broker.depth().ready >= 20
         gate.opened.set()
         rows.eventually(lambda: jobs(app, "done") == 30)
 
 
-def test_what_is_held_until_its_end_is_taken_only_by_who_is_free(app: Holdfast, broker: Broker) -> None:
+def test_what_is_held_until_its_end_is_taken_only_by_who_is_free(app: Stepfast, broker: Broker) -> None:
     gate = Gate(app)
     broker.send(*(said("gate", f"t-{n}") for n in range(10)))
     with polling(app, broker, "ended", concurrency=2):
@@ -492,7 +492,7 @@ def test_what_is_held_until_its_end_is_taken_only_by_who_is_free(app: Holdfast, 
 
 
 def waiting(
-    app: Holdfast,
+    app: Stepfast,
     broker: Broker,
     *,
     once: bool = False,
@@ -504,7 +504,7 @@ def waiting(
     taking = transport or MemoryTransport(broker.memory)
     intake = intakes.Intake(app, taking, settings, ended=lambda: None)
     intake.start()
-    rows.eventually(lambda: rows.count(app, "holdfast_job") == 1 and broker.depth().held == 1)
+    rows.eventually(lambda: rows.count(app, "stepfast_job") == 1 and broker.depth().held == 1)
     return intake
 
 
@@ -527,7 +527,7 @@ class Silent(MemoryTransport):
 
 @pytest.mark.parametrize("lets_us_in", [True, False])
 def test_whoever_wants_one_message_does_not_wait_for_a_broker_for_ever(
-    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch, *, lets_us_in: bool
+    app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch, *, lets_us_in: bool
 ) -> None:
     monkeypatch.setattr(intakes, "LONGEST", 0.05)
     monkeypatch.setattr(intakes, "OUTAGE", 0.02)
@@ -546,13 +546,13 @@ def test_whoever_wants_one_message_does_not_wait_for_a_broker_for_ever(
     assert transport.open_doors == 0
 
 
-def forget_all(app: Holdfast) -> None:
+def forget_all(app: Stepfast) -> None:
     """Its database goes with the worker."""
-    for table in ("holdfast_job", "holdfast_key", "holdfast_task"):
+    for table in ("stepfast_job", "stepfast_key", "stepfast_task"):
         rows.change(app, f"DELETE FROM {table}")
 
 
-def stop_six_times(app: Holdfast, broker: Broker, most_deliveries: int | None = 5) -> Gate:
+def stop_six_times(app: Stepfast, broker: Broker, most_deliveries: int | None = 5) -> Gate:
     """Six workers take the task and are stopped before it could begin; the seventh may do it."""
     gate = Gate(app)
     broker.task("gate")
@@ -567,19 +567,19 @@ def stop_six_times(app: Holdfast, broker: Broker, most_deliveries: int | None = 
     return gate
 
 
-def test_a_worker_that_stops_in_good_order_is_no_death(app: Holdfast, broker: Broker) -> None:
+def test_a_worker_that_stops_in_good_order_is_no_death(app: Stepfast, broker: Broker) -> None:
     """However often: a task that nobody could finish, or even begin, has not killed anybody."""
     assert stop_six_times(app, broker).runs == 1
     assert not broker.dead()
 
 
-def test_nor_is_it_where_only_the_queue_knows_how_often_it_delivers(app: Holdfast, broker: Broker) -> None:
+def test_nor_is_it_where_only_the_queue_knows_how_often_it_delivers(app: Stepfast, broker: Broker) -> None:
     """As with Service Bus, which puts aside by itself what came too often."""
     assert stop_six_times(app, broker, most_deliveries=None).runs == 1
     assert not broker.dead()
 
 
-def test_stops_in_between_do_not_save_a_task_that_kills(app: Holdfast, broker: Broker) -> None:
+def test_stops_in_between_do_not_save_a_task_that_kills(app: Stepfast, broker: Broker) -> None:
     """Two of its workers die, and the third one stops in good order; once more; and two die again."""
     gate = Gate(app)
     broker.task("gate")
@@ -599,7 +599,7 @@ def test_stops_in_between_do_not_save_a_task_that_kills(app: Holdfast, broker: B
 
 
 @BOTH
-def test_what_a_killed_worker_doubled_is_done_once(app: Holdfast, broker: Broker, acknowledge: Any) -> None:
+def test_what_a_killed_worker_doubled_is_done_once(app: Stepfast, broker: Broker, acknowledge: Any) -> None:
     """It died after the new message was sent, and before the old one was removed."""
     gate = Gate(app)
     gate.opened.set()
@@ -611,11 +611,11 @@ def test_what_a_killed_worker_doubled_is_done_once(app: Holdfast, broker: Broker
     with polling(app, broker, acknowledge):
         rows.eventually(lambda: jobs(app, "done") and broker.empty)
 
-    assert (gate.runs, rows.count(app, "holdfast_task")) == (1, 1)
+    assert (gate.runs, rows.count(app, "stepfast_task")) == (1, 1)
     assert not broker.dead()
 
 
-def test_who_is_stopped_before_the_end_of_the_one_task_has_failed(app: Holdfast, broker: Broker) -> None:
+def test_who_is_stopped_before_the_end_of_the_one_task_has_failed(app: Stepfast, broker: Broker) -> None:
     Gate(app)
     broker.task("gate")
     intake = waiting(app, broker, once=True)
@@ -625,7 +625,7 @@ def test_who_is_stopped_before_the_end_of_the_one_task_has_failed(app: Holdfast,
     assert broker.depth().ready == 1
 
 
-def test_who_loses_the_message_of_the_one_task_has_failed(app: Holdfast, broker: Broker) -> None:
+def test_who_loses_the_message_of_the_one_task_has_failed(app: Stepfast, broker: Broker) -> None:
     """Another has it by now: nobody here can say that it ended well."""
     Gate(app)
     broker.task("gate")
@@ -638,7 +638,7 @@ def test_who_loses_the_message_of_the_one_task_has_failed(app: Holdfast, broker:
     assert intake.failed
 
 
-def left_behind(app: Holdfast) -> str:
+def left_behind(app: Stepfast) -> str:
     """A task whose container was killed as a whole."""
     text = said("gate")
     origin = Origin(CLIENT, "TASK_DATA", None, own_queue(CLIENT, text))
@@ -646,18 +646,18 @@ def left_behind(app: Holdfast) -> str:
         return accept(tx, origin, understood(text, app.kinds)).job_id
 
 
-def test_what_a_killed_container_left_behind_is_done_by_another_worker(app: Holdfast, broker: Broker) -> None:
+def test_what_a_killed_container_left_behind_is_done_by_another_worker(app: Stepfast, broker: Broker) -> None:
     gate = Gate(app)
     gate.opened.set()
     left_behind(app)
-    rows.change(app, "UPDATE holdfast_job SET updated_at = updated_at - 3600000000")
+    rows.change(app, "UPDATE stepfast_job SET updated_at = updated_at - 3600000000")
     with polling(app, broker):
         rows.eventually(lambda: jobs(app, "done"))
 
     assert gate.runs == 1
 
 
-def test_what_a_container_left_a_moment_ago_is_its_own(app: Holdfast) -> None:
+def test_what_a_container_left_a_moment_ago_is_its_own(app: Stepfast) -> None:
     Gate(app)
     job_id = left_behind(app)
     with app.transaction() as tx:
@@ -666,21 +666,21 @@ def test_what_a_container_left_a_moment_ago_is_its_own(app: Holdfast) -> None:
     assert rows.live(app, job_id)["queue"] == own_queue(CLIENT, said("gate"))  # type: ignore[index]
 
 
-def test_what_a_container_works_on_is_its_own_however_long_it_takes(app: Holdfast) -> None:
+def test_what_a_container_works_on_is_its_own_however_long_it_takes(app: Stepfast) -> None:
     Gate(app)
     job_id = left_behind(app)
     held = take(app, queue=own_queue(CLIENT, said("gate")))
-    rows.change(app, "UPDATE holdfast_job SET updated_at = updated_at - 3600000000")
+    rows.change(app, "UPDATE stepfast_job SET updated_at = updated_at - 3600000000")
     with app.transaction() as tx:
         assert adopt(tx, QUEUE, 60_000_000) == 0
 
     assert (held.job_id, rows.live(app, job_id)["queue"]) == (job_id, held.queue)  # type: ignore[index]
 
 
-def test_what_the_container_of_another_client_left_behind_is_none_of_ours(app: Holdfast) -> None:
+def test_what_the_container_of_another_client_left_behind_is_none_of_ours(app: Stepfast) -> None:
     Gate(app)
     job_id = left_behind(app)
-    rows.change(app, "UPDATE holdfast_job SET updated_at = updated_at - 3600000000")
+    rows.change(app, "UPDATE stepfast_job SET updated_at = updated_at - 3600000000")
     with app.transaction() as tx:
         assert [adopt(tx, queue_of(it), 60_000_000) for it in ("north", "sout", "south-2")] == [0, 0, 0]
         assert adopt(tx, QUEUE, 60_000_000) == 1
@@ -689,7 +689,7 @@ def test_what_the_container_of_another_client_left_behind_is_none_of_ours(app: H
 
 
 def test_what_a_killed_container_left_behind_is_done_at_once_when_it_is_asked_for_again(
-    app: Holdfast, broker: Broker
+    app: Stepfast, broker: Broker
 ) -> None:
     gate = Gate(app)
     gate.opened.set()
@@ -702,7 +702,7 @@ def test_what_a_killed_container_left_behind_is_done_at_once_when_it_is_asked_fo
 
 
 def test_the_last_delivery_is_used_to_tell_of_it(
-    telling: Holdfast, broker: Broker, receiver: Receiver
+    telling: Stepfast, broker: Broker, receiver: Receiver
 ) -> None:
     """Whoever had it before us died with his database: nobody would be left to tell."""
     ran: list[int] = []
@@ -723,7 +723,7 @@ def test_the_last_delivery_is_used_to_tell_of_it(
 
 
 def test_what_was_delivered_too_often_and_never_stored_is_done_after_all(
-    app: Holdfast, broker: Broker
+    app: Stepfast, broker: Broker
 ) -> None:
     """Where others see the database, it decides, not the broker's count."""
     seen: list[str] = []
@@ -745,7 +745,7 @@ def test_what_was_delivered_too_often_and_never_stored_is_done_after_all(
     rows.eventually(lambda: [it.body for it in broker.dead()] == ["garbage"])
 
 
-def test_a_last_delivery_of_a_known_task_leaves_it_alone(app: Holdfast, broker: Broker) -> None:
+def test_a_last_delivery_of_a_known_task_leaves_it_alone(app: Stepfast, broker: Broker) -> None:
     gate = Gate(app)
     broker.task("gate", number=1)
     with polling(app, broker, "ended", most_deliveries=1):
@@ -764,7 +764,7 @@ def test_a_last_delivery_of_a_known_task_leaves_it_alone(app: Holdfast, broker: 
 
 @pytest.mark.only_on("sqlite")
 def test_an_idle_intake_asks_less_and_less(
-    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[float] = []
 

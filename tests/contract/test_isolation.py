@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from devtools.processes import wait_until_gone
-from holdfast import Holdfast, Retry
-from holdfast.admin import actions
-from holdfast.errors import ConfigurationError
-from holdfast.steps.outcome import Done, Stop
-from holdfast.worker import isolated, isolated_step
-from holdfast.worker.isolated_wire import Answered, Failed
+from stepfast import Retry, Stepfast
+from stepfast.admin import actions
+from stepfast.errors import ConfigurationError
+from stepfast.steps.outcome import Done, Stop
+from stepfast.worker import isolated, isolated_step
+from stepfast.worker.isolated_wire import Answered, Failed
 from tests import isolated_jobs as jobs
 from tests import isolated_shop, rows
 from tests.contract.engine import drain
@@ -33,14 +33,14 @@ ONCE = Retry(attempts=1)
 SOON = 0.2  # seconds, instead of those that a handler gets to clean up
 
 
-def result_of(app: Holdfast, job_id: str) -> Any:
+def result_of(app: Stepfast, job_id: str) -> Any:
     row = rows.ended(app, job_id)
     assert row is not None
     assert row["state"] == "done", row["last_error"]
     return json.loads(row["result"])
 
 
-def first_line(app: Holdfast, job_id: str) -> str:
+def first_line(app: Stepfast, job_id: str) -> str:
     """What the job said first, as soon as it has."""
     return rows.eventually(lambda: rows.logs(app, job_id))[0]
 
@@ -50,7 +50,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated_step, "LAST", SOON)
 
 
-def cancel(app: Holdfast, job_id: str) -> None:
+def cancel(app: Stepfast, job_id: str) -> None:
     with app.transaction() as tx:
         actions.cancel(tx, job_id)
 
@@ -59,7 +59,7 @@ def cancel(app: Holdfast, job_id: str) -> None:
 
 
 @pytest.mark.usefixtures("ledger")
-def test_arguments_results_cursors_and_effects_travel(app: Holdfast) -> None:
+def test_arguments_results_cursors_and_effects_travel(app: Stepfast) -> None:
     walk = register(app, jobs.plain, name="walk")
     wait = register(app, jobs.waiting)
 
@@ -79,7 +79,7 @@ def test_arguments_results_cursors_and_effects_travel(app: Holdfast) -> None:
 
 @pytest.mark.only_on("sqlite")
 def test_what_a_handler_says_is_known_while_it_runs(
-    app: Holdfast, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    app: Stepfast, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     job = register(app, jobs.talkative).enqueue(gate=str(tmp_path / "gate"))
@@ -102,7 +102,7 @@ def test_what_a_handler_says_is_known_while_it_runs(
     )
 
 
-def test_failures_mean_what_they_mean_at_home(app: Holdfast) -> None:
+def test_failures_mean_what_they_mean_at_home(app: Stepfast) -> None:
     fail = register(app, jobs.fails, retry=Retry(attempts=2, first="1h"))
     leave = register(app, jobs.exits, retry=ONCE)
 
@@ -138,9 +138,9 @@ def test_failures_mean_what_they_mean_at_home(app: Holdfast) -> None:
 @pytest.mark.only_on("sqlite")
 @pytest.mark.usefixtures("ledger")
 def test_what_is_encrypted_is_read_in_the_process_and_stays_encrypted(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", "a key that nobody can guess or so we hope")
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", "a key that nobody can guess or so we hope")
     job = register(app, jobs.plain, encrypted=True).enqueue(day=date(2024, 2, 29))
 
     drain(app)
@@ -152,11 +152,11 @@ def test_what_is_encrypted_is_read_in_the_process_and_stays_encrypted(
 
 
 @pytest.mark.only_on("sqlite")
-def test_arguments_that_do_not_fit_are_refused_by_the_process(app: Holdfast) -> None:
+def test_arguments_that_do_not_fit_are_refused_by_the_process(app: Stepfast) -> None:
     register(app, jobs.greedy)
     with app.transaction() as tx:
         tx.execute(
-            "INSERT INTO holdfast_job (id, kind, payload) VALUES ('wrong', 'greedy', '{\"megabytes\": \"x\"}')"
+            "INSERT INTO stepfast_job (id, kind, payload) VALUES ('wrong', 'greedy', '{\"megabytes\": \"x\"}')"
         )
 
     drain(app)
@@ -167,7 +167,7 @@ def test_arguments_that_do_not_fit_are_refused_by_the_process(app: Holdfast) -> 
 
 
 @contextmanager
-def shop_on(app: Holdfast) -> Iterator[Holdfast]:
+def shop_on(app: Stepfast) -> Iterator[Stepfast]:
     before = isolated_shop.app.use(app.database)
     try:
         yield isolated_shop.app
@@ -175,7 +175,7 @@ def shop_on(app: Holdfast) -> Iterator[Holdfast]:
         isolated_shop.app.use(before)
 
 
-def test_an_application_works_on_the_workers_database(app: Holdfast) -> None:
+def test_an_application_works_on_the_workers_database(app: Stepfast) -> None:
     with shop_on(app) as shop:
         packed = isolated_shop.pack.enqueue(parcel="p-1")
         drain(shop)
@@ -188,7 +188,7 @@ def test_an_application_works_on_the_workers_database(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_log_line_travels_whatever_is_said_with_it(app: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_line_travels_whatever_is_said_with_it(app: Stepfast, caplog: pytest.LogCaptureFixture) -> None:
     register(app, jobs.logs_everything).enqueue()
 
     drain(app)
@@ -205,7 +205,7 @@ def test_a_log_line_travels_whatever_is_said_with_it(app: Holdfast, caplog: pyte
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("how", ["answers", "raises", "exits"])
 def test_a_copy_that_comes_back_from_its_handler_answers_for_nobody(
-    app: Holdfast, tmp_path: Path, how: str
+    app: Stepfast, tmp_path: Path, how: str
 ) -> None:
     late, gate = tmp_path / "late", tmp_path / "gate"
     first = register(app, jobs.splits).enqueue(gate=str(late), how=how)
@@ -222,7 +222,7 @@ def test_a_copy_that_comes_back_from_its_handler_answers_for_nobody(
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_copy_ends_with_the_exit_code_that_it_gives(app: Holdfast) -> None:
+def test_a_copy_ends_with_the_exit_code_that_it_gives(app: Stepfast) -> None:
     job = register(app, jobs.counts_copies).enqueue(codes=[0, 3])
 
     drain(app)
@@ -231,7 +231,7 @@ def test_a_copy_ends_with_the_exit_code_that_it_gives(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_handler_may_use_a_pool_of_copies(app: Holdfast) -> None:
+def test_a_handler_may_use_a_pool_of_copies(app: Stepfast) -> None:
     job = register(app, jobs.pooled).enqueue(numbers=[-1, -2, -3])
 
     drain(app)
@@ -240,7 +240,7 @@ def test_a_handler_may_use_a_pool_of_copies(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_an_answer_to_another_step_is_nobodys(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_to_another_step_is_nobodys(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     stale: list[Any] = [Answered(-1, Done("of another"), None, 1), Failed(-1, Stop("x"), "x", False, 1)]  # noqa: FBT003
     hear = isolated.HandlerProcess.hear
     monkeypatch.setattr(
@@ -260,7 +260,7 @@ def test_an_answer_to_another_step_is_nobodys(app: Holdfast, monkeypatch: pytest
 
 
 def test_a_step_that_ignores_its_timeout_is_killed_with_all_that_it_started(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient(monkeypatch)
     late = register(app, jobs.deaf, timeout=0.5, retry=ONCE).enqueue()
@@ -278,7 +278,7 @@ def test_a_step_that_ignores_its_timeout_is_killed_with_all_that_it_started(
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("handler", [jobs.polite, jobs.patient])
 def test_a_handler_that_listens_cleans_up_when_its_time_is_over(
-    app: Holdfast, handler: Callable[..., Any], caplog: pytest.LogCaptureFixture
+    app: Stepfast, handler: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     late = register(app, handler, timeout=0.2, retry=ONCE).enqueue()
     again = register(app, jobs.pid).enqueue()
@@ -295,7 +295,7 @@ def test_a_handler_that_listens_cleans_up_when_its_time_is_over(
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("handler", [jobs.polite, jobs.deaf])
 def test_a_cancelled_step_ends_whether_it_listens_or_not(
-    app: Holdfast, handler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, handler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient(monkeypatch)
     job = register(app, handler).enqueue()
@@ -309,7 +309,7 @@ def test_a_cancelled_step_ends_whether_it_listens_or_not(
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("handler", [jobs.polite, jobs.deaf])
 def test_a_worker_that_stops_gives_the_step_back_and_leaves_nobody_behind(
-    app: Holdfast, handler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, handler: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient(monkeypatch)
     job = register(app, handler).enqueue()
@@ -334,7 +334,7 @@ def test_a_worker_that_stops_gives_the_step_back_and_leaves_nobody_behind(
         ("abandon", "ended with exit code 5"),
     ],
 )
-def test_a_crash_is_the_jobs_own(app: Holdfast, how: str, fate: str) -> None:
+def test_a_crash_is_the_jobs_own(app: Stepfast, how: str, fate: str) -> None:
     gate = threading.Event()
 
     @app.job()
@@ -355,7 +355,7 @@ def test_a_crash_is_the_jobs_own(app: Holdfast, how: str, fate: str) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_step_holds_no_more_memory_than_it_may(app: Holdfast) -> None:
+def test_a_step_holds_no_more_memory_than_it_may(app: Stepfast) -> None:
     greedy = register(app, jobs.greedy, memory="300MB", retry=ONCE)
     tiny = app.job(name="tiny", isolation="process", memory="1MB", retry=ONCE)(jobs.pid)
 
@@ -376,7 +376,7 @@ def test_a_step_holds_no_more_memory_than_it_may(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_process_is_replaced_after_so_many_steps(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_is_replaced_after_so_many_steps(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated, "MOST_STEPS", 3)
     asked = register(app, jobs.pid).enqueue_many([{}] * 7)
 
@@ -387,7 +387,7 @@ def test_a_process_is_replaced_after_so_many_steps(app: Holdfast, monkeypatch: p
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_process_that_has_grown_is_replaced(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_has_grown_is_replaced(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated, "GROWTH", 0.5)
     asked = register(app, jobs.pid).enqueue_many([{}] * 4)
 
@@ -399,7 +399,7 @@ def test_a_process_that_has_grown_is_replaced(app: Holdfast, monkeypatch: pytest
 
 @pytest.mark.only_on("sqlite")
 def test_idle_processes_end_but_for_one(
-    app: Holdfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolated, "IDLE", 0.0)
     gate = str(tmp_path / "gate")
@@ -414,7 +414,7 @@ def test_idle_processes_end_but_for_one(
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_process_that_dies_while_it_rests_is_nobodys_crash(app: Holdfast) -> None:
+def test_a_process_that_dies_while_it_rests_is_nobodys_crash(app: Stepfast) -> None:
     work = register(app, jobs.pid, retry=Retry(first=0))
 
     with app.worker() as worker:
@@ -432,6 +432,6 @@ def test_a_process_that_dies_while_it_rests_is_nobodys_crash(app: Holdfast) -> N
 
 
 @pytest.mark.only_on("sqlite")
-def test_an_embedded_worker_cannot_be_recycled(app: Holdfast) -> None:
-    with pytest.raises(ConfigurationError, match="`holdfast worker`"):
+def test_an_embedded_worker_cannot_be_recycled(app: Stepfast) -> None:
+    with pytest.raises(ConfigurationError, match="`stepfast worker`"):
         app.worker(max_memory="1GB")

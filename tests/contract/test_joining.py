@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Continue, Done, Holdfast, Job, Step, Transaction
-from holdfast.errors import ArgumentsError, ConfigurationError, DuplicateKeyError, StateError
-from holdfast.steps.cancellation import cancel_jobs
-from holdfast.steps.dead_letters import revive
-from holdfast.steps.enqueue import insert as insert_job
-from holdfast.steps.job import NewJob
-from holdfast.steps.joining import free_to_go, let_successors_go, take_key
-from holdfast.steps.outcome import Again, Bury
-from holdfast.testing import drain
+from stepfast import Continue, Done, Job, Step, Stepfast, Transaction
+from stepfast.errors import ArgumentsError, ConfigurationError, DuplicateKeyError, StateError
+from stepfast.steps.cancellation import cancel_jobs
+from stepfast.steps.dead_letters import revive
+from stepfast.steps.enqueue import insert as insert_job
+from stepfast.steps.job import NewJob
+from stepfast.steps.joining import free_to_go, let_successors_go, take_key
+from stepfast.steps.outcome import Again, Bury
+from stepfast.testing import drain
 from tests import rows
 from tests.contract.engine import claim, settle, take, together, work_on
 from tests.contract.engine import drain as work_until_done
@@ -28,7 +28,7 @@ CONTENDERS = 8
 AGAIN = Again(timedelta(hours=1), "no answer", "no answer")
 
 
-def collecting(app: Holdfast) -> Job[..., None]:
+def collecting(app: Stepfast) -> Job[..., None]:
     """A kind of job whose calls add up."""
     return app.job(merge="append")(collect)
 
@@ -37,13 +37,13 @@ def collect(ids: list[int], label: str = "") -> None:
     """Nothing: these tests play the worker."""
 
 
-def payload(app: Holdfast, job_id: str) -> Any:
+def payload(app: Stepfast, job_id: str) -> Any:
     row = rows.live(app, job_id)
     assert row is not None
     return json.loads(row["payload"])
 
 
-def go(app: Holdfast) -> int:
+def go(app: Stepfast) -> int:
     with app.transaction() as tx:
         return let_successors_go(tx)
 
@@ -51,7 +51,7 @@ def go(app: Holdfast) -> int:
 # Merging
 
 
-def test_a_merged_call_adds_to_the_job_that_waits(app: Holdfast) -> None:
+def test_a_merged_call_adds_to_the_job_that_waits(app: Stepfast) -> None:
     work = collecting(app)
     first = work.enqueue(ids=[1], label="old", key="k")
 
@@ -60,10 +60,10 @@ def test_a_merged_call_adds_to_the_job_that_waits(app: Holdfast) -> None:
 
     assert [(it.id, it.created) for it in (second, third)] == [(first.id, False)] * 2
     assert payload(app, first.id) == {"ids": [1, 2, 3], "label": "new"}
-    assert rows.count(app, "holdfast_job") == 1
+    assert rows.count(app, "stepfast_job") == 1
 
 
-def test_unless_it_is_told_otherwise_a_job_takes_over_what_the_new_call_gives(app: Holdfast) -> None:
+def test_unless_it_is_told_otherwise_a_job_takes_over_what_the_new_call_gives(app: Stepfast) -> None:
     @app.job()
     def mail(to: str, subject: str = "", body: str = "") -> None: ...
 
@@ -74,7 +74,7 @@ def test_unless_it_is_told_otherwise_a_job_takes_over_what_the_new_call_gives(ap
     assert payload(app, first.id) == {"to": "b", "subject": "s", "body": "text"}
 
 
-def test_a_function_of_the_users_own_merges(app: Holdfast) -> None:
+def test_a_function_of_the_users_own_merges(app: Stepfast) -> None:
     def larger(waiting: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
         return {"n": max(waiting["n"], new["n"])}
 
@@ -93,7 +93,7 @@ def test_a_function_of_the_users_own_merges(app: Holdfast) -> None:
     [(lambda *_: None, "return the arguments as a dict"), (lambda *_: {"n": "x"}, "wrong arguments")],
 )
 def test_a_merge_that_makes_no_arguments_is_refused_and_changes_nothing(
-    app: Holdfast, merge: Any, sentence: str
+    app: Stepfast, merge: Any, sentence: str
 ) -> None:
     @app.job(merge=merge)
     def reach(n: int) -> None: ...
@@ -106,12 +106,12 @@ def test_a_merge_that_makes_no_arguments_is_refused_and_changes_nothing(
     assert payload(app, first.id) == {"n": 5}
 
 
-def test_a_merge_of_an_unknown_name_is_refused_in_words(app: Holdfast) -> None:
+def test_a_merge_of_an_unknown_name_is_refused_in_words(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="'update', 'append' or a function"):
         app.job(merge="add")(collect)  # type: ignore[arg-type]
 
 
-def test_a_merged_call_keeps_the_time_and_raises_the_priority(app: Holdfast) -> None:
+def test_a_merged_call_keeps_the_time_and_raises_the_priority(app: Stepfast) -> None:
     work = collecting(app)
     first = work.enqueue(ids=[1], key="k", delay="1h")
     before = rows.live(app, first.id)
@@ -125,14 +125,14 @@ def test_a_merged_call_keeps_the_time_and_raises_the_priority(app: Holdfast) -> 
     assert (row["state"], row["ready_at"], row["priority"]) == ("scheduled", before["ready_at"], 4)
 
 
-def test_a_call_of_another_kind_cannot_join(app: Holdfast) -> None:
+def test_a_call_of_another_kind_cannot_join(app: Stepfast) -> None:
     holder = work_on(app).enqueue(n=1, key="k")
 
     with pytest.raises(StateError, match=f"job {holder.id} of kind 'work'"):
         collecting(app).enqueue(ids=[1], key="k", on_duplicate="merge")
 
 
-def test_an_id_is_merged_once(app: Holdfast) -> None:
+def test_an_id_is_merged_once(app: Stepfast) -> None:
     work = collecting(app)
     holder = work.enqueue(ids=[1], key="k")
 
@@ -145,7 +145,7 @@ def test_an_id_is_merged_once(app: Holdfast) -> None:
 # The job that runs, and the one that comes after it
 
 
-def test_a_job_that_runs_gets_one_successor_which_takes_in_all_further_calls(app: Holdfast) -> None:
+def test_a_job_that_runs_gets_one_successor_which_takes_in_all_further_calls(app: Stepfast) -> None:
     work = collecting(app)
     first = work.enqueue(ids=[1], key="k")
     running = take(app)
@@ -164,7 +164,7 @@ def test_a_job_that_runs_gets_one_successor_which_takes_in_all_further_calls(app
     assert [rows.state(app, it.id) for it in (first, second)] == ["done", "done"]
 
 
-def test_the_successor_holds_the_key_when_its_turn_has_come(app: Holdfast) -> None:
+def test_the_successor_holds_the_key_when_its_turn_has_come(app: Stepfast) -> None:
     work = collecting(app)
     work.enqueue(ids=[1], key="k")
     running = take(app)
@@ -181,7 +181,7 @@ def test_the_successor_holds_the_key_when_its_turn_has_come(app: Holdfast) -> No
     assert (row["unique_key"], row["held_by"], row["state"]) == ("k", None, "ready")
 
 
-def test_a_job_in_the_middle_of_its_steps_has_begun(app: Holdfast) -> None:
+def test_a_job_in_the_middle_of_its_steps_has_begun(app: Stepfast) -> None:
     work = collecting(app)
     first = work.enqueue(ids=[1], key="k")
     settle(app, take(app), Continue({"page": 2}))
@@ -192,7 +192,7 @@ def test_a_job_in_the_middle_of_its_steps_has_begun(app: Holdfast) -> None:
     assert payload(app, first.id)["ids"] == [1]
 
 
-def test_a_job_that_waits_for_its_next_try_keeps_its_key(app: Holdfast) -> None:
+def test_a_job_that_waits_for_its_next_try_keeps_its_key(app: Stepfast) -> None:
     """Nobody can take it meanwhile, so the retry can collide with nobody."""
     work = collecting(app)
     first = work.enqueue(ids=[1], key="k")
@@ -211,7 +211,7 @@ def test_a_job_that_waits_for_its_next_try_keeps_its_key(app: Holdfast) -> None:
 
 
 def test_a_call_that_joins_a_job_between_its_tries_is_another_step_for_services_outside(
-    app: Holdfast,
+    app: Stepfast,
 ) -> None:
     work = collecting(app)
     first = work.enqueue(ids=[1], key="k")
@@ -229,7 +229,7 @@ def test_a_call_that_joins_a_job_between_its_tries_is_another_step_for_services_
 
 
 def test_a_job_that_died_is_followed_and_not_revived_while_its_successor_is_unfinished(
-    app: Holdfast,
+    app: Stepfast,
 ) -> None:
     work = collecting(app)
     dead = work.enqueue(ids=[1], key="k")
@@ -248,7 +248,7 @@ def test_a_job_that_died_is_followed_and_not_revived_while_its_successor_is_unfi
     assert rows.state(app, dead.id) == "ready"
 
 
-def test_a_successor_that_was_cancelled_is_revived_under_the_key_itself(app: Holdfast) -> None:
+def test_a_successor_that_was_cancelled_is_revived_under_the_key_itself(app: Stepfast) -> None:
     work = collecting(app)
     work.enqueue(ids=[1], key="k")
     running = take(app)
@@ -267,7 +267,7 @@ def test_a_successor_that_was_cancelled_is_revived_under_the_key_itself(app: Hol
     assert row["unique_key"] == "k"
 
 
-def test_a_key_that_was_taken_meanwhile_is_left_to_its_holder(app: Holdfast) -> None:
+def test_a_key_that_was_taken_meanwhile_is_left_to_its_holder(app: Stepfast) -> None:
     work = collecting(app)
     work.enqueue(ids=[1], key="k")
     running = take(app)
@@ -288,7 +288,7 @@ def test_a_key_that_was_taken_meanwhile_is_left_to_its_holder(app: Holdfast) -> 
     assert go(app) == 1
 
 
-def test_what_is_asked_last_is_done_last(app: Holdfast) -> None:
+def test_what_is_asked_last_is_done_last(app: Stepfast) -> None:
     """The job has ended, and its successor has not yet been told: a new job would overtake it."""
     work = work_on(app)
     work.enqueue(n=1, key="k")
@@ -304,7 +304,7 @@ def test_what_is_asked_last_is_done_last(app: Holdfast) -> None:
     assert payload(app, second.id) == {"n": 4}
 
 
-def test_what_is_asked_last_is_done_last_although_the_job_is_tried_again(app: Holdfast) -> None:
+def test_what_is_asked_last_is_done_last_although_the_job_is_tried_again(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue(n=1, key="k")
     running = take(app)
@@ -317,7 +317,7 @@ def test_what_is_asked_last_is_done_last_although_the_job_is_tried_again(app: Ho
     assert [payload(app, it.id) for it in (first, second)] == [{"n": 1}, {"n": 3}]
 
 
-def waiting_for_its_turn(app: Holdfast) -> tuple[Job[..., None], str]:
+def waiting_for_its_turn(app: Stepfast) -> tuple[Job[..., None], str]:
     """A successor whose job has ended, and who has not yet been told."""
     work = collecting(app)
     work.enqueue(ids=[1], key="k")
@@ -327,7 +327,7 @@ def waiting_for_its_turn(app: Holdfast) -> tuple[Job[..., None], str]:
     return work, second.id
 
 
-def test_a_call_that_skips_or_refuses_finds_the_successor_whose_turn_has_come(app: Holdfast) -> None:
+def test_a_call_that_skips_or_refuses_finds_the_successor_whose_turn_has_come(app: Stepfast) -> None:
     work, successor = waiting_for_its_turn(app)
 
     skipped = work.enqueue(ids=[3], key="k", on_duplicate="skip")
@@ -338,12 +338,12 @@ def test_a_call_that_skips_or_refuses_finds_the_successor_whose_turn_has_come(ap
     assert (skipped.id, skipped.created) == (successor, False)
     assert [(it.id, it.created) for it in many] == [(successor, False), (many[1].id, True)]
     assert refusal.value.job_id == successor
-    assert rows.count(app, "holdfast_job") == 2
+    assert rows.count(app, "stepfast_job") == 2
     assert go(app) == 1
     assert payload(app, successor) == {"ids": [2]}
 
 
-def test_a_replacement_before_the_successors_turn_is_the_last_that_is_done(app: Holdfast) -> None:
+def test_a_replacement_before_the_successors_turn_is_the_last_that_is_done(app: Stepfast) -> None:
     work, successor = waiting_for_its_turn(app)
 
     newest = work.enqueue(ids=[3], key="k", on_duplicate="replace")
@@ -353,7 +353,7 @@ def test_a_replacement_before_the_successors_turn_is_the_last_that_is_done(app: 
     assert (go(app), payload(app, newest.id)) == (0, {"ids": [3]})
 
 
-def test_a_replacement_of_a_job_that_runs_replaces_what_waits_behind_it(app: Holdfast) -> None:
+def test_a_replacement_of_a_job_that_runs_replaces_what_waits_behind_it(app: Stepfast) -> None:
     work = collecting(app)
     first = work.enqueue(ids=[1], key="k")
     take(app)
@@ -366,12 +366,12 @@ def test_a_replacement_of_a_job_that_runs_replaces_what_waits_behind_it(app: Hol
     assert row is not None
     assert (row["state"], "newer call" in row["last_error"]) == ("cancelled", True)
     settle(app, take(app), Done())
-    assert (go(app), rows.count(app, "holdfast_job")) == (0, 0)
+    assert (go(app), rows.count(app, "stepfast_job")) == (0, 0)
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_a_job_that_runs_can_end_while_a_transaction_that_follows_it_is_open(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     work = collecting(app)
     first = work.enqueue(ids=[1], key="k")
@@ -385,7 +385,7 @@ def test_a_job_that_runs_can_end_while_a_transaction_that_follows_it_is_open(
     assert go(app) == 1
 
 
-def test_a_worker_runs_the_successor_when_the_job_before_it_has_ended(app: Holdfast) -> None:
+def test_a_worker_runs_the_successor_when_the_job_before_it_has_ended(app: Stepfast) -> None:
     inside, go_on, seen = threading.Event(), threading.Event(), []
 
     @app.job(merge="append")
@@ -400,12 +400,12 @@ def test_a_worker_runs_the_successor_when_the_job_before_it_has_ended(app: Holdf
         for n in (2, 3):
             gather.enqueue(ids=[n], key="k", on_duplicate="merge")
         go_on.set()
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
     assert seen == [[1], [2, 3]]
 
 
-def test_a_drain_runs_successors_too(app: Holdfast) -> None:
+def test_a_drain_runs_successors_too(app: Stepfast) -> None:
     @app.job(merge="append")
     def gather(ids: list[int]) -> None:
         if ids == [1]:
@@ -414,13 +414,13 @@ def test_a_drain_runs_successors_too(app: Holdfast) -> None:
     gather.enqueue(ids=[1], key="k")
 
     assert len(drain(app).runs) == 2
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
 # At the same time
 
 
-def test_of_many_who_merge_at_once_nothing_is_lost(another_app: Callable[[], Holdfast]) -> None:
+def test_of_many_who_merge_at_once_nothing_is_lost(another_app: Callable[[], Stepfast]) -> None:
     jobs = [collecting(another_app()) for _ in range(CONTENDERS)]
 
     answers = together(
@@ -428,12 +428,12 @@ def test_of_many_who_merge_at_once_nothing_is_lost(another_app: Callable[[], Hol
     )
 
     app = jobs[0].app
-    assert isinstance(app, Holdfast)
+    assert isinstance(app, Stepfast)
     assert sum(it.created for it in answers) == 1
     assert sorted(payload(app, answers[0].id)["ids"]) == list(range(CONTENDERS))
 
 
-def test_batches_that_share_keys_lose_nothing(another_app: Callable[[], Holdfast]) -> None:
+def test_batches_that_share_keys_lose_nothing(another_app: Callable[[], Stepfast]) -> None:
     jobs = [collecting(another_app()) for _ in range(4)]
     keys = [f"order:{n}" for n in range(20)]
     orders = [keys, keys[::-1], keys[10:] + keys[:10], [*keys[:10], *keys[:10]]]
@@ -451,8 +451,8 @@ def test_batches_that_share_keys_lose_nothing(another_app: Callable[[], Holdfast
     )
 
     app = jobs[0].app
-    assert isinstance(app, Holdfast)
-    found = rows.query(app, "SELECT payload FROM holdfast_job")
+    assert isinstance(app, Stepfast)
+    found = rows.query(app, "SELECT payload FROM stepfast_job")
     assert len(found) == len(keys)
     assert sum(it.created for answer in answers for it in answer) == len(keys)
     stored = [n for row in found for n in json.loads(row["payload"])["ids"]]
@@ -465,7 +465,7 @@ def insert(tx: Transaction, row: dict[str, Any]) -> None:
 
 @pytest.mark.usefixtures("ledger")
 def test_what_joins_while_workers_run_is_done_once(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     """Against claims, ends and each other: every item gets its row, and a second one would be refused."""
     per_caller, running, together_at_once = 15, threading.Lock(), []
@@ -486,10 +486,10 @@ def test_what_joins_while_workers_run_is_done_once(
 
     with app.worker(concurrency=4):
         answers = together([partial(call, who, job) for who, job in enumerate(callers)])
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
     assert answers == [None] * 3
-    assert rows.count(app, "holdfast_archive", "state <> 'done'") == 0
+    assert rows.count(app, "stepfast_archive", "state <> 'done'") == 0
     assert rows.count(app, "ledger") == 3 * per_caller
     assert not any(together_at_once)
 
@@ -497,7 +497,7 @@ def test_what_joins_while_workers_run_is_done_once(
 # Debounce
 
 
-def waits(app: Holdfast, job_id: str) -> int:
+def waits(app: Stepfast, job_id: str) -> int:
     """For how many seconds from now."""
     row = rows.live(app, job_id)
     assert row is not None
@@ -505,10 +505,10 @@ def waits(app: Holdfast, job_id: str) -> int:
     return round((int(row["ready_at"]) - rows.now(app)) / rows.SECOND)
 
 
-def test_a_debounced_job_begins_after_the_last_call_with_its_payload(app: Holdfast) -> None:
+def test_a_debounced_job_begins_after_the_last_call_with_its_payload(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue(n=1, key="k", debounce="1h")
-    rows.change(app, "UPDATE holdfast_job SET ready_at = ready_at - :half", half=rows.HOUR // 2)
+    rows.change(app, "UPDATE stepfast_job SET ready_at = ready_at - :half", half=rows.HOUR // 2)
 
     second = work.enqueue(n=2, key="k", debounce="1h")
 
@@ -517,11 +517,11 @@ def test_a_debounced_job_begins_after_the_last_call_with_its_payload(app: Holdfa
     assert payload(app, first.id) == {"n": 2}
 
 
-def test_a_debounced_job_waits_at_most_so_long_after_the_first_call(app: Holdfast) -> None:
+def test_a_debounced_job_waits_at_most_so_long_after_the_first_call(app: Stepfast) -> None:
     work = work_on(app)
     job = work.enqueue(n=1, key="k", debounce="1h", at_most="2h")
     rows.change(
-        app, "UPDATE holdfast_job SET created_at = created_at - :past", past=rows.HOUR + rows.HOUR // 2
+        app, "UPDATE stepfast_job SET created_at = created_at - :past", past=rows.HOUR + rows.HOUR // 2
     )
 
     work.enqueue(n=2, key="k", debounce="1h", at_most="2h")
@@ -529,7 +529,7 @@ def test_a_debounced_job_waits_at_most_so_long_after_the_first_call(app: Holdfas
     assert waits(app, job.id) == pytest.approx(1800, abs=20)
 
 
-def test_a_debounced_job_that_was_ready_waits_again(app: Holdfast) -> None:
+def test_a_debounced_job_that_was_ready_waits_again(app: Stepfast) -> None:
     work = work_on(app)
     job = work.enqueue(n=1, key="k", debounce="1h")
     rows.make_due(app, job.id)
@@ -540,7 +540,7 @@ def test_a_debounced_job_that_was_ready_waits_again(app: Holdfast) -> None:
     assert claim(app) == []
 
 
-def test_debounced_calls_may_be_merged(app: Holdfast) -> None:
+def test_debounced_calls_may_be_merged(app: Stepfast) -> None:
     work = collecting(app)
     job = work.enqueue(ids=[1], key="k", debounce="1h", on_duplicate="merge")
 
@@ -549,10 +549,10 @@ def test_debounced_calls_may_be_merged(app: Holdfast) -> None:
     assert payload(app, job.id)["ids"] == [1, 2]
 
 
-def test_a_debounced_call_does_not_interrupt_the_job_that_runs(app: Holdfast) -> None:
+def test_a_debounced_call_does_not_interrupt_the_job_that_runs(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue(n=1, key="k", debounce="1h")
-    rows.change(app, "UPDATE holdfast_job SET state = 'ready', ready_at = 1")
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', ready_at = 1")
     running = take(app)
 
     second = work.enqueue(n=2, key="k", debounce="1h")
@@ -564,7 +564,7 @@ def test_a_debounced_call_does_not_interrupt_the_job_that_runs(app: Holdfast) ->
     assert waits(app, second.id) == pytest.approx(3600, abs=20)
 
 
-def test_a_debounced_call_does_not_bring_the_next_try_forward(app: Holdfast) -> None:
+def test_a_debounced_call_does_not_bring_the_next_try_forward(app: Stepfast) -> None:
     work = work_on(app)
     job = work.enqueue(n=1, key="k")
     settle(app, take(app), AGAIN)
@@ -578,20 +578,20 @@ def test_a_debounced_call_does_not_bring_the_next_try_forward(app: Holdfast) -> 
 # Windows, and options that contradict each other
 
 
-def test_a_key_is_remembered_until_its_window_is_over(app: Holdfast) -> None:
+def test_a_key_is_remembered_until_its_window_is_over(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue(n=1, key="k", unique_per="1d")
     settle(app, take(app), Done())
 
     again = work.enqueue(n=2, key="k", unique_per="1d", on_duplicate="skip")
 
-    (kept,) = rows.query(app, "SELECT until_at FROM holdfast_key")
+    (kept,) = rows.query(app, "SELECT until_at FROM stepfast_key")
     assert (again.id, again.created) == (first.id, False)
     assert kept["until_at"] % rows.DAY == 0
     assert 0 < kept["until_at"] - rows.now(app) <= rows.DAY
-    rows.change(app, "UPDATE holdfast_key SET until_at = until_at - :day", day=rows.DAY)
+    rows.change(app, "UPDATE stepfast_key SET until_at = until_at - :day", day=rows.DAY)
     assert work.enqueue(n=3, key="k", unique_per="1d", on_duplicate="skip").created
-    (renewed,) = rows.query(app, "SELECT until_at FROM holdfast_key")
+    (renewed,) = rows.query(app, "SELECT until_at FROM stepfast_key")
     assert renewed["until_at"] % rows.DAY == 0
 
 
@@ -615,24 +615,24 @@ def test_a_key_is_remembered_until_its_window_is_over(app: Holdfast) -> None:
     ids=repr,
 )
 def test_options_that_contradict_each_other_are_refused_in_words(
-    app: Holdfast, options: dict[str, Any], sentence: str
+    app: Stepfast, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         work_on(app).enqueue(**options)
 
-    assert (rows.count(app, "holdfast_job"), rows.count(app, "holdfast_key")) == (0, 0)
+    assert (rows.count(app, "stepfast_job"), rows.count(app, "stepfast_key")) == (0, 0)
 
 
-def test_a_batch_with_a_key_too_long_to_join_is_refused(app: Holdfast) -> None:
+def test_a_batch_with_a_key_too_long_to_join_is_refused(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="1 to 120 characters"):
         collecting(app).enqueue_many(
             [{"ids": [1]}, {"ids": [2]}], keys=["k", "k" * 125], on_duplicate="merge"
         )
 
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
-def test_a_worker_does_what_was_debounced_and_merged(app: Holdfast) -> None:
+def test_a_worker_does_what_was_debounced_and_merged(app: Stepfast) -> None:
     seen: list[list[int]] = []
 
     @app.job(merge="append")

@@ -13,38 +13,38 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Continue, Done, Holdfast, Job
-from holdfast.database.connection import Transaction
-from holdfast.errors import ConfigurationError, DuplicateKeyError, LeaseLostError
-from holdfast.steps import keys
-from holdfast.steps.commit import commit
-from holdfast.steps.dead_letters import revive
-from holdfast.steps.keys import forget_expired
-from holdfast.steps.outcome import Bury
+from stepfast import Continue, Done, Job, Stepfast
+from stepfast.database.connection import Transaction
+from stepfast.errors import ConfigurationError, DuplicateKeyError, LeaseLostError
+from stepfast.steps import keys
+from stepfast.steps.commit import commit
+from stepfast.steps.dead_letters import revive
+from stepfast.steps.keys import forget_expired
+from stepfast.steps.outcome import Bury
 from tests import rows
 from tests.contract.engine import settle, take, together, work_on
 
 if TYPE_CHECKING:
-    from holdfast.database.statement import Statement
-    from holdfast.results.handle import EnqueuedJob
-    from holdfast.steps.lease import Lease
+    from stepfast.database.statement import Statement
+    from stepfast.results.handle import EnqueuedJob
+    from stepfast.steps.lease import Lease
 
 CONTENDERS = 8
 
 
-def app_of(job: Job[..., Any]) -> Holdfast:
-    assert isinstance(job.app, Holdfast)
+def app_of(job: Job[..., Any]) -> Stepfast:
+    assert isinstance(job.app, Stepfast)
     return job.app
 
 
-def finish(app: Holdfast) -> str:
+def finish(app: Stepfast) -> str:
     """Take the next job and do it; returns its id."""
     lease = take(app)
     settle(app, lease, Done())
     return lease.job_id
 
 
-def test_a_second_job_with_the_key_is_refused(app: Holdfast) -> None:
+def test_a_second_job_with_the_key_is_refused(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue(n=1, key="order:A-17")
 
@@ -53,18 +53,18 @@ def test_a_second_job_with_the_key_is_refused(app: Holdfast) -> None:
 
     assert refusal.value.job_id == first.id
     assert "on_duplicate='skip'" in str(refusal.value)
-    assert rows.count(app, "holdfast_job") == 1
+    assert rows.count(app, "stepfast_job") == 1
 
 
-def test_a_key_that_ends_in_a_space_is_refused(app: Holdfast) -> None:
+def test_a_key_that_ends_in_a_space_is_refused(app: Stepfast) -> None:
     """MariaDB compares texts without the spaces at their ends."""
     with pytest.raises(ConfigurationError, match="ends in a space"):
         work_on(app).enqueue(key="order:A-17 ")
 
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
-def test_a_skipped_duplicate_answers_with_the_job_that_is_there(app: Holdfast) -> None:
+def test_a_skipped_duplicate_answers_with_the_job_that_is_there(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue(n=1, key="k")
 
@@ -76,7 +76,7 @@ def test_a_skipped_duplicate_answers_with_the_job_that_is_there(app: Holdfast) -
     assert json.loads(row["payload"]) == {"n": 1}
 
 
-def test_a_replacement_takes_over_payload_and_time(app: Holdfast) -> None:
+def test_a_replacement_takes_over_payload_and_time(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue(n=1, key="k")
 
@@ -87,10 +87,10 @@ def test_a_replacement_takes_over_payload_and_time(app: Holdfast) -> None:
     assert row is not None
     assert json.loads(row["payload"]) == {"n": 2}
     assert (row["state"], row["priority"], row["queue"]) == ("scheduled", 4, "later")
-    assert rows.count(app, "holdfast_job") == 1
+    assert rows.count(app, "stepfast_job") == 1
 
 
-def test_a_replacement_supersedes_the_one_who_runs_the_old_payload(app: Holdfast) -> None:
+def test_a_replacement_supersedes_the_one_who_runs_the_old_payload(app: Stepfast) -> None:
     work = work_on(app)
     job = work.enqueue(n=1, key="k")
     old = take(app)
@@ -105,7 +105,7 @@ def test_a_replacement_supersedes_the_one_who_runs_the_old_payload(app: Holdfast
     assert rows.state(app, job.id) == "done"
 
 
-def test_a_replacement_forgets_where_the_old_payload_stood(app: Holdfast) -> None:
+def test_a_replacement_forgets_where_the_old_payload_stood(app: Stepfast) -> None:
     work = work_on(app)
     job = work.enqueue(n=1, key="k")
     settle(app, take(app), Continue({"page": 7}))
@@ -117,7 +117,7 @@ def test_a_replacement_forgets_where_the_old_payload_stood(app: Holdfast) -> Non
     assert (row["step"], row["cursor_json"], row["committed_fence"]) == (2, None, None)
 
 
-def test_a_replacement_is_no_repetition_for_services_outside(app: Holdfast) -> None:
+def test_a_replacement_is_no_repetition_for_services_outside(app: Stepfast) -> None:
     """The pair of job and step is the idempotency key."""
     work = work_on(app)
     work.enqueue(n=1, key="k")
@@ -130,7 +130,7 @@ def test_a_replacement_is_no_repetition_for_services_outside(app: Holdfast) -> N
 
 
 @pytest.mark.parametrize("choice", ["reject", "skip", "replace"])
-def test_the_key_is_free_when_the_job_is_done(app: Holdfast, choice: Any) -> None:
+def test_the_key_is_free_when_the_job_is_done(app: Stepfast, choice: Any) -> None:
     work = work_on(app)
     work.enqueue(n=1, key="k")
     done = finish(app)
@@ -143,7 +143,7 @@ def test_the_key_is_free_when_the_job_is_done(app: Holdfast, choice: Any) -> Non
 
 @pytest.mark.parametrize("choice", ["reject", "skip", "replace"])
 def test_of_many_who_ask_at_once_one_creates_the_job(
-    another_app: Callable[[], Holdfast], choice: Any
+    another_app: Callable[[], Stepfast], choice: Any
 ) -> None:
     jobs = [work_on(another_app()) for _ in range(CONTENDERS)]
 
@@ -151,7 +151,7 @@ def test_of_many_who_ask_at_once_one_creates_the_job(
         [partial(job.enqueue, n=n, key="k", on_duplicate=choice) for n, job in enumerate(jobs)]
     )
 
-    assert rows.count(app_of(jobs[0]), "holdfast_job") == 1
+    assert rows.count(app_of(jobs[0]), "stepfast_job") == 1
     created = [it for it in answers if not isinstance(it, Exception) and it.created]
     refused = [it for it in answers if isinstance(it, DuplicateKeyError)]
     assert len(created) == 1
@@ -160,7 +160,7 @@ def test_of_many_who_ask_at_once_one_creates_the_job(
     assert {it.id for it in answers if not isinstance(it, Exception)} == {created[0].id}
 
 
-def test_two_batches_that_share_keys_create_each_job_once(another_app: Callable[[], Holdfast]) -> None:
+def test_two_batches_that_share_keys_create_each_job_once(another_app: Callable[[], Stepfast]) -> None:
     jobs = [work_on(another_app()) for _ in range(4)]
     keys = [f"order:{n}" for n in range(40)]
     orders = [keys, keys[::-1], keys[20:] + keys[:20], keys]
@@ -172,21 +172,21 @@ def test_two_batches_that_share_keys_create_each_job_once(another_app: Callable[
         ]
     )
 
-    assert rows.count(app_of(jobs[0]), "holdfast_job") == len(keys)
+    assert rows.count(app_of(jobs[0]), "stepfast_job") == len(keys)
     assert sum(it.created for answer in answers for it in answer) == len(keys)
 
 
-def test_a_batch_with_a_held_key_is_refused_as_a_whole(app: Holdfast) -> None:
+def test_a_batch_with_a_held_key_is_refused_as_a_whole(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue(n=1, key="b")
 
     with pytest.raises(DuplicateKeyError):
         work.enqueue_many([{"n": 2}, {"n": 3}, {"n": 4}], keys=["a", "b", None])
 
-    assert rows.count(app, "holdfast_job") == 1
+    assert rows.count(app, "stepfast_job") == 1
 
 
-def test_a_key_twice_in_one_batch_is_one_job(app: Holdfast) -> None:
+def test_a_key_twice_in_one_batch_is_one_job(app: Stepfast) -> None:
     work = work_on(app)
 
     first, second = work.enqueue_many([{"n": 1}, {"n": 2}], keys=["k", "k"], on_duplicate="skip")
@@ -194,7 +194,7 @@ def test_a_key_twice_in_one_batch_is_one_job(app: Holdfast) -> None:
     assert (first.id == second.id, first.created, second.created) == (True, True, False)
 
 
-def test_keys_that_differ_in_case_or_accent_are_different(app: Holdfast) -> None:
+def test_keys_that_differ_in_case_or_accent_are_different(app: Stepfast) -> None:
     work = work_on(app)
 
     made = [work.enqueue(n=1, key=key).created for key in ("k", "K", "ḱ", "k.")]
@@ -202,7 +202,7 @@ def test_keys_that_differ_in_case_or_accent_are_different(app: Holdfast) -> None
     assert made == [True] * 4
 
 
-def test_a_dead_letter_has_released_its_key(app: Holdfast) -> None:
+def test_a_dead_letter_has_released_its_key(app: Stepfast) -> None:
     work = work_on(app)
     dead = work.enqueue(n=1, key="k")
     settle(app, take(app), Bury("broken", "broken"))
@@ -213,7 +213,7 @@ def test_a_dead_letter_has_released_its_key(app: Holdfast) -> None:
     assert second.created
 
 
-def test_a_dead_letter_is_not_revived_while_its_key_is_taken(app: Holdfast) -> None:
+def test_a_dead_letter_is_not_revived_while_its_key_is_taken(app: Stepfast) -> None:
     work = work_on(app)
     dead = work.enqueue(n=1, key="k")
     settle(app, take(app), Bury("broken", "broken"))
@@ -246,7 +246,7 @@ REQUESTS = pytest.mark.parametrize("request_again", [by_id, by_period])
 
 
 @contextmanager
-def completing(app: Holdfast, lease: Lease) -> Iterator[Callable[[], None]]:
+def completing(app: Stepfast, lease: Lease) -> Iterator[Callable[[], None]]:
     """The transaction that completes the job is open, everything is written, only its COMMIT is missing."""
     written, commit_now, committed = threading.Event(), threading.Event(), threading.Event()
 
@@ -273,7 +273,7 @@ def completing(app: Holdfast, lease: Lease) -> Iterator[Callable[[], None]]:
 
 @REQUESTS
 def test_a_duplicate_before_the_end_is_the_same_job(
-    app: Holdfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
+    app: Stepfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
     work = work_on(app)
     first = request_again(work)
@@ -284,13 +284,13 @@ def test_a_duplicate_before_the_end_is_the_same_job(
 
     assert first.created
     assert [(it.id, it.created) for it in (while_ready, while_leased)] == [(first.id, False)] * 2
-    assert rows.count(app, "holdfast_job") == 1
+    assert rows.count(app, "stepfast_job") == 1
 
 
 @REQUESTS
 def test_a_duplicate_during_the_completing_transaction_is_not_run_again(
-    app: Holdfast,
-    another_app: Callable[[], Holdfast],
+    app: Stepfast,
+    another_app: Callable[[], Stepfast],
     request_again: Callable[[Job[..., None]], EnqueuedJob[None]],
 ) -> None:
     first = request_again(work_on(app))
@@ -303,14 +303,14 @@ def test_a_duplicate_during_the_completing_transaction_is_not_run_again(
         assert (answer.result(10).id, answer.result().created) == (first.id, False)
 
     assert rows.state(app, first.id) == "done"
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
 @REQUESTS
 def test_a_duplicate_that_does_not_even_wait_for_the_completing_transaction_is_not_run_again(
-    app: Holdfast,
-    another_app: Callable[[], Holdfast],
+    app: Stepfast,
+    another_app: Callable[[], Stepfast],
     request_again: Callable[[Job[..., None]], EnqueuedJob[None]],
 ) -> None:
     first = request_again(work_on(app))
@@ -321,12 +321,12 @@ def test_a_duplicate_that_does_not_even_wait_for_the_completing_transaction_is_n
 
     assert (again.id, again.created) == (first.id, False)
     assert rows.state(app, first.id) == "done"
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
 @REQUESTS
 def test_a_duplicate_after_the_end_is_not_run_again(
-    app: Holdfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
+    app: Stepfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
     work = work_on(app)
     first = request_again(work)
@@ -335,27 +335,27 @@ def test_a_duplicate_after_the_end_is_not_run_again(
     again = request_again(work)
 
     assert (again.id, again.created) == (first.id, False)
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
 @REQUESTS
 def test_a_duplicate_after_its_job_was_pruned_is_not_run_again(
-    app: Holdfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
+    app: Stepfast, request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
     work = work_on(app)
     first = request_again(work)
     finish(app)
-    rows.change(app, "DELETE FROM holdfast_archive")
+    rows.change(app, "DELETE FROM stepfast_archive")
 
     again = request_again(work)
 
     assert (again.id, again.created) == (first.id, False)
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
 @REQUESTS
 def test_of_many_same_requests_at_once_one_is_run(
-    another_app: Callable[[], Holdfast], request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
+    another_app: Callable[[], Stepfast], request_again: Callable[[Job[..., None]], EnqueuedJob[None]]
 ) -> None:
     jobs = [work_on(another_app()) for _ in range(CONTENDERS)]
 
@@ -363,10 +363,10 @@ def test_of_many_same_requests_at_once_one_is_run(
 
     assert sum(answer.created for answer in answers) == 1
     assert len({answer.id for answer in answers}) == 1
-    assert rows.count(app_of(jobs[0]), "holdfast_job") == 1
+    assert rows.count(app_of(jobs[0]), "stepfast_job") == 1
 
 
-def test_an_id_whose_key_is_held_is_met_as_the_call_says(app: Holdfast) -> None:
+def test_an_id_whose_key_is_held_is_met_as_the_call_says(app: Stepfast) -> None:
     work = work_on(app)
     holder = work.enqueue(n=1, key="k")
 
@@ -375,10 +375,10 @@ def test_an_id_whose_key_is_held_is_met_as_the_call_says(app: Holdfast) -> None:
     skipped = work.enqueue(n=2, id="task-2", key="k", on_duplicate="skip")
 
     assert (skipped.id, skipped.created) == (holder.id, False)
-    assert rows.count(app, "holdfast_job") == 1
+    assert rows.count(app, "stepfast_job") == 1
 
 
-def test_an_id_that_was_refused_may_be_tried_again(app: Holdfast) -> None:
+def test_an_id_that_was_refused_may_be_tried_again(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue(n=1, key="k")
     with pytest.raises(DuplicateKeyError):
@@ -390,7 +390,7 @@ def test_an_id_that_was_refused_may_be_tried_again(app: Holdfast) -> None:
     assert (again.id, again.created) == ("task-1", True)
 
 
-def test_an_id_that_was_refused_in_a_transaction_that_went_on_is_not_remembered(app: Holdfast) -> None:
+def test_an_id_that_was_refused_in_a_transaction_that_went_on_is_not_remembered(app: Stepfast) -> None:
     work = work_on(app)
     holder = work.enqueue(n=1, key="k")
     with app.transaction() as tx, pytest.raises(DuplicateKeyError) as refusal:
@@ -403,7 +403,7 @@ def test_an_id_that_was_refused_in_a_transaction_that_went_on_is_not_remembered(
     assert rows.state(app, "task-1") == "ready"
 
 
-def test_an_id_that_was_skipped_is_not_remembered(app: Holdfast) -> None:
+def test_an_id_that_was_skipped_is_not_remembered(app: Stepfast) -> None:
     work = work_on(app)
     holder = work.enqueue(n=1, key="k")
     skipped = work.enqueue(n=2, id="task-1", key="k", on_duplicate="skip")
@@ -415,7 +415,7 @@ def test_an_id_that_was_skipped_is_not_remembered(app: Holdfast) -> None:
     assert (again.id, again.created) == ("task-1", True)
 
 
-def test_an_id_whose_payload_another_job_took_over_is_remembered_for_that_job(app: Holdfast) -> None:
+def test_an_id_whose_payload_another_job_took_over_is_remembered_for_that_job(app: Stepfast) -> None:
     work = work_on(app)
     holder = work.enqueue(n=1, key="k")
     replaced = work.enqueue(n=2, id="task-1", key="k", on_duplicate="replace")
@@ -424,11 +424,11 @@ def test_an_id_whose_payload_another_job_took_over_is_remembered_for_that_job(ap
     again = work.enqueue(n=2, id="task-1", key="k", on_duplicate="replace")
 
     assert [(it.id, it.created) for it in (replaced, again)] == [(holder.id, False)] * 2
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
 def test_a_key_that_is_forgotten_while_we_look_is_ours(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     look, looks = Transaction.first, []
 
@@ -436,7 +436,7 @@ def test_a_key_that_is_forgotten_while_we_look_is_ours(
         if statement is keys.HOLDER:
             looks.append(1)
             if len(looks) == 1:
-                tx.execute("DELETE FROM holdfast_key")
+                tx.execute("DELETE FROM stepfast_key")
         return look(tx, statement, **parameters)
 
     monkeypatch.setattr(Transaction, "first", forgotten_before)
@@ -445,7 +445,7 @@ def test_a_key_that_is_forgotten_while_we_look_is_ours(
     job = work.enqueue(n=1, id="task-1")
 
     assert (job.created, rows.state(app, "task-1")) == (True, "ready")
-    assert [row["id"] for row in rows.query(app, "SELECT id FROM holdfast_key")] == ["id:task-1"]
+    assert [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_key")] == ["id:task-1"]
 
 
 @pytest.mark.parametrize(
@@ -467,59 +467,59 @@ def test_a_key_that_is_forgotten_while_we_look_is_ours(
     ids=repr,
 )
 def test_options_that_cannot_be_stored_are_refused_in_words(
-    app: Holdfast, options: dict[str, Any], sentence: str
+    app: Stepfast, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         work_on(app).enqueue(**options)
 
-    assert (rows.count(app, "holdfast_job"), rows.count(app, "holdfast_key")) == (0, 0)
+    assert (rows.count(app, "stepfast_job"), rows.count(app, "stepfast_key")) == (0, 0)
 
 
-def test_one_text_is_not_a_list_of_keys(app: Holdfast) -> None:
+def test_one_text_is_not_a_list_of_keys(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="give a list"):
         work_on(app).enqueue_many([{"n": 1}, {"n": 2}, {"n": 3}], keys="abc")
 
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
-def test_an_id_of_a_job_that_came_by_plain_sql_is_known(app: Holdfast) -> None:
-    rows.change(app, "INSERT INTO holdfast_job (id, kind, payload) VALUES ('task-1', 'work', '{}')")
+def test_an_id_of_a_job_that_came_by_plain_sql_is_known(app: Stepfast) -> None:
+    rows.change(app, "INSERT INTO stepfast_job (id, kind, payload) VALUES ('task-1', 'work', '{}')")
 
     again = work_on(app).enqueue(id="task-1")
 
     assert (again.id, again.created) == ("task-1", False)
-    assert rows.count(app, "holdfast_job") == 1
+    assert rows.count(app, "stepfast_job") == 1
 
 
-def test_a_remembered_key_is_refused_until_its_period_is_over(app: Holdfast) -> None:
+def test_a_remembered_key_is_refused_until_its_period_is_over(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue(n=1, key="k", unique_for="1h")
     finish(app)
     with pytest.raises(DuplicateKeyError):
         work.enqueue(n=2, key="k", unique_for="1h")
 
-    rows.change(app, "UPDATE holdfast_key SET until_at = until_at - :hour", hour=rows.HOUR)
+    rows.change(app, "UPDATE stepfast_key SET until_at = until_at - :hour", hour=rows.HOUR)
 
     assert work.enqueue(n=2, key="k", unique_for="1h").created
 
 
 def test_of_many_who_want_a_key_whose_period_is_over_one_gets_it(
-    another_app: Callable[[], Holdfast],
+    another_app: Callable[[], Stepfast],
 ) -> None:
     jobs = [work_on(another_app()) for _ in range(CONTENDERS)]
     jobs[0].enqueue(n=0, key="k", unique_for="1h")
     finish(app_of(jobs[0]))
-    rows.change(app_of(jobs[0]), "UPDATE holdfast_key SET until_at = 1")
+    rows.change(app_of(jobs[0]), "UPDATE stepfast_key SET until_at = 1")
 
     answers = together(
         [partial(job.enqueue, n=1, key="k", unique_for="1h", on_duplicate="skip") for job in jobs]
     )
 
     assert sum(answer.created for answer in answers) == 1
-    assert rows.count(app_of(jobs[0]), "holdfast_job") == 1
+    assert rows.count(app_of(jobs[0]), "stepfast_job") == 1
 
 
-def test_a_remembered_key_can_be_replaced_while_its_job_is_unfinished(app: Holdfast) -> None:
+def test_a_remembered_key_can_be_replaced_while_its_job_is_unfinished(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue(n=1, key="k", unique_for="1h")
 
@@ -530,7 +530,7 @@ def test_a_remembered_key_can_be_replaced_while_its_job_is_unfinished(app: Holdf
     assert (again.id, json.loads(row["payload"])) == (first.id, {"n": 2})
 
 
-def test_a_key_skipped_for_a_live_job_is_remembered_for_that_job(app: Holdfast) -> None:
+def test_a_key_skipped_for_a_live_job_is_remembered_for_that_job(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue(n=1, key="k")
     skipped = work.enqueue(n=2, key="k", unique_for="1h", on_duplicate="skip")
@@ -541,20 +541,20 @@ def test_a_key_skipped_for_a_live_job_is_remembered_for_that_job(app: Holdfast) 
     assert skipped.id == later.id == first.id
 
 
-def test_keys_are_forgotten_only_after_their_time(app: Holdfast) -> None:
+def test_keys_are_forgotten_only_after_their_time(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue(n=1, key="kept", unique_for="1h")
     work.enqueue(n=1, key="over", unique_for="1h")
-    rows.change(app, "UPDATE holdfast_key SET until_at = 1 WHERE id = 'unique:over'")
+    rows.change(app, "UPDATE stepfast_key SET until_at = 1 WHERE id = 'unique:over'")
 
     with app.transaction() as tx:
         forgotten = forget_expired(tx, 100)
 
     assert forgotten == 1
-    assert [row["id"] for row in rows.query(app, "SELECT id FROM holdfast_key")] == ["unique:kept"]
+    assert [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_key")] == ["unique:kept"]
 
 
-def test_the_longest_key_and_the_longest_id_fit(app: Holdfast) -> None:
+def test_the_longest_key_and_the_longest_id_fit(app: Stepfast) -> None:
     work = work_on(app)
 
     by_key = work.enqueue(n=1, key="k" * 128, unique_for="1h")
@@ -564,11 +564,11 @@ def test_the_longest_key_and_the_longest_id_fit(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "k" * 129])
-def test_a_key_that_does_not_fit_is_refused_with_its_length(app: Holdfast, key: str) -> None:
+def test_a_key_that_does_not_fit_is_refused_with_its_length(app: Stepfast, key: str) -> None:
     with pytest.raises(ConfigurationError, match=f"not {len(key)}"):
         work_on(app).enqueue(n=1, key=key)
 
 
-def test_a_period_without_a_key_is_refused(app: Holdfast) -> None:
+def test_a_period_without_a_key_is_refused(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="needs a key"):
         work_on(app).enqueue(n=1, unique_for="1h")

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import new_id
-from holdfast.runs.hints import Unknown, Unreadable, judge, read
-from holdfast.transports.contract import MOST_AT_ONCE, Delivery
-from holdfast.worker.hints import about_known_work
+from stepfast.clock import new_id
+from stepfast.runs.hints import Unknown, Unreadable, judge, read
+from stepfast.transports.contract import MOST_AT_ONCE, Delivery
+from stepfast.worker.hints import about_known_work
 from tests.brokered import brokered
 from tests.contract.test_announcing import PARTS, planned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast import Holdfast
-    from holdfast.database.connection import Transaction
+    from stepfast import Stepfast
+    from stepfast.database.connection import Transaction
 
 HERE = ["catalogue"]
 
@@ -38,7 +38,7 @@ def end(run_id: str, **fields: Any) -> Delivery:
     return letter({"type": "CONSOLIDATE", "runId": run_id} | fields)
 
 
-def three_runs(app: Holdfast) -> list[str]:
+def three_runs(app: Stepfast) -> list[str]:
     """Runs that are over, each with its partitions."""
     brokered(app)
     found = []
@@ -73,7 +73,7 @@ def one_by_one(tx: Transaction, letters: list[Delivery], feeds: list[str]) -> li
     ]
 
 
-def test_a_whole_batch_takes_one_statement(app: Holdfast) -> None:
+def test_a_whole_batch_takes_one_statement(app: Stepfast) -> None:
     runs = three_runs(app)
     batch = [page(runs[n % 3], n % PARTS) for n in range(MOST_AT_ONCE)]
 
@@ -84,7 +84,7 @@ def test_a_whole_batch_takes_one_statement(app: Holdfast) -> None:
     assert len(seen) == 1
 
 
-def test_letters_that_nobody_can_read_take_none(app: Holdfast) -> None:
+def test_letters_that_nobody_can_read_take_none(app: Stepfast) -> None:
     with app.reading() as tx, watched(tx) as seen:
         assert about_known_work(tx, [letter("no JSON"), letter({"type": "HELLO"})], HERE) == [False, False]
         assert about_known_work(tx, [], HERE) == []
@@ -93,7 +93,7 @@ def test_letters_that_nobody_can_read_take_none(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("feeds", [HERE, []], ids=["here", "elsewhere"])
-def test_each_letter_of_a_batch_hears_what_it_would_hear_alone(app: Holdfast, feeds: list[str]) -> None:
+def test_each_letter_of_a_batch_hears_what_it_would_hear_alone(app: Stepfast, feeds: list[str]) -> None:
     one, other, _ = three_runs(app)
     stranger = new_id()
     batch = [
@@ -122,12 +122,12 @@ def test_each_letter_of_a_batch_hears_what_it_would_hear_alone(app: Holdfast, fe
     assert found == (known_here if feeds else known_elsewhere)
 
 
-def test_a_partition_of_one_run_is_none_of_another(app: Holdfast) -> None:
+def test_a_partition_of_one_run_is_none_of_another(app: Stepfast) -> None:
     """Numbers that were named for one run are looked for in all of them: that must not mix them up."""
     runs = three_runs(app)
     with app.transaction() as tx:
         tx.execute(
-            "DELETE FROM holdfast_partition WHERE run_id = :run_id AND number = 2", {"run_id": runs[0]}
+            "DELETE FROM stepfast_partition WHERE run_id = :run_id AND number = 2", {"run_id": runs[0]}
         )
     with app.reading() as tx:
         found = about_known_work(tx, [page(runs[0], 2), page(runs[1], 2), page(runs[0], 1)], HERE)

@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Continue, Done, Holdfast, Reject, Retry, Snooze
-from holdfast.clock import moment
-from holdfast.errors import ConfigurationError, LeaseLostError
-from holdfast.steps import lease as leases
-from holdfast.steps.acknowledge import acknowledge
-from holdfast.steps.commit import give_back
-from holdfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
-from holdfast.steps.reports import write_reports
-from holdfast.steps.step import Report
+from stepfast import Continue, Done, Reject, Retry, Snooze, Stepfast
+from stepfast.clock import moment
+from stepfast.errors import ConfigurationError, LeaseLostError
+from stepfast.steps import lease as leases
+from stepfast.steps.acknowledge import acknowledge
+from stepfast.steps.commit import give_back
+from stepfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
+from stepfast.steps.reports import write_reports
+from stepfast.steps.step import Report
 from tests import rows
 from tests.contract.engine import ALICE, BOB, claim, settle, silence, sweep, take, together, work_on
 
 if TYPE_CHECKING:
-    from holdfast.steps.lease import Lease
-    from holdfast.steps.outcome import Ending
+    from stepfast.steps.lease import Lease
+    from stepfast.steps.outcome import Ending
 
 
-def test_contenders_share_the_jobs_without_overlap(another_app: Callable[[], Holdfast]) -> None:
+def test_contenders_share_the_jobs_without_overlap(another_app: Callable[[], Stepfast]) -> None:
     apps = [another_app() for _ in range(6)]
     jobs = work_on(apps[0]).enqueue_many([{"n": n} for n in range(60)])
 
-    def drain(app: Holdfast, owner: int) -> list[str]:
+    def drain(app: Stepfast, owner: int) -> list[str]:
         taken: list[str] = []
         while batch := claim(app, owner, limit=3):
             taken += [it.job_id for it in batch]
@@ -44,7 +44,7 @@ def test_contenders_share_the_jobs_without_overlap(another_app: Callable[[], Hol
     assert set(taken) == {job.id for job in jobs}
 
 
-def test_one_job_wanted_by_many_goes_to_one(another_app: Callable[[], Holdfast]) -> None:
+def test_one_job_wanted_by_many_goes_to_one(another_app: Callable[[], Stepfast]) -> None:
     apps = [another_app() for _ in range(8)]
     job = work_on(apps[0]).enqueue()
 
@@ -57,10 +57,10 @@ def test_one_job_wanted_by_many_goes_to_one(another_app: Callable[[], Holdfast])
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_claim_takes_what_loose_columns_let_in(app: Holdfast) -> None:
+def test_a_claim_takes_what_loose_columns_let_in(app: Stepfast) -> None:
     job = work_on(app).enqueue(n=7)
     with app.transaction() as tx:
-        tx.execute("UPDATE holdfast_job SET payload = CAST(payload AS BLOB), ready_at = ready_at - 0.5")
+        tx.execute("UPDATE stepfast_job SET payload = CAST(payload AS BLOB), ready_at = ready_at - 0.5")
 
     (lease,) = claim(app, ALICE)
 
@@ -68,7 +68,7 @@ def test_a_claim_takes_what_loose_columns_let_in(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_two_open_claims_both_get_rows(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_two_open_claims_both_get_rows(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     jobs = work_on(app).enqueue_many([{"n": n} for n in range(10)])
 
     with app.transaction() as mine, another_app().transaction() as theirs:
@@ -80,7 +80,7 @@ def test_two_open_claims_both_get_rows(app: Holdfast, another_app: Callable[[], 
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_an_open_claim_from_a_hint_leaves_the_rest_to_others(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     jobs = work_on(app).enqueue_many([{"n": n} for n in range(10)])
 
@@ -91,12 +91,12 @@ def test_an_open_claim_from_a_hint_leaves_the_rest_to_others(
     assert [it.job_id for it in first + second] == [job.id for job in jobs]
 
 
-def test_a_hint_hides_what_is_older_and_other_priorities(app: Holdfast) -> None:
+def test_a_hint_hides_what_is_older_and_other_priorities(app: Stepfast) -> None:
     work = work_on(app)
     older, inside = work.enqueue(), work.enqueue()
     work.enqueue(priority=1)
     now = rows.now(app)
-    rows.change(app, "UPDATE holdfast_job SET ready_at = 5 WHERE id = :id", id=older.id)
+    rows.change(app, "UPDATE stepfast_job SET ready_at = 5 WHERE id = :id", id=older.id)
 
     with app.transaction() as tx:
         taken = leases.claim(tx, "default", ALICE, 10, hint=(0, now - rows.HOUR))
@@ -104,14 +104,14 @@ def test_a_hint_hides_what_is_older_and_other_priorities(app: Holdfast) -> None:
     assert [it.job_id for it in taken] == [inside.id]
 
 
-def test_a_leased_job_is_not_claimed_again(app: Holdfast) -> None:
+def test_a_leased_job_is_not_claimed_again(app: Stepfast) -> None:
     work_on(app).enqueue()
     take(app)
 
     assert claim(app, BOB) == []
 
 
-def test_every_claim_has_a_fence_of_its_own(app: Holdfast) -> None:
+def test_every_claim_has_a_fence_of_its_own(app: Stepfast) -> None:
     work_on(app).enqueue_many([{"n": n} for n in range(4)])
 
     first, second = claim(app, limit=2), claim(app, limit=2)
@@ -136,7 +136,7 @@ ENDINGS: list[Ending] = [
 ]
 
 
-def replaced(app: Holdfast) -> tuple[Lease, Lease]:
+def replaced(app: Stepfast) -> tuple[Lease, Lease]:
     """Alice went silent with a job on board, was declared dead, and Bob has it now."""
     rows.add_worker(app, ALICE, alive_for=-rows.SECOND)
     rows.add_worker(app, BOB, worker_id="bob")
@@ -151,7 +151,7 @@ def replaced(app: Holdfast) -> tuple[Lease, Lease]:
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=repr)
-def test_an_owner_that_was_replaced_can_end_nothing(app: Holdfast, ending: Ending) -> None:
+def test_an_owner_that_was_replaced_can_end_nothing(app: Stepfast, ending: Ending) -> None:
     old, new = replaced(app)
     before = rows.live(app, old.job_id)
 
@@ -166,7 +166,7 @@ def test_an_owner_that_was_replaced_can_end_nothing(app: Holdfast, ending: Endin
 
 
 @pytest.mark.parametrize("stay", [False, True])
-def test_an_owner_that_was_replaced_can_continue_nothing(app: Holdfast, stay: bool) -> None:  # noqa: FBT001 - a parameter
+def test_an_owner_that_was_replaced_can_continue_nothing(app: Stepfast, stay: bool) -> None:  # noqa: FBT001 - a parameter
     old, _ = replaced(app)
     before = rows.live(app, old.job_id)
 
@@ -177,7 +177,7 @@ def test_an_owner_that_was_replaced_can_continue_nothing(app: Holdfast, stay: bo
 
 
 @pytest.mark.usefixtures("ledger")
-def test_an_owner_that_was_replaced_leaves_no_effect(app: Holdfast) -> None:
+def test_an_owner_that_was_replaced_leaves_no_effect(app: Stepfast) -> None:
     old, _ = replaced(app)
     ran: list[str] = []
 
@@ -187,7 +187,7 @@ def test_an_owner_that_was_replaced_leaves_no_effect(app: Holdfast) -> None:
     assert ran == []
 
 
-def test_an_owner_that_was_replaced_can_report_nothing(app: Holdfast) -> None:
+def test_an_owner_that_was_replaced_can_report_nothing(app: Stepfast) -> None:
     old, _ = replaced(app)
 
     with app.transaction() as tx:
@@ -202,7 +202,7 @@ def test_an_owner_that_was_replaced_can_report_nothing(app: Holdfast) -> None:
     assert rows.logs(app, old.job_id) == []
 
 
-def test_an_owner_that_was_replaced_can_give_back_nothing(app: Holdfast) -> None:
+def test_an_owner_that_was_replaced_can_give_back_nothing(app: Stepfast) -> None:
     old, new = replaced(app)
 
     with app.transaction() as tx:
@@ -213,7 +213,7 @@ def test_an_owner_that_was_replaced_can_give_back_nothing(app: Holdfast) -> None
     assert (matched, row["state"], row["fence"]) == (0, "leased", new.fence)
 
 
-def test_an_owner_that_was_replaced_can_acknowledge_nothing(app: Holdfast) -> None:
+def test_an_owner_that_was_replaced_can_acknowledge_nothing(app: Stepfast) -> None:
     old, _ = replaced(app)
 
     with app.transaction() as tx:
@@ -223,7 +223,7 @@ def test_an_owner_that_was_replaced_can_acknowledge_nothing(app: Holdfast) -> No
     assert rows.state(app, old.job_id) == "leased"
 
 
-def test_an_owner_whose_job_was_rescued_but_not_yet_taken_can_commit_nothing(app: Holdfast) -> None:
+def test_an_owner_whose_job_was_rescued_but_not_yet_taken_can_commit_nothing(app: Stepfast) -> None:
     rows.add_worker(app, ALICE, alive_for=-rows.SECOND)
     work_on(app).enqueue()
     old = take(app, ALICE)
@@ -236,7 +236,7 @@ def test_an_owner_whose_job_was_rescued_but_not_yet_taken_can_commit_nothing(app
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=repr)
-def test_a_late_owner_whom_nobody_replaced_may_still_commit(app: Holdfast, ending: Ending) -> None:
+def test_a_late_owner_whom_nobody_replaced_may_still_commit(app: Stepfast, ending: Ending) -> None:
     rows.add_worker(app, ALICE, alive_for=-rows.HOUR)
     work_on(app).enqueue()
     late = take(app, ALICE)
@@ -252,7 +252,7 @@ def test_a_late_owner_whom_nobody_replaced_may_still_commit(app: Holdfast, endin
     [Continue({"page": 2}), Snooze("1m"), Again(timedelta(0), "error", "error"), GiveBack()],
     ids=repr,
 )
-def test_a_step_ends_once(app: Holdfast, first: Ending, second: Ending) -> None:
+def test_a_step_ends_once(app: Stepfast, first: Ending, second: Ending) -> None:
     """The job lives on, but the fence of the step that ended opens nothing any more."""
     work_on(app).enqueue()
     held = take(app)
@@ -265,7 +265,7 @@ def test_a_step_ends_once(app: Holdfast, first: Ending, second: Ending) -> None:
     assert rows.live(app, held.job_id) == before
 
 
-def test_an_owner_that_renewed_in_time_is_not_replaced(app: Holdfast) -> None:
+def test_an_owner_that_renewed_in_time_is_not_replaced(app: Stepfast) -> None:
     rows.add_worker(app, ALICE)
     work_on(app).enqueue()
     held = take(app, ALICE)
@@ -277,12 +277,12 @@ def test_an_owner_that_renewed_in_time_is_not_replaced(app: Holdfast) -> None:
     assert rows.state(app, held.job_id) == "done"
 
 
-def test_a_declared_death_cannot_be_renewed_away(app: Holdfast) -> None:
+def test_a_declared_death_cannot_be_renewed_away(app: Stepfast) -> None:
     rows.add_worker(app, ALICE)
     silence(app, ALICE)
     sweep(app)
 
-    (row,) = rows.query(app, "SELECT state, ended_at FROM holdfast_worker")
+    (row,) = rows.query(app, "SELECT state, ended_at FROM stepfast_worker")
     assert row["state"] == "dead"
     assert row["ended_at"] is not None
 
@@ -290,11 +290,11 @@ def test_a_declared_death_cannot_be_renewed_away(app: Holdfast) -> None:
 # By hand
 
 
-def test_nothing_to_acquire_is_none(app: Holdfast) -> None:
+def test_nothing_to_acquire_is_none(app: Stepfast) -> None:
     assert app.acquire("me") is None
 
 
-def test_a_lease_by_hand_says_what_whose_and_until_when(app: Holdfast) -> None:
+def test_a_lease_by_hand_says_what_whose_and_until_when(app: Stepfast) -> None:
     job = work_on(app).enqueue(n=7)
 
     held = app.acquire("my-worker-1", 300)
@@ -307,7 +307,7 @@ def test_a_lease_by_hand_says_what_whose_and_until_when(app: Holdfast) -> None:
     assert app.acquire("another") is None
 
 
-def test_leases_by_hand_follow_priority_and_age(app: Holdfast) -> None:
+def test_leases_by_hand_follow_priority_and_age(app: Stepfast) -> None:
     work = work_on(app)
     low, first, second = work.enqueue(), work.enqueue(priority=1), work.enqueue(priority=1)
 
@@ -316,7 +316,7 @@ def test_leases_by_hand_follow_priority_and_age(app: Holdfast) -> None:
     assert [held.job_id for held in order if held] == [first.id, second.id, low.id]
 
 
-def test_of_many_who_acquire_one_job_one_gets_it(another_app: Callable[[], Holdfast]) -> None:
+def test_of_many_who_acquire_one_job_one_gets_it(another_app: Callable[[], Stepfast]) -> None:
     apps = [another_app() for _ in range(6)]
     work_on(apps[0]).enqueue()
 
@@ -326,7 +326,7 @@ def test_of_many_who_acquire_one_job_one_gets_it(another_app: Callable[[], Holdf
     assert not [it for it in answers if isinstance(it, Exception)]
 
 
-def test_a_lease_by_hand_can_be_extended_by_its_owner(app: Holdfast) -> None:
+def test_a_lease_by_hand_can_be_extended_by_its_owner(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = app.acquire("me", 10)
     assert held is not None
@@ -338,7 +338,7 @@ def test_a_lease_by_hand_can_be_extended_by_its_owner(app: Holdfast) -> None:
     assert rows.state(app, held.job_id) == "done"
 
 
-def test_a_lease_by_hand_released_as_done_keeps_its_result(app: Holdfast) -> None:
+def test_a_lease_by_hand_released_as_done_keeps_its_result(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = app.acquire("me")
     assert held is not None
@@ -350,7 +350,7 @@ def test_a_lease_by_hand_released_as_done_keeps_its_result(app: Holdfast) -> Non
     assert (row["state"], json.loads(row["result"])) == ("done", {"at": "2024-01-02T00:00:00Z"})
 
 
-def test_a_lease_by_hand_released_as_retry_is_charged_and_waits(app: Holdfast) -> None:
+def test_a_lease_by_hand_released_as_retry_is_charged_and_waits(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = app.acquire("me")
     assert held is not None
@@ -367,7 +367,7 @@ def test_a_lease_by_hand_released_as_retry_is_charged_and_waits(app: Holdfast) -
     assert (row["owner"], row["leased_by"], row["lease_until"]) == (None, None, None)
 
 
-def test_a_lease_by_hand_released_as_failed_is_a_dead_letter(app: Holdfast) -> None:
+def test_a_lease_by_hand_released_as_failed_is_a_dead_letter(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = app.acquire("me")
     assert held is not None
@@ -379,7 +379,7 @@ def test_a_lease_by_hand_released_as_failed_is_a_dead_letter(app: Holdfast) -> N
     assert (row["state"], row["last_error"]) == ("dead", "password=*** was refused")
 
 
-def test_the_third_retry_by_hand_is_the_last_by_default(app: Holdfast) -> None:
+def test_the_third_retry_by_hand_is_the_last_by_default(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     states = []
 
@@ -394,7 +394,7 @@ def test_the_third_retry_by_hand_is_the_last_by_default(app: Holdfast) -> None:
     assert states == ["scheduled", "scheduled", "dead"]
 
 
-def test_the_retry_policy_of_the_kind_holds_for_leases_by_hand(app: Holdfast) -> None:
+def test_the_retry_policy_of_the_kind_holds_for_leases_by_hand(app: Stepfast) -> None:
     @app.job(retry=Retry(attempts=1))
     def work() -> None: ...
 
@@ -406,17 +406,17 @@ def test_the_retry_policy_of_the_kind_holds_for_leases_by_hand(app: Holdfast) ->
     assert rows.state(app, job.id) == "dead"
 
 
-def expired_by_hand(app: Holdfast) -> Any:
+def expired_by_hand(app: Stepfast) -> Any:
     """A lease whose time is over, and whose job was taken back."""
     work_on(app).enqueue()
     held = app.acquire("zombie", 60)
     assert held is not None
-    rows.change(app, "UPDATE holdfast_job SET lease_until = lease_until - :hour", hour=rows.HOUR)
+    rows.change(app, "UPDATE stepfast_job SET lease_until = lease_until - :hour", hour=rows.HOUR)
     assert sweep(app).jobs == 1
     return held
 
 
-def test_a_lease_by_hand_that_ran_out_is_taken_back_and_charged(app: Holdfast) -> None:
+def test_a_lease_by_hand_that_ran_out_is_taken_back_and_charged(app: Stepfast) -> None:
     held = expired_by_hand(app)
 
     row = rows.live(app, held.job_id)
@@ -429,7 +429,7 @@ def test_a_lease_by_hand_that_ran_out_is_taken_back_and_charged(app: Holdfast) -
 
 
 @pytest.mark.parametrize("how", ["done", "retry", "failed"])
-def test_a_zombie_can_release_nothing(app: Holdfast, how: Any) -> None:
+def test_a_zombie_can_release_nothing(app: Stepfast, how: Any) -> None:
     held = expired_by_hand(app)
     new = app.acquire("next")
     assert new is not None
@@ -442,7 +442,7 @@ def test_a_zombie_can_release_nothing(app: Holdfast, how: Any) -> None:
     assert (row["state"], row["fence"], row["failures"]) == ("leased", new.lease.fence, 0)
 
 
-def test_a_zombie_can_extend_nothing(app: Holdfast) -> None:
+def test_a_zombie_can_extend_nothing(app: Stepfast) -> None:
     held = expired_by_hand(app)
     assert app.acquire("next") is not None
 
@@ -450,30 +450,30 @@ def test_a_zombie_can_extend_nothing(app: Holdfast) -> None:
         app.extend(held, 600)
 
 
-def test_a_late_lease_by_hand_that_nobody_took_back_may_be_released(app: Holdfast) -> None:
+def test_a_late_lease_by_hand_that_nobody_took_back_may_be_released(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = app.acquire("me", 60)
     assert held is not None
-    rows.change(app, "UPDATE holdfast_job SET lease_until = 1")
+    rows.change(app, "UPDATE stepfast_job SET lease_until = 1")
 
     app.release(held, "done")
 
     assert rows.state(app, held.job_id) == "done"
 
 
-def test_a_lease_by_hand_that_still_runs_is_left_alone(app: Holdfast) -> None:
+def test_a_lease_by_hand_that_still_runs_is_left_alone(app: Stepfast) -> None:
     work_on(app).enqueue()
     assert app.acquire("me", 60) is not None
 
     assert sweep(app).jobs == 0
 
 
-def test_a_lease_by_hand_that_runs_out_three_times_ends_in_the_dead_letters(app: Holdfast) -> None:
+def test_a_lease_by_hand_that_runs_out_three_times_ends_in_the_dead_letters(app: Stepfast) -> None:
     job = work_on(app).enqueue()
 
     for _ in range(3):
         assert app.acquire("me") is not None
-        rows.change(app, "UPDATE holdfast_job SET lease_until = 1")
+        rows.change(app, "UPDATE stepfast_job SET lease_until = 1")
         sweep(app)
 
     row = rows.ended(app, job.id)
@@ -482,12 +482,12 @@ def test_a_lease_by_hand_that_runs_out_three_times_ends_in_the_dead_letters(app:
 
 
 @pytest.mark.parametrize("worker_id", ["", "w" * 101])
-def test_a_worker_id_that_does_not_fit_the_view_is_refused(app: Holdfast, worker_id: str) -> None:
+def test_a_worker_id_that_does_not_fit_the_view_is_refused(app: Stepfast, worker_id: str) -> None:
     with pytest.raises(ConfigurationError, match=f"not {len(worker_id)}"):
         app.acquire(worker_id)
 
 
-def test_an_unknown_way_to_release_is_refused(app: Holdfast) -> None:
+def test_an_unknown_way_to_release_is_refused(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = app.acquire("me")
     assert held is not None

@@ -17,18 +17,18 @@ from psycopg.rows import dict_row
 from pymysql.cursors import DictCursor
 from sqlalchemy.orm import Session
 
-from holdfast.database.dialects import Whose
-from holdfast.database.drivers import open_database
-from holdfast.database.migrate import migrate
-from holdfast.errors import ConfigurationError, ContentionError, DatabaseError, DuplicateKeyError
+from stepfast.database.dialects import Whose
+from stepfast.database.drivers import open_database
+from stepfast.database.migrate import migrate
+from stepfast.errors import ConfigurationError, ContentionError, DatabaseError, DuplicateKeyError
 from tests import rows
 from tests.contract.engine import work_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast import Holdfast
-    from holdfast.database.connection import Connection
+    from stepfast import Stepfast
+    from stepfast.database.connection import Connection
 
 DRIVERS = {"postgresql://": "postgresql+psycopg://", "mysql://": "mysql+pymysql://"}
 
@@ -42,12 +42,12 @@ def engine(database_url: str) -> Iterator[sqlalchemy.Engine]:
     engine.dispose()
 
 
-def jobs(app: Holdfast) -> int:
-    return int(rows.query(app, "SELECT count(*) AS n FROM holdfast_job")[0]["n"])
+def jobs(app: Stepfast) -> int:
+    return int(rows.query(app, "SELECT count(*) AS n FROM stepfast_job")[0]["n"])
 
 
 def test_a_job_enqueued_on_a_lent_connection_exists_when_its_owner_commits(
-    app: Holdfast, engine: sqlalchemy.Engine
+    app: Stepfast, engine: sqlalchemy.Engine
 ) -> None:
     work = work_on(app)
 
@@ -59,7 +59,7 @@ def test_a_job_enqueued_on_a_lent_connection_exists_when_its_owner_commits(
 
 
 def test_a_job_enqueued_on_a_lent_connection_is_gone_when_its_owner_rolls_back(
-    app: Holdfast, engine: sqlalchemy.Engine
+    app: Stepfast, engine: sqlalchemy.Engine
 ) -> None:
     work = work_on(app)
 
@@ -72,7 +72,7 @@ def test_a_job_enqueued_on_a_lent_connection_is_gone_when_its_owner_rolls_back(
     assert work.enqueue(n=1, key="once").created
 
 
-def test_an_orm_session_is_lent_like_its_connection(app: Holdfast, engine: sqlalchemy.Engine) -> None:
+def test_an_orm_session_is_lent_like_its_connection(app: Stepfast, engine: sqlalchemy.Engine) -> None:
     work = work_on(app)
 
     with Session(engine) as session:
@@ -82,7 +82,7 @@ def test_an_orm_session_is_lent_like_its_connection(app: Holdfast, engine: sqlal
     assert jobs(app) == 1
 
 
-def test_a_driver_connection_inside_a_transaction_is_taken(app: Holdfast) -> None:
+def test_a_driver_connection_inside_a_transaction_is_taken(app: Stepfast) -> None:
     work = work_on(app)
     connection = app.database.connect()
     connection.begin(app.database.dialect.begin[Whose.THEIRS])
@@ -94,7 +94,7 @@ def test_a_driver_connection_inside_a_transaction_is_taken(app: Holdfast) -> Non
     connection.close()
 
 
-def test_a_connection_that_commits_by_itself_is_refused_in_words(app: Holdfast) -> None:
+def test_a_connection_that_commits_by_itself_is_refused_in_words(app: Stepfast) -> None:
     work = work_on(app)
     connection = app.database.connect()
 
@@ -106,13 +106,13 @@ def test_a_connection_that_commits_by_itself_is_refused_in_words(app: Holdfast) 
 
 
 @pytest.mark.parametrize("lent", ["a text", 7, object()])
-def test_anything_that_is_no_connection_is_refused_in_words(app: Holdfast, lent: Any) -> None:
+def test_anything_that_is_no_connection_is_refused_in_words(app: Stepfast, lent: Any) -> None:
     with pytest.raises(ConfigurationError, match="lend a connection of sqlite3, psycopg or PyMySQL"):
         work_on(app).enqueue(n=1, tx=lent)
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_a_connection_to_another_kind_of_database_is_refused_in_words(app: Holdfast) -> None:
+def test_a_connection_to_another_kind_of_database_is_refused_in_words(app: Stepfast) -> None:
     sqlite = sqlalchemy.create_engine("sqlite://")
 
     with (
@@ -128,7 +128,7 @@ def dict_rows(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
     return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
 
 
-def test_rows_may_be_of_any_shape_on_the_lent_connection(app: Holdfast) -> None:
+def test_rows_may_be_of_any_shape_on_the_lent_connection(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue(n=1, key="k")
     connection = app.database.connect()
@@ -151,7 +151,7 @@ def test_rows_may_be_of_any_shape_on_the_lent_connection(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_connection_that_answers_with_bytes_is_refused_in_words(app: Holdfast) -> None:
+def test_a_connection_that_answers_with_bytes_is_refused_in_words(app: Stepfast) -> None:
     connection = app.database.connect()
     connection.raw.text_factory = bytes
     connection.begin("BEGIN IMMEDIATE")
@@ -165,7 +165,7 @@ def test_a_connection_that_answers_with_bytes_is_refused_in_words(app: Holdfast)
 if sys.version_info >= (3, 12):  # where `autocommit=` came with
 
     @pytest.mark.only_on("sqlite")
-    def test_a_connection_with_autocommit_of_the_new_kind_is_refused_in_words(app: Holdfast) -> None:
+    def test_a_connection_with_autocommit_of_the_new_kind_is_refused_in_words(app: Stepfast) -> None:
         path = app.database.url.removeprefix("sqlite:///")
         raw = sqlite3.connect(path, autocommit=True)
 
@@ -176,12 +176,12 @@ if sys.version_info >= (3, 12):  # where `autocommit=` came with
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_transaction_that_can_no_longer_write_is_told_so(app: Holdfast) -> None:
+def test_a_transaction_that_can_no_longer_write_is_told_so(app: Stepfast) -> None:
     """It began by reading, and somebody else has written since: only its owner can begin again."""
     work = work_on(app)
     connection = app.database.connect()
     connection.begin("BEGIN")
-    connection.raw.execute("SELECT count(*) FROM holdfast_job").fetchall()
+    connection.raw.execute("SELECT count(*) FROM stepfast_job").fetchall()
     work.enqueue(n=1)
 
     with pytest.raises(ContentionError):
@@ -194,14 +194,14 @@ def test_a_transaction_that_can_no_longer_write_is_told_so(app: Holdfast) -> Non
 # What a lent transaction keeps
 
 
-def begun(app: Holdfast) -> Connection:
+def begun(app: Stepfast) -> Connection:
     """A driver's connection of the caller's own, in a transaction."""
     connection = app.database.connect()
     connection.begin(app.database.dialect.begin[Whose.THEIRS])
     return connection
 
 
-def test_a_savepoint_of_the_caller_takes_the_job_with_it(app: Holdfast) -> None:
+def test_a_savepoint_of_the_caller_takes_the_job_with_it(app: Stepfast) -> None:
     work = work_on(app)
     connection = begun(app)
     kept = work.enqueue(n=1, tx=connection.raw)
@@ -211,12 +211,12 @@ def test_a_savepoint_of_the_caller_takes_the_job_with_it(app: Holdfast) -> None:
     connection.execute("ROLLBACK TO SAVEPOINT theirs")
     connection.commit()
 
-    assert [row["id"] for row in rows.query(app, "SELECT id FROM holdfast_job")] == [kept.id]
-    assert rows.count(app, "holdfast_key") == 0
+    assert [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_job")] == [kept.id]
+    assert rows.count(app, "stepfast_key") == 0
     connection.close()
 
 
-def test_an_enqueue_that_is_refused_leaves_a_lent_transaction_as_it_was(app: Holdfast) -> None:
+def test_an_enqueue_that_is_refused_leaves_a_lent_transaction_as_it_was(app: Stepfast) -> None:
     work = work_on(app)
     holder = work.enqueue(n=1, key="k")
     connection = begun(app)
@@ -226,13 +226,13 @@ def test_an_enqueue_that_is_refused_leaves_a_lent_transaction_as_it_was(app: Hol
         work.enqueue(n=3, id="task-1", key="k", tx=connection.raw)
     connection.commit()
 
-    assert rows.count(app, "holdfast_key") == 0
-    assert {row["id"] for row in rows.query(app, "SELECT id FROM holdfast_job")} == {holder.id, other.id}
+    assert rows.count(app, "stepfast_key") == 0
+    assert {row["id"] for row in rows.query(app, "SELECT id FROM stepfast_job")} == {holder.id, other.id}
     connection.close()
 
 
 @pytest.mark.only_on("mariadb")
-def test_an_enqueue_that_fails_half_way_leaves_a_lent_transaction_as_it_was(app: Holdfast) -> None:
+def test_an_enqueue_that_fails_half_way_leaves_a_lent_transaction_as_it_was(app: Stepfast) -> None:
     """MariaDB takes back only the statement that failed: the id would be remembered for a job that never was."""
     work = work_on(app)
     blocker, connection = begun(app), begun(app)
@@ -245,8 +245,8 @@ def test_an_enqueue_that_fails_half_way_leaves_a_lent_transaction_as_it_was(app:
     connection.commit()
     blocker.rollback()
 
-    assert rows.count(app, "holdfast_key") == 0
-    assert [row["id"] for row in rows.query(app, "SELECT id FROM holdfast_job")] == [other.id]
+    assert rows.count(app, "stepfast_key") == 0
+    assert [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_job")] == [other.id]
     assert work.enqueue(n=3, id="task-1", key="k").created
     connection.close()
     blocker.close()
@@ -257,7 +257,7 @@ def test_an_enqueue_that_fails_half_way_leaves_a_lent_transaction_as_it_was(app:
     "options", [{"key": "k"}, {"id": "task-1"}, {"key": "k", "unique_for": "1h"}], ids=repr
 )
 def test_a_lent_transaction_that_looks_at_the_past_finds_who_holds_its_key(
-    app: Holdfast, options: dict[str, Any]
+    app: Stepfast, options: dict[str, Any]
 ) -> None:
     work = work_on(app)
     connection = app.database.connect()
@@ -272,7 +272,7 @@ def test_a_lent_transaction_that_looks_at_the_past_finds_who_holds_its_key(
     connection.close()
 
 
-def test_a_lent_transaction_sees_what_became_of_its_job(app: Holdfast) -> None:
+def test_a_lent_transaction_sees_what_became_of_its_job(app: Stepfast) -> None:
     work = work_on(app)
     connection = begun(app)
     job = work.enqueue(n=1, tx=connection.raw)
@@ -286,7 +286,7 @@ def test_a_lent_transaction_sees_what_became_of_its_job(app: Holdfast) -> None:
 
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_lease_ends_together_with_the_rows_of_a_lent_transaction(app: Holdfast, commits: bool) -> None:  # noqa: FBT001
+def test_a_lease_ends_together_with_the_rows_of_a_lent_transaction(app: Stepfast, commits: bool) -> None:  # noqa: FBT001
     job = work_on(app).enqueue(n=1)
     held = app.acquire("alice")
     assert held is not None
@@ -304,7 +304,7 @@ def test_a_lease_ends_together_with_the_rows_of_a_lent_transaction(app: Holdfast
 
 
 @pytest.mark.usefixtures("ledger")
-def test_work_on_a_lent_connection_that_raises_is_undone_and_leaves_what_was_before(app: Holdfast) -> None:
+def test_work_on_a_lent_connection_that_raises_is_undone_and_leaves_what_was_before(app: Stepfast) -> None:
     connection = begun(app)
     connection.execute("INSERT INTO ledger VALUES ('before', 1)")
 
@@ -320,7 +320,7 @@ def test_work_on_a_lent_connection_that_raises_is_undone_and_leaves_what_was_bef
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_transaction_that_the_enqueue_opened_is_closed_when_it_raises_or_only_looked(app: Holdfast) -> None:
+def test_a_transaction_that_the_enqueue_opened_is_closed_when_it_raises_or_only_looked(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue(n=1, key="k")
     raw = sqlite3.connect(app.database.url.removeprefix("sqlite:///"))
@@ -339,7 +339,7 @@ def test_a_transaction_that_the_enqueue_opened_is_closed_when_it_raises_or_only_
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_worker_hears_of_the_job_when_its_lender_commits(app: Holdfast) -> None:
+def test_a_worker_hears_of_the_job_when_its_lender_commits(app: Stepfast) -> None:
     """Also if another transaction that told of one a moment ago was rolled back."""
     done = threading.Event()
     job = app.job()(setting(done))
@@ -367,12 +367,12 @@ def setting(done: threading.Event) -> Callable[[], None]:
 # Refusals
 
 
-def refused(app: Holdfast, lent: Any, sentence: str) -> None:
+def refused(app: Stepfast, lent: Any, sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         work_on(app).enqueue(n=1, tx=lent)
 
 
-def test_a_closed_connection_is_refused_in_words(app: Holdfast) -> None:
+def test_a_closed_connection_is_refused_in_words(app: Stepfast) -> None:
     connection = begun(app)
     connection.close()
 
@@ -380,7 +380,7 @@ def test_a_closed_connection_is_refused_in_words(app: Holdfast) -> None:
 
 
 def test_a_connection_to_another_database_is_refused_in_words(
-    app: Holdfast, new_database: Callable[[], AbstractContextManager[str]]
+    app: Stepfast, new_database: Callable[[], AbstractContextManager[str]]
 ) -> None:
     with new_database() as url, closing(open_database(url)) as elsewhere:
         connection = elsewhere.connect()
@@ -400,7 +400,7 @@ TURN_TO = {
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_a_connection_that_was_lent_before_and_leads_elsewhere_now_is_refused_in_words(
-    app: Holdfast, new_database: Callable[[], AbstractContextManager[str]]
+    app: Stepfast, new_database: Callable[[], AbstractContextManager[str]]
 ) -> None:
     work = work_on(app)
     make, turn, inside = TURN_TO[app.database.dialect.name]
@@ -422,10 +422,10 @@ def test_a_connection_that_was_lent_before_and_leads_elsewhere_now_is_refused_in
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_a_database_of_the_same_name_on_another_server_is_refused_in_words(app: Holdfast) -> None:
+def test_a_database_of_the_same_name_on_another_server_is_refused_in_words(app: Stepfast) -> None:
     with closing(begun(app)) as connection:
         # As that one would be seen; nobody else sees it.
-        connection.execute("UPDATE holdfast_installation SET name = 'of another server'")
+        connection.execute("UPDATE stepfast_installation SET name = 'of another server'")
 
         refused(app, connection.raw, "another one of this name")
 
@@ -435,7 +435,7 @@ def test_a_database_of_the_same_name_on_another_server_is_refused_in_words(app: 
 
 
 @pytest.mark.only_on("mariadb")
-def test_an_enqueue_does_not_fix_the_moment_that_a_lent_transaction_sees(app: Holdfast) -> None:
+def test_an_enqueue_does_not_fix_the_moment_that_a_lent_transaction_sees(app: Stepfast) -> None:
     work = work_on(app)
     with closing(app.database.connect()) as connection:
         connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -443,7 +443,7 @@ def test_an_enqueue_does_not_fix_the_moment_that_a_lent_transaction_sees(app: Ho
         work.enqueue(n=1, tx=connection.raw)
         work.enqueue(n=2)
 
-        seen = connection.execute("SELECT count(*) FROM holdfast_job").fetchall()[0][0]
+        seen = connection.execute("SELECT count(*) FROM stepfast_job").fetchall()[0][0]
 
     assert seen == 2
 
@@ -455,7 +455,7 @@ READ_ONLY = {
 }
 
 
-def test_a_connection_that_may_only_read_is_refused_in_words(app: Holdfast) -> None:
+def test_a_connection_that_may_only_read_is_refused_in_words(app: Stepfast) -> None:
     connection = app.database.connect()
     for statement in READ_ONLY[app.database.dialect.name]:
         connection.execute(statement)
@@ -466,7 +466,7 @@ def test_a_connection_that_may_only_read_is_refused_in_words(app: Holdfast) -> N
 
 
 @pytest.mark.only_on("postgresql")
-def test_connections_of_psycopg_that_cannot_keep_the_promise_are_refused_in_words(app: Holdfast) -> None:
+def test_connections_of_psycopg_that_cannot_keep_the_promise_are_refused_in_words(app: Stepfast) -> None:
     with psycopg.connect(app.database.url) as raw:
         with pytest.raises(psycopg.errors.DivisionByZero):
             raw.execute("SELECT 1 / 0")
@@ -481,13 +481,13 @@ def test_connections_of_psycopg_that_cannot_keep_the_promise_are_refused_in_word
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_pipeline_of_psycopg_is_refused_in_words(app: Holdfast) -> None:
+def test_a_pipeline_of_psycopg_is_refused_in_words(app: Stepfast) -> None:
     with psycopg.connect(app.database.url) as raw, raw.pipeline():
         refused(app, raw, "pipeline mode")
 
 
 @pytest.mark.only_on("mariadb")
-def test_a_connection_that_cannot_say_everything_is_refused_in_words(app: Holdfast) -> None:
+def test_a_connection_that_cannot_say_everything_is_refused_in_words(app: Stepfast) -> None:
     own = app.database.connect().raw
     raw = pymysql.connect(
         host=own.host, port=own.port, user=own.user, password=own.password, database=own.db, charset="latin1"
@@ -498,7 +498,7 @@ def test_a_connection_that_cannot_say_everything_is_refused_in_words(app: Holdfa
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_connection_of_another_thread_is_refused_in_words(app: Holdfast) -> None:
+def test_a_connection_of_another_thread_is_refused_in_words(app: Stepfast) -> None:
     opened: list[sqlite3.Connection] = []
     path = app.database.url.removeprefix("sqlite:///")
 
@@ -520,7 +520,7 @@ def test_a_connection_of_another_thread_is_refused_in_words(app: Holdfast) -> No
     thread.join()
 
 
-def test_a_class_of_the_callers_own_on_a_drivers_connection_is_taken(app: Holdfast) -> None:
+def test_a_class_of_the_callers_own_on_a_drivers_connection_is_taken(app: Stepfast) -> None:
     connection = begun(app)
     raw = connection.raw
     if app.database.dialect.name == "sqlite":
@@ -537,7 +537,7 @@ def test_a_class_of_the_callers_own_on_a_drivers_connection_is_taken(app: Holdfa
     raw.close()
 
 
-def test_a_statement_that_fails_on_a_lent_connection_is_the_callers_to_know(app: Holdfast) -> None:
+def test_a_statement_that_fails_on_a_lent_connection_is_the_callers_to_know(app: Stepfast) -> None:
     connection = begun(app)
 
     with pytest.raises(DatabaseError, match=r"nowhere|doesn't exist"), app.transaction(connection.raw) as tx:

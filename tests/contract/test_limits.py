@@ -11,26 +11,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Concurrency, Continue, Done, Rate, Step
-from holdfast.admin import actions
-from holdfast.errors import LeaseLostError
-from holdfast.limits.admission import Wanted, admit
-from holdfast.limits.release import LOOK_AGAIN, LOOK_SOON, forget_idle, look_at_all, sweep
-from holdfast.steps.commit import commit
-from holdfast.steps.outcome import Snooze
-from holdfast.testing import drain
-from holdfast.worker.gate import Gate
+from stepfast import Concurrency, Continue, Done, Rate, Step
+from stepfast.admin import actions
+from stepfast.errors import LeaseLostError
+from stepfast.limits.admission import Wanted, admit
+from stepfast.limits.release import LOOK_AGAIN, LOOK_SOON, forget_idle, look_at_all, sweep
+from stepfast.steps.commit import commit
+from stepfast.steps.outcome import Snooze
+from stepfast.testing import drain
+from stepfast.worker.gate import Gate
 from tests import rows
 from tests.contract import engine
 from tests.contract.engine import ALICE, BOB, claim, settle, together
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast, Job
-    from holdfast.limits.limit import Limit
-    from holdfast.steps.lease import Lease
+    from stepfast import Job, Stepfast
+    from stepfast.limits.limit import Limit
+    from stepfast.steps.lease import Lease
 
 
-def limited(app: Holdfast, *limits: Limit) -> Job[..., None]:
+def limited(app: Stepfast, *limits: Limit) -> Job[..., None]:
     return app.job(name="work", limits=limits)(work)
 
 
@@ -41,13 +41,13 @@ def work(n: int = 0, customer: str = "") -> None:
 def two(a: str, b: str) -> None: ...
 
 
-def start(app: Holdfast, limit: int = 100, owner: int = ALICE) -> tuple[Gate, list[Lease]]:
+def start(app: Stepfast, limit: int = 100, owner: int = ALICE) -> tuple[Gate, list[Lease]]:
     """Claim and ask the limits, as a worker does."""
     gate = Gate(app.database, app.kinds)
     return gate, gate.admit(claim(app, owner, limit))
 
 
-def finish(app: Holdfast, gate: Gate, leases: list[Lease]) -> None:
+def finish(app: Stepfast, gate: Gate, leases: list[Lease]) -> None:
     """End these steps, as the settlement does."""
     for lease in leases:
         with app.transaction() as tx:
@@ -56,30 +56,30 @@ def finish(app: Holdfast, gate: Gate, leases: list[Lease]) -> None:
         gate.forget([lease])
 
 
-def let_go(app: Holdfast) -> int:
+def let_go(app: Stepfast) -> int:
     with app.transaction() as tx:
         return sweep(tx)
 
 
-def states(app: Holdfast) -> dict[str, int]:
+def states(app: Stepfast) -> dict[str, int]:
     return {
         row["state"]: row["n"]
-        for row in rows.query(app, "SELECT state, count(*) AS n FROM holdfast_job GROUP BY state")
+        for row in rows.query(app, "SELECT state, count(*) AS n FROM stepfast_job GROUP BY state")
     }
 
 
-def move_clock(app: Holdfast, seconds: float) -> None:
+def move_clock(app: Stepfast, seconds: float) -> None:
     """Let so much time have passed for the limits."""
     span = int(seconds * rows.SECOND)
     rows.change(
-        app, "UPDATE holdfast_limit SET arrival_at = arrival_at - :span, due_at = due_at - :span", span=span
+        app, "UPDATE stepfast_limit SET arrival_at = arrival_at - :span, due_at = due_at - :span", span=span
     )
 
 
 # Concurrency
 
 
-def test_a_concurrency_limit_lets_its_count_start_and_holds_the_others(app: Holdfast) -> None:
+def test_a_concurrency_limit_lets_its_count_start_and_holds_the_others(app: Stepfast) -> None:
     limited(app, Concurrency(3)).enqueue_many([{"n": n} for n in range(10)])
 
     _, started = start(app)
@@ -89,7 +89,7 @@ def test_a_concurrency_limit_lets_its_count_start_and_holds_the_others(app: Hold
 
 
 def test_of_many_who_ask_at_once_no_more_start_than_the_limit(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     limited(app, Concurrency(5)).enqueue_many([{"n": n} for n in range(80)])
     apps = [another_app() for _ in range(8)]
@@ -104,7 +104,7 @@ def test_of_many_who_ask_at_once_no_more_start_than_the_limit(
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_who_asks_waits_for_the_answer_of_who_asked_before(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     job = limited(app, Concurrency(1))
     job.enqueue()
@@ -128,7 +128,7 @@ def test_who_asks_waits_for_the_answer_of_who_asked_before(
     assert states(app) == {"leased": 1, "held": 1}
 
 
-def test_a_step_that_ends_hands_its_slot_to_the_most_urgent_that_waits(app: Holdfast) -> None:
+def test_a_step_that_ends_hands_its_slot_to_the_most_urgent_that_waits(app: Stepfast) -> None:
     job = limited(app, Concurrency(1))
     job.enqueue(n=0, priority=9)
     gate, started = start(app, 1)
@@ -144,7 +144,7 @@ def test_a_step_that_ends_hands_its_slot_to_the_most_urgent_that_waits(app: Hold
 
 
 @pytest.mark.parametrize("ending", [Done(), Continue(1), Snooze("1h")], ids=lambda it: type(it).__name__)
-def test_every_ending_frees_the_slot(app: Holdfast, ending: Done | Continue | Snooze) -> None:
+def test_every_ending_frees_the_slot(app: Stepfast, ending: Done | Continue | Snooze) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}, {}])
     gate, (lease,) = start(app)
 
@@ -152,11 +152,11 @@ def test_every_ending_frees_the_slot(app: Holdfast, ending: Done | Continue | Sn
         commit(tx, lease, ending)
         gate.free(tx, [lease])
 
-    assert rows.count(app, "holdfast_slot") == 0
+    assert rows.count(app, "stepfast_slot") == 0
     assert "held" not in states(app)
 
 
-def test_a_rolled_back_end_frees_nothing(app: Holdfast) -> None:
+def test_a_rolled_back_end_frees_nothing(app: Stepfast) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}, {}])
     gate, (lease,) = start(app)
 
@@ -168,11 +168,11 @@ def test_a_rolled_back_end_frees_nothing(app: Holdfast) -> None:
     with pytest.raises(ZeroDivisionError):
         roll_back()
 
-    assert rows.count(app, "holdfast_slot") == 1
+    assert rows.count(app, "stepfast_slot") == 1
     assert states(app) == {"leased": 1, "held": 1}
 
 
-def test_the_slots_of_a_dead_worker_come_back_with_it(app: Holdfast) -> None:
+def test_the_slots_of_a_dead_worker_come_back_with_it(app: Stepfast) -> None:
     limited(app, Concurrency(2)).enqueue_many([{"n": n} for n in range(4)])
     rows.add_worker(app, ALICE)
     start(app)
@@ -187,10 +187,10 @@ def test_the_slots_of_a_dead_worker_come_back_with_it(app: Holdfast) -> None:
     assert gate is not None
 
 
-def test_a_slot_whose_fence_has_moved_on_is_free(app: Holdfast) -> None:
+def test_a_slot_whose_fence_has_moved_on_is_free(app: Stepfast) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}])
     _, (lease,) = start(app)
-    rows.change(app, "UPDATE holdfast_job SET fence = fence + 1 WHERE id = :id", id=lease.job_id)
+    rows.change(app, "UPDATE stepfast_job SET fence = fence + 1 WHERE id = :id", id=lease.job_id)
     limited(app, Concurrency(1)).enqueue()
 
     _, started = start(app, owner=BOB)
@@ -198,7 +198,7 @@ def test_a_slot_whose_fence_has_moved_on_is_free(app: Holdfast) -> None:
     assert len(started) == 1
 
 
-def test_each_key_has_slots_of_its_own_and_a_full_one_is_not_in_the_way(app: Holdfast) -> None:
+def test_each_key_has_slots_of_its_own_and_a_full_one_is_not_in_the_way(app: Stepfast) -> None:
     job = limited(app, Concurrency(2, by="customer"))
     job.enqueue_many([{"customer": "large"}] * 50)
     job.enqueue_many([{"customer": "small"}] * 2)
@@ -207,11 +207,11 @@ def test_each_key_has_slots_of_its_own_and_a_full_one_is_not_in_the_way(app: Hol
 
     assert len(started) == 4
     assert states(app) == {"leased": 4, "held": 48}
-    held = rows.query(app, "SELECT DISTINCT held_by FROM holdfast_job WHERE state = 'held'")
+    held = rows.query(app, "SELECT DISTINCT held_by FROM stepfast_job WHERE state = 'held'")
     assert [row["held_by"] for row in held] == ["slots:kind:work customer=large"]
 
 
-def test_a_limit_of_a_queue_counts_all_its_kinds(app: Holdfast) -> None:
+def test_a_limit_of_a_queue_counts_all_its_kinds(app: Stepfast) -> None:
     app.limit_queue("default", Concurrency(3))
     first = app.job(name="first")(work)
     second = app.job(name="second")(work)
@@ -223,7 +223,7 @@ def test_a_limit_of_a_queue_counts_all_its_kinds(app: Holdfast) -> None:
     assert len(started) == 3
 
 
-def test_a_named_limit_is_shared(app: Holdfast) -> None:
+def test_a_named_limit_is_shared(app: Stepfast) -> None:
     shared = Concurrency(3, name="source")
     for name in ("first", "second"):
         app.job(name=name, limits=[shared])(work).enqueue_many([{}] * 3)
@@ -234,7 +234,7 @@ def test_a_named_limit_is_shared(app: Holdfast) -> None:
     assert {lease.kind for lease in started} == {"first"}
 
 
-def test_a_held_job_can_be_cancelled_and_replaced(app: Holdfast) -> None:
+def test_a_held_job_can_be_cancelled_and_replaced(app: Stepfast) -> None:
     job = limited(app, Concurrency(1))
     job.enqueue()
     held = job.enqueue(key="k")
@@ -250,13 +250,13 @@ def test_a_held_job_can_be_cancelled_and_replaced(app: Holdfast) -> None:
     assert rows.state(app, other.id) == "cancelled"
 
 
-def test_a_suspect_that_is_held_comes_back_as_a_suspect(app: Holdfast) -> None:
+def test_a_suspect_that_is_held_comes_back_as_a_suspect(app: Stepfast) -> None:
     job = limited(app, Concurrency(1))
     job.enqueue()
     gate, started = start(app)
     suspect = job.enqueue()
     crash = "Lease expired - worker crashed or timed out"
-    rows.change(app, "UPDATE holdfast_job SET error_group = :it WHERE id = :id", it=crash, id=suspect.id)
+    rows.change(app, "UPDATE stepfast_job SET error_group = :it WHERE id = :id", it=crash, id=suspect.id)
     start(app)
     assert rows.state(app, suspect.id) == "held"
 
@@ -265,7 +265,7 @@ def test_a_suspect_that_is_held_comes_back_as_a_suspect(app: Holdfast) -> None:
     assert rows.state(app, suspect.id) == "suspect"
 
 
-def test_whatever_nobody_freed_is_found_by_the_sweep(app: Holdfast) -> None:
+def test_whatever_nobody_freed_is_found_by_the_sweep(app: Stepfast) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}, {}])
     _, (lease,) = start(app)
     settle(app, lease, Done())  # by somebody who knows nothing of limits
@@ -280,13 +280,13 @@ def test_whatever_nobody_freed_is_found_by_the_sweep(app: Holdfast) -> None:
 
 @pytest.mark.only_on("postgresql")  # elsewhere one of the two waits for the other
 def test_a_slot_that_is_freed_while_a_job_is_put_aside_is_found_soon(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     """Neither of the two transactions sees what the other one writes."""
     limited(app, Concurrency(1)).enqueue_many([{}, {}])
     gate, running = start(app, limit=1)
     (late,) = claim(app, BOB, 1)
-    (limit,) = rows.query(app, "SELECT id FROM holdfast_limit")
+    (limit,) = rows.query(app, "SELECT id FROM stepfast_limit")
     with app.transaction() as tx:
         admit(tx, [Wanted(late.job_id, ((limit["id"], Concurrency(1)),))], late.fence)
         finish(another_app(), gate, running)
@@ -297,7 +297,7 @@ def test_a_slot_that_is_freed_while_a_job_is_put_aside_is_found_soon(
     assert let_go(app) == 1
 
 
-def test_a_drain_does_not_leave_a_held_job_beside_a_free_slot(app: Holdfast) -> None:
+def test_a_drain_does_not_leave_a_held_job_beside_a_free_slot(app: Stepfast) -> None:
     app.job(name="work", queue="aside", limits=[Concurrency(1)])(work).enqueue_many([{}, {}])
 
     @app.job()
@@ -305,7 +305,7 @@ def test_a_drain_does_not_leave_a_held_job_beside_a_free_slot(app: Holdfast) -> 
         (lease,) = Gate(app.database, app.kinds).admit(claim(app, ALICE, 2, "aside"))
         settle(app, lease, Done())
         assert states(app) == {"held": 1, "leased": 1}
-        rows.change(app, "DELETE FROM holdfast_slot")  # as somebody does who has not seen who is held
+        rows.change(app, "DELETE FROM stepfast_slot")  # as somebody does who has not seen who is held
 
     end_one_unseen.enqueue()
     drain(app, queues="default")
@@ -313,7 +313,7 @@ def test_a_drain_does_not_leave_a_held_job_beside_a_free_slot(app: Holdfast) -> 
     assert states(app) == {"ready": 1}
 
 
-def test_a_job_that_was_put_aside_is_no_longer_its_claimers(app: Holdfast) -> None:
+def test_a_job_that_was_put_aside_is_no_longer_its_claimers(app: Stepfast) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}, {}])
     leases = claim(app, ALICE, 2)
     gate = Gate(app.database, app.kinds)
@@ -326,30 +326,30 @@ def test_a_job_that_was_put_aside_is_no_longer_its_claimers(app: Holdfast) -> No
     assert rows.state(app, held.job_id) == "held"
 
 
-def test_a_job_that_somebody_else_has_meanwhile_is_not_put_aside(app: Holdfast) -> None:
+def test_a_job_that_somebody_else_has_meanwhile_is_not_put_aside(app: Stepfast) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}, {}])
     leases = claim(app, ALICE, 2)
-    rows.change(app, "UPDATE holdfast_job SET fence = fence + 1, owner = :bob", bob=BOB)
+    rows.change(app, "UPDATE stepfast_job SET fence = fence + 1, owner = :bob", bob=BOB)
 
     Gate(app.database, app.kinds).admit(leases)
 
     assert states(app) == {"leased": 2}
 
 
-def test_a_replaced_owner_does_not_free_the_slot_of_its_successor(app: Holdfast) -> None:
+def test_a_replaced_owner_does_not_free_the_slot_of_its_successor(app: Stepfast) -> None:
     limited(app, Concurrency(1)).enqueue()
     old_gate, (old,) = start(app)
-    rows.change(app, "UPDATE holdfast_job SET fence = 1, state = 'ready', owner = NULL")
+    rows.change(app, "UPDATE stepfast_job SET fence = 1, state = 'ready', owner = NULL")
     _, (new,) = start(app, owner=BOB)
 
     with app.transaction() as tx:
         old_gate.free(tx, [old])
 
-    assert rows.query(app, "SELECT fence FROM holdfast_slot") == [{"fence": new.fence}]
+    assert rows.query(app, "SELECT fence FROM stepfast_slot") == [{"fence": new.fence}]
 
 
 def test_a_limit_that_was_raised_lets_those_go_who_were_held_under_the_old_one(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}] * 30)
     gate, started = start(app)
@@ -366,7 +366,7 @@ def test_a_limit_that_was_raised_lets_those_go_who_were_held_under_the_old_one(
     assert (limit.slots, limit.taken, limit.held) == (20, 20, 9)
 
 
-def test_limits_by_two_arguments_are_counted_apart(app: Holdfast) -> None:
+def test_limits_by_two_arguments_are_counted_apart(app: Stepfast) -> None:
     job = app.job(name="two", limits=[Concurrency(3, by="a"), Concurrency(1, by="b")])(two)
     job.enqueue_many([{"a": f"a{n}", "b": "same"} for n in range(6)])
     job.enqueue_many([{"a": "same", "b": f"b{n}"} for n in range(4)])
@@ -377,7 +377,7 @@ def test_limits_by_two_arguments_are_counted_apart(app: Holdfast) -> None:
     assert len([it for it in started if '"a":"same"' in it.payload]) == 3
 
 
-def test_twenty_a_second_and_five_hundred_an_hour_are_both_kept(app: Holdfast) -> None:
+def test_twenty_a_second_and_five_hundred_an_hour_are_both_kept(app: Stepfast) -> None:
     limited(app, Rate(20, per="1s", burst=20), Rate(25, per="1m", burst=25)).enqueue_many([{}] * 40)
 
     _, first = start(app)
@@ -391,7 +391,7 @@ def test_twenty_a_second_and_five_hundred_an_hour_are_both_kept(app: Holdfast) -
 # Rates
 
 
-def test_a_rate_lets_its_burst_start_and_the_others_when_their_time_has_come(app: Holdfast) -> None:
+def test_a_rate_lets_its_burst_start_and_the_others_when_their_time_has_come(app: Stepfast) -> None:
     limited(app, Rate(10, per="10s", burst=2)).enqueue_many([{"n": n} for n in range(6)])
 
     _, started = start(app)
@@ -406,7 +406,7 @@ def test_a_rate_lets_its_burst_start_and_the_others_when_their_time_has_come(app
 
 
 def test_of_many_who_ask_at_once_no_more_start_than_the_rate(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     rate = Rate(30, per="1h", burst=4)
     limited(app, rate).enqueue_many([{"n": n} for n in range(60)])
@@ -420,7 +420,7 @@ def test_of_many_who_ask_at_once_no_more_start_than_the_rate(
     assert states(app) == {"leased": 4, "held": 56}
 
 
-def test_a_rate_that_nobody_waits_for_is_not_looked_at(app: Holdfast) -> None:
+def test_a_rate_that_nobody_waits_for_is_not_looked_at(app: Stepfast) -> None:
     limited(app, Rate(5, burst=5)).enqueue_many([{}] * 7)
     start(app)
     move_clock(app, 60)
@@ -429,10 +429,10 @@ def test_a_rate_that_nobody_waits_for_is_not_looked_at(app: Holdfast) -> None:
     _, rest = start(app)
 
     assert len(rest) == 2
-    assert rows.query(app, "SELECT id FROM holdfast_limit WHERE due_at IS NOT NULL") == []
+    assert rows.query(app, "SELECT id FROM stepfast_limit WHERE due_at IS NOT NULL") == []
 
 
-def test_two_limits_of_one_job_both_hold(app: Holdfast) -> None:
+def test_two_limits_of_one_job_both_hold(app: Stepfast) -> None:
     limited(app, Rate(100, burst=10), Concurrency(3)).enqueue_many([{}] * 20)
 
     gate, started = start(app)
@@ -451,7 +451,7 @@ def test_two_limits_of_one_job_both_hold(app: Holdfast) -> None:
     ids=["raised", "none", "named", "slots"],
 )
 def test_who_was_held_by_a_rate_that_has_changed_does_not_wait_for_the_old_one(
-    app: Holdfast, another_app: Callable[[], Holdfast], now: list[Limit]
+    app: Stepfast, another_app: Callable[[], Stepfast], now: list[Limit]
 ) -> None:
     limited(app, Rate(1, per="1h", burst=1)).enqueue_many([{}] * 12)
     gate, started = start(app)
@@ -461,11 +461,11 @@ def test_who_was_held_by_a_rate_that_has_changed_does_not_wait_for_the_old_one(
     limited(restarted, *now)
 
     with restarted.worker(concurrency=4):
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
 
 def test_who_was_held_by_slots_that_nobody_counts_any_more_goes_on(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}] * 60)
     gate, started = start(app)
@@ -474,11 +474,11 @@ def test_who_was_held_by_slots_that_nobody_counts_any_more_goes_on(
     limited(restarted)
 
     with restarted.worker(concurrency=4):
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
 
 def test_a_narrower_rate_keeps_what_was_started_under_the_wider_one(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     limited(app, Rate(100, per="1h", burst=10)).enqueue_many([{}] * 10)
     start(app)
@@ -491,7 +491,7 @@ def test_a_narrower_rate_keeps_what_was_started_under_the_wider_one(
 
 
 def test_a_worker_that_does_not_know_a_kind_leaves_its_limits_as_they_are(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     limited(app, Rate(1, per="1h", burst=1)).enqueue_many([{}] * 3)
     start(app)
@@ -508,7 +508,7 @@ def test_a_worker_that_does_not_know_a_kind_leaves_its_limits_as_they_are(
 
 
 @contextmanager
-def workers(apps: list[Holdfast]) -> Iterator[None]:
+def workers(apps: list[Stepfast]) -> Iterator[None]:
     with ExitStack() as stack:
         for app in apps:
             stack.enter_context(app.worker(concurrency=8))
@@ -516,7 +516,7 @@ def workers(apps: list[Holdfast]) -> Iterator[None]:
 
 
 def test_three_workers_never_run_more_than_the_limit_and_do_everything(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     lock, running, most = threading.Lock(), 0, 0
 
@@ -535,14 +535,14 @@ def test_three_workers_never_run_more_than_the_limit_and_do_everything(
     jobs[0].enqueue_many([{} for _ in range(60)])
 
     with workers(apps):
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
     assert most == 4
-    assert rows.count(app, "holdfast_archive", "state = 'done' AND step = 1") == 60
-    assert rows.count(app, "holdfast_slot") == 0
+    assert rows.count(app, "stepfast_archive", "state = 'done' AND step = 1") == 60
+    assert rows.count(app, "stepfast_slot") == 0
 
 
-def test_two_workers_keep_a_rate_together(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_two_workers_keep_a_rate_together(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     moments: list[float] = []
 
     def note() -> None:
@@ -553,7 +553,7 @@ def test_two_workers_keep_a_rate_together(app: Holdfast, another_app: Callable[[
     jobs[0].enqueue_many([{} for _ in range(40)])
 
     with workers(apps):
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
     moments.sort()
     # From being let in to the first line takes a moment, which differs: hence a window a little shorter.
@@ -561,7 +561,7 @@ def test_two_workers_keep_a_rate_together(app: Holdfast, another_app: Callable[[
     assert len(moments) == 40
 
 
-def test_limits_that_nobody_asks_for_are_forgotten_and_those_in_use_are_kept(app: Holdfast) -> None:
+def test_limits_that_nobody_asks_for_are_forgotten_and_those_in_use_are_kept(app: Stepfast) -> None:
     job = limited(app, Concurrency(1, by="customer"), Rate(5, per="1h", burst=1, by="customer"))
     job.enqueue_many([{"customer": "gone"}, {"customer": "runs"}, {"customer": "held"}, {"customer": "held"}])
     gate, started = start(app)
@@ -569,11 +569,11 @@ def test_limits_that_nobody_asks_for_are_forgotten_and_those_in_use_are_kept(app
 
     with app.transaction() as tx:
         young = forget_idle(tx, rows.HOUR, 100)
-    rows.change(app, "UPDATE holdfast_limit SET arrival_at = 1 WHERE arrival_at > 0")
+    rows.change(app, "UPDATE stepfast_limit SET arrival_at = 1 WHERE arrival_at > 0")
     with app.transaction() as tx:
         old = forget_idle(tx, rows.HOUR, 100)
 
-    left = {row["id"] for row in rows.query(app, "SELECT id FROM holdfast_limit")}
+    left = {row["id"] for row in rows.query(app, "SELECT id FROM stepfast_limit")}
     assert young == 1  # slots know no time: none taken is enough
     assert old == 3  # the rates: nobody waits for them
     assert left == {"slots:kind:work customer=runs", "slots:kind:work customer=held"}
@@ -582,7 +582,7 @@ def test_limits_that_nobody_asks_for_are_forgotten_and_those_in_use_are_kept(app
 # What an operator sees
 
 
-def test_an_operator_sees_what_is_taken_and_who_waits(app: Holdfast) -> None:
+def test_an_operator_sees_what_is_taken_and_who_waits(app: Stepfast) -> None:
     limited(app, Concurrency(2), Rate(100, per="1h", burst=50)).enqueue_many([{}] * 5)
     start(app)
 

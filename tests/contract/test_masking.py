@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import Holdfast, Reject, Retry, Step
-from holdfast.admin import masks
-from holdfast.cli.command import app as commands
-from holdfast.telemetry import masking
-from holdfast.telemetry.logs import Lines, formatter
-from holdfast.telemetry.mask_rules import Rule, Rules
-from holdfast.testing import drain
-from holdfast.worker.forgetting import Forgetting
+from stepfast import Reject, Retry, Step, Stepfast
+from stepfast.admin import masks
+from stepfast.cli.command import app as commands
+from stepfast.telemetry import masking
+from stepfast.telemetry.logs import Lines, formatter
+from stepfast.telemetry.mask_rules import Rule, Rules
+from stepfast.testing import drain
+from stepfast.worker.forgetting import Forgetting
 from tests import isolated_jobs, rows
 from tests.contract.engine import drain as in_worker
 from tests.crash.picture import ALL_TABLES
@@ -33,7 +33,7 @@ PIN, CARD, IBAN = "pin-7391-x", "4111111111111111", "DE89370400440532013000"
 SECRETS = (PIN, CARD, IBAN)
 RULES: list[Rule] = ["pin", "card.*", re.compile(r"\bDE\d{20}\b")]
 PAYLOAD = {"pin": PIN, "card": {"number": CARD, "owner": "Ada"}, "note": f"from {IBAN}", "order": 42}
-DATA_TABLES = {"holdfast_job", "holdfast_archive"}  # they hold payloads, results and cursors as they are
+DATA_TABLES = {"stepfast_job", "stepfast_archive"}  # they hold payloads, results and cursors as they are
 
 
 @pytest.fixture(autouse=True)
@@ -45,15 +45,15 @@ def no_rules() -> Iterator[None]:
     vars(masking._RULES).update(before)
 
 
-def masked_app(app: Holdfast) -> Holdfast:
-    return Holdfast(database=app.database, mask=RULES)
+def masked_app(app: Stepfast) -> Stepfast:
+    return Stepfast(database=app.database, mask=RULES)
 
 
 def seen_in(text: str) -> list[str]:
     return [it for it in SECRETS if it in text]
 
 
-def run_everything(app: Holdfast) -> list[str]:
+def run_everything(app: Stepfast) -> list[str]:
     """Jobs that say everything they know, in every way there is; returns their ids."""
     log = logging.getLogger("shop")
 
@@ -86,7 +86,7 @@ def run_everything(app: Holdfast) -> list[str]:
 
 
 def test_nothing_that_is_hidden_is_shown_or_written_anywhere(
-    app: Holdfast, database_url: str, capfd: pytest.CaptureFixture[str]
+    app: Stepfast, database_url: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shop = masked_app(app)
     lines: list[str] = []
@@ -107,10 +107,10 @@ def test_nothing_that_is_hidden_is_shown_or_written_anywhere(
     written = {
         table: seen_in(str(rows.query(app, f"SELECT * FROM {table}")))
         for table in ALL_TABLES
-        if table.startswith("holdfast_") and table not in DATA_TABLES
+        if table.startswith("stepfast_") and table not in DATA_TABLES
     }
     assert {table: found for table, found in written.items() if found} == {}
-    errors = rows.query(app, "SELECT last_error, error_group, progress_note FROM holdfast_archive")
+    errors = rows.query(app, "SELECT last_error, error_group, progress_note FROM stepfast_archive")
     assert seen_in(str(errors)) == []
     assert seen_in(str([facts for _, facts in told if facts.get("error")])) == []
     for job_id in ids:
@@ -141,7 +141,7 @@ class _Collected(logging.Handler):
         self._lines.append(self.format(record))
 
 
-def test_an_error_that_quotes_a_hidden_argument_is_kept_without_it(app: Holdfast) -> None:
+def test_an_error_that_quotes_a_hidden_argument_is_kept_without_it(app: Stepfast) -> None:
     shop = masked_app(app)
 
     @shop.job(retry=Retry(attempts=1))
@@ -158,7 +158,7 @@ def test_an_error_that_quotes_a_hidden_argument_is_kept_without_it(app: Holdfast
 
 
 @pytest.mark.only_on("sqlite")
-def test_what_an_isolated_handler_says_is_hidden_as_well(app: Holdfast) -> None:
+def test_what_an_isolated_handler_says_is_hidden_as_well(app: Stepfast) -> None:
     shop = masked_app(app)
     awkward = "pin'\"é\\7391"
     lines: list[str] = []
@@ -178,7 +178,7 @@ def test_what_an_isolated_handler_says_is_hidden_as_well(app: Holdfast) -> None:
     assert [it for it in rows.logs(app, job.id) if "7391" in it] == []
 
 
-def test_the_handler_itself_gets_everything(app: Holdfast) -> None:
+def test_the_handler_itself_gets_everything(app: Stepfast) -> None:
     shop = masked_app(app)
     seen: list[Any] = []
 
@@ -195,7 +195,7 @@ def test_the_handler_itself_gets_everything(app: Holdfast) -> None:
 
 
 def test_the_command_line_follows_the_rules_that_a_worker_has_written_down(
-    app: Holdfast, database_url: str
+    app: Stepfast, database_url: str
 ) -> None:
     shop = masked_app(app)
 
@@ -212,18 +212,18 @@ def test_the_command_line_follows_the_rules_that_a_worker_has_written_down(
     assert json.loads(shown.output)["payload"] == {"pin": "***", "card": {"number": "***"}, "note": "***"}
 
 
-def test_a_rule_that_no_worker_has_had_for_a_month_is_forgotten(app: Holdfast) -> None:
+def test_a_rule_that_no_worker_has_had_for_a_month_is_forgotten(app: Stepfast) -> None:
     shop = masked_app(app)
     forgetting = Forgetting(shop.database, shop.kinds, shop.worker().settings)
     forgetting.declare_rules()
-    assert rows.count(app, "holdfast_mask") == 3
-    rows.change(app, "UPDATE holdfast_mask SET seen_at = 1 WHERE id = 'pin'")
+    assert rows.count(app, "stepfast_mask") == 3
+    rows.change(app, "UPDATE stepfast_mask SET seen_at = 1 WHERE id = 'pin'")
     vars(masking._RULES).update(vars(Rules()))
     masking.hide(["card.*", "mail"])
 
     forgetting.declare_rules()
 
-    kept = {row["id"] for row in rows.query(app, "SELECT id FROM holdfast_mask")}
+    kept = {row["id"] for row in rows.query(app, "SELECT id FROM stepfast_mask")}
     assert "pin" not in kept
     assert {"card.*", "mail"} <= kept
     with app.transaction() as tx:

@@ -9,11 +9,11 @@ from contextlib import closing
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.database.connection import Connection
-from holdfast.database.dialects import DIALECTS
-from holdfast.database.migrate import known_version, migrations, printed, schema_version
-from holdfast.errors import SchemaError
+from stepfast import Stepfast
+from stepfast.database.connection import Connection
+from stepfast.database.dialects import DIALECTS
+from stepfast.database.migrate import known_version, migrations, printed, schema_version
+from stepfast.errors import SchemaError
 from tests import rows
 
 FIRST = [f"{it.version:04d}_{it.name}" for it in migrations()]
@@ -24,13 +24,13 @@ class CutError(Exception):
 
 
 @pytest.fixture
-def empty(empty_database_url: str) -> Iterator[Holdfast]:
+def empty(empty_database_url: str) -> Iterator[Stepfast]:
     """An application on a database without any table."""
-    with closing(Holdfast(empty_database_url)) as app:
+    with closing(Stepfast(empty_database_url)) as app:
         yield app
 
 
-def enqueue_one(app: Holdfast) -> None:
+def enqueue_one(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -39,7 +39,7 @@ def enqueue_one(app: Holdfast) -> None:
     assert rows.query(app, "SELECT status FROM processing_jobs") == [{"status": "queued"}]
 
 
-def test_migrating_twice_applies_once(empty: Holdfast) -> None:
+def test_migrating_twice_applies_once(empty: Stepfast) -> None:
     first, second = empty.migrate(), empty.migrate()
 
     assert (first, second) == (FIRST, [])
@@ -48,15 +48,15 @@ def test_migrating_twice_applies_once(empty: Holdfast) -> None:
 
 CHILD = """
 import sys
-from holdfast import Holdfast
-app = Holdfast(sys.argv[1])
+from stepfast import Stepfast
+app = Stepfast(sys.argv[1])
 print("ready", flush=True)
 sys.stdin.read(1)
 print(app.migrate())
 """
 
 
-def test_four_processes_that_migrate_at_once_apply_once(empty_database_url: str, empty: Holdfast) -> None:
+def test_four_processes_that_migrate_at_once_apply_once(empty_database_url: str, empty: Stepfast) -> None:
     children = [
         subprocess.Popen(
             [sys.executable, "-W", "error", "-c", CHILD, empty_database_url],
@@ -82,36 +82,36 @@ def test_four_processes_that_migrate_at_once_apply_once(empty_database_url: str,
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_a_server_without_tables_is_refused_with_the_command_that_makes_them(empty: Holdfast) -> None:
-    with pytest.raises(SchemaError, match="run `holdfast migrate`"):
+def test_a_server_without_tables_is_refused_with_the_command_that_makes_them(empty: Stepfast) -> None:
+    with pytest.raises(SchemaError, match="run `stepfast migrate`"):
         enqueue_one(empty)
-    with pytest.raises(SchemaError, match="run `holdfast migrate`"):
+    with pytest.raises(SchemaError, match="run `stepfast migrate`"):
         empty.worker()
 
     assert schema_version(empty._database) is None
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_sqlite_file_gets_its_tables_by_itself(empty: Holdfast) -> None:
+def test_a_sqlite_file_gets_its_tables_by_itself(empty: Stepfast) -> None:
     enqueue_one(empty)
 
     assert schema_version(empty.database) == known_version()
 
 
 def test_tables_of_a_newer_version_are_refused_by_everyone(database_url: str) -> None:
-    with closing(Holdfast(database_url)) as app:
-        rows.change(app, "INSERT INTO holdfast_schema (version, name, applied_at) VALUES (9999, 'future', 1)")
+    with closing(Stepfast(database_url)) as app:
+        rows.change(app, "INSERT INTO stepfast_schema (version, name, applied_at) VALUES (9999, 'future', 1)")
 
-    with closing(Holdfast(database_url)) as old:
+    with closing(Stepfast(database_url)) as old:
         for attempt in (old.migrate, old.worker, lambda: enqueue_one(old)):
-            with pytest.raises(SchemaError, match=r"9999, newer than this code knows .* upgrade holdfast"):
+            with pytest.raises(SchemaError, match=r"9999, newer than this code knows .* upgrade stepfast"):
                 attempt()
 
 
 def test_a_worker_that_was_made_before_the_upgrade_does_not_start_after_it(database_url: str) -> None:
-    with closing(Holdfast(database_url)) as app:
+    with closing(Stepfast(database_url)) as app:
         worker = app.worker()
-        rows.change(app, "INSERT INTO holdfast_schema (version, name, applied_at) VALUES (9999, 'future', 1)")
+        rows.change(app, "INSERT INTO stepfast_schema (version, name, applied_at) VALUES (9999, 'future', 1)")
 
         with pytest.raises(SchemaError, match="newer"):
             worker.start()
@@ -120,15 +120,15 @@ def test_a_worker_that_was_made_before_the_upgrade_does_not_start_after_it(datab
 def test_tables_of_an_older_version_are_refused_with_the_command_that_upgrades_them(
     database_url: str,
 ) -> None:
-    with closing(Holdfast(database_url)) as app:
-        rows.change(app, "DELETE FROM holdfast_schema WHERE version > 1")
+    with closing(Stepfast(database_url)) as app:
+        rows.change(app, "DELETE FROM stepfast_schema WHERE version > 1")
 
-    with closing(Holdfast(database_url)) as app, pytest.raises(SchemaError, match="run `holdfast migrate`"):
+    with closing(Stepfast(database_url)) as app, pytest.raises(SchemaError, match="run `stepfast migrate`"):
         enqueue_one(app)
 
 
 def test_a_migration_cut_off_at_any_statement_can_be_run_again(
-    empty: Holdfast, monkeypatch: pytest.MonkeyPatch
+    empty: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where DDL commits by itself each cut leaves a longer beginning behind; elsewhere it leaves nothing."""
     cuts = 0
@@ -157,7 +157,7 @@ def test_a_migration_cut_off_at_any_statement_can_be_run_again(
 
 @pytest.mark.only_on("sqlite", "postgresql")
 def test_a_migration_that_was_cut_off_leaves_nothing_where_ddl_is_transactional(
-    empty: Holdfast, monkeypatch: pytest.MonkeyPatch
+    empty: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut(_: str, text: str) -> None:
         if "VIEW" in text:
@@ -171,7 +171,7 @@ def test_a_migration_that_was_cut_off_leaves_nothing_where_ddl_is_transactional(
     assert schema_version(empty._database) is None
 
 
-def test_the_printed_schema_applied_by_hand_is_a_migrated_database(empty: Holdfast) -> None:
+def test_the_printed_schema_applied_by_hand_is_a_migrated_database(empty: Stepfast) -> None:
     connection = empty._database.connect()
     for text in printed(empty._database.dialect).split(";\n"):
         if text.strip():
@@ -184,7 +184,7 @@ def test_the_printed_schema_applied_by_hand_is_a_migrated_database(empty: Holdfa
 
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())
 def test_the_printed_schema_has_nothing_left_to_fill_in(dialect: object) -> None:
-    from holdfast.database.dialects import Dialect
+    from stepfast.database.dialects import Dialect
 
     assert isinstance(dialect, Dialect)
     text = printed(dialect)

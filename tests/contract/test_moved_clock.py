@@ -10,30 +10,30 @@ from typing import Any
 
 import pytest
 
-from holdfast import Continue, DuplicateKeyError, Holdfast, Retry, Snooze, Step, TransientError
-from holdfast.clock import micros, moment
-from holdfast.database.borrowed import lend
-from holdfast.database.dialects import Shift
-from holdfast.database.drivers import open_database, sqlite_path
-from holdfast.database.migrate import migrate
-from holdfast.errors import ConfigurationError
-from holdfast.steps.keys import forget_expired
-from holdfast.testing import clock, drain, enqueued
-from holdfast.testing.moved_clock import Clock
-from holdfast.worker.maintenance import prune
+from stepfast import Continue, DuplicateKeyError, Retry, Snooze, Step, Stepfast, TransientError
+from stepfast.clock import micros, moment
+from stepfast.database.borrowed import lend
+from stepfast.database.dialects import Shift
+from stepfast.database.drivers import open_database, sqlite_path
+from stepfast.database.migrate import migrate
+from stepfast.errors import ConfigurationError
+from stepfast.steps.keys import forget_expired
+from stepfast.testing import clock, drain, enqueued
+from stepfast.testing.moved_clock import Clock
+from stepfast.worker.maintenance import prune
 from tests import rows
 
 HOUR = timedelta(hours=1)
 MOMENT = timedelta(seconds=20)  # more than any of these tests takes
 
 
-def real_now(app: Holdfast) -> datetime:
+def real_now(app: Stepfast) -> datetime:
     """As another application sees it."""
-    with closing(Holdfast(app.database.url)) as other:
+    with closing(Stepfast(app.database.url)) as other:
         return moment(rows.now(other))
 
 
-def ahead(app: Holdfast) -> int:
+def ahead(app: Stepfast) -> int:
     """How many hours the application's clock is ahead of the real one."""
     return round((moment(rows.now(app)) - real_now(app)) / HOUR)
 
@@ -41,7 +41,7 @@ def ahead(app: Holdfast) -> int:
 # Moving
 
 
-def test_time_passes_as_it_is_told(app: Holdfast) -> None:
+def test_time_passes_as_it_is_told(app: Stepfast) -> None:
     with clock(app) as time:
         before = time.now()
 
@@ -52,7 +52,7 @@ def test_time_passes_as_it_is_told(app: Holdfast) -> None:
     assert ahead(app) == 0
 
 
-def test_steps_of_time_add_up(app: Holdfast) -> None:
+def test_steps_of_time_add_up(app: Stepfast) -> None:
     with clock(app) as time:
         before = time.now()
         time.advance("1h")
@@ -63,14 +63,14 @@ def test_steps_of_time_add_up(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("there", [datetime(2031, 3, 30, 1, tzinfo=UTC), datetime(1999, 12, 31, tzinfo=UTC)])
-def test_it_can_be_any_time(app: Holdfast, there: datetime) -> None:
+def test_it_can_be_any_time(app: Stepfast, there: datetime) -> None:
     with clock(app) as time:
         time.travel_to(there)
 
         assert timedelta(0) <= time.now() - there < MOMENT
 
 
-def test_a_frozen_time_stands_still_until_it_is_moved(app: Holdfast) -> None:
+def test_a_frozen_time_stands_still_until_it_is_moved(app: Stepfast) -> None:
     with clock(app) as time:
         frozen = time.freeze()
         assert time.now() == time.now() == frozen
@@ -84,20 +84,20 @@ def test_a_frozen_time_stands_still_until_it_is_moved(app: Holdfast) -> None:
         rows.eventually(lambda: rows.now(app) > before)
 
 
-def test_it_can_be_frozen_at_any_time(app: Holdfast) -> None:
+def test_it_can_be_frozen_at_any_time(app: Stepfast) -> None:
     there = datetime(2031, 3, 30, 1, tzinfo=UTC)
     with clock(app) as time:
         assert time.freeze(there) == there == time.now()
 
 
-def test_to_resume_a_running_time_changes_nothing(app: Holdfast) -> None:
+def test_to_resume_a_running_time_changes_nothing(app: Stepfast) -> None:
     with clock(app) as time:
         later = time.advance("1h")
 
         assert timedelta(0) <= time.resume() - later < MOMENT
 
 
-def test_clocks_can_be_nested(app: Holdfast) -> None:
+def test_clocks_can_be_nested(app: Stepfast) -> None:
     with clock(app) as outer:
         outer.advance("1h")
         with clock(app) as inner:
@@ -107,18 +107,18 @@ def test_clocks_can_be_nested(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["yesterday", -5, None])
-def test_a_span_that_is_none_is_refused(app: Holdfast, wrong: Any) -> None:
+def test_a_span_that_is_none_is_refused(app: Stepfast, wrong: Any) -> None:
     with clock(app) as time, pytest.raises(ConfigurationError, match="advance"):
         time.advance(wrong)
 
 
-def test_a_time_without_a_zone_is_refused(app: Holdfast) -> None:
+def test_a_time_without_a_zone_is_refused(app: Stepfast) -> None:
     with clock(app) as time, pytest.raises(ConfigurationError, match=r"travel_to.*time zone"):
         time.travel_to(datetime(2030, 1, 1))  # noqa: DTZ001 - that is the point
 
 
 def test_another_application_on_the_same_database_keeps_its_time(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     other = another_app()
     with clock(app) as time:
@@ -130,7 +130,7 @@ def test_another_application_on_the_same_database_keeps_its_time(
 # Who sees it
 
 
-def test_a_delay_is_over_when_it_is(app: Holdfast) -> None:
+def test_a_delay_is_over_when_it_is(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -143,7 +143,7 @@ def test_a_delay_is_over_when_it_is(app: Holdfast) -> None:
         assert drain(app).done == 1
 
 
-def test_a_job_for_a_certain_time_runs_then(app: Holdfast) -> None:
+def test_a_job_for_a_certain_time_runs_then(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -157,7 +157,7 @@ def test_a_job_for_a_certain_time_runs_then(app: Holdfast) -> None:
         assert drain(app).done == 1
 
 
-def test_retries_wait_as_long_as_their_policy_says(app: Holdfast) -> None:
+def test_retries_wait_as_long_as_their_policy_says(app: Stepfast) -> None:
     @app.job(retry=Retry(attempts=3, first="1h", factor=4.0, longest="1d"))
     def work(step: Step) -> None:
         raise ValueError(f"attempt {step.attempt}")
@@ -178,7 +178,7 @@ def test_retries_wait_as_long_as_their_policy_says(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("how", ["snooze", "continue", "throttle"])
-def test_a_handler_that_asks_for_time_gets_it(app: Holdfast, how: str) -> None:
+def test_a_handler_that_asks_for_time_gets_it(app: Stepfast, how: str) -> None:
     asked: list[str] = []
 
     @app.job()
@@ -204,7 +204,7 @@ def test_a_handler_that_asks_for_time_gets_it(app: Holdfast, how: str) -> None:
         assert drain(app).done == 1
 
 
-def test_a_key_is_free_again_when_its_time_is_over(app: Holdfast) -> None:
+def test_a_key_is_free_again_when_its_time_is_over(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -219,7 +219,7 @@ def test_a_key_is_free_again_when_its_time_is_over(app: Holdfast) -> None:
         assert work.enqueue(key="daily", unique_for="1d").created
 
 
-def test_an_id_is_forgotten_when_its_time_is_over(app: Holdfast) -> None:
+def test_an_id_is_forgotten_when_its_time_is_over(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -232,7 +232,7 @@ def test_an_id_is_forgotten_when_its_time_is_over(app: Holdfast) -> None:
             assert forget_expired(tx, 10) == 1
 
 
-def test_finished_jobs_are_forgotten_after_their_retention(app: Holdfast) -> None:
+def test_finished_jobs_are_forgotten_after_their_retention(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -250,7 +250,7 @@ def test_finished_jobs_are_forgotten_after_their_retention(app: Holdfast) -> Non
         assert forgotten() == 1
 
 
-def test_a_lease_by_hand_runs_out(app: Holdfast) -> None:
+def test_a_lease_by_hand_runs_out(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -264,7 +264,7 @@ def test_a_lease_by_hand_runs_out(app: Holdfast) -> None:
         assert drain(app).done == 1
 
 
-def test_operators_see_it(app: Holdfast) -> None:
+def test_operators_see_it(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -280,7 +280,7 @@ def test_operators_see_it(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_connection_that_was_lent_sees_it(app: Holdfast) -> None:
+def test_a_connection_that_was_lent_sees_it(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -293,7 +293,7 @@ def test_a_connection_that_was_lent_sees_it(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_a_connection_of_a_driver_that_was_lent_sees_it(app: Holdfast) -> None:
+def test_a_connection_of_a_driver_that_was_lent_sees_it(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -314,8 +314,8 @@ def test_the_defaults_of_columns_outlive_it(empty_database_url: str) -> None:
         database.shift_clock(Shift(frozen_at=1))
         migrate(database)
         database.shift_clock(None)
-        app = Holdfast(database=database)
-        rows.change(app, "INSERT INTO holdfast_job (id, kind, payload) VALUES ('a', 'work', '{}')")
+        app = Stepfast(database=database)
+        rows.change(app, "INSERT INTO stepfast_job (id, kind, payload) VALUES ('a', 'work', '{}')")
 
         assert abs(enqueued(app)[0].created_at - real_now(app)) < MOMENT
 
@@ -323,7 +323,7 @@ def test_the_defaults_of_columns_outlive_it(empty_database_url: str) -> None:
 # Workers
 
 
-def test_a_worker_that_lives_survives_a_jump(app: Holdfast) -> None:
+def test_a_worker_that_lives_survives_a_jump(app: Stepfast) -> None:
     """Its heartbeat would have renewed all the while: nobody may declare it dead for time that was skipped."""
 
     @app.job()
@@ -335,12 +335,12 @@ def test_a_worker_that_lives_survives_a_jump(app: Holdfast) -> None:
         assert [it.running for it in app.operator.workers()] == [True]
         assert app.operator.reset_leases() == 0
         work.enqueue()
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
         assert worker.status().running
-        assert rows.count(app, "holdfast_worker", "state = 'dead'") == 0
+        assert rows.count(app, "stepfast_worker", "state = 'dead'") == 0
 
 
-def test_a_jump_back_leaves_workers_alive_too(app: Holdfast) -> None:
+def test_a_jump_back_leaves_workers_alive_too(app: Stepfast) -> None:
     with app.worker():
         with clock(app) as time:
             time.advance("30d")
@@ -349,14 +349,14 @@ def test_a_jump_back_leaves_workers_alive_too(app: Holdfast) -> None:
         assert app.operator.workers()[0].alive_until < real_now(app) + MOMENT
 
 
-def test_a_worker_on_another_machine_dies_of_it(app: Holdfast) -> None:
+def test_a_worker_on_another_machine_dies_of_it(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
     job = work.enqueue()
     rows.add_worker(app, 4711, alive_for=10 * rows.SECOND)
     rows.change(
-        app, "UPDATE holdfast_job SET state = 'leased', owner = 4711, fence = 9 WHERE id = :id", id=job.id
+        app, "UPDATE stepfast_job SET state = 'leased', owner = 4711, fence = 9 WHERE id = :id", id=job.id
     )
     with clock(app) as time:
         assert drain(app).jobs == ()
@@ -365,7 +365,7 @@ def test_a_worker_on_another_machine_dies_of_it(app: Holdfast) -> None:
         assert drain(app).done == 1
 
 
-def test_without_a_test_nothing_is_different(app: Holdfast) -> None:
+def test_without_a_test_nothing_is_different(app: Stepfast) -> None:
     before = app.database.dialect
     with clock(app) as time:
         time.advance("1h")
@@ -376,7 +376,7 @@ def test_without_a_test_nothing_is_different(app: Holdfast) -> None:
     assert app.database.shift is None
 
 
-def lend_dialect(app: Holdfast) -> object:
+def lend_dialect(app: Stepfast) -> object:
     """The dialect of a transaction on a connection that was lent."""
     connection = app.database.connect()
     connection.execute("BEGIN")
@@ -387,7 +387,7 @@ def lend_dialect(app: Holdfast) -> object:
         connection.close()
 
 
-def test_a_clock_belongs_to_its_application(app: Holdfast) -> None:
+def test_a_clock_belongs_to_its_application(app: Stepfast) -> None:
     with clock(app) as time:
         assert isinstance(time, Clock)
         time.advance("1h")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from devtools.pgbouncer import PoolMode
     from devtools.server import Server
-    from holdfast import Holdfast
+    from stepfast import Stepfast
     from tests.mutations import Mutation
 
 
@@ -58,8 +58,8 @@ def cases(database: str) -> list[Mutation]:
 
 def notice(
     mutation: Mutation,
-    app: Holdfast,
-    another_app: Callable[[], Holdfast],
+    app: Stepfast,
+    another_app: Callable[[], Stepfast],
     monkeypatch: pytest.MonkeyPatch,
     **others: Any,
 ) -> None:
@@ -79,7 +79,7 @@ def notice(
 @pytest.mark.only_on("sqlite")
 @pytest.mark.parametrize("mutation", cases("sqlite"), ids=lambda it: it.name)
 def test_a_broken_guard_is_noticed_on_sqlite(
-    mutation: Mutation, app: Holdfast, another_app: Callable[[], Holdfast], monkeypatch: pytest.MonkeyPatch
+    mutation: Mutation, app: Stepfast, another_app: Callable[[], Stepfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notice(mutation, app, another_app, monkeypatch)
 
@@ -89,7 +89,7 @@ def test_a_broken_guard_is_noticed_on_sqlite(
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("mutation", cases("postgresql"), ids=lambda it: it.name)
 def test_a_broken_guard_is_noticed_on_postgresql(
-    mutation: Mutation, app: Holdfast, another_app: Callable[[], Holdfast], monkeypatch: pytest.MonkeyPatch
+    mutation: Mutation, app: Stepfast, another_app: Callable[[], Stepfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notice(mutation, app, another_app, monkeypatch)
 
@@ -99,7 +99,7 @@ def test_a_broken_guard_is_noticed_on_postgresql(
 @pytest.mark.only_on("mariadb")
 @pytest.mark.parametrize("mutation", cases("mariadb"), ids=lambda it: it.name)
 def test_a_broken_guard_is_noticed_on_mariadb(
-    mutation: Mutation, app: Holdfast, another_app: Callable[[], Holdfast], monkeypatch: pytest.MonkeyPatch
+    mutation: Mutation, app: Stepfast, another_app: Callable[[], Stepfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notice(mutation, app, another_app, monkeypatch)
 
@@ -109,8 +109,8 @@ def test_a_broken_guard_is_noticed_on_mariadb(
 @pytest.mark.parametrize("mutation", cases("pgbouncer"), ids=lambda it: it.name)
 def test_a_broken_guard_is_noticed_behind_a_pooler(  # noqa: PLR0917 - fixtures
     mutation: Mutation,
-    app: Holdfast,
-    another_app: Callable[[], Holdfast],
+    app: Stepfast,
+    another_app: Callable[[], Stepfast],
     monkeypatch: pytest.MonkeyPatch,
     server: Server,
     database_url: str,

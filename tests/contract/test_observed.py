@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from holdfast import Continue, DuplicateKeyError, Holdfast, Reject, Retry, Snooze, Step
-from holdfast.admin.reports import gauges
-from holdfast.errors import UnreachableError
-from holdfast.steps import lease
-from holdfast.telemetry.metrics import MOST_VALUES
-from holdfast.worker import claimer, incarnation, scrape, status
+from stepfast import Continue, DuplicateKeyError, Reject, Retry, Snooze, Step, Stepfast
+from stepfast.admin.reports import gauges
+from stepfast.errors import UnreachableError
+from stepfast.steps import lease
+from stepfast.telemetry.metrics import MOST_VALUES
+from stepfast.worker import claimer, incarnation, scrape, status
 from tests import rows
 from tests.contract.engine import ALICE, claim, drain, sweep, take, work_on
 from tests.events import hearing, named
@@ -25,7 +25,7 @@ from tests.operations import died, greeting, leased
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.telemetry import Fact
+    from stepfast.telemetry import Fact
 
 
 # Events
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("on_duplicate", "event"), [("skip", "duplicate.skipped"), ("replace", "duplicate.replaced")]
 )
-def test_a_duplicate_is_told_of_without_its_key(app: Holdfast, on_duplicate: Any, event: str) -> None:
+def test_a_duplicate_is_told_of_without_its_key(app: Stepfast, on_duplicate: Any, event: str) -> None:
     work = work_on(app)
     first = work.enqueue(key="ada@example.com")
 
@@ -45,7 +45,7 @@ def test_a_duplicate_is_told_of_without_its_key(app: Holdfast, on_duplicate: Any
     assert told == [(event, {"job_id": first.id, "kind": "work", "queue": "default"})] * 2
 
 
-def test_a_refused_duplicate_is_told_of_too(app: Holdfast) -> None:
+def test_a_refused_duplicate_is_told_of_too(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue(key="one")
 
@@ -55,7 +55,7 @@ def test_a_refused_duplicate_is_told_of_too(app: Holdfast) -> None:
     assert told == [("duplicate.refused", {"job_id": first.id, "kind": "work", "queue": "default"})]
 
 
-def test_the_same_id_again_is_a_skipped_duplicate(app: Holdfast) -> None:
+def test_the_same_id_again_is_a_skipped_duplicate(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue(id="order-17")
 
@@ -65,7 +65,7 @@ def test_the_same_id_again_is_a_skipped_duplicate(app: Holdfast) -> None:
     assert told == [("duplicate.skipped", {"job_id": "order-17", "kind": "work", "queue": "default"})]
 
 
-def test_a_step_that_lost_its_fence_is_told_of_as_refused(app: Holdfast) -> None:
+def test_a_step_that_lost_its_fence_is_told_of_as_refused(app: Stepfast) -> None:
     running, go_on = threading.Event(), threading.Event()
 
     @app.job()
@@ -76,7 +76,7 @@ def test_a_step_that_lost_its_fence_is_told_of_as_refused(app: Holdfast) -> None
     job_id = work.enqueue().id
     with hearing() as told, app.worker(worker_id="w-1"):
         running.wait(20)
-        rows.change(app, "UPDATE holdfast_job SET fence = 5 WHERE id = :id", id=job_id)
+        rows.change(app, "UPDATE stepfast_job SET fence = 5 WHERE id = :id", id=job_id)
         go_on.set()
         rows.eventually(lambda: named(told, "step.refused"))
 
@@ -86,7 +86,7 @@ def test_a_step_that_lost_its_fence_is_told_of_as_refused(app: Holdfast) -> None
     assert named(told, "jobs.acknowledged") == []
 
 
-def test_a_step_that_is_given_back_at_a_stop_is_refused_by_nobody(app: Holdfast) -> None:
+def test_a_step_that_is_given_back_at_a_stop_is_refused_by_nobody(app: Stepfast) -> None:
     running = threading.Event()
 
     @app.job()
@@ -101,15 +101,15 @@ def test_a_step_that_is_given_back_at_a_stop_is_refused_by_nobody(app: Holdfast)
 
     assert named(told, "worker.stopped")[0]["given_back"] == 1
     assert named(told, "step.refused") == []
-    assert rows.count(app, "holdfast_job", "state = 'ready'") == 1
+    assert rows.count(app, "stepfast_job", "state = 'ready'") == 1
 
 
-def test_a_rescue_tells_who_died_what_was_taken_back_and_what_was_charged(app: Holdfast) -> None:
+def test_a_rescue_tells_who_died_what_was_taken_back_and_what_was_charged(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue()
     rows.add_worker(app, ALICE, worker_id="alice", alive_for=-rows.HOUR)
     job = take(app)
-    rows.change(app, "UPDATE holdfast_job SET crashes = 2 WHERE id = :id", id=job.job_id)
+    rows.change(app, "UPDATE stepfast_job SET crashes = 2 WHERE id = :id", id=job.job_id)
 
     with hearing() as told:
         sweep(app)
@@ -130,7 +130,7 @@ def test_a_rescue_tells_who_died_what_was_taken_back_and_what_was_charged(app: H
     ]
 
 
-def test_neighbours_of_a_dead_worker_are_not_charged(app: Holdfast) -> None:
+def test_neighbours_of_a_dead_worker_are_not_charged(app: Stepfast) -> None:
     work_on(app).enqueue_many([{}] * 3)
     rows.add_worker(app, ALICE, worker_id="alice", alive_for=-rows.HOUR)
     claim(app, limit=3)
@@ -141,7 +141,7 @@ def test_neighbours_of_a_dead_worker_are_not_charged(app: Holdfast) -> None:
     assert named(told, "jobs.rescued") == [{"dead_worker_id": "alice", "jobs": 3, "died": 0, "charged": 0}]
 
 
-def test_a_batch_is_told_once_for_each_kind_with_its_times(app: Holdfast) -> None:
+def test_a_batch_is_told_once_for_each_kind_with_its_times(app: Stepfast) -> None:
     @app.job()
     async def add(n: int) -> int:
         return n
@@ -179,12 +179,12 @@ def _samples(fact: Fact) -> list[float]:
     return fact
 
 
-def test_the_time_that_a_job_waited_is_the_databases(app: Holdfast) -> None:
+def test_the_time_that_a_job_waited_is_the_databases(app: Stepfast) -> None:
     work = work_on(app)
     job_id = work.enqueue().id
     rows.change(
         app,
-        "UPDATE holdfast_job SET ready_at = :at WHERE id = :id",
+        "UPDATE stepfast_job SET ready_at = :at WHERE id = :id",
         at=rows.now(app) - 7 * rows.SECOND,
         id=job_id,
     )
@@ -196,7 +196,7 @@ def test_the_time_that_a_job_waited_is_the_databases(app: Holdfast) -> None:
     assert 7 <= waited < 27
 
 
-def test_every_ending_of_a_step_is_told_with_its_outcome(app: Holdfast) -> None:
+def test_every_ending_of_a_step_is_told_with_its_outcome(app: Stepfast) -> None:
     snoozed: set[str] = set()
 
     @app.job(retry=Retry(attempts=2, first="1ms"))
@@ -232,7 +232,7 @@ def test_every_ending_of_a_step_is_told_with_its_outcome(app: Holdfast) -> None:
 
 
 def test_a_heartbeat_that_fails_is_told_of_and_a_problem_until_it_is_back(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = threading.Event()
     renew = incarnation.stay_alive
@@ -260,7 +260,7 @@ def test_a_heartbeat_that_fails_is_told_of_and_a_problem_until_it_is_back(
 
 
 def test_an_outage_is_told_of_at_its_beginning_and_its_end(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = threading.Event()
 
@@ -284,7 +284,7 @@ def test_an_outage_is_told_of_at_its_beginning_and_its_end(
 
 @pytest.mark.only_on("sqlite")
 def test_a_handler_that_blocks_the_event_loop_is_a_problem(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
 
@@ -316,14 +316,14 @@ def shown(app_or_collector: Any) -> dict[tuple[str, tuple[str, ...]], float]:
     }
 
 
-def test_a_scrape_shows_how_full_the_database_is(app: Holdfast) -> None:
+def test_a_scrape_shows_how_full_the_database_is(app: Stepfast) -> None:
     greet, mail = greeting(app), greeting(app, name="mail", queue="mail")
     greet.enqueue_many([{}] * 3)
     leased(app)
     oldest = greet.enqueue(delay="1h").id
     died(app, mail)
     mail.enqueue()
-    rows.change(app, "UPDATE holdfast_job SET ready_at = ready_at - 60000000 WHERE queue = 'mail'")
+    rows.change(app, "UPDATE stepfast_job SET ready_at = ready_at - 60000000 WHERE queue = 'mail'")
     app.operator.pause("mail")
     app.send_webhook("https://127.0.0.1:1/", data=None)
     rows.add_worker(app, ALICE, worker_id="silent", alive_for=-rows.HOUR)
@@ -331,7 +331,7 @@ def test_a_scrape_shows_how_full_the_database_is(app: Holdfast) -> None:
     found = shown(app.metrics())
 
     depth = {
-        labels: value for (name, labels), value in found.items() if name == "holdfast_queue_depth" and value
+        labels: value for (name, labels), value in found.items() if name == "stepfast_queue_depth" and value
     }
     assert depth == {
         ("default", "ready"): 2,
@@ -339,55 +339,55 @@ def test_a_scrape_shows_how_full_the_database_is(app: Holdfast) -> None:
         ("default", "scheduled"): 1,
         ("mail", "ready"): 1,
     }
-    assert 60 <= found["holdfast_queue_oldest_ready_seconds", ("mail",)] < 80
-    assert found["holdfast_queue_oldest_ready_seconds", ("default",)] < 20
-    assert found["holdfast_dead_letters", ("mail",)] == 1
-    assert found["holdfast_dead_letters", ("default",)] == 0
-    assert found["holdfast_queue_paused", ("mail",)] == 1
-    assert found["holdfast_queue_paused", ("default",)] == 0
-    assert found["holdfast_workers_alive", ()] == 2
-    assert found["holdfast_outbox_messages", ("waiting",)] == 1
-    assert found["holdfast_database_up", ()] == 1
+    assert 60 <= found["stepfast_queue_oldest_ready_seconds", ("mail",)] < 80
+    assert found["stepfast_queue_oldest_ready_seconds", ("default",)] < 20
+    assert found["stepfast_dead_letters", ("mail",)] == 1
+    assert found["stepfast_dead_letters", ("default",)] == 0
+    assert found["stepfast_queue_paused", ("mail",)] == 1
+    assert found["stepfast_queue_paused", ("default",)] == 0
+    assert found["stepfast_workers_alive", ()] == 2
+    assert found["stepfast_outbox_messages", ("waiting",)] == 1
+    assert found["stepfast_database_up", ()] == 1
     assert oldest
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_scrape_of_an_empty_database_shows_noughts(app: Holdfast) -> None:
+def test_a_scrape_of_an_empty_database_shows_noughts(app: Stepfast) -> None:
     found = shown(app.metrics())
 
-    assert found["holdfast_workers_alive", ()] == 0
-    assert found["holdfast_outbox_messages", ("dead",)] == 0
-    assert found["holdfast_outbox_oldest_seconds", ()] == 0
+    assert found["stepfast_workers_alive", ()] == 0
+    assert found["stepfast_outbox_messages", ("dead",)] == 0
+    assert found["stepfast_outbox_oldest_seconds", ()] == 0
 
 
 @pytest.mark.only_on("sqlite")
-def test_queues_without_number_are_shown_as_others(app: Holdfast) -> None:
+def test_queues_without_number_are_shown_as_others(app: Stepfast) -> None:
     work = work_on(app)
     for n in range(MOST_VALUES + 5):
         work.enqueue(queue=f"queue-{n:03}")
 
     found = shown(app.metrics())
 
-    assert found["holdfast_queue_depth", ("other", "ready")] == 5
-    assert len({labels[0] for name, labels in found if name == "holdfast_queue_depth"}) == MOST_VALUES + 1
+    assert found["stepfast_queue_depth", ("other", "ready")] == 5
+    assert len({labels[0] for name, labels in found if name == "stepfast_queue_depth"}) == MOST_VALUES + 1
 
 
-def test_a_scrape_counts_what_this_process_did(app: Holdfast) -> None:
+def test_a_scrape_counts_what_this_process_did(app: Stepfast) -> None:
     @app.job(name="counted")
     async def counted() -> None: ...
 
     collector = app.metrics()
-    before = shown(collector).get(("holdfast_jobs_total", ("counted", "done")), 0)
+    before = shown(collector).get(("stepfast_jobs_total", ("counted", "done")), 0)
     counted.enqueue_many([{}] * 7)
     drain(app)
 
-    assert shown(collector)["holdfast_jobs_total", ("counted", "done")] - before == 7
+    assert shown(collector)["stepfast_jobs_total", ("counted", "done")] - before == 7
 
 
-def test_crashes_of_isolated_steps_are_told_of_and_counted(app: Holdfast) -> None:
+def test_crashes_of_isolated_steps_are_told_of_and_counted(app: Stepfast) -> None:
     crash = register(app, crashes, name="crashing", retry=Retry(first=0))
     collector = app.metrics()
-    counted = ("holdfast_isolated_crashes_total", ("crashing",))
+    counted = ("stepfast_isolated_crashes_total", ("crashing",))
     before = shown(collector).get(counted, 0)
     job = crash.enqueue(how="exit")
 
@@ -400,17 +400,17 @@ def test_crashes_of_isolated_steps_are_told_of_and_counted(app: Holdfast) -> Non
     assert shown(collector)[counted] - before == 2
 
 
-def test_a_scrape_during_an_outage_shows_the_outage(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scrape_during_an_outage_shows_the_outage(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     collector = app.metrics()
-    assert shown(collector)["holdfast_workers_alive", ()] == 0
+    assert shown(collector)["stepfast_workers_alive", ()] == 0
 
     monkeypatch.setattr(scrape, "FRESH", 0.0)
     monkeypatch.setattr(scrape, "look", _raise(UnreachableError("no route")))
-    rows.eventually(lambda: shown(collector)["holdfast_database_up", ()] == 0)
+    rows.eventually(lambda: shown(collector)["stepfast_database_up", ()] == 0)
     found = shown(collector)
 
-    assert ("holdfast_heartbeat_failures_total", ()) in found
-    assert not [name for name, _ in found if name.startswith("holdfast_queue_")]
+    assert ("stepfast_heartbeat_failures_total", ()) in found
+    assert not [name for name, _ in found if name.startswith("stepfast_queue_")]
 
 
 def _raise(error: Exception) -> Callable[..., Any]:
@@ -422,7 +422,7 @@ def _raise(error: Exception) -> Callable[..., Any]:
 
 @pytest.mark.only_on("sqlite")
 def test_a_scrape_does_not_wait_for_a_database_that_hangs(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
     looks: list[float] = []
@@ -437,7 +437,7 @@ def test_a_scrape_does_not_wait_for_a_database_that_hangs(
     collector = app.metrics()
     begun = time.monotonic()
     for _ in range(3):
-        assert shown(collector)["holdfast_database_up", ()] == 0
+        assert shown(collector)["stepfast_database_up", ()] == 0
 
     assert time.monotonic() - begun < 5
     assert len(looks) == 1, "one look at a time"
@@ -445,7 +445,7 @@ def test_a_scrape_does_not_wait_for_a_database_that_hangs(
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_look_that_takes_long_is_repeated_rarely(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_takes_long_is_repeated_rarely(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = 0
 
     def slowly(tx: Any) -> Any:
@@ -458,13 +458,13 @@ def test_a_look_that_takes_long_is_repeated_rarely(app: Holdfast, monkeypatch: p
     monkeypatch.setattr(scrape, "look", slowly)
     collector = app.metrics()
     for _ in range(5):
-        assert shown(collector)["holdfast_database_up", ()] == 1
+        assert shown(collector)["stepfast_database_up", ()] == 1
 
     assert looks == 1
 
 
 @pytest.mark.only_on("sqlite")
 def test_a_program_may_ask_for_its_metrics_while_the_database_is_away() -> None:
-    collector = Holdfast("postgresql://me@127.0.0.1:1/nowhere").metrics()
+    collector = Stepfast("postgresql://me@127.0.0.1:1/nowhere").metrics()
 
-    assert shown(collector)["holdfast_database_up", ()] == 0
+    assert shown(collector)["stepfast_database_up", ()] == 0

@@ -10,12 +10,12 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from holdfast import Done, Retry, Step
+from stepfast import Done, Retry, Step
 from tests import rows
 from tests.contract.engine import drain, sweep, take
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 ONCE = Retry(attempts=1)
 PATIENCE = 15.0
@@ -51,7 +51,7 @@ ANSWERED = [nested(), MagicMock(), object(), Done(1, effects="no effect")]  # ty
 ATTACHED = [UnreadableError(), SystemExit(3), StopIteration("ends")]
 
 
-def fate(app: Holdfast, job_id: str) -> str:
+def fate(app: Stepfast, job_id: str) -> str:
     row = rows.ended(app, job_id)
     assert row is not None
     return f"{row['state']}: {row['last_error']}"
@@ -60,7 +60,7 @@ def fate(app: Holdfast, job_id: str) -> str:
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
 def test_whatever_a_handler_raises_is_its_failure(
-    app: Holdfast,
+    app: Stepfast,
     error: BaseException,
     is_async: bool,  # noqa: FBT001 - a parameter
 ) -> None:
@@ -82,7 +82,7 @@ def test_whatever_a_handler_raises_is_its_failure(
 
 @pytest.mark.parametrize("answer", ANSWERED, ids=lambda answer: type(answer).__name__)
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "plain"])
-def test_an_answer_that_cannot_be_kept_is_a_failure(app: Holdfast, answer: Any, is_async: bool) -> None:  # noqa: FBT001 - a parameter
+def test_an_answer_that_cannot_be_kept_is_a_failure(app: Stepfast, answer: Any, is_async: bool) -> None:  # noqa: FBT001 - a parameter
     @app.job(name="odd", retry=ONCE)
     async def odd_async() -> Any:
         return answer
@@ -97,7 +97,7 @@ def test_an_answer_that_cannot_be_kept_is_a_failure(app: Holdfast, answer: Any, 
 
 
 @pytest.mark.parametrize("error", ATTACHED, ids=lambda error: type(error).__name__)
-def test_whatever_an_effect_raises_is_a_failed_attempt(app: Holdfast, error: BaseException) -> None:
+def test_whatever_an_effect_raises_is_a_failed_attempt(app: Stepfast, error: BaseException) -> None:
     @app.job(retry=ONCE)
     def odd(step: Step) -> None:
         step.log("before")
@@ -111,7 +111,7 @@ def test_whatever_an_effect_raises_is_a_failed_attempt(app: Holdfast, error: Bas
 
 
 @pytest.mark.usefixtures("ledger")
-def test_a_function_is_an_effect_also_when_it_comes_with_the_answer(app: Holdfast) -> None:
+def test_a_function_is_an_effect_also_when_it_comes_with_the_answer(app: Stepfast) -> None:
     @app.job()
     def work() -> Done:
         return Done(1, effects=[lambda tx: tx.execute("INSERT INTO ledger (id, amount) VALUES ('a', 1)")])
@@ -122,7 +122,7 @@ def test_a_function_is_an_effect_also_when_it_comes_with_the_answer(app: Holdfas
     assert rows.count(app, "ledger") == 1
 
 
-def test_reports_of_odd_types_are_written_as_text(app: Holdfast) -> None:
+def test_reports_of_odd_types_are_written_as_text(app: Stepfast) -> None:
     @app.job(retry=ONCE)
     def work(step: Step) -> None:
         step.progress(10, b"abc")  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def test_reports_of_odd_types_are_written_as_text(app: Holdfast) -> None:
     assert (row["state"], row["progress_note"]) == ("done", "b'abc'")
 
 
-def test_a_handler_that_swallowed_its_cancellation_leaves_none_for_the_next(app: Holdfast) -> None:
+def test_a_handler_that_swallowed_its_cancellation_leaves_none_for_the_next(app: Stepfast) -> None:
     import asyncio
 
     counts: list[int] = []
@@ -163,11 +163,11 @@ def test_a_handler_that_swallowed_its_cancellation_leaves_none_for_the_next(app:
     assert counts == [0]
 
 
-def test_a_worker_that_never_started_is_stopped(app: Holdfast) -> None:
+def test_a_worker_that_never_started_is_stopped(app: Stepfast) -> None:
     assert app.worker().stop(timeout=1)
 
 
-def test_a_stop_that_runs_out_of_time_lets_the_handlers_go_on(app: Holdfast) -> None:
+def test_a_stop_that_runs_out_of_time_lets_the_handlers_go_on(app: Stepfast) -> None:
     import asyncio
 
     started, go_on = threading.Event(), threading.Event()
@@ -190,9 +190,9 @@ def test_a_stop_that_runs_out_of_time_lets_the_handlers_go_on(app: Holdfast) -> 
     assert fate(app, job.id).startswith("done")
 
 
-def test_suspects_of_a_paused_or_foreign_queue_leave_a_worker_alone(app: Holdfast) -> None:
+def test_suspects_of_a_paused_or_foreign_queue_leave_a_worker_alone(app: Stepfast) -> None:
     """Nobody may take them here: the worker must not clear itself out for them."""
-    from holdfast.admin.actions import pause_queue
+    from stepfast.admin.actions import pause_queue
 
     hold = threading.Event()
 
@@ -213,7 +213,7 @@ def test_suspects_of_a_paused_or_foreign_queue_leave_a_worker_alone(app: Holdfas
 
     with app.worker(queues=["default", "paused"]):
         slow.enqueue()
-        rows.eventually(lambda: rows.count(app, "holdfast_job", "state = 'leased'"))
+        rows.eventually(lambda: rows.count(app, "stepfast_job", "state = 'leased'"))
         began = time.monotonic()
         job = quick.enqueue()
         rows.eventually(lambda: rows.ended(app, job.id))

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.runs.feed import Page
-from holdfast.runs.paging.paginators import Token
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.states import RunState
-from holdfast.testing import drain
+from stepfast.runs.feed import Page
+from stepfast.runs.paging.paginators import Token
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.states import RunState
+from stepfast.testing import drain
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
 from tests.run_facts import begin, check_counters, pages, run_of
@@ -19,11 +19,11 @@ from tests.run_facts import begin, check_counters, pages, run_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
-    from holdfast.runs.feed import Window
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.runs.feed import Window
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
+    from stepfast.runs.run import Run
 
 HALF = "\ud800"  # of a character: Python has such texts, for example from JSON, but they have no UTF-8
 
@@ -39,7 +39,7 @@ class Odd(Catalogue):
         return Page([self.odd(it) if it["id"] == "d00003" else it for it in page.items], next=self.token)
 
 
-def read(app: Holdfast, odd: Callable[[dict[str, Any]], Any], items: int = 25, **settings: Any) -> Run:
+def read(app: Stepfast, odd: Callable[[dict[str, Any]], Any], items: int = 25, **settings: Any) -> Run:
     app.feed(Odd(Shop.with_items(items), odd=odd, **({"partitioner": Fixed(price_ranges())} | settings)))
     prepare(app)
     run = begin(app)
@@ -47,8 +47,8 @@ def read(app: Holdfast, odd: Callable[[dict[str, Any]], Any], items: int = 25, *
     return run_of(app, run.id)
 
 
-def the_entry(app: Holdfast) -> dict[str, Any]:
-    (entry,) = rows.query(app, "SELECT * FROM holdfast_quarantine")
+def the_entry(app: Stepfast) -> dict[str, Any]:
+    (entry,) = rows.query(app, "SELECT * FROM stepfast_quarantine")
     return entry
 
 
@@ -65,7 +65,7 @@ def the_entry(app: Holdfast) -> dict[str, Any]:
     ids=["text", "name", "deep", "id", "NaN", "infinity"],
 )
 def test_a_row_that_cannot_be_kept_as_it_is_goes_to_quarantine_and_the_others_go_on(
-    app: Holdfast, odd: Callable[[dict[str, Any]], Any], reason: str
+    app: Stepfast, odd: Callable[[dict[str, Any]], Any], reason: str
 ) -> None:
     run = read(app, odd)
 
@@ -79,7 +79,7 @@ def test_a_row_that_cannot_be_kept_as_it_is_goes_to_quarantine_and_the_others_go
     check_counters(app, run.id)
 
 
-def test_what_was_altered_to_be_kept_is_never_applied_by_a_replay(app: Holdfast) -> None:
+def test_what_was_altered_to_be_kept_is_never_applied_by_a_replay(app: Stepfast) -> None:
     run = read(app, lambda it: it | {"weight": float("nan")})
     before = the_entry(app)
     assert json.loads(before["payload"])["weight"] == "nan"
@@ -93,14 +93,14 @@ def test_what_was_altered_to_be_kept_is_never_applied_by_a_replay(app: Holdfast)
     assert "d00003" not in target(app)
 
 
-def test_a_row_that_says_null_is_a_row_like_any_other(app: Holdfast) -> None:
+def test_a_row_that_says_null_is_a_row_like_any_other(app: Stepfast) -> None:
     run = read(app, lambda it: it | {"weight": None, "rates": [1.5, None]})
 
     assert (run.state, run.rejected) == (RunState.COMPLETED, 0)
     assert len(target(app)) == 25
 
 
-def test_an_exception_of_identify_is_told_whatever_its_text(app: Holdfast) -> None:
+def test_an_exception_of_identify_is_told_whatever_its_text(app: Stepfast) -> None:
     def identify(item: Any) -> str:
         if item["id"] == "d00003":
             raise ValueError(f"no {HALF} here")
@@ -112,15 +112,15 @@ def test_an_exception_of_identify_is_told_whatever_its_text(app: Holdfast) -> No
     assert len(target(app)) == 24
 
 
-def test_a_token_that_cannot_be_stored_fails_with_a_sentence(app: Holdfast) -> None:
+def test_a_token_that_cannot_be_stored_fails_with_a_sentence(app: Stepfast) -> None:
     run = read(app, dict, paging=Token(), token=f"t{HALF}", attempts_page=1)
 
     assert run.state is RunState.FAILED
-    (part,) = rows.query(app, "SELECT last_error FROM holdfast_partition")
+    (part,) = rows.query(app, "SELECT last_error FROM stepfast_partition")
     assert r"has a next that cannot be stored: 't\ud800'" in part["last_error"]
 
 
-def test_a_row_without_identity_counts_once_however_often_it_is_read(app: Holdfast) -> None:
+def test_a_row_without_identity_counts_once_however_often_it_is_read(app: Stepfast) -> None:
     """Pages overlap, and a pass follows the other: the budget is about rows."""
     run = read(app, lambda _: {"price": 1})
 
@@ -130,7 +130,7 @@ def test_a_row_without_identity_counts_once_however_often_it_is_read(app: Holdfa
     check_counters(app, run.id)
 
 
-def test_the_verdict_of_the_budget_says_how_many_rows_are_in_quarantine(app: Holdfast) -> None:
+def test_the_verdict_of_the_budget_says_how_many_rows_are_in_quarantine(app: Stepfast) -> None:
     app.feed(Catalogue(Shop.with_items(100), identify=_not_every_fifth, partitioner=Fixed(price_ranges())))
     prepare(app)
     run = begin(app)

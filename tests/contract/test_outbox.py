@@ -9,33 +9,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Done, Effect, Retry, Step
-from holdfast.errors import ArgumentsError, LeaseLostError
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.notifications.signature import verify
-from holdfast.outbox.alerts import alert
-from holdfast.outbox.messages import webhook
-from holdfast.outbox.retention import prune
-from holdfast.steps.outcome import Call
+from stepfast import Done, Effect, Retry, Step
+from stepfast.errors import ArgumentsError, LeaseLostError
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.notifications.signature import verify
+from stepfast.outbox.alerts import alert
+from stepfast.outbox.messages import webhook
+from stepfast.outbox.retention import prune
+from stepfast.steps.outcome import Call
 from tests import rows
 from tests.contract.engine import claim, settle, take, together, work_on
 from tests.receiver import SECRET, SETTINGS
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast, Transaction
+    from stepfast import Stepfast, Transaction
     from tests.receiver import Receiver
 
 URL = "https://hooks.example/in?token=abc"
 
 
-def staged(app: Holdfast) -> list[rows.Row]:
-    return rows.query(app, "SELECT * FROM holdfast_outbox ORDER BY seq")
+def staged(app: Stepfast) -> list[rows.Row]:
+    return rows.query(app, "SELECT * FROM stepfast_outbox ORDER BY seq")
 
 
 # With a step
 
 
-def test_a_webhook_arrives_when_its_step_is_committed(app: Holdfast, receiver: Receiver) -> None:
+def test_a_webhook_arrives_when_its_step_is_committed(app: Stepfast, receiver: Receiver) -> None:
     app._notifications = SETTINGS
 
     @app.job()
@@ -57,17 +57,17 @@ def test_a_webhook_arrives_when_its_step_is_committed(app: Holdfast, receiver: R
     assert row["trace"][3:35] == got.headers["traceparent"][3:35] == job.id.replace("-", "")
 
 
-def test_without_a_type_the_data_is_the_body(app: Holdfast, receiver: Receiver) -> None:
+def test_without_a_type_the_data_is_the_body(app: Stepfast, receiver: Receiver) -> None:
     app.send_webhook(receiver.url(), data={"task_id": "t-1", "status": "completed"})
 
     (row,) = staged(app)
     assert json.loads(row["body"]) == {"task_id": "t-1", "status": "completed"}
 
 
-def test_a_step_that_lost_its_lease_stages_nothing(app: Holdfast) -> None:
+def test_a_step_that_lost_its_lease_stages_nothing(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = take(app)
-    rows.change(app, "UPDATE holdfast_job SET fence = 1")
+    rows.change(app, "UPDATE stepfast_job SET fence = 1")
 
     with pytest.raises(LeaseLostError):
         settle(app, held, Done(), webhook(URL, "{}"))
@@ -75,7 +75,7 @@ def test_a_step_that_lost_its_lease_stages_nothing(app: Holdfast) -> None:
     assert staged(app) == []
 
 
-def test_a_step_whose_other_effects_fail_stages_nothing(app: Holdfast) -> None:
+def test_a_step_whose_other_effects_fail_stages_nothing(app: Stepfast) -> None:
     @app.job(retry=Retry(attempts=1))
     def broken(step: Step) -> None:
         step.send_webhook(URL, data=1)
@@ -86,11 +86,11 @@ def test_a_step_whose_other_effects_fail_stages_nothing(app: Holdfast) -> None:
     with app.worker():
         rows.eventually(lambda: rows.state(app, job.id) == "dead")
 
-    assert rows.count(app, "holdfast_outbox", "channel = 'webhook'") == 0
-    assert rows.count(app, "holdfast_alert", "id = 'broken'") == 0
+    assert rows.count(app, "stepfast_outbox", "channel = 'webhook'") == 0
+    assert rows.count(app, "stepfast_alert", "id = 'broken'") == 0
 
 
-def test_a_step_that_fails_before_its_end_stages_nothing(app: Holdfast) -> None:
+def test_a_step_that_fails_before_its_end_stages_nothing(app: Stepfast) -> None:
     @app.job(retry=Retry(attempts=1))
     def broken(step: Step) -> None:
         step.send_webhook(URL, data=1)
@@ -103,13 +103,13 @@ def test_a_step_that_fails_before_its_end_stages_nothing(app: Holdfast) -> None:
     assert staged(app) == []
 
 
-def test_what_leaves_the_database_is_staged_behind_all_other_effects_in_its_own_order(app: Holdfast) -> None:
+def test_what_leaves_the_database_is_staged_behind_all_other_effects_in_its_own_order(app: Stepfast) -> None:
     work_on(app).enqueue()
     seen: list[int] = []
 
     def look(tx: Transaction) -> None:
-        seen.append(tx.query("SELECT count(*) AS n FROM holdfast_outbox")[0]["n"])
-        seen.append(tx.query("SELECT count(*) AS n FROM holdfast_alert")[0]["n"])
+        seen.append(tx.query("SELECT count(*) AS n FROM stepfast_outbox")[0]["n"])
+        seen.append(tx.query("SELECT count(*) AS n FROM stepfast_alert")[0]["n"])
 
     effects: list[Effect] = [
         alert("b", "B"),
@@ -122,13 +122,13 @@ def test_what_leaves_the_database_is_staged_behind_all_other_effects_in_its_own_
 
     assert seen == [0, 0]
     assert [row["body"] for row in staged(app)] == ["2", "1"]
-    assert rows.count(app, "holdfast_alert") == 2
+    assert rows.count(app, "stepfast_alert") == 2
 
 
 # With a transaction of one's own
 
 
-def test_a_message_is_there_when_its_transaction_commits(app: Holdfast) -> None:
+def test_a_message_is_there_when_its_transaction_commits(app: Stepfast) -> None:
     with app.transaction() as tx:
         message = app.send_webhook(URL, data={"n": 1}, tx=tx)
         assert staged(app) == []
@@ -137,7 +137,7 @@ def test_a_message_is_there_when_its_transaction_commits(app: Holdfast) -> None:
     assert (row["id"], row["state"], row["address"]) == (message.id, "waiting", URL)
 
 
-def test_what_is_rolled_back_was_never_staged(app: Holdfast) -> None:
+def test_what_is_rolled_back_was_never_staged(app: Stepfast) -> None:
     def act(tx: Transaction) -> None:
         app.send_webhook(URL, data=1, key="once", tx=tx)
         app.alert("cause", "Title", tx=tx)
@@ -147,11 +147,11 @@ def test_what_is_rolled_back_was_never_staged(app: Holdfast) -> None:
         act(tx)
 
     assert staged(app) == []
-    assert rows.count(app, "holdfast_alert") == 0
+    assert rows.count(app, "stepfast_alert") == 0
     assert app.send_webhook(URL, data=1, key="once").created
 
 
-def test_a_connection_of_the_callers_own_may_be_lent(app: Holdfast) -> None:
+def test_a_connection_of_the_callers_own_may_be_lent(app: Stepfast) -> None:
     connection = app.database.connect()
     connection.begin("BEGIN IMMEDIATE" if app.database.dialect.name == "sqlite" else "BEGIN")
 
@@ -161,13 +161,13 @@ def test_a_connection_of_the_callers_own_may_be_lent(app: Holdfast) -> None:
     connection.execute("COMMIT")
     connection.close()
 
-    assert len(staged(app)) == rows.count(app, "holdfast_alert") == 1
+    assert len(staged(app)) == rows.count(app, "stepfast_alert") == 1
 
 
 # Once
 
 
-def test_the_same_cause_is_staged_once_for_a_destination(app: Holdfast) -> None:
+def test_the_same_cause_is_staged_once_for_a_destination(app: Stepfast) -> None:
     first = app.send_webhook(URL, data={"try": 1}, key="order-17:paid")
     second = app.send_webhook(URL, data={"try": 2}, key="order-17:paid")
 
@@ -175,19 +175,19 @@ def test_the_same_cause_is_staged_once_for_a_destination(app: Holdfast) -> None:
     assert [json.loads(row["body"]) for row in staged(app)] == [{"try": 1}]
 
 
-def test_the_same_cause_may_be_told_to_others(app: Holdfast) -> None:
+def test_the_same_cause_may_be_told_to_others(app: Stepfast) -> None:
     made = [app.send_webhook(f"https://{it}.example/", data=1, key="k").created for it in ("a", "b")]
 
     assert made == [True, True]
 
 
-def test_without_a_key_everything_is_staged(app: Holdfast) -> None:
+def test_without_a_key_everything_is_staged(app: Stepfast) -> None:
     assert app.send_webhook(URL, data=1).id != app.send_webhook(URL, data=1).id
     assert len(staged(app)) == 2
 
 
 def test_of_many_who_stage_one_cause_at_once_one_does(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     apps = [another_app() for _ in range(4)]
 
@@ -198,14 +198,14 @@ def test_of_many_who_stage_one_cause_at_once_one_does(
     assert len(staged(app)) == 1
 
 
-def test_a_cause_is_remembered_after_it_was_sent(app: Holdfast) -> None:
+def test_a_cause_is_remembered_after_it_was_sent(app: Stepfast) -> None:
     first = app.send_webhook(URL, data=1, key="k")
-    rows.change(app, "UPDATE holdfast_outbox SET state = 'sent', ended_at = 1")
+    rows.change(app, "UPDATE stepfast_outbox SET state = 'sent', ended_at = 1")
 
     assert app.send_webhook(URL, data=1, key="k").id == first.id
 
 
-def test_an_effect_that_runs_again_after_a_deadlock_keeps_its_id(app: Holdfast) -> None:
+def test_an_effect_that_runs_again_after_a_deadlock_keeps_its_id(app: Stepfast) -> None:
     message = webhook(URL, "{}")
 
     def act(tx: Transaction) -> None:
@@ -245,7 +245,7 @@ def test_an_effect_that_runs_again_after_a_deadlock_keeps_its_id(app: Holdfast) 
         (17, "a URL is a text"),
     ],
 )
-def test_a_url_that_cannot_work_is_refused_in_words(app: Holdfast, url: Any, word: str) -> None:
+def test_a_url_that_cannot_work_is_refused_in_words(app: Stepfast, url: Any, word: str) -> None:
     with pytest.raises(ArgumentsError, match=word) as refused:
         app.send_webhook(url, data=1)
 
@@ -269,8 +269,8 @@ def test_a_url_that_cannot_work_is_refused_in_words(app: Holdfast, url: Any, wor
         ({"headers": {"Authorization": "Bearer abc"}}, "looks like a credential"),
         ({"headers": {"X-Api-Key": "abc"}}, "looks like a credential"),
         ({"headers": {"Cookie": "abc"}}, "looks like a credential"),
-        ({"headers": {"Webhook-Id": "abc"}}, "set by Holdfast"),
-        ({"headers": {"Content-Length": "1"}}, "set by Holdfast"),
+        ({"headers": {"Webhook-Id": "abc"}}, "set by Stepfast"),
+        ({"headers": {"Content-Length": "1"}}, "set by Stepfast"),
         ({"headers": {"X-A": "a\r\nX-B: b"}}, "no value that can be sent"),
         ({"headers": {"X A": "a"}}, "no name of a header"),
         ({"headers": {f"X-{n}": "x" * 900 for n in range(10)}}, "more than 8,000"),
@@ -278,7 +278,7 @@ def test_a_url_that_cannot_work_is_refused_in_words(app: Holdfast, url: Any, wor
     ids=lambda it: str(it)[:17],
 )
 def test_what_cannot_be_sent_is_refused_and_not_stored(
-    app: Holdfast, options: dict[str, Any], word: str
+    app: Stepfast, options: dict[str, Any], word: str
 ) -> None:
     with pytest.raises(ArgumentsError, match=word) as refused:
         app.send_webhook(URL, **{"data": 1, **options})
@@ -287,7 +287,7 @@ def test_what_cannot_be_sent_is_refused_and_not_stored(
     assert staged(app) == []
 
 
-def test_what_a_handler_cannot_send_makes_it_a_dead_letter_at_once(app: Holdfast) -> None:
+def test_what_a_handler_cannot_send_makes_it_a_dead_letter_at_once(app: Stepfast) -> None:
     @app.job()
     def send(step: Step) -> None:
         step.send_webhook("ftp://nowhere", data=1)
@@ -305,19 +305,19 @@ def test_what_a_handler_cannot_send_makes_it_a_dead_letter_at_once(app: Holdfast
 # Retention
 
 
-def test_what_was_sent_is_forgotten_in_bounded_batches_and_what_died_is_not(app: Holdfast) -> None:
+def test_what_was_sent_is_forgotten_in_bounded_batches_and_what_died_is_not(app: Stepfast) -> None:
     for state in ("sent", "sent", "sent", "dead", "waiting"):
         message = app.send_webhook(URL, data=state)
         rows.change(
             app,
-            "UPDATE holdfast_outbox SET state = :state, created_at = 1, ended_at = 1 WHERE id = :id",
+            "UPDATE stepfast_outbox SET state = :state, created_at = 1, ended_at = 1 WHERE id = :id",
             state=state,
             id=message.id,
         )
     young = app.send_webhook(URL, data="young")
     rows.change(
         app,
-        "UPDATE holdfast_outbox SET state = 'sent', ended_at = :now WHERE id = :id",
+        "UPDATE stepfast_outbox SET state = 'sent', ended_at = :now WHERE id = :id",
         now=rows.now(app),
         id=young.id,
     )
@@ -331,17 +331,17 @@ def test_what_was_sent_is_forgotten_in_bounded_batches_and_what_died_is_not(app:
     assert sorted(json.loads(row["body"]) for row in staged(app)) == ["dead", "waiting", "young"]
 
 
-def test_destinations_that_nobody_uses_are_forgotten_and_met_again(app: Holdfast, receiver: Receiver) -> None:
-    from holdfast.worker.relay import Relay
+def test_destinations_that_nobody_uses_are_forgotten_and_met_again(app: Stepfast, receiver: Receiver) -> None:
+    from stepfast.worker.relay import Relay
 
     relay = Relay(app.database, SETTINGS)
     app.send_webhook(receiver.url(), data=1)
     relay.drain()
-    rows.change(app, "UPDATE holdfast_destination SET leased_until = 1")
+    rows.change(app, "UPDATE stepfast_destination SET leased_until = 1")
 
     with app.transaction() as tx:
         prune(tx, rows.DAY, 10)
-    assert rows.count(app, "holdfast_destination") == 0
+    assert rows.count(app, "stepfast_destination") == 0
     app.send_webhook(receiver.url(), data=2)
     relay.drain()
 
@@ -351,8 +351,8 @@ def test_destinations_that_nobody_uses_are_forgotten_and_met_again(app: Holdfast
 # Secrets
 
 
-def test_no_secret_is_in_any_row(app: Holdfast, receiver: Receiver) -> None:
-    from holdfast.worker.relay import Relay
+def test_no_secret_is_in_any_row(app: Stepfast, receiver: Receiver) -> None:
+    from stepfast.worker.relay import Relay
 
     urls = (
         "json://user:hunter22@127.0.0.1:1/tokenpath",
@@ -373,9 +373,9 @@ def test_no_secret_is_in_any_row(app: Holdfast, receiver: Receiver) -> None:
         assert secret not in text
 
 
-def _tables(app: Holdfast) -> list[str]:
+def _tables(app: Stepfast) -> list[str]:
     look = {
-        "sqlite": "SELECT name AS t FROM sqlite_schema WHERE type = 'table' AND name LIKE 'holdfast%'",
+        "sqlite": "SELECT name AS t FROM sqlite_schema WHERE type = 'table' AND name LIKE 'stepfast%'",
         "postgresql": "SELECT tablename AS t FROM pg_tables WHERE schemaname = 'public'",
         "mariadb": "SELECT table_name AS t FROM information_schema.tables WHERE table_schema = database()",
     }[app.database.dialect.name]
@@ -384,7 +384,7 @@ def _tables(app: Holdfast) -> list[str]:
     return found
 
 
-def test_an_idle_job_claims_nothing_of_the_outbox(app: Holdfast) -> None:
+def test_an_idle_job_claims_nothing_of_the_outbox(app: Stepfast) -> None:
     app.send_webhook(URL, data=1)
 
     assert claim(app) == []

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.runs import place
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.steps.outcome import Again, Continue, Done
-from holdfast.testing import clock
+from stepfast.runs import place
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.steps.outcome import Again, Continue, Done
+from stepfast.testing import clock
 from tests import rows
 from tests.crash.points import watched
 from tests.feeds import Catalogue, Shop, prepare, price_ranges
@@ -17,7 +17,7 @@ from tests.run_facts import begin, check_complete, check_counters, pages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 PAGE = "catalogue.page"
 ONE = Fixed(price_ranges())
@@ -33,12 +33,12 @@ class Ear:
         self._heard.append((when, text))
 
 
-def feed_of(app: Holdfast, shop: Shop) -> LoneWorker:
+def feed_of(app: Stepfast, shop: Shop) -> LoneWorker:
     app.feed(Catalogue(shop, partitioner=ONE))
     return LoneWorker(app, name=f"worker-{id(app)}")
 
 
-def looks(app: Holdfast, act: Callable[[], object]) -> int:
+def looks(app: Stepfast, act: Callable[[], object]) -> int:
     """How often the place of a partition was looked up meanwhile."""
     sent: list[tuple[str, str]] = []
     with watched(Ear(sent)):
@@ -46,7 +46,7 @@ def looks(app: Holdfast, act: Callable[[], object]) -> int:
     return sent.count(("before", place.LOOK.render(app.database.dialect)))
 
 
-def test_a_chain_in_one_process_looks_up_its_place_once(app: Holdfast) -> None:
+def test_a_chain_in_one_process_looks_up_its_place_once(app: Stepfast) -> None:
     shop = Shop.with_items(60)
     worker = feed_of(app, shop)
     prepare(app)
@@ -60,13 +60,13 @@ def test_a_chain_in_one_process_looks_up_its_place_once(app: Holdfast) -> None:
     check_complete(app, run.id, shop)
 
 
-def test_another_process_looks_it_up(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_another_process_looks_it_up(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     shop = Shop.with_items(60)
     first, second = feed_of(app, shop), feed_of(another_app(), shop)
     prepare(app)
     run = begin(app)
     first.until(kind=PAGE)
-    rows.change(app, "UPDATE holdfast_job SET state = 'ready', owner = NULL")
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', owner = NULL")
     first.step()
     first.step()
 
@@ -77,7 +77,7 @@ def test_another_process_looks_it_up(app: Holdfast, another_app: Callable[[], Ho
 
 
 def test_a_page_that_was_never_committed_is_not_remembered(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     shop = Shop.with_items(60)
     first, second = feed_of(app, shop), feed_of(another_app(), shop)
@@ -90,7 +90,7 @@ def test_a_page_that_was_never_committed_is_not_remembered(
     second.bury_the_others()
     second.step()  # counts one row more
     rows.change(
-        app, "UPDATE holdfast_worker SET state = 'alive', alive_until = alive_until + 9000000000000000"
+        app, "UPDATE stepfast_worker SET state = 'alive', alive_until = alive_until + 9000000000000000"
     )
 
     assert looks(app, first.step) == 1
@@ -100,14 +100,14 @@ def test_a_page_that_was_never_committed_is_not_remembered(
     check_complete(app, run.id, shop)
 
 
-def test_a_partition_that_was_restarted_meanwhile_refuses_the_page(app: Holdfast) -> None:
+def test_a_partition_that_was_restarted_meanwhile_refuses_the_page(app: Stepfast) -> None:
     shop = Shop.with_items(60)
     worker = feed_of(app, shop)
     prepare(app)
     run = begin(app)
     for _ in range(3):
         worker.step()
-    rows.change(app, "UPDATE holdfast_partition SET epoch = epoch + 1")
+    rows.change(app, "UPDATE stepfast_partition SET epoch = epoch + 1")
     before = pages(app, run.id)
 
     lease = worker.claim()
@@ -115,7 +115,7 @@ def test_a_partition_that_was_restarted_meanwhile_refuses_the_page(app: Holdfast
     refused = worker.commit(lease, worker.think(lease))
     assert isinstance(refused, Again)
     assert not refused.charged
-    rows.change(app, "UPDATE holdfast_job SET state = 'ready', ready_at = 1")
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', ready_at = 1")
     lease = worker.claim()
     assert lease is not None
 
@@ -123,7 +123,7 @@ def test_a_partition_that_was_restarted_meanwhile_refuses_the_page(app: Holdfast
     assert pages(app, run.id) == before
 
 
-def test_on_a_clock_that_a_test_moves_the_database_is_asked_for_the_time(app: Holdfast) -> None:
+def test_on_a_clock_that_a_test_moves_the_database_is_asked_for_the_time(app: Stepfast) -> None:
     worker = feed_of(app, Shop.with_items(60))
     prepare(app)
 
@@ -135,7 +135,7 @@ def test_on_a_clock_that_a_test_moves_the_database_is_asked_for_the_time(app: Ho
         assert looks(app, worker.step) == 1
 
 
-def test_pages_are_observed_in_the_order_in_which_they_were_asked_for(app: Holdfast) -> None:
+def test_pages_are_observed_in_the_order_in_which_they_were_asked_for(app: Stepfast) -> None:
     """A remembered place knows what time it is: by the clock of its process, from the database's on."""
     worker = feed_of(app, Shop.with_items(60))
     prepare(app)
@@ -145,7 +145,7 @@ def test_pages_are_observed_in_the_order_in_which_they_were_asked_for(app: Holdf
         worker.step()
     ended = rows.now(app)
 
-    found = rows.query(app, "SELECT DISTINCT observed_at FROM holdfast_raw ORDER BY observed_at")
+    found = rows.query(app, "SELECT DISTINCT observed_at FROM stepfast_raw ORDER BY observed_at")
 
     observed = [it["observed_at"] for it in found]
     assert len(observed) > 3

@@ -8,7 +8,7 @@ from tests.contract.engine import drain
 from tests.markdown import ROOT, blocks
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 PAGE = ROOT / "docs" / "howto" / "enqueue-with-plain-sql.md"
 
@@ -19,8 +19,8 @@ def shown(database_kind: str) -> str:
     return block.text
 
 
-def send(app: Holdfast, text: str) -> None:
-    """As any client would: on a connection that knows nothing of Holdfast's transactions."""
+def send(app: Stepfast, text: str) -> None:
+    """As any client would: on a connection that knows nothing of Stepfast's transactions."""
     connection = app.database.connect()
     try:
         connection.raw.cursor().execute(text)
@@ -28,7 +28,7 @@ def send(app: Holdfast, text: str) -> None:
         connection.close()
 
 
-def test_the_insert_of_the_documentation_is_run_by_a_worker(app: Holdfast, database_kind: str) -> None:
+def test_the_insert_of_the_documentation_is_run_by_a_worker(app: Stepfast, database_kind: str) -> None:
     sent: list[str] = []
 
     @app.job()
@@ -42,7 +42,7 @@ def test_the_insert_of_the_documentation_is_run_by_a_worker(app: Holdfast, datab
     assert [job.state for job in app.operator.jobs(kind="send_invoice")] == ["done"]
 
 
-def test_the_insert_of_the_documentation_may_be_sent_again(app: Holdfast, database_kind: str) -> None:
+def test_the_insert_of_the_documentation_may_be_sent_again(app: Stepfast, database_kind: str) -> None:
     send(app, shown(database_kind))
     send(app, shown(database_kind))
 

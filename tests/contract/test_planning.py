@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Concurrency, Rate
-from holdfast.runs.bounds import Bounds
-from holdfast.runs.feed import Page
-from holdfast.runs.partitioning.dimension import Dimension
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.partitioning.heatmap import Heatmap
-from holdfast.runs.ranges import Range, gap
-from holdfast.testing import crash_at, drain
-from holdfast.worker.gate import Gate
+from stepfast import Concurrency, Rate
+from stepfast.runs.bounds import Bounds
+from stepfast.runs.feed import Page
+from stepfast.runs.partitioning.dimension import Dimension
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.partitioning.heatmap import Heatmap
+from stepfast.runs.ranges import Range, gap
+from stepfast.testing import crash_at, drain
+from stepfast.worker.gate import Gate
 from tests import rows
 from tests.contract.repairing import settle
 from tests.feeds import HIGHEST, Catalogue, Shop, prepare, price_ranges, target
@@ -33,16 +33,16 @@ from tests.run_facts import (
 )
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.feed import Window
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.partitioning.listed import Listed
+    from stepfast import Stepfast
+    from stepfast.runs.feed import Window
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.partitioning.listed import Listed
 
 COUNTED = Fixed(price_ranges(*range(100, HIGHEST, 100)), counted=True)  # ten ranges, three in a step
 
 
 def reading(
-    app: Holdfast, shop: Shop | None = None, feed: type[Catalogue] = Catalogue, **settings: Any
+    app: Stepfast, shop: Shop | None = None, feed: type[Catalogue] = Catalogue, **settings: Any
 ) -> Shop:
     shop = shop or Shop.with_items(40)
     app.feed(feed(shop, **settings))
@@ -60,7 +60,7 @@ def counts(shop: Shop) -> list[str]:
 # A chain of steps
 
 
-def test_a_plan_takes_many_short_steps_and_asks_for_nothing_twice(app: Holdfast) -> None:
+def test_a_plan_takes_many_short_steps_and_asks_for_nothing_twice(app: Stepfast) -> None:
     """(F27, F7)"""
     shop = reading(app, partitioner=COUNTED)
     begin(app)
@@ -70,10 +70,10 @@ def test_a_plan_takes_many_short_steps_and_asks_for_nothing_twice(app: Holdfast)
         lease = worker.step()
         assert lease is not None
         assert lease.kind == "catalogue.plan"
-        assert rows.count(app, "holdfast_partition") in (0, 10)
+        assert rows.count(app, "stepfast_partition") in (0, 10)
 
     assert sorted(counts(shop)) == sorted(it.name for it in COUNTED.ranges)
-    assert rows.count(app, "holdfast_partition") == rows.count(app, "holdfast_job") == 10
+    assert rows.count(app, "stepfast_partition") == rows.count(app, "stepfast_job") == 10
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_plan_takes_many_short_steps_and_asks_for_nothing_twice(app: Holdfast)
     ids=["fast", "slow", "narrow"],
 )
 def test_a_step_of_a_limited_plan_asks_for_as_many_as_its_limits_have_places_for(
-    app: Holdfast, limits: list[Any], asked: int
+    app: Stepfast, limits: list[Any], asked: int
 ) -> None:
     shop = reading(app, partitioner=COUNTED, limits=limits)
     begin(app)
@@ -100,16 +100,16 @@ def test_a_step_of_a_limited_plan_asks_for_as_many_as_its_limits_have_places_for
     assert sorted(counts(shop)) == sorted(it.name for it in COUNTED.ranges[:asked])
 
 
-def test_while_the_source_is_in_trouble_one_range_is_asked_for_after_the_other(app: Holdfast) -> None:
+def test_while_the_source_is_in_trouble_one_range_is_asked_for_after_the_other(app: Stepfast) -> None:
     """Of three counts one fails three times as often, and takes the others along."""
     shop = reading(app, partitioner=COUNTED)
     begin(app)
-    rows.change(app, "UPDATE holdfast_feed SET troubles = 1")
+    rows.change(app, "UPDATE stepfast_feed SET troubles = 1")
     worker = LoneWorker(app)
 
     worker.step()
     assert len(counts(shop)) == 1
-    rows.change(app, "UPDATE holdfast_feed SET troubles = 0")
+    rows.change(app, "UPDATE stepfast_feed SET troubles = 0")
     worker.step()
     assert len(counts(shop)) == 4
 
@@ -119,7 +119,7 @@ def test_while_the_source_is_in_trouble_one_range_is_asked_for_after_the_other(a
     [("before commit", 2, 3), ("after commit", 3, 0), ("before commit", 4, 1)],
 )
 def test_a_crash_between_the_steps_of_a_plan_costs_one_of_them(
-    app: Holdfast, point: str, nth: int, again: int
+    app: Stepfast, point: str, nth: int, again: int
 ) -> None:
     """What was counted is stored. (F27)"""
     shop = reading(app, partitioner=COUNTED)
@@ -137,21 +137,21 @@ def test_a_crash_between_the_steps_of_a_plan_costs_one_of_them(
     check_complete(app, run.id, shop)
 
 
-def test_a_plan_whose_end_was_not_committed_left_nothing(app: Holdfast) -> None:
+def test_a_plan_whose_end_was_not_committed_left_nothing(app: Stepfast) -> None:
     """Neither partitions without jobs nor jobs without partitions. (F27, F41)"""
     shop = reading(app)
     run = begin(app)
 
-    with crash_at(app, "after insert into holdfast_partition"):
+    with crash_at(app, "after insert into stepfast_partition"):
         drain(app)
 
-    assert rows.count(app, "holdfast_partition") == 0
-    assert [it["kind"] for it in rows.query(app, "SELECT kind FROM holdfast_job")] == ["catalogue.plan"]
+    assert rows.count(app, "stepfast_partition") == 0
+    assert [it["kind"] for it in rows.query(app, "SELECT kind FROM stepfast_job")] == ["catalogue.plan"]
     drain(app)
     check_complete(app, run.id, shop)
 
 
-def test_every_partition_is_there_with_its_job_before_a_page_is_read(app: Holdfast) -> None:
+def test_every_partition_is_there_with_its_job_before_a_page_is_read(app: Stepfast) -> None:
     """So none can be lost before somebody has heard of it. (F27)"""
     shop = reading(app)
     run = begin(app)
@@ -162,14 +162,14 @@ def test_every_partition_is_there_with_its_job_before_a_page_is_read(app: Holdfa
     found = partitions(app, run.id)
     assert [it["name"] for it in found] == [it.name for it in price_ranges(250, 500, 750)]
     assert {it["job_id"] for it in found} == {
-        it["id"] for it in rows.query(app, "SELECT id FROM holdfast_job")
+        it["id"] for it in rows.query(app, "SELECT id FROM stepfast_job")
     }
     assert not shop.requests
     assert run_of(app, run.id).state == "fetching"
 
 
 @pytest.mark.parametrize("partitioner", [COUNTED, Fixed(price_ranges(500))], ids=["counting", "ending"])
-def test_a_plan_that_somebody_restarted_is_not_written(app: Holdfast, partitioner: Fixed) -> None:
+def test_a_plan_that_somebody_restarted_is_not_written(app: Stepfast, partitioner: Fixed) -> None:
     """(F20)"""
     reading(app, partitioner=partitioner)
     run = begin(app)
@@ -177,23 +177,23 @@ def test_a_plan_that_somebody_restarted_is_not_written(app: Holdfast, partitione
     lease = worker.claim()
     assert lease is not None
     thought = worker.think(lease)
-    rows.change(app, "UPDATE holdfast_run SET epoch = 1 WHERE id = :id", id=run.id)
+    rows.change(app, "UPDATE stepfast_run SET epoch = 1 WHERE id = :id", id=run.id)
 
     worker.commit(lease, thought)
     worker.finish()
 
-    assert rows.count(app, "holdfast_partition") == 0
+    assert rows.count(app, "stepfast_partition") == 0
     found = run_of(app, run.id)
     assert (found.state, found.frontier) == ("planning", None)
 
 
-def test_a_plan_that_comes_twice_writes_its_partitions_once(app: Holdfast) -> None:
+def test_a_plan_that_comes_twice_writes_its_partitions_once(app: Stepfast) -> None:
     """(F2, T2)"""
     shop = reading(app)
     run = begin(app)
     worker = LoneWorker(app)
     rows.change(
-        app, "INSERT INTO holdfast_job (id, kind, payload) SELECT 'again', kind, payload FROM holdfast_job"
+        app, "INSERT INTO stepfast_job (id, kind, payload) SELECT 'again', kind, payload FROM stepfast_job"
     )
     first, second = worker.claim(), worker.claim()
     assert first is not None
@@ -208,7 +208,7 @@ def test_a_plan_that_comes_twice_writes_its_partitions_once(app: Holdfast) -> No
     check_complete(app, run.id, shop)
 
 
-def test_a_plan_that_is_no_plan_fails_with_a_sentence(app: Holdfast) -> None:
+def test_a_plan_that_is_no_plan_fails_with_a_sentence(app: Stepfast) -> None:
     class Odd(Catalogue):
         partitioner = None
 
@@ -218,7 +218,7 @@ def test_a_plan_that_is_no_plan_fails_with_a_sentence(app: Holdfast) -> None:
     reading(app, feed=Odd)
     begin(app)
 
-    with pytest.raises(Exception, match=r"plan\(\) answers a list of holdfast.Range"):
+    with pytest.raises(Exception, match=r"plan\(\) answers a list of stepfast.Range"):
         drain(app)
 
 
@@ -234,13 +234,13 @@ class Still(Catalogue):
         return datetime(2026, 11, 1, tzinfo=UTC)
 
 
-def test_an_empty_window_is_a_run_that_completes_and_asks_for_nothing(app: Holdfast) -> None:
+def test_an_empty_window_is_a_run_that_completes_and_asks_for_nothing(app: Stepfast) -> None:
     """(F15)"""
     shop = reading(app, feed=Still)
     begin(app)
     drain(app)
     # The lookback is at least what the last run took: let that be nothing.
-    rows.change(app, "UPDATE holdfast_feed SET last_took = 0")
+    rows.change(app, "UPDATE stepfast_feed SET last_took = 0")
     shop.requests.clear()
 
     run = begin(app)
@@ -253,7 +253,7 @@ def test_an_empty_window_is_a_run_that_completes_and_asks_for_nothing(app: Holdf
     assert target(app) == shop.prices()
 
 
-def test_a_plan_without_partitions_fails_and_the_feed_is_free(app: Holdfast) -> None:
+def test_a_plan_without_partitions_fails_and_the_feed_is_free(app: Stepfast) -> None:
     """Nobody waits for partitions that will never end, and nobody takes it for a reading of everything. (F15)"""
 
     class Nothing(Catalogue):
@@ -271,7 +271,7 @@ def test_a_plan_without_partitions_fails_and_the_feed_is_free(app: Holdfast) -> 
     assert begin(app).id != run.id
 
 
-def test_a_source_without_rows_completes(app: Holdfast) -> None:
+def test_a_source_without_rows_completes(app: Stepfast) -> None:
     """(F15)"""
     shop = reading(app, Shop())
     run = begin(app)
@@ -324,7 +324,7 @@ HEATMAP = Heatmap(
 )
 
 
-def test_partitions_tile_everything_and_a_dense_price_is_cut_by_weight(app: Holdfast) -> None:
+def test_partitions_tile_everything_and_a_dense_price_is_cut_by_weight(app: Stepfast) -> None:
     """Also above the highest price that was expected, and between whole prices. (F24, F25, F26, T19)"""
     shop = reading(app, heavy_shop(), feed=Weighed, partitioner=HEATMAP)
     run = begin(app)
@@ -339,7 +339,7 @@ def test_partitions_tile_everything_and_a_dense_price_is_cut_by_weight(app: Hold
     check_counters(app, run.id)
 
 
-def test_estimates_are_what_the_source_counted(app: Holdfast) -> None:
+def test_estimates_are_what_the_source_counted(app: Stepfast) -> None:
     """No partition is thought to hold its share of a neighbour. (F26)"""
     shop = reading(app, heavy_shop(), feed=Weighed, partitioner=HEATMAP)
     run = begin(app)
@@ -354,7 +354,7 @@ def test_estimates_are_what_the_source_counted(app: Holdfast) -> None:
     assert len(shop.prices()) <= run_of(app, run.id).estimate
 
 
-def test_the_next_run_counts_the_partitions_of_the_last_one_again(app: Holdfast) -> None:
+def test_the_next_run_counts_the_partitions_of_the_last_one_again(app: Stepfast) -> None:
     shop = reading(app, heavy_shop(), feed=Weighed, partitioner=HEATMAP)
     first = begin(app, kind="full")
     drain(app)
@@ -371,7 +371,7 @@ def test_the_next_run_counts_the_partitions_of_the_last_one_again(app: Holdfast)
 @pytest.mark.parametrize(
     "partitioner", [COUNTED, Fixed(price_ranges(250, 500, 750))], ids=["counted", "plain"]
 )
-def test_a_capped_run_is_partial_and_moves_no_watermark(app: Holdfast, partitioner: Fixed) -> None:
+def test_a_capped_run_is_partial_and_moves_no_watermark(app: Stepfast, partitioner: Fixed) -> None:
     """However complete it looks. (F29)"""
     shop = reading(app, partitioner=partitioner)
     run = begin(app, most_rows=10)
@@ -379,7 +379,7 @@ def test_a_capped_run_is_partial_and_moves_no_watermark(app: Holdfast, partition
 
     ended = run_of(app, run.id)
     assert (ended.state, ended.scope, ended.watermark_after) == ("completed", "partial", None)
-    assert rows.query(app, "SELECT watermark FROM holdfast_feed")[0]["watermark"] is None
+    assert rows.query(app, "SELECT watermark FROM stepfast_feed")[0]["watermark"] is None
     assert raw(app).items() <= shop.prices().items()
     assert begin(app).kind == "full"
 
@@ -387,7 +387,7 @@ def test_a_capped_run_is_partial_and_moves_no_watermark(app: Holdfast, partition
 @pytest.mark.parametrize(
     "partitioner", [COUNTED, Fixed(price_ranges(250, 500, 750))], ids=["counted", "plain"]
 )
-def test_a_trial_reads_what_its_plan_says(app: Holdfast, partitioner: Fixed) -> None:
+def test_a_trial_reads_what_its_plan_says(app: Stepfast, partitioner: Fixed) -> None:
     """A partition that nobody has counted may hold any number of rows: it is the last of the trial."""
     reading(app, partitioner=partitioner)
 
@@ -401,13 +401,13 @@ def test_a_trial_reads_what_its_plan_says(app: Holdfast, partitioner: Fixed) -> 
     assert ("nobody has counted" in plan.summary) == (partitioner is not COUNTED)
 
 
-def test_a_trial_of_one_partition_is_planned_as_partial(app: Holdfast) -> None:
+def test_a_trial_of_one_partition_is_planned_as_partial(app: Stepfast) -> None:
     reading(app, partitioner=Fixed([Range()]))
 
     assert app.runs.plan("catalogue", max_rows=30).scope == "partial"
 
 
-def test_a_plan_with_a_gap_is_partial(app: Holdfast) -> None:
+def test_a_plan_with_a_gap_is_partial(app: Stepfast) -> None:
     """It reads what it names, and does not pass for everything. (F24, F29)"""
 
     class Gaping(Fixed):

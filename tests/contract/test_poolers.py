@@ -12,21 +12,21 @@ import pytest
 
 from devtools.pgbouncer import PgBouncer, PoolMode
 from devtools.server import Server
-from holdfast import Continue, Holdfast, Step
-from holdfast.admin.doctor import pooler as pooler_check
-from holdfast.admin.doctor.examination import examine
-from holdfast.admin.doctor.finding import Finding, Level
-from holdfast.database import listening
-from holdfast.database.drivers import open_database
-from holdfast.database.migrate import migrate, schema_version
-from holdfast.errors import ConfigurationError
+from stepfast import Continue, Step, Stepfast
+from stepfast.admin.doctor import pooler as pooler_check
+from stepfast.admin.doctor.examination import examine
+from stepfast.admin.doctor.finding import Finding, Level
+from stepfast.database import listening
+from stepfast.database.drivers import open_database
+from stepfast.database.migrate import migrate, schema_version
+from stepfast.errors import ConfigurationError
 from tests import rows
 from tests.contract.engine import drain, together
 from tests.databases import memory
 from tests.events import hearing, named
 
 if TYPE_CHECKING:
-    from holdfast.database.connection import Connection
+    from stepfast.database.connection import Connection
 
 pytestmark = pytest.mark.only_on("pgbouncer")
 
@@ -46,7 +46,7 @@ def direct(server: Server, url: str) -> str:
     return server.url(urlsplit(url).path.removeprefix("/"))
 
 
-def booking(app: Holdfast) -> Any:
+def booking(app: Stepfast) -> Any:
     """A job with all that a session is used for: effects, a continuation, a log, a result."""
 
     @app.job()
@@ -59,7 +59,7 @@ def booking(app: Holdfast) -> Any:
 
 
 @pytest.mark.usefixtures("ledger")
-def test_a_worker_needs_not_be_told_of_the_pooler(app: Holdfast) -> None:
+def test_a_worker_needs_not_be_told_of_the_pooler(app: Stepfast) -> None:
     book = booking(app)
     jobs = book.enqueue_many([{"n": n} for n in range(60)])
 
@@ -70,7 +70,7 @@ def test_a_worker_needs_not_be_told_of_the_pooler(app: Holdfast) -> None:
 
 
 @pytest.mark.usefixtures("ledger")
-def test_nothing_is_left_behind_in_the_sessions_of_the_server(app: Holdfast, server: Server) -> None:
+def test_nothing_is_left_behind_in_the_sessions_of_the_server(app: Stepfast, server: Server) -> None:
     """Somebody else gets them next."""
     booking(app).enqueue_many([{"n": n} for n in range(30)])
     drain(app)
@@ -93,7 +93,7 @@ def test_nothing_is_left_behind_in_the_sessions_of_the_server(app: Holdfast, ser
         }
 
 
-def sessions(app: Holdfast, server: Server) -> list[dict[str, Any]]:
+def sessions(app: Stepfast, server: Server) -> list[dict[str, Any]]:
     """What each session that the pooler has open says of itself."""
     count = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
     with closing(open_database(direct(server, app.database.url)).connect()) as outside:
@@ -113,13 +113,13 @@ def look(connection: Connection) -> dict[str, Any]:
     return dict(zip([it[0] for it in cursor.description], cursor.fetchall()[0], strict=True))
 
 
-def test_a_connection_knows_that_its_session_is_not_its_own(app: Holdfast) -> None:
+def test_a_connection_knows_that_its_session_is_not_its_own(app: Stepfast) -> None:
     with closing(app.database.connect()) as connection:
         assert connection.pooled
         assert connection.raw.prepare_threshold is None
 
 
-def test_limits_travel_with_each_transaction(app: Holdfast) -> None:
+def test_limits_travel_with_each_transaction(app: Stepfast) -> None:
     names = ("lock_timeout", "statement_timeout", "idle_in_transaction_session_timeout")
 
     for _ in range(4):
@@ -145,7 +145,7 @@ def wait_until_heard(worker: Any, *, heard: bool = True) -> None:
     rows.eventually(lambda: worker._wakeups.heard is heard)
 
 
-def test_a_worker_that_cannot_listen_says_so_and_polls(app: Holdfast) -> None:
+def test_a_worker_that_cannot_listen_says_so_and_polls(app: Stepfast) -> None:
     done = threading.Event()
     ring = app.job(name="ring")(done.set)
 
@@ -161,9 +161,9 @@ def test_a_worker_is_woken_past_the_pooler(
     database_url: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would not look for a minute, and what it hears comes through the pooler, from another application."""
-    monkeypatch.setenv("HOLDFAST_LISTEN_URL", direct(server, database_url))
+    monkeypatch.setenv("STEPFAST_LISTEN_URL", direct(server, database_url))
     done = threading.Event()
-    with closing(Holdfast(database_url)) as here, closing(Holdfast(database_url)) as elsewhere:
+    with closing(Stepfast(database_url)) as here, closing(Stepfast(database_url)) as elsewhere:
         here.job(name="ring")(done.set)
         ring = elsewhere.job(name="ring")(done.set)
         with here.worker(poll_interval="60s") as worker:
@@ -176,10 +176,10 @@ def test_a_worker_is_woken_past_the_pooler(
 def test_listening_to_another_database_is_not_believed(
     database_url: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.wakeups.GREETING_SECONDS", 0.2)
-    monkeypatch.setenv("HOLDFAST_LISTEN_URL", server.url("postgres"))
+    monkeypatch.setattr("stepfast.worker.wakeups.GREETING_SECONDS", 0.2)
+    monkeypatch.setenv("STEPFAST_LISTEN_URL", server.url("postgres"))
     done = threading.Event()
-    with closing(Holdfast(database_url)) as app, hearing() as told, app.worker() as worker:
+    with closing(Stepfast(database_url)) as app, hearing() as told, app.worker() as worker:
         ring = app.job(name="ring")(done.set)
         rows.eventually(lambda: named(told, "wakeups.unheard"), PATIENCE)
         ring.enqueue()
@@ -191,8 +191,8 @@ def test_listening_to_another_database_is_not_believed(
 def test_a_listen_url_that_leads_to_the_pooler_again_is_of_no_use(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_LISTEN_URL", database_url)
-    with closing(Holdfast(database_url)) as app, hearing() as told, app.worker() as worker:
+    monkeypatch.setenv("STEPFAST_LISTEN_URL", database_url)
+    with closing(Stepfast(database_url)) as app, hearing() as told, app.worker() as worker:
         rows.eventually(lambda: named(told, "wakeups.unheard"))
 
         assert not worker._wakeups.heard
@@ -209,7 +209,7 @@ def test_a_pooler_that_works_by_statement_is_refused(in_mode: Callable[[PoolMode
 
 
 def test_a_pooler_that_keeps_sessions_may_be_relied_on(in_mode: Callable[[PoolMode], str]) -> None:
-    with closing(Holdfast(in_mode("session") + "?pooler=session")) as app:
+    with closing(Stepfast(in_mode("session") + "?pooler=session")) as app:
         done = threading.Event()
         ring = app.job(name="ring")(done.set)
         with closing(app.database.connect()) as connection:
@@ -286,7 +286,7 @@ def test_the_doctor_tries_whether_workers_are_woken(
 ) -> None:
     monkeypatch.setattr(pooler_check, "hears_itself", lambda it: listening.hears_itself(it, seconds=0.5))
     url = server.url("postgres") if elsewhere else direct(server, database_url)
-    monkeypatch.setenv("HOLDFAST_LISTEN_URL", url)
+    monkeypatch.setenv("STEPFAST_LISTEN_URL", url)
 
     found = finding(database_url, "wake-up")
 
@@ -298,7 +298,7 @@ def test_the_doctor_tries_whether_workers_are_woken(
 
 
 @pytest.mark.usefixtures("ledger")
-def test_a_pooler_that_dies_and_comes_back_loses_and_doubles_nothing(app: Holdfast, pooler: Server) -> None:
+def test_a_pooler_that_dies_and_comes_back_loses_and_doubles_nothing(app: Stepfast, pooler: Server) -> None:
     book = booking(app)
     book.enqueue_many([{"n": n} for n in range(200)])
 
@@ -306,17 +306,17 @@ def test_a_pooler_that_dies_and_comes_back_loses_and_doubles_nothing(app: Holdfa
         rows.eventually(lambda: rows.count(app, "ledger") > 50)
         pooler.kill()
         pooler.start()
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
     assert rows.count(app, "ledger") == 600
-    assert rows.count(app, "holdfast_archive", "state = 'done'") == 200
+    assert rows.count(app, "stepfast_archive", "state = 'done'") == 200
 
 
 @pytest.mark.usefixtures("ledger")
 def test_a_pool_of_two_sessions_is_enough_for_a_worker(server: Server, database_url: str) -> None:
     with Server(PgBouncer(server, pool_size=2), memory()) as pooler:
         url = pooler.url(urlsplit(database_url).path.removeprefix("/"))
-        with closing(Holdfast(url)) as app:
+        with closing(Stepfast(url)) as app:
             booking(app).enqueue_many([{"n": n} for n in range(40)])
 
             drain(app, concurrency=20)

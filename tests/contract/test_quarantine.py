@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.admin.reports.quarantine import Entries
-from holdfast.database.bulk import BulkUpsert
-from holdfast.errors import ConfigurationError, ContentionError, NotFoundError, StateError
-from holdfast.runs.quarantine import EntryState, Refused, put_aside
-from holdfast.runs.run import find_run
-from holdfast.runs.states import RunState
+from stepfast.admin.reports.quarantine import Entries
+from stepfast.database.bulk import BulkUpsert
+from stepfast.errors import ConfigurationError, ContentionError, NotFoundError, StateError
+from stepfast.runs.quarantine import EntryState, Refused, put_aside
+from stepfast.runs.run import find_run
+from stepfast.runs.states import RunState
 from tests import rows
 from tests.contract.consolidating import (
     LATER,
@@ -31,11 +31,11 @@ from tests.feeds import Catalogue, Shop, target
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast import Holdfast
-    from holdfast.database.connection import Transaction
-    from holdfast.runs.declaration import Declaration
-    from holdfast.runs.feed import Row
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.declaration import Declaration
+    from stepfast.runs.feed import Row
+    from stepfast.runs.run import Run
 
 TOO_LARGE = 3_000_000_000  # for the target's INTEGER
 
@@ -51,7 +51,7 @@ def lenient(item: Any) -> Row:
     return {"id": item["id"], "price": item["price"]}
 
 
-def spoiled(app: Holdfast, *, bad: int = 2, **settings: Any) -> tuple[Declaration, Run]:
+def spoiled(app: Stepfast, *, bad: int = 2, **settings: Any) -> tuple[Declaration, Run]:
     """A run of ten rows, the first of which could not be mapped."""
     declared = catalogue(app, map=strict, **{"error_budget": 1, **settings})
     run = fetched(app, declared, [item(n, poison=n < bad) for n in range(10)])
@@ -65,12 +65,12 @@ def mend(declared: Declaration, **settings: Any) -> None:
         setattr(declared.feed, name, value)
 
 
-def alerts(app: Holdfast) -> list[dict[str, Any]]:
-    return rows.query(app, "SELECT title, body FROM holdfast_alert")
+def alerts(app: Stepfast) -> list[dict[str, Any]]:
+    return rows.query(app, "SELECT title, body FROM stepfast_alert")
 
 
 def test_a_row_that_cannot_be_mapped_is_put_aside_with_its_reason_and_the_others_are_applied(
-    app: Holdfast,
+    app: Stepfast,
 ) -> None:
     declared = catalogue(app, map=strict, error_budget=0.5, mapper_version="7")
     run = fetched(app, declared, [item(0), item(1, poison=True, note="café"), item(2)])
@@ -92,7 +92,7 @@ def test_a_row_that_cannot_be_mapped_is_put_aside_with_its_reason_and_the_others
     assert (done.state, done.applied, done.quarantined) == (RunState.COMPLETED, 2, 1)
 
 
-def test_more_bad_rows_than_a_batch_holds_do_not_keep_the_others_waiting(app: Holdfast) -> None:
+def test_more_bad_rows_than_a_batch_holds_do_not_keep_the_others_waiting(app: Stepfast) -> None:
     """2,500 rows at the head that nobody can map: the rest is applied, and the run ends. (F33, T8)"""
     declared = catalogue(app, map=strict, error_budget=0.7)
     run = fetched(app, declared, [item(n, poison=n < 2_500) for n in range(4_000)])
@@ -106,7 +106,7 @@ def test_more_bad_rows_than_a_batch_holds_do_not_keep_the_others_waiting(app: Ho
     assert waiting(app) == 0
 
 
-def test_a_mapper_that_fails_for_every_row_fails_the_run_and_holds_the_watermark(app: Holdfast) -> None:
+def test_a_mapper_that_fails_for_every_row_fails_the_run_and_holds_the_watermark(app: Stepfast) -> None:
     """A source that changed its shape must not look like success. (F52, T9)"""
 
     def broken(item: Any) -> Row:
@@ -121,9 +121,9 @@ def test_a_mapper_that_fails_for_every_row_fails_the_run_and_holds_the_watermark
     assert ended.state is RunState.FAILED_QUALITY
     assert "error budget of 5.0%" in str(ended.reason)
     assert ended.quarantined <= 300  # it does not try the other rows: the verdict stands
-    (row,) = rows.query(app, "SELECT completed_at, watermark_after, active_feed FROM holdfast_run")
+    (row,) = rows.query(app, "SELECT completed_at, watermark_after, active_feed FROM stepfast_run")
     assert set(row.values()) == {None}
-    assert rows.count(app, "holdfast_feed", "watermark IS NOT NULL") == 0
+    assert rows.count(app, "stepfast_feed", "watermark IS NOT NULL") == 0
     (alert,) = alerts(app)
     assert alert["title"] == "Consolidation Failed"
     assert "of 1,000 rows are in quarantine" in alert["body"]
@@ -131,7 +131,7 @@ def test_a_mapper_that_fails_for_every_row_fails_the_run_and_holds_the_watermark
     assert "hunter2" not in str(quarantine(app))
 
 
-def test_the_error_budget_is_a_share_of_what_the_run_read(app: Holdfast) -> None:
+def test_the_error_budget_is_a_share_of_what_the_run_read(app: Stepfast) -> None:
     declared = catalogue(app, map=strict, error_budget=0.2)
 
     within = fetched(app, declared, [item(n, poison=n < 20) for n in range(100)])
@@ -143,7 +143,7 @@ def test_the_error_budget_is_a_share_of_what_the_run_read(app: Holdfast) -> None
     assert run_of(app, beyond).state is RunState.FAILED_QUALITY
 
 
-def test_the_error_limit_counts_rows_whatever_their_share(app: Holdfast) -> None:
+def test_the_error_limit_counts_rows_whatever_their_share(app: Stepfast) -> None:
     declared = catalogue(app, map=strict, error_budget=1, error_limit=2)
 
     run = fetched(app, declared, [item(n, poison=n < 3) for n in range(100)])
@@ -153,7 +153,7 @@ def test_the_error_limit_counts_rows_whatever_their_share(app: Holdfast) -> None
     assert "more than the error limit of 2" in str(run_of(app, run).reason)
 
 
-def test_rows_without_identity_count_against_the_budget(app: Holdfast) -> None:
+def test_rows_without_identity_count_against_the_budget(app: Stepfast) -> None:
     declared = catalogue(app)
     strangers = [
         Refused(f"?{n}", "identify", "no identity", "identify() answered None", str(n), "{}")
@@ -169,10 +169,10 @@ def test_rows_without_identity_count_against_the_budget(app: Holdfast) -> None:
     assert "12 of 22 rows" in str(run_of(app, run).reason)
 
 
-def test_a_forced_run_is_not_judged(app: Holdfast) -> None:
+def test_a_forced_run_is_not_judged(app: Stepfast) -> None:
     declared = catalogue(app, map=strict, error_budget=0)
     run = fetched(app, declared, [item(n, poison=n < 5) for n in range(10)])
-    rows.change(app, "UPDATE holdfast_run SET forced = 1 WHERE id = :id", id=run.id)
+    rows.change(app, "UPDATE stepfast_run SET forced = 1 WHERE id = :id", id=run.id)
 
     drain(app)
 
@@ -192,7 +192,7 @@ def test_a_forced_run_is_not_judged(app: Holdfast) -> None:
     ids=["nothing", "a list", "no key", "an empty key", "an unknown column"],
 )
 def test_an_answer_that_is_no_row_gets_a_clear_reason(
-    app: Holdfast, answer: Any, code: str, words: str
+    app: Stepfast, answer: Any, code: str, words: str
 ) -> None:
     declared = catalogue(app, error_budget=1, map=lambda it: answer if it["price"] == 1 else lenient(it))
     fetched(app, declared, items(3))
@@ -209,7 +209,7 @@ def null_price(it: Any) -> Row:
     return {"id": it["id"], "price": it["price"] if it["price"] >= 0 else None}
 
 
-def test_rows_that_the_table_refuses_are_found_and_their_neighbours_written(app: Holdfast) -> None:
+def test_rows_that_the_table_refuses_are_found_and_their_neighbours_written(app: Stepfast) -> None:
     """One bad row does not take its batch with it: it is isolated by halves. (F33)"""
     guilty = {3, 4, 17, 49}
     declared = catalogue(app, map=null_price, error_budget=0.1, batch=50, chunk=10)
@@ -223,10 +223,10 @@ def test_rows_that_the_table_refuses_are_found_and_their_neighbours_written(app:
     assert target(app) == {f"d{n:05}": n for n in range(50) if n not in guilty}
     done = run_of(app, run)
     assert (done.state, done.applied, done.quarantined) == (RunState.COMPLETED, 46, 4)
-    assert rows.count(app, "holdfast_raw", "pending = 2 AND applied_hash IS NULL") == 4
+    assert rows.count(app, "stepfast_raw", "pending = 2 AND applied_hash IS NULL") == 4
 
 
-def test_a_batch_of_nothing_but_bad_rows_is_put_aside(app: Holdfast) -> None:
+def test_a_batch_of_nothing_but_bad_rows_is_put_aside(app: Stepfast) -> None:
     declared = catalogue(app, map=null_price, error_budget=1)
     run = fetched(app, declared, [item(n, -1) for n in range(20)])
 
@@ -237,7 +237,7 @@ def test_a_batch_of_nothing_but_bad_rows_is_put_aside(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("postgresql", "mariadb")  # SQLite holds any number
-def test_a_value_that_the_table_cannot_hold_is_the_rows_own_fault(app: Holdfast) -> None:
+def test_a_value_that_the_table_cannot_hold_is_the_rows_own_fault(app: Stepfast) -> None:
     declared = catalogue(app, map=lenient, error_budget=1)
     fetched(app, declared, [item(1), item(2, TOO_LARGE)])
 
@@ -260,7 +260,7 @@ class Picky(Catalogue):
                 raise ValueError(f"{row['price']} is odd")
 
 
-def test_what_a_store_of_the_feed_raises_puts_the_guilty_rows_aside(app: Holdfast) -> None:
+def test_what_a_store_of_the_feed_raises_puts_the_guilty_rows_aside(app: Stepfast) -> None:
     catalogue(app)
     app.feed(Picky(Shop()))
     fetched(app, app.feeds.get("picky"), items(6))
@@ -288,7 +288,7 @@ class Unlucky(Catalogue):
         super().store(tx, rows)
 
 
-def test_a_deadlock_is_nobodys_fault(app: Holdfast) -> None:
+def test_a_deadlock_is_nobodys_fault(app: Stepfast) -> None:
     """No row is blamed for it: the whole step is written again. (F33)"""
     catalogue(app)
     feed = app.feed(Unlucky(Shop()))
@@ -301,7 +301,7 @@ def test_a_deadlock_is_nobodys_fault(app: Holdfast) -> None:
     assert (run_of(app, run).state, run_of(app, run).applied) == (RunState.COMPLETED, 4)
 
 
-def test_a_good_version_settles_the_entry_of_the_bad_one(app: Holdfast) -> None:
+def test_a_good_version_settles_the_entry_of_the_bad_one(app: Stepfast) -> None:
     declared, _ = spoiled(app)
 
     fetched(app, declared, [item(0, 100)], at=2, window=LATER)
@@ -311,7 +311,7 @@ def test_a_good_version_settles_the_entry_of_the_bad_one(app: Holdfast) -> None:
     assert target(app)["d00000"] == 100
 
 
-def test_a_source_that_goes_back_to_the_version_that_was_applied_settles_the_entry(app: Holdfast) -> None:
+def test_a_source_that_goes_back_to_the_version_that_was_applied_settles_the_entry(app: Stepfast) -> None:
     declared = catalogue(app, map=strict, error_budget=1)
     for at, seen in enumerate((item(1, 1), item(1, 2, poison=True), item(1, 1)), start=1):
         fetched(app, declared, [seen], at=at, kind="backfill")
@@ -321,7 +321,7 @@ def test_a_source_that_goes_back_to_the_version_that_was_applied_settles_the_ent
     assert target(app) == {"d00001": 1}
 
 
-def test_the_same_row_refused_again_is_one_entry_with_its_newest_reason(app: Holdfast) -> None:
+def test_the_same_row_refused_again_is_one_entry_with_its_newest_reason(app: Stepfast) -> None:
     declared, _ = spoiled(app, bad=1)
     mend(declared, map=lambda it: {"id": it["id"]}["nothing"])
 
@@ -337,7 +337,7 @@ def test_the_same_row_refused_again_is_one_entry_with_its_newest_reason(app: Hol
     )
 
 
-def test_a_target_row_says_since_when_its_newest_version_is_refused(app: Holdfast) -> None:
+def test_a_target_row_says_since_when_its_newest_version_is_refused(app: Stepfast) -> None:
     """Otherwise the old price stays on sale, and nobody can tell. (F56)"""
     declared = catalogue(app, map=strict, error_budget=1, stale="stale_since")
     before = rows.now(app)
@@ -359,7 +359,7 @@ def test_a_target_row_says_since_when_its_newest_version_is_refused(app: Holdfas
 # Replay and discard
 
 
-def test_a_replay_applies_the_rows_after_the_fix(app: Holdfast) -> None:
+def test_a_replay_applies_the_rows_after_the_fix(app: Stepfast) -> None:
     declared, run = spoiled(app, bad=3, batch=2, chunk=1)
     mend(declared)
 
@@ -368,13 +368,13 @@ def test_a_replay_applies_the_rows_after_the_fix(app: Holdfast) -> None:
 
     assert {it["state"] for it in quarantine(app)} == {"replayed"}
     assert target(app) == {it["id"]: it["price"] for it in items(10)}
-    assert rows.count(app, "holdfast_raw", "pending <> 0") == 0
+    assert rows.count(app, "stepfast_raw", "pending <> 0") == 0
     assert run_of(app, run).state is RunState.COMPLETED
-    (audit,) = rows.query(app, "SELECT who, what, subject, why, touched FROM holdfast_audit")
+    (audit,) = rows.query(app, "SELECT who, what, subject, why, touched FROM stepfast_audit")
     assert tuple(audit.values()) == ("alice", "quarantine.replay", "catalogue", "mapper 2", 3)
 
 
-def test_a_replay_without_a_fix_refreshes_the_reason(app: Holdfast) -> None:
+def test_a_replay_without_a_fix_refreshes_the_reason(app: Stepfast) -> None:
     declared, run = spoiled(app, bad=1)
     mend(declared, map=lambda it: it["cut"], mapper_version="2")
 
@@ -383,11 +383,11 @@ def test_a_replay_without_a_fix_refreshes_the_reason(app: Holdfast) -> None:
 
     (entry,) = quarantine(app)
     assert (entry["state"], entry["message"], entry["hits"], entry["run_id"]) == ("open", "'cut'", 2, run.id)
-    assert rows.count(app, "holdfast_raw", "pending = 2") == 1
+    assert rows.count(app, "stepfast_raw", "pending = 2") == 1
     assert len(target(app)) == 9
 
 
-def test_a_row_that_can_be_mapped_now_but_not_stored_changes_its_stage(app: Holdfast) -> None:
+def test_a_row_that_can_be_mapped_now_but_not_stored_changes_its_stage(app: Stepfast) -> None:
     declared, _ = spoiled(app, bad=1)
     mend(declared, map=lambda it: {"id": it["id"], "price": None})
 
@@ -397,7 +397,7 @@ def test_a_row_that_can_be_mapped_now_but_not_stored_changes_its_stage(app: Hold
     assert [(it["stage"], it["state"]) for it in quarantine(app)] == [("map", "replayed"), ("store", "open")]
 
 
-def test_a_newer_version_wins_over_a_replay(app: Holdfast) -> None:
+def test_a_newer_version_wins_over_a_replay(app: Stepfast) -> None:
     declared, _ = spoiled(app, bad=1)
     mend(declared)
     app.operator.quarantine.replay()
@@ -412,7 +412,7 @@ def test_a_newer_version_wins_over_a_replay(app: Holdfast) -> None:
     assert target(app)["d00000"] == 999
 
 
-def test_a_version_that_comes_while_a_replay_is_on_its_way_wins(app: Holdfast) -> None:
+def test_a_version_that_comes_while_a_replay_is_on_its_way_wins(app: Stepfast) -> None:
     declared, _ = spoiled(app, bad=1)
     mend(declared)
     app.operator.quarantine.replay()
@@ -424,7 +424,7 @@ def test_a_version_that_comes_while_a_replay_is_on_its_way_wins(app: Holdfast) -
     assert waiting(app) == 1
 
 
-def test_a_row_without_identity_gets_one_with_the_fix_and_is_applied(app: Holdfast) -> None:
+def test_a_row_without_identity_gets_one_with_the_fix_and_is_applied(app: Stepfast) -> None:
     declared = catalogue(app, error_budget=1)
     stranger = Refused(
         "?x", "identify", "no identity", "identify() answered None", "x", '{"name":"d00007","price":70}'
@@ -445,10 +445,10 @@ def test_a_row_without_identity_gets_one_with_the_fix_and_is_applied(app: Holdfa
 
     assert target(app) == {"d00000": 0, "d00007": 70}
     assert [(it["item_id"], it["state"]) for it in quarantine(app)] == [("?x", "replayed")]
-    assert rows.count(app, "holdfast_raw", "item_id = 'd00007' AND pending = 0") == 1
+    assert rows.count(app, "stepfast_raw", "item_id = 'd00007' AND pending = 0") == 1
 
 
-def test_after_a_replay_the_run_that_failed_for_its_quality_completes(app: Holdfast) -> None:
+def test_after_a_replay_the_run_that_failed_for_its_quality_completes(app: Stepfast) -> None:
     declared, run = spoiled(app, bad=8, error_budget=0.1)
     assert run_of(app, run).state is RunState.FAILED_QUALITY
     mend(declared)
@@ -462,20 +462,20 @@ def test_after_a_replay_the_run_that_failed_for_its_quality_completes(app: Holdf
     assert target(app) == {it["id"]: it["price"] for it in items(10)}
 
 
-def test_a_replay_names_the_queue_of_the_feed(app: Holdfast) -> None:
+def test_a_replay_names_the_queue_of_the_feed(app: Stepfast) -> None:
     spoiled(app, bad=1, queue="catalogues")
     app.operator.quarantine.replay()
 
-    (job,) = rows.query(app, "SELECT kind, queue FROM holdfast_job")
+    (job,) = rows.query(app, "SELECT kind, queue FROM stepfast_job")
     assert (job["kind"], job["queue"]) == ("catalogue.replay", "catalogues")
 
-    rows.change(app, "DELETE FROM holdfast_archive")
+    rows.change(app, "DELETE FROM stepfast_archive")
     with pytest.raises(ConfigurationError, match="nobody remembers in which queue"):
         app.operator.quarantine.replay()
     assert app.operator.quarantine.replay(queue="elsewhere") == 1
 
 
-def test_a_discarded_row_is_not_tried_again_and_its_reason_is_kept(app: Holdfast) -> None:
+def test_a_discarded_row_is_not_tried_again_and_its_reason_is_kept(app: Stepfast) -> None:
     declared, _ = spoiled(app)
     (first, _) = quarantine(app)
     bob = app.operator.by("bob", reason="a test item").quarantine
@@ -498,7 +498,7 @@ def test_a_discarded_row_is_not_tried_again_and_its_reason_is_kept(app: Holdfast
         app.operator.quarantine.discard(Entries())
 
 
-def test_entries_are_found_by_feed_stage_code_and_run_and_counted_in_groups(app: Holdfast) -> None:
+def test_entries_are_found_by_feed_stage_code_and_run_and_counted_in_groups(app: Stepfast) -> None:
     _, run = spoiled(app, bad=3)
     look = app.operator.quarantine
 
@@ -520,7 +520,7 @@ def test_entries_are_found_by_feed_stage_code_and_run_and_counted_in_groups(app:
         look.show(0)
 
 
-def test_many_types_reach_the_table_as_they_are(app: Holdfast) -> None:
+def test_many_types_reach_the_table_as_they_are(app: Stepfast) -> None:
     """Bulk rows mean what single ones mean, and nothing is cut to fit."""
     connection = app.database.connect()
     types = {
@@ -571,7 +571,7 @@ def test_many_types_reach_the_table_as_they_are(app: Holdfast) -> None:
             BulkUpsert("odd", ("id",), [{"id": 3, "name": "longer than five"}], 2).apply(tx)
 
 
-def test_find_run_knows_what_was_counted(app: Holdfast) -> None:
+def test_find_run_knows_what_was_counted(app: Stepfast) -> None:
     """Counters of a run follow its batches, whichever way they went."""
     _, run = spoiled(app, bad=4, batch=3, chunk=1, shards=2)
 

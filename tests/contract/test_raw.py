@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.database.database import persist
-from holdfast.runs.raw import already_seen, observe, observed, remember_seen
+from stepfast.database.database import persist
+from stepfast.runs.raw import already_seen, observe, observed, remember_seen
 from tests import rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 RUN, LATER = "run 1", "run 2"
 
 
 def see(
-    app: Holdfast,
+    app: Stepfast,
     at: int,
     price: int,
     *,
@@ -33,23 +33,23 @@ def see(
     persist(app.database, lambda tx: observe(tx, feed, run, at, [seen]))
 
 
-def row(app: Holdfast, item: str = "a", feed: str = "shop") -> rows.Row:
+def row(app: Stepfast, item: str = "a", feed: str = "shop") -> rows.Row:
     (found,) = rows.query(
-        app, "SELECT * FROM holdfast_raw WHERE item_id = :item AND feed = :feed", item=item, feed=feed
+        app, "SELECT * FROM stepfast_raw WHERE item_id = :item AND feed = :feed", item=item, feed=feed
     )
     return found
 
 
-def price(app: Holdfast) -> int:
+def price(app: Stepfast) -> int:
     return int(json.loads(row(app)["payload"])["price"])
 
 
-def apply(app: Holdfast) -> None:
+def apply(app: Stepfast) -> None:
     """As consolidation marks what it has read."""
-    rows.change(app, "UPDATE holdfast_raw SET pending = 0, applied_hash = content_hash")
+    rows.change(app, "UPDATE stepfast_raw SET pending = 0, applied_hash = content_hash")
 
 
-def test_an_older_observation_after_a_newer_one_is_ignored(app: Holdfast) -> None:
+def test_an_older_observation_after_a_newer_one_is_ignored(app: Stepfast) -> None:
     """Somebody was paused for an hour with a page in his hands. (F34, T13)"""
     see(app, 2_000, 20, run=LATER)
     apply(app)
@@ -60,7 +60,7 @@ def test_an_older_observation_after_a_newer_one_is_ignored(app: Holdfast) -> Non
     assert row(app) == before
 
 
-def test_of_two_observations_of_one_instant_the_first_stays(app: Holdfast) -> None:
+def test_of_two_observations_of_one_instant_the_first_stays(app: Stepfast) -> None:
     """(T13)"""
     see(app, 1_000, 10)
     see(app, 1_000, 11)
@@ -68,7 +68,7 @@ def test_of_two_observations_of_one_instant_the_first_stays(app: Holdfast) -> No
     assert price(app) == 10
 
 
-def test_a_newer_observation_replaces_everything_and_waits_to_be_consolidated(app: Holdfast) -> None:
+def test_a_newer_observation_replaces_everything_and_waits_to_be_consolidated(app: Stepfast) -> None:
     """(F31, F34)"""
     see(app, 1_000, 10)
     apply(app)
@@ -81,7 +81,7 @@ def test_a_newer_observation_replaces_everything_and_waits_to_be_consolidated(ap
     assert it["applied_hash"] == first["content_hash"] != it["content_hash"]
 
 
-def test_what_is_equal_to_what_was_consolidated_is_not_consolidated_again(app: Holdfast) -> None:
+def test_what_is_equal_to_what_was_consolidated_is_not_consolidated_again(app: Stepfast) -> None:
     """But it was seen: a sweep must know. (F34)"""
     see(app, 1_000, 10)
     apply(app)
@@ -93,7 +93,7 @@ def test_what_is_equal_to_what_was_consolidated_is_not_consolidated_again(app: H
 
 
 def test_what_was_changed_and_changed_back_before_anybody_looked_is_consolidated_no_more(
-    app: Holdfast,
+    app: Stepfast,
 ) -> None:
     """(F31)"""
     see(app, 1_000, 10)
@@ -107,7 +107,7 @@ def test_what_was_changed_and_changed_back_before_anybody_looked_is_consolidated
 
 
 @pytest.mark.parametrize("change", [{"stock": 0}, {"media": ["x"]}, {"certificate": None}])
-def test_any_field_that_changes_makes_a_new_version(app: Holdfast, change: dict[str, object]) -> None:
+def test_any_field_that_changes_makes_a_new_version(app: Stepfast, change: dict[str, object]) -> None:
     """Not only those that somebody thought of. (F34)"""
     see(app, 1_000, 10, more={"stock": 1})
     apply(app)
@@ -117,7 +117,7 @@ def test_any_field_that_changes_makes_a_new_version(app: Holdfast, change: dict[
     assert row(app)["pending"] == 1
 
 
-def test_fields_that_mean_nothing_make_no_new_version(app: Holdfast) -> None:
+def test_fields_that_mean_nothing_make_no_new_version(app: Stepfast) -> None:
     see(app, 1_000, 10, more={"looked_at": 1})
     apply(app)
 
@@ -131,11 +131,11 @@ def test_the_order_of_fields_is_no_content() -> None:
     assert observed("a", {"x": 1, "y": {"b": 1, "a": 2}}) == observed("a", {"y": {"a": 2, "b": 1}, "x": 1})
 
 
-def test_what_was_gone_and_comes_back_unchanged_is_consolidated_again(app: Holdfast) -> None:
+def test_what_was_gone_and_comes_back_unchanged_is_consolidated_again(app: Stepfast) -> None:
     """(F37)"""
     see(app, 1_000, 10)
     apply(app)
-    rows.change(app, "UPDATE holdfast_raw SET gone_at = 5, strikes = 2")
+    rows.change(app, "UPDATE stepfast_raw SET gone_at = 5, strikes = 2")
 
     see(app, 2_000, 10)
 
@@ -143,10 +143,10 @@ def test_what_was_gone_and_comes_back_unchanged_is_consolidated_again(app: Holdf
     assert (it["pending"], it["strikes"], it["gone_at"]) == (1, 0, None)
 
 
-def test_an_old_observation_brings_nothing_back(app: Holdfast) -> None:
+def test_an_old_observation_brings_nothing_back(app: Stepfast) -> None:
     """(F34, F37)"""
     see(app, 2_000, 10)
-    rows.change(app, "UPDATE holdfast_raw SET gone_at = 5, strikes = 2, pending = 0")
+    rows.change(app, "UPDATE stepfast_raw SET gone_at = 5, strikes = 2, pending = 0")
 
     see(app, 1_000, 10)
 
@@ -154,7 +154,7 @@ def test_an_old_observation_brings_nothing_back(app: Holdfast) -> None:
     assert (it["pending"], it["strikes"], it["gone_at"]) == (0, 2, 5)
 
 
-def test_feeds_do_not_overwrite_each_other(app: Holdfast) -> None:
+def test_feeds_do_not_overwrite_each_other(app: Stepfast) -> None:
     """(F32)"""
     see(app, 1_000, 10)
     see(app, 2_000, 20, feed="other")
@@ -164,19 +164,19 @@ def test_feeds_do_not_overwrite_each_other(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 500, 501, 1_234])
-def test_any_number_of_rows_is_written(app: Holdfast, count: int) -> None:
+def test_any_number_of_rows_is_written(app: Stepfast, count: int) -> None:
     found = [observed(f"{n:05}", {"n": n, "text": "ü'\"\\\n\u2028🙂%s :x"}) for n in range(count)]
 
     persist(app.database, lambda tx: observe(tx, "shop", RUN, 1, found))
     persist(app.database, lambda tx: remember_seen(tx, "p", [it.item_id for it in found], 1))
 
-    kept = rows.query(app, "SELECT item_id, payload, content_hash FROM holdfast_raw ORDER BY item_id")
+    kept = rows.query(app, "SELECT item_id, payload, content_hash FROM stepfast_raw ORDER BY item_id")
     assert [(it["item_id"], it["content_hash"], it["payload"]) for it in kept] == [tuple(it) for it in found]
     with app.reading() as tx:
         assert len(already_seen(tx, "p", [it.item_id for it in found])) == count
 
 
-def test_ids_that_only_a_person_would_take_for_the_same_are_different(app: Holdfast) -> None:
+def test_ids_that_only_a_person_would_take_for_the_same_are_different(app: Stepfast) -> None:
     """Capitals, accents, widths and spaces tell items apart, on every database."""
     ids = ["a", "A", "á", " a", "a a", "\uff41", "ß", "ss"]
     found = [observed(it, {"id": it}) for it in ids]
@@ -184,12 +184,12 @@ def test_ids_that_only_a_person_would_take_for_the_same_are_different(app: Holdf
     persist(app.database, lambda tx: observe(tx, "shop", RUN, 1, found))
     persist(app.database, lambda tx: remember_seen(tx, "p", ids, 1))
 
-    assert {it["item_id"] for it in rows.query(app, "SELECT item_id FROM holdfast_raw")} == set(ids)
+    assert {it["item_id"] for it in rows.query(app, "SELECT item_id FROM stepfast_raw")} == set(ids)
     with app.reading() as tx:
         assert already_seen(tx, "p", [*ids, "b"]) == dict.fromkeys(ids, 1)
 
 
-def test_a_partition_remembers_in_which_pass_it_read_an_item_last(app: Holdfast) -> None:
+def test_a_partition_remembers_in_which_pass_it_read_an_item_last(app: Stepfast) -> None:
     persist(app.database, lambda tx: remember_seen(tx, "p", ["a", "b"], 1))
     persist(app.database, lambda tx: remember_seen(tx, "p", ["b"], 2))
     persist(app.database, lambda tx: remember_seen(tx, "other", ["c"], 1))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import LeaseLostError
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.steps.outcome import Again, Continue, Done
-from holdfast.testing import crash_at, drain
+from stepfast.errors import LeaseLostError
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.steps.outcome import Again, Continue, Done
+from stepfast.testing import crash_at, drain
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
 from tests.lone_worker import LoneWorker, Thought
@@ -32,23 +32,23 @@ from tests.run_facts import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
-    from holdfast.runs.feed import Page, Window
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
-    from holdfast.steps.lease import Lease
+    from stepfast import Stepfast
+    from stepfast.runs.feed import Page, Window
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
+    from stepfast.steps.lease import Lease
 
 PAGE = "catalogue.page"
 ONE = Fixed(price_ranges())
 AGAIN = """
-    INSERT INTO holdfast_job (id, kind, payload)
-    SELECT CONCAT('again-', :n), kind, payload FROM holdfast_job WHERE kind = 'catalogue.page'
+    INSERT INTO stepfast_job (id, kind, payload)
+    SELECT CONCAT('again-', :n), kind, payload FROM stepfast_job WHERE kind = 'catalogue.page'
 """
 AGAIN_ON_SQLITE = AGAIN.replace("CONCAT('again-', :n)", "'again-' || :n")
 
 
 def reading(
-    app: Holdfast, shop: Shop | None = None, feed: type[Catalogue] = Catalogue, **settings: Any
+    app: Stepfast, shop: Shop | None = None, feed: type[Catalogue] = Catalogue, **settings: Any
 ) -> Shop:
     shop = shop or Shop.with_items(30)
     app.feed(feed(shop, **settings))
@@ -56,13 +56,13 @@ def reading(
     return shop
 
 
-def everything(app: Holdfast) -> dict[str, list[rows.Row]]:
+def everything(app: Stepfast) -> dict[str, list[rows.Row]]:
     """All that a page could have changed."""
     tables = ("run", "partition", "page", "seen", "raw", "quarantine", "debt")
-    return {it: rows.query(app, f"SELECT * FROM holdfast_{it}") for it in tables}
+    return {it: rows.query(app, f"SELECT * FROM stepfast_{it}") for it in tables}
 
 
-def deliver_again(app: Holdfast, number: int = 1) -> None:
+def deliver_again(app: Stepfast, number: int = 1) -> None:
     """Another delivery of the one page job there is: with one partition, its payload is the same for all steps."""
     text = AGAIN_ON_SQLITE if app.database.dialect.name == "sqlite" else AGAIN
     rows.change(app, text, n=number)
@@ -81,14 +81,14 @@ def taken(worker: LoneWorker, kind: str = PAGE) -> Lease:
 @pytest.mark.parametrize(
     ("point", "nth"),
     [
-        ("after update holdfast_partition set seq = seq + 1", 1),
-        ("after insert into holdfast_page", 3),
-        ("after insert into holdfast_raw", 1),
+        ("after update stepfast_partition set seq = seq + 1", 1),
+        ("after insert into stepfast_page", 3),
+        ("after insert into stepfast_raw", 1),
         ("before commit", 3),
         ("after commit", 3),
     ],
 )
-def test_a_page_without_its_continuation_cannot_be(app: Holdfast, point: str, nth: int) -> None:
+def test_a_page_without_its_continuation_cannot_be(app: Stepfast, point: str, nth: int) -> None:
     """Nor a continuation without its page: wherever the process dies, somebody reads the next page. (F1, T1)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
@@ -96,7 +96,7 @@ def test_a_page_without_its_continuation_cannot_be(app: Holdfast, point: str, nt
     with crash_at(app, point, nth=nth):
         drain(app)
 
-    (job,) = rows.query(app, "SELECT kind, step FROM holdfast_job")
+    (job,) = rows.query(app, "SELECT kind, step FROM stepfast_job")
     written = partitions(app, run.id)
     if job["kind"] == PAGE:
         assert job["step"] == written[0]["seq"] == len(pages(app, run.id))
@@ -107,9 +107,9 @@ def test_a_page_without_its_continuation_cannot_be(app: Holdfast, point: str, nt
 
 
 @pytest.mark.parametrize(
-    "point", ["after update holdfast_run set completed", "before commit", "after commit"]
+    "point", ["after update stepfast_run set completed", "before commit", "after commit"]
 )
-def test_the_last_page_ends_its_partition_in_the_same_statement(app: Holdfast, point: str) -> None:
+def test_the_last_page_ends_its_partition_in_the_same_statement(app: Stepfast, point: str) -> None:
     """Cursor and end are moved together, and with them the run. (F5, F41)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
@@ -130,7 +130,7 @@ def test_the_last_page_ends_its_partition_in_the_same_statement(app: Holdfast, p
     check_complete(app, run.id, shop)
 
 
-def last_page(app: Holdfast, worker: LoneWorker) -> None:
+def last_page(app: Stepfast, worker: LoneWorker) -> None:
     """Read on until the next page will be the last."""
     while True:
         lease = worker.claim()
@@ -138,7 +138,7 @@ def last_page(app: Holdfast, worker: LoneWorker) -> None:
         thought = worker.think(lease)
         if lease.kind == PAGE and isinstance(thought.ending, Done):
             rows.change(
-                app, "UPDATE holdfast_job SET state = 'ready', owner = NULL WHERE id = :id", id=lease.job_id
+                app, "UPDATE stepfast_job SET state = 'ready', owner = NULL WHERE id = :id", id=lease.job_id
             )
             return
         worker.commit(lease, thought)
@@ -147,7 +147,7 @@ def last_page(app: Holdfast, worker: LoneWorker) -> None:
 # One owner
 
 
-def test_the_page_of_an_owner_who_was_replaced_is_refused_whole(app: Holdfast) -> None:
+def test_the_page_of_an_owner_who_was_replaced_is_refused_whole(app: Stepfast) -> None:
     """It was read, and its answer is older than what another has written since. (F4, T3)"""
     shop = reading(app, partitioner=ONE)
     begin(app)
@@ -171,7 +171,7 @@ def test_the_page_of_an_owner_who_was_replaced_is_refused_whole(app: Holdfast) -
     assert {it["worker_id"] for it in before["page"]} == {"zombie", "successor"}
 
 
-def test_a_page_that_two_jobs_have_read_is_written_once(app: Holdfast) -> None:
+def test_a_page_that_two_jobs_have_read_is_written_once(app: Stepfast) -> None:
     """Without any fence between them: the request's own number decides. (F4, T2)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
@@ -194,7 +194,7 @@ def test_a_page_that_two_jobs_have_read_is_written_once(app: Holdfast) -> None:
     check_complete(app, run.id, shop)
 
 
-def test_an_answer_that_comes_after_a_restart_changes_nothing(app: Holdfast) -> None:
+def test_an_answer_that_comes_after_a_restart_changes_nothing(app: Stepfast) -> None:
     """(F20, F38)"""
     reading(app, partitioner=ONE)
     run = begin(app)
@@ -203,7 +203,7 @@ def test_an_answer_that_comes_after_a_restart_changes_nothing(app: Holdfast) -> 
     worker.step()
     lease = taken(worker)
     thought = worker.think(lease)
-    rows.change(app, "UPDATE holdfast_partition SET epoch = epoch + 1")
+    rows.change(app, "UPDATE stepfast_partition SET epoch = epoch + 1")
     before = everything(app)
 
     worker.commit(lease, thought)
@@ -218,7 +218,7 @@ def test_an_answer_that_comes_after_a_restart_changes_nothing(app: Holdfast) -> 
 
 
 @pytest.mark.parametrize("when", ["running", "done", "completed"])
-def test_a_delivery_that_comes_again_ends_nothing(app: Holdfast, when: str) -> None:
+def test_a_delivery_that_comes_again_ends_nothing(app: Stepfast, when: str) -> None:
     """Neither the partition nor the run, whenever it comes. (F2, F3, T2)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
@@ -227,10 +227,10 @@ def test_a_delivery_that_comes_again_ends_nothing(app: Holdfast, when: str) -> N
     deliver_again(app)
     if when != "running":
         last = "catalogue.consolidate"
-        rows.change(app, "UPDATE holdfast_job SET state = 'scheduled', ready_at = 9 WHERE id LIKE 'again%'")
+        rows.change(app, "UPDATE stepfast_job SET state = 'scheduled', ready_at = 9 WHERE id LIKE 'again%'")
         lease = worker.until(kind=last)
         if when == "done":
-            rows.change(app, "UPDATE holdfast_job SET state = 'ready' WHERE id LIKE 'again%'")
+            rows.change(app, "UPDATE stepfast_job SET state = 'ready' WHERE id LIKE 'again%'")
             stale = taken(worker)
             before = everything(app)
             worker.commit(stale, worker.think(stale))
@@ -244,17 +244,17 @@ def test_a_delivery_that_comes_again_ends_nothing(app: Holdfast, when: str) -> N
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_messages_may_come_twice_in_any_order_and_between_any_others(app: Holdfast, seed: int) -> None:
+def test_messages_may_come_twice_in_any_order_and_between_any_others(app: Stepfast, seed: int) -> None:
     """Three workers, each step read by one and committed when chance says so. (T2, F2, F3, F4)"""
     dice = random.Random(seed)
     shop = reading(app, Shop.with_items(16), partitioner=Fixed(price_ranges(500)))
     run = begin(app)
     workers = [LoneWorker(app, f"worker {number}") for number in range(3)]
     workers[0].step()
-    for number, it in enumerate(rows.query(app, "SELECT payload FROM holdfast_job")):
+    for number, it in enumerate(rows.query(app, "SELECT payload FROM stepfast_job")):
         rows.change(
             app,
-            "INSERT INTO holdfast_job (id, kind, payload) VALUES (:id, :kind, :payload)",
+            "INSERT INTO stepfast_job (id, kind, payload) VALUES (:id, :kind, :payload)",
             id=f"again-{number}",
             kind=PAGE,
             payload=it["payload"],
@@ -264,7 +264,7 @@ def test_messages_may_come_twice_in_any_order_and_between_any_others(app: Holdfa
         worker = dice.choice(workers)
         rows.change(
             app,
-            "UPDATE holdfast_job SET state = 'ready', ready_at = :at WHERE state = 'scheduled'",
+            "UPDATE stepfast_job SET state = 'ready', ready_at = :at WHERE state = 'scheduled'",
             at=dice.randrange(9),
         )
         lease = worker.claim() if len(waiting) < 4 else None
@@ -280,7 +280,7 @@ def test_messages_may_come_twice_in_any_order_and_between_any_others(app: Holdfa
     assert target(app) == shop.prices()
 
 
-def test_the_ledger_says_who_read_each_page(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_the_ledger_says_who_read_each_page(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     """Two processes take turns; what one of them remembers of the partition is not what the other has left. (F55)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
@@ -302,7 +302,7 @@ def test_the_ledger_says_who_read_each_page(app: Holdfast, another_app: Callable
     assert all(it["milliseconds"] >= 0 and it["at"] > 0 for it in found)
 
 
-def test_tries_are_kept_when_a_partition_is_read_again(app: Holdfast) -> None:
+def test_tries_are_kept_when_a_partition_is_read_again(app: Stepfast) -> None:
     """The ledger's key has the epoch: nobody deletes what happened. (F46, F6)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
@@ -311,10 +311,10 @@ def test_tries_are_kept_when_a_partition_is_read_again(app: Holdfast) -> None:
         worker.step()
     first = pages(app, run.id)
     (part,) = partitions(app, run.id)
-    rows.change(app, "UPDATE holdfast_partition SET epoch = 1")
+    rows.change(app, "UPDATE stepfast_partition SET epoch = 1")
     rows.change(
         app,
-        "INSERT INTO holdfast_job (id, kind, payload) VALUES ('second', :kind, :payload)",
+        "INSERT INTO stepfast_job (id, kind, payload) VALUES ('second', :kind, :payload)",
         kind=PAGE,
         payload=json.dumps({"partition_id": part["id"], "epoch": 1}),
     )
@@ -328,12 +328,12 @@ def test_tries_are_kept_when_a_partition_is_read_again(app: Holdfast) -> None:
 # Messages that nobody understands
 
 
-def test_a_page_of_a_partition_that_does_not_exist_is_a_dead_letter_with_its_reason(app: Holdfast) -> None:
+def test_a_page_of_a_partition_that_does_not_exist_is_a_dead_letter_with_its_reason(app: Stepfast) -> None:
     """It is not acknowledged: somebody meant something by it. (F48)"""
     reading(app)
     rows.change(
         app,
-        "INSERT INTO holdfast_job (id, kind, payload) VALUES ('lost', :kind, :payload)",
+        "INSERT INTO stepfast_job (id, kind, payload) VALUES ('lost', :kind, :payload)",
         kind=PAGE,
         payload='{"partition_id": "nowhere", "epoch": 0}',
     )
@@ -348,12 +348,12 @@ def test_a_page_of_a_partition_that_does_not_exist_is_a_dead_letter_with_its_rea
 @pytest.mark.parametrize(
     "payload", ['{"partition_id": "p"}', '{"partition_id": "p", "epoch": "x"}', '{"page": 1}']
 )
-def test_a_message_of_another_version_is_a_dead_letter_with_its_reason(app: Holdfast, payload: str) -> None:
+def test_a_message_of_another_version_is_a_dead_letter_with_its_reason(app: Stepfast, payload: str) -> None:
     """A field that is missing is not a page that was read. (F48)"""
     reading(app)
     rows.change(
         app,
-        "INSERT INTO holdfast_job (id, kind, payload) VALUES ('odd', :kind, :payload)",
+        "INSERT INTO stepfast_job (id, kind, payload) VALUES ('odd', :kind, :payload)",
         kind=PAGE,
         payload=payload,
     )
@@ -381,7 +381,7 @@ class Failing(Catalogue):
         return await super().fetch(part, window, cursor)
 
 
-def test_a_page_that_fails_and_then_succeeds_was_never_counted_as_failed(app: Holdfast) -> None:
+def test_a_page_that_fails_and_then_succeeds_was_never_counted_as_failed(app: Stepfast) -> None:
     """A try is not a partition: four of them fail, the fifth is read. (F3, F6, F38)"""
     shop = reading(app, feed=Failing, failures={2, 3, 4, 5}, partitioner=ONE)
     run = begin(app)
@@ -395,7 +395,7 @@ def test_a_page_that_fails_and_then_succeeds_was_never_counted_as_failed(app: Ho
     )
 
 
-def test_a_request_is_tried_again_as_a_step_and_never_inside_one(app: Holdfast) -> None:
+def test_a_request_is_tried_again_as_a_step_and_never_inside_one(app: Stepfast) -> None:
     """One owner of retries, and no sleep under a lease. (F7, F53)"""
     reading(app, feed=Failing, failures={1}, partitioner=ONE)
     begin(app)
@@ -426,7 +426,7 @@ class Hanging(Catalogue):
         return await super().fetch(part, window, cursor)
 
 
-def test_a_page_that_never_comes_is_given_up_at_its_deadline_and_asked_for_again(app: Holdfast) -> None:
+def test_a_page_that_never_comes_is_given_up_at_its_deadline_and_asked_for_again(app: Stepfast) -> None:
     """The deadline of a request is the step's own, however long a lease is renewed. (F7)"""
     shop = reading(app, feed=Hanging, timeout="200ms", partitioner=ONE)
     run = begin(app)
@@ -441,7 +441,7 @@ def test_a_page_that_never_comes_is_given_up_at_its_deadline_and_asked_for_again
     check_complete(app, run.id, shop)
 
 
-def test_a_partition_is_a_chain_of_short_steps_with_one_request_each(app: Holdfast) -> None:
+def test_a_partition_is_a_chain_of_short_steps_with_one_request_each(app: Stepfast) -> None:
     """(F7, F23)"""
     shop = reading(app)
     run = begin(app)
@@ -453,7 +453,7 @@ def test_a_partition_is_a_chain_of_short_steps_with_one_request_each(app: Holdfa
     check_complete(app, run.id, shop)
 
 
-def test_a_step_goes_on_where_the_last_commit_says(app: Holdfast) -> None:
+def test_a_step_goes_on_where_the_last_commit_says(app: Stepfast) -> None:
     reading(app, partitioner=ONE)
     begin(app)
     worker = LoneWorker(app)

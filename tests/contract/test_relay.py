@@ -15,68 +15,68 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.database.connection import Connection
-from holdfast.database.database import persist as real_persist
-from holdfast.errors import DestinationLostError, UnknownCommitError
-from holdfast.notifications.delivery import Delivered, Failed
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.outbox import relay as protocol
-from holdfast.outbox import verdict
-from holdfast.outbox.messages import Message, stage
-from holdfast.worker import courier
-from holdfast.worker import relay as worker_relay
-from holdfast.worker.courier import deliver, record
-from holdfast.worker.relay import Relay, take_heads
+from stepfast import Stepfast
+from stepfast.database.connection import Connection
+from stepfast.database.database import persist as real_persist
+from stepfast.errors import DestinationLostError, UnknownCommitError
+from stepfast.notifications.delivery import Delivered, Failed
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.outbox import relay as protocol
+from stepfast.outbox import verdict
+from stepfast.outbox.messages import Message, stage
+from stepfast.worker import courier
+from stepfast.worker import relay as worker_relay
+from stepfast.worker.courier import deliver, record
+from stepfast.worker.relay import Relay, take_heads
 from tests import rows
 from tests.receiver import SECRET, SETTINGS, Answer, Received, receiving
 
 if TYPE_CHECKING:
-    from holdfast.outbox.relay import Outgoing, Served
+    from stepfast.outbox.relay import Outgoing, Served
     from tests.receiver import Receiver
 
 NOW = timedelta(0)
 
 
-def relayed(app: Holdfast, settings: NotificationSettings = SETTINGS) -> int:
+def relayed(app: Stepfast, settings: NotificationSettings = SETTINGS) -> int:
     return Relay(app.database, settings).drain()
 
 
-def send(app: Holdfast, receiver: Receiver, *numbers: int, path: str = "/hook") -> list[str]:
+def send(app: Stepfast, receiver: Receiver, *numbers: int, path: str = "/hook") -> list[str]:
     return [app.send_webhook(receiver.url(path), data=n).id for n in numbers]
 
 
-def message(app: Holdfast, message_id: str) -> rows.Row:
-    (row,) = rows.query(app, "SELECT * FROM holdfast_outbox WHERE id = :id", id=message_id)
+def message(app: Stepfast, message_id: str) -> rows.Row:
+    (row,) = rows.query(app, "SELECT * FROM stepfast_outbox WHERE id = :id", id=message_id)
     return row
 
 
-def states(app: Holdfast) -> list[str]:
-    return [row["state"] for row in rows.query(app, "SELECT state FROM holdfast_outbox ORDER BY seq")]
+def states(app: Stepfast) -> list[str]:
+    return [row["state"] for row in rows.query(app, "SELECT state FROM stepfast_outbox ORDER BY seq")]
 
 
-def make_due(app: Holdfast) -> None:
+def make_due(app: Stepfast) -> None:
     """Let the time of the next try come."""
-    assert rows.change(app, "UPDATE holdfast_outbox SET due_at = 1 WHERE state = 'waiting'")
+    assert rows.change(app, "UPDATE stepfast_outbox SET due_at = 1 WHERE state = 'waiting'")
 
 
-def taken(app: Holdfast) -> tuple[Served, Outgoing]:
+def taken(app: Stepfast) -> tuple[Served, Outgoing]:
     """As a relay takes the only line that waits."""
     with app.transaction() as tx:
         ((served, first),) = take_heads(tx, protocol.due(tx, 10))
     return served, first
 
 
-def expire(app: Holdfast) -> None:
+def expire(app: Stepfast) -> None:
     """Let whoever serves a destination have been silent for too long."""
-    assert rows.change(app, "UPDATE holdfast_destination SET leased_until = 1")
+    assert rows.change(app, "UPDATE stepfast_destination SET leased_until = 1")
 
 
 # In order
 
 
 def test_messages_of_a_destination_arrive_in_the_order_of_their_staging(
-    app: Holdfast, receiver: Receiver
+    app: Stepfast, receiver: Receiver
 ) -> None:
     ids = send(app, receiver, *range(20))
 
@@ -87,7 +87,7 @@ def test_messages_of_a_destination_arrive_in_the_order_of_their_staging(
 
 
 def test_the_head_of_the_line_holds_up_those_behind_it_and_nobody_else(
-    app: Holdfast, receiver: Receiver
+    app: Stepfast, receiver: Receiver
 ) -> None:
     receiver.answer = lambda it: Answer(503 if it.path == "/broken" and len(receiver.received) < 5 else 204)
     send(app, receiver, 1, 2, 3, path="/broken")
@@ -105,14 +105,14 @@ def test_the_head_of_the_line_holds_up_those_behind_it_and_nobody_else(
     assert states(app) == ["sent"] * 5
 
 
-def test_the_same_host_may_be_several_destinations(app: Holdfast, receiver: Receiver) -> None:
+def test_the_same_host_may_be_several_destinations(app: Stepfast, receiver: Receiver) -> None:
     for path in ("/a", "/b", "/a?tenant=1"):
         send(app, receiver, 1, path=path)
 
     assert relayed(app) == 3
 
 
-def test_a_message_that_fails_waits_longer_each_time(app: Holdfast, receiver: Receiver) -> None:
+def test_a_message_that_fails_waits_longer_each_time(app: Stepfast, receiver: Receiver) -> None:
     receiver.answer = lambda _: Answer(500, b"out of paper")
     (message_id,) = send(app, receiver, 1)
     waits = []
@@ -131,7 +131,7 @@ def test_a_message_that_fails_waits_longer_each_time(app: Holdfast, receiver: Re
     assert len(set(receiver.ids)) == 1
 
 
-def test_a_message_that_is_not_due_is_left_alone(app: Holdfast, receiver: Receiver) -> None:
+def test_a_message_that_is_not_due_is_left_alone(app: Stepfast, receiver: Receiver) -> None:
     receiver.fail(1)
     send(app, receiver, 1, 2)
     relayed(app)
@@ -141,7 +141,7 @@ def test_a_message_that_is_not_due_is_left_alone(app: Holdfast, receiver: Receiv
 
 
 def test_what_is_staged_while_its_destination_is_served_follows_at_once(
-    app: Holdfast, receiver: Receiver
+    app: Stepfast, receiver: Receiver
 ) -> None:
     def stage_another() -> None:
         if len(receiver.received) < 4:
@@ -155,7 +155,7 @@ def test_what_is_staged_while_its_destination_is_served_follows_at_once(
 
 
 def test_after_a_long_turn_others_get_a_chance(
-    app: Holdfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(courier, "IN_A_ROW", 2)
     send(app, receiver, 1, 2, 3, 4, 5)
@@ -168,7 +168,7 @@ def test_after_a_long_turn_others_get_a_chance(
 
 
 def test_what_the_receiver_wants_no_more_of_is_dead_at_once_and_the_next_one_goes(
-    app: Holdfast, receiver: Receiver
+    app: Stepfast, receiver: Receiver
 ) -> None:
     receiver.fail(1, 410)
     dead, sent = send(app, receiver, 1, 2)
@@ -180,7 +180,7 @@ def test_what_the_receiver_wants_no_more_of_is_dead_at_once_and_the_next_one_goe
     assert message(app, dead)["ended_at"] is not None
 
 
-def test_a_refusal_is_tried_five_times(app: Holdfast, receiver: Receiver) -> None:
+def test_a_refusal_is_tried_five_times(app: Stepfast, receiver: Receiver) -> None:
     receiver.answer = lambda it: Answer(404 if it.json == 1 else 204)
     dead, _ = send(app, receiver, 1, 2)
 
@@ -195,10 +195,10 @@ def test_a_refusal_is_tried_five_times(app: Holdfast, receiver: Receiver) -> Non
     assert "gave up after 5 tries" in row["last_error"]
 
 
-def test_an_outage_is_waited_out_until_the_message_is_too_old(app: Holdfast, receiver: Receiver) -> None:
+def test_an_outage_is_waited_out_until_the_message_is_too_old(app: Stepfast, receiver: Receiver) -> None:
     receiver.answer = lambda _: Answer(500)
     (message_id,) = send(app, receiver, 1)
-    rows.change(app, "UPDATE holdfast_outbox SET since_at = since_at - :age", age=4 * rows.DAY)
+    rows.change(app, "UPDATE stepfast_outbox SET since_at = since_at - :age", age=4 * rows.DAY)
 
     relayed(app)
 
@@ -207,7 +207,7 @@ def test_an_outage_is_waited_out_until_the_message_is_too_old(app: Holdfast, rec
     assert "at an age of 96 h" in row["last_error"]
 
 
-def test_a_throttle_is_respected(app: Holdfast, receiver: Receiver) -> None:
+def test_a_throttle_is_respected(app: Stepfast, receiver: Receiver) -> None:
     receiver.fail(1, 429, Retry_After="600")
     (message_id,) = send(app, receiver, 1)
 
@@ -217,7 +217,7 @@ def test_a_throttle_is_respected(app: Holdfast, receiver: Receiver) -> None:
     assert 590 < wait <= 600
 
 
-def test_a_redirect_ends_in_a_sentence(app: Holdfast, receiver: Receiver) -> None:
+def test_a_redirect_ends_in_a_sentence(app: Stepfast, receiver: Receiver) -> None:
     receiver.answer = lambda _: Answer(302, headers={"Location": receiver.url("/other")})
     (message_id,) = send(app, receiver, 1)
 
@@ -228,16 +228,16 @@ def test_a_redirect_ends_in_a_sentence(app: Holdfast, receiver: Receiver) -> Non
     assert [it.path for it in receiver.received] == ["/hook"]
 
 
-def test_an_address_behind_the_wall_is_never_reached(app: Holdfast, receiver: Receiver) -> None:
+def test_an_address_behind_the_wall_is_never_reached(app: Stepfast, receiver: Receiver) -> None:
     (message_id,) = send(app, receiver, 1)
 
     Relay(app.database, replace(SETTINGS, webhook_allow=())).drain()
 
     assert receiver.received == []
-    assert "HOLDFAST_WEBHOOK_ALLOW" in message(app, message_id)["last_error"]
+    assert "STEPFAST_WEBHOOK_ALLOW" in message(app, message_id)["last_error"]
 
 
-def test_a_channel_that_nobody_knows_fails_visibly(app: Holdfast) -> None:
+def test_a_channel_that_nobody_knows_fails_visibly(app: Stepfast) -> None:
     with app.transaction() as tx:
         stage(tx, Message(id="m", channel="pigeon", destination="d", address="a", body="{}"))
 
@@ -246,16 +246,16 @@ def test_a_channel_that_nobody_knows_fails_visibly(app: Holdfast) -> None:
     assert "knows no channel 'pigeon'" in message(app, "m")["last_error"]
 
 
-def test_a_dead_webhook_raises_an_alert(app: Holdfast, receiver: Receiver) -> None:
+def test_a_dead_webhook_raises_an_alert(app: Stepfast, receiver: Receiver) -> None:
     receiver.answer = lambda _: Answer(410)
     _, second = send(app, receiver, 1, 2, path="/hook?token=hunter2")
 
     relayed(app)
 
-    (alert,) = rows.query(app, "SELECT * FROM holdfast_alert")
+    (alert,) = rows.query(app, "SELECT * FROM stepfast_alert")
     assert alert["raised"] == 2
     assert f"http://127.0.0.1:{receiver.port}/hook?… died" in alert["title"]
-    assert f"holdfast outbox retry {second}" in alert["body"]
+    assert f"stepfast outbox retry {second}" in alert["body"]
     assert "hunter2" not in json.dumps(alert, default=str)
 
 
@@ -263,7 +263,7 @@ def test_a_dead_webhook_raises_an_alert(app: Holdfast, receiver: Receiver) -> No
 
 
 def test_what_was_sent_and_not_recorded_is_sent_again_under_the_same_id(
-    app: Holdfast, receiver: Receiver
+    app: Stepfast, receiver: Receiver
 ) -> None:
     (message_id,) = send(app, receiver, 1)
     _, first = taken(app)
@@ -276,7 +276,7 @@ def test_what_was_sent_and_not_recorded_is_sent_again_under_the_same_id(
     assert (message(app, message_id)["state"], message(app, message_id)["attempts"]) == ("sent", 1)
 
 
-def test_a_relay_that_was_replaced_records_nothing(app: Holdfast, receiver: Receiver) -> None:
+def test_a_relay_that_was_replaced_records_nothing(app: Stepfast, receiver: Receiver) -> None:
     message_id, following = send(app, receiver, 1, 2)
     served, first = taken(app)
     expire(app)
@@ -297,7 +297,7 @@ def test_a_relay_that_was_replaced_records_nothing(app: Holdfast, receiver: Rece
     assert following_one.id == following
 
 
-def test_a_destination_that_somebody_serves_is_left_to_him(app: Holdfast, receiver: Receiver) -> None:
+def test_a_destination_that_somebody_serves_is_left_to_him(app: Stepfast, receiver: Receiver) -> None:
     send(app, receiver, 1)
     taken(app)
 
@@ -306,7 +306,7 @@ def test_a_destination_that_somebody_serves_is_left_to_him(app: Holdfast, receiv
 
 
 def test_two_who_take_at_once_do_not_both_get_it(
-    app: Holdfast, another_app: Callable[[], Holdfast], receiver: Receiver
+    app: Stepfast, another_app: Callable[[], Stepfast], receiver: Receiver
 ) -> None:
     from tests.contract.engine import together
 
@@ -314,7 +314,7 @@ def test_two_who_take_at_once_do_not_both_get_it(
         send(app, receiver, 1, path=path)
     apps = [another_app() for _ in range(4)]
 
-    def take(one: Holdfast) -> list[str]:
+    def take(one: Stepfast) -> list[str]:
         with one.database.looking() as tx:
             names = protocol.due(tx, 10)
         with one.transaction() as tx:
@@ -326,7 +326,7 @@ def test_two_who_take_at_once_do_not_both_get_it(
     assert len(everything) == len(set(everything)) == 3
 
 
-def test_a_try_that_takes_long_keeps_its_destination(app: Holdfast, receiver: Receiver) -> None:
+def test_a_try_that_takes_long_keeps_its_destination(app: Stepfast, receiver: Receiver) -> None:
     over = threading.Event()
     receiver.answer = lambda _: Answer(before=lambda: over.wait(20))
     send(app, receiver, 1)
@@ -338,7 +338,7 @@ def test_a_try_that_takes_long_keeps_its_destination(app: Holdfast, receiver: Re
 
     serving.renewed = 0.0
     relay.look()
-    leased_until = rows.query(app, "SELECT leased_until FROM holdfast_destination")[0]["leased_until"]
+    leased_until = rows.query(app, "SELECT leased_until FROM stepfast_destination")[0]["leased_until"]
     over.set()
     serving.join(20)
 
@@ -346,7 +346,7 @@ def test_a_try_that_takes_long_keeps_its_destination(app: Holdfast, receiver: Re
     assert states(app) == ["sent"]
 
 
-def test_a_try_that_hangs_loses_its_destination(app: Holdfast, receiver: Receiver) -> None:
+def test_a_try_that_hangs_loses_its_destination(app: Stepfast, receiver: Receiver) -> None:
     over = threading.Event()
     receiver.answer = lambda _: Answer(before=lambda: over.wait(20))
     send(app, receiver, 1)
@@ -359,7 +359,7 @@ def test_a_try_that_hangs_loses_its_destination(app: Holdfast, receiver: Receive
     serving.renewed = 0.0
     serving.since -= worker_relay.HUNG_AFTER
     relay._keep_holding()
-    leased_until = rows.query(app, "SELECT leased_until FROM holdfast_destination")[0]["leased_until"]
+    leased_until = rows.query(app, "SELECT leased_until FROM stepfast_destination")[0]["leased_until"]
     over.set()
     serving.join(20)
 
@@ -367,7 +367,7 @@ def test_a_try_that_hangs_loses_its_destination(app: Holdfast, receiver: Receive
 
 
 def test_a_commit_whose_answer_was_lost_is_not_sent_again(
-    app: Holdfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[Any] = []
 
@@ -385,18 +385,18 @@ def test_a_commit_whose_answer_was_lost_is_not_sent_again(
     relayed(app)
 
     assert receiver.bodies == [1, 2]
-    assert [row["attempts"] for row in rows.query(app, "SELECT attempts FROM holdfast_outbox")] == [1, 1]
+    assert [row["attempts"] for row in rows.query(app, "SELECT attempts FROM stepfast_outbox")] == [1, 1]
 
 
 def test_nothing_is_sent_inside_a_transaction(
-    app: Holdfast, another_app: Callable[[], Holdfast], receiver: Receiver
+    app: Stepfast, another_app: Callable[[], Stepfast], receiver: Receiver
 ) -> None:
     observer = another_app()
 
     def look() -> None:
         """Whoever holds a lock, or SQLite's one writer, would be in the way here."""
-        rows.change(observer, "UPDATE holdfast_outbox SET headers = '{}'")
-        rows.change(observer, "UPDATE holdfast_destination SET leased_until = leased_until + 1")
+        rows.change(observer, "UPDATE stepfast_outbox SET headers = '{}'")
+        rows.change(observer, "UPDATE stepfast_destination SET leased_until = leased_until + 1")
 
     receiver.answer = lambda _: Answer(before=look)
     send(app, receiver, 1, 2)
@@ -407,8 +407,8 @@ def test_nothing_is_sent_inside_a_transaction(
 
 
 def test_two_relays_lose_nothing_and_keep_the_order_whatever_fails(
-    app: Holdfast,
-    another_app: Callable[[], Holdfast],
+    app: Stepfast,
+    another_app: Callable[[], Stepfast],
     receiver: Receiver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -442,7 +442,7 @@ def test_two_relays_lose_nothing_and_keep_the_order_whatever_fails(
     relays = [Relay(another_app().database, SETTINGS) for _ in range(2)]
     for relay in relays:
         relay.start()
-    rows.eventually(lambda: rows.count(app, "holdfast_outbox", "state <> 'sent'") == 0, 60)
+    rows.eventually(lambda: rows.count(app, "stepfast_outbox", "state <> 'sent'") == 0, 60)
     for relay in relays:
         relay.stop()
 
@@ -457,21 +457,21 @@ def test_two_relays_lose_nothing_and_keep_the_order_whatever_fails(
 
 
 def test_a_worker_sends_at_once_what_its_own_process_staged(
-    app: Holdfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_relay, "LOOK", 1_000.0)
     app._notifications = SETTINGS
 
     with app.worker():
-        rows.eventually(lambda: rows.count(app, "holdfast_bookmark"))  # it has looked, and sleeps
+        rows.eventually(lambda: rows.count(app, "stepfast_bookmark"))  # it has looked, and sleeps
         send(app, receiver, 1)
         rows.eventually(lambda: states(app) == ["sent"])
 
 
 @pytest.mark.only_on("postgresql")
 def test_a_worker_hears_of_what_another_process_staged(
-    app: Holdfast,
-    another_app: Callable[[], Holdfast],
+    app: Stepfast,
+    another_app: Callable[[], Stepfast],
     receiver: Receiver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -479,19 +479,19 @@ def test_a_worker_hears_of_what_another_process_staged(
     app._notifications = SETTINGS
 
     with app.worker() as worker:
-        rows.eventually(lambda: worker._wakeups.heard and rows.count(app, "holdfast_bookmark"))
+        rows.eventually(lambda: worker._wakeups.heard and rows.count(app, "stepfast_bookmark"))
         send(another_app(), receiver, 1)
         rows.eventually(lambda: states(app) == ["sent"])
 
 
-def test_a_worker_finds_what_nobody_told_it(app: Holdfast, receiver: Receiver) -> None:
+def test_a_worker_finds_what_nobody_told_it(app: Stepfast, receiver: Receiver) -> None:
     app._notifications = SETTINGS
     url, now = receiver.url(), rows.now(app)
 
     with app.worker():
         rows.change(
             app,
-            "INSERT INTO holdfast_outbox (id, channel, destination, address, body) VALUES ('m', 'webhook', 'd', :url, '7')",
+            "INSERT INTO stepfast_outbox (id, channel, destination, address, body) VALUES ('m', 'webhook', 'd', :url, '7')",
             url=url,
         )
         rows.eventually(lambda: states(app) == ["sent"])
@@ -500,7 +500,7 @@ def test_a_worker_finds_what_nobody_told_it(app: Holdfast, receiver: Receiver) -
     assert message(app, "m")["created_at"] >= now
 
 
-def test_a_worker_may_be_told_not_to_send(app: Holdfast, receiver: Receiver) -> None:
+def test_a_worker_may_be_told_not_to_send(app: Stepfast, receiver: Receiver) -> None:
     app._notifications = replace(SETTINGS, outbox_relay=False)
 
     with app.worker() as worker:
@@ -510,7 +510,7 @@ def test_a_worker_may_be_told_not_to_send(app: Holdfast, receiver: Receiver) -> 
     assert receiver.received == []
 
 
-def test_an_idle_relay_asks_one_question(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_relay_asks_one_question(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     relay = Relay(app.database, SETTINGS)
     relay.drain()
     asked: list[str] = []
@@ -527,7 +527,7 @@ def test_an_idle_relay_asks_one_question(app: Holdfast, monkeypatch: pytest.Monk
     assert asked[0].strip().startswith("SELECT")
 
 
-def test_a_worker_that_stops_lets_a_try_end_and_records_it(app: Holdfast, receiver: Receiver) -> None:
+def test_a_worker_that_stops_lets_a_try_end_and_records_it(app: Stepfast, receiver: Receiver) -> None:
     app._notifications = SETTINGS
     over = threading.Event()
     receiver.answer = lambda _: Answer(before=lambda: over.wait(20))
@@ -541,11 +541,11 @@ def test_a_worker_that_stops_lets_a_try_end_and_records_it(app: Holdfast, receiv
     worker.stop()
 
     assert states(app)[0] == "sent"
-    assert rows.count(app, "holdfast_destination", "leased_until > 1 AND fence = 0") == 1
+    assert rows.count(app, "stepfast_destination", "leased_until > 1 AND fence = 0") == 1
 
 
 def test_the_relay_goes_on_after_the_database_was_away(
-    app: Holdfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_relay, "LOOK", 0.02)
     relay = Relay(app.database, SETTINGS)
@@ -572,7 +572,7 @@ def test_the_relay_goes_on_after_the_database_was_away(
 
 
 def test_no_secret_and_no_body_is_logged(
-    app: Holdfast, receiver: Receiver, caplog: pytest.LogCaptureFixture
+    app: Stepfast, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     receiver.answer = lambda it: Answer({1: 500, 2: 410}.get(it.json["n"], 204), b"you said hunter3")
@@ -589,9 +589,9 @@ def test_no_secret_and_no_body_is_logged(
 
 
 def test_an_event_follows_the_message(
-    app: Holdfast, receiver: Receiver, caplog: pytest.LogCaptureFixture
+    app: Stepfast, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.DEBUG, "holdfast")
+    caplog.set_level(logging.DEBUG, "stepfast")
     (message_id,) = send(app, receiver, 1)
 
     relayed(app)
@@ -603,11 +603,11 @@ def test_an_event_follows_the_message(
     assert facts["trace_id"] == message_id.replace("-", "")
 
 
-def test_a_second_receiver_is_not_disturbed(app: Holdfast, receiver: Receiver) -> None:
+def test_a_second_receiver_is_not_disturbed(app: Stepfast, receiver: Receiver) -> None:
     """A receiver that hangs holds up its own line only."""
     over = threading.Event()
     receiver.answer = lambda _: Answer(before=lambda: over.wait(20))
-    with receiving() as other, closing(Holdfast(app.database.url)) as elsewhere:
+    with receiving() as other, closing(Stepfast(app.database.url)) as elsewhere:
         send(app, receiver, 1)
         send(app, other, 7)
         relay = Relay(elsewhere.database, SETTINGS)
@@ -623,27 +623,27 @@ def test_a_second_receiver_is_not_disturbed(app: Holdfast, receiver: Receiver) -
 # The doctor
 
 
-def findings(app: Holdfast) -> dict[str, str]:
+def findings(app: Stepfast) -> dict[str, str]:
     names = {"outbox", "dead messages", "alerts"}
     return {it.name: it.found for it in app.operator.doctor() if it.name in names}
 
 
-def test_the_doctor_is_silent_while_everything_gets_through(app: Holdfast, receiver: Receiver) -> None:
+def test_the_doctor_is_silent_while_everything_gets_through(app: Stepfast, receiver: Receiver) -> None:
     receiver.fail(1)
     send(app, receiver, 1, 2)
-    rows.change(app, "UPDATE holdfast_outbox SET due_at = 1 WHERE body = '2'")  # behind a head that waits
+    rows.change(app, "UPDATE stepfast_outbox SET due_at = 1 WHERE body = '2'")  # behind a head that waits
     relayed(app)
 
     assert findings(app) == {}
 
 
-def test_the_doctor_finds_what_does_not_get_through(app: Holdfast, receiver: Receiver) -> None:
+def test_the_doctor_finds_what_does_not_get_through(app: Stepfast, receiver: Receiver) -> None:
     receiver.answer = lambda _: Answer(410)
     send(app, receiver, 1)
     relayed(app)
     send(app, receiver, 2, 3)
-    rows.change(app, "UPDATE holdfast_outbox SET due_at = 1")
-    rows.change(app, "UPDATE holdfast_alert SET notify_at = 1")
+    rows.change(app, "UPDATE stepfast_outbox SET due_at = 1")
+    rows.change(app, "UPDATE stepfast_alert SET notify_at = 1")
 
     assert findings(app) == {
         "outbox": "1 destination should have been served by now, and nobody does",
@@ -653,16 +653,16 @@ def test_the_doctor_finds_what_does_not_get_through(app: Holdfast, receiver: Rec
 
 
 def test_what_no_worker_here_can_send_waits_and_the_doctor_says_why(
-    app: Holdfast, receiver: Receiver
+    app: Stepfast, receiver: Receiver
 ) -> None:
     send(app, receiver, 1)
     unable = NotificationSettings(webhook_allow=("127.0.0.1",))  # no secret: nothing may leave unsigned
 
     for _ in range(15):
         relayed(app, unable)
-        rows.change(app, "UPDATE holdfast_outbox SET due_at = 1")
+        rows.change(app, "UPDATE stepfast_outbox SET due_at = 1")
 
-    (waiting,) = rows.query(app, "SELECT state, attempts, last_error FROM holdfast_outbox")
+    (waiting,) = rows.query(app, "SELECT state, attempts, last_error FROM stepfast_outbox")
     assert (waiting["state"], waiting["attempts"]) == ("waiting", 0)
-    assert "HOLDFAST_WEBHOOK_SECRETS" in waiting["last_error"]
+    assert "STEPFAST_WEBHOOK_SECRETS" in waiting["last_error"]
     assert any("cannot be sent by the workers as they are set up" in it.found for it in app.operator.doctor())

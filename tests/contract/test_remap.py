@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import StateError
-from holdfast.runs import remapping
-from holdfast.runs.states import RunState
+from stepfast.errors import StateError
+from stepfast.runs import remapping
+from stepfast.runs.states import RunState
 from tests import rows
 from tests.contract.consolidating import (
     LATER,
@@ -25,19 +25,19 @@ from tests.contract.engine import drain
 from tests.feeds import target
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 
 def doubled(it: Any) -> dict[str, Any]:
     return {"id": it["id"], "price": it["price"] * 2}
 
 
-def watermark(app: Holdfast) -> Any:
-    return rows.query(app, "SELECT watermark FROM holdfast_feed")[0]["watermark"]
+def watermark(app: Stepfast) -> Any:
+    return rows.query(app, "SELECT watermark FROM stepfast_feed")[0]["watermark"]
 
 
 def test_all_rows_are_mapped_again_and_nothing_else_happens(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remapping, "LOT", 10)
     declared = catalogue(app, batch=10, chunk=5)
@@ -54,16 +54,16 @@ def test_all_rows_are_mapped_again_and_nothing_else_happens(
     assert (done.state, done.applied, done.requests) == (RunState.COMPLETED, 35, 0)
     assert target(app) == {it["id"]: it["price"] * 2 for it in items(35)}
     assert (watermark(app), done.watermark_after) == (before, None)
-    (entry,) = rows.query(app, "SELECT who, why, subject FROM holdfast_audit WHERE what = 'run.remap'")
+    (entry,) = rows.query(app, "SELECT who, why, subject FROM stepfast_audit WHERE what = 'run.remap'")
     assert entry == {"who": "ann", "why": "the price was half", "subject": run.id}
 
 
-def test_a_remap_waits_for_nobody_and_lets_nobody_in(app: Holdfast) -> None:
+def test_a_remap_waits_for_nobody_and_lets_nobody_in(app: Stepfast) -> None:
     declared = catalogue(app)
     active = fetched(app, declared, items(1))
     with pytest.raises(StateError, match=active.id):
         app.runs.remap("catalogue")
-    assert rows.count(app, "holdfast_audit", "what = 'run.remap'") == 0
+    assert rows.count(app, "stepfast_audit", "what = 'run.remap'") == 0
     drain(app)
 
     run = app.runs.remap("catalogue")
@@ -72,11 +72,11 @@ def test_a_remap_waits_for_nobody_and_lets_nobody_in(app: Holdfast) -> None:
         app.runs.start("catalogue")
 
 
-def test_rows_that_are_gone_stay_gone_and_those_in_quarantine_are_tried(app: Holdfast) -> None:
+def test_rows_that_are_gone_stay_gone_and_those_in_quarantine_are_tried(app: Stepfast) -> None:
     declared = catalogue(app, error_budget=1.0)
     fetched(app, declared, [*items(3), {"id": "d9", "price": None}])
     drain(app)
-    rows.change(app, "UPDATE holdfast_raw SET gone_at = 1 WHERE item_id = 'd00001'")
+    rows.change(app, "UPDATE stepfast_raw SET gone_at = 1 WHERE item_id = 'd00001'")
     assert [it["state"] for it in quarantine(app)] == ["open"]
     declared.feed.map = lambda it: {"id": it["id"], "price": 7}  # type: ignore[method-assign]
 
@@ -88,7 +88,7 @@ def test_rows_that_are_gone_stay_gone_and_those_in_quarantine_are_tried(app: Hol
     assert waiting(app) == 0
 
 
-def test_a_row_that_is_seen_again_meanwhile_is_mapped_again_all_the_same(app: Holdfast) -> None:
+def test_a_row_that_is_seen_again_meanwhile_is_mapped_again_all_the_same(app: Stepfast) -> None:
     declared = catalogue(app)
     first = fetched(app, declared, items(2))
     drain(app)
@@ -103,7 +103,7 @@ def test_a_row_that_is_seen_again_meanwhile_is_mapped_again_all_the_same(app: Ho
     assert target(app) == {it["id"]: it["price"] * 2 for it in items(2)}
 
 
-def test_a_remap_that_was_cancelled_goes_on(app: Holdfast) -> None:
+def test_a_remap_that_was_cancelled_goes_on(app: Stepfast) -> None:
     declared = catalogue(app)
     fetched(app, declared, items(4))
     drain(app)
@@ -118,7 +118,7 @@ def test_a_remap_that_was_cancelled_goes_on(app: Holdfast) -> None:
     assert target(app) == {it["id"]: it["price"] * 2 for it in items(4)}
 
 
-def test_a_failed_run_can_go_on_after_a_remap(app: Holdfast) -> None:
+def test_a_failed_run_can_go_on_after_a_remap(app: Stepfast) -> None:
     """It asked the source for nothing: nobody has read what the failed run lacks."""
     declared = catalogue(app)
     fetched(app, declared, items(2))
@@ -126,7 +126,7 @@ def test_a_failed_run_can_go_on_after_a_remap(app: Holdfast) -> None:
     failed = fetched(app, declared, [item(1, 50)], at=2, window=LATER)
     rows.change(
         app,
-        "UPDATE holdfast_run SET state = 'failed', active_feed = NULL, ended_at = started_at WHERE id = :id",
+        "UPDATE stepfast_run SET state = 'failed', active_feed = NULL, ended_at = started_at WHERE id = :id",
         id=failed.id,
     )
     app.runs.remap("catalogue")

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Continue, Done, Step
-from holdfast.steps.step import Report
-from holdfast.worker.reporter import Reporter
+from stepfast import Continue, Done, Step
+from stepfast.steps.step import Report
+from stepfast.worker.reporter import Reporter
 from tests import rows
 from tests.contract.engine import work_on
 from tests.settling import SettlingWorker
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.steps.lease import Lease
+    from stepfast import Stepfast
+    from stepfast.steps.lease import Lease
 
 PATIENCE = 15.0
 
 
-def twice(app: Holdfast, worker: SettlingWorker) -> tuple[Lease, Lease]:
+def twice(app: Stepfast, worker: SettlingWorker) -> tuple[Lease, Lease]:
     """The lease of the old payload, and that of the new one."""
     work = work_on(app)
     work.enqueue(n=1, key="k")
@@ -34,7 +34,7 @@ def twice(app: Holdfast, worker: SettlingWorker) -> tuple[Lease, Lease]:
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
-def test_the_old_step_is_stopped_while_the_new_one_runs(app: Holdfast, is_async: bool) -> None:  # noqa: FBT001 - a parameter
+def test_the_old_step_is_stopped_while_the_new_one_runs(app: Stepfast, is_async: bool) -> None:  # noqa: FBT001 - a parameter
     began, stopped = threading.Event(), threading.Event()
     runs = []
 
@@ -77,7 +77,7 @@ def test_the_old_step_is_stopped_while_the_new_one_runs(app: Holdfast, is_async:
     assert (row["result"], runs) == ('"new"', ["old", "new"])
 
 
-def test_the_old_answer_is_not_taken_for_the_new_one(app: Holdfast) -> None:
+def test_the_old_answer_is_not_taken_for_the_new_one(app: Stepfast) -> None:
     worker = SettlingWorker(app)
     old, new = twice(app, worker)
 
@@ -89,7 +89,7 @@ def test_the_old_answer_is_not_taken_for_the_new_one(app: Holdfast) -> None:
     assert sorted(worker.ended) == sorted([old, new])
 
 
-def test_what_the_new_step_says_is_kept_although_the_old_one_ends_with_it(app: Holdfast) -> None:
+def test_what_the_new_step_says_is_kept_although_the_old_one_ends_with_it(app: Stepfast) -> None:
     worker = SettlingWorker(app)
     old, new = twice(app, worker)
     worker.say(new, "the new one")
@@ -101,7 +101,7 @@ def test_what_the_new_step_says_is_kept_although_the_old_one_ends_with_it(app: H
     assert [it.step for it in worker.go_on_with()] == [new.step + 1]
 
 
-def test_only_the_old_step_is_told_that_its_words_are_not_written(app: Holdfast) -> None:
+def test_only_the_old_step_is_told_that_its_words_are_not_written(app: Stepfast) -> None:
     old, new = twice(app, SettlingWorker(app))
     told: list[tuple[str, int]] = []
     reporter = Reporter(app.database, lambda job_id, fence: told.append((job_id, fence)))

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Continue, Done
-from holdfast.clock import new_fence
-from holdfast.steps.identity import this_process
-from holdfast.steps.lease import claim_suspect
-from holdfast.steps.outcome import GiveBack
-from holdfast.steps.rescue import declare_dead, rescue
+from stepfast import Continue, Done
+from stepfast.clock import new_fence
+from stepfast.steps.identity import this_process
+from stepfast.steps.lease import claim_suspect
+from stepfast.steps.outcome import GiveBack
+from stepfast.steps.rescue import declare_dead, rescue
 from tests import rows
 from tests.contract.engine import ALICE, BOB, claim, settle, sweep, take, work_on
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.steps.lease import Lease
+    from stepfast import Stepfast
+    from stepfast.steps.lease import Lease
 
 CRASH_NOTE = "Lease expired - worker crashed or timed out"
 
 
-def crash(app: Holdfast, jobs: int = 1) -> list[Lease]:
+def crash(app: Stepfast, jobs: int = 1) -> list[Lease]:
     """A new process claims so many jobs and is never heard of again; the lease runs out."""
     incarnation = rows.add_worker(app, new_fence(), alive_for=-rows.SECOND)
     taken = claim(app, incarnation, limit=jobs)
@@ -34,7 +34,7 @@ def crash(app: Holdfast, jobs: int = 1) -> list[Lease]:
     return taken
 
 
-def test_a_job_alone_on_board_is_charged_with_the_crash(app: Holdfast) -> None:
+def test_a_job_alone_on_board_is_charged_with_the_crash(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     crash(app)
 
@@ -48,7 +48,7 @@ def test_a_job_alone_on_board_is_charged_with_the_crash(app: Holdfast) -> None:
     assert (row["owner"], row["leased_by"], row["lease_until"]) == (None, None, None)
 
 
-def test_of_many_on_board_none_is_charged_and_all_are_suspects(app: Holdfast) -> None:
+def test_of_many_on_board_none_is_charged_and_all_are_suspects(app: Stepfast) -> None:
     work_on(app).enqueue_many([{"n": n} for n in range(201)])
     crash(app, 201)
 
@@ -56,11 +56,11 @@ def test_of_many_on_board_none_is_charged_and_all_are_suspects(app: Holdfast) ->
 
     assert (first.jobs + second.jobs, first.died + second.died) == (201, 0)
     assert rows.query(
-        app, "SELECT state, crashes, count(*) AS n FROM holdfast_job GROUP BY state, crashes"
+        app, "SELECT state, crashes, count(*) AS n FROM stepfast_job GROUP BY state, crashes"
     ) == [{"state": "suspect", "crashes": 0, "n": 201}]
 
 
-def test_a_suspect_is_claimed_alone_and_by_nobody_else(app: Holdfast) -> None:
+def test_a_suspect_is_claimed_alone_and_by_nobody_else(app: Stepfast) -> None:
     work_on(app).enqueue_many([{"n": n} for n in range(3)])
     crash(app, 3)
     sweep(app)
@@ -73,22 +73,22 @@ def test_a_suspect_is_claimed_alone_and_by_nobody_else(app: Holdfast) -> None:
     assert first.job_id != second.job_id
 
 
-def test_suspects_of_other_queues_and_of_paused_ones_are_left(app: Holdfast) -> None:
+def test_suspects_of_other_queues_and_of_paused_ones_are_left(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue(queue="mail")
-    rows.change(app, "UPDATE holdfast_job SET state = 'suspect'")
+    rows.change(app, "UPDATE stepfast_job SET state = 'suspect'")
 
     with app.transaction() as tx:
         assert claim_suspect(tx, BOB, ["default"]) is None
-    rows.change(app, "INSERT INTO holdfast_queue (id, paused_at) VALUES ('mail', 1)")
+    rows.change(app, "INSERT INTO stepfast_queue (id, paused_at) VALUES ('mail', 1)")
     with app.transaction() as tx:
         assert claim_suspect(tx, BOB, ["mail"]) is None
-    rows.change(app, "DELETE FROM holdfast_queue")
+    rows.change(app, "DELETE FROM stepfast_queue")
     with app.transaction() as tx:
         assert claim_suspect(tx, BOB, ["default", "mail"]) is not None
 
 
-def test_a_suspect_that_finishes_is_an_ordinary_done_job(app: Holdfast) -> None:
+def test_a_suspect_that_finishes_is_an_ordinary_done_job(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     crash(app)
     sweep(app)
@@ -102,7 +102,7 @@ def test_a_suspect_that_finishes_is_an_ordinary_done_job(app: Holdfast) -> None:
     assert rows.state(app, job.id) == "done"
 
 
-def test_a_suspect_that_continues_is_rehabilitated(app: Holdfast) -> None:
+def test_a_suspect_that_continues_is_rehabilitated(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     crash(app)
     sweep(app)
@@ -117,7 +117,7 @@ def test_a_suspect_that_continues_is_rehabilitated(app: Holdfast) -> None:
     assert (row["state"], row["crashes"]) == ("ready", 0)
 
 
-def test_a_suspect_that_is_given_back_is_still_a_suspect(app: Holdfast) -> None:
+def test_a_suspect_that_is_given_back_is_still_a_suspect(app: Stepfast) -> None:
     """A worker that stops in the middle has proved nothing: among others, the job might take them down again."""
     work_on(app).enqueue_many([{"n": n} for n in range(2)])
     crash(app, 2)
@@ -134,7 +134,7 @@ def test_a_suspect_that_is_given_back_is_still_a_suspect(app: Holdfast) -> None:
     assert claim(app, BOB, limit=10) == []
 
 
-def test_a_suspect_that_went_on_and_is_given_back_later_is_an_ordinary_job(app: Holdfast) -> None:
+def test_a_suspect_that_went_on_and_is_given_back_later_is_an_ordinary_job(app: Stepfast) -> None:
     work_on(app).enqueue()
     crash(app)
     sweep(app)
@@ -149,11 +149,11 @@ def test_a_suspect_that_went_on_and_is_given_back_later_is_an_ordinary_job(app: 
 
 
 @pytest.mark.parametrize("leave", ["by hand", "stopped"])
-def test_a_job_that_was_never_suspected_is_given_back_among_the_others(app: Holdfast, leave: str) -> None:
+def test_a_job_that_was_never_suspected_is_given_back_among_the_others(app: Stepfast, leave: str) -> None:
     job = work_on(app).enqueue()
     if leave == "by hand":
         assert app.acquire("me") is not None
-        rows.change(app, "UPDATE holdfast_job SET lease_until = 1")
+        rows.change(app, "UPDATE stepfast_job SET lease_until = 1")
     else:
         rows.add_worker(app, ALICE, state="stopped")
         take(app, ALICE)
@@ -164,7 +164,7 @@ def test_a_job_that_was_never_suspected_is_given_back_among_the_others(app: Hold
     assert rows.state(app, job.id) == "ready"
 
 
-def test_a_job_that_kills_three_workers_is_a_dead_letter_with_that_reason(app: Holdfast) -> None:
+def test_a_job_that_kills_three_workers_is_a_dead_letter_with_that_reason(app: Stepfast) -> None:
     job = work_on(app).enqueue()
 
     for _ in range(3):
@@ -178,7 +178,7 @@ def test_a_job_that_kills_three_workers_is_a_dead_letter_with_that_reason(app: H
     assert row["last_error"] == f"{CRASH_NOTE}; {CRASH_NOTE}; {CRASH_NOTE}; killed its worker 3 times"
 
 
-def test_neighbours_of_a_killer_live_on(app: Holdfast) -> None:
+def test_neighbours_of_a_killer_live_on(app: Stepfast) -> None:
     """Two hundred innocents and one that kills: the first death suspects all, later ones convict exactly one."""
     work = work_on(app)
     killer = work.enqueue(priority=1)
@@ -201,14 +201,14 @@ def test_neighbours_of_a_killer_live_on(app: Holdfast) -> None:
     run_suspects_until_the_killer_strikes()
 
     assert rows.state(app, killer.id) == "dead"
-    assert rows.count(app, "holdfast_archive", "state = 'done'") == 9
-    assert rows.count(app, "holdfast_archive", "crashes > 0") == 1
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_archive", "state = 'done'") == 9
+    assert rows.count(app, "stepfast_archive", "crashes > 0") == 1
+    assert rows.count(app, "stepfast_job") == 0
 
 
-def test_the_crash_note_is_appended_to_the_error_that_was_there(app: Holdfast) -> None:
+def test_the_crash_note_is_appended_to_the_error_that_was_there(app: Stepfast) -> None:
     job = work_on(app).enqueue()
-    rows.change(app, "UPDATE holdfast_job SET last_error = 'ValueError: 3', failures = 1")
+    rows.change(app, "UPDATE stepfast_job SET last_error = 'ValueError: 3', failures = 1")
     crash(app)
 
     sweep(app)
@@ -219,9 +219,9 @@ def test_the_crash_note_is_appended_to_the_error_that_was_there(app: Holdfast) -
     assert (row["failures"], row["crashes"]) == (1, 1)
 
 
-def test_an_error_that_is_long_already_does_not_grow(app: Holdfast) -> None:
+def test_an_error_that_is_long_already_does_not_grow(app: Stepfast) -> None:
     job = work_on(app).enqueue()
-    rows.change(app, "UPDATE holdfast_job SET last_error = :error", error="e" * 3600)
+    rows.change(app, "UPDATE stepfast_job SET last_error = :error", error="e" * 3600)
     crash(app)
 
     sweep(app)
@@ -231,7 +231,7 @@ def test_an_error_that_is_long_already_does_not_grow(app: Holdfast) -> None:
     assert row["last_error"] == "e" * 3600
 
 
-def test_the_crash_limit_is_the_callers_choice(app: Holdfast) -> None:
+def test_the_crash_limit_is_the_callers_choice(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     crash(app)
 
@@ -240,21 +240,21 @@ def test_the_crash_limit_is_the_callers_choice(app: Holdfast) -> None:
     assert rows.state(app, job.id) == "dead"
 
 
-def test_an_innocent_with_old_crashes_is_not_buried_for_a_neighbours(app: Holdfast) -> None:
+def test_an_innocent_with_old_crashes_is_not_buried_for_a_neighbours(app: Stepfast) -> None:
     work_on(app).enqueue_many([{"n": n} for n in range(2)])
-    rows.change(app, "UPDATE holdfast_job SET crashes = 2")
+    rows.change(app, "UPDATE stepfast_job SET crashes = 2")
     crash(app, 2)
 
     rescued = sweep(app)
 
     assert (rescued.jobs, rescued.died) == (2, 0)
-    assert rows.count(app, "holdfast_job", "state = 'suspect' AND crashes = 2") == 2
+    assert rows.count(app, "stepfast_job", "state = 'suspect' AND crashes = 2") == 2
 
 
-def test_a_job_that_was_asked_to_stop_is_cancelled_not_rescued(app: Holdfast) -> None:
+def test_a_job_that_was_asked_to_stop_is_cancelled_not_rescued(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     crash(app)
-    rows.change(app, "UPDATE holdfast_job SET cancel_at = 1")
+    rows.change(app, "UPDATE stepfast_job SET cancel_at = 1")
 
     sweep(app)
 
@@ -263,7 +263,7 @@ def test_a_job_that_was_asked_to_stop_is_cancelled_not_rescued(app: Holdfast) ->
     assert (row["state"], row["crashes"]) == ("cancelled", 0)
 
 
-def test_a_process_that_renewed_is_not_declared_dead(app: Holdfast) -> None:
+def test_a_process_that_renewed_is_not_declared_dead(app: Stepfast) -> None:
     rows.add_worker(app, ALICE)
     work_on(app).enqueue()
     take(app, ALICE)
@@ -275,9 +275,9 @@ def test_a_process_that_renewed_is_not_declared_dead(app: Holdfast) -> None:
     assert sweep(app).jobs == 0
 
 
-def test_a_process_that_renews_at_the_last_moment_stays_alive(app: Holdfast) -> None:
+def test_a_process_that_renews_at_the_last_moment_stays_alive(app: Stepfast) -> None:
     """The list of the silent was read before it renewed: the guard is repeated in the statement that kills."""
-    from holdfast.steps.rescue import DECLARE_DEAD
+    from stepfast.steps.rescue import DECLARE_DEAD
 
     rows.add_worker(app, ALICE)
 
@@ -285,10 +285,10 @@ def test_a_process_that_renews_at_the_last_moment_stays_alive(app: Holdfast) -> 
         matched = tx.run(DECLARE_DEAD, incarnation=ALICE, proven=0)
 
     assert matched == 0
-    assert rows.query(app, "SELECT state FROM holdfast_worker") == [{"state": "alive"}]
+    assert rows.query(app, "SELECT state FROM stepfast_worker") == [{"state": "alive"}]
 
 
-def test_who_does_not_trust_the_clock_declares_nobody_dead_by_it(app: Holdfast) -> None:
+def test_who_does_not_trust_the_clock_declares_nobody_dead_by_it(app: Stepfast) -> None:
     work_on(app).enqueue()
     crash(app)
 
@@ -298,7 +298,7 @@ def test_who_does_not_trust_the_clock_declares_nobody_dead_by_it(app: Holdfast) 
     assert dead == 0
 
 
-def test_nobody_declares_himself_dead(app: Holdfast) -> None:
+def test_nobody_declares_himself_dead(app: Stepfast) -> None:
     rows.add_worker(app, ALICE, alive_for=-rows.HOUR)
 
     with app.transaction() as tx:
@@ -307,12 +307,12 @@ def test_nobody_declares_himself_dead(app: Holdfast) -> None:
     assert dead == 0
 
 
-def test_a_process_that_is_gone_from_this_machine_needs_no_waiting(app: Holdfast) -> None:
+def test_a_process_that_is_gone_from_this_machine_needs_no_waiting(app: Stepfast) -> None:
     machine, _, _ = this_process().partition("/")
     if not machine:
         pytest.skip("this system does not tell which boot it is")
     rows.add_worker(app, ALICE)
-    rows.change(app, "UPDATE holdfast_worker SET process = :process", process=f"{machine}/{os.getpid()}/1")
+    rows.change(app, "UPDATE stepfast_worker SET process = :process", process=f"{machine}/{os.getpid()}/1")
 
     with app.transaction() as tx:
         dead = declare_dead(tx, me=0, trust_clock=False)
@@ -320,9 +320,9 @@ def test_a_process_that_is_gone_from_this_machine_needs_no_waiting(app: Holdfast
     assert dead == 1
 
 
-def test_a_process_that_runs_on_this_machine_is_not_gone(app: Holdfast) -> None:
+def test_a_process_that_runs_on_this_machine_is_not_gone(app: Stepfast) -> None:
     rows.add_worker(app, ALICE)
-    rows.change(app, "UPDATE holdfast_worker SET process = :process", process=this_process())
+    rows.change(app, "UPDATE stepfast_worker SET process = :process", process=this_process())
 
     with app.transaction() as tx:
         dead = declare_dead(tx, me=0, trust_clock=False)
@@ -330,11 +330,11 @@ def test_a_process_that_runs_on_this_machine_is_not_gone(app: Holdfast) -> None:
     assert dead == 0
 
 
-def test_what_a_stopped_process_forgot_is_given_back_uncharged(app: Holdfast) -> None:
+def test_what_a_stopped_process_forgot_is_given_back_uncharged(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     rows.add_worker(app, ALICE)
     take(app, ALICE)
-    rows.change(app, "UPDATE holdfast_worker SET state = 'stopped'")
+    rows.change(app, "UPDATE stepfast_worker SET state = 'stopped'")
 
     sweep(app)
 
@@ -343,7 +343,7 @@ def test_what_a_stopped_process_forgot_is_given_back_uncharged(app: Holdfast) ->
     assert (row["state"], row["crashes"], row["failures"]) == ("ready", 0, 0)
 
 
-def test_a_job_whose_owner_nobody_knows_is_given_back_uncharged(app: Holdfast) -> None:
+def test_a_job_whose_owner_nobody_knows_is_given_back_uncharged(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     take(app, ALICE)
 
@@ -354,10 +354,10 @@ def test_a_job_whose_owner_nobody_knows_is_given_back_uncharged(app: Holdfast) -
     assert (row["state"], row["crashes"]) == ("ready", 0)
 
 
-def test_a_lease_by_hand_that_ran_out_is_charged_but_no_suspect(app: Holdfast) -> None:
+def test_a_lease_by_hand_that_ran_out_is_charged_but_no_suspect(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     assert app.acquire("by-hand", 60) is not None
-    rows.change(app, "UPDATE holdfast_job SET lease_until = 1")
+    rows.change(app, "UPDATE stepfast_job SET lease_until = 1")
 
     rescued = sweep(app)
 
@@ -366,7 +366,7 @@ def test_a_lease_by_hand_that_ran_out_is_charged_but_no_suspect(app: Holdfast) -
     assert (rescued.jobs, row["state"], row["crashes"], row["last_error"]) == (1, "ready", 1, CRASH_NOTE)
 
 
-def test_rescue_takes_bounded_batches_until_nothing_is_left(app: Holdfast) -> None:
+def test_rescue_takes_bounded_batches_until_nothing_is_left(app: Stepfast) -> None:
     work_on(app).enqueue_many([{"n": n} for n in range(450)])
     crash(app, 450)
     batches = []
@@ -378,12 +378,12 @@ def test_rescue_takes_bounded_batches_until_nothing_is_left(app: Holdfast) -> No
             batches.append(rescue(tx, 3).jobs)
 
     assert batches == [200, 200, 50, 0]
-    assert rows.count(app, "holdfast_job", "crashes > 0") == 0
+    assert rows.count(app, "stepfast_job", "crashes > 0") == 0
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_a_job_that_its_owner_is_committing_is_not_taken_from_it(app: Holdfast) -> None:
-    from holdfast.steps.commit import commit
+def test_a_job_that_its_owner_is_committing_is_not_taken_from_it(app: Stepfast) -> None:
+    from stepfast.steps.commit import commit
 
     work_on(app).enqueue_many([{"n": n} for n in range(2)])
     committing, abandoned = crash(app, 2)

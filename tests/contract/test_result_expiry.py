@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Done, ResultExpiredError
-from holdfast.admin.audit import Actor, record
-from holdfast.config import WorkerSettings
-from holdfast.results.expiry import expire
-from holdfast.worker import forgetting
-from holdfast.worker.forgetting import Forgetting
+from stepfast import Done, ResultExpiredError
+from stepfast.admin.audit import Actor, record
+from stepfast.config import WorkerSettings
+from stepfast.results.expiry import expire
+from stepfast.worker import forgetting
+from stepfast.worker.forgetting import Forgetting
 from tests import rows
 from tests.operations import ended
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast, Job
+    from stepfast import Job, Stepfast
 
 
-def kind(app: Holdfast, name: str, result_ttl: str | None = None) -> Job[[], int]:
+def kind(app: Stepfast, name: str, result_ttl: str | None = None) -> Job[[], int]:
     @app.job(name=name, result_ttl=result_ttl)
     def work() -> int:
         raise AssertionError("nobody should run it")
@@ -28,24 +28,24 @@ def kind(app: Holdfast, name: str, result_ttl: str | None = None) -> Job[[], int
     return work
 
 
-def done(app: Holdfast, job: Job[[], int], age: int, result: object = 7) -> str:
+def done(app: Stepfast, job: Job[[], int], age: int, result: object = 7) -> str:
     """A job that ended so many microseconds ago."""
     job.enqueue()
     job_id = ended(app, Done(result))
     rows.change(
         app,
-        "UPDATE holdfast_archive SET finished_at = finished_at - :age WHERE id = :id",
+        "UPDATE stepfast_archive SET finished_at = finished_at - :age WHERE id = :id",
         age=age,
         id=job_id,
     )
     return job_id
 
 
-def forget(app: Holdfast, settings: WorkerSettings | None = None) -> None:
+def forget(app: Stepfast, settings: WorkerSettings | None = None) -> None:
     Forgetting(app.database, app.kinds, settings or WorkerSettings()).forget()
 
 
-def test_a_result_is_emptied_after_its_time_and_its_job_stays(app: Holdfast) -> None:
+def test_a_result_is_emptied_after_its_time_and_its_job_stays(app: Stepfast) -> None:
     work = kind(app, "work")
     old, new = done(app, work, 25 * rows.HOUR), done(app, work, 23 * rows.HOUR)
 
@@ -59,7 +59,7 @@ def test_a_result_is_emptied_after_its_time_and_its_job_stays(app: Holdfast) -> 
     assert rows.query(app, "SELECT status FROM processing_jobs") == [{"status": "done"}] * 2
 
 
-def test_reading_an_expired_result_says_when_and_which_setting(app: Holdfast) -> None:
+def test_reading_an_expired_result_says_when_and_which_setting(app: Stepfast) -> None:
     job_id = done(app, kind(app, "work"), 25 * rows.HOUR)
     forget(app)
 
@@ -72,7 +72,7 @@ def test_reading_an_expired_result_says_when_and_which_setting(app: Holdfast) ->
     assert app.operator.job(job_id).result_expired_at == gone.value.expired_at
 
 
-def test_a_kind_may_keep_its_results_for_another_time(app: Holdfast) -> None:
+def test_a_kind_may_keep_its_results_for_another_time(app: Stepfast) -> None:
     short, usual, long = kind(app, "short", "1h"), kind(app, "usual"), kind(app, "long", "3d")
     ids = [done(app, job, 2 * rows.HOUR) for job in (short, usual, long)]
     older = [done(app, job, 2 * rows.DAY) for job in (usual, long)]
@@ -83,7 +83,7 @@ def test_a_kind_may_keep_its_results_for_another_time(app: Holdfast) -> None:
     assert expired == [True, False, False, True, False]
 
 
-def test_a_worker_says_how_long_results_are_kept(app: Holdfast) -> None:
+def test_a_worker_says_how_long_results_are_kept(app: Stepfast) -> None:
     work = kind(app, "work")
     old, new = done(app, work, 2 * rows.HOUR), done(app, work, rows.SECOND)
 
@@ -93,7 +93,7 @@ def test_a_worker_says_how_long_results_are_kept(app: Holdfast) -> None:
     assert app.result_of(new).result == 7
 
 
-def test_a_worker_expires_nothing_of_kinds_it_does_not_know(app: Holdfast) -> None:
+def test_a_worker_expires_nothing_of_kinds_it_does_not_know(app: Stepfast) -> None:
     job_id = done(app, kind(app, "work", "9d"), 5 * rows.DAY)
     app.kinds._kinds.clear()
     kind(app, "another")
@@ -103,7 +103,7 @@ def test_a_worker_expires_nothing_of_kinds_it_does_not_know(app: Holdfast) -> No
     assert app.result_of(job_id).result == 7
 
 
-def test_a_job_without_a_result_has_nothing_that_could_expire(app: Holdfast) -> None:
+def test_a_job_without_a_result_has_nothing_that_could_expire(app: Stepfast) -> None:
     job_id = done(app, kind(app, "work"), 9 * rows.DAY, None)
 
     forget(app)
@@ -111,7 +111,7 @@ def test_a_job_without_a_result_has_nothing_that_could_expire(app: Holdfast) -> 
     assert app.result_of(job_id).result is None
 
 
-def test_results_expire_in_batches_the_oldest_first(app: Holdfast) -> None:
+def test_results_expire_in_batches_the_oldest_first(app: Stepfast) -> None:
     work = kind(app, "work")
     ids = [done(app, work, age * rows.DAY) for age in (9, 8, 7)]
 
@@ -124,13 +124,13 @@ def test_results_expire_in_batches_the_oldest_first(app: Holdfast) -> None:
         assert expire(tx, "work", rows.DAY, 2) == 0
 
 
-def test_a_running_worker_forgets_by_itself(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_worker_forgets_by_itself(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forgetting, "EVERY", 0.05)
     job_id = done(app, kind(app, "work"), 25 * rows.HOUR)
     with app.transaction() as tx:
         record(tx, Actor("alice"), "queue.pause", "old")
         record(tx, Actor("alice"), "queue.pause", "new")
-    rows.change(app, "UPDATE holdfast_audit SET at = at - :age WHERE subject = 'old'", age=401 * rows.DAY)
+    rows.change(app, "UPDATE stepfast_audit SET at = at - :age WHERE subject = 'old'", age=401 * rows.DAY)
 
     with app.worker():
         rows.eventually(lambda: app.result_of(job_id).result_expired_at)

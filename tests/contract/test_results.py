@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import (
+from stepfast import (
     Continue,
     Done,
-    HoldfastError,
     JobCancelledError,
     JobFailedError,
     Reject,
     Retry,
     Step,
+    StepfastError,
     WaitTimeoutError,
 )
-from holdfast.database.connection import Connection
-from holdfast.errors import NotFoundError, StateError
-from holdfast.results import waiting
-from holdfast.results.outcome import look
+from stepfast.database.connection import Connection
+from stepfast.errors import NotFoundError, StateError
+from stepfast.results import waiting
+from stepfast.results.outcome import look
 from tests import rows
 from tests.crash.points import UNHARMED, Child
 from tests.operations import died, ended, greeting, leased
@@ -33,7 +33,7 @@ from tests.operations import died, ended, greeting, leased
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast, Job
+    from stepfast import Job, Stepfast
 
 PATIENCE = 20  # seconds; only a test that fails waits so long
 LESS_PATIENCE = 10  # still less if a mutation lets them fail
@@ -45,7 +45,7 @@ class Invoice:
     due: datetime
 
 
-def invoicing(app: Holdfast) -> Job[..., Invoice]:
+def invoicing(app: Stepfast) -> Job[..., Invoice]:
     @app.job()
     def invoice(number: int) -> Invoice:
         return Invoice(number, datetime(2030, 1, 1, tzinfo=UTC))
@@ -53,7 +53,7 @@ def invoicing(app: Holdfast) -> Job[..., Invoice]:
     return invoice
 
 
-def test_a_job_that_is_done_gives_its_result_as_the_handler_returned_it(app: Holdfast) -> None:
+def test_a_job_that_is_done_gives_its_result_as_the_handler_returned_it(app: Stepfast) -> None:
     job = invoicing(app).enqueue(number=7)
 
     with app.worker():
@@ -66,7 +66,7 @@ def test_a_job_that_is_done_gives_its_result_as_the_handler_returned_it(app: Hol
     assert outcome.created_at <= outcome.finished_at
 
 
-def test_a_result_can_be_awaited(app: Holdfast) -> None:
+def test_a_result_can_be_awaited(app: Stepfast) -> None:
     @app.job()
     async def double(n: int) -> int:
         await asyncio.sleep(0)
@@ -80,7 +80,7 @@ def test_a_result_can_be_awaited(app: Holdfast) -> None:
         assert asyncio.run(ask()) == [2 * n for n in range(30)]
 
 
-def test_the_work_of_another_process_is_seen(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_the_work_of_another_process_is_seen(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     elsewhere = another_app()
     invoicing(elsewhere)
     job = invoicing(app).enqueue(number=1)
@@ -89,7 +89,7 @@ def test_the_work_of_another_process_is_seen(app: Holdfast, another_app: Callabl
         assert job.wait(PATIENCE).result.number == 1
 
 
-def test_a_job_whose_id_was_kept_is_found_again(app: Holdfast) -> None:
+def test_a_job_whose_id_was_kept_is_found_again(app: Stepfast) -> None:
     job_id = invoicing(app).enqueue(number=1).id
     before = app.result_of(job_id)
     with app.worker():
@@ -101,7 +101,7 @@ def test_a_job_whose_id_was_kept_is_found_again(app: Holdfast) -> None:
     assert app.result_of(job_id).result.number == 1
 
 
-def test_a_dead_job_raises_with_what_it_died_of(app: Holdfast) -> None:
+def test_a_dead_job_raises_with_what_it_died_of(app: Stepfast) -> None:
     @app.job(retry=Retry(attempts=2, first="1ms"))
     def fail() -> str:
         raise ValueError("no paper")
@@ -117,7 +117,7 @@ def test_a_dead_job_raises_with_what_it_died_of(app: Holdfast) -> None:
         asyncio.run(job.result(PATIENCE))
 
 
-def test_a_cancelled_job_raises_with_the_reason(app: Holdfast) -> None:
+def test_a_cancelled_job_raises_with_the_reason(app: Stepfast) -> None:
     job = greeting(app).enqueue()
     app.operator.cancel(job.id, "the order was withdrawn")
 
@@ -125,7 +125,7 @@ def test_a_cancelled_job_raises_with_the_reason(app: Holdfast) -> None:
         _ = job.wait(PATIENCE).result
 
 
-def test_a_handler_that_returns_nothing_has_the_result_none(app: Holdfast) -> None:
+def test_a_handler_that_returns_nothing_has_the_result_none(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -134,7 +134,7 @@ def test_a_handler_that_returns_nothing_has_the_result_none(app: Holdfast) -> No
         assert job.wait(PATIENCE).result is None
 
 
-def test_the_result_of_the_last_step_is_the_result_of_the_job(app: Holdfast) -> None:
+def test_the_result_of_the_last_step_is_the_result_of_the_job(app: Stepfast) -> None:
     @app.job()
     def count(step: Step) -> Done | Continue | Reject:
         at = step.cursor or 0
@@ -147,7 +147,7 @@ def test_the_result_of_the_last_step_is_the_result_of_the_job(app: Holdfast) -> 
     assert (outcome.result, outcome.step) == ({"pages": 3}, 3)
 
 
-def test_progress_is_part_of_what_became_of_a_job(app: Holdfast) -> None:
+def test_progress_is_part_of_what_became_of_a_job(app: Stepfast) -> None:
     @app.job()
     def work(step: Step) -> None:
         step.progress(40, "nearly half")
@@ -159,7 +159,7 @@ def test_progress_is_part_of_what_became_of_a_job(app: Holdfast) -> None:
     assert (outcome.progress, outcome.note) == (40, "nearly half")
 
 
-def test_who_waits_too_long_is_told_in_which_state_the_job_is(app: Holdfast) -> None:
+def test_who_waits_too_long_is_told_in_which_state_the_job_is(app: Stepfast) -> None:
     job = greeting(app).enqueue()
 
     with pytest.raises(WaitTimeoutError, match=r"is still ready after 0.05 s; it goes on") as late:
@@ -170,7 +170,7 @@ def test_who_waits_too_long_is_told_in_which_state_the_job_is(app: Holdfast) -> 
         asyncio.run(job.result(timedelta(milliseconds=50)))
 
 
-def test_a_job_that_nobody_knows_is_an_error_at_once(app: Holdfast) -> None:
+def test_a_job_that_nobody_knows_is_an_error_at_once(app: Stepfast) -> None:
     with pytest.raises(NotFoundError, match="there is no job nobody: finished jobs are forgotten"):
         app.enqueued("nobody").wait()
     with pytest.raises(NotFoundError):
@@ -179,20 +179,20 @@ def test_a_job_that_nobody_knows_is_an_error_at_once(app: Holdfast) -> None:
         app.result_of("nobody")
 
 
-def test_a_job_that_is_forgotten_while_somebody_waits_is_an_error(app: Holdfast) -> None:
+def test_a_job_that_is_forgotten_while_somebody_waits_is_an_error(app: Stepfast) -> None:
     job = greeting(app).enqueue()
 
     with ThreadPoolExecutor(1) as thread:
         waits = thread.submit(job.wait, PATIENCE)
         rows.eventually(lambda: waiting.waiting(app.database)._waiters)
-        rows.change(app, "DELETE FROM holdfast_job")
+        rows.change(app, "DELETE FROM stepfast_job")
 
         with pytest.raises(NotFoundError):
             waits.result(PATIENCE)
 
 
 def test_a_job_in_a_transaction_that_has_not_committed_is_not_there_yet(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     with app.transaction() as tx:
         job = greeting(app).enqueue(tx=tx)
@@ -202,7 +202,7 @@ def test_a_job_in_a_transaction_that_has_not_committed_is_not_there_yet(
 
 
 @pytest.mark.only_on("sqlite")
-def test_waiting_inside_ones_own_transaction_is_refused_where_it_could_never_end(app: Holdfast) -> None:
+def test_waiting_inside_ones_own_transaction_is_refused_where_it_could_never_end(app: Stepfast) -> None:
     job = greeting(app).enqueue()
 
     with app.transaction(), pytest.raises(StateError, match="leave the transaction first"):
@@ -211,7 +211,7 @@ def test_waiting_inside_ones_own_transaction_is_refused_where_it_could_never_end
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_waiting_inside_a_transaction_works_where_others_can_write(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     elsewhere = another_app()
     invoicing(elsewhere)
@@ -221,7 +221,7 @@ def test_waiting_inside_a_transaction_works_where_others_can_write(
         assert job.wait(PATIENCE).result.number == 1
 
 
-def test_a_handler_may_wait_for_another_job(app: Holdfast) -> None:
+def test_a_handler_may_wait_for_another_job(app: Stepfast) -> None:
     invoice = invoicing(app)
 
     @app.job()
@@ -234,7 +234,7 @@ def test_a_handler_may_wait_for_another_job(app: Holdfast) -> None:
 
 
 def test_who_waits_hears_at_once_of_a_job_that_this_process_ended(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "FIRST_PAUSE", 3_600.0)  # nobody will look again by itself
     job = invoicing(app).enqueue(number=1)
@@ -247,7 +247,7 @@ def test_who_waits_hears_at_once_of_a_job_that_this_process_ended(
 
 
 def test_news_that_come_while_the_database_is_asked_are_not_missed(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waiting, "FIRST_PAUSE", 3_600.0)
     job = greeting(app).enqueue()
@@ -276,11 +276,11 @@ async def _eventually(look: Callable[[], object]) -> None:
     await asyncio.get_running_loop().run_in_executor(None, rows.eventually, look)
 
 
-def _waiters(app: Holdfast) -> list[waiting.Waiter]:
+def _waiters(app: Stepfast) -> list[waiting.Waiter]:
     return [it for some in tuple(waiting.waiting(app.database)._waiters.values()) for it in tuple(some)]
 
 
-def test_many_who_wait_share_one_thread_and_its_statements(app: Holdfast) -> None:
+def test_many_who_wait_share_one_thread_and_its_statements(app: Stepfast) -> None:
     greet = greeting(app)
     jobs = greet.enqueue_many([{} for _ in range(300)])
     asked: list[str] = []
@@ -293,12 +293,12 @@ def test_many_who_wait_share_one_thread_and_its_statements(app: Holdfast) -> Non
         tasks = [asyncio.create_task(job.result(PATIENCE)) for job in jobs]
         await _eventually(lambda: len(_waiters(app)) == len(jobs) and all(it.state for it in _waiters(app)))
         asked.clear()
-        names = [it.name for it in threading.enumerate() if it.name == "holdfast-results"]
+        names = [it.name for it in threading.enumerate() if it.name == "stepfast-results"]
         await asyncio.get_running_loop().run_in_executor(None, cancel_all)
         return [names, *await asyncio.gather(*tasks, return_exceptions=True)]
 
     def cancel_all() -> None:
-        rows.change(app, "UPDATE holdfast_job SET fence = 1")
+        rows.change(app, "UPDATE stepfast_job SET fence = 1")
         for job in jobs:
             app.operator.cancel(job.id)
 
@@ -308,12 +308,12 @@ def test_many_who_wait_share_one_thread_and_its_statements(app: Holdfast) -> Non
     finally:
         Connection.watch = None
 
-    assert names == ["holdfast-results"]
+    assert names == ["stepfast-results"]
     assert {type(it) for it in ends} == {JobCancelledError}
     assert len(asked) < len(jobs), "they asked one by one"
 
 
-def test_who_stops_waiting_is_forgotten(app: Holdfast) -> None:
+def test_who_stops_waiting_is_forgotten(app: Stepfast) -> None:
     job = greeting(app).enqueue()
 
     async def lose_patience() -> None:
@@ -330,7 +330,7 @@ def test_who_stops_waiting_is_forgotten(app: Holdfast) -> None:
     assert _waiters(app) == []
 
 
-def test_the_thread_ends_when_nobody_waits(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_ends_when_nobody_waits(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting, "LINGER", 0.01)
     greeting(app).enqueue()
     job_id = ended(app)
@@ -342,7 +342,7 @@ def test_the_thread_ends_when_nobody_waits(app: Holdfast, monkeypatch: pytest.Mo
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_forked_child_waits_with_a_thread_of_its_own(app: Holdfast) -> None:
+def test_a_forked_child_waits_with_a_thread_of_its_own(app: Stepfast) -> None:
     greeting(app).enqueue()
     job_id = ended(app)
     app.enqueued(job_id).wait(PATIENCE)  # the parent's thread lingers
@@ -353,7 +353,7 @@ def test_a_forked_child_waits_with_a_thread_of_its_own(app: Holdfast) -> None:
     assert child.ended() == UNHARMED
 
 
-def test_closing_the_application_tells_who_waits(another_app: Callable[[], Holdfast]) -> None:
+def test_closing_the_application_tells_who_waits(another_app: Callable[[], Stepfast]) -> None:
     app = another_app()
     job = greeting(app).enqueue()
 
@@ -362,11 +362,11 @@ def test_closing_the_application_tells_who_waits(another_app: Callable[[], Holdf
         rows.eventually(lambda: _waiters(app))
         app.close()
 
-        with pytest.raises(HoldfastError, match="the application was closed"):
+        with pytest.raises(StepfastError, match="the application was closed"):
             waits.result(PATIENCE)
 
 
-def test_a_job_that_dies_and_is_revived_can_be_waited_for_again(app: Holdfast) -> None:
+def test_a_job_that_dies_and_is_revived_can_be_waited_for_again(app: Stepfast) -> None:
     job = app.enqueued(died(app, greeting(app)))
     assert job.wait(PATIENCE).state == "dead"
 
@@ -380,7 +380,7 @@ def test_a_job_that_dies_and_is_revived_can_be_waited_for_again(app: Holdfast) -
 
 
 @pytest.mark.only_on("sqlite")
-def test_waiting_on_a_thread_that_runs_an_event_loop_is_refused(app: Holdfast) -> None:
+def test_waiting_on_a_thread_that_runs_an_event_loop_is_refused(app: Stepfast) -> None:
     """It would stop everything that runs there, perhaps the very job that is waited for."""
     job = greeting(app).enqueue()
 

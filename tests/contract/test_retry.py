@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Done, PermanentError, Reject, Retry, Snooze, Step, TransientError
-from holdfast.steps.outcome import Again
-from holdfast.worker.maintenance import promote
+from stepfast import Done, PermanentError, Reject, Retry, Snooze, Step, TransientError
+from stepfast.steps.outcome import Again
+from stepfast.worker.maintenance import promote
 from tests import rows
 from tests.contract.engine import drain, settle, take, work_on
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 AT_ONCE = Retry(first=0)
 
 
-def test_a_job_that_always_fails_is_tried_three_times_by_default(app: Holdfast) -> None:
+def test_a_job_that_always_fails_is_tried_three_times_by_default(app: Stepfast) -> None:
     tries: list[int] = []
 
     @app.job(retry=AT_ONCE)
@@ -37,7 +37,7 @@ def test_a_job_that_always_fails_is_tried_three_times_by_default(app: Holdfast) 
     assert row["last_error"] == "ValueError: try 3"
 
 
-def test_a_policy_of_one_attempt_is_one_try(app: Holdfast) -> None:
+def test_a_policy_of_one_attempt_is_one_try(app: Stepfast) -> None:
     tries: list[int] = []
 
     @app.job(retry=Retry(attempts=1))
@@ -52,7 +52,7 @@ def test_a_policy_of_one_attempt_is_one_try(app: Holdfast) -> None:
     assert rows.state(app, job.id) == "dead"
 
 
-def test_a_job_that_succeeds_at_its_last_try_is_done(app: Holdfast) -> None:
+def test_a_job_that_succeeds_at_its_last_try_is_done(app: Stepfast) -> None:
     @app.job(retry=AT_ONCE)
     def work(step: Step) -> str:
         if step.attempt < 3:
@@ -67,7 +67,7 @@ def test_a_job_that_succeeds_at_its_last_try_is_done(app: Holdfast) -> None:
     assert (row["state"], row["failures"], row["result"]) == ("done", 2, '"at last"')
 
 
-def test_a_failure_waits_for_the_policys_delay(app: Holdfast) -> None:
+def test_a_failure_waits_for_the_policys_delay(app: Stepfast) -> None:
     work_on(app).enqueue()
     held = take(app)
 
@@ -80,7 +80,7 @@ def test_a_failure_waits_for_the_policys_delay(app: Holdfast) -> None:
     assert before <= row["ready_at"] - 90 * rows.SECOND <= rows.now(app)
 
 
-def test_a_snooze_costs_no_attempt(app: Holdfast) -> None:
+def test_a_snooze_costs_no_attempt(app: Stepfast) -> None:
     tries: list[int] = []
 
     @app.job(retry=Retry(attempts=1))
@@ -97,7 +97,7 @@ def test_a_snooze_costs_no_attempt(app: Holdfast) -> None:
     assert (row["state"], row["failures"]) == ("done", 0)
 
 
-def test_a_transient_error_costs_no_attempt_and_waits_as_it_says(app: Holdfast) -> None:
+def test_a_transient_error_costs_no_attempt_and_waits_as_it_says(app: Stepfast) -> None:
     @app.job(retry=Retry(attempts=1))
     def work() -> None:
         raise TransientError("429 too many requests", delay=timedelta(minutes=7))
@@ -111,7 +111,7 @@ def test_a_transient_error_costs_no_attempt_and_waits_as_it_says(app: Holdfast) 
     assert abs(row["ready_at"] - rows.now(app) - 420 * rows.SECOND) < 30 * rows.SECOND
 
 
-def test_a_rejected_job_is_dead_at_once(app: Holdfast) -> None:
+def test_a_rejected_job_is_dead_at_once(app: Stepfast) -> None:
     tries: list[int] = []
 
     @app.job()
@@ -128,7 +128,7 @@ def test_a_rejected_job_is_dead_at_once(app: Holdfast) -> None:
     assert (row["state"], row["last_error"]) == ("dead", "Rejected: order A-17 was deleted; token=***")
 
 
-def test_a_permanent_error_is_dead_at_once(app: Holdfast) -> None:
+def test_a_permanent_error_is_dead_at_once(app: Stepfast) -> None:
     tries: list[int] = []
 
     @app.job()
@@ -146,7 +146,7 @@ def test_a_permanent_error_is_dead_at_once(app: Holdfast) -> None:
 
 
 @pytest.mark.usefixtures("ledger")
-def test_an_effect_that_raises_is_a_failed_attempt(app: Holdfast) -> None:
+def test_an_effect_that_raises_is_a_failed_attempt(app: Stepfast) -> None:
     tries: list[int] = []
 
     @app.job(retry=Retry(attempts=2, first=0))
@@ -170,7 +170,7 @@ def test_an_effect_that_raises_is_a_failed_attempt(app: Holdfast) -> None:
 
 
 @pytest.mark.usefixtures("ledger")
-def test_a_constraint_that_refuses_an_effect_is_permanent(app: Holdfast) -> None:
+def test_a_constraint_that_refuses_an_effect_is_permanent(app: Stepfast) -> None:
     rows.change(app, "INSERT INTO ledger (id, amount) VALUES ('a', 1)")
     tries: list[int] = []
 
@@ -189,7 +189,7 @@ def test_a_constraint_that_refuses_an_effect_is_permanent(app: Holdfast) -> None
     assert row["last_error"].startswith("ConstraintError: ")
 
 
-def test_a_result_without_a_json_form_is_a_failed_attempt(app: Holdfast) -> None:
+def test_a_result_without_a_json_form_is_a_failed_attempt(app: Stepfast) -> None:
     @app.job(retry=Retry(attempts=1))
     def work() -> object:
         return object()
@@ -203,8 +203,8 @@ def test_a_result_without_a_json_form_is_a_failed_attempt(app: Holdfast) -> None
     assert "object has no JSON form" in row["last_error"]
 
 
-def test_a_cursor_without_a_json_form_is_a_failed_attempt(app: Holdfast) -> None:
-    from holdfast import Continue
+def test_a_cursor_without_a_json_form_is_a_failed_attempt(app: Stepfast) -> None:
+    from stepfast import Continue
 
     @app.job(retry=Retry(attempts=1))
     def work() -> Continue:
@@ -219,12 +219,12 @@ def test_a_cursor_without_a_json_form_is_a_failed_attempt(app: Holdfast) -> None
     assert "object has no JSON form" in row["last_error"]
 
 
-def test_what_is_due_becomes_ready_in_bounded_batches(app: Holdfast) -> None:
+def test_what_is_due_becomes_ready_in_bounded_batches(app: Stepfast) -> None:
     work = work_on(app)
     due = work.enqueue_many([{"n": n} for n in range(5)], delay="1h")
     later = work.enqueue(delay="1h")
     for job in due:
-        rows.change(app, "UPDATE holdfast_job SET ready_at = 1 WHERE id = :id", id=job.id)
+        rows.change(app, "UPDATE stepfast_job SET ready_at = 1 WHERE id = :id", id=job.id)
 
     with app.transaction() as tx:
         first = promote(tx, 3)
@@ -233,10 +233,10 @@ def test_what_is_due_becomes_ready_in_bounded_batches(app: Holdfast) -> None:
 
     assert (first, second) == (3, 2)
     assert rows.state(app, later.id) == "scheduled"
-    assert rows.count(app, "holdfast_job", "state = 'ready'") == 5
+    assert rows.count(app, "stepfast_job", "state = 'ready'") == 5
 
 
-def test_a_worker_runs_what_becomes_due(app: Holdfast) -> None:
+def test_a_worker_runs_what_becomes_due(app: Stepfast) -> None:
     ran: list[int] = []
 
     @app.job()
@@ -249,6 +249,6 @@ def test_a_worker_runs_what_becomes_due(app: Holdfast) -> None:
     assert ran == [1]
 
 
-def _with_error(app: Holdfast, job_id: str) -> rows.Row | None:
+def _with_error(app: Stepfast, job_id: str) -> rows.Row | None:
     row = rows.live(app, job_id)
     return row if row and row["last_error"] else None

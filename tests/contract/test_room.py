@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.tasks import room
-from holdfast.tasks.intake import Intake, IntakeSettings
-from holdfast.transports.memory import MemoryBroker, MemoryTransport
+from stepfast import Stepfast
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.tasks import room
+from stepfast.tasks.intake import Intake, IntakeSettings
+from stepfast.transports.memory import MemoryBroker, MemoryTransport
 from tests import rows
 from tests.events import Told, hearing, named
 from tests.polling import CLIENT, QUEUE, Broker, polling, said
 
 if TYPE_CHECKING:
-    from holdfast.transports.contract import Delivery
+    from stepfast.transports.contract import Delivery
 
 pytestmark = pytest.mark.only_on("sqlite")  # it is the broker's turn
 HOOK = "https://front.example/hook"
@@ -29,11 +29,11 @@ def broker() -> Broker:
     return Broker(MemoryBroker())
 
 
-def done(app: Holdfast) -> int:
-    return rows.count(app, "holdfast_archive", "state = 'done'")
+def done(app: Stepfast) -> int:
+    return rows.count(app, "stepfast_archive", "state = 'done'")
 
 
-def registered(app: Holdfast) -> None:
+def registered(app: Stepfast) -> None:
     @app.task("add")
     def add(n: int) -> int:
         return n + 1
@@ -52,7 +52,7 @@ class Endless(MemoryTransport):
 
 
 def test_who_looks_through_the_dead_letters_holds_up_no_task_and_no_end(
-    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "MOST_HELD", 4)
     registered(app)
@@ -83,18 +83,18 @@ def test_a_missing_secret_is_told_of_at_the_start(
     secrets: tuple[str, ...],
     warned: bool,  # noqa: FBT001 - a case
 ) -> None:
-    app = Holdfast(database_url, notifications=NotificationSettings(webhook_secrets=secrets))
+    app = Stepfast(database_url, notifications=NotificationSettings(webhook_secrets=secrets))
     registered(app)
 
     told = until_started(app, broker)
 
     assert [
-        "HOLDFAST_WEBHOOK_SECRETS is not set" in str(it["note"]) for it in named(told, "intake.warned")
+        "STEPFAST_WEBHOOK_SECRETS is not set" in str(it["note"]) for it in named(told, "intake.warned")
     ] == ([True] if warned else [])
     app.close()
 
 
-def until_started(app: Holdfast, broker: Broker) -> Told:
+def until_started(app: Stepfast, broker: Broker) -> Told:
     with hearing() as told, polling(app, broker):
         pass
     assert named(told, "intake.started")
@@ -102,7 +102,7 @@ def until_started(app: Holdfast, broker: Broker) -> Told:
 
 
 def test_when_webhooks_cannot_leave_the_bound_is_told_of_once(
-    app: Holdfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "MOST_HELD", 3)
     registered(app)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Retry
-from holdfast.database.database import persist
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.runs import alerts
-from holdfast.testing import drain
-from holdfast.worker.relay import Relay
+from stepfast import Retry
+from stepfast.database.database import persist
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.runs import alerts
+from stepfast.testing import drain
+from stepfast.worker.relay import Relay
 from tests import rows
 from tests.contract.test_vigil import consolidating, end, reading, stand_still, vigil
 from tests.feeds import Catalogue, Shop, prepare
@@ -22,10 +22,10 @@ from tests.mailbox import Mailbox, mailbox
 from tests.run_facts import begin, run_of
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
+    from stepfast.runs.run import Run
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def box() -> Iterator[Mailbox]:
         yield found
 
 
-def relayed(app: Holdfast, box: Mailbox) -> None:
+def relayed(app: Stepfast, box: Mailbox) -> None:
     Relay(app.database, NotificationSettings(alert_urls=(box.url,))).drain()
 
 
-def alert(app: Holdfast) -> rows.Row:
-    (found,) = rows.query(app, "SELECT * FROM holdfast_alert")
+def alert(app: Stepfast) -> rows.Row:
+    (found,) = rows.query(app, "SELECT * FROM stepfast_alert")
     return found
 
 
@@ -48,7 +48,7 @@ def not_a_page(what: str, part: Range, _cursor: Cursor | None) -> None:
         raise ValueError("not a page")
 
 
-def failed(app: Holdfast) -> Run:
+def failed(app: Stepfast) -> Run:
     """A run of which one partition gave up, after five attempts."""
     shop = reading(app)
     shop.before = not_a_page
@@ -59,7 +59,7 @@ def failed(app: Holdfast) -> Run:
 
 
 def test_a_failed_partition_sends_exactly_one_mail_however_often_it_was_tried(
-    app: Holdfast, box: Mailbox
+    app: Stepfast, box: Mailbox
 ) -> None:
     """One cause is one mail: not one per attempt, nor one for the job and one for the run. (F40)"""
     run = failed(app)
@@ -73,7 +73,7 @@ def test_a_failed_partition_sends_exactly_one_mail_however_often_it_was_tried(
     assert f"Run ID: {run.id}" in box.text()
 
 
-def test_the_mail_about_a_skipped_consolidation_says_what_the_operators_need(app: Holdfast) -> None:
+def test_the_mail_about_a_skipped_consolidation_says_what_the_operators_need(app: Stepfast) -> None:
     """Run id, expected and completed and failed, and what to do. (F40)"""
     run = failed(app)
 
@@ -85,16 +85,16 @@ def test_the_mail_about_a_skipped_consolidation_says_what_the_operators_need(app
         "Feed: catalogue\n"
         "Partitions: 4 expected, 3 completed, 1 failed\n"
         "Watermark NOT advanced\n"
-        f"Action: review the failed partitions with: holdfast runs show {run.id}\n"
-        f"then retry them with: holdfast runs retry {run.id}"
+        f"Action: review the failed partitions with: stepfast runs show {run.id}\n"
+        f"then retry them with: stepfast runs retry {run.id}"
     )
 
 
-def test_the_mail_about_a_failed_consolidation_says_why(app: Holdfast, box: Mailbox) -> None:
+def test_the_mail_about_a_failed_consolidation_says_why(app: Stepfast, box: Mailbox) -> None:
     """Run id, error, that the watermark stays, and what to do. (F40)"""
     reading(app)
     run = consolidating(app)
-    (shard,) = rows.query(app, "SELECT id FROM holdfast_job")
+    (shard,) = rows.query(app, "SELECT id FROM stepfast_job")
     end(app, shard["id"], "dead", "OperationalError: disk full")
 
     vigil(app).look()
@@ -107,12 +107,12 @@ def test_the_mail_about_a_failed_consolidation_says_why(app: Holdfast, box: Mail
         "Feed: catalogue\n"
         "Error: OperationalError: disk full\n"
         "Watermark NOT advanced\n"
-        f"Action: review it with: holdfast runs show {run.id}\n"
-        f"then go on with: holdfast runs consolidate {run.id}"
+        f"Action: review it with: stepfast runs show {run.id}\n"
+        f"then go on with: stepfast runs consolidate {run.id}"
     )
 
 
-def test_a_stalled_run_is_told_with_its_state_and_since_when(app: Holdfast) -> None:
+def test_a_stalled_run_is_told_with_its_state_and_since_when(app: Stepfast) -> None:
     reading(app)
     run = begin(app)
     stand_still(app)
@@ -125,11 +125,11 @@ def test_a_stalled_run_is_told_with_its_state_and_since_when(app: Holdfast) -> N
         "Feed: catalogue\n"
         "State: planning, without a movement for 31 min\n"
         "Why: no step of it has been committed; its jobs wait, or fail\n"
-        f"Action: see what it waits for with: holdfast runs show {run.id}"
+        f"Action: see what it waits for with: stepfast runs show {run.id}"
     )
 
 
-def test_an_old_watermark_is_told_with_its_age(app: Holdfast) -> None:
+def test_an_old_watermark_is_told_with_its_age(app: Stepfast) -> None:
     reading(app)
 
     persist(
@@ -141,11 +141,11 @@ def test_an_old_watermark_is_told_with_its_age(app: Holdfast) -> None:
     assert alert(app)["body"] == (
         "Feed: catalogue\n"
         "Age: 3 h; it should be fresh within 2 h\n"
-        "Action: see its runs with: holdfast runs list --feed catalogue"
+        "Action: see its runs with: stepfast runs list --feed catalogue"
     )
 
 
-def test_a_plan_that_gave_up_is_told_with_its_error(app: Holdfast) -> None:
+def test_a_plan_that_gave_up_is_told_with_its_error(app: Stepfast) -> None:
     shop = Shop()
     app.feed(Unplanned(shop))
     prepare(app)
@@ -158,8 +158,8 @@ def test_a_plan_that_gave_up_is_told_with_its_error(app: Holdfast) -> None:
         "Feed: catalogue\n"
         "Error: KeyError: 'password=***'\n"
         "Watermark NOT advanced\n"
-        f"Action: review it with: holdfast runs show {run.id}\n"
-        f"then go on with: holdfast runs retry {run.id}"
+        f"Action: review it with: stepfast runs show {run.id}\n"
+        f"then go on with: stepfast runs retry {run.id}"
     )
 
 
@@ -170,7 +170,7 @@ class Unplanned(Catalogue):
         raise KeyError("password=hunter2")
 
 
-def test_a_cause_that_is_seen_at_every_look_is_raised_once_an_hour(app: Holdfast) -> None:
+def test_a_cause_that_is_seen_at_every_look_is_raised_once_an_hour(app: Stepfast) -> None:
     def tell() -> bool:
         return persist(
             app.database,
@@ -179,12 +179,12 @@ def test_a_cause_that_is_seen_at_every_look_is_raised_once_an_hour(app: Holdfast
 
     assert [tell(), tell(), tell()] == [True, False, False]
 
-    rows.change(app, "UPDATE holdfast_alert SET last_at = last_at - :hour", hour=rows.HOUR + rows.SECOND)
+    rows.change(app, "UPDATE stepfast_alert SET last_at = last_at - :hour", hour=rows.HOUR + rows.SECOND)
     assert tell()
     assert alert(app)["raised"] == 2
 
 
-def test_the_deaths_of_other_jobs_are_still_told(app: Holdfast, box: Mailbox) -> None:
+def test_the_deaths_of_other_jobs_are_still_told(app: Stepfast, box: Mailbox) -> None:
     failed(app)
 
     @app.job(retry=Retry(attempts=1))

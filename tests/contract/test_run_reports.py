@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Rate
-from holdfast.errors import NotFoundError, StateError
-from holdfast.runs.debts import open_debt
-from holdfast.runs.partition import find_partition
-from holdfast.runs.partitioning.dimension import Dimension
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.partitioning.heatmap import Heatmap
-from holdfast.runs.run import find_run
+from stepfast import Rate
+from stepfast.errors import NotFoundError, StateError
+from stepfast.runs.debts import open_debt
+from stepfast.runs.partition import find_partition
+from stepfast.runs.partitioning.dimension import Dimension
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.partitioning.heatmap import Heatmap
+from stepfast.runs.run import find_run
 from tests import rows
 from tests.contract import engine
 from tests.contract.repairing import (
@@ -30,19 +30,19 @@ from tests.contract.repairing import (
 from tests.feeds import Catalogue, Shop, price_ranges
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 FIRST, SECOND, THIRD, FOURTH = (it.name for it in price_ranges(250, 500, 750))
 
 
-def reasons(app: Holdfast, run_id: str) -> list[str]:
+def reasons(app: Stepfast, run_id: str) -> list[str]:
     return [it.sentence for it in app.runs.show(run_id).why]
 
 
 # Which run
 
 
-def test_a_run_is_named_by_its_id_its_beginning_its_feed_or_latest(app: Holdfast) -> None:
+def test_a_run_is_named_by_its_id_its_beginning_its_feed_or_latest(app: Stepfast) -> None:
     catalogue(app)
     app.feed(Catalogue(Shop(), name="other", table="item"))
     first = app.runs.start("catalogue")
@@ -56,12 +56,12 @@ def test_a_run_is_named_by_its_id_its_beginning_its_feed_or_latest(app: Holdfast
         app.runs.show("zzz")
 
 
-def test_without_runs_nothing_is_the_latest(app: Holdfast) -> None:
-    with pytest.raises(NotFoundError, match="there are no runs; begin one with: holdfast runs start FEED"):
+def test_without_runs_nothing_is_the_latest(app: Stepfast) -> None:
+    with pytest.raises(NotFoundError, match="there are no runs; begin one with: stepfast runs start FEED"):
         app.runs.show("latest")
 
 
-def test_runs_are_listed_newest_first(app: Holdfast) -> None:
+def test_runs_are_listed_newest_first(app: Stepfast) -> None:
     shop = catalogue(app)
     first = failed_run(app, shop, SECOND)
     second = app.runs.start("catalogue")
@@ -75,24 +75,24 @@ def test_runs_are_listed_newest_first(app: Holdfast) -> None:
 # What is stuck
 
 
-def test_a_partition_that_waits_its_turn_is_not_stuck(app: Holdfast) -> None:
+def test_a_partition_that_waits_its_turn_is_not_stuck(app: Stepfast) -> None:
     """Neither is one that waits for another try. Stuck is what no job reads, or a worker that is gone. (F47)"""
     catalogue(app)
     run = app.runs.start("catalogue")
     run_steps(app, 1)
     assert app.runs.partitions(run.id, stuck=True) == []
     jobs = [str(row["job_id"]) for row in partitions(app, run.id)]
-    rows.change(app, "UPDATE holdfast_job SET state = 'scheduled' WHERE id = :id", id=jobs[0])
+    rows.change(app, "UPDATE stepfast_job SET state = 'scheduled' WHERE id = :id", id=jobs[0])
     rows.add_worker(app, engine.ALICE)
     rows.add_worker(app, engine.BOB, worker_id="bob", alive_for=-1)
     for job_id, owner in ((jobs[1], engine.ALICE), (jobs[2], engine.BOB)):
         rows.change(
             app,
-            "UPDATE holdfast_job SET state = 'leased', owner = :owner, fence = :owner WHERE id = :id",
+            "UPDATE stepfast_job SET state = 'leased', owner = :owner, fence = :owner WHERE id = :id",
             id=job_id,
             owner=owner,
         )
-    rows.change(app, "DELETE FROM holdfast_job WHERE id = :id", id=jobs[3])
+    rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=jobs[3])
 
     found = app.runs.partitions("catalogue", stuck=True)
 
@@ -100,7 +100,7 @@ def test_a_partition_that_waits_its_turn_is_not_stuck(app: Holdfast) -> None:
     assert [it.stuck for it in app.runs.partitions(run.id)] == [False, False, True, True]
 
 
-def test_partitions_that_failed_are_listed_with_their_errors(app: Holdfast) -> None:
+def test_partitions_that_failed_are_listed_with_their_errors(app: Stepfast) -> None:
     shop = catalogue(app)
     run = failed_run(app, shop, SECOND)
 
@@ -122,7 +122,7 @@ def test_partitions_that_failed_are_listed_with_their_errors(app: Holdfast) -> N
 # Why
 
 
-def test_a_run_without_a_worker_waits_for_one(app: Holdfast) -> None:
+def test_a_run_without_a_worker_waits_for_one(app: Stepfast) -> None:
     catalogue(app, queue="sync")
     run = app.runs.start("catalogue")
 
@@ -131,11 +131,11 @@ def test_a_run_without_a_worker_waits_for_one(app: Holdfast) -> None:
     assert reason.sentence == "no worker is alive for queue sync"
     rows.add_worker(app, engine.ALICE)
     assert reasons(app, run.id)[0].startswith("it advances: its partitions are being found")
-    rows.change(app, "UPDATE holdfast_worker SET queues = 'mail,default'")
+    rows.change(app, "UPDATE stepfast_worker SET queues = 'mail,default'")
     assert reasons(app, run.id) == ["no worker is alive for queue sync"]
 
 
-def test_a_run_in_a_paused_queue_waits_for_its_operator(app: Holdfast) -> None:
+def test_a_run_in_a_paused_queue_waits_for_its_operator(app: Stepfast) -> None:
     catalogue(app)
     run = app.runs.start("catalogue")
     app.operator.pause("default", "the account is locked")
@@ -143,13 +143,13 @@ def test_a_run_in_a_paused_queue_waits_for_its_operator(app: Holdfast) -> None:
     assert reasons(app, run.id) == ["queue default is paused (the account is locked)"]
 
 
-def test_a_run_whose_source_is_in_trouble_says_until_when(app: Holdfast) -> None:
+def test_a_run_whose_source_is_in_trouble_says_until_when(app: Stepfast) -> None:
     catalogue(app)
     run = app.runs.start("catalogue")
     rows.add_worker(app, engine.ALICE)
     rows.change(
         app,
-        "UPDATE holdfast_feed SET troubles = 1, paused_until = :until, pause_reason = 'throttled'",
+        "UPDATE stepfast_feed SET troubles = 1, paused_until = :until, pause_reason = 'throttled'",
         until=rows.now(app) + rows.HOUR,
     )
 
@@ -159,7 +159,7 @@ def test_a_run_whose_source_is_in_trouble_says_until_when(app: Holdfast) -> None
     assert told.endswith(": throttled")
 
 
-def test_a_run_that_waits_for_another_try_says_when_and_after_what(app: Holdfast) -> None:
+def test_a_run_that_waits_for_another_try_says_when_and_after_what(app: Stepfast) -> None:
     shop = catalogue(app)
 
     def fail(*_: Any) -> None:
@@ -176,11 +176,11 @@ def test_a_run_that_waits_for_another_try_says_when_and_after_what(app: Holdfast
     assert told.endswith("after: ValueError: a bad page")
 
 
-def test_a_run_that_a_limit_holds_names_it(app: Holdfast) -> None:
+def test_a_run_that_a_limit_holds_names_it(app: Stepfast) -> None:
     catalogue(app, limits=[Rate(1, per="1h", name="source")])
     run = app.runs.start("catalogue")
     with app.worker():
-        rows.eventually(lambda: rows.count(app, "holdfast_job", "state = 'held'"))
+        rows.eventually(lambda: rows.count(app, "stepfast_job", "state = 'held'"))
         told = reasons(app, run.id)
 
     assert any(
@@ -189,7 +189,7 @@ def test_a_run_that_a_limit_holds_names_it(app: Holdfast) -> None:
     assert "source" in told[-1]
 
 
-def test_a_failed_run_groups_its_errors(app: Holdfast) -> None:
+def test_a_failed_run_groups_its_errors(app: Stepfast) -> None:
     shop = catalogue(app)
     run = failed_run(app, shop, FIRST, SECOND, FOURTH)
 
@@ -200,13 +200,13 @@ def test_a_failed_run_groups_its_errors(app: Holdfast) -> None:
     assert group.partitions == (0, 1, 3)
     assert "PermanentError" in group.error
     assert [it.command for it in detail.why] == [
-        f"holdfast runs retry {run.id}",
+        f"stepfast runs retry {run.id}",
         None,
-        f"holdfast runs consolidate {run.id} --force",
+        f"stepfast runs consolidate {run.id} --force",
     ]
 
 
-def test_a_plan_that_gave_up_tells_its_error(app: Holdfast) -> None:
+def test_a_plan_that_gave_up_tells_its_error(app: Stepfast) -> None:
     shop = catalogue(app, partitioner=Fixed(price_ranges(500), counted=True))
     shop.before = broken_at(("count", "price 0..500", None))
     run = app.runs.start("catalogue")
@@ -215,7 +215,7 @@ def test_a_plan_that_gave_up_tells_its_error(app: Holdfast) -> None:
     assert reasons(app, run.id) == ["planning gave up: PermanentError: price 0..500 cannot be read"]
 
 
-def test_a_failed_run_that_was_overtaken_names_the_newer_one(app: Holdfast) -> None:
+def test_a_failed_run_that_was_overtaken_names_the_newer_one(app: Stepfast) -> None:
     """It has ended, so it is not shown as active for ever. (F47)"""
     shop = catalogue(app)
     old = failed_run(app, shop, SECOND)
@@ -224,16 +224,16 @@ def test_a_failed_run_that_was_overtaken_names_the_newer_one(app: Holdfast) -> N
 
     detail = app.runs.show(old.id)
 
-    assert (detail.newer, detail.why[-1].command) == (new.id, f"holdfast runs show {new.id}")
+    assert (detail.newer, detail.why[-1].command) == (new.id, f"stepfast runs show {new.id}")
     assert "is active" in detail.why[-1].sentence
 
 
-def test_a_partition_that_lost_its_job_is_named(app: Holdfast) -> None:
+def test_a_partition_that_lost_its_job_is_named(app: Stepfast) -> None:
     catalogue(app)
     run = app.runs.start("catalogue")
     run_steps(app, 1)
     rows.add_worker(app, engine.ALICE)
-    rows.change(app, "DELETE FROM holdfast_job WHERE id = :id", id=partition(app, run.id, 2)["job_id"])
+    rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=partition(app, run.id, 2)["job_id"])
 
     assert reasons(app, run.id)[0].startswith("no job reads partition-2; ")
 
@@ -241,7 +241,7 @@ def test_a_partition_that_lost_its_job_is_named(app: Holdfast) -> None:
 # How far
 
 
-def test_a_look_tells_how_far_each_partition_is(app: Holdfast) -> None:
+def test_a_look_tells_how_far_each_partition_is(app: Stepfast) -> None:
     catalogue(app)
     run = app.runs.start("catalogue")
     assert (app.runs.look(run.id).rows, app.runs.look(run.id).expected) == (0, None)
@@ -255,7 +255,7 @@ def test_a_look_tells_how_far_each_partition_is(app: Holdfast) -> None:
     assert len(look.changed) == 4
 
 
-def test_whoever_watches_sees_every_partition_end_and_then_the_run(app: Holdfast) -> None:
+def test_whoever_watches_sees_every_partition_end_and_then_the_run(app: Stepfast) -> None:
     catalogue(app)
     run = app.runs.start("catalogue")
 
@@ -270,8 +270,8 @@ def test_whoever_watches_sees_every_partition_end_and_then_the_run(app: Holdfast
     assert last.seconds_left is None
 
 
-def test_whoever_looks_again_is_told_only_what_is_new(app: Holdfast) -> None:
-    from holdfast.admin.reports.run_progress import RunObserver
+def test_whoever_looks_again_is_told_only_what_is_new(app: Stepfast) -> None:
+    from stepfast.admin.reports.run_progress import RunObserver
 
     catalogue(app)
     run = app.runs.start("catalogue")
@@ -287,7 +287,7 @@ def test_whoever_looks_again_is_told_only_what_is_new(app: Holdfast) -> None:
 # What it would cost
 
 
-def test_a_plan_is_made_without_starting_anything(app: Holdfast) -> None:
+def test_a_plan_is_made_without_starting_anything(app: Stepfast) -> None:
     shop = catalogue(app)
 
     plan = app.runs.plan("catalogue")
@@ -297,7 +297,7 @@ def test_a_plan_is_made_without_starting_anything(app: Holdfast) -> None:
     assert (plan.requests.counts, plan.requests.unknown) == (8, 0)
     assert FIRST.removeprefix("price ").replace("..", " .. ") in plan.drawing
     assert app.runs.list() == []
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
     run = app.runs.start("catalogue")
     before = len(shop.requests)
     settle(app)
@@ -306,7 +306,7 @@ def test_a_plan_is_made_without_starting_anything(app: Holdfast) -> None:
     assert abs(asked - plan.requests.requests) <= len(plan.partitions)
 
 
-def test_a_trial_says_what_it_leaves_out(app: Holdfast) -> None:
+def test_a_trial_says_what_it_leaves_out(app: Stepfast) -> None:
     catalogue(app)
 
     plan = app.runs.plan("catalogue", max_rows=30)
@@ -315,7 +315,7 @@ def test_a_trial_says_what_it_leaves_out(app: Holdfast) -> None:
     assert "it leaves out" in plan.summary
 
 
-def test_a_density_map_is_planned_and_drawn(app: Holdfast) -> None:
+def test_a_density_map_is_planned_and_drawn(app: Stepfast) -> None:
     catalogue(app, items=400, partitioner=Heatmap(Dimension("price", 0, 1_000), target=100))
 
     plan = app.runs.plan("catalogue", "full")
@@ -325,7 +325,7 @@ def test_a_density_map_is_planned_and_drawn(app: Holdfast) -> None:
     assert plan.requests.planning > 0
 
 
-def test_a_plan_counts_the_debts_that_it_would_pay(app: Holdfast) -> None:
+def test_a_plan_counts_the_debts_that_it_would_pay(app: Stepfast) -> None:
     shop = catalogue(app)
     run = app.runs.start("catalogue")
     settle(app)

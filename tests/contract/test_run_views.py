@@ -10,27 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import moment, new_id
-from holdfast.errors import DatabaseError
-from holdfast.runs.bounds import Bounds
-from holdfast.runs.fan_out import COUNT_NEW
-from holdfast.runs.feed import Page, Row, Window
-from holdfast.runs.paging.paginators import Keyset
-from holdfast.runs.partition import ADVANCE, NewPartition, end_partition, insert_partitions, partitions_of
-from holdfast.runs.ranges import Range
-from holdfast.runs.run import create_run, end_run, find_run, move_run
-from holdfast.runs.states import PartitionState, RunState
-from holdfast.steps.outcome import Again
-from holdfast.testing import drain
+from stepfast.clock import moment, new_id
+from stepfast.errors import DatabaseError
+from stepfast.runs.bounds import Bounds
+from stepfast.runs.fan_out import COUNT_NEW
+from stepfast.runs.feed import Page, Row, Window
+from stepfast.runs.paging.paginators import Keyset
+from stepfast.runs.partition import ADVANCE, NewPartition, end_partition, insert_partitions, partitions_of
+from stepfast.runs.ranges import Range
+from stepfast.runs.run import create_run, end_run, find_run, move_run
+from stepfast.runs.states import PartitionState, RunState
+from stepfast.steps.outcome import Again
+from stepfast.testing import drain
 from tests import rows
 from tests.contract import run_queries as queries
 from tests.contract.engine import ALICE, settle, take, work_on
 from tests.feeds import Catalogue, Shop, prepare
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.partition import Partition
+    from stepfast import Stepfast
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.partition import Partition
 
 COLUMNS = {
     "run_metadata": [
@@ -72,7 +72,7 @@ FROM, TO = datetime(2024, 1, 15, 2, tzinfo=UTC), datetime(2024, 1, 16, 2, tzinfo
 class Story:
     """A run told by its rows, from its beginning to wherever a test looks."""
 
-    app: Holdfast
+    app: Stepfast
     id: str
 
     def plan(self, partitions: int, job_id: str | None = None) -> Story:
@@ -127,7 +127,7 @@ class Story:
             assert moved
             if state is RunState.COMPLETED:
                 tx.execute(
-                    "UPDATE holdfast_run SET completed_at = ended_at, watermark_after = window_to WHERE id = :id",
+                    "UPDATE stepfast_run SET completed_at = ended_at, watermark_after = window_to WHERE id = :id",
                     {"id": self.id},
                 )
         return self
@@ -146,12 +146,12 @@ class Story:
 
 
 def begin(
-    app: Holdfast, name: str = queries.ABC123, window: Window | None = None, feed: str = "catalogue"
+    app: Stepfast, name: str = queries.ABC123, window: Window | None = None, feed: str = "catalogue"
 ) -> Story:
     """A run that has just been started, under a name of the documents."""
     with app.transaction() as tx:
         run = create_run(tx, feed, "full", window or Window(None, TO), watermark=None)
-        tx.execute("UPDATE holdfast_run SET id = :name WHERE id = :id", {"name": name, "id": run.id})
+        tx.execute("UPDATE stepfast_run SET id = :name WHERE id = :id", {"name": name, "id": run.id})
     return Story(app, name)
 
 
@@ -162,11 +162,11 @@ def instant(value: Any) -> datetime:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at
 
 
-def age(app: Holdfast, story: Story, number: int, seconds: int) -> None:
+def age(app: Stepfast, story: Story, number: int, seconds: int) -> None:
     """Let the partition not have moved for so long."""
     rows.change(
         app,
-        "UPDATE holdfast_partition SET updated_at = updated_at - :ago WHERE id = :id",
+        "UPDATE stepfast_partition SET updated_at = updated_at - :ago WHERE id = :id",
         ago=seconds * rows.SECOND,
         id=story.partition(number).id,
     )
@@ -176,7 +176,7 @@ def age(app: Holdfast, story: Story, number: int, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("view", COLUMNS)
-def test_the_columns_are_those_of_the_documents_in_order(app: Holdfast, view: str) -> None:
+def test_the_columns_are_those_of_the_documents_in_order(app: Stepfast, view: str) -> None:
     begin(app).plan(1).read(0, 30)
 
     (row,) = rows.query(app, f"SELECT * FROM {view}")
@@ -209,7 +209,7 @@ WORDS = {
 
 @pytest.mark.only_on("postgresql", "mariadb")
 @pytest.mark.parametrize("view", COLUMNS)
-def test_the_columns_have_the_types_of_the_documents(app: Holdfast, view: str) -> None:
+def test_the_columns_have_the_types_of_the_documents(app: Stepfast, view: str) -> None:
     found = rows.query(
         app,
         "SELECT column_name AS name, data_type AS type, datetime_precision AS grain FROM information_schema.columns"
@@ -226,9 +226,9 @@ def test_the_columns_have_the_types_of_the_documents(app: Holdfast, view: str) -
     assert {row["grain"] for row in found} == {None, 6}
 
 
-def test_instants_keep_what_the_database_can_show(app: Holdfast) -> None:
+def test_instants_keep_what_the_database_can_show(app: Stepfast) -> None:
     story = begin(app)
-    rows.change(app, "UPDATE holdfast_run SET started_at = 1705370400123456")
+    rows.change(app, "UPDATE stepfast_run SET started_at = 1705370400123456")
 
     shown = instant(story.one("run_metadata")["started_at"])
 
@@ -260,21 +260,21 @@ def status(story: Story) -> str:
     return "in_progress" if row["completed_workers"] < row["expected_workers"] else "consolidating"
 
 
-def test_a_run_that_was_just_created_has_done_nothing_and_expects_a_worker(app: Holdfast) -> None:
+def test_a_run_that_was_just_created_has_done_nothing_and_expects_a_worker(app: Stepfast) -> None:
     story = begin(app)
 
     assert facts(story) == (1, 0, 0, False, False)
     assert status(story) == "in_progress"
 
 
-def test_a_run_whose_partitions_are_read_is_in_progress(app: Holdfast) -> None:
+def test_a_run_whose_partitions_are_read_is_in_progress(app: Stepfast) -> None:
     story = begin(app).plan(3).read(0, 30, PartitionState.DONE).read(1, 30)
 
     assert facts(story) == (3, 1, 0, False, False)
     assert status(story) == "in_progress"
 
 
-def test_a_run_whose_consolidation_was_skipped_has_failed(app: Holdfast) -> None:
+def test_a_run_whose_consolidation_was_skipped_has_failed(app: Stepfast) -> None:
     story = begin(app).plan(2).read(0, 30, PartitionState.DONE).end(1, PartitionState.FAILED, "HTTP 500")
     story.move(RunState.FAILED)
 
@@ -282,7 +282,7 @@ def test_a_run_whose_consolidation_was_skipped_has_failed(app: Holdfast) -> None
     assert status(story) == "failed"
 
 
-def test_a_run_whose_partitions_are_all_read_is_consolidating(app: Holdfast) -> None:
+def test_a_run_whose_partitions_are_all_read_is_consolidating(app: Stepfast) -> None:
     story = begin(app).plan(2).read(0, 30, PartitionState.DONE).read(1, 30, PartitionState.DONE_UNVERIFIED)
     story.move(RunState.APPLYING)
 
@@ -290,7 +290,7 @@ def test_a_run_whose_partitions_are_all_read_is_consolidating(app: Holdfast) -> 
     assert status(story) == "consolidating"
 
 
-def test_a_completed_run_says_when_and_up_to_when(app: Holdfast) -> None:
+def test_a_completed_run_says_when_and_up_to_when(app: Stepfast) -> None:
     story = begin(app).plan(1).read(0, 30, PartitionState.DONE)
     story.move(RunState.APPLYING).move(RunState.COMPLETED)
 
@@ -305,20 +305,20 @@ def test_a_completed_run_says_when_and_up_to_when(app: Holdfast) -> None:
     "how",
     [RunState.FAILED, RunState.FAILED_QUALITY, RunState.CANCELLED, RunState.PUBLISHED_PARTIAL],
 )
-def test_a_run_that_ended_otherwise_never_looks_as_if_it_were_going_on(app: Holdfast, how: RunState) -> None:
+def test_a_run_that_ended_otherwise_never_looks_as_if_it_were_going_on(app: Stepfast, how: RunState) -> None:
     story = begin(app).plan(1).read(0, 30, PartitionState.DONE).move(RunState.APPLYING).move(how)
 
     assert facts(story) == (1, 1, 1, False, False)
     assert status(story) == "failed"
 
 
-def test_a_run_whose_planning_gave_up_has_failed(app: Holdfast) -> None:
+def test_a_run_whose_planning_gave_up_has_failed(app: Stepfast) -> None:
     story = begin(app).move(RunState.FAILED)
 
     assert status(story) == "failed"
 
 
-def test_an_empty_window_is_consolidated_and_completed(app: Holdfast) -> None:
+def test_an_empty_window_is_consolidated_and_completed(app: Stepfast) -> None:
     story = begin(app).plan(0)
     assert (facts(story), status(story)) == ((0, 0, 0, False, False), "consolidating")
 
@@ -326,14 +326,14 @@ def test_an_empty_window_is_consolidated_and_completed(app: Holdfast) -> None:
     assert status(story) == "completed"
 
 
-def test_a_run_that_stalled_while_it_was_planned_still_expects_a_worker(app: Holdfast) -> None:
+def test_a_run_that_stalled_while_it_was_planned_still_expects_a_worker(app: Stepfast) -> None:
     story = begin(app)
-    rows.change(app, "UPDATE holdfast_run SET state = 'stalled', stalled_in = 'planning'")
+    rows.change(app, "UPDATE stepfast_run SET state = 'stalled', stalled_in = 'planning'")
 
     assert facts(story)[0] == 1
 
 
-def test_a_partition_that_was_split_counts_by_its_pieces(app: Holdfast) -> None:
+def test_a_partition_that_was_split_counts_by_its_pieces(app: Stepfast) -> None:
     story = begin(app).plan(3).read(0, 30).end(0, PartitionState.SPLIT)
     for number in (1, 2):
         story.read(number, 30, PartitionState.DONE)
@@ -346,16 +346,16 @@ def test_a_partition_that_was_split_counts_by_its_pieces(app: Holdfast) -> None:
 
 @pytest.mark.parametrize(("begins", "word"), [(None, "full"), (FROM, "incremental")])
 def test_a_run_that_reads_everything_is_full_and_others_are_incremental(
-    app: Holdfast, begins: datetime | None, word: str
+    app: Stepfast, begins: datetime | None, word: str
 ) -> None:
     assert begin(app, window=Window(begins, TO)).one("run_metadata")["run_type"] == word
 
 
-def test_the_watermark_before_is_that_of_the_last_run(app: Holdfast) -> None:
+def test_the_watermark_before_is_that_of_the_last_run(app: Stepfast) -> None:
     story = begin(app)
     assert story.one("run_metadata")["watermark_before"] is None
 
-    rows.change(app, "UPDATE holdfast_run SET watermark_before = :at", at=int(FROM.timestamp()) * rows.SECOND)
+    rows.change(app, "UPDATE stepfast_run SET watermark_before = :at", at=int(FROM.timestamp()) * rows.SECOND)
 
     assert instant(story.one("run_metadata")["watermark_before"]) == FROM
 
@@ -363,13 +363,13 @@ def test_the_watermark_before_is_that_of_the_last_run(app: Holdfast) -> None:
 # Workers, which are partitions
 
 
-def test_nobody_works_on_a_partition_that_nobody_has_begun(app: Holdfast) -> None:
+def test_nobody_works_on_a_partition_that_nobody_has_begun(app: Stepfast) -> None:
     story = begin(app).plan(2).read(0, 30)
 
     assert list(story.workers()) == ["partition-0"]
 
 
-def test_a_worker_is_running_completed_or_failed(app: Holdfast) -> None:
+def test_a_worker_is_running_completed_or_failed(app: Stepfast) -> None:
     story = begin(app).plan(5).read(0, 30).read(1, 30, PartitionState.DONE)
     story.read(2, 30, PartitionState.DONE_UNVERIFIED)
     story.end(3, PartitionState.FAILED, "HTTP 500").end(4, PartitionState.CANCELLED)
@@ -392,7 +392,7 @@ def test_a_worker_is_running_completed_or_failed(app: Holdfast) -> None:
     ]
 
 
-def test_a_worker_says_how_many_rows_it_has_read_and_who_it_is(app: Holdfast) -> None:
+def test_a_worker_says_how_many_rows_it_has_read_and_who_it_is(app: Stepfast) -> None:
     story = begin(app).plan(1).read(0, 27).read(0, 54)
 
     row = story.workers()["partition-0"]
@@ -401,7 +401,7 @@ def test_a_worker_says_how_many_rows_it_has_read_and_who_it_is(app: Holdfast) ->
     assert row["id"] == story.partition(0).id
 
 
-def test_a_worker_that_failed_or_was_stopped_says_why(app: Holdfast) -> None:
+def test_a_worker_that_failed_or_was_stopped_says_why(app: Stepfast) -> None:
     story = begin(app).plan(2).end(0, PartitionState.FAILED, "HTTP 500").end(1, PartitionState.CANCELLED)
 
     found = story.workers()
@@ -410,7 +410,7 @@ def test_a_worker_that_failed_or_was_stopped_says_why(app: Holdfast) -> None:
     assert {row["worker_id"] for row in found.values()} == {"unknown"}
 
 
-def test_a_worker_at_its_first_page_is_the_one_that_holds_the_lease(app: Holdfast) -> None:
+def test_a_worker_at_its_first_page_is_the_one_that_holds_the_lease(app: Stepfast) -> None:
     rows.add_worker(app, ALICE, worker_id="alice")
     job = work_on(app).enqueue()
     story = begin(app).plan(1, job.id)
@@ -427,18 +427,18 @@ def test_a_worker_at_its_first_page_is_the_one_that_holds_the_lease(app: Holdfas
     assert (row["worker_id"], row["error_message"]) == ("worker-1", "HTTP 502")
 
 
-def test_a_worker_that_waits_for_its_source_says_so(app: Holdfast) -> None:
+def test_a_worker_that_waits_for_its_source_says_so(app: Stepfast) -> None:
     story = begin(app).plan(1).read(0, 30)
     rows.change(
-        app, "UPDATE holdfast_partition SET troubled_at = updated_at + 1, last_error = 'outage: HTTP 503'"
+        app, "UPDATE stepfast_partition SET troubled_at = updated_at + 1, last_error = 'outage: HTTP 503'"
     )
     assert story.workers()["partition-0"]["error_message"] == "outage: HTTP 503"
 
-    rows.change(app, "UPDATE holdfast_partition SET updated_at = updated_at + 2")
+    rows.change(app, "UPDATE stepfast_partition SET updated_at = updated_at + 2")
     assert story.workers()["partition-0"]["error_message"] is None
 
 
-def test_the_work_item_is_the_range_and_the_window(app: Holdfast) -> None:
+def test_the_work_item_is_the_range_and_the_window(app: Stepfast) -> None:
     story = begin(app).plan(2).read(1, 30)
 
     found = story.workers()["partition-1"]["work_item_payload"]
@@ -448,11 +448,11 @@ def test_the_work_item_is_the_range_and_the_window(app: Holdfast) -> None:
     assert [instant(item["window"][it]) for it in ("from", "to")] == [FROM, TO]
 
 
-def test_a_range_with_a_nul_character_does_not_hide_the_others(app: Holdfast) -> None:
+def test_a_range_with_a_nul_character_does_not_hide_the_others(app: Stepfast) -> None:
     story = begin(app).plan(2).read(0, 30).read(1, 30)
     rows.change(
         app,
-        "UPDATE holdfast_partition SET span = :span WHERE id = :id",
+        "UPDATE stepfast_partition SET span = :span WHERE id = :id",
         span='{"items":["a\\u0000b"]}',
         id=story.partition(0).id,
     )
@@ -460,10 +460,10 @@ def test_a_range_with_a_nul_character_does_not_hide_the_others(app: Holdfast) ->
     assert len(story.workers()) == 2
 
 
-def test_every_partition_has_one_worker_also_after_a_retry(app: Holdfast) -> None:
+def test_every_partition_has_one_worker_also_after_a_retry(app: Stepfast) -> None:
     story = begin(app).plan(2).read(0, 30).end(0, PartitionState.FAILED, "HTTP 500")
     rows.change(
-        app, "UPDATE holdfast_partition SET state = 'ready', epoch = epoch + 1 WHERE state = 'failed'"
+        app, "UPDATE stepfast_partition SET state = 'ready', epoch = epoch + 1 WHERE state = 'failed'"
     )
 
     row = story.workers()["partition-0"]
@@ -477,7 +477,7 @@ def test_every_partition_has_one_worker_also_after_a_retry(app: Holdfast) -> Non
 # Progress
 
 
-def test_progress_begins_at_zero_with_the_plan(app: Holdfast) -> None:
+def test_progress_begins_at_zero_with_the_plan(app: Stepfast) -> None:
     begin(app).plan(1)
 
     (row,) = rows.query(app, "SELECT * FROM partition_progress")
@@ -491,7 +491,7 @@ def test_progress_begins_at_zero_with_the_plan(app: Holdfast) -> None:
     assert instant(row["created_at"]) <= instant(row["updated_at"])
 
 
-def test_progress_is_completed_by_a_last_page_and_by_nothing_else(app: Holdfast) -> None:
+def test_progress_is_completed_by_a_last_page_and_by_nothing_else(app: Stepfast) -> None:
     story = begin(app).plan(5).read(0, 30).read(1, 30, PartitionState.DONE)
     story.read(2, 57, PartitionState.DONE_UNVERIFIED)
     story.end(3, PartitionState.FAILED, "HTTP 500").end(4, PartitionState.CANCELLED)
@@ -508,9 +508,9 @@ def test_progress_is_completed_by_a_last_page_and_by_nothing_else(app: Holdfast)
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_number_that_the_documents_have_no_room_for_hides_nothing(app: Holdfast) -> None:
+def test_a_number_that_the_documents_have_no_room_for_hides_nothing(app: Stepfast) -> None:
     story = begin(app).plan(1).read(0, 30)
-    rows.change(app, "UPDATE holdfast_partition SET next_offset = 5000000000, seen = 5000000000")
+    rows.change(app, "UPDATE stepfast_partition SET next_offset = 5000000000, seen = 5000000000")
 
     assert story.one("partition_progress")["next_offset"] == 2147483647
     assert story.one("worker_runs")["records_processed"] == 2147483647
@@ -520,13 +520,13 @@ def test_a_number_that_the_documents_have_no_room_for_hides_nothing(app: Holdfas
 
 
 @pytest.mark.parametrize("text", queries.EVERYWHERE)
-def test_a_query_of_the_documents_runs_on_every_database(app: Holdfast, text: str) -> None:
+def test_a_query_of_the_documents_runs_on_every_database(app: Stepfast, text: str) -> None:
     rows.query(app, text)
 
 
 @pytest.mark.only_on("postgresql")
 @pytest.mark.parametrize("text", queries.ON_POSTGRESQL)
-def test_a_query_of_the_documents_runs_on_postgresql_with_runs_and_without(app: Holdfast, text: str) -> None:
+def test_a_query_of_the_documents_runs_on_postgresql_with_runs_and_without(app: Stepfast, text: str) -> None:
     assert rows.query(app, text) == []
 
     begin(app).plan(2).read(0, 30).read(1, 30, PartitionState.DONE)
@@ -534,7 +534,7 @@ def test_a_query_of_the_documents_runs_on_postgresql_with_runs_and_without(app: 
     rows.query(app, text)
 
 
-def test_the_documents_find_the_progress_of_a_run(app: Holdfast) -> None:
+def test_the_documents_find_the_progress_of_a_run(app: Stepfast) -> None:
     begin(app, feed="another").plan(1)
     begin(app, queries.YOUR_RUN_ID).plan(2).read(0, 30, PartitionState.DONE)
 
@@ -545,7 +545,7 @@ def test_the_documents_find_the_progress_of_a_run(app: Holdfast) -> None:
     assert [(row["partition_id"], row["next_offset"]) for row in completed] == [("partition-0", 30)]
 
 
-def test_the_documents_find_active_partitions_the_latest_first(app: Holdfast) -> None:
+def test_the_documents_find_active_partitions_the_latest_first(app: Stepfast) -> None:
     story = begin(app).plan(3).read(0, 30, PartitionState.DONE).read(1, 30).read(2, 30)
     age(app, story, 2, 60)
 
@@ -555,7 +555,7 @@ def test_the_documents_find_active_partitions_the_latest_first(app: Holdfast) ->
 
 
 @pytest.mark.only_on("postgresql")
-def test_the_documents_find_partitions_that_are_stuck(app: Holdfast) -> None:
+def test_the_documents_find_partitions_that_are_stuck(app: Stepfast) -> None:
     story = begin(app).plan(3).read(0, 30, PartitionState.DONE).read(1, 30)
     age(app, story, 0, 601)
     age(app, story, 1, 601)
@@ -566,7 +566,7 @@ def test_the_documents_find_partitions_that_are_stuck(app: Holdfast) -> None:
     assert [row["partition_id"] for row in found] == ["partition-1"]
 
 
-def test_the_documents_find_runs_that_are_not_complete(app: Holdfast) -> None:
+def test_the_documents_find_runs_that_are_not_complete(app: Stepfast) -> None:
     begin(app, "done").plan(0).move(RunState.APPLYING).move(RunState.COMPLETED)
     begin(app).plan(2).read(0, 30, PartitionState.DONE)
 
@@ -575,7 +575,7 @@ def test_the_documents_find_runs_that_are_not_complete(app: Holdfast) -> None:
     ]
 
 
-def test_the_documents_find_a_partition_by_its_name(app: Holdfast) -> None:
+def test_the_documents_find_a_partition_by_its_name(app: Stepfast) -> None:
     begin(app).plan(2)
 
     named = queries.ONE_PARTITION.replace("stuck-partition", "partition-1")
@@ -584,14 +584,14 @@ def test_the_documents_find_a_partition_by_its_name(app: Holdfast) -> None:
     assert [row["partition_id"] for row in rows.query(app, named)] == ["partition-1"]
 
 
-def test_the_documents_find_the_last_successful_run(app: Holdfast) -> None:
+def test_the_documents_find_the_last_successful_run(app: Stepfast) -> None:
     for name, ended in (
         ("first", RunState.COMPLETED),
         ("second", RunState.COMPLETED),
         ("third", RunState.FAILED),
     ):
         begin(app, name).plan(0).move(RunState.APPLYING).move(ended)
-        rows.change(app, "UPDATE holdfast_run SET completed_at = completed_at - 5000000 WHERE id = 'first'")
+        rows.change(app, "UPDATE stepfast_run SET completed_at = completed_at - 5000000 WHERE id = 'first'")
 
     (row,) = rows.query(app, queries.LAST_SUCCESSFUL_RUN)
 
@@ -599,7 +599,7 @@ def test_the_documents_find_the_last_successful_run(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("postgresql")
-def test_the_documents_tell_the_status_of_a_run_through_its_life(app: Holdfast) -> None:
+def test_the_documents_tell_the_status_of_a_run_through_its_life(app: Stepfast) -> None:
     told = []
 
     def look() -> None:
@@ -624,7 +624,7 @@ def test_the_documents_tell_the_status_of_a_run_through_its_life(app: Holdfast) 
     ]
 
 
-def test_the_documents_break_a_run_down_by_workers_and_partitions(app: Holdfast) -> None:
+def test_the_documents_break_a_run_down_by_workers_and_partitions(app: Stepfast) -> None:
     story = begin(app).plan(3).read(0, 30, PartitionState.DONE).read(1, 30)
     story.end(1, PartitionState.FAILED, "HTTP 500")
 
@@ -643,10 +643,10 @@ def test_the_documents_break_a_run_down_by_workers_and_partitions(app: Holdfast)
 
 
 @pytest.mark.only_on("postgresql")
-def test_the_documents_find_active_runs_and_how_long_they_have_taken(app: Holdfast) -> None:
+def test_the_documents_find_active_runs_and_how_long_they_have_taken(app: Stepfast) -> None:
     begin(app, "done").plan(0).move(RunState.APPLYING).move(RunState.COMPLETED)
     begin(app).plan(1)
-    rows.change(app, "UPDATE holdfast_run SET started_at = started_at - :hour", hour=rows.HOUR)
+    rows.change(app, "UPDATE stepfast_run SET started_at = started_at - :hour", hour=rows.HOUR)
 
     (row,) = rows.query(app, queries.ACTIVE_RUNS)
 
@@ -655,9 +655,9 @@ def test_the_documents_find_active_runs_and_how_long_they_have_taken(app: Holdfa
 
 
 @pytest.mark.only_on("postgresql")
-def test_the_documents_find_the_runs_of_a_day(app: Holdfast) -> None:
+def test_the_documents_find_the_runs_of_a_day(app: Stepfast) -> None:
     begin(app, "old").plan(0).move(RunState.APPLYING).move(RunState.COMPLETED)
-    rows.change(app, "UPDATE holdfast_run SET started_at = started_at - :day", day=rows.DAY + rows.SECOND)
+    rows.change(app, "UPDATE stepfast_run SET started_at = started_at - :day", day=rows.DAY + rows.SECOND)
     begin(app, "failed").plan(1).end(0, PartitionState.FAILED, "HTTP 500").move(RunState.FAILED)
     begin(app, "completed").plan(0).move(RunState.APPLYING).move(RunState.COMPLETED)
     begin(app).plan(1)
@@ -671,7 +671,7 @@ def test_the_documents_find_the_runs_of_a_day(app: Holdfast) -> None:
     ]
 
 
-def test_the_documents_find_what_failed_and_what_was_open_then(app: Holdfast) -> None:
+def test_the_documents_find_what_failed_and_what_was_open_then(app: Stepfast) -> None:
     story = begin(app).plan(3).read(0, 30, PartitionState.DONE).read(1, 30)
     story.end(1, PartitionState.FAILED, "HTTP 500").end(2, PartitionState.FAILED, "HTTP 502")
     story.move(RunState.FAILED)
@@ -692,7 +692,7 @@ def test_the_documents_find_what_failed_and_what_was_open_then(app: Holdfast) ->
 
 @pytest.mark.only_on("postgresql", "mariadb")
 @pytest.mark.parametrize("hours", [-11, 9])
-def test_a_session_in_another_time_zone_compares_right_with_now(app: Holdfast, hours: int) -> None:
+def test_a_session_in_another_time_zone_compares_right_with_now(app: Stepfast, hours: int) -> None:
     begin(app).plan(1).read(0, 30)
     name = app.database.dialect.name
     connection = app.database.connect()
@@ -725,7 +725,7 @@ def test_a_session_in_another_time_zone_compares_right_with_now(app: Holdfast, h
 class Told(Catalogue):
     """Looks at the views while it is read and mapped."""
 
-    def __init__(self, shop: Shop, app: Holdfast) -> None:
+    def __init__(self, shop: Shop, app: Stepfast) -> None:
         super().__init__(shop, attempts_page=1)
         self.app = app
         self.broken = True
@@ -748,7 +748,7 @@ class Told(Catalogue):
         return super().map(item)
 
 
-def test_a_real_run_fails_is_retried_and_completes_in_the_words_of_the_documents(app: Holdfast) -> None:
+def test_a_real_run_fails_is_retried_and_completes_in_the_words_of_the_documents(app: Stepfast) -> None:
     feed = app.feed(Told(Shop.with_items(60), app))
     prepare(app)
     run = app.runs.start("catalogue")
@@ -798,7 +798,7 @@ class Keyed(Catalogue):
         return Page(page, next=page[-1]["id"] if page else None)
 
 
-def test_where_pages_have_no_offset_progress_is_the_rows_that_were_read(app: Holdfast) -> None:
+def test_where_pages_have_no_offset_progress_is_the_rows_that_were_read(app: Stepfast) -> None:
     app.feed(Keyed(Shop.with_items(100)))
     prepare(app)
     story = Story(app, app.runs.start("catalogue").id)
@@ -838,7 +838,7 @@ def test_where_pages_have_no_offset_progress_is_the_rows_that_were_read(app: Hol
         ("partition_progress", "DELETE FROM partition_progress"),
     ],
 )
-def test_writing_to_a_view_fails_clearly(app: Holdfast, view: str, text: str) -> None:
+def test_writing_to_a_view_fails_clearly(app: Stepfast, view: str, text: str) -> None:
     story = begin(app).plan(1).read(0, 30)
 
     with pytest.raises(DatabaseError, match=view):

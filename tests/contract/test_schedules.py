@@ -11,33 +11,33 @@ from typing import TYPE_CHECKING, Literal, Unpack
 
 import pytest
 
-from holdfast import Done
-from holdfast.clock import moment
-from holdfast.database.database import persist
-from holdfast.errors import ConfigurationError, NotFoundError, StateError
-from holdfast.schedules import changes, firing
-from holdfast.schedules.definition import Definition, ScheduleOptions, define
-from holdfast.schedules.firing import Fate, Fired, Plan
-from holdfast.schedules.missed import BATCH
+from stepfast import Done
+from stepfast.clock import moment
+from stepfast.database.database import persist
+from stepfast.errors import ConfigurationError, NotFoundError, StateError
+from stepfast.schedules import changes, firing
+from stepfast.schedules.definition import Definition, ScheduleOptions, define
+from stepfast.schedules.firing import Fate, Fired, Plan
+from stepfast.schedules.missed import BATCH
 from tests import rows
 from tests.contract.engine import settle, take, together, wait_until_somebody_waits
 from tests.contract.timetable import MINUTE, NOON, fire, jobs, planned, schedule
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
-Apps = Callable[[], "Holdfast"]
+Apps = Callable[[], "Stepfast"]
 EVERYBODY = 20  # schedules that are due at the same moment
 
 
-def plans(app: Holdfast, now: int) -> list[Plan]:
+def plans(app: Stepfast, now: int) -> list[Plan]:
     """What a firer means to do, before it does it."""
     with app.reading() as tx:
         found, at = firing.due(tx, 100, now)
     return [firing.plan(it, at) for it in found]
 
 
-def carry_out(app: Holdfast, meant: list[Plan]) -> list[Fired]:
+def carry_out(app: Stepfast, meant: list[Plan]) -> list[Fired]:
     return persist(app.database, lambda tx: firing.fire(tx, meant))
 
 
@@ -48,7 +48,7 @@ def revised(**options: Unpack[ScheduleOptions]) -> Callable[[Definition], Defini
 # A tick becomes a job
 
 
-def test_a_tick_becomes_a_job_as_the_schedule_says(app: Holdfast) -> None:
+def test_a_tick_becomes_a_job_as_the_schedule_says(app: Stepfast) -> None:
     schedule(app, arguments={"n": 7}, queue="mail", priority=3)
 
     (tick,) = fire(app, NOON)
@@ -60,14 +60,14 @@ def test_a_tick_becomes_a_job_as_the_schedule_says(app: Holdfast) -> None:
     assert job["payload"] == '{"n":7}'
 
 
-def test_nothing_fires_before_its_time(app: Holdfast) -> None:
+def test_nothing_fires_before_its_time(app: Stepfast) -> None:
     schedule(app)
 
     assert fire(app, NOON - 1) == []
     assert jobs(app) == []
 
 
-def test_a_tick_that_fired_is_behind(app: Holdfast) -> None:
+def test_a_tick_that_fired_is_behind(app: Stepfast) -> None:
     schedule(app)
     fire(app, NOON)
 
@@ -76,7 +76,7 @@ def test_a_tick_that_fired_is_behind(app: Holdfast) -> None:
     assert [tick.at for tick in fire(app, NOON + MINUTE)] == [NOON + MINUTE]
 
 
-def test_a_tick_says_which_one_it_is_on_the_clock_of_its_zone(app: Holdfast) -> None:
+def test_a_tick_says_which_one_it_is_on_the_clock_of_its_zone(app: Stepfast) -> None:
     schedule(app, cron="0 13 * * *", tz="Europe/Paris", arguments={"n": 1})
     with app.transaction() as tx:
         changes.change(tx, "beat", revised(tick_as="at"), now=NOON - 1)
@@ -86,7 +86,7 @@ def test_a_tick_says_which_one_it_is_on_the_clock_of_its_zone(app: Holdfast) -> 
     assert jobs(app) == [{"n": 1, "at": "2026-11-15T13:00:00+01:00"}]
 
 
-def test_a_one_off_fires_once_and_is_over(app: Holdfast) -> None:
+def test_a_one_off_fires_once_and_is_over(app: Stepfast) -> None:
     schedule(app, at=moment(NOON))
 
     assert [tick.at for tick in fire(app, NOON + 3)] == [NOON]
@@ -94,7 +94,7 @@ def test_a_one_off_fires_once_and_is_over(app: Holdfast) -> None:
     assert fire(app, NOON + rows.DAY) == []
 
 
-def test_a_one_off_that_is_long_over_is_forgotten(app: Holdfast) -> None:
+def test_a_one_off_that_is_long_over_is_forgotten(app: Stepfast) -> None:
     schedule(app, "old", at=moment(NOON))
     schedule(app, "skipped", at=moment(NOON), missed="skip")
     schedule(app, "beating")
@@ -114,7 +114,7 @@ def test_a_one_off_that_is_long_over_is_forgotten(app: Holdfast) -> None:
 
 @pytest.mark.parametrize("firers", [2, 8])
 def test_many_who_fire_at_the_same_moment_fire_each_tick_once(
-    app: Holdfast, another_app: Apps, firers: int
+    app: Stepfast, another_app: Apps, firers: int
 ) -> None:
     names = [f"beat-{n:02}" for n in range(EVERYBODY)]
     for name in names:
@@ -128,13 +128,13 @@ def test_many_who_fire_at_the_same_moment_fire_each_tick_once(
         assert Counter(tick.schedule for ticks in answers for tick in ticks) == Counter(names)
         assert fire(app, now) == []
 
-    fired = rows.query(app, "SELECT id FROM holdfast_key")
+    fired = rows.query(app, "SELECT id FROM stepfast_key")
     assert len(fired) == 3 * EVERYBODY
     assert len(jobs(app)) == 3 * EVERYBODY
     assert {planned(app, name) for name in names} == {NOON + 3 * MINUTE}
 
 
-def test_of_two_who_mean_to_fire_the_same_tick_one_does(app: Holdfast) -> None:
+def test_of_two_who_mean_to_fire_the_same_tick_one_does(app: Stepfast) -> None:
     schedule(app)
     mine, theirs = plans(app, NOON), plans(app, NOON)
 
@@ -144,7 +144,7 @@ def test_of_two_who_mean_to_fire_the_same_tick_one_does(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_nobody_waits_for_a_colleague_who_is_firing(app: Holdfast, another_app: Apps) -> None:
+def test_nobody_waits_for_a_colleague_who_is_firing(app: Stepfast, another_app: Apps) -> None:
     schedule(app, "mine")
     meant = plans(app, NOON)
     other = another_app()
@@ -157,7 +157,7 @@ def test_nobody_waits_for_a_colleague_who_is_firing(app: Holdfast, another_app: 
     assert len(jobs(app)) == 2
 
 
-def test_a_firer_that_comes_to_nothing_leaves_the_tick_to_others(app: Holdfast) -> None:
+def test_a_firer_that_comes_to_nothing_leaves_the_tick_to_others(app: Stepfast) -> None:
     schedule(app)
     meant = plans(app, NOON)
     with pytest.raises(ZeroDivisionError), app.transaction() as tx:
@@ -167,12 +167,12 @@ def test_a_firer_that_comes_to_nothing_leaves_the_tick_to_others(app: Holdfast) 
     assert len(fire(app, NOON)) == 1
 
 
-def test_a_schedule_that_cannot_be_read_here_stands_in_nobodys_way(app: Holdfast) -> None:
+def test_a_schedule_that_cannot_be_read_here_stands_in_nobodys_way(app: Stepfast) -> None:
     schedule(app, "a-broken-one")
     schedule(app, "beat")
     rows.change(
         app,
-        "UPDATE holdfast_schedule SET every = NULL, cron = 'of a later version' WHERE id = 'a-broken-one'",
+        "UPDATE stepfast_schedule SET every = NULL, cron = 'of a later version' WHERE id = 'a-broken-one'",
     )
 
     assert [tick.schedule for tick in fire(app, NOON)] == ["beat"]
@@ -182,7 +182,7 @@ def test_a_schedule_that_cannot_be_read_here_stands_in_nobodys_way(app: Holdfast
 # Clocks that are set back
 
 
-def test_a_clock_that_is_set_back_fires_nothing_twice(app: Holdfast) -> None:
+def test_a_clock_that_is_set_back_fires_nothing_twice(app: Stepfast) -> None:
     schedule(app)
     fire(app, NOON)
 
@@ -191,7 +191,7 @@ def test_a_clock_that_is_set_back_fires_nothing_twice(app: Holdfast) -> None:
     assert len(jobs(app)) == 1
 
 
-def test_a_plan_that_begins_anew_after_the_clock_was_set_back_fires_nothing_twice(app: Holdfast) -> None:
+def test_a_plan_that_begins_anew_after_the_clock_was_set_back_fires_nothing_twice(app: Stepfast) -> None:
     schedule(app, missed="all")
     fire(app, NOON + MINUTE)
     with app.transaction() as tx:
@@ -208,14 +208,14 @@ def test_a_plan_that_begins_anew_after_the_clock_was_set_back_fires_nothing_twic
 # Ticks that nobody was there for
 
 
-def test_of_missed_ticks_one_job_is_made_as_of_the_latest(app: Holdfast) -> None:
+def test_of_missed_ticks_one_job_is_made_as_of_the_latest(app: Stepfast) -> None:
     schedule(app, missed="once")
 
     assert [tick.at for tick in fire(app, NOON + 60 * MINUTE + 5)] == [NOON + 60 * MINUTE]
     assert planned(app) == NOON + 61 * MINUTE
 
 
-def test_all_missed_ticks_are_made_up_oldest_first_in_batches(app: Holdfast) -> None:
+def test_all_missed_ticks_are_made_up_oldest_first_in_batches(app: Stepfast) -> None:
     schedule(app, missed="all", arguments={"n": 0})
     now = NOON + (BATCH + 9) * MINUTE
 
@@ -226,7 +226,7 @@ def test_all_missed_ticks_are_made_up_oldest_first_in_batches(app: Holdfast) -> 
     assert len(jobs(app)) == BATCH + 10
 
 
-def test_missed_ticks_are_skipped(app: Holdfast) -> None:
+def test_missed_ticks_are_skipped(app: Stepfast) -> None:
     schedule(app, every="1h", missed="skip")
 
     assert fire(app, NOON + 90 * MINUTE) == []
@@ -237,7 +237,7 @@ def test_missed_ticks_are_skipped(app: Holdfast) -> None:
 # Overlapping jobs
 
 
-def test_a_tick_is_skipped_while_the_job_before_it_is_unfinished(app: Holdfast) -> None:
+def test_a_tick_is_skipped_while_the_job_before_it_is_unfinished(app: Stepfast) -> None:
     schedule(app, overlap="skip")
     (first,) = fire(app, NOON)
 
@@ -250,7 +250,7 @@ def test_a_tick_is_skipped_while_the_job_before_it_is_unfinished(app: Holdfast) 
     assert len(jobs(app)) == 1
 
 
-def test_jobs_of_one_schedule_may_overlap(app: Holdfast) -> None:
+def test_jobs_of_one_schedule_may_overlap(app: Stepfast) -> None:
     schedule(app)
     fire(app, NOON)
     fire(app, NOON + MINUTE)
@@ -261,7 +261,7 @@ def test_jobs_of_one_schedule_may_overlap(app: Holdfast) -> None:
 # What an operator does
 
 
-def test_a_paused_schedule_does_not_fire_and_makes_nothing_up(app: Holdfast) -> None:
+def test_a_paused_schedule_does_not_fire_and_makes_nothing_up(app: Stepfast) -> None:
     schedule(app, missed="all")
     with app.transaction() as tx:
         assert changes.pause(tx, "beat", now=NOON - 1)
@@ -277,7 +277,7 @@ def test_a_paused_schedule_does_not_fire_and_makes_nothing_up(app: Holdfast) -> 
 
 @pytest.mark.parametrize(("missed", "count"), [("once", 1), ("all", 1), ("skip", 0)])
 def test_a_one_off_whose_time_passed_in_a_pause_is_judged_when_it_goes_on(
-    app: Holdfast, missed: Literal["once", "all", "skip"], count: int
+    app: Stepfast, missed: Literal["once", "all", "skip"], count: int
 ) -> None:
     schedule(app, at=moment(NOON), missed=missed)
     with app.transaction() as tx:
@@ -288,7 +288,7 @@ def test_a_one_off_whose_time_passed_in_a_pause_is_judged_when_it_goes_on(
     assert planned(app) is None
 
 
-def test_a_schedule_that_is_paused_after_somebody_meant_to_fire_it_does_not_fire(app: Holdfast) -> None:
+def test_a_schedule_that_is_paused_after_somebody_meant_to_fire_it_does_not_fire(app: Stepfast) -> None:
     schedule(app)
     meant = plans(app, NOON)
     with app.transaction() as tx:
@@ -299,7 +299,7 @@ def test_a_schedule_that_is_paused_after_somebody_meant_to_fire_it_does_not_fire
 
 
 def test_a_schedule_that_was_changed_after_somebody_meant_to_fire_it_fires_as_it_is_now(
-    app: Holdfast,
+    app: Stepfast,
 ) -> None:
     schedule(app, arguments={"n": 1})
     meant = plans(app, NOON)
@@ -312,7 +312,7 @@ def test_a_schedule_that_was_changed_after_somebody_meant_to_fire_it_fires_as_it
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_a_pause_waits_for_a_tick_that_is_being_fired(app: Holdfast, another_app: Apps) -> None:
+def test_a_pause_waits_for_a_tick_that_is_being_fired(app: Stepfast, another_app: Apps) -> None:
     schedule(app)
     meant, other = plans(app, NOON), another_app()
 
@@ -332,7 +332,7 @@ def test_a_pause_waits_for_a_tick_that_is_being_fired(app: Holdfast, another_app
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_nobody_waits_for_a_change_that_is_under_way(app: Holdfast, another_app: Apps) -> None:
+def test_nobody_waits_for_a_change_that_is_under_way(app: Stepfast, another_app: Apps) -> None:
     schedule(app)
     other = another_app()
     with app.transaction() as tx:
@@ -343,7 +343,7 @@ def test_nobody_waits_for_a_change_that_is_under_way(app: Holdfast, another_app:
     assert jobs(app) == []
 
 
-def test_a_change_of_the_ticks_is_a_new_plan(app: Holdfast) -> None:
+def test_a_change_of_the_ticks_is_a_new_plan(app: Stepfast) -> None:
     schedule(app)
 
     with app.transaction() as tx:
@@ -354,7 +354,7 @@ def test_a_change_of_the_ticks_is_a_new_plan(app: Holdfast) -> None:
     assert planned(app) == NOON + 90 * MINUTE
 
 
-def test_a_change_of_anything_else_keeps_the_plan(app: Holdfast) -> None:
+def test_a_change_of_anything_else_keeps_the_plan(app: Stepfast) -> None:
     schedule(app)
 
     with app.transaction() as tx:
@@ -363,7 +363,7 @@ def test_a_change_of_anything_else_keeps_the_plan(app: Holdfast) -> None:
     assert planned(app) == NOON
 
 
-def test_a_trigger_is_one_more_job_and_leaves_the_plan_alone(app: Holdfast) -> None:
+def test_a_trigger_is_one_more_job_and_leaves_the_plan_alone(app: Stepfast) -> None:
     schedule(app, arguments={"n": 3})
 
     with app.transaction() as tx:
@@ -375,14 +375,14 @@ def test_a_trigger_is_one_more_job_and_leaves_the_plan_alone(app: Holdfast) -> N
     assert [tick.fate for tick in fire(app, NOON)] == [Fate.FIRED]
 
 
-def test_a_paused_schedule_can_be_triggered(app: Holdfast) -> None:
+def test_a_paused_schedule_can_be_triggered(app: Stepfast) -> None:
     schedule(app)
     with app.transaction() as tx:
         changes.pause(tx, "beat")
         assert changes.trigger(tx, "beat").created
 
 
-def test_a_trigger_does_not_overlap_where_that_was_ruled_out(app: Holdfast) -> None:
+def test_a_trigger_does_not_overlap_where_that_was_ruled_out(app: Stepfast) -> None:
     schedule(app, overlap="skip")
     (tick,) = fire(app, NOON)
 
@@ -390,7 +390,7 @@ def test_a_trigger_does_not_overlap_where_that_was_ruled_out(app: Holdfast) -> N
         changes.trigger(tx, "beat")
 
 
-def test_a_schedule_that_was_removed_is_gone_and_its_name_is_free(app: Holdfast) -> None:
+def test_a_schedule_that_was_removed_is_gone_and_its_name_is_free(app: Stepfast) -> None:
     schedule(app)
     fire(app, NOON)
     with app.transaction() as tx:
@@ -403,7 +403,7 @@ def test_a_schedule_that_was_removed_is_gone_and_its_name_is_free(app: Holdfast)
     assert [tick.fate for tick in fire(app, NOON)] == [Fate.REMEMBERED]
 
 
-def test_a_name_that_is_taken_is_refused(app: Holdfast) -> None:
+def test_a_name_that_is_taken_is_refused(app: Stepfast) -> None:
     schedule(app)
 
     with pytest.raises(StateError, match="exists already"):
@@ -418,7 +418,7 @@ def test_of_many_who_add_the_same_name_one_does(another_app: Apps) -> None:
     assert Counter(type(it).__name__ for it in answers) == {"Schedule": 1, "StateError": 3}
 
 
-def test_a_time_that_has_passed_is_refused(app: Holdfast) -> None:
+def test_a_time_that_has_passed_is_refused(app: Stepfast) -> None:
     with pytest.raises(ConfigurationError, match="has passed; enqueue the job instead"):
         schedule(app, at=moment(NOON), now=NOON)
     schedule(app)

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import ContentionError
+from stepfast.errors import ContentionError
 from tests import rows
 from tests.contract.engine import take, work_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 
 @pytest.mark.only_on("postgresql")
-def test_a_transaction_begins_with_its_limits(app: Holdfast) -> None:
+def test_a_transaction_begins_with_its_limits(app: Stepfast) -> None:
     names = (
         "lock_timeout",
         "statement_timeout",
@@ -33,7 +33,7 @@ def test_a_transaction_begins_with_its_limits(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("mariadb")
-def test_a_session_begins_with_its_limits(app: Holdfast) -> None:
+def test_a_session_begins_with_its_limits(app: Stepfast) -> None:
     with app.transaction() as tx:
         (limits,) = tx.query(
             "SELECT @@innodb_lock_wait_timeout AS locks, @@idle_write_transaction_timeout AS idle,"
@@ -51,7 +51,7 @@ def test_a_session_begins_with_its_limits(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("sqlite")
-def test_a_file_is_durable_and_never_waits_in_sqlites_own_handler(app: Holdfast) -> None:
+def test_a_file_is_durable_and_never_waits_in_sqlites_own_handler(app: Stepfast) -> None:
     names = ("journal_mode", "synchronous", "busy_timeout", "foreign_keys")
     connection = app.database.connect()
 
@@ -62,36 +62,36 @@ def test_a_file_is_durable_and_never_waits_in_sqlites_own_handler(app: Holdfast)
 
 
 @pytest.mark.only_on("mariadb")
-def test_nothing_is_cut_silently(app: Holdfast) -> None:
-    from holdfast.errors import DatabaseError
+def test_nothing_is_cut_silently(app: Stepfast) -> None:
+    from stepfast.errors import DatabaseError
 
     with pytest.raises(DatabaseError, match="too long"):
-        rows.change(app, "INSERT INTO holdfast_queue (id) VALUES (:id)", id="q" * 200)
+        rows.change(app, "INSERT INTO stepfast_queue (id) VALUES (:id)", id="q" * 200)
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_who_waits_for_a_row_too_long_is_told_that_it_is_contention(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     work_on(app).enqueue()
     held = take(app)
     other = another_app()
 
     with app.transaction() as tx:
-        tx.execute("UPDATE holdfast_job SET progress = 1")
+        tx.execute("UPDATE stepfast_job SET progress = 1")
         with pytest.raises(ContentionError):
-            rows.change(other, "UPDATE holdfast_job SET progress = 2 WHERE id = :id", id=held.job_id)
+            rows.change(other, "UPDATE stepfast_job SET progress = 2 WHERE id = :id", id=held.job_id)
 
 
 @pytest.mark.only_on("sqlite")
-def test_writers_of_one_file_take_turns(another_app: Callable[[], Holdfast]) -> None:
+def test_writers_of_one_file_take_turns(another_app: Callable[[], Stepfast]) -> None:
     apps = [another_app() for _ in range(4)]
     errors: list[Any] = []
 
-    def write(app: Holdfast, name: int) -> None:
+    def write(app: Stepfast, name: int) -> None:
         try:
             for n in range(25):
-                rows.change(app, "INSERT INTO holdfast_queue (id) VALUES (:id)", id=f"{name}-{n}")
+                rows.change(app, "INSERT INTO stepfast_queue (id) VALUES (:id)", id=f"{name}-{n}")
         except Exception as error:  # noqa: BLE001 - the test looks at it
             errors.append(error)
 
@@ -102,4 +102,4 @@ def test_writers_of_one_file_take_turns(another_app: Callable[[], Holdfast]) -> 
         thread.join()
 
     assert errors == []
-    assert rows.count(apps[0], "holdfast_queue") == 100
+    assert rows.count(apps[0], "stepfast_queue") == 100

@@ -13,32 +13,32 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast, Retry, Step
-from holdfast.errors import ConstraintError, UnreachableError
-from holdfast.tasks import single_task
-from holdfast.tasks.child import SingleTask
-from holdfast.tasks.single_task import run_single_task
-from holdfast.testing import drain
+from stepfast import Retry, Step, Stepfast
+from stepfast.errors import ConstraintError, UnreachableError
+from stepfast.tasks import single_task
+from stepfast.tasks.child import SingleTask
+from stepfast.tasks.single_task import run_single_task
+from stepfast.testing import drain
 from tests import rows
 from tests.polling import CLIENT, QUEUE, said
 from tests.receiver import SETTINGS, Answer
 
 if TYPE_CHECKING:
-    from holdfast.database.connection import Connection
+    from stepfast.database.connection import Connection
     from tests.receiver import Receiver
 
 ONCE = Retry(attempts=1)
 
 
 @pytest.fixture
-def telling(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdfast]:
+def telling(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stepfast]:
     """An application whose webhooks arrive, and a parent that soon asks again."""
     monkeypatch.setattr(single_task, "AWAY", 0.01)
-    with closing(Holdfast(database_url, notifications=SETTINGS)) as app:
+    with closing(Stepfast(database_url, notifications=SETTINGS)) as app:
         yield app
 
 
-def do(app: Holdfast, text: str, timeout: timedelta | None = None) -> tuple[int, list[str]]:
+def do(app: Stepfast, text: str, timeout: timedelta | None = None) -> tuple[int, list[str]]:
     """The exit code, and what was said. Whoever waits for signals here waits for them again afterwards."""
     words: list[str] = []
     before = {it: signal.getsignal(it) for it in (signal.SIGTERM, signal.SIGINT)}
@@ -56,7 +56,7 @@ def in_parent() -> Callable[[], bool]:
     return lambda: os.getpid() == me and threading.current_thread() is thread
 
 
-def watch(app: Holdfast, look: Callable[[str, str], None]) -> None:
+def watch(app: Stepfast, look: Callable[[str, str], None]) -> None:
     """Let somebody look at each statement, before and after it."""
     database = app.database
     connect = database._connect
@@ -70,7 +70,7 @@ def watch(app: Holdfast, look: Callable[[str, str], None]) -> None:
     database._connect = watched
 
 
-def fail_each_once(app: Holdfast) -> list[str]:
+def fail_each_once(app: Stepfast) -> list[str]:
     """Each statement of the parent fails when it comes for the first time, and once more behind it; a COMMIT for each
     transaction. Returns where it failed.
     """
@@ -93,7 +93,7 @@ def fail_each_once(app: Holdfast) -> list[str]:
 class Outage:
     """The database is away for everybody, from when a file is there until the parent has met it."""
 
-    def __init__(self, app: Holdfast, folder: Path) -> None:
+    def __init__(self, app: Stepfast, folder: Path) -> None:
         self._file = folder / "away"
         self._mine, self.met = in_parent(), 0
         watch(app, self._look)
@@ -111,7 +111,7 @@ class Outage:
 
 
 def test_whatever_fails_for_a_moment_the_task_is_done_and_told_of(
-    telling: Holdfast, receiver: Receiver, tmp_path: Path
+    telling: Stepfast, receiver: Receiver, tmp_path: Path
 ) -> None:
     """Its first child dies, so that there is something to rescue."""
     notes = tmp_path / "notes"
@@ -132,9 +132,9 @@ def test_whatever_fails_for_a_moment_the_task_is_done_and_told_of(
     assert notes.read_text() == "run\n" * 2
     assert {(it.id, it.json["result"]) for it in receiver.received} == {(receiver.ids[0], "well done")}
     for it in (
-        "INSERT INTO holdfast_task",
-        "UPDATE holdfast_worker",
-        "FROM holdfast_archive a",
+        "INSERT INTO stepfast_task",
+        "UPDATE stepfast_worker",
+        "FROM stepfast_archive a",
         "SELECT step",
     ):
         assert any(it in " ".join(place.split()) for place in failed), it
@@ -142,7 +142,7 @@ def test_whatever_fails_for_a_moment_the_task_is_done_and_told_of(
 
 @pytest.mark.only_on("sqlite")
 def test_an_outage_while_whoever_asked_is_told_changes_no_exit_code(
-    telling: Holdfast, receiver: Receiver, tmp_path: Path
+    telling: Stepfast, receiver: Receiver, tmp_path: Path
 ) -> None:
     @telling.task("good")
     def good() -> str:
@@ -158,7 +158,7 @@ def test_an_outage_while_whoever_asked_is_told_changes_no_exit_code(
 
 @pytest.mark.only_on("sqlite")
 def test_an_outage_when_the_time_is_over_keeps_nobody_from_being_told(
-    telling: Holdfast, receiver: Receiver, tmp_path: Path
+    telling: Stepfast, receiver: Receiver, tmp_path: Path
 ) -> None:
     outage = Outage(telling, tmp_path)
 
@@ -171,12 +171,12 @@ def test_an_outage_when_the_time_is_over_keeps_nobody_from_being_told(
 
     assert (code, outage.met) == (1, 1)
     assert [it["error"]["cause"] for it in receiver.bodies] == ["timeout"]
-    assert rows.count(telling, "holdfast_job") == 0
+    assert rows.count(telling, "stepfast_job") == 0
 
 
 @pytest.mark.only_on("sqlite")
 def test_what_no_database_takes_is_not_tried_for_minutes(
-    telling: Holdfast, monkeypatch: pytest.MonkeyPatch
+    telling: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A statement that is refused because of what it says fails at once."""
     tries: list[int] = []
@@ -197,7 +197,7 @@ def test_what_no_database_takes_is_not_tried_for_minutes(
 
 
 @pytest.mark.parametrize("task_type", ["bad", "unknown"])
-def test_a_retry_of_a_single_task_is_for_any_worker_of_its_client(app: Holdfast, task_type: str) -> None:
+def test_a_retry_of_a_single_task_is_for_any_worker_of_its_client(app: Stepfast, task_type: str) -> None:
     """Nobody serves the queue in which it stood alone."""
     works: list[bool] = []
 

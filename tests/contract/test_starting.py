@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import instant, moment
-from holdfast.errors import ConfigurationError, HoldfastError, OutageError, StateError
-from holdfast.runs import feeds
-from holdfast.runs.feed import Page
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.testing import crash_at, drain
+from stepfast.clock import instant, moment
+from stepfast.errors import ConfigurationError, OutageError, StateError, StepfastError
+from stepfast.runs import feeds
+from stepfast.runs.feed import Page
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.testing import crash_at, drain
 from tests import rows
 from tests.contract.engine import together
 from tests.events import hearing, named
@@ -21,18 +21,18 @@ from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
 from tests.run_facts import begin, check_complete, raw, run_of
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.feed import Window
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.runs.feed import Window
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
+    from stepfast.runs.run import Run
 
 SETTLE = timedelta(seconds=120)
 ONE = Fixed(price_ranges())
 
 
 def reading(
-    app: Holdfast, shop: Shop | None = None, feed: type[Catalogue] = Catalogue, **settings: Any
+    app: Stepfast, shop: Shop | None = None, feed: type[Catalogue] = Catalogue, **settings: Any
 ) -> Shop:
     """An application with a catalogue."""
     shop = shop or Shop.with_items(40)
@@ -41,11 +41,11 @@ def reading(
     return shop
 
 
-def tick(app: Holdfast, feed: str = "catalogue") -> None:
+def tick(app: Stepfast, feed: str = "catalogue") -> None:
     """What its schedule does."""
     rows.change(
         app,
-        "INSERT INTO holdfast_job (id, kind, payload) VALUES (:id, :kind, '{}')",
+        "INSERT INTO stepfast_job (id, kind, payload) VALUES (:id, :kind, '{}')",
         id=f"tick-{rows.now(app)}",
         kind=f"{feed}.start",
     )
@@ -55,7 +55,7 @@ def tick(app: Holdfast, feed: str = "catalogue") -> None:
 
 
 def test_t15_cron_and_a_person_who_start_at_the_same_time_get_one_run(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     """(T15, F11, F12)"""
     shop = reading(app)
@@ -68,10 +68,10 @@ def test_t15_cron_and_a_person_who_start_at_the_same_time_get_one_run(
     (refused,) = [it for it in found if isinstance(it, Exception)]
     assert isinstance(refused, StateError)
     assert f"feed catalogue has an active run {started[0].id} (planning)" in str(refused)
-    assert rows.count(app, "holdfast_run") == rows.count(app, "holdfast_job") == 1
+    assert rows.count(app, "stepfast_run") == rows.count(app, "stepfast_job") == 1
 
 
-def test_t15_a_tick_while_a_run_is_active_has_nothing_to_do(app: Holdfast) -> None:
+def test_t15_a_tick_while_a_run_is_active_has_nothing_to_do(app: Stepfast) -> None:
     """(T15, F12)"""
     shop = reading(app)
     run = begin(app)
@@ -79,12 +79,12 @@ def test_t15_a_tick_while_a_run_is_active_has_nothing_to_do(app: Holdfast) -> No
     tick(app)
     drain(app)
 
-    assert rows.count(app, "holdfast_run") == 1
+    assert rows.count(app, "stepfast_run") == 1
     check_complete(app, run.id, shop)
 
 
 def test_a_tick_that_fails_is_not_taken_for_an_active_run(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error says what it is; it is not guessed to mean that a run is there already. (F46)"""
     reading(app)
@@ -100,7 +100,7 @@ def test_a_tick_that_fails_is_not_taken_for_an_active_run(
     assert "no such column" in str(report.errors[0])
 
 
-def test_the_next_run_may_start_when_the_last_one_has_ended(app: Holdfast) -> None:
+def test_the_next_run_may_start_when_the_last_one_has_ended(app: Stepfast) -> None:
     reading(app)
     first = begin(app)
     drain(app)
@@ -111,10 +111,10 @@ def test_the_next_run_may_start_when_the_last_one_has_ended(app: Holdfast) -> No
     assert run_of(app, first.id).state == "completed"
 
 
-def test_a_backfill_runs_beside_an_active_run_and_moves_nothing(app: Holdfast) -> None:
+def test_a_backfill_runs_beside_an_active_run_and_moves_nothing(app: Stepfast) -> None:
     shop = reading(app)
     drain_until_completed(app)
-    watermark = rows.query(app, "SELECT watermark FROM holdfast_feed")[0]["watermark"]
+    watermark = rows.query(app, "SELECT watermark FROM stepfast_feed")[0]["watermark"]
 
     active = begin(app)
     backfill = begin(app, kind="backfill", from_=datetime(2026, 1, 1, tzinfo=UTC))
@@ -126,7 +126,7 @@ def test_a_backfill_runs_beside_an_active_run_and_moves_nothing(app: Holdfast) -
     assert target(app) == shop.prices()
 
 
-def test_only_a_backfill_has_a_window_of_its_own(app: Holdfast) -> None:
+def test_only_a_backfill_has_a_window_of_its_own(app: Stepfast) -> None:
     reading(app)
 
     with pytest.raises(ConfigurationError, match="only a backfill has a window of its own"):
@@ -136,17 +136,17 @@ def test_only_a_backfill_has_a_window_of_its_own(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize(("point", "there"), [("before commit", 0), ("after commit", 1)])
-def test_a_run_without_the_job_that_plans_it_cannot_be(app: Holdfast, point: str, there: int) -> None:
+def test_a_run_without_the_job_that_plans_it_cannot_be(app: Stepfast, point: str, there: int) -> None:
     """(F27, F41)"""
     reading(app)
 
     with crash_at(app, point):
         begin(app)
 
-    assert (rows.count(app, "holdfast_run"), rows.count(app, "holdfast_job")) == (there, there)
+    assert (rows.count(app, "stepfast_run"), rows.count(app, "stepfast_job")) == (there, there)
 
 
-def test_feeds_that_call_their_items_alike_share_nothing(app: Holdfast) -> None:
+def test_feeds_that_call_their_items_alike_share_nothing(app: Stepfast) -> None:
     """Rows are those of a feed, whichever run reads them. (F12, F32)"""
     one, other = Shop.with_items(12), Shop.with_items(12, highest=500)
     app.feed(Catalogue(one, name="one"))
@@ -184,7 +184,7 @@ class Recording(Catalogue):
 
 @pytest.mark.parametrize("ahead", [timedelta(seconds=-90), timedelta(0), timedelta(seconds=90)], ids=str)
 def test_every_request_of_a_run_has_the_same_window_on_the_sources_clock(
-    app: Holdfast, ahead: timedelta
+    app: Stepfast, ahead: timedelta
 ) -> None:
     """(F14, F13, T6)"""
     shop = Shop.with_items(40)
@@ -198,13 +198,13 @@ def test_every_request_of_a_run_has_the_same_window_on_the_sources_clock(
     assert set(feed.windows) == {run.window} == {run_of(app, run.id).window}
     assert len(feed.windows) == len(shop.requests)
     assert abs(run.window.to - (begun + ahead - SETTLE)) < timedelta(seconds=10)
-    (known,) = rows.query(app, "SELECT skew FROM holdfast_feed")
+    (known,) = rows.query(app, "SELECT skew FROM stepfast_feed")
     assert abs(timedelta(microseconds=known["skew"]) - ahead) < timedelta(seconds=10)
-    newest = rows.query(app, "SELECT max(observed_at) AS at FROM holdfast_raw")[0]["at"]
+    newest = rows.query(app, "SELECT max(observed_at) AS at FROM stepfast_raw")[0]["at"]
     assert abs(moment(newest) - (begun + ahead)) < timedelta(seconds=20)
 
 
-def test_a_source_whose_clock_is_far_ahead_begins_no_run(app: Holdfast) -> None:
+def test_a_source_whose_clock_is_far_ahead_begins_no_run(app: Stepfast) -> None:
     """Its watermark would lie in the future, and nothing that changes until then would ever be read. (F13)"""
     feed = app.feed(Recording(Shop.with_items(5), windows=[], ahead=timedelta(hours=3)))
     prepare(app)
@@ -212,11 +212,11 @@ def test_a_source_whose_clock_is_far_ahead_begins_no_run(app: Holdfast) -> None:
 
     with pytest.raises(OutageError, match=told):
         begin(app)
-    with pytest.raises(HoldfastError, match=f"^feed catalogue: nothing was begun: {told}"):
+    with pytest.raises(StepfastError, match=f"^feed catalogue: nothing was begun: {told}"):
         app.runs.start("catalogue")
-    with pytest.raises(HoldfastError, match=told):
+    with pytest.raises(StepfastError, match=told):
         app.runs.plan("catalogue")
-    assert (rows.count(app, "holdfast_run"), rows.count(app, "holdfast_feed", "watermark IS NOT NULL")) == (
+    assert (rows.count(app, "stepfast_run"), rows.count(app, "stepfast_feed", "watermark IS NOT NULL")) == (
         0,
         0,
     )
@@ -225,7 +225,7 @@ def test_a_source_whose_clock_is_far_ahead_begins_no_run(app: Holdfast) -> None:
     assert drain_until_completed(app).window.to > datetime.now(UTC)
 
 
-def test_a_run_by_the_calendar_waits_until_the_clock_of_its_source_is_right(app: Holdfast) -> None:
+def test_a_run_by_the_calendar_waits_until_the_clock_of_its_source_is_right(app: Stepfast) -> None:
     """A wrong Date once costs a moment, and neither a day nor an attempt."""
     shown = iter([timedelta(hours=5), timedelta(hours=5), timedelta(0)])
 
@@ -242,18 +242,18 @@ def test_a_run_by_the_calendar_waits_until_the_clock_of_its_source_is_right(app:
     assert target(app) == shop.prices()
     assert len(met) == 2
     assert "5 h ahead" in str(met[0]["error"])
-    assert rows.query(app, "SELECT watermark FROM holdfast_feed")[0]["watermark"] <= rows.now(app) + rows.HOUR
-    assert rows.count(app, "holdfast_archive", "failures > 0") == 0
+    assert rows.query(app, "SELECT watermark FROM stepfast_feed")[0]["watermark"] <= rows.now(app) + rows.HOUR
+    assert rows.count(app, "stepfast_archive", "failures > 0") == 0
 
 
-def test_a_feed_may_say_how_far_ahead_its_source_is(app: Holdfast) -> None:
+def test_a_feed_may_say_how_far_ahead_its_source_is(app: Stepfast) -> None:
     app.feed(Recording(Shop.with_items(5), windows=[], ahead=timedelta(hours=3), ahead_at_most="4h"))
     prepare(app)
 
     assert drain_until_completed(app).window.to > datetime.now(UTC) + timedelta(hours=2)
 
 
-def test_a_clock_that_is_behind_loses_nothing(app: Holdfast) -> None:
+def test_a_clock_that_is_behind_loses_nothing(app: Stepfast) -> None:
     """The window ends early; the next one reads the rest."""
     feed = app.feed(Recording(Shop.with_items(5), windows=[], ahead=timedelta(hours=-3)))
     prepare(app)
@@ -266,7 +266,7 @@ def test_a_clock_that_is_behind_loses_nothing(app: Holdfast) -> None:
     assert target(app) == feed.shop.prices()
 
 
-def test_an_incremental_run_begins_before_the_watermark_and_leaves_it_alone(app: Holdfast) -> None:
+def test_an_incremental_run_begins_before_the_watermark_and_leaves_it_alone(app: Stepfast) -> None:
     """(F8, F13)"""
     reading(app, lookback="15m")
     first = drain_until_completed(app)
@@ -275,10 +275,10 @@ def test_an_incremental_run_begins_before_the_watermark_and_leaves_it_alone(app:
 
     assert second.watermark_before == first.window_to == run_of(app, first.id).watermark_after
     assert second.window_from == first.window_to - 15 * 60 * rows.SECOND
-    assert rows.query(app, "SELECT watermark FROM holdfast_feed")[0]["watermark"] == first.window_to
+    assert rows.query(app, "SELECT watermark FROM stepfast_feed")[0]["watermark"] == first.window_to
 
 
-def test_a_clock_that_is_no_clock_is_refused(app: Holdfast) -> None:
+def test_a_clock_that_is_no_clock_is_refused(app: Stepfast) -> None:
     feed = reading_with_clock(app, datetime(2026, 11, 15, 12))  # noqa: DTZ001 - the mistake that this is about
 
     with pytest.raises(ConfigurationError, match="time zone"):
@@ -286,7 +286,7 @@ def test_a_clock_that_is_no_clock_is_refused(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("late", [0, 1])
-def test_what_changes_while_a_run_reads_is_read_by_the_next_one(app: Holdfast, late: int) -> None:
+def test_what_changes_while_a_run_reads_is_read_by_the_next_one(app: Stepfast, late: int) -> None:
     """Also at the very instant at which the window ends, and on a page that was read already. (F8, T6)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
@@ -327,7 +327,7 @@ class Late(Catalogue):
 @pytest.mark.parametrize(
     ("lag", "age"), [(0, 0), (0, 120), (100, 60), (100, 119), (100, 121), (300, 119), (300, 290)]
 )
-def test_a_change_that_the_source_shows_late_is_read_all_the_same(app: Holdfast, lag: int, age: int) -> None:
+def test_a_change_that_the_source_shows_late_is_read_all_the_same(app: Stepfast, lag: int, age: int) -> None:
     """The settle delay waits for it, and the lookback comes back for it. (F13, F8, T6)"""
     feed = app.feed(Late(Shop.with_items(6), settle=SETTLE, lag=timedelta(seconds=lag), partitioner=ONE))
     prepare(app)
@@ -340,7 +340,7 @@ def test_a_change_that_the_source_shows_late_is_read_all_the_same(app: Holdfast,
     assert target(app) == feed.shop.prices()
 
 
-def reading_with_clock(app: Holdfast, shown: datetime) -> str:
+def reading_with_clock(app: Stepfast, shown: datetime) -> str:
     class Odd(Catalogue):
         name = "odd"
 
@@ -351,7 +351,7 @@ def reading_with_clock(app: Holdfast, shown: datetime) -> str:
     return "odd"
 
 
-def drain_until_completed(app: Holdfast) -> Run:
+def drain_until_completed(app: Stepfast) -> Run:
     run = begin(app)
     drain(app)
     assert run_of(app, run.id).state == "completed"
@@ -363,7 +363,7 @@ def on_bounds(shop: Shop) -> int:
     return sum(price in (250, 500, 750) for price in shop.prices().values())
 
 
-def test_instants_are_kept_to_the_microsecond(app: Holdfast) -> None:
+def test_instants_are_kept_to_the_microsecond(app: Stepfast) -> None:
     reading(app)
     run = begin(app)
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Page, Token
-from holdfast.runs import place, raw
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.steps.outcome import Again
+from stepfast import Page, Token
+from stepfast.runs import place, raw
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.steps.outcome import Again
 from tests import rows
 from tests.contract.test_place import Ear
 from tests.crash.points import watched
@@ -20,7 +20,7 @@ from tests.run_facts import begin, check_complete, check_counters, pages, partit
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Cursor, Holdfast, Range, Window
+    from stepfast import Cursor, Range, Stepfast, Window
 
 
 class ByToken(Catalogue):
@@ -37,14 +37,14 @@ class ByToken(Catalogue):
         return Page(items, next=after if after < len(found) else None)
 
 
-def reading(app: Holdfast, **settings: object) -> tuple[LoneWorker, Shop]:
+def reading(app: Stepfast, **settings: object) -> tuple[LoneWorker, Shop]:
     shop = Shop.with_items(60)
     app.feed(ByToken(shop, **settings))
     prepare(app)
     return LoneWorker(app), shop
 
 
-def looks(app: Holdfast, act: Callable[[], object]) -> int:
+def looks(app: Stepfast, act: Callable[[], object]) -> int:
     """How often the rows of a page were looked up meanwhile."""
     sent: list[tuple[str, str]] = []
     with watched(Ear(sent)):
@@ -52,7 +52,7 @@ def looks(app: Holdfast, act: Callable[[], object]) -> int:
     return sent.count(("before", raw.SEEN.render(app.database.dialect)))
 
 
-def test_rows_that_are_new_are_written_without_a_look(app: Holdfast) -> None:
+def test_rows_that_are_new_are_written_without_a_look(app: Stepfast) -> None:
     worker, shop = reading(app, partitioner=Fixed(price_ranges()))
     run = begin(app)
 
@@ -62,7 +62,7 @@ def test_rows_that_are_new_are_written_without_a_look(app: Holdfast) -> None:
     check_complete(app, run.id, shop)
 
 
-def test_a_row_that_comes_again_is_counted_once(app: Holdfast) -> None:
+def test_a_row_that_comes_again_is_counted_once(app: Stepfast) -> None:
     worker, shop = reading(app, again=2, partitioner=Fixed(price_ranges()))
     run = begin(app)
 
@@ -74,11 +74,11 @@ def test_a_row_that_comes_again_is_counted_once(app: Holdfast) -> None:
     check_complete(app, run.id, shop)
 
 
-def test_a_page_with_a_row_that_was_read_before_is_judged_again_and_charged_to_nobody(app: Holdfast) -> None:
+def test_a_page_with_a_row_that_was_read_before_is_judged_again_and_charged_to_nobody(app: Stepfast) -> None:
     worker, _ = reading(app, again=1, partitioner=Fixed(price_ranges()))
     run = begin(app)
     worker.until(kind="catalogue.page")
-    rows.change(app, "UPDATE holdfast_job SET state = 'ready', owner = NULL")
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', owner = NULL")
     worker.step()  # the count
     worker.step()  # the first page
     before = pages(app, run.id)
@@ -95,7 +95,7 @@ def test_a_page_with_a_row_that_was_read_before_is_judged_again_and_charged_to_n
 
 
 @pytest.mark.parametrize("cuts", [(), (200, 400, 600, 800)])
-def test_a_source_that_repeats_itself_is_soon_expected_to(app: Holdfast, cuts: tuple[int, ...]) -> None:
+def test_a_source_that_repeats_itself_is_soon_expected_to(app: Stepfast, cuts: tuple[int, ...]) -> None:
     worker, shop = reading(app, again=1, page_size=5, partitioner=Fixed(price_ranges(*cuts)))
     run = begin(app)
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.database.database import persist
-from holdfast.errors import ConfigurationError, NotFoundError, StateError, TransientError
-from holdfast.runs import finishing, gone
-from holdfast.runs.gone import Unseen, strike, walk
-from holdfast.runs.jobs import enqueue_job
-from holdfast.runs.mending import mend_run
-from holdfast.runs.states import RunState
-from holdfast.runs.sweep import Sweep
-from holdfast.runs.sweep_start import applies, begin_sweep
-from holdfast.runs.sweep_state import SweepState, is_held, keep, state_of
-from holdfast.runs.vigil import stall
-from holdfast.testing import drain
+from stepfast.database.database import persist
+from stepfast.errors import ConfigurationError, NotFoundError, StateError, TransientError
+from stepfast.runs import finishing, gone
+from stepfast.runs.gone import Unseen, strike, walk
+from stepfast.runs.jobs import enqueue_job
+from stepfast.runs.mending import mend_run
+from stepfast.runs.states import RunState
+from stepfast.runs.sweep import Sweep
+from stepfast.runs.sweep_start import applies, begin_sweep
+from stepfast.runs.sweep_state import SweepState, is_held, keep, state_of
+from stepfast.runs.vigil import stall
+from stepfast.testing import drain
 from tests import rows
 from tests.contract.engine import together
 from tests.contract.test_watermark import synced
@@ -28,17 +28,17 @@ from tests.run_facts import begin, run_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast import Holdfast
-    from holdfast.database.connection import Transaction
-    from holdfast.runs.declaration import Declaration
-    from holdfast.runs.feed import Row, Window
-    from holdfast.runs.ranges import Range
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.declaration import Declaration
+    from stepfast.runs.feed import Row, Window
+    from stepfast.runs.ranges import Range
+    from stepfast.runs.run import Run
 
 LAST = "d00039"
 
 
-def shop_with(app: Holdfast, count: int = 40, sweep: Sweep | None = None, **settings: Any) -> Shop:
+def shop_with(app: Stepfast, count: int = 40, sweep: Sweep | None = None, **settings: Any) -> Shop:
     """A feed that sweeps, whose rows are all in the target."""
     shop = Shop.with_items(count)
     app.feed(Catalogue(shop, sweep=sweep or Sweep(), **settings))
@@ -47,7 +47,7 @@ def shop_with(app: Holdfast, count: int = 40, sweep: Sweep | None = None, **sett
     return shop
 
 
-def full(app: Holdfast) -> Run:
+def full(app: Stepfast) -> Run:
     return synced(app, kind="full")
 
 
@@ -56,18 +56,18 @@ def lose(shop: Shop, numbers: Iterable[int]) -> None:
         shop.remove(f"d{number:05}")
 
 
-def raw(app: Holdfast, item_id: str = LAST) -> rows.Row:
-    found = rows.query(app, "SELECT * FROM holdfast_raw WHERE item_id = :id", id=item_id)
+def raw(app: Stepfast, item_id: str = LAST) -> rows.Row:
+    found = rows.query(app, "SELECT * FROM stepfast_raw WHERE item_id = :id", id=item_id)
     return found[0]
 
 
-def sweep_of(app: Holdfast, run: Run) -> SweepState:
+def sweep_of(app: Stepfast, run: Run) -> SweepState:
     found = state_of(run_of(app, run.id))
     assert found is not None
     return found
 
 
-def held_run(app: Holdfast, count: int = 40) -> tuple[Shop, Run]:
+def held_run(app: Stepfast, count: int = 40) -> tuple[Shop, Run]:
     """A run that would mark a tenth of all rows as gone, and waits."""
     shop = shop_with(app, count, Sweep(strikes=1, fuse=0.05))
     lose(shop, range(count // 10))
@@ -76,7 +76,7 @@ def held_run(app: Holdfast, count: int = 40) -> tuple[Shop, Run]:
     return shop, run
 
 
-def test_a_row_goes_when_two_full_runs_in_a_row_have_not_seen_it(app: Holdfast) -> None:
+def test_a_row_goes_when_two_full_runs_in_a_row_have_not_seen_it(app: Stepfast) -> None:
     """(F37)"""
     shop = shop_with(app, sweep=Sweep(fuse=0.5))
     shop.remove(LAST)
@@ -91,7 +91,7 @@ def test_a_row_goes_when_two_full_runs_in_a_row_have_not_seen_it(app: Holdfast) 
     assert rows.count(app, "item") == 40
 
 
-def test_a_row_that_is_seen_between_two_runs_begins_anew(app: Holdfast) -> None:
+def test_a_row_that_is_seen_between_two_runs_begins_anew(app: Stepfast) -> None:
     shop = shop_with(app, sweep=Sweep(fuse=0.5))
     item = dict(shop.items[LAST])
     shop.remove(LAST)
@@ -108,7 +108,7 @@ def test_a_row_that_is_seen_between_two_runs_begins_anew(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("price", [None, 7], ids=["unchanged", "changed"])
-def test_a_row_that_is_seen_again_is_back(app: Holdfast, price: int | None) -> None:
+def test_a_row_that_is_seen_again_is_back(app: Stepfast, price: int | None) -> None:
     """Also if it is just as it was, and nothing else would write it. (T11)"""
     shop = shop_with(app, sweep=Sweep(strikes=1, fuse=0.5))
     item = dict(shop.items[LAST])
@@ -129,7 +129,7 @@ def test_a_row_that_is_seen_again_is_back(app: Holdfast, price: int | None) -> N
     [{"kind": "incremental"}, {"kind": "verify"}, {"kind": "backfill"}, {"kind": "full", "most_rows": 10}],
     ids=["incremental", "verify", "backfill", "capped"],
 )
-def test_a_run_that_does_not_read_everything_strikes_nobody(app: Holdfast, request_: dict[str, Any]) -> None:
+def test_a_run_that_does_not_read_everything_strikes_nobody(app: Stepfast, request_: dict[str, Any]) -> None:
     """Not seen is not gone. (F37, T11)"""
     shop = shop_with(app, sweep=Sweep(strikes=1, fuse=1))
     lose(shop, range(20))
@@ -137,7 +137,7 @@ def test_a_run_that_does_not_read_everything_strikes_nobody(app: Holdfast, reque
     run = synced(app, **request_)
 
     assert (run.state, run.gone, state_of(run)) == ("completed", 0, None)
-    assert rows.count(app, "holdfast_raw", "strikes > 0 OR gone_at IS NOT NULL") == 0
+    assert rows.count(app, "stepfast_raw", "strikes > 0 OR gone_at IS NOT NULL") == 0
     assert len(target(app)) == 40
 
 
@@ -154,7 +154,7 @@ def test_a_run_that_does_not_read_everything_strikes_nobody(app: Holdfast, reque
     ids=lambda it: next(iter(it)),
 )
 def test_a_run_that_shows_nothing_may_not_sweep_even_if_it_is_asked_to(
-    app: Holdfast, changes: dict[str, Any]
+    app: Stepfast, changes: dict[str, Any]
 ) -> None:
     """(F37)"""
     shop = shop_with(app, sweep=Sweep(strikes=1, fuse=1))
@@ -162,7 +162,7 @@ def test_a_run_that_shows_nothing_may_not_sweep_even_if_it_is_asked_to(
     declared = app.feeds.get("catalogue")
     run = begin(app, kind="full")
     assert applies(declared, run)
-    rows.change(app, "UPDATE holdfast_run SET state = 'sweeping' WHERE id = :id", id=run.id)
+    rows.change(app, "UPDATE stepfast_run SET state = 'sweeping' WHERE id = :id", id=run.id)
 
     persist(app.database, lambda tx: begin_sweep(tx, declared, replace(run, **changes)))
     drain(app)
@@ -171,7 +171,7 @@ def test_a_run_that_shows_nothing_may_not_sweep_even_if_it_is_asked_to(
     assert len(target(app)) == 40
 
 
-def test_a_run_that_is_not_verified_strikes_nobody(app: Holdfast) -> None:
+def test_a_run_that_is_not_verified_strikes_nobody(app: Stepfast) -> None:
     """(F37)"""
 
     class Doubtful(Catalogue):
@@ -194,13 +194,13 @@ def test_a_run_that_is_not_verified_strikes_nobody(app: Holdfast) -> None:
     assert len(target(app)) == 40
 
 
-def test_nobody_is_struck_while_a_debt_is_open_that_the_run_does_not_cover(app: Holdfast) -> None:
+def test_nobody_is_struck_while_a_debt_is_open_that_the_run_does_not_cover(app: Stepfast) -> None:
     """What it did not see may be what nobody could verify."""
     shop = shop_with(app, sweep=Sweep(strikes=1, fuse=1))
     lose(shop, range(3))
     rows.change(
         app,
-        "INSERT INTO holdfast_debt (digest, feed, name, span, window_to, run_id, opened_at, tries)"
+        "INSERT INTO stepfast_debt (digest, feed, name, span, window_to, run_id, opened_at, tries)"
         " VALUES ('x', 'catalogue', 'everything', '{}', :later, 'r', 0, 3)",
         later=rows.now(app) + rows.HOUR,
     )
@@ -211,7 +211,7 @@ def test_nobody_is_struck_while_a_debt_is_open_that_the_run_does_not_cover(app: 
     assert len(target(app)) == 40
 
 
-def test_rows_of_another_feed_are_left_alone(app: Holdfast) -> None:
+def test_rows_of_another_feed_are_left_alone(app: Stepfast) -> None:
     """(F12)"""
     shop = shop_with(app, sweep=Sweep(strikes=1, fuse=1))
     app.feed(Catalogue(Shop.with_items(50), name="other"))
@@ -222,24 +222,24 @@ def test_rows_of_another_feed_are_left_alone(app: Holdfast) -> None:
     run = full(app)
 
     assert run.gone == 40
-    assert rows.count(app, "holdfast_raw", "feed = 'other' AND gone_at IS NULL AND strikes = 0") == 50
+    assert rows.count(app, "stepfast_raw", "feed = 'other' AND gone_at IS NULL AND strikes = 0") == 50
 
 
-def test_more_than_the_fuse_allows_waits_for_a_person(app: Holdfast) -> None:
+def test_more_than_the_fuse_allows_waits_for_a_person(app: Stepfast) -> None:
     """(F37, T11)"""
     _, run = held_run(app)
 
     assert is_held(run)
     assert run.reason == "4 of 40 rows would go (10.0%), more than 5.0%"
-    assert rows.count(app, "holdfast_raw", "strikes > 0 OR gone_at IS NOT NULL") == 0
+    assert rows.count(app, "stepfast_raw", "strikes > 0 OR gone_at IS NOT NULL") == 0
     assert len(target(app)) == 40
     told = app.operator.alerts()[0]
     assert told.title == "Sweep held"
-    assert f"holdfast sweeps approve {run.id}" in told.body
+    assert f"stepfast sweeps approve {run.id}" in told.body
     assert [it.phase for it in app.operator.sweeps()] == ["held", "done"]
 
 
-def test_a_number_of_rows_is_a_fuse_as_well(app: Holdfast) -> None:
+def test_a_number_of_rows_is_a_fuse_as_well(app: Stepfast) -> None:
     shop = shop_with(app, sweep=Sweep(strikes=1, fuse=1, most=1))
     lose(shop, range(2))
 
@@ -249,7 +249,7 @@ def test_a_number_of_rows_is_a_fuse_as_well(app: Holdfast) -> None:
     assert run.reason == "2 rows would go, more than 1"
 
 
-def test_first_strikes_wait_for_nobody(app: Holdfast) -> None:
+def test_first_strikes_wait_for_nobody(app: Stepfast) -> None:
     """They mark nothing; the fuse is asked when rows would go."""
     shop = shop_with(app, sweep=Sweep(strikes=2, fuse=0.01))
     lose(shop, range(20))
@@ -258,11 +258,11 @@ def test_first_strikes_wait_for_nobody(app: Holdfast) -> None:
     assert full(app).state is RunState.SWEEPING
 
 
-def test_rows_without_identity_may_be_among_those_that_seem_to_be_gone(app: Holdfast) -> None:
+def test_rows_without_identity_may_be_among_those_that_seem_to_be_gone(app: Stepfast) -> None:
     shop = shop_with(app, sweep=Sweep(strikes=1, fuse=1))
     lose(shop, range(2))
     run = begin(app, kind="full")
-    rows.change(app, "UPDATE holdfast_run SET rejected = 1, seen = 1000 WHERE id = :id", id=run.id)
+    rows.change(app, "UPDATE stepfast_run SET rejected = 1, seen = 1000 WHERE id = :id", id=run.id)
 
     drain(app)
 
@@ -270,7 +270,7 @@ def test_rows_without_identity_may_be_among_those_that_seem_to_be_gone(app: Hold
     assert "1 had no identity" in str(run_of(app, run.id).reason)
 
 
-def test_what_is_approved_goes_and_the_run_completes(app: Holdfast) -> None:
+def test_what_is_approved_goes_and_the_run_completes(app: Stepfast) -> None:
     shop, run = held_run(app)
 
     held = app.operator.by("alice", reason="a supplier left").approve_sweep(run.id)
@@ -284,7 +284,7 @@ def test_what_is_approved_goes_and_the_run_completes(app: Holdfast) -> None:
     assert (entry.who, entry.why, entry.subject) == ("alice", "a supplier left", run.id)
 
 
-def test_what_is_declined_stays_and_the_run_completes(app: Holdfast) -> None:
+def test_what_is_declined_stays_and_the_run_completes(app: Stepfast) -> None:
     _, run = held_run(app)
 
     app.operator.by("alice", reason="the source lost them").decline_sweep(run.id)
@@ -293,18 +293,18 @@ def test_what_is_declined_stays_and_the_run_completes(app: Holdfast) -> None:
     done = run_of(app, run.id)
     assert (done.state, done.gone, sweep_of(app, run).phase) == ("completed", 0, "declined")
     assert done.watermark_after == done.window_to
-    assert rows.count(app, "holdfast_raw", "strikes > 0 OR gone_at IS NOT NULL") == 0
+    assert rows.count(app, "stepfast_raw", "strikes > 0 OR gone_at IS NOT NULL") == 0
     assert len(target(app)) == 40
     assert app.operator.audit(what="sweep.decline")[0].subject == run.id
 
 
-def test_more_rows_than_were_counted_are_counted_again_and_held_again(app: Holdfast) -> None:
+def test_more_rows_than_were_counted_are_counted_again_and_held_again(app: Stepfast) -> None:
     """An earlier sweep may be undone between the count and the strikes: nobody approved of those rows."""
     shop, run = held_run(app)
     was = sweep_of(app, run)
     one = was.then(phase="striking", after="", unseen=1, going=1, note=None)
     persist(app.database, lambda tx: keep(tx, run, was, one))
-    rows.change(app, "UPDATE holdfast_job SET state = 'ready', ready_at = 0 WHERE kind = 'catalogue.sweep'")
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', ready_at = 0 WHERE kind = 'catalogue.sweep'")
 
     drain(app)
 
@@ -315,19 +315,19 @@ def test_more_rows_than_were_counted_are_counted_again_and_held_again(app: Holdf
     assert target(app) == shop.prices()
 
 
-def test_a_held_run_is_neither_stalled_nor_given_another_job(app: Holdfast) -> None:
+def test_a_held_run_is_neither_stalled_nor_given_another_job(app: Stepfast) -> None:
     _, run = held_run(app)
     declared = app.feeds.get("catalogue")
-    rows.change(app, "UPDATE holdfast_run SET updated_at = 0 WHERE id = :id", id=run.id)
+    rows.change(app, "UPDATE stepfast_run SET updated_at = 0 WHERE id = :id", id=run.id)
 
     assert persist(app.database, lambda tx: stall(tx, declared, run.id)) is None
     assert persist(app.database, lambda tx: mend_run(tx, declared, run.id)) is None
 
     assert run_of(app, run.id).state is RunState.SWEEPING
-    assert rows.count(app, "holdfast_job", "kind = 'catalogue.sweep'") == 1
+    assert rows.count(app, "stepfast_job", "kind = 'catalogue.sweep'") == 1
 
 
-def test_a_decision_is_taken_once(app: Holdfast) -> None:
+def test_a_decision_is_taken_once(app: Stepfast) -> None:
     _, run = held_run(app)
     operator = app.operator.by("alice", reason="why not")
     operator.decline_sweep(run.id)
@@ -341,7 +341,7 @@ def test_a_decision_is_taken_once(app: Holdfast) -> None:
     assert [it.what for it in app.operator.audit()] == ["sweep.decline"]
 
 
-def test_of_two_who_decide_at_once_one_does(app: Holdfast) -> None:
+def test_of_two_who_decide_at_once_one_does(app: Stepfast) -> None:
     _, run = held_run(app)
     alice, bob = app.operator.by("alice", reason="they left"), app.operator.by("bob", reason="a mistake")
 
@@ -355,7 +355,7 @@ def test_of_two_who_decide_at_once_one_does(app: Holdfast) -> None:
     assert len(target(app)) == (36 if entry.who == "alice" else 40)
 
 
-def test_wrong_moves_are_refused_in_words(app: Holdfast) -> None:
+def test_wrong_moves_are_refused_in_words(app: Stepfast) -> None:
     _, run = held_run(app)
     operator = app.operator.by("alice", reason="why not")
 
@@ -366,15 +366,15 @@ def test_wrong_moves_are_refused_in_words(app: Holdfast) -> None:
         operator.approve_sweep("nobody")
     with pytest.raises(StateError, match="wait for its end"):
         operator.undo_sweep(run.id)
-    incremental = rows.query(app, "SELECT id FROM holdfast_run ORDER BY id")[0]["id"]
-    rows.change(app, "UPDATE holdfast_run SET frontier = NULL WHERE id = :id", id=incremental)
+    incremental = rows.query(app, "SELECT id FROM stepfast_run ORDER BY id")[0]["id"]
+    rows.change(app, "UPDATE stepfast_run SET frontier = NULL WHERE id = :id", id=incremental)
     with pytest.raises(StateError, match="has not swept"):
         operator.undo_sweep(incremental)
 
     assert app.operator.audit() == []
 
 
-def test_everything_that_a_run_marked_as_gone_can_be_brought_back(app: Holdfast) -> None:
+def test_everything_that_a_run_marked_as_gone_can_be_brought_back(app: Stepfast) -> None:
     """(F37)"""
     shop = shop_with(app, sweep=Sweep(strikes=1, fuse=1))
     lose(shop, [0])
@@ -389,13 +389,13 @@ def test_everything_that_a_run_marked_as_gone_can_be_brought_back(app: Holdfast)
     assert len(target(app)) == 39
     assert "d00000" not in target(app)
     assert (run_of(app, run.id).gone, run_of(app, earlier.id).gone) == (0, 1)
-    assert rows.count(app, "holdfast_raw", "gone_at IS NOT NULL") == 1
+    assert rows.count(app, "stepfast_raw", "gone_at IS NOT NULL") == 1
     entry = app.operator.audit(what="sweep.undo")[0]
     assert (entry.touched, entry.subject, entry.ended_at is None) == (7, run.id, False)
     assert app.operator.by("alice", reason="again").undo_sweep(run.id) == 0
 
 
-def test_what_was_brought_back_is_not_applied_again_unless_it_has_changed(app: Holdfast) -> None:
+def test_what_was_brought_back_is_not_applied_again_unless_it_has_changed(app: Stepfast) -> None:
     shop = shop_with(app, sweep=Sweep(strikes=1, fuse=1))
     item = dict(shop.items[LAST])
     shop.remove(LAST)
@@ -408,7 +408,7 @@ def test_what_was_brought_back_is_not_applied_again_unless_it_has_changed(app: H
 
 
 def test_a_large_feed_is_swept_and_undone_in_small_pieces(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = shop_with(app, 60, Sweep(strikes=1, fuse=1))
     make_small(monkeypatch)
@@ -425,8 +425,8 @@ def test_a_large_feed_is_swept_and_undone_in_small_pieces(
 
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches of seven rows, batches of three."""
-    from holdfast.admin import sweeps
-    from holdfast.runs import sweeping
+    from stepfast.admin import sweeps
+    from stepfast.runs import sweeping
 
     for module in (gone, sweeping):
         monkeypatch.setattr(module, "STRETCH", 7)
@@ -434,23 +434,23 @@ def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "BATCH", 3)
 
 
-def test_no_run_strikes_a_row_twice_however_often_its_sweep_begins(app: Holdfast) -> None:
+def test_no_run_strikes_a_row_twice_however_often_its_sweep_begins(app: Stepfast) -> None:
     """One that is cancelled in its sweep and resumed would count as two."""
     shop = shop_with(app, sweep=Sweep(strikes=2, fuse=1))
     lose(shop, range(5))
     run = full(app)
     rows.change(
-        app, "UPDATE holdfast_run SET state = 'sweeping', ended_at = NULL, gone = 0 WHERE id = :id", id=run.id
+        app, "UPDATE stepfast_run SET state = 'sweeping', ended_at = NULL, gone = 0 WHERE id = :id", id=run.id
     )
 
     persist(app.database, lambda tx: begin_sweep(tx, app.feeds.get("catalogue"), run_of(app, run.id)))
     drain(app)
 
-    assert rows.count(app, "holdfast_raw", "strikes = 1") == 5
-    assert rows.count(app, "holdfast_raw", "strikes > 1 OR gone_at IS NOT NULL") == 0
+    assert rows.count(app, "stepfast_raw", "strikes = 1") == 5
+    assert rows.count(app, "stepfast_raw", "strikes > 1 OR gone_at IS NOT NULL") == 0
 
 
-def test_a_step_that_was_overtaken_writes_nothing(app: Holdfast) -> None:
+def test_a_step_that_was_overtaken_writes_nothing(app: Stepfast) -> None:
     """Two jobs may sweep for one run, if one was taken for lost."""
     _, run = held_run(app)
     was = sweep_of(app, run)
@@ -463,7 +463,7 @@ def test_a_step_that_was_overtaken_writes_nothing(app: Holdfast) -> None:
 
 
 def test_two_jobs_that_sweep_for_one_run_count_every_row_once(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = shop_with(app, 60, Sweep(strikes=1, fuse=1))
     make_small(monkeypatch)
@@ -482,10 +482,10 @@ def test_two_jobs_that_sweep_for_one_run_count_every_row_once(
     assert twice
     assert (done.state, done.gone, sweep_of(app, run).struck) == ("completed", 30, 30)
     assert target(app) == shop.prices()
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
-def test_a_row_that_is_observed_after_it_was_found_is_not_struck(app: Holdfast) -> None:
+def test_a_row_that_is_observed_after_it_was_found_is_not_struck(app: Stepfast) -> None:
     shop_with(app, sweep=Sweep(strikes=1, fuse=1))
     seen_at = raw(app)["observed_at"]
     target_column = sweep_of(app, run_of(app, newest(app))).target
@@ -500,7 +500,7 @@ def test_a_row_that_is_observed_after_it_was_found_is_not_struck(app: Holdfast) 
     assert LAST not in target(app)
 
 
-def test_what_a_run_has_seen_itself_is_never_struck_whatever_the_clocks_say(app: Holdfast) -> None:
+def test_what_a_run_has_seen_itself_is_never_struck_whatever_the_clocks_say(app: Stepfast) -> None:
     shop_with(app)
 
     def unseen_by(tx: Transaction, run_id: str) -> int:
@@ -510,10 +510,10 @@ def test_what_a_run_has_seen_itself_is_never_struck_whatever_the_clocks_say(app:
     assert persist(app.database, lambda tx: unseen_by(tx, "another run")) == 40
 
 
-def test_a_job_of_an_older_epoch_changes_nothing(app: Holdfast) -> None:
+def test_a_job_of_an_older_epoch_changes_nothing(app: Stepfast) -> None:
     _, run = held_run(app)
-    rows.change(app, "UPDATE holdfast_run SET epoch = epoch + 1 WHERE id = :id", id=run.id)
-    rows.change(app, "UPDATE holdfast_job SET state = 'ready', ready_at = 0 WHERE kind = 'catalogue.sweep'")
+    rows.change(app, "UPDATE stepfast_run SET epoch = epoch + 1 WHERE id = :id", id=run.id)
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', ready_at = 0 WHERE kind = 'catalogue.sweep'")
     before = run_of(app, run.id)
 
     drain(app, limit=1)
@@ -522,25 +522,25 @@ def test_a_job_of_an_older_epoch_changes_nothing(app: Holdfast) -> None:
     assert len(target(app)) == 40
 
 
-def test_what_is_gone_for_long_enough_is_forgotten_and_its_target_row_stays_marked(app: Holdfast) -> None:
+def test_what_is_gone_for_long_enough_is_forgotten_and_its_target_row_stays_marked(app: Stepfast) -> None:
     shop = shop_with(app, sweep=Sweep(strikes=1, fuse=1, keep="1d"))
     lose(shop, range(5))
     full(app)
     rows.change(
-        app, "UPDATE holdfast_raw SET gone_at = gone_at - :days WHERE item_id < 'd00003'", days=2 * rows.DAY
+        app, "UPDATE stepfast_raw SET gone_at = gone_at - :days WHERE item_id < 'd00003'", days=2 * rows.DAY
     )
 
     full(app)
 
-    assert rows.count(app, "holdfast_raw") == 37
-    assert rows.count(app, "holdfast_raw", "gone_at IS NOT NULL") == 2
+    assert rows.count(app, "stepfast_raw") == 37
+    assert rows.count(app, "stepfast_raw", "gone_at IS NOT NULL") == 2
     assert target(app) == shop.prices()
     shop.put("d00000", 9)
     full(app)
     assert target(app) == shop.prices()
 
 
-def test_the_mark_is_a_time_and_the_identity_a_number_where_the_table_has_them_so(app: Holdfast) -> None:
+def test_the_mark_is_a_time_and_the_identity_a_number_where_the_table_has_them_so(app: Stepfast) -> None:
     class Numbered(Catalogue):
         def identify(self, item: Any, /) -> str:
             return str(int(item["id"][1:]))
@@ -572,7 +572,7 @@ def test_the_mark_is_a_time_and_the_identity_a_number_where_the_table_has_them_s
     assert rows.count(app, "numbered", "removed_at IS NULL") == 20
 
 
-def test_a_row_that_is_gone_does_not_come_back_out_of_the_quarantine(app: Holdfast) -> None:
+def test_a_row_that_is_gone_does_not_come_back_out_of_the_quarantine(app: Stepfast) -> None:
     class Strict(Catalogue):
         strict = True
 
@@ -599,7 +599,7 @@ def test_a_row_that_is_gone_does_not_come_back_out_of_the_quarantine(app: Holdfa
     assert raw(app)["gone_at"] is not None
 
 
-def test_a_column_that_the_target_does_not_have_is_named(app: Holdfast) -> None:
+def test_a_column_that_the_target_does_not_have_is_named(app: Stepfast) -> None:
     shop = Shop.with_items(5)
     app.feed(Catalogue(shop, sweep=Sweep(column="vanished_at"), attempts_consolidation=1))
     prepare(app)
@@ -611,5 +611,5 @@ def test_a_column_that_the_target_does_not_have_is_named(app: Holdfast) -> None:
     assert "vanished_at" in str(run_of(app, run.id).reason)
 
 
-def newest(app: Holdfast) -> str:
-    return str(rows.query(app, "SELECT id FROM holdfast_run ORDER BY started_at DESC")[0]["id"])
+def newest(app: Stepfast) -> str:
+    return str(rows.query(app, "SELECT id FROM stepfast_run ORDER BY started_at DESC")[0]["id"])

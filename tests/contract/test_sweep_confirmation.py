@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import OutageError, Rate
-from holdfast.cli.command import app as commands
-from holdfast.database.database import persist
-from holdfast.runs.gone import Unseen, strike
-from holdfast.runs.states import RunState
-from holdfast.runs.sweep import Sweep
-from holdfast.testing import drain
+from stepfast import OutageError, Rate
+from stepfast.cli.command import app as commands
+from stepfast.database.database import persist
+from stepfast.runs.gone import Unseen, strike
+from stepfast.runs.states import RunState
+from stepfast.runs.sweep import Sweep
+from stepfast.testing import drain
 from tests import rows
 from tests.contract.test_breaker import Troubled, failures, refusal
 from tests.contract.test_sweep import full, lose, make_small, newest, raw, sweep_of
@@ -24,9 +24,9 @@ from tests.feeds import Catalogue, Confirming, Shop, prepare, target
 from tests.run_facts import begin, run_of
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
+    from stepfast import Stepfast
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
 
 GONE, MOVING = "d00007", "d00011"
 
@@ -38,7 +38,7 @@ class Plain(Catalogue):
         return set(self.shop.still_there(ids))
 
 
-def reading(app: Holdfast, feed: Callable[..., Catalogue] = Confirming, **settings: Any) -> Shop:
+def reading(app: Stepfast, feed: Callable[..., Catalogue] = Confirming, **settings: Any) -> Shop:
     """A feed whose rows are all in the target."""
     shop = Shop.with_items(40)
     app.feed(feed(shop, **{"sweep": Sweep(fuse=1), **settings}))
@@ -47,7 +47,7 @@ def reading(app: Holdfast, feed: Callable[..., Catalogue] = Confirming, **settin
     return shop
 
 
-def missed_once(app: Holdfast, feed: Callable[..., Catalogue] = Confirming, **settings: Any) -> Shop:
+def missed_once(app: Stepfast, feed: Callable[..., Catalogue] = Confirming, **settings: Any) -> Shop:
     """A full run has seen neither of two rows: one is gone, the other is there and was on its way."""
     shop = reading(app, feed, **settings)
     shop.remove(GONE)
@@ -58,7 +58,7 @@ def missed_once(app: Holdfast, feed: Callable[..., Catalogue] = Confirming, **se
 
 @pytest.mark.parametrize("feed", [Confirming, Plain], ids=["async", "plain"])
 def test_a_row_that_two_full_runs_have_missed_stays_if_the_source_still_has_it(
-    app: Holdfast, feed: Callable[..., Catalogue]
+    app: Stepfast, feed: Callable[..., Catalogue]
 ) -> None:
     """(F37)"""
     shop = missed_once(app, feed)
@@ -72,7 +72,7 @@ def test_a_row_that_two_full_runs_have_missed_stays_if_the_source_still_has_it(
     assert (raw(app, MOVING)["gone_at"], raw(app, MOVING)["strikes"]) == (None, 1)
 
 
-def test_it_is_told_how_many_are_still_there(app: Holdfast) -> None:
+def test_it_is_told_how_many_are_still_there(app: Stepfast) -> None:
     missed_once(app)
 
     run = full(app)
@@ -86,7 +86,7 @@ def test_it_is_told_how_many_are_still_there(app: Holdfast) -> None:
     assert "1 that it did not see" in shown.output
 
 
-def test_who_is_still_there_is_asked_about_again_by_the_next_sweep_that_misses_it(app: Holdfast) -> None:
+def test_who_is_still_there_is_asked_about_again_by_the_next_sweep_that_misses_it(app: Stepfast) -> None:
     shop = missed_once(app)
     full(app)
     shop.requests.clear()
@@ -98,7 +98,7 @@ def test_who_is_still_there_is_asked_about_again_by_the_next_sweep_that_misses_i
     assert (full(app).gone, target(app)) == (1, shop.prices())
 
 
-def test_who_is_seen_again_begins_anew(app: Holdfast) -> None:
+def test_who_is_seen_again_begins_anew(app: Stepfast) -> None:
     shop = missed_once(app)
     full(app)
     shop.hidden.clear()
@@ -108,7 +108,7 @@ def test_who_is_seen_again_begins_anew(app: Holdfast) -> None:
     assert raw(app, MOVING)["strikes"] == 0
 
 
-def test_a_feed_may_choose_not_to_be_asked(app: Holdfast) -> None:
+def test_a_feed_may_choose_not_to_be_asked(app: Stepfast) -> None:
     shop = missed_once(app, confirm_gone=False)
 
     run = full(app)
@@ -118,7 +118,7 @@ def test_a_feed_may_choose_not_to_be_asked(app: Holdfast) -> None:
 
 
 def test_the_source_is_asked_about_a_few_at_a_time_and_about_each_once(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = reading(app, confirm_lot=2)
     make_small(monkeypatch)
@@ -136,7 +136,7 @@ def test_the_source_is_asked_about_a_few_at_a_time_and_about_each_once(
     assert set(target(app)) == {*shop.prices(), "d00030", "d00031"}
 
 
-def test_a_source_that_fails_meanwhile_is_asked_again_and_nothing_is_half_done(app: Holdfast) -> None:
+def test_a_source_that_fails_meanwhile_is_asked_again_and_nothing_is_half_done(app: Stepfast) -> None:
     """It waits as a page does: no attempt is spent, and the feed is paused."""
     shop = missed_once(app)
     trouble = Troubled(app, refusal(503), timedelta(minutes=10))
@@ -144,7 +144,7 @@ def test_a_source_that_fails_meanwhile_is_asked_again_and_nothing_is_half_done(a
 
     def meet(what: str, part: Range, cursor: Cursor | None) -> None:
         if what == "still_there":
-            seen.add((rows.count(app, "holdfast_raw", "gone_at IS NOT NULL"), raw(app, GONE)["strikes"]))
+            seen.add((rows.count(app, "stepfast_raw", "gone_at IS NOT NULL"), raw(app, GONE)["strikes"]))
             trouble(what, part, cursor)
 
     shop.before = meet
@@ -156,10 +156,10 @@ def test_a_source_that_fails_meanwhile_is_asked_again_and_nothing_is_half_done(a
     assert seen == {(0, 1)}
     assert (done.state, done.gone, sweep_of(app, run).struck, failures(app)) == ("completed", 1, 1, 0)
     assert target(app) == shop.prices()
-    assert rows.query(app, "SELECT troubles FROM holdfast_feed")[0]["troubles"] == 0
+    assert rows.query(app, "SELECT troubles FROM stepfast_feed")[0]["troubles"] == 0
 
 
-def test_a_source_that_cannot_be_asked_for_too_long_lets_nobody_go(app: Holdfast) -> None:
+def test_a_source_that_cannot_be_asked_for_too_long_lets_nobody_go(app: Stepfast) -> None:
     shop = missed_once(app, wait_at_most="10m")
 
     def away(what: str, *_: object) -> None:
@@ -176,28 +176,28 @@ def test_a_source_that_cannot_be_asked_for_too_long_lets_nobody_go(app: Holdfast
     assert {GONE, MOVING} <= set(target(app))
 
 
-def test_nobody_is_kept_from_writing_while_the_source_is_asked(app: Holdfast) -> None:
+def test_nobody_is_kept_from_writing_while_the_source_is_asked(app: Stepfast) -> None:
     """It is asked outside of any transaction."""
     shop = missed_once(app)
 
     def write(what: str, *_: object) -> None:
         if what == "still_there":
-            rows.change(app, "UPDATE holdfast_raw SET strikes = strikes WHERE feed = 'catalogue'")
-            rows.change(app, "UPDATE holdfast_run SET updated_at = updated_at")
+            rows.change(app, "UPDATE stepfast_raw SET strikes = strikes WHERE feed = 'catalogue'")
+            rows.change(app, "UPDATE stepfast_run SET updated_at = updated_at")
 
     shop.before = write
 
     assert full(app).gone == 1
 
 
-def test_a_row_that_is_seen_while_the_source_is_asked_is_not_struck(app: Holdfast) -> None:
+def test_a_row_that_is_seen_while_the_source_is_asked_is_not_struck(app: Stepfast) -> None:
     shop = missed_once(app)
 
     def observe(what: str, *_: object) -> None:
         if what == "still_there":
             rows.change(
                 app,
-                "UPDATE holdfast_raw SET observed_at = :later, strikes = 0 WHERE item_id = :id",
+                "UPDATE stepfast_raw SET observed_at = :later, strikes = 0 WHERE item_id = :id",
                 id=GONE,
                 later=rows.now(app) + rows.HOUR,
             )
@@ -208,7 +208,7 @@ def test_a_row_that_is_seen_while_the_source_is_asked_is_not_struck(app: Holdfas
     assert GONE in target(app)
 
 
-def test_nobody_goes_who_was_not_asked_about(app: Holdfast) -> None:
+def test_nobody_goes_who_was_not_asked_about(app: Stepfast) -> None:
     """Should a row get its strikes between the question and the commit."""
     reading(app)
     state = sweep_of(app, run_of(app, newest(app)))
@@ -232,7 +232,7 @@ def test_nobody_goes_who_was_not_asked_about(app: Holdfast) -> None:
         (["D00007"], "names 'D00007', which nobody asked about"),
     ],
 )
-def test_an_answer_that_cannot_be_right_lets_nobody_go(app: Holdfast, answer: Any, problem: str) -> None:
+def test_an_answer_that_cannot_be_right_lets_nobody_go(app: Stepfast, answer: Any, problem: str) -> None:
     class Wrong(Catalogue):
         def still_there(self, _: Sequence[str], /) -> Any:
             return answer
@@ -249,7 +249,7 @@ def test_an_answer_that_cannot_be_right_lets_nobody_go(app: Holdfast, answer: An
     assert GONE in target(app)
 
 
-def test_a_sweep_that_asks_the_source_keeps_its_limits(app: Holdfast) -> None:
+def test_a_sweep_that_asks_the_source_keeps_its_limits(app: Stepfast) -> None:
     limits = [Rate(25, per="1s", name="shop")]
     shop = Shop.with_items(3)
     for name, feed, more in (

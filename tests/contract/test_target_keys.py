@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.runs.states import RunState
+from stepfast.runs.states import RunState
 from tests import rows
 from tests.contract.consolidating import LATER, fetched, item, items, quarantine, run_of, waiting
 from tests.contract.engine import drain
 from tests.feeds import Catalogue, Shop
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.declaration import Declaration
+    from stepfast import Stepfast
+    from stepfast.runs.declaration import Declaration
 
 
-def catalogue(app: Holdfast, *statements: str, **settings: Any) -> Declaration:
+def catalogue(app: Stepfast, *statements: str, **settings: Any) -> Declaration:
     """A feed whose target is made by these."""
     connection = app.database.connect()
     for it in statements:
@@ -44,7 +44,7 @@ def catalogue(app: Holdfast, *statements: str, **settings: Any) -> Declaration:
     ids=["none", "of a part", "of more", "not unique"],
 )
 def test_a_target_that_cannot_tell_rows_apart_fails_the_run_with_the_cure(
-    app: Holdfast, statements: tuple[str, ...], key: str | tuple[str, ...]
+    app: Stepfast, statements: tuple[str, ...], key: str | tuple[str, ...]
 ) -> None:
     declared = catalogue(app, *statements, key=key)
     run = fetched(app, declared, items(5))
@@ -71,7 +71,7 @@ def test_a_target_that_cannot_tell_rows_apart_fails_the_run_with_the_cure(
     ids=["an index", "in another order"],
 )
 def test_any_unique_index_over_the_key_will_do(
-    app: Holdfast, statements: tuple[str, ...], key: str | tuple[str, ...]
+    app: Stepfast, statements: tuple[str, ...], key: str | tuple[str, ...]
 ) -> None:
     declared = catalogue(app, *statements, key=key)
     for at, window in ((1, LATER), (2, LATER)):
@@ -81,7 +81,7 @@ def test_any_unique_index_over_the_key_will_do(
     assert rows.count(app, "item") == 5
 
 
-def test_a_number_that_is_the_primary_key_will_do(app: Holdfast) -> None:
+def test_a_number_that_is_the_primary_key_will_do(app: Stepfast) -> None:
     declared = catalogue(
         app,
         "CREATE TABLE item (id INTEGER PRIMARY KEY, price INTEGER)",
@@ -94,7 +94,7 @@ def test_a_number_that_is_the_primary_key_will_do(app: Holdfast) -> None:
     assert run_of(app, run).state is RunState.COMPLETED
 
 
-def test_a_unique_index_over_some_rows_is_not_enough(app: Holdfast) -> None:
+def test_a_unique_index_over_some_rows_is_not_enough(app: Stepfast) -> None:
     part = "(id)" if app.database.dialect.name != "mariadb" else "(id(3))"
     some = "WHERE price > 0" if app.database.dialect.name != "mariadb" else ""
     declared = catalogue(
@@ -111,7 +111,7 @@ def test_a_unique_index_over_some_rows_is_not_enough(app: Holdfast) -> None:
     assert "CREATE UNIQUE INDEX" in (run_of(app, run).reason or "")
 
 
-def test_a_feed_that_stores_its_rows_itself_needs_no_index(app: Holdfast) -> None:
+def test_a_feed_that_stores_its_rows_itself_needs_no_index(app: Stepfast) -> None:
     class Own(Catalogue):
         def store(self, tx: Any, given: Any, /) -> None:
             for it in given:
@@ -132,7 +132,7 @@ def test_a_feed_that_stores_its_rows_itself_needs_no_index(app: Holdfast) -> Non
 KEYED = "CREATE TABLE item (id VARCHAR(200) NOT NULL PRIMARY KEY, price INTEGER)"
 
 
-def test_of_items_that_are_mapped_to_one_key_all_but_the_last_are_put_aside(app: Holdfast) -> None:
+def test_of_items_that_are_mapped_to_one_key_all_but_the_last_are_put_aside(app: Stepfast) -> None:
     declared = catalogue(
         app, KEYED, map=lambda it: {"id": it["id"][-1], "price": it["price"]}, error_budget=1.0
     )
@@ -153,7 +153,7 @@ def test_of_items_that_are_mapped_to_one_key_all_but_the_last_are_put_aside(app:
 
 
 @pytest.mark.parametrize("collation", ["utf8mb4_general_ci", "utf8mb4_bin"])
-def test_items_that_are_one_for_the_collation_of_the_target_are_told(app: Holdfast, collation: str) -> None:
+def test_items_that_are_one_for_the_collation_of_the_target_are_told(app: Stepfast, collation: str) -> None:
     """Only MariaDB compares texts so; on the others both rows are there, and nobody is told."""
     blurs = app.database.dialect.name == "mariadb" and collation != "utf8mb4_bin"
     named = f"CHARACTER SET utf8mb4 COLLATE {collation}" if app.database.dialect.name == "mariadb" else ""
@@ -166,7 +166,7 @@ def test_items_that_are_one_for_the_collation_of_the_target_are_told(app: Holdfa
 
     drain(app)
 
-    found = rows.query(app, "SELECT title, body FROM holdfast_alert")
+    found = rows.query(app, "SELECT title, body FROM stepfast_alert")
     assert [it["title"] for it in found] == (["Items replace each other"] if blurs else [])
     assert rows.count(app, "item") == (2 if blurs else 3)
     if blurs:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.notifications.signature import key_of, sign
-from holdfast.tasks.received import latest
-from holdfast.tasks.receiver import LARGEST_BODY, TaskReceiver
+from stepfast.errors import ConfigurationError
+from stepfast.notifications.signature import key_of, sign
+from stepfast.tasks.received import latest
+from stepfast.tasks.receiver import LARGEST_BODY, TaskReceiver
 from tests import rows
 from tests.receiver import SECRET
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.database.connection import Transaction
-    from holdfast.tasks.received import ReceivedEnd
+    from stepfast import Stepfast
+    from stepfast.database.connection import Transaction
+    from stepfast.tasks.received import ReceivedEnd
 
 TOLD = {
     "task_id": "t-1",
@@ -69,26 +69,26 @@ def post(
 
 
 @pytest.fixture
-def receiver(app: Holdfast) -> TaskReceiver:
+def receiver(app: Stepfast) -> TaskReceiver:
     return TaskReceiver(app.database, secrets=[SECRET])
 
 
-def saved(app: Holdfast) -> list[tuple[str, str]]:
-    found = rows.query(app, "SELECT task_id, status FROM holdfast_received ORDER BY id")
+def saved(app: Stepfast) -> list[tuple[str, str]]:
+    found = rows.query(app, "SELECT task_id, status FROM stepfast_received ORDER BY id")
     return [(row["task_id"], row["status"]) for row in found]
 
 
-def test_a_webhook_is_saved_once_however_often_it_comes(app: Holdfast, receiver: TaskReceiver) -> None:
+def test_a_webhook_is_saved_once_however_often_it_comes(app: Stepfast, receiver: TaskReceiver) -> None:
     assert post(receiver, TOLD) == (200, "saved")
     assert post(receiver, TOLD) == (200, "saved before")
 
     assert saved(app) == [("t-1", "completed")]
 
 
-def test_each_end_of_a_task_is_saved_and_the_latest_counts(app: Holdfast, receiver: TaskReceiver) -> None:
+def test_each_end_of_a_task_is_saved_and_the_latest_counts(app: Stepfast, receiver: TaskReceiver) -> None:
     failed = {"status": "failed", "error": {"type": "ValueError", "message": "no"}}
     post(receiver, TOLD | failed, webhook_id="w-1")
-    rows.change(app, "UPDATE holdfast_received SET received_at = 1")
+    rows.change(app, "UPDATE stepfast_received SET received_at = 1")
     post(receiver, TOLD, webhook_id="w-2")
     post(receiver, {"task_id": "t-1"} | failed, webhook_id="w-3")  # of nobody in particular
 
@@ -104,14 +104,14 @@ def test_each_end_of_a_task_is_saved_and_the_latest_counts(app: Holdfast, receiv
 
 @pytest.mark.parametrize("secret", [None, "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"])
 def test_who_does_not_know_the_secret_is_not_believed(
-    app: Holdfast, receiver: TaskReceiver, secret: str | None
+    app: Stepfast, receiver: TaskReceiver, secret: str | None
 ) -> None:
     assert post(receiver, TOLD, secret=secret)[0] == 401
 
     assert saved(app) == []
 
 
-def test_a_receiver_may_believe_anybody_if_it_is_told_so(app: Holdfast) -> None:
+def test_a_receiver_may_believe_anybody_if_it_is_told_so(app: Stepfast) -> None:
     receiver = TaskReceiver(app.database, secrets="none")
 
     assert post(receiver, TOLD, secret=None) == (200, "saved")
@@ -137,14 +137,14 @@ def test_a_receiver_may_believe_anybody_if_it_is_told_so(app: Holdfast) -> None:
     ids=["words", "list", "empty", "number", "no-id", "nul", "status", "bytes", "large"],
 )
 def test_what_says_nothing_of_a_task_is_refused(
-    app: Holdfast, receiver: TaskReceiver, body: bytes, code: int
+    app: Stepfast, receiver: TaskReceiver, body: bytes, code: int
 ) -> None:
     assert post(receiver, body)[0] == code
 
     assert saved(app) == []
 
 
-def test_a_webhook_without_an_id_is_refused(app: Holdfast, receiver: TaskReceiver) -> None:
+def test_a_webhook_without_an_id_is_refused(app: Stepfast, receiver: TaskReceiver) -> None:
     assert post(receiver, TOLD, webhook_id="")[0] == 400
 
     assert saved(app) == []
@@ -160,7 +160,7 @@ def test_only_posts_are_taken_and_a_look_tells_that_it_lives(receiver: TaskRecei
 
 
 @pytest.mark.usefixtures("ledger")
-def test_rows_of_the_frontend_are_written_with_ours_or_not_at_all(app: Holdfast) -> None:
+def test_rows_of_the_frontend_are_written_with_ours_or_not_at_all(app: Stepfast) -> None:
     def book(tx: Transaction, end: ReceivedEnd) -> None:
         tx.execute(
             "INSERT INTO ledger (id, amount) VALUES (:id, :n)", {"id": end.task_id, "n": end.result["n"]}
@@ -179,7 +179,7 @@ def test_rows_of_the_frontend_are_written_with_ours_or_not_at_all(app: Holdfast)
     assert rows.query(app, "SELECT id, amount FROM ledger") == [{"id": "t-1", "amount": 1}]
 
 
-def test_the_same_webhook_at_the_same_time_is_saved_once(app: Holdfast) -> None:
+def test_the_same_webhook_at_the_same_time_is_saved_once(app: Stepfast) -> None:
     calls: list[str] = []
     receiver = TaskReceiver(app.database, secrets=SECRET, saved=lambda _, end: calls.append(end.task_id))
     start = threading.Barrier(4)

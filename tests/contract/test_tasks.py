@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Continue, Holdfast, PermanentError, Reject, Retry, Snooze, Step, Wait
-from holdfast.admin.reports.tasks import show_task
-from holdfast.database.database import persist
-from holdfast.errors import HoldfastError
-from holdfast.steps.rescue import declare_dead, rescue
-from holdfast.steps.task_ends import TaskTimeoutError
-from holdfast.tasks.acceptance import Accepted, Origin, accept, forget_old, refuse
-from holdfast.tasks.child import SingleTask
-from holdfast.tasks.ends import ends, give_up, tell_again, why_unsent
-from holdfast.tasks.envelope import read
-from holdfast.tasks.failures import TaskRefusedError
-from holdfast.tasks.received import ReceivedEnd, latest, save
-from holdfast.tasks.refusal import understood
-from holdfast.tasks.single_task import run_single_task
-from holdfast.testing import drain
+from stepfast import Continue, PermanentError, Reject, Retry, Snooze, Step, Stepfast, Wait
+from stepfast.admin.reports.tasks import show_task
+from stepfast.database.database import persist
+from stepfast.errors import StepfastError
+from stepfast.steps.rescue import declare_dead, rescue
+from stepfast.steps.task_ends import TaskTimeoutError
+from stepfast.tasks.acceptance import Accepted, Origin, accept, forget_old, refuse
+from stepfast.tasks.child import SingleTask
+from stepfast.tasks.ends import ends, give_up, tell_again, why_unsent
+from stepfast.tasks.envelope import read
+from stepfast.tasks.failures import TaskRefusedError
+from stepfast.tasks.received import ReceivedEnd, latest, save
+from stepfast.tasks.refusal import understood
+from stepfast.tasks.single_task import run_single_task
+from stepfast.testing import drain
 from tests import rows
 from tests.crash.picture import ALL_TABLES
 
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
 HERE = Origin("south", "memory", "m-1")
 URL = "https://front.example/hook"
-TABLES = [it for it in ALL_TABLES if it.startswith("holdfast_")]
+TABLES = [it for it in ALL_TABLES if it.startswith("stepfast_")]
 
 
 def asked(task_type: str, task_id: str = "t-1", /, *, url: str | None = URL, **payload: Any) -> str:
     return json.dumps({"task_id": task_id, "task_type": task_type, "payload": payload, "webhook_url": url})
 
 
-def accepted(app: Holdfast, text: str, origin: Origin = HERE) -> Accepted:
+def accepted(app: Stepfast, text: str, origin: Origin = HERE) -> Accepted:
     return persist(app.database, lambda tx: accept(tx, origin, read(text)))
 
 
-def told(app: Holdfast) -> list[Any]:
-    found = rows.query(app, "SELECT body FROM holdfast_outbox ORDER BY seq")
+def told(app: Stepfast) -> list[Any]:
+    found = rows.query(app, "SELECT body FROM stepfast_outbox ORDER BY seq")
     return [json.loads(row["body"]) for row in found]
 
 
 # One job
 
 
-def test_a_task_becomes_a_job_of_its_clients_queue(app: Holdfast) -> None:
+def test_a_task_becomes_a_job_of_its_clients_queue(app: Stepfast) -> None:
     @app.task("greet")
     async def greet(name: str) -> str:
         return f"Hello {name}"
@@ -66,7 +66,7 @@ def test_a_task_becomes_a_job_of_its_clients_queue(app: Holdfast) -> None:
     assert (row["queue"], row["kind"], row["result"]) == ("south-tasks", "task.greet", '"Hello Ann"')
 
 
-def test_the_same_task_before_during_and_after_its_end_is_done_once(app: Holdfast) -> None:
+def test_the_same_task_before_during_and_after_its_end_is_done_once(app: Stepfast) -> None:
     runs: list[str] = []
     seen: list[Accepted] = []
 
@@ -79,7 +79,7 @@ def test_the_same_task_before_during_and_after_its_end_is_done_once(app: Holdfas
     seen.append(accepted(app, asked("once")))
     drain(app)
     seen.append(accepted(app, asked("once")))
-    rows.change(app, "DELETE FROM holdfast_archive")  # as its retention does
+    rows.change(app, "DELETE FROM stepfast_archive")  # as its retention does
     seen.append(accepted(app, asked("once")))
     drain(app)
 
@@ -88,12 +88,12 @@ def test_the_same_task_before_during_and_after_its_end_is_done_once(app: Holdfas
 
 
 def test_two_who_store_the_same_task_at_once_store_one_job(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     apps, start = [another_app() for _ in range(4)], threading.Barrier(4)
     found: list[Accepted] = []
 
-    def race(mine: Holdfast) -> None:
+    def race(mine: Stepfast) -> None:
         start.wait()
         found.append(accepted(mine, asked("any")))
 
@@ -105,10 +105,10 @@ def test_two_who_store_the_same_task_at_once_store_one_job(
 
     assert len({it.job_id for it in found}) == 1
     assert sorted(it.created for it in found) == [False, False, False, True]
-    assert rows.count(app, "holdfast_job") == 1
+    assert rows.count(app, "stepfast_job") == 1
 
 
-def test_clients_do_not_share_ids(app: Holdfast) -> None:
+def test_clients_do_not_share_ids(app: Stepfast) -> None:
     south = accepted(app, asked("any"))
     north = accepted(app, asked("any"), Origin("north", "memory"))
 
@@ -116,20 +116,20 @@ def test_clients_do_not_share_ids(app: Holdfast) -> None:
     assert north.job_id != south.job_id
 
 
-def test_a_task_is_forgotten_with_its_id_but_not_while_somebody_may_revive_it(app: Holdfast) -> None:
+def test_a_task_is_forgotten_with_its_id_but_not_while_somebody_may_revive_it(app: Stepfast) -> None:
     done, dead = accepted(app, asked("any", "1")), accepted(app, asked("any", "2"))
-    rows.change(app, "UPDATE holdfast_task SET until_at = 1")
-    rows.change(app, "DELETE FROM holdfast_job WHERE id = :id", id=done.job_id)
+    rows.change(app, "UPDATE stepfast_task SET until_at = 1")
+    rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=done.job_id)
 
     persist(app.database, lambda tx: forget_old(tx, 10))
 
-    assert [row["id"] for row in rows.query(app, "SELECT id FROM holdfast_task")] == [dead.job_id]
+    assert [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_task")] == [dead.job_id]
 
 
 # Handlers
 
 
-def test_the_fields_of_the_payload_are_arguments_and_others_are_left_out(app: Holdfast) -> None:
+def test_the_fields_of_the_payload_are_arguments_and_others_are_left_out(app: Stepfast) -> None:
     @app.task("add")
     def add(step: Step, left: int, right: int = 10) -> list[Any]:
         return [left + right, step.kind]
@@ -140,7 +140,7 @@ def test_the_fields_of_the_payload_are_arguments_and_others_are_left_out(app: Ho
     assert app.result_of(job.job_id).result == [11, "task.add"]
 
 
-def test_a_handler_may_take_the_whole_payload(app: Holdfast) -> None:
+def test_a_handler_may_take_the_whole_payload(app: Stepfast) -> None:
     @app.task("whole")
     def whole(payload: dict[str, Any]) -> list[str]:
         return sorted(payload)
@@ -151,7 +151,7 @@ def test_a_handler_may_take_the_whole_payload(app: Holdfast) -> None:
     assert app.result_of(job.job_id).result == ["a", "b"]
 
 
-def test_a_handler_stays_a_function_that_a_test_may_call(app: Holdfast) -> None:
+def test_a_handler_stays_a_function_that_a_test_may_call(app: Stepfast) -> None:
     @app.task("twice")
     def twice(n: int) -> int:
         return 2 * n
@@ -162,7 +162,7 @@ def test_a_handler_stays_a_function_that_a_test_may_call(app: Holdfast) -> None:
 # Its end
 
 
-def test_a_task_that_is_done_is_told_with_its_result(app: Holdfast) -> None:
+def test_a_task_that_is_done_is_told_with_its_result(app: Stepfast) -> None:
     @app.task("sum")
     def add(n: int) -> dict[str, int]:
         return {"sum": n + 1}
@@ -175,7 +175,7 @@ def test_a_task_that_is_done_is_told_with_its_result(app: Holdfast) -> None:
     assert (body["task_type"], body["client_id"], body["attempts"]) == ("sum", "south", 1)
 
 
-def test_tasks_that_are_claimed_and_end_together_are_each_told_of(app: Holdfast) -> None:
+def test_tasks_that_are_claimed_and_end_together_are_each_told_of(app: Stepfast) -> None:
     failing(app)
 
     @app.task("quick")
@@ -193,7 +193,7 @@ def test_tasks_that_are_claimed_and_end_together_are_each_told_of(app: Holdfast)
     ]
 
 
-def test_a_task_of_many_steps_is_told_of_once(app: Holdfast) -> None:
+def test_a_task_of_many_steps_is_told_of_once(app: Stepfast) -> None:
     @app.task("steps")
     def steps(step: Step) -> Any:
         return "end" if step.number == 2 else Continue(step.number)
@@ -204,7 +204,7 @@ def test_a_task_of_many_steps_is_told_of_once(app: Holdfast) -> None:
     assert [it["result"] for it in told(app)] == ["end"]
 
 
-def test_a_task_that_waits_is_told_of_when_it_has_ended(app: Holdfast) -> None:
+def test_a_task_that_waits_is_told_of_when_it_has_ended(app: Stepfast) -> None:
     @app.task("signed")
     def signed(step: Step) -> Any:
         if step.cursor is None:
@@ -221,7 +221,7 @@ def test_a_task_that_waits_is_told_of_when_it_has_ended(app: Holdfast) -> None:
     assert [(it["status"], it["result"]) for it in told(app)] == [("completed", "by Ann")]
 
 
-def test_a_result_that_no_webhook_carries_stays_in_the_database(app: Holdfast) -> None:
+def test_a_result_that_no_webhook_carries_stays_in_the_database(app: Stepfast) -> None:
     @app.task("large")
     def large() -> str:
         return "x" * 300_000
@@ -235,7 +235,7 @@ def test_a_result_that_no_webhook_carries_stays_in_the_database(app: Holdfast) -
     assert len(app.result_of(job.job_id).result) == 300_000
 
 
-def failing(app: Holdfast) -> None:
+def failing(app: Stepfast) -> None:
     @app.task("fails", retry=Retry(attempts=2, first=0))
     def fails() -> None:
         raise ValueError("the scanner is on fire, token=hunter2")
@@ -275,7 +275,7 @@ def failing(app: Holdfast) -> None:
     ],
 )
 def test_a_task_that_fails_is_told_with_the_errors_type_and_message(
-    app: Holdfast, task_type: str, kind: str, message: str, cause: str
+    app: Stepfast, task_type: str, kind: str, message: str, cause: str
 ) -> None:
     failing(app)
     accepted(app, asked(task_type))
@@ -289,10 +289,10 @@ def test_a_task_that_fails_is_told_with_the_errors_type_and_message(
     assert "result" not in body
 
 
-def test_a_task_that_kills_its_workers_is_told_of(app: Holdfast) -> None:
+def test_a_task_that_kills_its_workers_is_told_of(app: Stepfast) -> None:
     job = accepted(app, asked("any"))
     rows.add_worker(app, 7, alive_for=-rows.HOUR)
-    rows.change(app, "UPDATE holdfast_job SET state = 'leased', owner = 7, fence = 5, crashes = 2")
+    rows.change(app, "UPDATE stepfast_job SET state = 'leased', owner = 7, fence = 5, crashes = 2")
     persist(app.database, lambda tx: declare_dead(tx, 0, trust_clock=True))
 
     persist(app.database, lambda tx: rescue(tx, 3))
@@ -301,7 +301,7 @@ def test_a_task_that_kills_its_workers_is_told_of(app: Holdfast) -> None:
     assert [(it["status"], it["error"]["type"]) for it in told(app)] == [("failed", "WorkerCrashed")]
 
 
-def test_a_task_that_an_operator_cancels_is_told_of(app: Holdfast) -> None:
+def test_a_task_that_an_operator_cancels_is_told_of(app: Stepfast) -> None:
     job = accepted(app, asked("any"))
 
     app.operator.cancel(job.job_id)
@@ -309,7 +309,7 @@ def test_a_task_that_an_operator_cancels_is_told_of(app: Holdfast) -> None:
     assert [(it["status"], it["error"]["cause"]) for it in told(app)] == [("failed", "cancelled")]
 
 
-def test_a_task_that_is_cancelled_while_it_runs_is_told_of(app: Holdfast) -> None:
+def test_a_task_that_is_cancelled_while_it_runs_is_told_of(app: Stepfast) -> None:
     @app.task("cancelled")
     def cancelled(step: Step) -> None:
         app.operator.cancel(step.job_id)
@@ -321,7 +321,7 @@ def test_a_task_that_is_cancelled_while_it_runs_is_told_of(app: Holdfast) -> Non
     assert [(it["status"], it["error"]["cause"]) for it in told(app)] == [("failed", "cancelled")]
 
 
-def test_a_task_without_time_is_given_up_where_it_waits(app: Holdfast) -> None:
+def test_a_task_without_time_is_given_up_where_it_waits(app: Stepfast) -> None:
     from datetime import timedelta
 
     job = accepted(app, asked("any"))
@@ -338,7 +338,7 @@ def test_a_task_without_time_is_given_up_where_it_waits(app: Holdfast) -> None:
     }
 
 
-def test_a_task_that_somebody_runs_is_not_given_up_behind_his_back(app: Holdfast) -> None:
+def test_a_task_that_somebody_runs_is_not_given_up_behind_his_back(app: Stepfast) -> None:
     found: list[bool] = []
 
     @app.task("busy")
@@ -354,7 +354,7 @@ def test_a_task_that_somebody_runs_is_not_given_up_behind_his_back(app: Holdfast
     assert [it["status"] for it in told(app)] == ["completed"]
 
 
-def test_each_end_is_told_of_once_and_a_second_life_has_an_end_of_its_own(app: Holdfast) -> None:
+def test_each_end_is_told_of_once_and_a_second_life_has_an_end_of_its_own(app: Stepfast) -> None:
     works: list[bool] = []
 
     @app.task("later", retry=Retry(attempts=1))
@@ -372,7 +372,7 @@ def test_each_end_is_told_of_once_and_a_second_life_has_an_end_of_its_own(app: H
     assert [it["status"] for it in told(app)] == ["failed", "completed"]
 
 
-def test_who_asked_for_no_webhook_gets_none(app: Holdfast) -> None:
+def test_who_asked_for_no_webhook_gets_none(app: Stepfast) -> None:
     failing(app)
     accepted(app, asked("permanent", url=None))
     drain(app, raise_errors=False)
@@ -380,7 +380,7 @@ def test_who_asked_for_no_webhook_gets_none(app: Holdfast) -> None:
     assert told(app) == []
 
 
-def test_an_end_whose_commit_fails_is_told_of_by_nobody(app: Holdfast) -> None:
+def test_an_end_whose_commit_fails_is_told_of_by_nobody(app: Stepfast) -> None:
     @app.task("halfway", retry=Retry(attempts=1))
     def halfway(step: Step) -> str:
         step.effect(lambda tx: tx.execute("INSERT INTO no_such_table VALUES (1)"))
@@ -392,14 +392,14 @@ def test_an_end_whose_commit_fails_is_told_of_by_nobody(app: Holdfast) -> None:
     assert [it["status"] for it in told(app)] == ["failed"]
 
 
-def test_an_end_can_be_told_again_under_the_same_id(app: Holdfast) -> None:
+def test_an_end_can_be_told_again_under_the_same_id(app: Stepfast) -> None:
     @app.task("sum")
     def add(n: int) -> int:
         return n
 
     job = accepted(app, asked("sum", n=1))
     drain(app)
-    rows.change(app, "UPDATE holdfast_outbox SET state = 'sent', ended_at = 1, attempts = 1")
+    rows.change(app, "UPDATE stepfast_outbox SET state = 'sent', ended_at = 1, attempts = 1")
     with app.database.reading() as tx:
         end = ends(tx, [job.job_id])[job.job_id]
     assert end.settled
@@ -407,31 +407,31 @@ def test_an_end_can_be_told_again_under_the_same_id(app: Holdfast) -> None:
     persist(app.database, lambda tx: tell_again(tx, end))
     persist(app.database, lambda tx: tell_again(tx, end))
 
-    assert [(row["state"], row["attempts"]) for row in rows.query(app, "SELECT * FROM holdfast_outbox")] == [
+    assert [(row["state"], row["attempts"]) for row in rows.query(app, "SELECT * FROM stepfast_outbox")] == [
         ("waiting", 0)
     ]
-    rows.change(app, "DELETE FROM holdfast_outbox")  # as its retention does
+    rows.change(app, "DELETE FROM stepfast_outbox")  # as its retention does
     persist(app.database, lambda tx: tell_again(tx, end))
     assert [it["result"] for it in told(app)] == [1]
 
 
-def told_again(app: Holdfast, job_id: str) -> Any:
+def told_again(app: Stepfast, job_id: str) -> Any:
     """What is told of an end whose first webhook is no longer kept."""
-    rows.change(app, "DELETE FROM holdfast_outbox")
+    rows.change(app, "DELETE FROM stepfast_outbox")
     with app.database.reading() as tx:
         end = ends(tx, [job_id])[job_id]
     persist(app.database, lambda tx: tell_again(tx, end))
     return told(app)[0]
 
 
-def test_a_result_that_was_emptied_is_told_of_with_the_time_of_its_end(app: Holdfast) -> None:
+def test_a_result_that_was_emptied_is_told_of_with_the_time_of_its_end(app: Stepfast) -> None:
     @app.task("sum")
     def add(n: int) -> int:
         return n
 
     job = accepted(app, asked("sum", n=1))
     drain(app)
-    emptied = "UPDATE holdfast_archive SET finished_at = 1000000, result = NULL, result_expired_at = 2000000"
+    emptied = "UPDATE stepfast_archive SET finished_at = 1000000, result = NULL, result_expired_at = 2000000"
     rows.change(app, emptied)
 
     found = told_again(app, job.job_id)
@@ -444,10 +444,10 @@ def test_a_result_that_was_emptied_is_told_of_with_the_time_of_its_end(app: Hold
 
 
 def test_the_end_of_an_encrypted_task_is_told_again_as_it_was(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", "a key that nobody can guess: 40 and more characters")
-    sealing = Holdfast(database=app.database, encrypted=True)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", "a key that nobody can guess: 40 and more characters")
+    sealing = Stepfast(database=app.database, encrypted=True)
 
     @sealing.task("charge")
     def charge(card: str) -> dict[str, str]:
@@ -458,14 +458,14 @@ def test_the_end_of_an_encrypted_task_is_told_again_as_it_was(
     drain(sealing)
 
     assert told_again(app, job.job_id)["result"] == {"charged": "4111-1111"}
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", "another one, and the first is gone: 40 and more characters")
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", "another one, and the first is gone: 40 and more characters")
     found = told_again(app, job.job_id)
     assert (found["status"], found["result"]) == ("completed", None)
     assert "encrypted" in found["result_omitted"]
 
 
 def test_a_task_whose_end_is_no_longer_kept_is_not_done_again_and_says_so(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("signal.signal", lambda *_: None)
     runs: list[str] = []
@@ -476,14 +476,14 @@ def test_a_task_whose_end_is_no_longer_kept_is_not_done_again_and_says_so(
 
     accepted(app, asked("once"))
     drain(app)
-    rows.change(app, "DELETE FROM holdfast_archive")  # as its retention does
+    rows.change(app, "DELETE FROM stepfast_archive")  # as its retention does
 
-    with pytest.raises(HoldfastError, match="t-1: it ended before, and its job is no longer kept"):
+    with pytest.raises(StepfastError, match="t-1: it ended before, and its job is no longer kept"):
         run_single_task(app, SingleTask(text=asked("once"), client=HERE.client), lambda _: None)
     assert runs == ["ran"]
 
 
-def test_clients_do_not_see_what_is_told_of_each_others_tasks(app: Holdfast) -> None:
+def test_clients_do_not_see_what_is_told_of_each_others_tasks(app: Stepfast) -> None:
     for client in ("alpha", "beta"):
         accepted(app, asked("any"), Origin(client, "memory"))
         heard = {"task_id": "t-1", "status": "completed", "client_id": client}
@@ -498,7 +498,7 @@ def test_clients_do_not_see_what_is_told_of_each_others_tasks(app: Holdfast) -> 
     assert newest.webhook_id == "w-alpha"
 
 
-def ended(app: Holdfast, *task_ids: str, url: str = URL) -> list[str]:
+def ended(app: Stepfast, *task_ids: str, url: str = URL) -> list[str]:
     """The jobs of tasks that are done, each with a webhook that waits."""
 
     @app.task("ok")
@@ -509,12 +509,12 @@ def ended(app: Holdfast, *task_ids: str, url: str = URL) -> list[str]:
     return made
 
 
-def unsent(app: Holdfast, job_id: str) -> str | None:
+def unsent(app: Stepfast, job_id: str) -> str | None:
     with app.database.reading() as tx:
         return why_unsent(tx, job_id)
 
 
-def test_a_webhook_that_waits_for_others_to_the_same_address_says_so(app: Holdfast) -> None:
+def test_a_webhook_that_waits_for_others_to_the_same_address_says_so(app: Stepfast) -> None:
     app.send_webhook("https://elsewhere.example/", data=1)  # in a line of its own
     for n in range(2):
         app.send_webhook(URL, data=n)
@@ -523,7 +523,7 @@ def test_a_webhook_that_waits_for_others_to_the_same_address_says_so(app: Holdfa
     assert unsent(app, first) == "its webhook stands behind 2 others to the same address"
     rows.change(
         app,
-        "UPDATE holdfast_outbox SET last_error = 'HTTP 503', attempts = 4 WHERE seq = (SELECT min(seq) FROM (SELECT seq FROM holdfast_outbox WHERE address = :url) line)",
+        "UPDATE stepfast_outbox SET last_error = 'HTTP 503', attempts = 4 WHERE seq = (SELECT min(seq) FROM (SELECT seq FROM stepfast_outbox WHERE address = :url) line)",
         url=URL,
     )
     assert unsent(app, second) == (
@@ -531,28 +531,28 @@ def test_a_webhook_that_waits_for_others_to_the_same_address_says_so(app: Holdfa
     )
 
 
-def test_a_webhook_that_is_the_first_of_its_line_says_what_became_of_it(app: Holdfast) -> None:
+def test_a_webhook_that_is_the_first_of_its_line_says_what_became_of_it(app: Stepfast) -> None:
     app.send_webhook(URL, data=1)
     (job_id,) = ended(app, "t-1")
     end = "WHERE job_id IS NOT NULL"
 
     assert unsent(app, job_id) == "its webhook stands behind 1 other to the same address"
-    rows.change(app, "UPDATE holdfast_outbox SET state = 'sent', ended_at = 1 WHERE job_id IS NULL")
+    rows.change(app, "UPDATE stepfast_outbox SET state = 'sent', ended_at = 1 WHERE job_id IS NULL")
     assert unsent(app, job_id) == "there was no time for it"
-    rows.change(app, f"UPDATE holdfast_outbox SET last_error = 'HTTP 500' {end}")
+    rows.change(app, f"UPDATE stepfast_outbox SET last_error = 'HTTP 500' {end}")
     assert unsent(app, job_id) == "HTTP 500"
     app.send_webhook(URL, data=2)  # behind it: that is no matter of ours
     assert unsent(app, job_id) == "HTTP 500"
-    rows.change(app, f"UPDATE holdfast_outbox SET state = 'sent', ended_at = 1 {end}")
+    rows.change(app, f"UPDATE stepfast_outbox SET state = 'sent', ended_at = 1 {end}")
     assert unsent(app, job_id) is None
 
 
-def test_a_webhook_that_was_given_up_waits_for_nobody(app: Holdfast) -> None:
+def test_a_webhook_that_was_given_up_waits_for_nobody(app: Stepfast) -> None:
     app.send_webhook(URL, data=1)
     (job_id,) = ended(app, "t-1")
     rows.change(
         app,
-        "UPDATE holdfast_outbox SET state = 'dead', ended_at = 1, last_error = 'HTTP 410' WHERE job_id IS NOT NULL",
+        "UPDATE stepfast_outbox SET state = 'dead', ended_at = 1, last_error = 'HTTP 410' WHERE job_id IS NOT NULL",
     )
 
     assert unsent(app, job_id) == "HTTP 410"
@@ -561,7 +561,7 @@ def test_a_webhook_that_was_given_up_waits_for_nobody(app: Holdfast) -> None:
 # What is no task
 
 
-def refused(app: Holdfast, text: str, message_id: str = "m-1") -> Accepted:
+def refused(app: Stepfast, text: str, message_id: str = "m-1") -> Accepted:
     try:
         read(text)
     except TaskRefusedError as error:
@@ -571,7 +571,7 @@ def refused(app: Holdfast, text: str, message_id: str = "m-1") -> Accepted:
     )
 
 
-def test_what_is_no_task_is_a_dead_letter_with_the_reason(app: Holdfast) -> None:
+def test_what_is_no_task_is_a_dead_letter_with_the_reason(app: Stepfast) -> None:
     job = refused(app, "garbage")
 
     (letter,) = app.operator.dead_letters()
@@ -579,14 +579,14 @@ def test_what_is_no_task_is_a_dead_letter_with_the_reason(app: Holdfast) -> None
     assert "no JSON" in (letter.last_error or "")
 
 
-def test_the_same_message_is_refused_once(app: Holdfast) -> None:
+def test_the_same_message_is_refused_once(app: Stepfast) -> None:
     assert refused(app, "garbage").created
     assert not refused(app, "garbage").created
     assert refused(app, "garbage", "m-2").created
     assert len(app.operator.dead_letters()) == 2
 
 
-def test_who_can_be_told_of_a_refusal_is_told(app: Holdfast) -> None:
+def test_who_can_be_told_of_a_refusal_is_told(app: Stepfast) -> None:
     refused(app, json.dumps({"task_id": "t-9", "payload": 1, "webhook_url": URL}))
 
     (body,) = told(app)
@@ -594,13 +594,13 @@ def test_who_can_be_told_of_a_refusal_is_told(app: Holdfast) -> None:
     assert "payload is no object" in body["error"]["message"]
 
 
-def test_a_task_that_is_right_comes_after_one_that_was_refused(app: Holdfast) -> None:
+def test_a_task_that_is_right_comes_after_one_that_was_refused(app: Stepfast) -> None:
     refused(app, json.dumps({"task_id": "t-1", "payload": 1, "webhook_url": URL}))
 
     assert accepted(app, asked("any")).created
 
 
-def test_a_wrong_message_says_nothing_about_a_task_of_the_same_id(app: Holdfast) -> None:
+def test_a_wrong_message_says_nothing_about_a_task_of_the_same_id(app: Stepfast) -> None:
     accepted(app, asked("any"))
 
     refused(app, json.dumps({"task_id": "t-1", "payload": 1, "webhook_url": URL}))
@@ -608,7 +608,7 @@ def test_a_wrong_message_says_nothing_about_a_task_of_the_same_id(app: Holdfast)
     assert told(app) == []
 
 
-def test_a_refused_message_becomes_its_task_when_newer_code_understands_it(app: Holdfast) -> None:
+def test_a_refused_message_becomes_its_task_when_newer_code_understands_it(app: Stepfast) -> None:
     text = asked("newer", n=3)
     why = TaskRefusedError("no handler", task_id="t-1", task_type="newer", webhook_url=URL)
     job = persist(app.database, lambda tx: refuse(tx, HERE, text, why, app.kinds))
@@ -624,7 +624,7 @@ def test_a_refused_message_becomes_its_task_when_newer_code_understands_it(app: 
     assert rows.state(app, job.job_id) == "done"
 
 
-def test_a_refused_message_that_is_tried_again_too_early_is_refused_again(app: Holdfast) -> None:
+def test_a_refused_message_that_is_tried_again_too_early_is_refused_again(app: Stepfast) -> None:
     @app.task("other")
     def other() -> None: ...
 
@@ -636,7 +636,7 @@ def test_a_refused_message_that_is_tried_again_too_early_is_refused_again(app: H
 
 
 def test_the_environment_shortens_timeouts_and_sets_retries(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(os.environ, "WORKER_TASK_TIMEOUT", "90")
     monkeypatch.setitem(os.environ, "WORKER_MAX_RETRIES", "4")
@@ -652,14 +652,14 @@ def test_the_environment_shortens_timeouts_and_sets_retries(
     assert [it.retry.attempts for it in kinds] == [5, 1]
 
 
-def test_the_id_of_a_message_may_be_as_long_as_its_sender_likes(app: Holdfast) -> None:
+def test_the_id_of_a_message_may_be_as_long_as_its_sender_likes(app: Stepfast) -> None:
     @app.task("good")
     def good() -> None: ...
 
     accepted(app, asked("good"), Origin("south", "memory", "m" * 300))
     refused(app, "garbage", "m" * 300)
 
-    found = rows.query(app, "SELECT message_id FROM holdfast_task")
+    found = rows.query(app, "SELECT message_id FROM stepfast_task")
     assert [row["message_id"] for row in found] == ["m" * 200] * 2
 
 
@@ -669,9 +669,9 @@ def test_the_id_of_a_message_may_be_as_long_as_its_sender_likes(app: Holdfast) -
 def test_tasks_of_an_encrypted_application_are_stored_sealed(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", "a key that nobody can guess: 40 and more characters")
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", "a key that nobody can guess: 40 and more characters")
     seen: list[str] = []
-    with closing(Holdfast(database_url, encrypted=True)) as app:
+    with closing(Stepfast(database_url, encrypted=True)) as app:
 
         @app.task("charge")
         def charge(card: str) -> str:

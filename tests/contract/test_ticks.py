@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.clock import moment
-from holdfast.database.connection import Connection
-from holdfast.errors import UnreachableError
-from holdfast.worker import ticks
-from holdfast.worker.ticks import LOOK, SOON, Ticks
+from stepfast.clock import moment
+from stepfast.database.connection import Connection
+from stepfast.errors import UnreachableError
+from stepfast.worker import ticks
+from stepfast.worker.ticks import LOOK, SOON, Ticks
 from tests import rows
 from tests.contract.engine import work_on
 from tests.contract.timetable import MINUTE, NOON, jobs, planned, schedule
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 
 @pytest.fixture
@@ -32,13 +32,13 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-def test_who_has_nothing_to_fire_looks_with_one_statement(app: Holdfast, executed: list[str]) -> None:
+def test_who_has_nothing_to_fire_looks_with_one_statement(app: Stepfast, executed: list[str]) -> None:
     part = Ticks(app.database, {})
     pauses = [part._pass()]
     schedule(app, now=rows.now(app), every="1d")
     schedule(app, "paused", now=NOON)
     with app.transaction() as tx:
-        tx.execute("UPDATE holdfast_schedule SET paused_at = 1 WHERE id = 'paused'")
+        tx.execute("UPDATE stepfast_schedule SET paused_at = 1 WHERE id = 'paused'")
     executed.clear()
 
     pauses.append(part._pass())
@@ -48,36 +48,36 @@ def test_who_has_nothing_to_fire_looks_with_one_statement(app: Holdfast, execute
     assert pauses == [LOOK, LOOK]
 
 
-def test_the_next_look_is_when_something_is_due(app: Holdfast) -> None:
+def test_the_next_look_is_when_something_is_due(app: Stepfast) -> None:
     schedule(app, now=rows.now(app), every="1d")
-    rows.change(app, "UPDATE holdfast_schedule SET next_at = :at", at=rows.now(app) + rows.SECOND // 2)
+    rows.change(app, "UPDATE stepfast_schedule SET next_at = :at", at=rows.now(app) + rows.SECOND // 2)
 
     assert 0 < Ticks(app.database, {})._pass() <= 0.5
 
 
-def test_what_is_due_is_fired_and_looked_after_at_once(app: Holdfast) -> None:
+def test_what_is_due_is_fired_and_looked_after_at_once(app: Stepfast) -> None:
     schedule(app, now=rows.now(app) - 2 * MINUTE, every="1m")
 
     assert Ticks(app.database, {})._pass() == SOON
     assert len(jobs(app)) == 1
 
 
-def test_one_offs_of_long_ago_are_forgotten_now_and_then(app: Holdfast) -> None:
+def test_one_offs_of_long_ago_are_forgotten_now_and_then(app: Stepfast) -> None:
     schedule(app, at=moment(NOON))
     part = Ticks(app.database, {})
     part.fire(NOON)
-    rows.change(app, "UPDATE holdfast_schedule SET last_at = 1")
+    rows.change(app, "UPDATE stepfast_schedule SET last_at = 1")
     part._pass()
-    assert rows.count(app, "holdfast_schedule") == 1
+    assert rows.count(app, "stepfast_schedule") == 1
 
     part._next_forgetting = 0.0
     part._pass()
 
-    assert rows.count(app, "holdfast_schedule") == 0
+    assert rows.count(app, "stepfast_schedule") == 0
 
 
-def test_what_happened_is_told(app: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "holdfast")
+def test_what_happened_is_told(app: Stepfast, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "stepfast")
     schedule(app, "late", missed="once")
     schedule(app, "busy", overlap="skip", missed="all")
     app.schedule("declared", work_on(app), every="1h")
@@ -99,11 +99,11 @@ def test_what_happened_is_told(app: Holdfast, caplog: pytest.LogCaptureFixture) 
 
 
 def test_what_cannot_be_read_here_is_told_once_and_left_to_others(
-    app: Holdfast, caplog: pytest.LogCaptureFixture
+    app: Stepfast, caplog: pytest.LogCaptureFixture
 ) -> None:
     schedule(app, "strange", cron="@daily")
     schedule(app, "beat")
-    rows.change(app, "UPDATE holdfast_schedule SET tz = 'Mars/Olympus', next_at = 1 WHERE id = 'strange'")
+    rows.change(app, "UPDATE stepfast_schedule SET tz = 'Mars/Olympus', next_at = 1 WHERE id = 'strange'")
     part = Ticks(app.database, {})
 
     for minute in range(3):
@@ -117,9 +117,9 @@ def test_what_cannot_be_read_here_is_told_once_and_left_to_others(
 
 
 def test_a_database_that_goes_away_is_waited_for(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "holdfast")
+    caplog.set_level(logging.INFO, "stepfast")
     calls: list[str] = []
 
     def next_due(_: object) -> int | None:

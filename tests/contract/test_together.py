@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Concurrency, Continue, Page
-from holdfast.database.connection import Connection
-from holdfast.errors import ContentionError, UnreachableError
-from holdfast.runs.page import LEDGER
-from holdfast.runs.partition import ADVANCE
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.worker import settlement
+from stepfast import Concurrency, Continue, Page
+from stepfast.database.connection import Connection
+from stepfast.errors import ContentionError, UnreachableError
+from stepfast.runs.page import LEDGER
+from stepfast.runs.partition import ADVANCE
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.worker import settlement
 from tests import rows
 from tests.contract.engine import wait_until_somebody_waits
 from tests.contract.test_place import Ear
@@ -30,16 +30,16 @@ from tests.settling import SettlingWorker
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast import Cursor, Holdfast, Range, Window
-    from holdfast.runs.run import Run
-    from holdfast.steps.lease import Lease
-    from holdfast.worker.ended import Ended
+    from stepfast import Cursor, Range, Stepfast, Window
+    from stepfast.runs.run import Run
+    from stepfast.steps.lease import Lease
+    from stepfast.worker.ended import Ended
 
 PARTS = 4
 
 
 def reading(
-    app: Holdfast, feed: type[Catalogue] = Catalogue, **settings: Any
+    app: Stepfast, feed: type[Catalogue] = Catalogue, **settings: Any
 ) -> tuple[SettlingWorker, Run, Shop]:
     """A run of four partitions, three pages each."""
     shop = Shop.with_items(100)
@@ -49,7 +49,7 @@ def reading(
     return worker, begin(app), shop
 
 
-def finish(app: Holdfast, worker: SettlingWorker, run: Run, shop: Shop) -> None:
+def finish(app: Stepfast, worker: SettlingWorker, run: Run, shop: Shop) -> None:
     """Let another worker take over and bring the run to its end: everything is there once."""
     survivor = LoneWorker(app, "survivor")
     survivor.bury_the_others()
@@ -66,17 +66,17 @@ def transactions(act: Callable[[], object]) -> int:
     return sent.count(("after", "COMMIT"))
 
 
-def job(app: Holdfast, lease: Lease) -> rows.Row:
+def job(app: Stepfast, lease: Lease) -> rows.Row:
     found = rows.live(app, lease.job_id)
     assert found is not None
     return found
 
 
-def fences(app: Holdfast) -> dict[str, int]:
-    return {row["id"]: row["fence"] for row in rows.query(app, "SELECT id, fence FROM holdfast_job")}
+def fences(app: Stepfast) -> dict[str, int]:
+    return {row["id"]: row["fence"] for row in rows.query(app, "SELECT id, fence FROM stepfast_job")}
 
 
-def written(app: Holdfast, run: Run) -> dict[str, int]:
+def written(app: Stepfast, run: Run) -> dict[str, int]:
     """How many requests of each partition are in the ledger, by its job."""
     ledger = [it["partition_id"] for it in pages(app, run.id)]
     return {it["job_id"]: ledger.count(it["id"]) for it in partitions(app, run.id)}
@@ -89,7 +89,7 @@ def words(told: Told) -> list[str]:
 # One transaction
 
 
-def test_pages_of_several_partitions_are_one_transaction(app: Holdfast) -> None:
+def test_pages_of_several_partitions_are_one_transaction(app: Stepfast) -> None:
     worker, run, shop = reading(app)
     group = worker.first_pages(PARTS)
 
@@ -103,7 +103,7 @@ def test_pages_of_several_partitions_are_one_transaction(app: Holdfast) -> None:
     finish(app, worker, run, shop)
 
 
-def test_each_goes_on_here_under_a_fence_of_its_own(app: Holdfast) -> None:
+def test_each_goes_on_here_under_a_fence_of_its_own(app: Stepfast) -> None:
     worker, _, _ = reading(app)
     group = worker.think_all(worker.take_pages(PARTS))
 
@@ -116,7 +116,7 @@ def test_each_goes_on_here_under_a_fence_of_its_own(app: Holdfast) -> None:
     assert worker.ended == [it.lease for it in group]
 
 
-def test_what_the_steps_said_is_written_with_them(app: Holdfast) -> None:
+def test_what_the_steps_said_is_written_with_them(app: Stepfast) -> None:
     worker, _, _ = reading(app)
     group = worker.think_all(worker.take_pages(PARTS))
     for it in group:
@@ -127,30 +127,30 @@ def test_what_the_steps_said_is_written_with_them(app: Holdfast) -> None:
     assert [rows.logs(app, it.lease.job_id) for it in group] == [[f"I am {it.lease.job_id}"] for it in group]
 
 
-def test_slots_are_freed_in_the_transaction_of_the_group(app: Holdfast) -> None:
+def test_slots_are_freed_in_the_transaction_of_the_group(app: Stepfast) -> None:
     def work() -> Continue:
         return Continue(1)
 
     app.job(limits=[Concurrency(3)])(work).enqueue_many([{}] * 3)
     worker = SettlingWorker(app)
     taken = worker.take(3)
-    assert rows.count(app, "holdfast_slot") == 3
+    assert rows.count(app, "stepfast_slot") == 3
 
     worker.settle(worker.think_all(taken))
 
-    assert rows.count(app, "holdfast_slot") == 0
+    assert rows.count(app, "stepfast_slot") == 0
     assert worker.stayed == []  # the next step has to ask again
-    assert rows.count(app, "holdfast_job", "state = 'ready' AND step = 1") == 3
+    assert rows.count(app, "stepfast_job", "state = 'ready' AND step = 1") == 3
 
 
 # One of them is refused
 
 
-def test_a_lost_fence_leaves_nothing_and_the_others_are_written(app: Holdfast) -> None:
+def test_a_lost_fence_leaves_nothing_and_the_others_are_written(app: Stepfast) -> None:
     worker, run, shop = reading(app)
     group = worker.first_pages(PARTS)
     lost = group[1].lease.job_id
-    rows.change(app, "UPDATE holdfast_job SET fence = fence + 1 WHERE id = :id", id=lost)
+    rows.change(app, "UPDATE stepfast_job SET fence = fence + 1 WHERE id = :id", id=lost)
 
     with hearing() as told:
         worker.settle(group)
@@ -163,12 +163,12 @@ def test_a_lost_fence_leaves_nothing_and_the_others_are_written(app: Holdfast) -
     finish(app, worker, run, shop)
 
 
-def test_what_was_said_is_written_once_although_the_group_was_parted(app: Holdfast) -> None:
+def test_what_was_said_is_written_once_although_the_group_was_parted(app: Stepfast) -> None:
     worker, _, _ = reading(app)
     group = worker.think_all(worker.take_pages(PARTS))
     for it in group:
         worker.say(it.lease, "hello")
-    rows.change(app, "UPDATE holdfast_job SET fence = fence + 1 WHERE id = :id", id=group[0].lease.job_id)
+    rows.change(app, "UPDATE stepfast_job SET fence = fence + 1 WHERE id = :id", id=group[0].lease.job_id)
 
     worker.settle(group)
 
@@ -181,12 +181,12 @@ def test_what_was_said_is_written_once_although_the_group_was_parted(app: Holdfa
     ids=["moved on", "restarted", "ended"],
 )
 def test_a_partition_that_somebody_moved_is_looked_at_again_and_the_others_are_written(
-    app: Holdfast, change: str
+    app: Stepfast, change: str
 ) -> None:
     worker, run, _ = reading(app)
     group = worker.first_pages(PARTS)
     guilty = group[2].lease
-    rows.change(app, f"UPDATE holdfast_partition SET {change} WHERE job_id = :id", id=guilty.job_id)
+    rows.change(app, f"UPDATE stepfast_partition SET {change} WHERE job_id = :id", id=guilty.job_id)
 
     with hearing() as told:
         worker.settle(group)
@@ -207,7 +207,7 @@ class Stuttering(ByToken):
         return await super().fetch(part, window, cursor)
 
 
-def test_a_row_that_comes_again_makes_only_its_own_page_judged_again(app: Holdfast) -> None:
+def test_a_row_that_comes_again_makes_only_its_own_page_judged_again(app: Stepfast) -> None:
     worker, run, shop = reading(app, Stuttering)
     worker.settle(worker.first_pages(PARTS))
     group = worker.think_all(worker.go_on_with())
@@ -225,7 +225,7 @@ def test_a_row_that_comes_again_makes_only_its_own_page_judged_again(app: Holdfa
     finish(app, worker, run, shop)
 
 
-def test_a_cancelled_job_ends_with_its_page_and_the_others_go_on(app: Holdfast) -> None:
+def test_a_cancelled_job_ends_with_its_page_and_the_others_go_on(app: Stepfast) -> None:
     worker, run, _ = reading(app)
     group = worker.first_pages(PARTS)
     cancelled = group[0].lease.job_id
@@ -238,7 +238,7 @@ def test_a_cancelled_job_ends_with_its_page_and_the_others_go_on(app: Holdfast) 
     assert {it.job_id for it in worker.stayed} == {it.lease.job_id for it in group[1:]}
 
 
-def test_a_cursor_that_cannot_be_stored_fails_alone(app: Holdfast) -> None:
+def test_a_cursor_that_cannot_be_stored_fails_alone(app: Stepfast) -> None:
     worker, run, _ = reading(app)
     group = worker.think_all(worker.take_pages(PARTS))
     group[3] = group[3]._replace(ending=Continue(object()))
@@ -252,16 +252,16 @@ def test_a_cursor_that_cannot_be_stored_fails_alone(app: Holdfast) -> None:
 # Whether they stay
 
 
-def paused(app: Holdfast) -> None:
+def paused(app: Stepfast) -> None:
     app.operator.pause("default")
 
 
-def more_urgent(app: Holdfast) -> None:
+def more_urgent(app: Stepfast) -> None:
     app.job(name="urgent")(lambda: None).enqueue(priority=100)
 
 
 @pytest.mark.parametrize("reason", [paused, more_urgent])
-def test_a_group_does_not_stay_in_the_way(app: Holdfast, reason: Callable[[Holdfast], None]) -> None:
+def test_a_group_does_not_stay_in_the_way(app: Stepfast, reason: Callable[[Stepfast], None]) -> None:
     worker, run, _ = reading(app)
     group = worker.first_pages(PARTS)
     reason(app)
@@ -271,12 +271,12 @@ def test_a_group_does_not_stay_in_the_way(app: Holdfast, reason: Callable[[Holdf
     assert set(written(app, run).values()) == {2}
     assert worker.stayed == []
     assert (
-        rows.count(app, "holdfast_job", "kind = 'catalogue.page' AND state = 'ready' AND owner IS NULL")
+        rows.count(app, "stepfast_job", "kind = 'catalogue.page' AND state = 'ready' AND owner IS NULL")
         == PARTS
     )
 
 
-def test_those_that_have_stayed_long_enough_leave_in_the_same_transaction(app: Holdfast) -> None:
+def test_those_that_have_stayed_long_enough_leave_in_the_same_transaction(app: Stepfast) -> None:
     worker, _, _ = reading(app)
     group = worker.think_all(worker.take_pages(PARTS))
     group[1] = group[1]._replace(chain=settlement.STICKY_STEPS, chain_since=1.0)
@@ -288,7 +288,7 @@ def test_those_that_have_stayed_long_enough_leave_in_the_same_transaction(app: H
 
 
 def test_one_that_cannot_be_handed_over_does_not_take_the_others_along(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is committed is not written again, and nobody is told that it was refused."""
     worker, run, _ = reading(app)
@@ -313,7 +313,7 @@ def test_one_that_cannot_be_handed_over_does_not_take_the_others_along(
 # The database
 
 
-def deadlock_once(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def deadlock_once(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next page that is written is chosen as the victim of a deadlock."""
     left, advance = [1], ADVANCE.render(app.database.dialect)
 
@@ -326,7 +326,7 @@ def deadlock_once(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_deadlock_parts_the_group_and_nobody_is_charged(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker, run, shop = reading(app)
     group = worker.first_pages(PARTS)
@@ -339,13 +339,13 @@ def test_a_deadlock_parts_the_group_and_nobody_is_charged(
     assert words(told) == ["commit.parted"]
     assert set(written(app, run).values()) == {2}
     assert {it.job_id for it in worker.stayed} == {it.lease.job_id for it in group}
-    assert rows.count(app, "holdfast_job", "failures > 0") == 0
+    assert rows.count(app, "stepfast_job", "failures > 0") == 0
     assert not any(worker.settlement._joins(it) for it in group)  # for a while
     monkeypatch.setattr(Connection, "watch", None)
     finish(app, worker, run, shop)
 
 
-def test_after_a_while_they_share_a_transaction_again(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_while_they_share_a_transaction_again(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settlement, "APART", 0.0)
     worker, _, _ = reading(app)
     group = worker.first_pages(PARTS)
@@ -370,7 +370,7 @@ class Overlapping(Catalogue):
 
 
 @pytest.mark.parametrize("turned", [False, True], ids=["oldest first", "newest first"])
-def test_of_two_pages_with_the_same_item_the_newest_observation_wins(app: Holdfast, turned: bool) -> None:  # noqa: FBT001 - a parameter
+def test_of_two_pages_with_the_same_item_the_newest_observation_wins(app: Stepfast, turned: bool) -> None:  # noqa: FBT001 - a parameter
     worker, _, shop = reading(app, Overlapping)
     group = worker.first_pages(PARTS)
 
@@ -384,12 +384,12 @@ def test_of_two_pages_with_the_same_item_the_newest_observation_wins(app: Holdfa
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_a_group_that_waits_in_a_circle_is_written_all_the_same(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     worker, run, _ = reading(app, Overlapping)
     worker.settle(worker.first_pages(PARTS))
     group = worker.think_all(worker.go_on_with())
-    touch = "UPDATE holdfast_raw SET strikes = 0 WHERE item_id = :id"
+    touch = "UPDATE stepfast_raw SET strikes = 0 WHERE item_id = :id"
     lanes = threading.Thread(target=lambda: worker.settle(group))
 
     try:
@@ -408,7 +408,7 @@ def test_a_group_that_waits_in_a_circle_is_written_all_the_same(
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_one_that_has_to_wait_does_not_hold_up_the_others(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     worker, run, _ = reading(app)
     group = worker.first_pages(PARTS)
@@ -416,7 +416,7 @@ def test_one_that_has_to_wait_does_not_hold_up_the_others(
     worker.settlement.start()
 
     with another_app().transaction() as tx:
-        tx.execute("UPDATE holdfast_job SET priority = 1 WHERE id = :id", {"id": stuck})
+        tx.execute("UPDATE stepfast_job SET priority = 1 WHERE id = :id", {"id": stuck})
         worker.settlement._settle_some(group)
         expected = {it.lease.job_id: 1 if it.lease.job_id == stuck else 2 for it in group}
         rows.eventually(lambda: written(app, run) == expected)
@@ -442,7 +442,7 @@ def break_commit(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_commit_whose_answer_was_lost_is_decided_for_all_of_the_group(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch, when: str
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     worker, run, shop = reading(app)
     group = worker.first_pages(PARTS)
@@ -460,7 +460,7 @@ def test_a_commit_whose_answer_was_lost_is_decided_for_all_of_the_group(
 
 
 def test_a_group_that_may_not_stay_when_it_is_written_again_does_not(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fences of the attempt that was lost belong to nobody."""
     worker, run, _ = reading(app)
@@ -474,10 +474,10 @@ def test_a_group_that_may_not_stay_when_it_is_written_again_does_not(
 
     assert worker.stayed == []
     assert set(written(app, run).values()) == {2}
-    assert rows.count(app, "holdfast_job", "state = 'ready' AND step = 2") == PARTS
+    assert rows.count(app, "stepfast_job", "state = 'ready' AND step = 2") == PARTS
 
 
-def test_a_group_that_waits_when_the_worker_stops_is_written(app: Holdfast) -> None:
+def test_a_group_that_waits_when_the_worker_stops_is_written(app: Stepfast) -> None:
     worker, run, _ = reading(app)
     group: Sequence[Ended] = worker.first_pages(PARTS)
     for it in group:
@@ -488,12 +488,12 @@ def test_a_group_that_waits_when_the_worker_stops_is_written(app: Holdfast) -> N
     worker.settlement.stop(time.monotonic() + rows.PATIENCE)
 
     assert set(written(app, run).values()) == {2}
-    assert rows.count(app, "holdfast_job", "state = 'ready' AND step = 2") == PARTS
+    assert rows.count(app, "stepfast_job", "state = 'ready' AND step = 2") == PARTS
     assert len(worker.ended) == 2 * PARTS
 
 
 def test_a_run_is_complete_although_its_groups_are_parted_again_and_again(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real lanes, many partitions, and every seventh page the victim of a deadlock."""
     monkeypatch.setattr(settlement, "APART", 0.0)
@@ -512,6 +512,6 @@ def test_a_run_is_complete_although_its_groups_are_parted_again_and_again(
     monkeypatch.setattr(Connection, "watch", staticmethod(cut))
     with app.worker(concurrency=20):
         rows.eventually(lambda: run_of(app, run.id).ended_at)
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
     check_complete(app, run.id, shop)

@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from holdfast import Continue, Done, Holdfast, Retry, Step
-from holdfast.telemetry.traces import current_trace, inside, trace_id_of
+from stepfast import Continue, Done, Retry, Step, Stepfast
+from stepfast.telemetry.traces import current_trace, inside, trace_id_of
 from tests import rows
 from tests.contract.engine import drain, take
 
@@ -34,9 +34,9 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     detach(before)
 
 
-def traces_of(app: Holdfast) -> dict[str, str]:
+def traces_of(app: Stepfast) -> dict[str, str]:
     """The trace of each job that ended, by kind."""
-    found = rows.query(app, "SELECT id, kind, trace FROM holdfast_archive")
+    found = rows.query(app, "SELECT id, kind, trace FROM stepfast_archive")
     return {row["kind"]: trace_id_of(row["id"], row["trace"]) for row in found}
 
 
@@ -60,7 +60,7 @@ def id_of(span: ReadableSpan) -> int:
     return int(span.context.span_id)
 
 
-def register(app: Holdfast) -> Any:
+def register(app: Stepfast) -> Any:
     """A job of two steps. The first enqueues a child by an effect, the second one in its handler."""
 
     @app.job()
@@ -83,7 +83,7 @@ def register(app: Holdfast) -> Any:
     return parent
 
 
-def test_without_opentelemetry_one_id_follows_a_job_and_its_children(app: Holdfast) -> None:
+def test_without_opentelemetry_one_id_follows_a_job_and_its_children(app: Stepfast) -> None:
     job_id = register(app).enqueue().id
 
     drain(app)
@@ -91,14 +91,14 @@ def test_without_opentelemetry_one_id_follows_a_job_and_its_children(app: Holdfa
     own = job_id.replace("-", "")
     assert traces_of(app) == {"parent": own, "by_effect": own, "by_handler": own}
     results = {
-        it["kind"]: it["result"] for it in rows.query(app, "SELECT kind, result FROM holdfast_archive")
+        it["kind"]: it["result"] for it in rows.query(app, "SELECT kind, result FROM stepfast_archive")
     }
     assert results == {"parent": f'"{own}"', "by_handler": f'"{own}"', "by_effect": None}
-    assert rows.query(app, "SELECT trace FROM holdfast_archive WHERE kind = 'parent'") == [{"trace": None}]
+    assert rows.query(app, "SELECT trace FROM stepfast_archive WHERE kind = 'parent'") == [{"trace": None}]
 
 
 def test_one_trace_over_the_enqueue_the_steps_and_the_children(
-    app: Holdfast, spans: InMemorySpanExporter
+    app: Stepfast, spans: InMemorySpanExporter
 ) -> None:
     parent = register(app)
 
@@ -112,7 +112,7 @@ def test_one_trace_over_the_enqueue_the_steps_and_the_children(
     assert {it.context.trace_id for it in spans.get_finished_spans() if it.context} == {context.trace_id}
     assert set(traces_of(app).values()) == {f"{context.trace_id:032x}"}
     (send,) = found["enqueue parent"]
-    first, second = sorted(found["parent"], key=lambda it: attributes(it)["holdfast.step"])
+    first, second = sorted(found["parent"], key=lambda it: attributes(it)["stepfast.step"])
     assert parent_of(send) == context.span_id
     assert parent_of(first) == parent_of(second) == id_of(send)
     (sent_by_effect,), (sent_by_handler,) = found["enqueue by_effect"], found["enqueue by_handler"]
@@ -122,33 +122,33 @@ def test_one_trace_over_the_enqueue_the_steps_and_the_children(
     assert parent_of(found["by_handler"][0]) == id_of(sent_by_handler)
 
 
-def test_a_span_says_which_step_it_was_and_how_it_ended(app: Holdfast, spans: InMemorySpanExporter) -> None:
+def test_a_span_says_which_step_it_was_and_how_it_ended(app: Stepfast, spans: InMemorySpanExporter) -> None:
     job_id = register(app).enqueue().id
 
     drain(app, worker_id="w-1")
 
     rows.eventually(lambda: len(spans.get_finished_spans()) == 7)
-    first, second = sorted(by_name(spans)["parent"], key=lambda it: attributes(it)["holdfast.step"])
+    first, second = sorted(by_name(spans)["parent"], key=lambda it: attributes(it)["stepfast.step"])
     said = attributes(first)
-    assert said.pop("holdfast.took_s") > 0
+    assert said.pop("stepfast.took_s") > 0
     assert said == {
-        "messaging.system": "holdfast",
+        "messaging.system": "stepfast",
         "messaging.operation.type": "process",
         "messaging.destination.name": "default",
-        "holdfast.job_id": job_id,
-        "holdfast.kind": "parent",
-        "holdfast.queue": "default",
-        "holdfast.step": 0,
-        "holdfast.attempt": 1,
-        "holdfast.worker_id": "w-1",
-        "holdfast.run_id": "r-7",
-        "holdfast.outcome": "continued",
+        "stepfast.job_id": job_id,
+        "stepfast.kind": "parent",
+        "stepfast.queue": "default",
+        "stepfast.step": 0,
+        "stepfast.attempt": 1,
+        "stepfast.worker_id": "w-1",
+        "stepfast.run_id": "r-7",
+        "stepfast.outcome": "continued",
     }
-    assert attributes(second)["holdfast.outcome"] == "done"
+    assert attributes(second)["stepfast.outcome"] == "done"
     assert by_name(spans)["by_handler"][0].attributes
 
 
-def test_a_failure_is_recorded_without_its_data(app: Holdfast, spans: InMemorySpanExporter) -> None:
+def test_a_failure_is_recorded_without_its_data(app: Stepfast, spans: InMemorySpanExporter) -> None:
     @app.job(retry=Retry(attempts=2, first="1ms"))
     def fail(pin: str) -> None:
         raise ValueError(f"wrong password={pin}")
@@ -157,15 +157,15 @@ def test_a_failure_is_recorded_without_its_data(app: Holdfast, spans: InMemorySp
     drain(app)
 
     rows.eventually(lambda: len(by_name(spans).get("fail", [])) == 2)
-    once, twice = sorted(by_name(spans)["fail"], key=lambda it: attributes(it)["holdfast.attempt"])
-    assert (attributes(once)["holdfast.outcome"], attributes(twice)["holdfast.outcome"]) == ("failed", "dead")
+    once, twice = sorted(by_name(spans)["fail"], key=lambda it: attributes(it)["stepfast.attempt"])
+    assert (attributes(once)["stepfast.outcome"], attributes(twice)["stepfast.outcome"]) == ("failed", "dead")
     assert once.status.status_code is trace.StatusCode.ERROR
     assert attributes(once)["error.type"] == "ValueError"
     assert "hunter2" not in "".join(it.to_json() for it in spans.get_finished_spans())
 
 
 def test_a_job_enqueued_by_a_program_without_opentelemetry_has_spans_in_the_trace_of_its_id(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = register(app).enqueue().id
     exporter = InMemorySpanExporter()
@@ -181,7 +181,7 @@ def test_a_job_enqueued_by_a_program_without_opentelemetry_has_spans_in_the_trac
     }
 
 
-def test_a_handler_in_a_thread_is_inside_its_own_span(app: Holdfast, spans: InMemorySpanExporter) -> None:
+def test_a_handler_in_a_thread_is_inside_its_own_span(app: Stepfast, spans: InMemorySpanExporter) -> None:
     seen: dict[str, tuple[int, str | None]] = {}
 
     @app.job()
@@ -197,7 +197,7 @@ def test_a_handler_in_a_thread_is_inside_its_own_span(app: Holdfast, spans: InMe
     assert all(stored and f"{span_id:016x}" in stored for span_id, stored in seen.values())
 
 
-def test_many_jobs_of_one_enqueue_share_its_span(app: Holdfast, spans: InMemorySpanExporter) -> None:
+def test_many_jobs_of_one_enqueue_share_its_span(app: Stepfast, spans: InMemorySpanExporter) -> None:
     @app.job()
     async def count(n: int) -> None: ...
 
@@ -211,7 +211,7 @@ def test_many_jobs_of_one_enqueue_share_its_span(app: Holdfast, spans: InMemoryS
 
 
 def test_a_replaced_payload_belongs_to_whoever_replaced_it(
-    app: Holdfast, spans: InMemorySpanExporter
+    app: Stepfast, spans: InMemorySpanExporter
 ) -> None:
     @app.job()
     async def count(n: int) -> None: ...
@@ -225,21 +225,21 @@ def test_a_replaced_payload_belongs_to_whoever_replaced_it(
     assert parent_of(by_name(spans)["count"][0]) == id_of(second)
 
 
-def test_a_payload_replaced_outside_of_any_trace_begins_its_own(app: Holdfast) -> None:
+def test_a_payload_replaced_outside_of_any_trace_begins_its_own(app: Stepfast) -> None:
     @app.job()
     async def count(n: int) -> None: ...
 
     other = count.enqueue(n=0)
     with inside(take(app), None):
         job_id = count.enqueue(n=1, key="one").id
-    before = rows.query(app, "SELECT trace FROM holdfast_job WHERE id = :id", id=job_id)[0]["trace"]
+    before = rows.query(app, "SELECT trace FROM stepfast_job WHERE id = :id", id=job_id)[0]["trace"]
     count.enqueue(n=2, key="one", on_duplicate="replace")
 
     assert trace_id_of("", before) == other.id.replace("-", "")
-    assert rows.query(app, "SELECT trace FROM holdfast_job WHERE id = :id", id=job_id) == [{"trace": None}]
+    assert rows.query(app, "SELECT trace FROM stepfast_job WHERE id = :id", id=job_id) == [{"trace": None}]
 
 
-def test_a_message_staged_by_a_step_carries_its_trace(app: Holdfast) -> None:
+def test_a_message_staged_by_a_step_carries_its_trace(app: Stepfast) -> None:
     @app.job()
     def tell(step: Step) -> str:
         step.effect(lambda tx: app.send_webhook("https://127.0.0.1:1/", data={"n": 1}, tx=tx))
@@ -248,5 +248,5 @@ def test_a_message_staged_by_a_step_carries_its_trace(app: Holdfast) -> None:
     job_id = tell.enqueue().id
     drain(app)
 
-    (message,) = rows.query(app, "SELECT trace FROM holdfast_outbox")
+    (message,) = rows.query(app, "SELECT trace FROM stepfast_outbox")
     assert trace_id_of("", message["trace"]) == job_id.replace("-", "")

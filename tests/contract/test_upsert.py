@@ -9,14 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Done, Upsert
+from stepfast import Done, Upsert
 from tests import rows
 from tests.contract.engine import settle, take, together, work_on
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 TABLE = """
     CREATE TABLE stone (
@@ -27,14 +27,14 @@ TABLE = """
 
 
 @pytest.fixture(autouse=True)
-def _stone(app: Holdfast) -> None:
+def _stone(app: Stepfast) -> None:
     connection = app.database.connect()
     json = {"postgresql": "JSONB", "mariadb": "JSON", "sqlite": "TEXT"}[app.database.dialect.name]
     connection.execute(TABLE.format(json=json))
     connection.close()
 
 
-def test_values_of_many_types_are_stored_and_replaced(app: Holdfast) -> None:
+def test_values_of_many_types_are_stored_and_replaced(app: Stepfast) -> None:
     stone = {
         "feed": "x",
         "id": UUID(int=1),
@@ -57,7 +57,7 @@ def test_values_of_many_types_are_stored_and_replaced(app: Holdfast) -> None:
     assert "50% :off 'quoted'" in str(row["detail"]).replace('\\"', '"')
 
 
-def test_thousands_of_rows_are_written_with_one_step(app: Holdfast) -> None:
+def test_thousands_of_rows_are_written_with_one_step(app: Stepfast) -> None:
     work_on(app).enqueue()
     stones = [{"feed": "x", "id": str(n), "price": n} for n in range(3_000)]
 
@@ -67,7 +67,7 @@ def test_thousands_of_rows_are_written_with_one_step(app: Holdfast) -> None:
 
 
 def test_two_steps_that_write_the_same_rows_in_opposite_order_both_commit(
-    another_app: Callable[[], Holdfast],
+    another_app: Callable[[], Stepfast],
 ) -> None:
     """Rows are written in key order, whatever order they came in: two writers then never meet head-on."""
     apps = [another_app() for _ in range(2)]

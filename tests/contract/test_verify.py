@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.runs.states import RunState
+from stepfast.runs.states import RunState
 from tests import rows
 from tests.contract.engine import drain
 from tests.feeds import Catalogue, Shop, prepare, target
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.admin.reports.runs import RunReport
+    from stepfast import Stepfast
+    from stepfast.admin.reports.runs import RunReport
 
 
-def synced(app: Holdfast, shop: Shop, **settings: Any) -> None:
+def synced(app: Stepfast, shop: Shop, **settings: Any) -> None:
     prepare(app)
     app.feed(Catalogue(shop, **settings))
     app.runs.start("catalogue")
@@ -24,13 +24,13 @@ def synced(app: Holdfast, shop: Shop, **settings: Any) -> None:
     assert target(app) == shop.prices()
 
 
-def verify(app: Holdfast) -> RunReport:
+def verify(app: Stepfast) -> RunReport:
     run = app.runs.start("catalogue", "verify")
     drain(app)
     return app.runs.show(run.id).run
 
 
-def test_a_target_that_is_right_has_no_differences(app: Holdfast) -> None:
+def test_a_target_that_is_right_has_no_differences(app: Stepfast) -> None:
     shop = Shop.with_items(40)
     synced(app, shop)
 
@@ -39,10 +39,10 @@ def test_a_target_that_is_right_has_no_differences(app: Holdfast) -> None:
     assert (done.state, done.applied, done.differences) == (RunState.COMPLETED, 40, 0)
 
 
-def test_rows_that_are_missing_or_differ_are_counted_and_repaired(app: Holdfast) -> None:
+def test_rows_that_are_missing_or_differ_are_counted_and_repaired(app: Stepfast) -> None:
     shop = Shop.with_items(40)
     synced(app, shop, batch=15, chunk=5)
-    before = rows.query(app, "SELECT watermark FROM holdfast_feed")
+    before = rows.query(app, "SELECT watermark FROM stepfast_feed")
     rows.change(app, "DELETE FROM item WHERE id IN ('d00003', 'd00039')")
     rows.change(app, "UPDATE item SET price = price + 1 WHERE id = 'd00007'")
     rows.change(app, "UPDATE item SET deleted_at = 5 WHERE id = 'd00008'")  # of no business of this feed
@@ -51,13 +51,13 @@ def test_rows_that_are_missing_or_differ_are_counted_and_repaired(app: Holdfast)
 
     assert (done.state, done.applied, done.differences) == (RunState.COMPLETED, 40, 3)
     assert done.watermark_after is None
-    assert rows.query(app, "SELECT watermark FROM holdfast_feed") == before
+    assert rows.query(app, "SELECT watermark FROM stepfast_feed") == before
     rows.change(app, "UPDATE item SET deleted_at = NULL")
     assert target(app) == shop.prices()
     assert verify(app).differences == 0
 
 
-def test_what_is_new_at_the_source_is_a_difference_too(app: Holdfast) -> None:
+def test_what_is_new_at_the_source_is_a_difference_too(app: Stepfast) -> None:
     shop = Shop.with_items(10)
     synced(app, shop)
     shop.put("d00003", 999)
@@ -68,7 +68,7 @@ def test_what_is_new_at_the_source_is_a_difference_too(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("kind", ["full", "incremental"])
-def test_other_runs_compare_nothing(app: Holdfast, kind: Any) -> None:
+def test_other_runs_compare_nothing(app: Stepfast, kind: Any) -> None:
     shop = Shop.with_items(10)
     synced(app, shop)
     rows.change(app, "DELETE FROM item WHERE id = 'd00003'")
@@ -81,7 +81,7 @@ def test_other_runs_compare_nothing(app: Holdfast, kind: Any) -> None:
     assert len(target(app)) == 9
 
 
-def test_rows_with_keys_of_several_columns_and_of_numbers_are_compared(app: Holdfast) -> None:
+def test_rows_with_keys_of_several_columns_and_of_numbers_are_compared(app: Stepfast) -> None:
     connection = app.database.connect()
     connection.execute(
         "CREATE TABLE pair (shop INTEGER NOT NULL, code VARCHAR(50) NOT NULL, price DECIMAL(10, 2), PRIMARY KEY (shop, code))"

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Done
-from holdfast.clock import moment
-from holdfast.errors import DatabaseError
-from holdfast.steps.lease import claim_suspect
-from holdfast.steps.outcome import Again, Bury, GiveBack, Stop
+from stepfast import Done
+from stepfast.clock import moment
+from stepfast.errors import DatabaseError
+from stepfast.steps.lease import claim_suspect
+from stepfast.steps.outcome import Again, Bury, GiveBack, Stop
 from tests import rows
 from tests.contract.engine import ALICE, BOB, claim, settle, silence, sweep, take, work_on
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.steps.outcome import Ending
+    from stepfast import Stepfast
+    from stepfast.steps.outcome import Ending
 
 COLUMNS = [
     "id",
@@ -69,7 +69,7 @@ NEXT = (
 )
 
 
-def seen(app: Holdfast, job_id: str) -> rows.Row:
+def seen(app: Stepfast, job_id: str) -> rows.Row:
     (row,) = rows.query(app, "SELECT * FROM processing_jobs WHERE id = :id", id=job_id)
     return row
 
@@ -82,7 +82,7 @@ def instant(value: Any) -> datetime:
 
 
 @pytest.fixture
-def stuck(app: Holdfast) -> str:
+def stuck(app: Stepfast) -> str:
     """A job whose owner has been silent for a minute, and whose `job_id` is that of the guide."""
     rows.add_worker(app, ALICE, worker_id="worker-123", alive_for=-60 * rows.SECOND)
     job = work_on(app).enqueue(key="test-crash-job")
@@ -90,7 +90,7 @@ def stuck(app: Holdfast) -> str:
     return job.id
 
 
-def test_the_columns_are_those_of_the_documents_in_order(app: Holdfast) -> None:
+def test_the_columns_are_those_of_the_documents_in_order(app: Stepfast) -> None:
     work_on(app).enqueue()
 
     (row,) = rows.query(app, "SELECT * FROM processing_jobs")
@@ -98,7 +98,7 @@ def test_the_columns_are_those_of_the_documents_in_order(app: Holdfast) -> None:
     assert list(row) == COLUMNS
 
 
-def test_a_new_job_reads_as_queued_with_nothing_counted(app: Holdfast) -> None:
+def test_a_new_job_reads_as_queued_with_nothing_counted(app: Stepfast) -> None:
     @app.job()
     def usb_processing(order_id: str) -> None: ...
 
@@ -110,7 +110,7 @@ def test_a_new_job_reads_as_queued_with_nothing_counted(app: Holdfast) -> None:
     assert (row["locked_by"], row["locked_until"], row["last_error"], row["finished_at"]) == (None,) * 4
 
 
-def test_a_payload_without_an_order_has_none(app: Holdfast) -> None:
+def test_a_payload_without_an_order_has_none(app: Stepfast) -> None:
     job = work_on(app).enqueue(n=1)
     assert seen(app, job.id)["order_id"] is None
 
@@ -118,7 +118,7 @@ def test_a_payload_without_an_order_has_none(app: Holdfast) -> None:
     assert seen(app, job.id)["order_id"] is None
 
 
-def test_a_payload_with_a_nul_character_does_not_hide_the_others(app: Holdfast) -> None:
+def test_a_payload_with_a_nul_character_does_not_hide_the_others(app: Stepfast) -> None:
     @app.job()
     def work(text: str, order_id: str = "A-17") -> None: ...
 
@@ -130,7 +130,7 @@ def test_a_payload_with_a_nul_character_does_not_hide_the_others(app: Holdfast) 
     assert found[1]["order_id"] == "B-4"
 
 
-def test_the_key_is_the_job_id_of_the_documents(app: Holdfast) -> None:
+def test_the_key_is_the_job_id_of_the_documents(app: Stepfast) -> None:
     job = work_on(app).enqueue(key="order:17")
     assert seen(app, job.id)["job_id"] == "order:17"
 
@@ -138,7 +138,7 @@ def test_the_key_is_the_job_id_of_the_documents(app: Holdfast) -> None:
     assert seen(app, job.id)["job_id"] == "order:17"
 
 
-def test_every_state_has_a_word_of_the_documents(app: Holdfast) -> None:
+def test_every_state_has_a_word_of_the_documents(app: Stepfast) -> None:
     work = work_on(app)
     ended = [work.enqueue() for _ in range(3)]
     endings: list[Ending] = [Done(), Bury("broken", "broken"), Stop("cancelled")]
@@ -147,14 +147,14 @@ def test_every_state_has_a_word_of_the_documents(app: Holdfast) -> None:
     leased = work.enqueue()
     take(app)
     scheduled, suspect, ready = work.enqueue(delay="1h"), work.enqueue(), work.enqueue()
-    rows.change(app, "UPDATE holdfast_job SET state = 'suspect' WHERE id = :id", id=suspect.id)
+    rows.change(app, "UPDATE stepfast_job SET state = 'suspect' WHERE id = :id", id=suspect.id)
 
     words = [seen(app, job.id)["status"] for job in (*ended, leased, scheduled, suspect, ready)]
 
     assert words == ["done", "failed", "failed", "processing", "pending", "queued", "queued"]
 
 
-def test_attempts_count_at_acquisition_and_crashes_count_as_well(app: Holdfast) -> None:
+def test_attempts_count_at_acquisition_and_crashes_count_as_well(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     rows.add_worker(app, ALICE)
     counts = [seen(app, job.id)["attempts"]]
@@ -177,7 +177,7 @@ def test_attempts_count_at_acquisition_and_crashes_count_as_well(app: Holdfast) 
     assert counts == [0, 1, 1, 2, 2, 3]
 
 
-def test_a_job_given_back_has_burnt_no_attempt(app: Holdfast) -> None:
+def test_a_job_given_back_has_burnt_no_attempt(app: Stepfast) -> None:
     job = work_on(app).enqueue()
 
     settle(app, take(app), GiveBack())
@@ -191,7 +191,7 @@ def test_a_job_given_back_has_burnt_no_attempt(app: Holdfast) -> None:
     )
 
 
-def test_a_failed_job_says_when_and_why(app: Holdfast) -> None:
+def test_a_failed_job_says_when_and_why(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     settle(app, take(app), Bury("ValueError: 3", "ValueError: …"))
 
@@ -200,26 +200,26 @@ def test_a_failed_job_says_when_and_why(app: Holdfast) -> None:
     assert instant(row["finished_at"]) >= instant(row["created_at"])
 
 
-def test_crash_and_error_are_both_in_last_error(app: Holdfast, stuck: str) -> None:
-    rows.change(app, "UPDATE holdfast_job SET last_error = 'ValueError: 3'")
+def test_crash_and_error_are_both_in_last_error(app: Stepfast, stuck: str) -> None:
+    rows.change(app, "UPDATE stepfast_job SET last_error = 'ValueError: 3'")
 
     sweep(app)
 
     assert seen(app, stuck)["last_error"] == "ValueError: 3; Lease expired - worker crashed or timed out"
 
 
-def test_owner_and_expiry_are_those_of_the_process(app: Holdfast) -> None:
+def test_owner_and_expiry_are_those_of_the_process(app: Stepfast) -> None:
     rows.add_worker(app, ALICE, worker_id="worker-123", alive_for=30 * rows.SECOND)
     job = work_on(app).enqueue()
     take(app, ALICE)
 
     row = seen(app, job.id)
-    (worker,) = rows.query(app, "SELECT alive_until FROM holdfast_worker")
+    (worker,) = rows.query(app, "SELECT alive_until FROM stepfast_worker")
     assert row["locked_by"] == "worker-123"
     assert abs(instant(row["locked_until"]) - moment(worker["alive_until"])) < timedelta(milliseconds=1)
 
 
-def test_a_renewal_of_the_process_moves_expiry_and_update_of_its_jobs(app: Holdfast) -> None:
+def test_a_renewal_of_the_process_moves_expiry_and_update_of_its_jobs(app: Stepfast) -> None:
     rows.add_worker(app, ALICE)
     job = work_on(app).enqueue()
     take(app, ALICE)
@@ -227,7 +227,7 @@ def test_a_renewal_of_the_process_moves_expiry_and_update_of_its_jobs(app: Holdf
 
     rows.change(
         app,
-        "UPDATE holdfast_worker SET beat_at = beat_at + :hour, alive_until = alive_until + :hour",
+        "UPDATE stepfast_worker SET beat_at = beat_at + :hour, alive_until = alive_until + :hour",
         hour=rows.HOUR,
     )
 
@@ -236,7 +236,7 @@ def test_a_renewal_of_the_process_moves_expiry_and_update_of_its_jobs(app: Holdf
     assert timedelta(minutes=59) < instant(after["updated_at"]) - instant(before["updated_at"])
 
 
-def test_a_lease_by_hand_has_an_owner_and_an_expiry_of_its_own(app: Holdfast) -> None:
+def test_a_lease_by_hand_has_an_owner_and_an_expiry_of_its_own(app: Stepfast) -> None:
     job = work_on(app).enqueue()
     held = app.acquire("my-worker-1", 300)
     assert held is not None
@@ -246,7 +246,7 @@ def test_a_lease_by_hand_has_an_owner_and_an_expiry_of_its_own(app: Holdfast) ->
     assert abs(instant(row["locked_until"]) - held.until) < timedelta(milliseconds=1)
 
 
-def test_timestamps_are_instants_not_numbers(app: Holdfast) -> None:
+def test_timestamps_are_instants_not_numbers(app: Stepfast) -> None:
     at = moment(rows.now(app))
     job = work_on(app).enqueue()
     settle(app, take(app), Done())
@@ -257,7 +257,7 @@ def test_timestamps_are_instants_not_numbers(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_the_lease_columns_have_the_types_of_the_documents(app: Holdfast) -> None:
+def test_the_lease_columns_have_the_types_of_the_documents(app: Stepfast) -> None:
     found = rows.query(
         app,
         "SELECT column_name AS name, data_type AS type, character_maximum_length AS length"
@@ -277,7 +277,7 @@ def test_the_lease_columns_have_the_types_of_the_documents(app: Holdfast) -> Non
 
 
 @pytest.mark.only_on("mariadb")
-def test_describe_shows_the_lease_columns(app: Holdfast) -> None:
+def test_describe_shows_the_lease_columns(app: Stepfast) -> None:
     found = rows.query(app, "DESCRIBE processing_jobs;")
 
     assert [row["Field"] for row in found] == COLUMNS
@@ -286,7 +286,7 @@ def test_describe_shows_the_lease_columns(app: Holdfast) -> None:
 # The queries of the guide, verbatim
 
 
-def test_the_guide_finds_the_lease_of_a_job(app: Holdfast, stuck: str) -> None:
+def test_the_guide_finds_the_lease_of_a_job(app: Stepfast, stuck: str) -> None:
     (row,) = rows.query(app, LEASE_OF_A_JOB)
 
     assert (row["id"], row["status"], row["attempts"], row["locked_by"]) == (
@@ -299,7 +299,7 @@ def test_the_guide_finds_the_lease_of_a_job(app: Holdfast, stuck: str) -> None:
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_the_guide_finds_stuck_jobs(app: Holdfast, stuck: str) -> None:
+def test_the_guide_finds_stuck_jobs(app: Stepfast, stuck: str) -> None:
     rows.add_worker(app, BOB, worker_id="bob")
     work_on(app).enqueue()
     take(app, BOB)
@@ -307,10 +307,10 @@ def test_the_guide_finds_stuck_jobs(app: Holdfast, stuck: str) -> None:
     assert [row["id"] for row in rows.query(app, STUCK)] == [stuck]
 
 
-def test_the_guide_finds_jobs_that_failed_after_three_attempts(app: Holdfast) -> None:
+def test_the_guide_finds_jobs_that_failed_after_three_attempts(app: Stepfast) -> None:
     work = work_on(app)
     thrice, once = work.enqueue(), work.enqueue()
-    rows.change(app, "UPDATE holdfast_job SET failures = 2 WHERE id = :id", id=thrice.id)
+    rows.change(app, "UPDATE stepfast_job SET failures = 2 WHERE id = :id", id=thrice.id)
     for held in claim(app, limit=2):
         settle(app, held, Bury("broken", "broken"))
 
@@ -320,7 +320,7 @@ def test_the_guide_finds_jobs_that_failed_after_three_attempts(app: Holdfast) ->
     assert seen(app, once.id)["attempts"] == 1
 
 
-def test_the_guide_finds_queued_jobs(app: Holdfast) -> None:
+def test_the_guide_finds_queued_jobs(app: Stepfast) -> None:
     work = work_on(app)
     work.enqueue()
     take(app)
@@ -330,7 +330,7 @@ def test_the_guide_finds_queued_jobs(app: Holdfast) -> None:
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_the_guide_finds_leases_in_force(app: Holdfast, stuck: str) -> None:
+def test_the_guide_finds_leases_in_force(app: Stepfast, stuck: str) -> None:
     rows.add_worker(app, BOB, worker_id="bob")
     active = work_on(app).enqueue()
     take(app, BOB)
@@ -342,11 +342,11 @@ def test_the_guide_finds_leases_in_force(app: Holdfast, stuck: str) -> None:
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_the_guide_finds_the_next_job(app: Holdfast) -> None:
+def test_the_guide_finds_the_next_job(app: Stepfast) -> None:
     work = work_on(app)
     first = work.enqueue()
     work.enqueue()
-    rows.change(app, "UPDATE holdfast_job SET created_at = 5 WHERE id = :id", id=first.id)
+    rows.change(app, "UPDATE stepfast_job SET created_at = 5 WHERE id = :id", id=first.id)
 
     assert [row["id"] for row in rows.query(app, NEXT)] == [first.id]
 
@@ -354,7 +354,7 @@ def test_the_guide_finds_the_next_job(app: Holdfast) -> None:
 @pytest.mark.only_on("postgresql", "mariadb")
 @pytest.mark.parametrize("hours", [-11, 0, 9])
 def test_a_session_in_another_time_zone_compares_right_with_now(
-    app: Holdfast, stuck: str, hours: int
+    app: Stepfast, stuck: str, hours: int
 ) -> None:
     rows.add_worker(app, BOB, worker_id="bob", alive_for=60 * rows.SECOND)
     active = work_on(app).enqueue()
@@ -385,7 +385,7 @@ def test_a_session_in_another_time_zone_compares_right_with_now(
     ],
     ids=["insert", "update", "delete"],
 )
-def test_writing_to_the_view_fails_clearly(app: Holdfast, stuck: str, text: str) -> None:
+def test_writing_to_the_view_fails_clearly(app: Stepfast, stuck: str, text: str) -> None:
     with pytest.raises(DatabaseError, match="processing_jobs"):
         rows.change(app, text)
 

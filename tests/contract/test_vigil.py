@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import duration, micros
-from holdfast.database.database import persist
-from holdfast.errors import ConfigurationError
-from holdfast.runs import mending
-from holdfast.runs.declaration import declare
-from holdfast.runs.sweep import Sweep
-from holdfast.steps.archive import archive
-from holdfast.testing import clock, drain
-from holdfast.worker.vigil import Vigil
+from stepfast.clock import duration, micros
+from stepfast.database.database import persist
+from stepfast.errors import ConfigurationError
+from stepfast.runs import mending
+from stepfast.runs.declaration import declare
+from stepfast.runs.sweep import Sweep
+from stepfast.steps.archive import archive
+from stepfast.testing import clock, drain
+from stepfast.worker.vigil import Vigil
 from tests import rows
 from tests.contract.engine import together
 from tests.events import hearing, named
@@ -26,12 +26,12 @@ from tests.lone_worker import LoneWorker
 from tests.run_facts import begin, check_complete, check_counters, partitions, run_of
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.feed import Window
-    from holdfast.runs.mending import Act
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.runs.feed import Window
+    from stepfast.runs.mending import Act
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
+    from stepfast.runs.run import Run
 
 NINETY_DAYS = timedelta(days=90)
 
@@ -43,14 +43,14 @@ class Unplannable(Catalogue):
         raise KeyError("nothing")
 
 
-def reading(app: Holdfast, count: int = 40, **settings: Any) -> Shop:
+def reading(app: Stepfast, count: int = 40, **settings: Any) -> Shop:
     shop = Shop.with_items(count)
     app.feed(Catalogue(shop, **settings))
     prepare(app)
     return shop
 
 
-def vigil(app: Holdfast) -> Vigil:
+def vigil(app: Stepfast) -> Vigil:
     return Vigil(app.database, app.feeds, NINETY_DAYS)
 
 
@@ -66,11 +66,11 @@ def fails(error: Exception, times: int = 1_000, what: str = "page") -> Callable[
     return before
 
 
-def alerts(app: Holdfast) -> list[str]:
-    return [str(it["title"]) for it in rows.query(app, "SELECT title FROM holdfast_alert ORDER BY id")]
+def alerts(app: Stepfast) -> list[str]:
+    return [str(it["title"]) for it in rows.query(app, "SELECT title FROM stepfast_alert ORDER BY id")]
 
 
-def fetching(app: Holdfast) -> Run:
+def fetching(app: Stepfast) -> Run:
     """A run that has its partitions, and has read nothing."""
     run = begin(app)
     LoneWorker(app).step()
@@ -78,19 +78,19 @@ def fetching(app: Holdfast) -> Run:
     return run
 
 
-def lose(app: Holdfast, where: str = "1 = 1") -> int:
+def lose(app: Stepfast, where: str = "1 = 1") -> int:
     """Jobs vanish, as with a backup that was restored without them."""
-    return rows.change(app, f"DELETE FROM holdfast_job WHERE {where}")
+    return rows.change(app, f"DELETE FROM stepfast_job WHERE {where}")
 
 
-def end(app: Holdfast, job_id: str, state: str, error: str | None = None) -> None:
+def end(app: Stepfast, job_id: str, state: str, error: str | None = None) -> None:
     """The job ended so, and nobody has noticed."""
-    text = "UPDATE holdfast_job SET last_error = :error WHERE id = :id"
+    text = "UPDATE stepfast_job SET last_error = :error WHERE id = :id"
     assert rows.change(app, text, id=job_id, error=error) == 1
     persist(app.database, lambda tx: archive(tx, [job_id], state))
 
 
-def consolidating(app: Holdfast) -> Run:
+def consolidating(app: Stepfast) -> Run:
     """A run whose consolidation was divided into shards, and nobody has begun one."""
     run = begin(app)
     worker = LoneWorker(app)
@@ -102,7 +102,7 @@ def consolidating(app: Holdfast) -> Run:
 # Partitions
 
 
-def test_a_partition_whose_job_gave_up_fails_and_so_does_its_run(app: Holdfast) -> None:
+def test_a_partition_whose_job_gave_up_fails_and_so_does_its_run(app: Stepfast) -> None:
     """It does not hang for ever with a partition that only the dead letters know of. (F38, F39)"""
     shop = reading(app)
     shop.before = fails(ValueError("not a page"))
@@ -120,7 +120,7 @@ def test_a_partition_whose_job_gave_up_fails_and_so_does_its_run(app: Holdfast) 
     check_counters(app, run.id)
 
 
-def test_a_page_that_fails_and_is_tried_again_never_counts_as_failed(app: Holdfast) -> None:
+def test_a_page_that_fails_and_is_tried_again_never_counts_as_failed(app: Stepfast) -> None:
     """An attempt is no verdict: nobody declares a partition failed that may still succeed. (F38, F3)"""
     shop = reading(app)
     shop.before = fails(ValueError("not a page"), times=4)
@@ -134,7 +134,7 @@ def test_a_page_that_fails_and_is_tried_again_never_counts_as_failed(app: Holdfa
     assert alerts(app) == []
 
 
-def test_an_open_partition_whose_job_vanished_gets_another_one_at_its_cursor(app: Holdfast) -> None:
+def test_an_open_partition_whose_job_vanished_gets_another_one_at_its_cursor(app: Stepfast) -> None:
     """A lost continuation is found, whoever lost it. (F1, F41)"""
     shop = reading(app)
     run = begin(app)
@@ -155,7 +155,7 @@ def test_an_open_partition_whose_job_vanished_gets_another_one_at_its_cursor(app
     check_complete(app, run.id, shop)
 
 
-def test_an_open_partition_whose_job_is_done_gets_another_one(app: Holdfast) -> None:
+def test_an_open_partition_whose_job_is_done_gets_another_one(app: Stepfast) -> None:
     """(F1)"""
     shop = reading(app)
     run = fetching(app)
@@ -167,7 +167,7 @@ def test_an_open_partition_whose_job_is_done_gets_another_one(app: Holdfast) -> 
     check_complete(app, run.id, shop)
 
 
-def test_a_partition_whose_job_was_cancelled_has_failed_for_that_reason(app: Holdfast) -> None:
+def test_a_partition_whose_job_was_cancelled_has_failed_for_that_reason(app: Stepfast) -> None:
     """(F39)"""
     reading(app)
     run = fetching(app)
@@ -181,7 +181,7 @@ def test_a_partition_whose_job_was_cancelled_has_failed_for_that_reason(app: Hol
     check_counters(app, run.id)
 
 
-def test_a_partition_whose_job_lives_is_left_alone(app: Holdfast) -> None:
+def test_a_partition_whose_job_lives_is_left_alone(app: Stepfast) -> None:
     reading(app)
     run = fetching(app)
     before = partitions(app, run.id)
@@ -201,7 +201,7 @@ def test_a_partition_whose_job_lives_is_left_alone(app: Holdfast) -> None:
 
 
 def test_many_who_notice_the_same_death_count_it_once(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     """(F3)"""
     shop = reading(app)
@@ -220,7 +220,7 @@ def test_many_who_notice_the_same_death_count_it_once(
     check_counters(app, run.id)
 
 
-def test_many_who_miss_the_same_job_ask_for_one(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_many_who_miss_the_same_job_ask_for_one(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     """(F1)"""
     shop = reading(app)
     run = fetching(app)
@@ -232,12 +232,12 @@ def test_many_who_miss_the_same_job_ask_for_one(app: Holdfast, another_app: Call
     done = together([vigil(it).look for it in (app, *others)])
 
     assert sum(done) == 4
-    assert rows.count(app, "holdfast_job") == 4
+    assert rows.count(app, "stepfast_job") == 4
     assert [it["epoch"] for it in partitions(app, run.id)] == [1] * 4
 
 
 def test_who_revives_a_job_while_it_is_noticed_to_be_dead_comes_before_or_after(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     """A partition is never failed and read at once."""
     shop = reading(app)
@@ -255,16 +255,16 @@ def test_who_revives_a_job_while_it_is_noticed_to_be_dead_comes_before_or_after(
     found = run_of(app, run.id)
     assert found.completed + found.failed == 4
     assert found.state == ("failed" if found.failed else "completed")
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
     check_counters(app, run.id)
 
 
-def test_a_run_of_which_nobody_noticed_that_all_is_read_goes_on(app: Holdfast) -> None:
+def test_a_run_of_which_nobody_noticed_that_all_is_read_goes_on(app: Stepfast) -> None:
     """The last one counted its end and crashed before it could tell: the trigger is not lost. (F41)"""
     reading(app)
     run = fetching(app)
     lose(app)
-    rows.change(app, "UPDATE holdfast_partition SET state = 'done', ended_at = 1")
+    rows.change(app, "UPDATE stepfast_partition SET state = 'done', ended_at = 1")
 
     with hearing() as told:
         assert vigil(app).look() == 1
@@ -278,7 +278,7 @@ def test_a_run_of_which_nobody_noticed_that_all_is_read_goes_on(app: Holdfast) -
 # The run itself
 
 
-def test_a_run_that_cannot_be_planned_has_failed_and_somebody_is_told(app: Holdfast) -> None:
+def test_a_run_that_cannot_be_planned_has_failed_and_somebody_is_told(app: Stepfast) -> None:
     """(F27, F47)"""
     app.feed(Unplannable(Shop()))
     prepare(app)
@@ -292,7 +292,7 @@ def test_a_run_that_cannot_be_planned_has_failed_and_somebody_is_told(app: Holdf
 
 
 @pytest.mark.parametrize("how", ["vanished", "done"])
-def test_a_run_whose_plan_was_lost_is_planned_again(app: Holdfast, how: str) -> None:
+def test_a_run_whose_plan_was_lost_is_planned_again(app: Stepfast, how: str) -> None:
     """(F27, F41)"""
     shop = reading(app)
     run = begin(app)
@@ -306,11 +306,11 @@ def test_a_run_whose_plan_was_lost_is_planned_again(app: Holdfast, how: str) -> 
     check_complete(app, run.id, shop)
 
 
-def test_a_consolidation_that_gave_up_fails_the_run_and_tells_why(app: Holdfast) -> None:
+def test_a_consolidation_that_gave_up_fails_the_run_and_tells_why(app: Stepfast) -> None:
     """(F40)"""
     reading(app)
     run = consolidating(app)
-    (shard,) = rows.query(app, "SELECT id FROM holdfast_job")
+    (shard,) = rows.query(app, "SELECT id FROM stepfast_job")
     end(app, shard["id"], "dead", "OperationalError: disk full")
 
     assert vigil(app).look() == 1
@@ -322,10 +322,10 @@ def test_a_consolidation_that_gave_up_fails_the_run_and_tells_why(app: Holdfast)
     assert alerts(app) == ["Consolidation Failed"]
 
 
-def test_a_consolidation_that_was_cancelled_fails_the_run(app: Holdfast) -> None:
+def test_a_consolidation_that_was_cancelled_fails_the_run(app: Stepfast) -> None:
     reading(app)
     run = consolidating(app)
-    (shard,) = rows.query(app, "SELECT id FROM holdfast_job")
+    (shard,) = rows.query(app, "SELECT id FROM stepfast_job")
     end(app, shard["id"], "cancelled", "not today")
 
     assert vigil(app).look() == 1
@@ -333,7 +333,7 @@ def test_a_consolidation_that_was_cancelled_fails_the_run(app: Holdfast) -> None
     assert "was cancelled: not today" in str(run_of(app, run.id).reason)
 
 
-def test_shards_that_vanished_are_followed_by_another_round(app: Holdfast) -> None:
+def test_shards_that_vanished_are_followed_by_another_round(app: Stepfast) -> None:
     """(F41)"""
     shop = reading(app)
     run = consolidating(app)
@@ -347,7 +347,7 @@ def test_shards_that_vanished_are_followed_by_another_round(app: Holdfast) -> No
     assert target(app) == shop.prices()
 
 
-def test_a_division_that_vanished_is_asked_for_again(app: Holdfast) -> None:
+def test_a_division_that_vanished_is_asked_for_again(app: Stepfast) -> None:
     """(F41)"""
     shop = reading(app)
     run = begin(app)
@@ -360,7 +360,7 @@ def test_a_division_that_vanished_is_asked_for_again(app: Holdfast) -> None:
     assert target(app) == shop.prices()
 
 
-def sweeping(app: Holdfast) -> Run:
+def sweeping(app: Stepfast) -> Run:
     """A run that has come to its sweep, which nobody has begun."""
     run = begin(app)
     worker = LoneWorker(app)
@@ -369,7 +369,7 @@ def sweeping(app: Holdfast) -> Run:
     return run
 
 
-def test_a_sweep_that_gave_up_fails_the_run_and_tells_why(app: Holdfast) -> None:
+def test_a_sweep_that_gave_up_fails_the_run_and_tells_why(app: Stepfast) -> None:
     reading(app, sweep=Sweep())
     run = sweeping(app)
     end(app, str(run_of(app, run.id).job_id), "dead", "OperationalError: disk full")
@@ -382,7 +382,7 @@ def test_a_sweep_that_gave_up_fails_the_run_and_tells_why(app: Holdfast) -> None
     assert alerts(app) == ["Sweep Failed"]
 
 
-def test_a_sweep_that_vanished_is_asked_for_again(app: Holdfast) -> None:
+def test_a_sweep_that_vanished_is_asked_for_again(app: Stepfast) -> None:
     """(F41)"""
     reading(app, sweep=Sweep())
     run = sweeping(app)
@@ -393,7 +393,7 @@ def test_a_sweep_that_vanished_is_asked_for_again(app: Holdfast) -> None:
     assert run_of(app, run.id).state == "completed"
 
 
-def test_a_failed_run_has_ended_and_the_next_one_may_begin(app: Holdfast) -> None:
+def test_a_failed_run_has_ended_and_the_next_one_may_begin(app: Stepfast) -> None:
     """It does not show as active for ever. (F47)"""
     shop = reading(app)
     shop.before = fails(ValueError("no"))
@@ -411,14 +411,14 @@ def test_a_failed_run_has_ended_and_the_next_one_may_begin(app: Holdfast) -> Non
 # Standstill
 
 
-def stand_still(app: Holdfast, span: str = "31m") -> None:
+def stand_still(app: Stepfast, span: str = "31m") -> None:
     """Let the last movement of everything lie so far back."""
     past = micros(duration(span))
-    for table in ("holdfast_run", "holdfast_partition"):
+    for table in ("stepfast_run", "stepfast_partition"):
         rows.change(app, f"UPDATE {table} SET updated_at = updated_at - :past", past=past)
 
 
-def test_a_run_that_nothing_has_moved_for_too_long_is_stalled_and_told_once(app: Holdfast) -> None:
+def test_a_run_that_nothing_has_moved_for_too_long_is_stalled_and_told_once(app: Stepfast) -> None:
     """(F47)"""
     reading(app)
     run = fetching(app)
@@ -434,7 +434,7 @@ def test_a_run_that_nothing_has_moved_for_too_long_is_stalled_and_told_once(app:
     assert alerts(app) == ["Run stalled"]
 
 
-def test_a_run_that_moves_is_not_stalled_however_old_its_row_is(app: Holdfast) -> None:
+def test_a_run_that_moves_is_not_stalled_however_old_its_row_is(app: Stepfast) -> None:
     """Partitions that wait in the queue are not stuck, as long as others move. (F47)"""
     reading(app)
     run = fetching(app)
@@ -446,7 +446,7 @@ def test_a_run_that_moves_is_not_stalled_however_old_its_row_is(app: Holdfast) -
     assert run_of(app, run.id).state == "fetching"
 
 
-def test_a_stalled_run_that_moves_again_is_where_it_was(app: Holdfast) -> None:
+def test_a_stalled_run_that_moves_again_is_where_it_was(app: Stepfast) -> None:
     shop = reading(app)
     run = fetching(app)
     stand_still(app)
@@ -461,7 +461,7 @@ def test_a_stalled_run_that_moves_again_is_where_it_was(app: Holdfast) -> None:
     check_complete(app, run.id, shop)
 
 
-def test_a_stalled_run_comes_to_its_end_without_anybody_waking_it(app: Holdfast) -> None:
+def test_a_stalled_run_comes_to_its_end_without_anybody_waking_it(app: Stepfast) -> None:
     shop = reading(app)
     run = fetching(app)
     stand_still(app)
@@ -473,12 +473,12 @@ def test_a_stalled_run_comes_to_its_end_without_anybody_waking_it(app: Holdfast)
     assert target(app) == shop.prices()
 
 
-def test_a_run_that_waits_for_its_source_is_not_called_stalled(app: Holdfast) -> None:
+def test_a_run_that_waits_for_its_source_is_not_called_stalled(app: Stepfast) -> None:
     reading(app)
     run = fetching(app)
     stand_still(app)
     rows.change(
-        app, "UPDATE holdfast_feed SET troubles = 3, paused_until = :at", at=rows.now(app) + rows.HOUR
+        app, "UPDATE stepfast_feed SET troubles = 3, paused_until = :at", at=rows.now(app) + rows.HOUR
     )
 
     assert vigil(app).look() == 0
@@ -486,12 +486,12 @@ def test_a_run_that_waits_for_its_source_is_not_called_stalled(app: Holdfast) ->
     assert run_of(app, run.id).state == "fetching"
 
 
-def test_trouble_that_is_long_over_does_not_hide_a_standstill(app: Holdfast) -> None:
+def test_trouble_that_is_long_over_does_not_hide_a_standstill(app: Stepfast) -> None:
     reading(app)
     run = fetching(app)
     stand_still(app)
     rows.change(
-        app, "UPDATE holdfast_feed SET troubles = 3, paused_until = :at", at=rows.now(app) - rows.HOUR
+        app, "UPDATE stepfast_feed SET troubles = 3, paused_until = :at", at=rows.now(app) - rows.HOUR
     )
 
     vigil(app).look()
@@ -499,7 +499,7 @@ def test_trouble_that_is_long_over_does_not_hide_a_standstill(app: Holdfast) -> 
     assert run_of(app, run.id).state == "stalled"
 
 
-def test_a_paused_queue_is_named_as_the_reason(app: Holdfast) -> None:
+def test_a_paused_queue_is_named_as_the_reason(app: Stepfast) -> None:
     reading(app)
     run = fetching(app)
     stand_still(app)
@@ -513,7 +513,7 @@ def test_a_paused_queue_is_named_as_the_reason(app: Holdfast) -> None:
 # Age
 
 
-def test_a_watermark_that_is_too_old_is_told_once_in_a_while(app: Holdfast) -> None:
+def test_a_watermark_that_is_too_old_is_told_once_in_a_while(app: Stepfast) -> None:
     """(F40)"""
     reading(app, fresh_within="2h")
     begin(app)
@@ -533,20 +533,20 @@ def test_a_watermark_that_is_too_old_is_told_once_in_a_while(app: Holdfast) -> N
         assert _raised(app) == 2
 
 
-def test_a_feed_that_never_came_to_an_end_is_old_too(app: Holdfast) -> None:
+def test_a_feed_that_never_came_to_an_end_is_old_too(app: Stepfast) -> None:
     """(F40)"""
     shop = reading(app, fresh_within="2h")
     shop.before = fails(ValueError("no"))
     begin(app)
     drain(app, with_scheduled=True, raise_errors=False)
-    rows.change(app, "UPDATE holdfast_run SET started_at = started_at - :past", past=3 * rows.HOUR)
+    rows.change(app, "UPDATE stepfast_run SET started_at = started_at - :past", past=3 * rows.HOUR)
 
     vigil(app).tidy()
 
     assert "Watermark too old" in alerts(app)
 
 
-def test_dead_letters_of_a_feed_that_grow_are_told_once_in_a_while(app: Holdfast) -> None:
+def test_dead_letters_of_a_feed_that_grow_are_told_once_in_a_while(app: Stepfast) -> None:
     shop = reading(app, attempts_page=1)
     shop.before = _always
     for _ in range(3):
@@ -558,7 +558,7 @@ def test_dead_letters_of_a_feed_that_grow_are_told_once_in_a_while(app: Holdfast
     watch.tidy()
 
     assert alerts(app).count("Dead letters growing") == 1
-    (found,) = rows.query(app, "SELECT body, raised FROM holdfast_alert WHERE title = 'Dead letters growing'")
+    (found,) = rows.query(app, "SELECT body, raised FROM stepfast_alert WHERE title = 'Dead letters growing'")
     assert "Dead letters: 12 new, 12 in all" in found["body"]
     assert found["raised"] == 1
 
@@ -567,26 +567,26 @@ def _always(_what: str, _part: Range, _cursor: Cursor | None) -> None:
     raise ValueError("not a page")
 
 
-def _raised(app: Holdfast) -> int:
-    return int(rows.query(app, "SELECT raised FROM holdfast_alert")[0]["raised"])
+def _raised(app: Stepfast) -> int:
+    return int(rows.query(app, "SELECT raised FROM stepfast_alert")[0]["raised"])
 
 
 # What is left behind
 
 
-def test_what_a_completed_run_has_seen_is_forgotten(app: Holdfast) -> None:
+def test_what_a_completed_run_has_seen_is_forgotten(app: Stepfast) -> None:
     reading(app)
     begin(app)
     drain(app)
-    assert rows.count(app, "holdfast_seen") >= 40
+    assert rows.count(app, "stepfast_seen") >= 40
 
     vigil(app).tidy()
 
-    assert rows.count(app, "holdfast_seen") == 0
-    assert rows.count(app, "holdfast_raw") == 40
+    assert rows.count(app, "stepfast_seen") == 0
+    assert rows.count(app, "stepfast_raw") == 40
 
 
-def test_what_a_failed_partition_has_seen_is_kept_until_it_cannot_be_read_on(app: Holdfast) -> None:
+def test_what_a_failed_partition_has_seen_is_kept_until_it_cannot_be_read_on(app: Stepfast) -> None:
     """Its pages are anchored by it when somebody retries it."""
     shop = reading(app, 100)
     shop.before = _after_the_first_page
@@ -597,13 +597,13 @@ def test_what_a_failed_partition_has_seen_is_kept_until_it_cannot_be_read_on(app
     assert kept["seen"] > 0
 
     vigil(app).tidy()
-    assert rows.count(app, "holdfast_seen") == kept["seen"]
+    assert rows.count(app, "stepfast_seen") == kept["seen"]
 
     shop.before = lambda *_: None
     begin(app)
     drain(app)
     vigil(app).tidy()
-    assert rows.count(app, "holdfast_seen") == 0
+    assert rows.count(app, "stepfast_seen") == 0
 
 
 def _after_the_first_page(what: str, part: Range, cursor: Cursor | None) -> None:
@@ -611,40 +611,40 @@ def _after_the_first_page(what: str, part: Range, cursor: Cursor | None) -> None
         raise ValueError("not a page")
 
 
-def test_old_runs_are_forgotten_with_their_ledgers_but_not_the_newest(app: Holdfast) -> None:
+def test_old_runs_are_forgotten_with_their_ledgers_but_not_the_newest(app: Stepfast) -> None:
     reading(app)
     old = begin(app)
     drain(app)
     newest = begin(app)
     drain(app)
-    rows.change(app, "UPDATE holdfast_run SET ended_at = ended_at - :past", past=91 * rows.DAY)
+    rows.change(app, "UPDATE stepfast_run SET ended_at = ended_at - :past", past=91 * rows.DAY)
 
     vigil(app).tidy()
 
-    assert [it["id"] for it in rows.query(app, "SELECT id FROM holdfast_run")] == [newest.id]
+    assert [it["id"] for it in rows.query(app, "SELECT id FROM stepfast_run")] == [newest.id]
     assert partitions(app, old.id) == []
-    ledger = "partition_id NOT IN (SELECT id FROM holdfast_partition)"
-    assert rows.count(app, "holdfast_page", ledger) == 0
-    assert rows.count(app, "holdfast_page") > 0
+    ledger = "partition_id NOT IN (SELECT id FROM stepfast_partition)"
+    assert rows.count(app, "stepfast_page", ledger) == 0
+    assert rows.count(app, "stepfast_page") > 0
 
 
-def test_runs_that_are_not_old_are_kept(app: Holdfast) -> None:
+def test_runs_that_are_not_old_are_kept(app: Stepfast) -> None:
     reading(app)
     for _ in range(2):
         begin(app)
         drain(app)
-    pages = rows.count(app, "holdfast_page")
+    pages = rows.count(app, "stepfast_page")
 
     vigil(app).tidy()
 
-    assert rows.count(app, "holdfast_run") == 2
-    assert rows.count(app, "holdfast_page") == pages
+    assert rows.count(app, "stepfast_run") == 2
+    assert rows.count(app, "stepfast_page") == pages
 
 
 # Who watches
 
 
-def test_every_worker_that_knows_the_feed_watches_over_its_runs(app: Holdfast) -> None:
+def test_every_worker_that_knows_the_feed_watches_over_its_runs(app: Stepfast) -> None:
     shop = reading(app)
     run = fetching(app)
     lose(app)
@@ -656,7 +656,7 @@ def test_every_worker_that_knows_the_feed_watches_over_its_runs(app: Holdfast) -
 
 
 def test_a_worker_that_does_not_know_the_feed_leaves_its_runs_alone(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     """An older deployment must not decide about what it does not understand."""
     reading(app)
@@ -665,11 +665,11 @@ def test_a_worker_that_does_not_know_the_feed_leaves_its_runs_alone(
 
     assert vigil(another_app()).look() == 0
 
-    assert rows.count(app, "holdfast_job") == 0
+    assert rows.count(app, "stepfast_job") == 0
 
 
 def test_one_run_that_cannot_be_mended_does_not_keep_the_others_waiting(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = reading(app)
     app.feed(Catalogue(shop, name="other"))

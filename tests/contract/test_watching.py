@@ -7,33 +7,33 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Retry, Step, WaitTimeoutError
-from holdfast.database.connection import Connection, Transaction
-from holdfast.database.statement import sql
-from holdfast.errors import NotFoundError, UnreachableError
-from holdfast.results import watching
-from holdfast.results.reading import ANYTHING
-from holdfast.results.watching import Ended, Logged, Observer, Progressed, StateChanged, Update
-from holdfast.steps.commit import commit
-from holdfast.steps.outcome import Bury, Done
-from holdfast.steps.reports import write_reports
-from holdfast.steps.step import Report
+from stepfast import Retry, Step, WaitTimeoutError
+from stepfast.database.connection import Connection, Transaction
+from stepfast.database.statement import sql
+from stepfast.errors import NotFoundError, UnreachableError
+from stepfast.results import watching
+from stepfast.results.reading import ANYTHING
+from stepfast.results.watching import Ended, Logged, Observer, Progressed, StateChanged, Update
+from stepfast.steps.commit import commit
+from stepfast.steps.outcome import Bury, Done
+from stepfast.steps.reports import write_reports
+from stepfast.steps.step import Report
 from tests import rows
 from tests.operations import died, ended, greeting, leased
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast import Holdfast
-    from holdfast.steps.lease import Lease
+    from stepfast import Stepfast
+    from stepfast.steps.lease import Lease
 
 PATIENCE = 20
 SAY = sql("""
-    INSERT INTO holdfast_log (job_id, at, level, step, message) VALUES (:id, {now}, 'info', 0, :message)
+    INSERT INTO stepfast_log (job_id, at, level, step, message) VALUES (:id, {now}, 'info', 0, :message)
 """)
 
 
-def observer(app: Holdfast, job_id: str, *, beyond_death: bool = False) -> Observer:
+def observer(app: Stepfast, job_id: str, *, beyond_death: bool = False) -> Observer:
     return Observer(app.database, job_id, None, lambda _: ANYTHING, beyond_death=beyond_death)
 
 
@@ -45,13 +45,13 @@ def messages(updates: Iterable[Update]) -> list[str]:
     return [it.message for it in updates if isinstance(it, Logged)]
 
 
-def report(app: Holdfast, lease: Lease, *, percent: int | None = None, message: str | None = None) -> None:
+def report(app: Stepfast, lease: Lease, *, percent: int | None = None, message: str | None = None) -> None:
     level = None if message is None else "info"
     with app.transaction() as tx:
         write_reports(tx, [Report(lease, percent, f"{percent} done" if percent else None, level, message)])
 
 
-def test_a_job_is_watched_from_its_enqueue_to_its_end(app: Holdfast) -> None:
+def test_a_job_is_watched_from_its_enqueue_to_its_end(app: Stepfast) -> None:
     job_id = greeting(app).enqueue().id
     watch = observer(app, job_id)
 
@@ -75,7 +75,7 @@ def test_a_job_is_watched_from_its_enqueue_to_its_end(app: Holdfast) -> None:
     assert watch.over
 
 
-def test_a_job_is_watched_through_its_retries(app: Holdfast) -> None:
+def test_a_job_is_watched_through_its_retries(app: Stepfast) -> None:
     @app.job(retry=Retry(attempts=3, first="1ms"))
     def flaky(step: Step) -> str:
         step.log(f"try {step.attempt}")
@@ -92,7 +92,7 @@ def test_a_job_is_watched_through_its_retries(app: Holdfast) -> None:
     assert end.outcome.result == "ok"
 
 
-def test_a_job_can_be_watched_by_a_coroutine(app: Holdfast) -> None:
+def test_a_job_can_be_watched_by_a_coroutine(app: Stepfast) -> None:
     @app.job()
     def talk(step: Step) -> int:
         for number in range(50):
@@ -112,7 +112,7 @@ def test_a_job_can_be_watched_by_a_coroutine(app: Holdfast) -> None:
 
 
 def test_a_long_log_is_read_to_its_end_and_every_line_once(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "MOST", 7)
     job_id = died(app, greeting(app))
@@ -125,7 +125,7 @@ def test_a_long_log_is_read_to_its_end_and_every_line_once(
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_a_line_that_is_committed_after_a_later_one_is_not_missed(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "LATE_LOOK", 0.0)
     job_id = greeting(app).enqueue().id
@@ -144,7 +144,7 @@ def test_a_line_that_is_committed_after_a_later_one_is_not_missed(
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
-def test_the_last_look_finds_the_late_lines_too(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_look_finds_the_late_lines_too(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "LATE_LOOK", 3_600.0)
     job_id = greeting(app).enqueue().id
     watch = observer(app, job_id)
@@ -161,7 +161,7 @@ def test_the_last_look_finds_the_late_lines_too(app: Holdfast, monkeypatch: pyte
 
 
 def test_lines_that_are_settled_are_not_asked_for_again(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "LATE_LOOK", 0.0)
     monkeypatch.setattr(watching, "SETTLED_AFTER", 0.0)
@@ -178,7 +178,7 @@ def test_lines_that_are_settled_are_not_asked_for_again(
 
 
 def test_no_line_is_lost_when_the_connection_breaks_between_two_statements(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "MOST", 2)
     job_id = greeting(app).enqueue().id
@@ -189,7 +189,7 @@ def test_no_line_is_lost_when_the_connection_breaks_between_two_statements(
     left = [2]  # reads of the log that succeed
 
     def cut(phase: str, text: str) -> None:
-        if phase == "before" and "FROM holdfast_log" in text and "LIMIT" in text:
+        if phase == "before" and "FROM stepfast_log" in text and "LIMIT" in text:
             left[0] -= 1
             if left[0] < 0:
                 raise UnreachableError("cut")
@@ -203,7 +203,7 @@ def test_no_line_is_lost_when_the_connection_breaks_between_two_statements(
     assert messages(watch.look()) == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_who_watches_beyond_death_sees_the_next_life(app: Holdfast) -> None:
+def test_who_watches_beyond_death_sees_the_next_life(app: Stepfast) -> None:
     job_id = died(app, greeting(app))
     watch = observer(app, job_id, beyond_death=True)
 
@@ -221,7 +221,7 @@ def test_who_watches_beyond_death_sees_the_next_life(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize(("ending", "state"), [(None, "done"), (Bury("no", "no"), "dead")])
-def test_a_job_that_has_ended_is_told_at_once(app: Holdfast, ending: Any, state: str) -> None:
+def test_a_job_that_has_ended_is_told_at_once(app: Stepfast, ending: Any, state: str) -> None:
     greeting(app).enqueue()
     job_id = ended(app, ending)
 
@@ -231,23 +231,23 @@ def test_a_job_that_has_ended_is_told_at_once(app: Holdfast, ending: Any, state:
     assert end.outcome.state == state
 
 
-def test_who_watches_too_long_is_told_in_which_state_the_job_is(app: Holdfast) -> None:
+def test_who_watches_too_long_is_told_in_which_state_the_job_is(app: Stepfast) -> None:
     watch = greeting(app).enqueue().watch("50ms")
 
     with pytest.raises(WaitTimeoutError, match="is still ready after"):
         list(watch)
 
 
-def test_a_job_that_nobody_knows_cannot_be_watched(app: Holdfast) -> None:
+def test_a_job_that_nobody_knows_cannot_be_watched(app: Stepfast) -> None:
     with pytest.raises(NotFoundError, match="there is no job nobody"):
         list(app.watch("nobody"))
 
 
-def test_a_job_that_is_purged_while_it_is_watched_is_an_error(app: Holdfast) -> None:
+def test_a_job_that_is_purged_while_it_is_watched_is_an_error(app: Stepfast) -> None:
     job_id = greeting(app).enqueue().id
     watch = observer(app, job_id)
     watch.look()
-    rows.change(app, "DELETE FROM holdfast_job")
+    rows.change(app, "DELETE FROM stepfast_job")
 
     with pytest.raises(NotFoundError):
         watch.look()

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import instant, moment
-from holdfast.database.database import persist
-from holdfast.errors import ConfigurationError, HoldfastError, NotFoundError, StateError
-from holdfast.runs import watermark
-from holdfast.runs.feed import Window
-from holdfast.runs.feed_row import FeedRow, find_feed
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.run import create_run, find_run
-from holdfast.testing import drain
+from stepfast.clock import instant, moment
+from stepfast.database.database import persist
+from stepfast.errors import ConfigurationError, NotFoundError, StateError, StepfastError
+from stepfast.runs import watermark
+from stepfast.runs.feed import Window
+from stepfast.runs.feed_row import FeedRow, find_feed
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.run import create_run, find_run
+from stepfast.testing import drain
 from tests import rows
 from tests.contract.engine import together
 from tests.contract.repairing import settle
@@ -24,47 +24,47 @@ from tests.feeds import Catalogue, Shop, prepare, target
 from tests.run_facts import begin, run_of
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.partitioning.listed import Listed
-    from holdfast.runs.ranges import Range
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.partitioning.listed import Listed
+    from stepfast.runs.ranges import Range
+    from stepfast.runs.run import Run
 
 MINUTE = timedelta(minutes=1)
 MIDNIGHT = datetime(2026, 3, 1, tzinfo=UTC)
 
 
-def catalogue(app: Holdfast, shop: Shop | None = None, **settings: Any) -> Shop:
+def catalogue(app: Stepfast, shop: Shop | None = None, **settings: Any) -> Shop:
     shop = Shop.with_items(40) if shop is None else shop
     app.feed(Catalogue(shop, **settings))
     prepare(app)
     return shop
 
 
-def synced(app: Holdfast, **request: Any) -> Run:
+def synced(app: Stepfast, **request: Any) -> Run:
     """A run, to its end."""
     run = begin(app, **request)
     drain(app)
     return run_of(app, run.id)
 
 
-def feed_row(app: Holdfast, feed: str = "catalogue") -> FeedRow:
+def feed_row(app: Stepfast, feed: str = "catalogue") -> FeedRow:
     with app.reading() as tx:
         return find_feed(tx, feed)
 
 
-def made_run(app: Holdfast, window: Window, feed: str = "catalogue", **changes: Any) -> Run:
+def made_run(app: Stepfast, window: Window, feed: str = "catalogue", **changes: Any) -> Run:
     """A run that is about to be completed; not the active one, so that there may be several."""
     with app.transaction() as tx:
         run = create_run(tx, feed, "backfill", window, watermark=None)
         return replace(find_run(tx, run.id), **{"kind": "incremental", **changes})
 
 
-def advance(app: Holdfast, run: Run, feed: str = "catalogue") -> int | None:
+def advance(app: Stepfast, run: Run, feed: str = "catalogue") -> int | None:
     return persist(app.database, lambda tx: watermark.advance(tx, app.feeds.get(feed), run))
 
 
-def test_the_watermark_is_the_end_of_the_window_and_not_the_time_of_completion(app: Holdfast) -> None:
+def test_the_watermark_is_the_end_of_the_window_and_not_the_time_of_completion(app: Stepfast) -> None:
     """What changed while the run was reading is older than its completion, and would never be read. (F8)"""
     catalogue(app, settle="60s")
 
@@ -76,7 +76,7 @@ def test_the_watermark_is_the_end_of_the_window_and_not_the_time_of_completion(a
     assert run.window_to <= run.started_at - 59_000_000 < run.ended_at
 
 
-def test_what_changes_in_a_page_that_was_read_before_is_read_by_the_next_run(app: Holdfast) -> None:
+def test_what_changes_in_a_page_that_was_read_before_is_read_by_the_next_run(app: Stepfast) -> None:
     """(F8)"""
     shop = catalogue(app, lookback="0s")
 
@@ -93,7 +93,7 @@ def test_what_changes_in_a_page_that_was_read_before_is_read_by_the_next_run(app
 
 
 def test_the_watermark_moves_with_the_completion_of_the_run_or_not_at_all(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """(F10)"""
     catalogue(app, attempts_consolidation=1)
@@ -115,7 +115,7 @@ def test_the_watermark_moves_with_the_completion_of_the_run_or_not_at_all(
     ids=["backfill", "verify", "partial", "forced"],
 )
 def test_a_run_that_read_only_a_part_never_moves_the_watermark(
-    app: Holdfast, changes: dict[str, Any]
+    app: Stepfast, changes: dict[str, Any]
 ) -> None:
     """Its gaps would never be read. (F9)"""
     catalogue(app)
@@ -125,7 +125,7 @@ def test_a_run_that_read_only_a_part_never_moves_the_watermark(
     assert feed_row(app).watermark is None
 
 
-def test_a_capped_run_never_moves_the_watermark(app: Holdfast) -> None:
+def test_a_capped_run_never_moves_the_watermark(app: Stepfast) -> None:
     """(F9)"""
     catalogue(app)
 
@@ -135,7 +135,7 @@ def test_a_capped_run_never_moves_the_watermark(app: Holdfast) -> None:
     assert feed_row(app).watermark is None
 
 
-def test_an_older_run_that_ends_last_does_not_take_the_watermark_back(app: Holdfast) -> None:
+def test_an_older_run_that_ends_last_does_not_take_the_watermark_back(app: Stepfast) -> None:
     """(F11)"""
     catalogue(app)
     older, newer = (made_run(app, Window(None, MIDNIGHT + n * MINUTE)) for n in (0, 5))
@@ -148,7 +148,7 @@ def test_an_older_run_that_ends_last_does_not_take_the_watermark_back(app: Holdf
 
 
 def test_who_decided_about_another_watermark_moves_nothing(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """(F11)"""
     catalogue(app)
@@ -163,7 +163,7 @@ def test_who_decided_about_another_watermark_moves_nothing(
     assert feed_row(app).watermark == first.window_to
 
 
-def test_every_feed_has_a_watermark_of_its_own(app: Holdfast) -> None:
+def test_every_feed_has_a_watermark_of_its_own(app: Stepfast) -> None:
     """(F11)"""
     catalogue(app)
     app.feed(Catalogue(Shop(), name="other"))
@@ -174,7 +174,7 @@ def test_every_feed_has_a_watermark_of_its_own(app: Holdfast) -> None:
     assert feed_row(app, "other").watermark is None
 
 
-def test_the_lookback_moves_the_next_window_and_never_the_watermark(app: Holdfast) -> None:
+def test_the_lookback_moves_the_next_window_and_never_the_watermark(app: Stepfast) -> None:
     """(F13)"""
     catalogue(app, lookback="10m")
     first = synced(app)
@@ -187,7 +187,7 @@ def test_the_lookback_moves_the_next_window_and_never_the_watermark(app: Holdfas
     assert second.watermark_after == second.window_to
 
 
-def test_the_next_window_begins_at_least_as_long_before_as_the_last_run_took(app: Holdfast) -> None:
+def test_the_next_window_begins_at_least_as_long_before_as_the_last_run_took(app: Stepfast) -> None:
     """A page that was read early in a long run is as old as the run is long. (F13)"""
     catalogue(app, lookback="0s")
     first = made_run(app, Window(None, MIDNIGHT))
@@ -200,7 +200,7 @@ def test_the_next_window_begins_at_least_as_long_before_as_the_last_run_took(app
 
 
 @pytest.mark.parametrize("ahead", [-90, 90])
-def test_the_window_is_cut_on_the_clock_of_the_source(app: Holdfast, ahead: int) -> None:
+def test_the_window_is_cut_on_the_clock_of_the_source(app: Stepfast, ahead: int) -> None:
     """(F13)"""
 
     class Skewed(Catalogue):
@@ -217,7 +217,7 @@ def test_the_window_is_cut_on_the_clock_of_the_source(app: Holdfast, ahead: int)
     assert run.watermark_after == run.window_to
 
 
-def test_every_request_of_a_run_asks_for_the_same_window(app: Holdfast) -> None:
+def test_every_request_of_a_run_asks_for_the_same_window(app: Stepfast) -> None:
     """A window that moves with the clock reads what nobody asked for, and skips what somebody did. (F14)"""
     asked = []
 
@@ -242,7 +242,7 @@ def test_every_request_of_a_run_asks_for_the_same_window(app: Holdfast) -> None:
     assert len(asked) > 4
 
 
-def test_a_run_that_finds_nothing_completes_and_moves_the_watermark(app: Holdfast) -> None:
+def test_a_run_that_finds_nothing_completes_and_moves_the_watermark(app: Stepfast) -> None:
     """Else its windows would grow from run to run. (F15)"""
     catalogue(app, Shop())
 
@@ -255,7 +255,7 @@ def test_a_run_that_finds_nothing_completes_and_moves_the_watermark(app: Holdfas
     assert second.watermark_after >= first.watermark_after
 
 
-def test_an_empty_plan_of_a_window_that_is_not_empty_passes_for_no_reading(app: Holdfast) -> None:
+def test_an_empty_plan_of_a_window_that_is_not_empty_passes_for_no_reading(app: Stepfast) -> None:
     """Otherwise the watermark would move over everything, and a sweep would strike every row. (F15)"""
 
     class Nothing(Catalogue):
@@ -265,7 +265,7 @@ def test_an_empty_plan_of_a_window_that_is_not_empty_passes_for_no_reading(app: 
     app.feed(Nothing(Shop(), partitioner=None))
     prepare(app)
 
-    with pytest.raises(HoldfastError, match="the plan is empty: nobody would read what changed since ever"):
+    with pytest.raises(StepfastError, match="the plan is empty: nobody would read what changed since ever"):
         app.runs.plan("catalogue")
     run = app.runs.start("catalogue")
     settle(app)
@@ -277,7 +277,7 @@ def test_an_empty_plan_of_a_window_that_is_not_empty_passes_for_no_reading(app: 
     assert feed_row(app).watermark is None
 
 
-def test_a_partitioner_that_finds_no_partition_fails_the_plan_too(app: Holdfast) -> None:
+def test_a_partitioner_that_finds_no_partition_fails_the_plan_too(app: Stepfast) -> None:
     class Vanished(Fixed):
         def start(self, *_: object) -> Listed:
             return self._listed((), None)
@@ -292,7 +292,7 @@ def test_a_partitioner_that_finds_no_partition_fails_the_plan_too(app: Holdfast)
 
 
 def test_a_run_that_began_behind_a_watermark_that_was_set_back_does_not_skip_what_lies_between(
-    app: Holdfast,
+    app: Stepfast,
 ) -> None:
     catalogue(app)
     advance(app, made_run(app, Window(None, MIDNIGHT)))
@@ -303,7 +303,7 @@ def test_a_run_that_began_behind_a_watermark_that_was_set_back_does_not_skip_wha
     assert feed_row(app).watermark == instant(MIDNIGHT - MINUTE)
 
 
-def test_an_operator_may_move_it_with_a_reason(app: Holdfast) -> None:
+def test_an_operator_may_move_it_with_a_reason(app: Stepfast) -> None:
     catalogue(app)
     first = synced(app)
     assert first.watermark_after is not None
@@ -323,7 +323,7 @@ def test_an_operator_may_move_it_with_a_reason(app: Holdfast) -> None:
     assert synced(app).window_from == instant(back) - 15 * 60 * 1_000_000
 
 
-def test_it_is_not_moved_without_a_reason_into_the_future_or_to_where_it_is(app: Holdfast) -> None:
+def test_it_is_not_moved_without_a_reason_into_the_future_or_to_where_it_is(app: Stepfast) -> None:
     catalogue(app)
     synced(app)
     operator = app.operator.by("alice", reason="why not")
@@ -342,7 +342,7 @@ def test_it_is_not_moved_without_a_reason_into_the_future_or_to_where_it_is(app:
     assert app.operator.audit(what="watermark.set") == []
 
 
-def test_it_is_not_moved_while_a_run_is_active(app: Holdfast) -> None:
+def test_it_is_not_moved_while_a_run_is_active(app: Stepfast) -> None:
     catalogue(app)
     synced(app)
     run = begin(app)
@@ -354,7 +354,7 @@ def test_it_is_not_moved_while_a_run_is_active(app: Holdfast) -> None:
 
 
 def test_a_run_that_starts_while_it_is_moved_begins_at_the_new_one_or_keeps_it_where_it_is(
-    app: Holdfast,
+    app: Stepfast,
 ) -> None:
     catalogue(app)
     synced(app)
@@ -371,7 +371,7 @@ def test_a_run_that_starts_while_it_is_moved_begins_at_the_new_one_or_keeps_it_w
         assert (run.watermark_before, feed_row(app).watermark) == (instant(MIDNIGHT), instant(MIDNIGHT))
 
 
-def test_a_feed_that_never_ran_may_get_a_first_watermark_by_force(app: Holdfast) -> None:
+def test_a_feed_that_never_ran_may_get_a_first_watermark_by_force(app: Stepfast) -> None:
     catalogue(app)
     moved = app.operator.by("alice", reason="taken over").set_watermark("catalogue", MIDNIGHT, force=True)
 
@@ -382,17 +382,17 @@ def test_a_feed_that_never_ran_may_get_a_first_watermark_by_force(app: Holdfast)
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_a_feed_that_nobody_knows_gets_no_watermark(app: Holdfast, force: bool) -> None:  # noqa: FBT001
+def test_a_feed_that_nobody_knows_gets_no_watermark(app: Stepfast, force: bool) -> None:  # noqa: FBT001
     catalogue(app)
     operator = app.operator.by("alice", reason="taken over")
 
     with pytest.raises(NotFoundError, match=r"feed 'catalog' has never run here.*known: catalogue"):
         operator.set_watermark("catalog", MIDNIGHT, force=force)
 
-    assert rows.count(app, "holdfast_feed") == 0
+    assert rows.count(app, "stepfast_feed") == 0
 
 
-def test_what_lies_before_a_watermark_that_was_set_forward_is_said_to_be_skipped(app: Holdfast) -> None:
+def test_what_lies_before_a_watermark_that_was_set_forward_is_said_to_be_skipped(app: Stepfast) -> None:
     catalogue(app)
     advance(app, made_run(app, Window(None, MIDNIGHT)))
 
@@ -401,7 +401,7 @@ def test_what_lies_before_a_watermark_that_was_set_forward_is_said_to_be_skipped
     assert "no incremental run reads" in moved.consequence
 
 
-def test_watermarks_are_reported_with_their_age_and_debts(app: Holdfast) -> None:
+def test_watermarks_are_reported_with_their_age_and_debts(app: Stepfast) -> None:
     catalogue(app, settle="60s")
     run = synced(app)
 

@@ -13,37 +13,37 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Continue, Done, Retry, Step, StepCancelled
-from holdfast.admin import actions
-from holdfast.database.connection import Connection, Transaction
-from holdfast.errors import ContentionError, HoldfastError, LeaseLostError, UnreachableError
-from holdfast.steps.identity import this_process
+from stepfast import Continue, Done, Retry, Step, StepCancelled
+from stepfast.admin import actions
+from stepfast.database.connection import Connection, Transaction
+from stepfast.errors import ContentionError, LeaseLostError, StepfastError, UnreachableError
+from stepfast.steps.identity import this_process
 from tests import rows
 from tests.contract.engine import claim, drain, sweep
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 PATIENCE = 15.0
 ONCE = Retry(attempts=1)
 
 
-def cancel(app: Holdfast, job_id: str) -> None:
+def cancel(app: Stepfast, job_id: str) -> None:
     with app.transaction() as tx:
         actions.cancel(tx, job_id)
 
 
-def pause(app: Holdfast, queue: str = "default") -> None:
+def pause(app: Stepfast, queue: str = "default") -> None:
     with app.transaction() as tx:
         actions.pause_queue(tx, queue)
 
 
-def resume(app: Holdfast, queue: str = "default") -> None:
+def resume(app: Stepfast, queue: str = "default") -> None:
     with app.transaction() as tx:
         actions.resume_queue(tx, queue)
 
 
-def result_of(app: Holdfast, job_id: str) -> Any:
+def result_of(app: Stepfast, job_id: str) -> Any:
     row = rows.ended(app, job_id)
     assert row is not None
     assert row["state"] == "done", row["last_error"]
@@ -53,7 +53,7 @@ def result_of(app: Holdfast, job_id: str) -> Any:
 # Handlers
 
 
-def test_plain_and_async_handlers_give_results(app: Holdfast) -> None:
+def test_plain_and_async_handlers_give_results(app: Stepfast) -> None:
     @app.job()
     def plain(n: int) -> int:
         return n + 1
@@ -72,7 +72,7 @@ def test_plain_and_async_handlers_give_results(app: Holdfast) -> None:
     assert [result_of(app, job.id) for job in jobs] == [2, {"job": jobs[1].id, "n": 2}, None]
 
 
-def test_a_handler_knows_where_it_stands(app: Holdfast) -> None:
+def test_a_handler_knows_where_it_stands(app: Stepfast) -> None:
     @app.job(queue="mail")
     def look(step: Step) -> list[Any] | Continue:
         if step.cursor is None:
@@ -85,7 +85,7 @@ def test_a_handler_knows_where_it_stands(app: Holdfast) -> None:
     assert result_of(app, job.id) == ["look", "mail", 1, 1, {"page": 2}, f"{job.id}:1"]
 
 
-def test_one_worker_runs_a_hundred_jobs_in_their_order(app: Holdfast) -> None:
+def test_one_worker_runs_a_hundred_jobs_in_their_order(app: Stepfast) -> None:
     order: list[int] = []
 
     @app.job()
@@ -100,7 +100,7 @@ def test_one_worker_runs_a_hundred_jobs_in_their_order(app: Holdfast) -> None:
     assert order == list(range(100))
 
 
-def test_three_run_at_once_and_no_more(app: Holdfast) -> None:
+def test_three_run_at_once_and_no_more(app: Stepfast) -> None:
     together = threading.Barrier(4)
     most: list[int] = []
     active: set[int] = set()
@@ -118,12 +118,12 @@ def test_three_run_at_once_and_no_more(app: Holdfast) -> None:
         rows.eventually(lambda: worker.status().active_jobs == 3)
         assert worker.status().active_jobs == 3
         together.wait(PATIENCE)
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
     assert max(most) == 3
 
 
-def test_two_workers_run_every_job_once(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_two_workers_run_every_job_once(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     ran: list[int] = []
     apps = [app, another_app()]
 
@@ -137,13 +137,13 @@ def test_two_workers_run_every_job_once(app: Holdfast, another_app: Callable[[],
     with apps[0].worker(), apps[1].worker():
         apps[0].kinds.get("work")
         work.enqueue_many([{"n": n} for n in range(300)])
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
     assert sorted(ran) == list(range(300))
-    assert rows.count(app, "holdfast_archive", "state = 'done' AND failures = 0 AND crashes = 0") == 300
+    assert rows.count(app, "stepfast_archive", "state = 'done' AND failures = 0 AND crashes = 0") == 300
 
 
-def test_a_worker_runs_on_the_loop_it_is_entered_on(app: Holdfast) -> None:
+def test_a_worker_runs_on_the_loop_it_is_entered_on(app: Stepfast) -> None:
     @app.job()
     async def work() -> bool:
         return asyncio.get_running_loop() is home[0]
@@ -161,7 +161,7 @@ def test_a_worker_runs_on_the_loop_it_is_entered_on(app: Holdfast) -> None:
     assert result_of(app, job.id) is True
 
 
-def test_context_variables_do_not_leak_between_jobs(app: Holdfast) -> None:
+def test_context_variables_do_not_leak_between_jobs(app: Stepfast) -> None:
     tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 
     @app.job()
@@ -183,7 +183,7 @@ def test_context_variables_do_not_leak_between_jobs(app: Holdfast) -> None:
     assert {result_of(app, job.id) for job in jobs} == {"nobody"}
 
 
-def test_a_worker_takes_only_from_its_queues(app: Holdfast) -> None:
+def test_a_worker_takes_only_from_its_queues(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -195,7 +195,7 @@ def test_a_worker_takes_only_from_its_queues(app: Holdfast) -> None:
     assert rows.state(app, theirs.id) == "ready"
 
 
-def test_a_busy_queue_does_not_starve_another(app: Holdfast) -> None:
+def test_a_busy_queue_does_not_starve_another(app: Stepfast) -> None:
     relieved = threading.Event()
 
     @app.job(queue="busy")
@@ -209,9 +209,9 @@ def test_a_busy_queue_does_not_starve_another(app: Holdfast) -> None:
 
     again.enqueue()
     with app.worker(concurrency=2):
-        rows.eventually(lambda: rows.count(app, "holdfast_archive") > 5)
+        rows.eventually(lambda: rows.count(app, "stepfast_archive") > 5)
         rows.change(
-            app, "INSERT INTO holdfast_job (id, kind, queue, payload) VALUES ('calm', 'once', 'calm', '{}')"
+            app, "INSERT INTO stepfast_job (id, kind, queue, payload) VALUES ('calm', 'once', 'calm', '{}')"
         )
         came = relieved.wait(PATIENCE)
         relieved.set()
@@ -222,11 +222,11 @@ def test_a_busy_queue_does_not_starve_another(app: Holdfast) -> None:
 # What does not fit
 
 
-def test_an_unknown_kind_is_put_back_uncharged_and_the_worker_goes_on(app: Holdfast) -> None:
+def test_an_unknown_kind_is_put_back_uncharged_and_the_worker_goes_on(app: Stepfast) -> None:
     @app.job()
     def known() -> None: ...
 
-    rows.change(app, "INSERT INTO holdfast_job (id, kind, payload) VALUES ('x', 'unheard_of', '{}')")
+    rows.change(app, "INSERT INTO stepfast_job (id, kind, payload) VALUES ('x', 'unheard_of', '{}')")
     with app.worker():
         row = rows.eventually(lambda: _live_with_error(app, "x"))
         job = known.enqueue()
@@ -240,13 +240,13 @@ def test_an_unknown_kind_is_put_back_uncharged_and_the_worker_goes_on(app: Holdf
 
 @pytest.mark.parametrize("payload", ['{"n": "seven"}', '{"m": 7}', "{}", "[7]", "null"])
 def test_a_payload_that_does_not_fit_is_a_dead_letter_and_the_worker_goes_on(
-    app: Holdfast, payload: str
+    app: Stepfast, payload: str
 ) -> None:
     @app.job()
     def work(n: int) -> None: ...
 
     rows.change(
-        app, "INSERT INTO holdfast_job (id, kind, payload) VALUES ('x', 'work', :payload)", payload=payload
+        app, "INSERT INTO stepfast_job (id, kind, payload) VALUES ('x', 'work', :payload)", payload=payload
     )
     with app.worker():
         rows.eventually(lambda: rows.state(app, "x") == "dead")
@@ -260,7 +260,7 @@ def test_a_payload_that_does_not_fit_is_a_dead_letter_and_the_worker_goes_on(
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
 def test_a_handler_that_wants_to_end_the_process_only_fails(
-    app: Holdfast,
+    app: Stepfast,
     is_async: bool,  # noqa: FBT001 - a parameter
 ) -> None:
     if is_async:
@@ -277,7 +277,7 @@ def test_a_handler_that_wants_to_end_the_process_only_fails(
     @app.job()
     async def work() -> None: ...
 
-    rows.change(app, "INSERT INTO holdfast_job (id, kind, payload) VALUES ('x', 'leave', '{}')")
+    rows.change(app, "INSERT INTO stepfast_job (id, kind, payload) VALUES ('x', 'leave', '{}')")
     with app.worker():
         rows.eventually(lambda: rows.state(app, "x") == "dead")
         job = work.enqueue()
@@ -287,7 +287,7 @@ def test_a_handler_that_wants_to_end_the_process_only_fails(
 # While it runs
 
 
-def test_progress_and_log_are_visible_while_the_step_runs(app: Holdfast) -> None:
+def test_progress_and_log_are_visible_while_the_step_runs(app: Stepfast) -> None:
     go_on = threading.Event()
 
     @app.job()
@@ -317,7 +317,7 @@ def test_progress_and_log_are_visible_while_the_step_runs(app: Holdfast) -> None
     assert (ended["progress"], ended["progress_note"]) == (100, "all steps complete")
 
 
-def test_the_last_words_of_a_step_are_kept(app: Holdfast) -> None:
+def test_the_last_words_of_a_step_are_kept(app: Stepfast) -> None:
     @app.job(retry=ONCE)
     def work(step: Step, how: str) -> None:
         step.log(f"about to {how}")
@@ -333,7 +333,7 @@ def test_the_last_words_of_a_step_are_kept(app: Holdfast) -> None:
     assert [rows.logs(app, job.id)[:1] for job in jobs] == [[f"about to {how}"] for how in hows]
 
 
-def test_the_log_of_a_failure_holds_its_traceback(app: Holdfast) -> None:
+def test_the_log_of_a_failure_holds_its_traceback(app: Stepfast) -> None:
     @app.job(retry=ONCE)
     def work() -> None:
         raise ValueError("broken in a certain line; password=hunter2")
@@ -347,7 +347,7 @@ def test_the_log_of_a_failure_holds_its_traceback(app: Holdfast) -> None:
     assert "hunter2" not in line
 
 
-def test_a_log_line_of_any_length_and_script_is_stored(app: Holdfast) -> None:
+def test_a_log_line_of_any_length_and_script_is_stored(app: Stepfast) -> None:
     @app.job()
     def work(step: Step) -> None:
         step.log("🙂" * 9000, level="a very long level")
@@ -361,7 +361,7 @@ def test_a_log_line_of_any_length_and_script_is_stored(app: Holdfast) -> None:
     assert set(line) == {"🙂"}
 
 
-def test_characters_that_no_database_takes_fail_no_job(app: Holdfast) -> None:
+def test_characters_that_no_database_takes_fail_no_job(app: Stepfast) -> None:
     strange = "NUL \0 and half a character \udc80"
 
     @app.job(retry=ONCE)
@@ -387,7 +387,7 @@ def test_characters_that_no_database_takes_fail_no_job(app: Holdfast) -> None:
 # Being stopped
 
 
-def test_an_async_handler_that_takes_too_long_is_interrupted(app: Holdfast) -> None:
+def test_an_async_handler_that_takes_too_long_is_interrupted(app: Stepfast) -> None:
     unwound: list[str] = []
 
     @app.job(timeout="50ms", retry=ONCE)
@@ -407,7 +407,7 @@ def test_an_async_handler_that_takes_too_long_is_interrupted(app: Holdfast) -> N
     assert row["last_error"] == "StepTimeout: did not finish within 0.05 s"
 
 
-def test_a_plain_handler_that_takes_too_long_is_told(app: Holdfast) -> None:
+def test_a_plain_handler_that_takes_too_long_is_told(app: Stepfast) -> None:
     told: list[str] = []
 
     @app.job(timeout="50ms", retry=ONCE)
@@ -427,7 +427,7 @@ def test_a_plain_handler_that_takes_too_long_is_told(app: Holdfast) -> None:
     assert row["last_error"] == "StepTimeout: did not finish within 0.05 s"
 
 
-def test_a_timeout_is_a_failure_like_others(app: Holdfast) -> None:
+def test_a_timeout_is_a_failure_like_others(app: Stepfast) -> None:
     tries: list[int] = []
 
     @app.job(timeout="50ms", retry=Retry(attempts=2, first=0))
@@ -444,9 +444,9 @@ def test_a_timeout_is_a_failure_like_others(app: Holdfast) -> None:
 
 
 def test_a_handler_that_ignores_its_timeout_fails_and_its_slot_is_lost(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.execution.UNWIND", 0.05)
+    monkeypatch.setattr("stepfast.worker.execution.UNWIND", 0.05)
     go_on = threading.Event()
     late: list[str] = []
 
@@ -467,7 +467,7 @@ def test_a_handler_that_ignores_its_timeout_fails_and_its_slot_is_lost(
     assert rows.state(app, job.id) == "dead"
 
 
-def test_cancelling_interrupts_an_async_handler(app: Holdfast) -> None:
+def test_cancelling_interrupts_an_async_handler(app: Stepfast) -> None:
     started = threading.Event()
     ends: list[str] = []
 
@@ -489,7 +489,7 @@ def test_cancelling_interrupts_an_async_handler(app: Holdfast) -> None:
     assert ends == ["cancelled"]
 
 
-def test_cancelling_reaches_a_plain_handler(app: Holdfast) -> None:
+def test_cancelling_reaches_a_plain_handler(app: Stepfast) -> None:
     started = threading.Event()
     ends: list[Any] = []
 
@@ -515,7 +515,7 @@ def test_cancelling_reaches_a_plain_handler(app: Holdfast) -> None:
     assert row["failures"] == 0
 
 
-def test_a_cancelled_step_leaves_no_effects(app: Holdfast, ledger: None) -> None:
+def test_a_cancelled_step_leaves_no_effects(app: Stepfast, ledger: None) -> None:
     del ledger
     started = threading.Event()
 
@@ -534,7 +534,7 @@ def test_a_cancelled_step_leaves_no_effects(app: Holdfast, ledger: None) -> None
     assert rows.count(app, "ledger") == 0
 
 
-def test_being_replaced_reaches_an_async_handler(app: Holdfast) -> None:
+def test_being_replaced_reaches_an_async_handler(app: Stepfast) -> None:
     started, ended = threading.Event(), threading.Event()
 
     @app.job()
@@ -548,7 +548,7 @@ def test_being_replaced_reaches_an_async_handler(app: Holdfast) -> None:
     job = work.enqueue()
     with app.worker(lease="1s"):
         assert started.wait(PATIENCE)
-        rows.change(app, "UPDATE holdfast_job SET fence = 7")
+        rows.change(app, "UPDATE stepfast_job SET fence = 7")
         assert ended.wait(5)
 
     row = rows.live(app, job.id)
@@ -556,7 +556,7 @@ def test_being_replaced_reaches_an_async_handler(app: Holdfast) -> None:
     assert (row["state"], row["fence"], row["failures"]) == ("leased", 7, 0)
 
 
-def test_being_replaced_reaches_a_plain_handler_at_its_next_word(app: Holdfast) -> None:
+def test_being_replaced_reaches_a_plain_handler_at_its_next_word(app: Stepfast) -> None:
     started, told = threading.Event(), threading.Event()
 
     @app.job()
@@ -573,13 +573,13 @@ def test_being_replaced_reaches_a_plain_handler_at_its_next_word(app: Holdfast) 
     work.enqueue()
     with app.worker():
         assert started.wait(PATIENCE)
-        rows.change(app, "UPDATE holdfast_job SET fence = 7, progress = 3")
+        rows.change(app, "UPDATE stepfast_job SET fence = 7, progress = 3")
         assert told.wait(5)
 
-    assert rows.query(app, "SELECT fence, progress FROM holdfast_job") == [{"fence": 7, "progress": 3}]
+    assert rows.query(app, "SELECT fence, progress FROM stepfast_job") == [{"fence": 7, "progress": 3}]
 
 
-def test_a_worker_that_was_declared_dead_tells_its_handlers_and_comes_back(app: Holdfast) -> None:
+def test_a_worker_that_was_declared_dead_tells_its_handlers_and_comes_back(app: Stepfast) -> None:
     started, told = threading.Event(), threading.Event()
 
     @app.job()
@@ -595,11 +595,11 @@ def test_a_worker_that_was_declared_dead_tells_its_handlers_and_comes_back(app: 
     job = work.enqueue()
     with app.worker(lease="1s"):
         assert started.wait(PATIENCE)
-        rows.change(app, "UPDATE holdfast_worker SET state = 'dead', ended_at = 1")
+        rows.change(app, "UPDATE stepfast_worker SET state = 'dead', ended_at = 1")
         assert told.wait(5)
         rows.eventually(lambda: rows.state(app, job.id) == "done")
 
-    found = rows.query(app, "SELECT state FROM holdfast_worker ORDER BY state")
+    found = rows.query(app, "SELECT state FROM stepfast_worker ORDER BY state")
     assert [row["state"] for row in found] == ["dead", "stopped"]
 
 
@@ -607,7 +607,7 @@ def test_a_worker_that_was_declared_dead_tells_its_handlers_and_comes_back(app: 
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["plain", "async"])
-def test_a_worker_that_stops_gives_back_what_it_cannot_finish(app: Holdfast, is_async: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_worker_that_stops_gives_back_what_it_cannot_finish(app: Stepfast, is_async: bool) -> None:  # noqa: FBT001 - a parameter
     started = threading.Event()
 
     if is_async:
@@ -623,7 +623,7 @@ def test_a_worker_that_stops_gives_back_what_it_cannot_finish(app: Holdfast, is_
             started.set()
             step.wait(PATIENCE)
 
-    rows.change(app, "INSERT INTO holdfast_job (id, kind, payload) VALUES ('x', 'work', '{}')")
+    rows.change(app, "INSERT INTO stepfast_job (id, kind, payload) VALUES ('x', 'work', '{}')")
     with app.worker(grace="50ms"):
         assert started.wait(PATIENCE)
 
@@ -637,10 +637,10 @@ def test_a_worker_that_stops_gives_back_what_it_cannot_finish(app: Holdfast, is_
         None,
         None,
     )
-    assert rows.query(app, "SELECT state FROM holdfast_worker") == [{"state": "stopped"}]
+    assert rows.query(app, "SELECT state FROM stepfast_worker") == [{"state": "stopped"}]
 
 
-def test_a_worker_that_stops_lets_its_steps_finish(app: Holdfast, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_stops_lets_its_steps_finish(app: Stepfast, caplog: pytest.LogCaptureFixture) -> None:
     started, go_on = threading.Event(), threading.Event()
 
     @app.job()
@@ -650,7 +650,7 @@ def test_a_worker_that_stops_lets_its_steps_finish(app: Holdfast, caplog: pytest
         return "finished"
 
     job, waiting = work.enqueue(), work.enqueue()
-    with caplog.at_level(logging.INFO, "holdfast"):
+    with caplog.at_level(logging.INFO, "stepfast"):
         worker = app.worker(concurrency=1)
         worker.start()
         assert started.wait(PATIENCE)
@@ -664,7 +664,7 @@ def test_a_worker_that_stops_lets_its_steps_finish(app: Holdfast, caplog: pytest
     assert rows.state(app, waiting.id) == "ready"
 
 
-def test_leaving_the_block_after_a_polite_ask_keeps_the_grace(app: Holdfast) -> None:
+def test_leaving_the_block_after_a_polite_ask_keeps_the_grace(app: Stepfast) -> None:
     started, go_on = threading.Event(), threading.Event()
 
     @app.job()
@@ -682,18 +682,18 @@ def test_leaving_the_block_after_a_polite_ask_keeps_the_grace(app: Holdfast) -> 
     assert result_of(app, job.id) == "finished"
 
 
-def test_a_worker_is_started_once(app: Holdfast) -> None:
+def test_a_worker_is_started_once(app: Stepfast) -> None:
     worker = app.worker()
     worker.start()
 
-    with pytest.raises(HoldfastError, match="was started before; make a new one"):
+    with pytest.raises(StepfastError, match="was started before; make a new one"):
         worker.start()
 
     assert worker.status().running
     assert worker.stop(timeout=PATIENCE)
 
 
-def test_a_second_ask_gives_back_at_once(app: Holdfast) -> None:
+def test_a_second_ask_gives_back_at_once(app: Stepfast) -> None:
     started, go_on = threading.Event(), threading.Event()
 
     @app.job()
@@ -712,7 +712,7 @@ def test_a_second_ask_gives_back_at_once(app: Holdfast) -> None:
     assert rows.state(app, job.id) == "ready"
 
 
-def test_a_stopping_worker_keeps_no_chain(app: Holdfast) -> None:
+def test_a_stopping_worker_keeps_no_chain(app: Stepfast) -> None:
     started = threading.Event()
 
     @app.job()
@@ -727,7 +727,7 @@ def test_a_stopping_worker_keeps_no_chain(app: Holdfast) -> None:
     assert rows.state(app, job.id) == "ready"
 
 
-def test_a_worker_says_what_it_is_and_does(app: Holdfast) -> None:
+def test_a_worker_says_what_it_is_and_does(app: Stepfast) -> None:
     go_on = threading.Event()
 
     @app.job()
@@ -748,7 +748,7 @@ def test_a_worker_says_what_it_is_and_does(app: Holdfast) -> None:
     assert (after.active_jobs, after.active_job_ids) == (0, [])
 
 
-def test_the_workers_row_shows_what_it_is_and_does(app: Holdfast) -> None:
+def test_the_workers_row_shows_what_it_is_and_does(app: Stepfast) -> None:
     go_on = threading.Event()
 
     @app.job()
@@ -757,7 +757,7 @@ def test_the_workers_row_shows_what_it_is_and_does(app: Holdfast) -> None:
 
     job = work.enqueue()
     with app.worker(concurrency=3, lease="1s", renew_at=10, worker_id="w-1"):
-        (row,) = rows.eventually(lambda: rows.query(app, "SELECT * FROM holdfast_worker WHERE active = 1"))
+        (row,) = rows.eventually(lambda: rows.query(app, "SELECT * FROM stepfast_worker WHERE active = 1"))
         go_on.set()
 
     assert (row["worker_id"], row["state"], row["concurrency"], row["active_ids"]) == (
@@ -769,7 +769,7 @@ def test_the_workers_row_shows_what_it_is_and_does(app: Holdfast) -> None:
     assert (row["pid"], row["process"], row["lease"]) == (os.getpid(), this_process(), rows.SECOND)
 
 
-def test_a_long_job_runs_once_and_its_lease_moves(app: Holdfast) -> None:
+def test_a_long_job_runs_once_and_its_lease_moves(app: Stepfast) -> None:
     go_on = threading.Event()
     tries: list[int] = []
 
@@ -780,10 +780,10 @@ def test_a_long_job_runs_once_and_its_lease_moves(app: Holdfast) -> None:
 
     job = work.enqueue()
     with app.worker(lease="1s", renew_at=25):
-        (first,) = rows.eventually(lambda: rows.query(app, "SELECT alive_until AS at FROM holdfast_worker"))
+        (first,) = rows.eventually(lambda: rows.query(app, "SELECT alive_until AS at FROM stepfast_worker"))
         rows.eventually(
             lambda: rows.query(
-                app, f"SELECT 1 AS x FROM holdfast_worker WHERE alive_until > {first['at']} + 600000"
+                app, f"SELECT 1 AS x FROM stepfast_worker WHERE alive_until > {first['at']} + 600000"
             )
         )
         go_on.set()
@@ -792,19 +792,19 @@ def test_a_long_job_runs_once_and_its_lease_moves(app: Holdfast) -> None:
     assert tries == [1]
 
 
-def test_a_worker_cannot_be_started_twice(app: Holdfast) -> None:
-    with app.worker() as worker, pytest.raises(HoldfastError, match="make a new one"):
+def test_a_worker_cannot_be_started_twice(app: Stepfast) -> None:
+    with app.worker() as worker, pytest.raises(StepfastError, match="make a new one"):
         worker.start()
 
 
-def test_two_workers_have_different_ids(app: Holdfast) -> None:
+def test_two_workers_have_different_ids(app: Stepfast) -> None:
     assert app.worker().settings.worker_id != app.worker().settings.worker_id
 
 
 # Queues and chains
 
 
-def test_a_paused_queue_is_not_worked_and_a_resumed_one_is(app: Holdfast) -> None:
+def test_a_paused_queue_is_not_worked_and_a_resumed_one_is(app: Stepfast) -> None:
     @app.job()
     def work() -> None: ...
 
@@ -818,7 +818,7 @@ def test_a_paused_queue_is_not_worked_and_a_resumed_one_is(app: Holdfast) -> Non
 
 
 def test_a_chain_of_continuations_stays_for_some_steps_and_then_gives_way(
-    app: Holdfast, caplog: pytest.LogCaptureFixture
+    app: Stepfast, caplog: pytest.LogCaptureFixture
 ) -> None:
     numbers: list[int] = []
 
@@ -827,7 +827,7 @@ def test_a_chain_of_continuations_stays_for_some_steps_and_then_gives_way(
         numbers.append(step.number)
         return Continue(step.number + 1) if step.number < 44 else None
 
-    with caplog.at_level(logging.DEBUG, "holdfast"):
+    with caplog.at_level(logging.DEBUG, "stepfast"):
         walk.enqueue()
         drain(app)
 
@@ -836,7 +836,7 @@ def test_a_chain_of_continuations_stays_for_some_steps_and_then_gives_way(
     assert 3 <= len(claims) < 20
 
 
-def test_a_chain_with_effects_writes_each_page_once(app: Holdfast, ledger: None) -> None:
+def test_a_chain_with_effects_writes_each_page_once(app: Stepfast, ledger: None) -> None:
     del ledger
 
     @app.job()
@@ -855,7 +855,7 @@ def test_a_chain_with_effects_writes_each_page_once(app: Holdfast, ledger: None)
     assert rows.count(app, "ledger") == 25
 
 
-def test_pausing_the_queue_stops_a_chain(app: Holdfast) -> None:
+def test_pausing_the_queue_stops_a_chain(app: Stepfast) -> None:
     started, enough = threading.Event(), threading.Event()
 
     @app.job()
@@ -873,7 +873,7 @@ def test_pausing_the_queue_stops_a_chain(app: Holdfast) -> None:
         rows.eventually(lambda: rows.state(app, job.id) == "done")
 
 
-def test_cancelling_stops_a_chain(app: Holdfast) -> None:
+def test_cancelling_stops_a_chain(app: Stepfast) -> None:
     started = threading.Event()
 
     @app.job()
@@ -888,7 +888,7 @@ def test_cancelling_stops_a_chain(app: Holdfast) -> None:
         rows.eventually(lambda: rows.state(app, job.id) == "cancelled", 5)
 
 
-def test_more_urgent_work_interrupts_a_chain(app: Holdfast) -> None:
+def test_more_urgent_work_interrupts_a_chain(app: Stepfast) -> None:
     started, came = threading.Event(), threading.Event()
 
     @app.job()
@@ -905,7 +905,7 @@ def test_more_urgent_work_interrupts_a_chain(app: Holdfast) -> None:
         assert started.wait(PATIENCE)
         urgent.enqueue()
         assert came.wait(5)
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)
 
 
 # Commits that meet trouble
@@ -914,7 +914,7 @@ def test_more_urgent_work_interrupts_a_chain(app: Holdfast) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("how", ["done with an effect", "done", "continue", "retry"])
 def test_a_broken_commit_is_resolved_by_the_fences(
-    app: Holdfast, ledger: None, monkeypatch: pytest.MonkeyPatch, when: str, how: str
+    app: Stepfast, ledger: None, monkeypatch: pytest.MonkeyPatch, when: str, how: str
 ) -> None:
     """Whether the server heard the COMMIT or not: every step ran once, every effect is there once."""
     del ledger
@@ -932,7 +932,7 @@ def test_a_broken_commit_is_resolved_by_the_fences(
         return Continue(1) if how == "continue" and step.number == 0 else None
 
     def cut(moment: str, text: str) -> None:
-        settling = threading.current_thread().name.startswith(("holdfast-commit", "holdfast-settle"))
+        settling = threading.current_thread().name.startswith(("stepfast-commit", "stepfast-settle"))
         if (moment, text) == (when, "COMMIT") and settling and not broken:
             broken.append(text)
             raise UnreachableError("the line went dead")
@@ -957,7 +957,7 @@ def test_a_broken_commit_is_resolved_by_the_fences(
 
 @pytest.mark.parametrize("trouble", [ContentionError, UnreachableError])
 def test_trouble_of_the_database_applies_the_effects_again_and_charges_nobody(
-    app: Holdfast, ledger: None, trouble: type[Exception]
+    app: Stepfast, ledger: None, trouble: type[Exception]
 ) -> None:
     del ledger
     runs: list[int] = []
@@ -985,7 +985,7 @@ def test_trouble_of_the_database_applies_the_effects_again_and_charges_nobody(
     assert rows.count(app, "ledger") == 1
 
 
-def test_a_step_that_was_replaced_before_its_commit_leaves_nothing(app: Holdfast, ledger: None) -> None:
+def test_a_step_that_was_replaced_before_its_commit_leaves_nothing(app: Stepfast, ledger: None) -> None:
     del ledger
     started, go_on = threading.Event(), threading.Event()
 
@@ -999,7 +999,7 @@ def test_a_step_that_was_replaced_before_its_commit_leaves_nothing(app: Holdfast
     job = work.enqueue()
     with app.worker():
         assert started.wait(PATIENCE)
-        rows.change(app, "UPDATE holdfast_job SET fence = 7")
+        rows.change(app, "UPDATE stepfast_job SET fence = 7")
         go_on.set()
 
     assert rows.state(app, job.id) == "leased"
@@ -1010,7 +1010,7 @@ def test_a_step_that_was_replaced_before_its_commit_leaves_nothing(app: Holdfast
 
 
 def test_what_a_dead_process_left_is_taken_back_at_the_start_and_counted(
-    app: Holdfast, caplog: pytest.LogCaptureFixture
+    app: Stepfast, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = this_process().partition("/")[0]
     if not machine:
@@ -1022,17 +1022,17 @@ def test_what_a_dead_process_left_is_taken_back_at_the_start_and_counted(
 
     job = work.enqueue()
     rows.add_worker(app, 11)
-    rows.change(app, "UPDATE holdfast_worker SET process = :process", process=f"{machine}/{os.getpid()}/1")
-    rows.change(app, "UPDATE holdfast_job SET state = 'leased', owner = 11, fence = 5")
+    rows.change(app, "UPDATE stepfast_worker SET process = :process", process=f"{machine}/{os.getpid()}/1")
+    rows.change(app, "UPDATE stepfast_job SET state = 'leased', owner = 11, fence = 5")
 
-    with caplog.at_level(logging.INFO, "holdfast"):
+    with caplog.at_level(logging.INFO, "stepfast"):
         drain(app)
 
     assert "Reset 1 expired leases on startup" in caplog.text
     assert result_of(app, job.id) == 2
 
 
-def test_suspects_run_alone(app: Holdfast) -> None:
+def test_suspects_run_alone(app: Stepfast) -> None:
     active: set[int] = set()
     crowds: list[int] = []
 
@@ -1052,15 +1052,15 @@ def test_suspects_run_alone(app: Holdfast) -> None:
     drain(app)
 
     assert crowds == [1, 1, 1]
-    assert rows.count(app, "holdfast_archive", "state = 'done'") == 40
+    assert rows.count(app, "stepfast_archive", "state = 'done'") == 40
 
 
-def _live_with_error(app: Holdfast, job_id: str) -> rows.Row | None:
+def _live_with_error(app: Stepfast, job_id: str) -> rows.Row | None:
     row = rows.live(app, job_id)
     return row if row and row["last_error"] else None
 
 
-def _live_with_progress(app: Holdfast, job_id: str) -> rows.Row | None:
+def _live_with_progress(app: Stepfast, job_id: str) -> rows.Row | None:
     row = rows.live(app, job_id)
     return row if row and row["progress"] else None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import subprocess
 
-from holdfast import Holdfast, Step
+from stepfast import Step, Stepfast
 from tests.crash.jobs import LOOK, is_open, leave_effect, note
 
-app = Holdfast()
+app = Stepfast()
 
 
 @app.job(isolation="process")

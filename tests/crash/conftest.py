@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests.crash.sample import Sample
 from tests.crash.workers import Fleet
 
@@ -23,11 +23,11 @@ def sample(database_kind: str, pytestconfig: pytest.Config) -> Sample:
 @pytest.fixture
 def fleet(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
     """Worker processes on one database."""
-    with closing(Holdfast(database_url)) as app:
+    with closing(Stepfast(database_url)) as app:
         yield from fleet_on(app, tmp_path, database_url)
 
 
-def fleet_on(app: Holdfast, folder: Path, url: str) -> Iterator[Fleet]:
+def fleet_on(app: Stepfast, folder: Path, url: str) -> Iterator[Fleet]:
     """A fleet and its end; what its workers said is shown when the test failed."""
     make_effect_table(app)
     fleet = Fleet(app, folder, url)
@@ -39,7 +39,7 @@ def fleet_on(app: Holdfast, folder: Path, url: str) -> Iterator[Fleet]:
             sys.stdout.write(f"--- {worker.log.name}\n{worker.words()}")
 
 
-def make_effect_table(app: Holdfast) -> None:
+def make_effect_table(app: Stepfast) -> None:
     connection = app.database.connect()
     connection.execute("CREATE TABLE effect (job_id VARCHAR(128) NOT NULL, step INTEGER NOT NULL)")
     connection.close()

@@ -13,16 +13,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.partitioning.fixed import Fixed
 from tests.feeds import Catalogue, Shop, price_ranges
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.feed import Page, Row, Window
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
+    from stepfast import Stepfast
+    from stepfast.runs.feed import Page, Row, Window
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
 
-FOLDER = Path(os.environ.get("HOLDFAST_TEST_FOLDER", "."))
+FOLDER = Path(os.environ.get("STEPFAST_TEST_FOLDER", "."))
 ITEMS = 400
 LOOK = 0.005  # seconds between looks for a file
 
@@ -81,12 +81,12 @@ def held(where: str) -> bool:
     return True
 
 
-def registered(app: Holdfast) -> Shop:
+def registered(app: Stepfast) -> Shop:
     """Let an application know the feed; returns its source."""
     return app.feed(Warehouse(stock())).shop
 
 
-if "HOLDFAST_TEST_FOLDER" in os.environ:
+if "STEPFAST_TEST_FOLDER" in os.environ:
     from tests.crash.jobs import app  # with its constants
 
     registered(app)

@@ -15,27 +15,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast import (
+from stepfast import (
     Concurrency,
     Continue,
     Done,
-    Holdfast,
     LeaseLostError,
     Retry,
     Step,
     StepCancelled,
+    Stepfast,
     Transaction,
 )
 
-FOLDER = Path(os.environ["HOLDFAST_TEST_FOLDER"])
+FOLDER = Path(os.environ["STEPFAST_TEST_FOLDER"])
 LOOK = 0.005  # seconds between looks for a file
 
 # Seconds that a test cannot wait for; defaults are measured where the default is the promise.
-for _name, _value in json.loads(os.environ.get("HOLDFAST_TEST_CONSTANTS", "{}")).items():
+for _name, _value in json.loads(os.environ.get("STEPFAST_TEST_CONSTANTS", "{}")).items():
     _module, _, _constant = _name.rpartition(".")
     setattr(importlib.import_module(_module), _constant, _value)
 
-app = Holdfast()
+app = Stepfast()
 _journal = os.open(FOLDER / "journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast import Done
-from holdfast.admin import trees
-from holdfast.admin.audit import Actor
-from holdfast.steps.acknowledge import acknowledge
-from holdfast.steps.outcome import Bury
-from holdfast.steps.stranded import tell
+from stepfast import Done
+from stepfast.admin import trees
+from stepfast.admin.audit import Actor
+from stepfast.steps.acknowledge import acknowledge
+from stepfast.steps.outcome import Bury
+from stepfast.steps.stranded import tell
 from tests.crash.operations import Operations
 from tests.crash.survivor import effect_of
 
 if TYPE_CHECKING:
-    from holdfast import Transaction
-    from holdfast.steps.lease import Lease
+    from stepfast import Transaction
+    from stepfast.steps.lease import Lease
     from tests.crash.points import Act
     from tests.crash.scenes import Scene
 
@@ -138,6 +138,6 @@ def cancel_a_tree(scene: Scene) -> Act:
 def find_who_is_stranded(scene: Scene) -> Act:
     (lease,) = scene.leased()
     scene.job.enqueue(n=11, after=lease.job_id)
-    scene.change("UPDATE holdfast_job SET has_dependants = 0 WHERE has_dependants = 1")
+    scene.change("UPDATE stepfast_job SET has_dependants = 0 WHERE has_dependants = 1")
     scene.end(lease)
     return lambda: scene.do(lambda tx: tell(tx, [lease.job_id]))

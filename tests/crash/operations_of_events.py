@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast import Wait
-from holdfast.steps.events import bring_together, forget_old
-from holdfast.steps.sending import SendEvent
+from stepfast import Wait
+from stepfast.steps.events import bring_together, forget_old
+from stepfast.steps.sending import SendEvent
 from tests import rows
 from tests.crash.operations import Operations
 from tests.crash.survivor import effect_of
@@ -36,7 +36,7 @@ def begin_to_wait_for_what_is_there(scene: Scene) -> Act:
 @OPERATIONS.once
 def begin_to_wait_after_a_cancel(scene: Scene) -> Act:
     (lease,) = scene.leased(steps=2)
-    scene.change("UPDATE holdfast_job SET cancel_at = 1")
+    scene.change("UPDATE stepfast_job SET cancel_at = 1")
     return lambda: scene.end(lease, WAIT)
 
 
@@ -59,7 +59,7 @@ def send_with_a_step(scene: Scene) -> Act:
     scene.end(first, WAIT)
     effects = [effect_of(second), SendEvent.of(NAME, "from a step", "1d")]
     scene.change(
-        "UPDATE holdfast_job SET payload = :payload WHERE id = :id", payload='{"n": 2}', id=second.job_id
+        "UPDATE stepfast_job SET payload = :payload WHERE id = :id", payload='{"n": 2}', id=second.job_id
     )
     return lambda: scene.end(second, effects=effects)
 
@@ -69,7 +69,7 @@ def bring_an_event_and_a_wait_together(scene: Scene) -> Act:
     (lease,) = scene.leased(steps=2)
     scene.end(lease, WAIT)
     scene.change(
-        "INSERT INTO holdfast_event (name, event_id, sent_at, until_at, payload) VALUES (:name, 'e', 1, :until, '1')",
+        "INSERT INTO stepfast_event (name, event_id, sent_at, until_at, payload) VALUES (:name, 'e', 1, :until, '1')",
         name=NAME,
         until=rows.now(scene.app) + rows.HOUR,
     )
@@ -81,7 +81,7 @@ def forget_what_is_over(scene: Scene) -> Act:
     (lease,) = scene.leased(steps=2)
     scene.app.events.send("old", 1)
     scene.end(lease, WAIT)
-    scene.change("UPDATE holdfast_event SET until_at = 1")
-    scene.change("UPDATE holdfast_wait SET until_at = 1")
-    scene.change("UPDATE holdfast_event_name SET at = 1")
+    scene.change("UPDATE stepfast_event SET until_at = 1")
+    scene.change("UPDATE stepfast_wait SET until_at = 1")
+    scene.change("UPDATE stepfast_event_name SET at = 1")
     return lambda: scene.do(lambda tx: forget_old(tx, 10))

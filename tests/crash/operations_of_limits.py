@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast import Concurrency, Done, Rate
-from holdfast.limits.admission import Wanted, admit
-from holdfast.limits.release import free, sweep
-from holdfast.steps.commit import commit
+from stepfast import Concurrency, Done, Rate
+from stepfast.limits.admission import Wanted, admit
+from stepfast.limits.release import free, sweep
+from stepfast.steps.commit import commit
 from tests.crash.operations import Operations
 from tests.crash.survivor import effect_of
 
 if TYPE_CHECKING:
-    from holdfast import Transaction
-    from holdfast.limits.limit import Limit
-    from holdfast.steps.lease import Lease
+    from stepfast import Transaction
+    from stepfast.limits.limit import Limit
+    from stepfast.steps.lease import Lease
     from tests.crash.points import Act
     from tests.crash.scenes import Scene
 
@@ -51,5 +51,5 @@ def end_a_step_and_hand_its_slot_over(scene: Scene) -> Act:
 def let_go_what_a_rate_held(scene: Scene) -> Act:
     leases = scene.leased(5)
     scene.do(lambda tx: admit(tx, [Wanted(it.job_id, TWO[1:]) for it in leases], leases[0].fence))
-    scene.change("UPDATE holdfast_limit SET due_at = 1, arrival_at = 1 WHERE due_at IS NOT NULL")
+    scene.change("UPDATE stepfast_limit SET due_at = 1, arrival_at = 1 WHERE due_at IS NOT NULL")
     return lambda: scene.do(sweep)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Done
-from holdfast.admin import actions, audit, masks
-from holdfast.results.expiry import expire
-from holdfast.steps import rescue
-from holdfast.steps.outcome import Bury
+from stepfast import Done
+from stepfast.admin import actions, audit, masks
+from stepfast.results.expiry import expire
+from stepfast.steps import rescue
+from stepfast.steps.outcome import Bury
 from tests import rows
 from tests.crash.operations import Operations
 
@@ -73,7 +73,7 @@ def retry_a_job(scene: Scene) -> Act:
 def forget_what_operators_did(scene: Scene) -> Act:
     scene.do(lambda tx: audit.record(tx, ALICE, "queue.pause", "one"))
     scene.do(lambda tx: audit.record(tx, ALICE, "queue.pause", "two"))
-    scene.change("UPDATE holdfast_audit SET at = 1 WHERE subject = 'one'")
+    scene.change("UPDATE stepfast_audit SET at = 1 WHERE subject = 'one'")
     return lambda: scene.do(lambda tx: audit.prune(tx, rows.DAY, 10))
 
 
@@ -81,12 +81,12 @@ def forget_what_operators_did(scene: Scene) -> Act:
 def empty_old_results(scene: Scene) -> Act:
     for lease in scene.leased(2, steps=0):
         scene.end(lease, Done({"pages": 3}), effects=())
-    scene.change("UPDATE holdfast_archive SET finished_at = 1")
+    scene.change("UPDATE stepfast_archive SET finished_at = 1")
     return lambda: scene.do(lambda tx: expire(tx, "work", rows.DAY, 10))
 
 
 @OPERATIONS.repeated
 def declare_what_is_hidden(scene: Scene) -> Act:
     scene.do(lambda tx: masks.declare(tx, ["password", "old"]))
-    scene.change("UPDATE holdfast_mask SET seen_at = 1")
+    scene.change("UPDATE stepfast_mask SET seen_at = 1")
     return lambda: scene.do(lambda tx: masks.declare(tx, ["password", "token"]))

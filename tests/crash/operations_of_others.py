@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast import Done
-from holdfast.admin import actions
-from holdfast.steps import dead_letters
-from holdfast.steps.commit import commit
-from holdfast.steps.keys import forget_expired
-from holdfast.steps.outcome import Bury
-from holdfast.steps.rescue import declare_dead, rescue
-from holdfast.worker.maintenance import GONE_WORKERS, promote, prune
+from stepfast import Done
+from stepfast.admin import actions
+from stepfast.steps import dead_letters
+from stepfast.steps.commit import commit
+from stepfast.steps.keys import forget_expired
+from stepfast.steps.outcome import Bury
+from stepfast.steps.rescue import declare_dead, rescue
+from stepfast.worker.maintenance import GONE_WORKERS, promote, prune
 from tests import rows
 from tests.crash.operations import Operations
 from tests.crash.scenes import KEY, Scene
 from tests.crash.survivor import CRASH_LIMIT, effect_of
 
 if TYPE_CHECKING:
-    from holdfast import Transaction
+    from stepfast import Transaction
     from tests.crash.points import Act
 
 OPERATIONS = Operations()
@@ -92,7 +92,7 @@ def rescue_three(scene: Scene) -> Act:
 @OPERATIONS.once
 def rescue_the_poison(scene: Scene) -> Act:
     scene.leased(by=scene.another_worker(silent=True))
-    scene.change("UPDATE holdfast_job SET crashes = :most", most=CRASH_LIMIT - 1)
+    scene.change("UPDATE stepfast_job SET crashes = :most", most=CRASH_LIMIT - 1)
     return lambda: actions.reset_leases(scene.app.database)
 
 
@@ -107,14 +107,14 @@ def rescue_what_was_asked_to_stop(scene: Scene) -> Act:
 def rescue_what_was_held_by_hand(scene: Scene) -> Act:
     scene.enqueue()
     assert scene.app.acquire("by hand", 3600)
-    scene.change("UPDATE holdfast_job SET lease_until = 1")
+    scene.change("UPDATE stepfast_job SET lease_until = 1")
     return lambda: scene.do(lambda tx: rescue(tx, CRASH_LIMIT))
 
 
 @OPERATIONS.once
 def rescue_what_belongs_to_nobody(scene: Scene) -> Act:
     scene.leased(by=scene.another_worker())
-    scene.change("DELETE FROM holdfast_worker WHERE incarnation <> :victim", victim=scene.victim)
+    scene.change("DELETE FROM stepfast_worker WHERE incarnation <> :victim", victim=scene.victim)
     return lambda: scene.do(lambda tx: rescue(tx, CRASH_LIMIT))
 
 
@@ -124,7 +124,7 @@ def rescue_what_belongs_to_nobody(scene: Scene) -> Act:
 @OPERATIONS.once
 def promote_what_is_due(scene: Scene) -> Act:
     scene.enqueue(3)
-    scene.change("UPDATE holdfast_job SET state = 'scheduled', ready_at = 1")
+    scene.change("UPDATE stepfast_job SET state = 'scheduled', ready_at = 1")
     return lambda: scene.do(promote)
 
 
@@ -132,14 +132,14 @@ def promote_what_is_due(scene: Scene) -> Act:
 def forget_what_is_old(scene: Scene) -> Act:
     scene.ended(2)
     scene.ended(1, Bury("a dead letter", ""))
-    scene.change("UPDATE holdfast_archive SET finished_at = 1")
+    scene.change("UPDATE stepfast_archive SET finished_at = 1")
     return lambda: scene.do(lambda tx: prune(tx, rows.DAY))
 
 
 @OPERATIONS.once
 def forget_old_keys(scene: Scene) -> Act:
     scene.job.enqueue(n=1, key=KEY, unique_for="1d")
-    scene.change("UPDATE holdfast_key SET until_at = 1")
+    scene.change("UPDATE stepfast_key SET until_at = 1")
     return lambda: scene.do(lambda tx: forget_expired(tx, 10))
 
 
@@ -148,7 +148,7 @@ def forget_old_workers(scene: Scene) -> Act:
     scene.leased(by=scene.another_worker())
     rows.add_worker(scene.app, 815)
     scene.change(
-        "UPDATE holdfast_worker SET state = 'dead', ended_at = 1 WHERE incarnation <> :me", me=scene.victim
+        "UPDATE stepfast_worker SET state = 'dead', ended_at = 1 WHERE incarnation <> :me", me=scene.victim
     )
     return lambda: scene.do(lambda tx: tx.run(GONE_WORKERS, age=rows.DAY))
 

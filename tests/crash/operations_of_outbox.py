@@ -6,29 +6,29 @@ from collections import defaultdict
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from holdfast import Done
-from holdfast.admin import outbox
-from holdfast.database.database import persist
-from holdfast.notifications.delivery import Delivered, Delivery, Failed
-from holdfast.outbox.alerts import tell
-from holdfast.outbox.broker import broker_message
-from holdfast.outbox.messages import stage_many, webhook
-from holdfast.outbox.relay import Served, due, heads, release, renew
-from holdfast.outbox.retention import prune
-from holdfast.outbox.verdict import Again, GiveUp, Verdict
-from holdfast.steps.outcome import Bury
-from holdfast.worker import broker_courier
-from holdfast.worker.courier import record
-from holdfast.worker.deaths import notice
-from holdfast.worker.relay import take_heads
+from stepfast import Done
+from stepfast.admin import outbox
+from stepfast.database.database import persist
+from stepfast.notifications.delivery import Delivered, Delivery, Failed
+from stepfast.outbox.alerts import tell
+from stepfast.outbox.broker import broker_message
+from stepfast.outbox.messages import stage_many, webhook
+from stepfast.outbox.relay import Served, due, heads, release, renew
+from stepfast.outbox.retention import prune
+from stepfast.outbox.verdict import Again, GiveUp, Verdict
+from stepfast.steps.outcome import Bury
+from stepfast.worker import broker_courier
+from stepfast.worker.courier import record
+from stepfast.worker.deaths import notice
+from stepfast.worker.relay import take_heads
 from tests import rows
 from tests.crash.operations import Operations
 from tests.crash.survivor import effect_of
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.database.connection import Transaction
-    from holdfast.outbox.relay import Outgoing
+    from stepfast import Stepfast
+    from stepfast.database.connection import Transaction
+    from stepfast.outbox.relay import Outgoing
     from tests.crash.points import Act
     from tests.crash.scenes import Scene
 
@@ -37,12 +37,12 @@ HOUR = timedelta(hours=1)
 OPERATIONS = Operations()
 
 
-def relay_everything(app: Holdfast) -> None:
+def relay_everything(app: Stepfast) -> None:
     """Who is left sends what waits; afterwards nothing does, and each line came in its order."""
     with app.transaction() as tx:
-        tx.execute("UPDATE holdfast_destination SET leased_until = 1")
-        tx.execute("UPDATE holdfast_outbox SET due_at = 1 WHERE state = 'waiting'")
-    order = {row["id"]: row["seq"] for row in rows.query(app, "SELECT id, seq FROM holdfast_outbox")}
+        tx.execute("UPDATE stepfast_destination SET leased_until = 1")
+        tx.execute("UPDATE stepfast_outbox SET due_at = 1 WHERE state = 'waiting'")
+    order = {row["id"]: row["seq"] for row in rows.query(app, "SELECT id, seq FROM stepfast_outbox")}
     arrived: dict[str, list[str]] = defaultdict(list)
     while lines := persist(app.database, lambda tx: take_heads(tx, due(tx, 10))):
         for served, first in lines:
@@ -50,13 +50,13 @@ def relay_everything(app: Holdfast) -> None:
             while message is not None:
                 arrived[served.id].append(message.id)
                 message = _recorded(app, served, message)
-    assert rows.count(app, "holdfast_outbox", "state = 'waiting'") == 0
-    assert rows.count(app, "holdfast_destination", "fence <> 0") == 0
+    assert rows.count(app, "stepfast_outbox", "state = 'waiting'") == 0
+    assert rows.count(app, "stepfast_destination", "fence <> 0") == 0
     for ids in arrived.values():
         assert ids == sorted(ids, key=lambda it: order[it])
 
 
-def _recorded(app: Holdfast, served: Served, message: Outgoing) -> Outgoing | None:
+def _recorded(app: Stepfast, served: Served, message: Outgoing) -> Outgoing | None:
     return persist(app.database, lambda tx: record(tx, served, message, Delivered(), None, more=True))
 
 
@@ -78,7 +78,7 @@ def _record(scene: Scene, delivery: Delivery, verdict: Verdict | None, *, messag
 
 def _dead(scene: Scene, *urls: str) -> None:
     _staged(scene, *urls)
-    scene.change("UPDATE holdfast_outbox SET state = 'dead', ended_at = 1")
+    scene.change("UPDATE stepfast_outbox SET state = 'dead', ended_at = 1")
 
 
 # Staging
@@ -120,7 +120,7 @@ def take_destinations(scene: Scene) -> Act:
 def take_a_destination_from_the_dead(scene: Scene) -> Act:
     _staged(scene, URL)
     _taken(scene)
-    scene.change("UPDATE holdfast_destination SET leased_until = 1")
+    scene.change("UPDATE stepfast_destination SET leased_until = 1")
     return lambda: _taken(scene)
 
 
@@ -196,10 +196,10 @@ def notice_deaths(scene: Scene) -> Act:
 def forget_what_was_sent(scene: Scene) -> Act:
     _staged(scene, URL, OTHER, URL)
     _dead(scene, URL)
-    scene.change("UPDATE holdfast_outbox SET state = 'sent', ended_at = 1 WHERE body <> '0'")
+    scene.change("UPDATE stepfast_outbox SET state = 'sent', ended_at = 1 WHERE body <> '0'")
     scene.do(lambda tx: take_heads(tx, due(tx, 10)))
     scene.app.alert("disk", "Title")
-    scene.change("UPDATE holdfast_alert SET last_at = 1, notify_at = NULL")
+    scene.change("UPDATE stepfast_alert SET last_at = 1, notify_at = NULL")
     return lambda: scene.do(lambda tx: prune(tx, rows.DAY, 10))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Unpack
 
-from holdfast.clock import instant
-from holdfast.schedules import changes
-from holdfast.schedules.declared import synchronise
-from holdfast.schedules.definition import Definition, ScheduleOptions, define
-from holdfast.worker.ticks import fire_due
+from stepfast.clock import instant
+from stepfast.schedules import changes
+from stepfast.schedules.declared import synchronise
+from stepfast.schedules.definition import Definition, ScheduleOptions, define
+from stepfast.worker.ticks import fire_due
 from tests.crash.operations import Operations
 
 if TYPE_CHECKING:

@@ -5,25 +5,25 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from holdfast import Continue, Done, Reject, Snooze
-from holdfast.admin import actions
-from holdfast.database.dialects import Whose
-from holdfast.database.lendable import require_same_database
-from holdfast.steps.acknowledge import acknowledge
-from holdfast.steps.commit import commit, give_back
-from holdfast.steps.fate import fates
-from holdfast.steps.joining import let_successors_go
-from holdfast.steps.lease import claim, claim_suspect
-from holdfast.steps.outcome import Again, Bury, GiveBack, Stop
-from holdfast.steps.reports import write_reports
-from holdfast.steps.step import Report
-from holdfast.worker.incarnation import RESIGN, register, stay_alive
+from stepfast import Continue, Done, Reject, Snooze
+from stepfast.admin import actions
+from stepfast.database.dialects import Whose
+from stepfast.database.lendable import require_same_database
+from stepfast.steps.acknowledge import acknowledge
+from stepfast.steps.commit import commit, give_back
+from stepfast.steps.fate import fates
+from stepfast.steps.joining import let_successors_go
+from stepfast.steps.lease import claim, claim_suspect
+from stepfast.steps.outcome import Again, Bury, GiveBack, Stop
+from stepfast.steps.reports import write_reports
+from stepfast.steps.step import Report
+from stepfast.worker.incarnation import RESIGN, register, stay_alive
 from tests.crash.operations import Operations
 from tests.crash.scenes import KEY, SETTINGS, Scene
 from tests.crash.survivor import effect_of
 
 if TYPE_CHECKING:
-    from holdfast import Transaction
+    from stepfast import Transaction
     from tests.crash.points import Act
 
 HOUR = timedelta(hours=1)
@@ -63,7 +63,7 @@ def enqueue_beside_rows_of_ones_own(scene: Scene) -> Act:
     def act() -> None:
         with scene.app.transaction() as tx:
             tx.execute(
-                "INSERT INTO holdfast_log (job_id, at, level, step, message) VALUES ('mine', 1, '', 0, '')"
+                "INSERT INTO stepfast_log (job_id, at, level, step, message) VALUES ('mine', 1, '', 0, '')"
             )
             scene.job.enqueue(n=1, tx=tx, key=KEY)
 
@@ -141,7 +141,7 @@ def claim_from_a_hint(scene: Scene) -> Act:
 @OPERATIONS.once
 def claim_a_suspect(scene: Scene) -> Act:
     scene.enqueue(2)
-    scene.change("UPDATE holdfast_job SET state = 'suspect'")
+    scene.change("UPDATE stepfast_job SET state = 'suspect'")
     return lambda: scene.do(lambda tx: claim_suspect(tx, scene.victim, []))
 
 
@@ -221,7 +221,7 @@ def continue_later(scene: Scene) -> Act:
 @OPERATIONS.once
 def continue_after_a_cancel(scene: Scene) -> Act:
     (lease,) = scene.leased(steps=2)
-    scene.change("UPDATE holdfast_job SET cancel_at = 1")
+    scene.change("UPDATE stepfast_job SET cancel_at = 1")
     return lambda: scene.end(lease, Continue(1))
 
 

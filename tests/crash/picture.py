@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 Picture = dict[str, list[dict[str, Any]]]
 
@@ -40,20 +40,20 @@ TABLES = (
     "mask",
 )
 OWN_TABLES = ("effect",)
-ALL_TABLES = (*(f"holdfast_{name}" for name in TABLES), *OWN_TABLES)
+ALL_TABLES = (*(f"stepfast_{name}" for name in TABLES), *OWN_TABLES)
 
 ACCIDENTAL = {"process", "host", "pid", "seq"}  # who runs the test, and what came before
-NUMBERED = {"holdfast_log", "holdfast_event", "holdfast_wait"}
+NUMBERED = {"stepfast_log", "stepfast_event", "stepfast_wait"}
 TOKENS = {"fence", "committed_fence", "owner", "incarnation", "revision"}
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 EVENT_TIME = re.compile(r'"at":\d{13,}')  # in the cursor of a job whose event has come
 MINUTE = 60 * rows.SECOND
 
 
-def taken(app: Holdfast) -> Picture:
+def taken(app: Stepfast) -> Picture:
     """What is committed now."""
     found = {table: rows.query(app, f"SELECT * FROM {table}") for table in ALL_TABLES}
-    jobs = _names([*found["holdfast_job"], *found["holdfast_archive"]])
+    jobs = _names([*found["stepfast_job"], *found["stepfast_archive"]])
     now = rows.now(app)
     tokens: dict[int, str] = {0: "nobody"}
     picture: Picture = {}

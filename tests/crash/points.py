@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NoReturn
 
-from holdfast.database import wakeup
-from holdfast.database.connection import Connection, Watch
+from stepfast.database import wakeup
+from stepfast.database.connection import Connection, Watch
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 Act = Callable[[], object]
 
@@ -159,7 +159,7 @@ class Child:
             time.sleep(0.001)
 
 
-def die_at(point: Point, act: Act, app: Holdfast | None = None) -> None:
+def die_at(point: Point, act: Act, app: Stepfast | None = None) -> None:
     """Let a child begin `act` and be killed at `point`.
 
     A server notices a moment later, and until then the living pass over what the dead had locked: with `app` that is
@@ -172,7 +172,7 @@ def die_at(point: Point, act: Act, app: Holdfast | None = None) -> None:
         rows.eventually(lambda: sessions(app) <= before)
 
 
-def sessions(app: Holdfast) -> set[int]:
+def sessions(app: Stepfast) -> set[int]:
     """Everybody else's; SQLite has none, its locks end with their process."""
     text = SESSIONS.get(app.database.dialect.name)
     return {it["id"] for it in rows.query(app, text)} if text else set()

@@ -20,31 +20,31 @@ from tests.run_facts import begin, check_complete, run_of
 from tests.snapshots import Snapshot
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.runs.run import Run
 
 Picture = dict[str, Any]
 PICTURED = {
-    "partitions": "SELECT number, name, state, epoch, seq, seen, requests, next_offset FROM holdfast_partition ORDER BY run_id, number",
-    "pages": "SELECT p.name, g.epoch, g.seq, g.decision FROM holdfast_page g JOIN holdfast_partition p ON p.id = g.partition_id"
+    "partitions": "SELECT number, name, state, epoch, seq, seen, requests, next_offset FROM stepfast_partition ORDER BY run_id, number",
+    "pages": "SELECT p.name, g.epoch, g.seq, g.decision FROM stepfast_page g JOIN stepfast_partition p ON p.id = g.partition_id"
     " ORDER BY p.run_id, p.number, g.epoch, g.seq",
-    "seen": "SELECT count(*) AS n FROM holdfast_seen",
-    "raw": "SELECT pending, strikes, count(*) AS n, count(gone_at) AS gone, count(applied_hash) AS applied FROM holdfast_raw"
+    "seen": "SELECT count(*) AS n FROM stepfast_seen",
+    "raw": "SELECT pending, strikes, count(*) AS n, count(gone_at) AS gone, count(applied_hash) AS applied FROM stepfast_raw"
     " GROUP BY pending, strikes ORDER BY pending, strikes",
     "target": "SELECT count(*) AS n, sum(price) AS total, count(deleted_at) AS gone FROM item",
-    "jobs": "SELECT kind, state, step, count(*) AS n FROM holdfast_job GROUP BY kind, state, step ORDER BY kind, state, step",
-    "archive": "SELECT kind, count(*) AS n FROM holdfast_archive GROUP BY kind ORDER BY kind",
-    "debts": "SELECT state, tries, count(*) AS n FROM holdfast_debt GROUP BY state, tries ORDER BY state, tries",
-    "quarantine": "SELECT item_id, stage, state, hits FROM holdfast_quarantine ORDER BY item_id, stage",
-    "alerts": "SELECT count(*) AS n FROM holdfast_alert",
-    "messages": "SELECT channel, destination, body, headers FROM holdfast_outbox ORDER BY seq",
-    "audit": "SELECT what, touched FROM holdfast_audit ORDER BY id",
-    "watermark": "SELECT watermark, version FROM holdfast_feed ORDER BY id",
+    "jobs": "SELECT kind, state, step, count(*) AS n FROM stepfast_job GROUP BY kind, state, step ORDER BY kind, state, step",
+    "archive": "SELECT kind, count(*) AS n FROM stepfast_archive GROUP BY kind ORDER BY kind",
+    "debts": "SELECT state, tries, count(*) AS n FROM stepfast_debt GROUP BY state, tries ORDER BY state, tries",
+    "quarantine": "SELECT item_id, stage, state, hits FROM stepfast_quarantine ORDER BY item_id, stage",
+    "alerts": "SELECT count(*) AS n FROM stepfast_alert",
+    "messages": "SELECT channel, destination, body, headers FROM stepfast_outbox ORDER BY seq",
+    "audit": "SELECT what, touched FROM stepfast_audit ORDER BY id",
+    "watermark": "SELECT watermark, version FROM stepfast_feed ORDER BY id",
 }
-Check = Callable[["Holdfast", "Run", Shop], None]
+Check = Callable[["Stepfast", "Run", Shop], None]
 
 
-def completed(app: Holdfast, run: Run, shop: Shop) -> None:
+def completed(app: Stepfast, run: Run, shop: Shop) -> None:
     """The target is what the source is."""
     check_complete(app, run.id, shop)
     assert target(app) == shop.prices()
@@ -64,7 +64,7 @@ class Scene:
     name: str
     feed: Callable[[Shop], Catalogue]
     shop: Callable[[], Shop] = lambda: Shop.with_items(24)
-    begin: Callable[[Holdfast, Shop], Run] = lambda app, _: begin(app)
+    begin: Callable[[Stepfast, Shop], Run] = lambda app, _: begin(app)
     check: Check = completed
     about: Sequence[str] = ("",)
     recover: Callable[[LoneWorker], object] = LoneWorker.finish
@@ -87,8 +87,8 @@ class Shot:
 class Film:
     """A run on one database, played by a worker that is going to die, and looked at by an observer."""
 
-    app: Holdfast
-    observer: Holdfast
+    app: Stepfast
+    observer: Stepfast
     scene: Scene
     shop: Shop
     run: Run
@@ -96,7 +96,7 @@ class Film:
     kind: str = ""
 
     @classmethod
-    def of(cls, scene: Scene, app: Holdfast, observer: Holdfast) -> Film:
+    def of(cls, scene: Scene, app: Stepfast, observer: Stepfast) -> Film:
         shop = scene.shop()
         app.feed(scene.feed(shop))
         observer.feed(scene.feed(shop))
@@ -148,12 +148,12 @@ class Film:
         self.scene.check(self.observer, self.run, self.shop)
 
 
-def picture(app: Holdfast) -> Picture:
+def picture(app: Stepfast) -> Picture:
     """What is committed, without ids and instants, which differ from one time to the next."""
     return {
         "runs": [
             {name: value for name, value in run.items() if _lasting(name, value)}
-            for run in rows.query(app, "SELECT * FROM holdfast_run ORDER BY id")
+            for run in rows.query(app, "SELECT * FROM stepfast_run ORDER BY id")
         ],
         **{name: rows.query(app, text) for name, text in PICTURED.items()},
     }

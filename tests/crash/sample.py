@@ -1,7 +1,7 @@
 """Which crash points are tried today.
 
 SQLite is tried at all of them. A server takes longer: it gets a sample that changes daily, and with --chaos all.
-HOLDFAST_CRASH_SEED brings a day back.
+STEPFAST_CRASH_SEED brings a day back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SEED = os.environ.get("HOLDFAST_CRASH_SEED") or f"{datetime.now(UTC):%Y-%m-%d}"
+SEED = os.environ.get("STEPFAST_CRASH_SEED") or f"{datetime.now(UTC):%Y-%m-%d}"
 
 
 @dataclass(frozen=True)

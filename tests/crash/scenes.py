@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast import Done, Holdfast, Job
-from holdfast.config import WorkerSettings
-from holdfast.database.database import persist
-from holdfast.steps.commit import commit
-from holdfast.steps.lease import Lease, claim
-from holdfast.worker.incarnation import register
+from stepfast import Done, Job, Stepfast
+from stepfast.config import WorkerSettings
+from stepfast.database.database import persist
+from stepfast.steps.commit import commit
+from stepfast.steps.lease import Lease, claim
+from stepfast.worker.incarnation import register
 from tests import rows
 from tests.crash.picture import ALL_TABLES
 from tests.crash.survivor import effect_of
 
 if TYPE_CHECKING:
-    from holdfast import Transaction
-    from holdfast.steps.outcome import Effect, Ending
+    from stepfast import Transaction
+    from stepfast.steps.outcome import Effect, Ending
 
 T = TypeVar("T")
 SETTINGS = WorkerSettings(worker_id="victim", lease=timedelta(hours=1))
@@ -34,7 +34,7 @@ def work(n: int, steps: int = 1) -> None:
 class Scene:
     """What one operation finds."""
 
-    app: Holdfast
+    app: Stepfast
     job: Job[..., None]
     victim: int = 0  # the incarnation of the process that dies
     jobs: int = field(default=0, init=False)

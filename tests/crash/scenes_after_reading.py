@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.admin import quarantine, sweeps
-from holdfast.runs import gone, remapping, sweeping
-from holdfast.runs.sweep import Sweep
-from holdfast.runs.sweep_state import is_held, state_of
+from stepfast.admin import quarantine, sweeps
+from stepfast.runs import gone, remapping, sweeping
+from stepfast.runs.sweep import Sweep
+from stepfast.runs.sweep_state import is_held, state_of
 from tests import rows
 from tests.crash.run_scenes import Scene
 from tests.feeds import Catalogue, Confirming, Shop, target
@@ -19,9 +19,9 @@ from tests.run_facts import begin, check_counters, run_of
 if TYPE_CHECKING:
     import pytest
 
-    from holdfast import Holdfast
-    from holdfast.runs.feed import Row
-    from holdfast.runs.run import Run
+    from stepfast import Stepfast
+    from stepfast.runs.feed import Row
+    from stepfast.runs.run import Run
 
 ITEMS = 24
 LOST = [3, 4, 11, 12, 13]  # a batch and a half
@@ -29,7 +29,7 @@ GONE_BEFORE = "d00020"
 MOVING = "d00006"  # there, and on no page
 REFUSED = ("d00001", "d00002", "d00010")
 NAMELESS = "d00005"
-SWEPT = ("catalogue.sweep", "UPDATE holdfast_run SET frontier")
+SWEPT = ("catalogue.sweep", "UPDATE stepfast_run SET frontier")
 
 
 @dataclass
@@ -88,7 +88,7 @@ def swept_feed(**settings: Any) -> Any:
     return lambda shop: Catalogue(shop, sweep=Sweep(**settings))
 
 
-def synced(app: Holdfast, **request: Any) -> Run:
+def synced(app: Stepfast, **request: Any) -> Run:
     """A run, to its end, or until it waits for a person."""
     run = begin(app, **request)
     work_on(LoneWorker(app, "earlier"))
@@ -106,35 +106,35 @@ def lose(shop: Shop, numbers: Iterable[int] = tuple(LOST)) -> None:
         shop.remove(f"d{number:05}")
 
 
-def begin_after_a_loss(app: Holdfast, shop: Shop) -> Run:
+def begin_after_a_loss(app: Stepfast, shop: Shop) -> Run:
     """Everything is in the target when the source loses some of it."""
     synced(app)
     lose(shop)
     return begin(app, kind="full")
 
 
-def begin_after_a_strike(app: Holdfast, shop: Shop) -> Run:
+def begin_after_a_strike(app: Stepfast, shop: Shop) -> Run:
     """... and a run has missed them before. One was gone so long ago that it is time to forget it."""
     synced(app)
     lose(shop)
     shop.remove(GONE_BEFORE)
     synced(app, kind="full")
     for text in (
-        "UPDATE holdfast_raw SET gone_at = 1, strikes = 2 WHERE item_id = :id",
+        "UPDATE stepfast_raw SET gone_at = 1, strikes = 2 WHERE item_id = :id",
         "UPDATE item SET deleted_at = 1 WHERE id = :id",
     ):
         rows.change(app, text, id=GONE_BEFORE)
     return begin(app, kind="full")
 
 
-def begin_after_a_strike_and_a_move(app: Holdfast, shop: Shop) -> Run:
+def begin_after_a_strike_and_a_move(app: Stepfast, shop: Shop) -> Run:
     """... and one of those that it has missed, and that this one will miss, is there."""
     synced(app)
     shop.hidden.add(MOVING)
     return begin_after_a_strike(app, shop)
 
 
-def mend(app: Holdfast, shop: Shop) -> Run:
+def mend(app: Stepfast, shop: Shop) -> Run:
     """A run comes to its end; then the feed is mended."""
     assert isinstance(shop, Mended)
     run = synced(app)
@@ -142,42 +142,42 @@ def mend(app: Holdfast, shop: Shop) -> Run:
     return run
 
 
-def begin_remap(app: Holdfast, shop: Shop) -> Run:
+def begin_remap(app: Stepfast, shop: Shop) -> Run:
     mend(app, shop)
     return run_of(app, app.runs.remap("catalogue").id)
 
 
-def begin_replay(app: Holdfast, shop: Shop) -> Run:
+def begin_replay(app: Stepfast, shop: Shop) -> Run:
     run = mend(app, shop)
     assert app.operator.quarantine.replay() == len(REFUSED) + 1
     return run
 
 
-def struck(app: Holdfast, run: Run, shop: Shop) -> None:
+def struck(app: Stepfast, run: Run, shop: Shop) -> None:
     """Once each, and nobody is gone."""
     check_swept(app, run, struck=len(LOST))
-    assert rows.count(app, "holdfast_raw", "strikes = 1 AND gone_at IS NULL") == len(LOST)
-    assert rows.count(app, "holdfast_raw", "strikes <> 0") == len(LOST)
+    assert rows.count(app, "stepfast_raw", "strikes = 1 AND gone_at IS NULL") == len(LOST)
+    assert rows.count(app, "stepfast_raw", "strikes <> 0") == len(LOST)
     assert len(target(app)) == len(shop.prices()) + len(LOST)
 
 
-def gone_now(app: Holdfast, run: Run, shop: Shop) -> None:
+def gone_now(app: Stepfast, run: Run, shop: Shop) -> None:
     check_swept(app, run, struck=len(LOST), gone=len(LOST))
     assert target(app) == shop.prices()
-    assert rows.count(app, "holdfast_raw", "strikes = 2 AND gone_at IS NOT NULL") == len(LOST)
-    assert rows.count(app, "holdfast_raw") == ITEMS - 1, "one is forgotten"
+    assert rows.count(app, "stepfast_raw", "strikes = 2 AND gone_at IS NOT NULL") == len(LOST)
+    assert rows.count(app, "stepfast_raw") == ITEMS - 1, "one is forgotten"
     assert rows.count(app, "item", "deleted_at IS NOT NULL") == len(LOST) + 1
 
 
-def gone_unless_still_there(app: Holdfast, run: Run, shop: Shop) -> None:
+def gone_unless_still_there(app: Stepfast, run: Run, shop: Shop) -> None:
     gone_now(app, run, shop)
     state = state_of(run_of(app, run.id))
     assert state is not None
     assert state.still_there == 1
-    assert rows.count(app, "holdfast_raw", "strikes = 1 AND gone_at IS NULL") == 1
+    assert rows.count(app, "stepfast_raw", "strikes = 1 AND gone_at IS NULL") == 1
 
 
-def held(app: Holdfast, run: Run, _: Shop) -> None:
+def held(app: Stepfast, run: Run, _: Shop) -> None:
     """Nobody is struck, and one person is told once."""
     found = run_of(app, run.id)
     assert is_held(found)
@@ -186,38 +186,38 @@ def held(app: Holdfast, run: Run, _: Shop) -> None:
         None,
         "5 of 24 rows would go (20.8%), more than 5.0%",
     )
-    assert rows.count(app, "holdfast_alert") == 1
+    assert rows.count(app, "stepfast_alert") == 1
     assert len(target(app)) == ITEMS
-    assert rows.count(app, "holdfast_raw", "strikes > 0 OR gone_at IS NOT NULL") == 0
-    assert [it["state"] for it in rows.query(app, "SELECT state FROM holdfast_job")] == ["scheduled"]
+    assert rows.count(app, "stepfast_raw", "strikes > 0 OR gone_at IS NOT NULL") == 0
+    assert [it["state"] for it in rows.query(app, "SELECT state FROM stepfast_job")] == ["scheduled"]
 
 
-def check_swept(app: Holdfast, run: Run, *, struck: int, gone: int = 0) -> None:
+def check_swept(app: Stepfast, run: Run, *, struck: int, gone: int = 0) -> None:
     found = run_of(app, run.id)
     state = state_of(found)
     assert state is not None
     assert (found.state, found.gone, state.phase, state.struck) == ("completed", gone, "done", struck)
     assert found.watermark_after == run.window_to
-    assert not rows.count(app, "holdfast_job")
+    assert not rows.count(app, "stepfast_job")
     check_counters(app, run.id)
 
 
-def remapped(app: Holdfast, run: Run, shop: Shop) -> None:
+def remapped(app: Stepfast, run: Run, shop: Shop) -> None:
     found = run_of(app, run.id)
     assert (found.state, found.seen, found.applied, found.partitions) == ("completed", ITEMS, ITEMS, 0)
     assert found.watermark_after is None
     assert target(app) == {name: price * 2 for name, price in shop.prices().items()}
-    assert not rows.count(app, "holdfast_raw", "pending <> 0")
-    assert not rows.count(app, "holdfast_job")
+    assert not rows.count(app, "stepfast_raw", "pending <> 0")
+    assert not rows.count(app, "stepfast_job")
 
 
-def replayed(app: Holdfast, _: Run, shop: Shop) -> None:
+def replayed(app: Stepfast, _: Run, shop: Shop) -> None:
     assert target(app) == shop.prices()
-    entries = rows.query(app, "SELECT state FROM holdfast_quarantine")
+    entries = rows.query(app, "SELECT state FROM stepfast_quarantine")
     assert [it["state"] for it in entries] == ["replayed"] * (len(REFUSED) + 1)
-    assert not rows.count(app, "holdfast_raw", "pending <> 0")
-    assert rows.count(app, "holdfast_raw") == ITEMS
-    assert not rows.count(app, "holdfast_job")
+    assert not rows.count(app, "stepfast_raw", "pending <> 0")
+    assert rows.count(app, "stepfast_raw") == ITEMS
+    assert not rows.count(app, "stepfast_job")
 
 
 def of_items() -> Shop:
@@ -241,7 +241,7 @@ SCENES = {
             of_items,
             begin_after_a_strike,
             gone_now,
-            about=("SET strikes = strikes + 1", "DELETE FROM holdfast_raw"),
+            about=("SET strikes = strikes + 1", "DELETE FROM stepfast_raw"),
         ),
         Scene(
             "second strike, asked",
@@ -249,7 +249,7 @@ SCENES = {
             of_items,
             begin_after_a_strike_and_a_move,
             gone_unless_still_there,
-            about=("SELECT item_id, strikes FROM holdfast_raw",),
+            about=("SELECT item_id, strikes FROM stepfast_raw",),
         ),
         Scene(
             "fuse",
@@ -257,7 +257,7 @@ SCENES = {
             of_items,
             begin_after_a_loss,
             held,
-            about=("holdfast_alert",),
+            about=("stepfast_alert",),
             recover=work_on,
         ),
         Scene(
@@ -266,7 +266,7 @@ SCENES = {
             mended_shop,
             begin_remap,
             remapped,
-            about=("UPDATE holdfast_raw SET pending = 1, applied_hash = NULL",),
+            about=("UPDATE stepfast_raw SET pending = 1, applied_hash = NULL",),
         ),
         Scene("replay", Fussy, mended_shop, begin_replay, replayed, about=("catalogue.replay",)),
     ]

@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from holdfast import Continue, Done
-from holdfast.config import WorkerSettings
-from holdfast.database.database import persist
-from holdfast.limits.release import sweep
-from holdfast.steps.commit import commit
-from holdfast.steps.joining import let_successors_go
-from holdfast.steps.lease import Lease, claim, claim_suspect
-from holdfast.steps.outcome import Call, Effect
-from holdfast.steps.rescue import declare_dead, rescue
-from holdfast.steps.waiting import cursor_in
-from holdfast.worker.incarnation import register
-from holdfast.worker.maintenance import promote
+from stepfast import Continue, Done
+from stepfast.config import WorkerSettings
+from stepfast.database.database import persist
+from stepfast.limits.release import sweep
+from stepfast.steps.commit import commit
+from stepfast.steps.joining import let_successors_go
+from stepfast.steps.lease import Lease, claim, claim_suspect
+from stepfast.steps.outcome import Call, Effect
+from stepfast.steps.rescue import declare_dead, rescue
+from stepfast.steps.waiting import cursor_in
+from stepfast.worker.incarnation import register
+from stepfast.worker.maintenance import promote
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast, Transaction
+    from stepfast import Stepfast, Transaction
 
 CRASH_LIMIT = WorkerSettings.crash_limit
 ROUNDS = 30  # only a job that nobody can get takes so many
@@ -62,7 +62,7 @@ def page_of(cursor: str | None) -> int:
 class Survivor:
     """Another worker on the same database."""
 
-    app: Holdfast
+    app: Stepfast
     incarnation: int = 0
 
     def finish_everything(self) -> None:
@@ -74,22 +74,22 @@ class Survivor:
             self._take_back()
             for lease in self._claimed():
                 self._run(lease)
-            if not rows.count(self.app, "holdfast_job"):
+            if not rows.count(self.app, "stepfast_job"):
                 return
-        stuck = rows.query(self.app, "SELECT id, state, owner, queue FROM holdfast_job")
+        stuck = rows.query(self.app, "SELECT id, state, owner, queue FROM stepfast_job")
         raise AssertionError(f"nobody can finish {stuck}")
 
     def _let_time_pass(self) -> None:
         """Scheduled jobs are due, leases by hand have run out, silent processes are late, queues are resumed."""
         with self.app.transaction() as tx:
-            tx.execute("UPDATE holdfast_job SET ready_at = 1 WHERE state = 'scheduled'")
-            tx.execute("UPDATE holdfast_job SET lease_until = 1 WHERE state = 'leased' AND owner = 0")
+            tx.execute("UPDATE stepfast_job SET ready_at = 1 WHERE state = 'scheduled'")
+            tx.execute("UPDATE stepfast_job SET lease_until = 1 WHERE state = 'leased' AND owner = 0")
             tx.execute(
-                "UPDATE holdfast_worker SET alive_until = 1 WHERE state = 'alive' AND incarnation <> :me",
+                "UPDATE stepfast_worker SET alive_until = 1 WHERE state = 'alive' AND incarnation <> :me",
                 {"me": self.incarnation},
             )
-            tx.execute("UPDATE holdfast_queue SET paused_at = NULL")
-            tx.execute("UPDATE holdfast_limit SET due_at = 1, arrival_at = 1 WHERE due_at IS NOT NULL")
+            tx.execute("UPDATE stepfast_queue SET paused_at = NULL")
+            tx.execute("UPDATE stepfast_limit SET due_at = 1, arrival_at = 1 WHERE due_at IS NOT NULL")
 
     def _take_back(self) -> None:
         database = self.app.database
@@ -113,12 +113,12 @@ class Survivor:
         persist(self.app.database, lambda tx: commit(tx, lease, ending, [effect_of(lease)]))
 
 
-def forecast(app: Holdfast) -> Ends:
+def forecast(app: Stepfast) -> Ends:
     """How every job must end that is there now."""
-    owners = {row["incarnation"]: row for row in rows.query(app, "SELECT * FROM holdfast_worker")}
-    live = rows.query(app, "SELECT * FROM holdfast_job")
+    owners = {row["incarnation"]: row for row in rows.query(app, "SELECT * FROM stepfast_worker")}
+    live = rows.query(app, "SELECT * FROM stepfast_job")
     held = Counter(row["owner"] for row in live if row["state"] == "leased")
-    ends = {row["id"]: _as_it_is(row) for row in rows.query(app, "SELECT * FROM holdfast_archive")}
+    ends = {row["id"]: _as_it_is(row) for row in rows.query(app, "SELECT * FROM stepfast_archive")}
     for row in live:
         assert row["id"] not in ends, f"job {row['id']} is live and archived"
         ends[row["id"]] = _end_of(row, owners.get(row["owner"]), held[row["owner"]])
@@ -149,9 +149,9 @@ def _charge(row: rows.Row, owner: rows.Row | None, on_board: int) -> int:
     return int((on_board if owner["state"] == "alive" else owner["abandoned"]) == 1)
 
 
-def check_promises(app: Holdfast, expected: Ends) -> None:
+def check_promises(app: Stepfast, expected: Ends) -> None:
     """Nothing is lost, doubled, stuck or charged to the innocent; every key is free again."""
-    archived = rows.query(app, "SELECT * FROM holdfast_archive")
+    archived = rows.query(app, "SELECT * FROM stepfast_archive")
     assert {row["id"]: _as_it_is(row) for row in archived} == expected
     effects = rows.query(app, "SELECT job_id, step FROM effect")
     assert Counter((row["job_id"], row["step"]) for row in effects) == Counter(
@@ -159,4 +159,4 @@ def check_promises(app: Holdfast, expected: Ends) -> None:
         for row in archived
         for step in range(steps_of(row["payload"]) if row["state"] == "done" else page_of(row["cursor_json"]))
     )
-    assert not rows.count(app, "holdfast_job")
+    assert not rows.count(app, "stepfast_job")

@@ -24,27 +24,27 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast import Holdfast, PermanentError, Step
-from holdfast.database.database import Database
-from holdfast.database.drivers import open_database
-from holdfast.database.migrate import migrate
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.tasks.child import SingleTask
-from holdfast.tasks.intake import Acknowledge, Intake, IntakeSettings
-from holdfast.tasks.names import queue_of
-from holdfast.tasks.single_task import run_single_task
-from holdfast.transports.contract import Delivery, Outgoing
-from holdfast.transports.database import DatabaseTransport
+from stepfast import PermanentError, Step, Stepfast
+from stepfast.database.database import Database
+from stepfast.database.drivers import open_database
+from stepfast.database.migrate import migrate
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.tasks.child import SingleTask
+from stepfast.tasks.intake import Acknowledge, Intake, IntakeSettings
+from stepfast.tasks.names import queue_of
+from stepfast.tasks.single_task import run_single_task
+from stepfast.transports.contract import Delivery, Outgoing
+from stepfast.transports.database import DatabaseTransport
 from tests.receiver import SECRET
 
 if TYPE_CHECKING:
-    from holdfast.database.connection import Connection
+    from stepfast.database.connection import Connection
 
 CLIENT = "south"
 QUEUE = queue_of(CLIENT)
 PATIENCE = 60.0
 GOOD, BAD, NONSENSE = "good", "bad", "garbage"
-_OURS = re.compile(r"holdfast_(key|task|job|archive|outbox|destination)\b|\beffects\b")
+_OURS = re.compile(r"stepfast_(key|task|job|archive|outbox|destination)\b|\beffects\b")
 _WRITES = re.compile(r"\s*(INSERT|UPDATE|DELETE)\b", re.IGNORECASE)
 
 
@@ -157,8 +157,8 @@ class Place:
 
     def let_time_pass(self) -> None:
         """What a dead process held is free again, at the broker and in the outbox."""
-        self.query("broker", "UPDATE holdfast_message SET visible_at = 1 WHERE state = 'ready'")
-        self.query("work", "UPDATE holdfast_destination SET leased_until = 1")
+        self.query("broker", "UPDATE stepfast_message SET visible_at = 1 WHERE state = 'ready'")
+        self.query("work", "UPDATE stepfast_destination SET leased_until = 1")
 
     @property
     def over(self) -> bool:
@@ -167,17 +167,17 @@ class Place:
     def left(self) -> dict[str, int]:
         """What is still to be done; asked in the order in which one becomes the next."""
         return {
-            "messages": self.query("broker", "SELECT count(*) FROM holdfast_message WHERE state = 'ready'")[
+            "messages": self.query("broker", "SELECT count(*) FROM stepfast_message WHERE state = 'ready'")[
                 0
             ][0],
-            "jobs": self.query("work", "SELECT count(*) FROM holdfast_job")[0][0],
-            "webhooks": self.query("work", "SELECT count(*) FROM holdfast_outbox WHERE state = 'waiting'")[0][
+            "jobs": self.query("work", "SELECT count(*) FROM stepfast_job")[0][0],
+            "webhooks": self.query("work", "SELECT count(*) FROM stepfast_outbox WHERE state = 'waiting'")[0][
                 0
             ],
         }
 
 
-def application(place: Place, trail: Trail) -> Holdfast:
+def application(place: Place, trail: Trail) -> Stepfast:
     plain = open_database(place.url("work"))
 
     def connect() -> Connection:
@@ -186,7 +186,7 @@ def application(place: Place, trail: Trail) -> Holdfast:
         return connection
 
     database = Database(plain.url, plain.dialect, connect)
-    app = Holdfast(
+    app = Stepfast(
         database=database,
         notifications=NotificationSettings(webhook_secrets=(SECRET,), webhook_allow=("127.0.0.1",)),
     )

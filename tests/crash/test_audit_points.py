@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast, Job
+from stepfast import Job, Stepfast
 from tests import rows
 from tests.crash import operations_of_operators, operations_of_others
 from tests.crash.conftest import make_effect_table
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.crash.operations import Operation
 
 OPERATIONS = operations_of_others.OPERATIONS | operations_of_operators.OPERATIONS
-Count = Callable[[Holdfast], int]
+Count = Callable[[Stepfast], int]
 
 
 def found(table: str, where: str) -> Count:
@@ -37,19 +37,19 @@ def less_than(before: int, table: str, where: str = "1 = 1") -> Count:
 
 # How many rows each of them has changed, as the tables tell.
 CHANGED: dict[str, Count] = {
-    "revive_all": less_than(3, "holdfast_archive"),
-    "revive_in_batches": less_than(3, "holdfast_archive"),
-    "purge_all": less_than(2, "holdfast_archive", "state = 'dead'"),
-    "purge_in_batches": less_than(3, "holdfast_archive"),
-    "purge_a_dead_letter": less_than(2, "holdfast_archive"),
-    "retry_a_dead_letter": found("holdfast_job", "state = 'ready'"),
-    "retry_a_job": found("holdfast_job", "state = 'ready'"),
-    "hasten": found("holdfast_job", "state = 'ready'"),
-    "cancel_a_waiting_job": found("holdfast_archive", "state = 'cancelled'"),
-    "cancel_a_running_job": found("holdfast_job", "cancel_at IS NOT NULL"),
-    "rescue_three": less_than(3, "holdfast_job", "state = 'leased'"),
-    "reset_leases_in_batches": less_than(3, "holdfast_job", "state = 'leased'"),
-    "pause_a_queue": found("holdfast_queue", "paused_at IS NOT NULL"),
+    "revive_all": less_than(3, "stepfast_archive"),
+    "revive_in_batches": less_than(3, "stepfast_archive"),
+    "purge_all": less_than(2, "stepfast_archive", "state = 'dead'"),
+    "purge_in_batches": less_than(3, "stepfast_archive"),
+    "purge_a_dead_letter": less_than(2, "stepfast_archive"),
+    "retry_a_dead_letter": found("stepfast_job", "state = 'ready'"),
+    "retry_a_job": found("stepfast_job", "state = 'ready'"),
+    "hasten": found("stepfast_job", "state = 'ready'"),
+    "cancel_a_waiting_job": found("stepfast_archive", "state = 'cancelled'"),
+    "cancel_a_running_job": found("stepfast_job", "cancel_at IS NOT NULL"),
+    "rescue_three": less_than(3, "stepfast_job", "state = 'leased'"),
+    "reset_leases_in_batches": less_than(3, "stepfast_job", "state = 'leased'"),
+    "pause_a_queue": found("stepfast_queue", "paused_at IS NOT NULL"),
 }
 
 
@@ -57,7 +57,7 @@ CHANGED: dict[str, Count] = {
 class Stage:
     """A database on which one command is given again and again."""
 
-    app: Holdfast
+    app: Stepfast
     job: Job[..., None]
 
     def set(self, operation: Operation) -> Callable[[], object]:
@@ -69,7 +69,7 @@ class Stage:
 
 @pytest.fixture
 def stage(database_url: str) -> Iterator[Stage]:
-    with closing(Holdfast(database_url)) as app:
+    with closing(Stepfast(database_url)) as app:
         make_effect_table(app)
         yield Stage(app, app.job()(work))
 
@@ -85,9 +85,9 @@ def test_a_killed_command_has_written_down_what_it_did_and_no_more(
         act = stage.set(OPERATIONS[name])
         die_at(point, act, stage.app)
 
-        where = f"{name}, {point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+        where = f"{name}, {point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
         assert CHANGED[name](stage.app) == _written_down(stage.app), where
 
 
-def _written_down(app: Holdfast) -> int:
-    return int(rows.query(app, "SELECT COALESCE(sum(touched), 0) AS n FROM holdfast_audit")[0]["n"])
+def _written_down(app: Stepfast) -> int:
+    return int(rows.query(app, "SELECT COALESCE(sum(touched), 0) AS n FROM stepfast_audit")[0]["n"])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devtools.proxy import Cut, Proxy, through
-from holdfast.database.drivers import open_database
-from holdfast.errors import UnreachableError
+from stepfast.database.drivers import open_database
+from stepfast.errors import UnreachableError
 
 if TYPE_CHECKING:
     from devtools.server import Server
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.only_on("postgresql", "mariadb")
 FIRST_WORDS = {"postgresql": b"plan_cache_mode", "mariadb": b"innodb_lock_wait_timeout"}
 EFFECT = b"INSERT INTO effect"
 TAKE = b"SET state = 'leased'"
-ACKNOWLEDGE = b"INSERT INTO holdfast_archive"
-QUICK = {"holdfast.worker.maintenance.SWEEP": 0.2, "holdfast.worker.maintenance.LEAKED_AFTER": 200_000}
+ACKNOWLEDGE = b"INSERT INTO stepfast_archive"
+QUICK = {"stepfast.worker.maintenance.SWEEP": 0.2, "stepfast.worker.maintenance.LEAKED_AFTER": 200_000}
 HEARD = 10  # seconds: the work may be done before the proxy has heard the answer to COMMIT
-IMPATIENT = {"holdfast.database.drivers.SILENCE_MILLISECONDS": 1_000}
+IMPATIENT = {"stepfast.database.drivers.SILENCE_MILLISECONDS": 1_000}
 
 answered = pytest.mark.parametrize("answered", [True, False], ids=["answer lost", "question lost"])
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests.contract.test_supposing_new import ByToken
 from tests.crash.points import Point, deadly, die_at, recorded
 from tests.crash.run_scenes import Picture, picture
@@ -24,8 +24,8 @@ from tests.settling import SettlingWorker
 from tests.snapshots import Snapshot
 
 if TYPE_CHECKING:
-    from holdfast.runs.run import Run
-    from holdfast.worker.ended import Ended
+    from stepfast.runs.run import Run
+    from stepfast.worker.ended import Ended
     from tests.crash.sample import Sample
 
 PARTS = 4
@@ -36,8 +36,8 @@ FEW = 3  # points that a server is tried at
 class Group:
     """The first pages of four partitions, read and not yet written."""
 
-    app: Holdfast
-    observer: Holdfast
+    app: Stepfast
+    observer: Stepfast
     shop: Shop
     run: Run
     worker: SettlingWorker
@@ -65,7 +65,7 @@ class Group:
 
 @pytest.fixture(params=[Catalogue, ByToken], ids=["looked up", "supposed new"])
 def group(request: pytest.FixtureRequest, database_url: str) -> Iterator[Group]:
-    with closing(Holdfast(database_url)) as app, closing(Holdfast(database_url)) as observer:
+    with closing(Stepfast(database_url)) as app, closing(Stepfast(database_url)) as observer:
         shop = Shop.with_items(100)
         for it in (app, observer):
             it.feed(request.param(shop))
@@ -87,7 +87,7 @@ def test_a_worker_may_die_at_any_point_of_the_transaction_that_pages_share(
     for point in chosen(points, sample):
         group.restore()
         die_at(point, group.settle, group.observer)
-        where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+        where = f"{point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
 
         assert picture(group.observer) == states[point.commits], where
         group.recover()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests import rows
 from tests.crash.conftest import fleet_on
 
@@ -27,7 +27,7 @@ LONGEST_WAIT = 1.0
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[Fleet]:
     """On a disk, where a commit takes its time; the other tests use memory."""
-    with closing(Holdfast(f"sqlite:///{tmp_path}/work.db")) as app:
+    with closing(Stepfast(f"sqlite:///{tmp_path}/work.db")) as app:
         app.migrate()
         yield from fleet_on(app, tmp_path, f"sqlite:///{tmp_path}/work.db")
 
@@ -42,22 +42,22 @@ def test_no_heartbeat_waits_longer_than_a_second_while_four_processes_drain_one_
     jobs = 0
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        if rows.count(fleet.app, "holdfast_job") < BACKLOG:
+        if rows.count(fleet.app, "stepfast_job") < BACKLOG:
             jobs += _enqueue_batch(fleet, jobs)
-        for row in rows.query(fleet.app, "SELECT incarnation, beat_at FROM holdfast_worker"):
+        for row in rows.query(fleet.app, "SELECT incarnation, beat_at FROM stepfast_worker"):
             seen = beats.setdefault(row["incarnation"], [row["beat_at"]])
             if seen[-1] != row["beat_at"]:
                 seen.append(row["beat_at"])
-    rows.change(fleet.app, "DELETE FROM holdfast_job WHERE state = 'ready'")
-    rows.eventually(lambda: not rows.count(fleet.app, "holdfast_job"))
+    rows.change(fleet.app, "DELETE FROM stepfast_job WHERE state = 'ready'")
+    rows.eventually(lambda: not rows.count(fleet.app, "stepfast_job"))
 
     waits = [(b - a) / rows.SECOND - RENEWAL for seen in beats.values() for a, b in itertools.pairwise(seen)]
     assert len(beats) == PROCESSES, "a process was declared dead and began anew"
     assert all(len(seen) > seconds / 2 for seen in beats.values())
     assert max(waits) < LONGEST_WAIT
-    assert rows.count(fleet.app, "holdfast_worker", "state = 'alive'") == PROCESSES
+    assert rows.count(fleet.app, "stepfast_worker", "state = 'alive'") == PROCESSES
     assert "declared-dead" not in supervisor.words()
-    assert rows.count(fleet.app, "holdfast_archive", "crashes > 0 OR failures > 0") == 0
+    assert rows.count(fleet.app, "stepfast_archive", "crashes > 0 OR failures > 0") == 0
     assert max(fleet.effects().values()) == 1
     assert {it["pid"] for it in fleet.journal("started")} == set(supervisor.children()), "somebody starved"
 
@@ -69,5 +69,5 @@ def _enqueue_batch(fleet: Fleet, first: int) -> int:
         for n in range(BACKLOG)
     ]
     with fleet.app.transaction() as tx:
-        tx.execute_many("INSERT INTO holdfast_job (id, kind, payload) VALUES (:id, :kind, :payload)", calls)
+        tx.execute_many("INSERT INTO stepfast_job (id, kind, payload) VALUES (:id, :kind, :payload)", calls)
     return len(calls)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.crash.workers import Fleet
 
 TARGET = "tests.crash.apart_jobs:app"
-YOUNG = {"holdfast.config.SHORTEST_LIFE": 0.0}
+YOUNG = {"stepfast.config.SHORTEST_LIFE": 0.0}
 
 
 def test_handlers_die_with_a_worker_that_is_killed_with_all_that_they_started(fleet: Fleet) -> None:
@@ -21,7 +21,7 @@ def test_handlers_die_with_a_worker_that_is_killed_with_all_that_they_started(fl
     (calm,) = fleet.enqueue("hold_apart", gate="open")
     with fleet.app.transaction() as tx:
         tx.execute(
-            "INSERT INTO holdfast_job (id, kind, payload) VALUES ('busy', 'hold_apart', :payload)",
+            "INSERT INTO stepfast_job (id, kind, payload) VALUES ('busy', 'hold_apart', :payload)",
             {"payload": '{"gate": "open", "busy": true}'},
         )
     first = fleet.worker(lease=2)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Holdfast, Job, Step, Wait
-from holdfast.admin import keys
-from holdfast.sealing import Keyring, key_id
-from holdfast.testing import drain
+from stepfast import Job, Step, Stepfast, Wait
+from stepfast.admin import keys
+from stepfast.sealing import Keyring, key_id
+from stepfast.testing import drain
 from tests import rows
 from tests.crash.picture import TABLES
 from tests.crash.points import deadly, die_at, recorded
@@ -37,53 +37,53 @@ def pay(card: str) -> str:
 class Stage:
     """A database on which keys are rotated again and again."""
 
-    app: Holdfast
+    app: Stepfast
     jobs: list[Job[..., Any]]
 
     def set(self, patch: pytest.MonkeyPatch) -> None:
         """A payload, a cursor, a result and an event under the old key; from now on there is a new one."""
         with self.app.transaction() as tx:
             for table in TABLES:
-                tx.execute(f"DELETE FROM holdfast_{table}")
-        patch.setenv("HOLDFAST_SECRET_KEY", OLD)
+                tx.execute(f"DELETE FROM stepfast_{table}")
+        patch.setenv("STEPFAST_SECRET_KEY", OLD)
         for job in self.jobs:
             job.enqueue(card=CARD)
         drain(self.app)
         self.app.events.send("later", CARD, encrypted=True)
-        patch.setenv("HOLDFAST_SECRET_KEY", f"{NEW},{OLD}")
+        patch.setenv("STEPFAST_SECRET_KEY", f"{NEW},{OLD}")
         if self.app.database.dialect.name == "sqlite":
             self.app.database.close()  # its locks belong to the process
 
 
 @pytest.fixture
 def stage(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setenv("HOLDFAST_SECRET_KEY", OLD)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", OLD)
     monkeypatch.setattr(keys, "BATCH", 1)
-    with closing(Holdfast(database_url)) as app:
+    with closing(Stepfast(database_url)) as app:
         encrypted = app.job(encrypted=True)
         yield Stage(app, [encrypted(charge), encrypted(pay)])
 
 
-def opened(app: Holdfast, *secrets: str) -> list[str]:
+def opened(app: Stepfast, *secrets: str) -> list[str]:
     """Every document that is stored, read with these keys alone."""
     ring = Keyring(secrets)
     found: list[str] = []
-    for row in rows.query(app, "SELECT kind, payload, cursor_json FROM holdfast_job"):
+    for row in rows.query(app, "SELECT kind, payload, cursor_json FROM stepfast_job"):
         waiting = row["cursor_json"].partition('"cursor":')[2].removesuffix("}")
         found += [
             ring.open(row["payload"], f"payload of {row['kind']}"),
             ring.open(waiting, f"cursor of {row['kind']}"),
         ]
-    for row in rows.query(app, "SELECT kind, payload, result FROM holdfast_archive"):
+    for row in rows.query(app, "SELECT kind, payload, result FROM stepfast_archive"):
         found += [ring.open(row[it], f"{it} of {row['kind']}") for it in ("payload", "result")]
-    for row in rows.query(app, "SELECT name, payload FROM holdfast_event"):
+    for row in rows.query(app, "SELECT name, payload FROM stepfast_event"):
         found.append(ring.open(row["payload"], f"event {row['name']}"))
     return found
 
 
-def renewed(app: Holdfast) -> int:
+def renewed(app: Stepfast) -> int:
     """Rows that are under the new key."""
-    tables = ("holdfast_job", "holdfast_archive", "holdfast_event")
+    tables = ("stepfast_job", "stepfast_archive", "stepfast_event")
     found = [row["payload"] for it in tables for row in rows.query(app, f"SELECT payload FROM {it}")]
     return sum(key_id(NEW) in it for it in found)
 
@@ -104,10 +104,10 @@ def test_a_rotation_may_die_at_any_point(
     for point in sample.of("rotate keys", deadly(points), most=3):
         stage.set(monkeypatch)
         die_at(point, rotate, app)
-        where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+        where = f"{point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
 
         assert sorted(opened(app, NEW, OLD)) == stored, where
-        written = sum(int(it["touched"]) for it in rows.query(app, "SELECT touched FROM holdfast_audit"))
+        written = sum(int(it["touched"]) for it in rows.query(app, "SELECT touched FROM stepfast_audit"))
         assert written == renewed(app), where
         rotate()
         assert sorted(opened(app, NEW)) == stored, where

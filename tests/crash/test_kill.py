@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.config import WorkerSettings
+from stepfast.config import WorkerSettings
 from tests import rows
 
 if TYPE_CHECKING:
@@ -72,10 +72,10 @@ def test_the_default_lease_and_all_that_follows_it_take_less_than_15_seconds(fle
 
     _kill_on_another_machine(fleet, victim)
     (row,) = rows.query(
-        fleet.app, "SELECT alive_until, lease FROM holdfast_worker WHERE process = 'elsewhere'"
+        fleet.app, "SELECT alive_until, lease FROM stepfast_worker WHERE process = 'elsewhere'"
     )
     left = row["alive_until"] - rows.now(fleet.app)
-    rows.change(fleet.app, "UPDATE holdfast_worker SET alive_until = 1 WHERE process = 'elsewhere'")
+    rows.change(fleet.app, "UPDATE stepfast_worker SET alive_until = 1 WHERE process = 'elsewhere'")
     ran_out = time.monotonic()
     again = fleet.wait_for("started", 2, patience=PROMISE)
     fleet.open("open")
@@ -89,7 +89,7 @@ def test_the_default_lease_and_all_that_follows_it_take_less_than_15_seconds(fle
 def _kill_on_another_machine(fleet: Fleet, victim: WorkerProcess) -> None:
     """As seen from here: no process of that name exists, and none is known to be gone."""
     matched = rows.change(
-        fleet.app, "UPDATE holdfast_worker SET process = 'elsewhere' WHERE pid = :pid", pid=victim.pid
+        fleet.app, "UPDATE stepfast_worker SET process = 'elsewhere' WHERE pid = :pid", pid=victim.pid
     )
     assert matched == 1
     victim.kill()

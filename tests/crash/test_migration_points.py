@@ -1,4 +1,4 @@
-"""Somebody kills `holdfast migrate` before and after every statement; the next one brings the tables up."""
+"""Somebody kills `stepfast migrate` before and after every statement; the next one brings the tables up."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast import Holdfast
-from holdfast.database.drivers import open_database
-from holdfast.database.migrate import migrate
+from stepfast import Stepfast
+from stepfast.database.drivers import open_database
+from stepfast.database.migrate import migrate
 from tests.crash.conftest import make_effect_table
 from tests.crash.points import deadly, die_at, recorded
 from tests.crash.sample import SEED, Sample
@@ -41,7 +41,7 @@ def test_a_migration_may_die_at_any_point(new_database: NewDatabase, sample: Sam
     for point in sample.of("migrate", deadly(points), most=6):
         with new_database() as url:
             die_at(point, partial(_migrate, url))
-            where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+            where = f"{point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
             left = _structure(url)
 
             _migrate(url)
@@ -61,12 +61,12 @@ def _structure(url: str) -> list[rows.Row]:
     """Every table, column and index, and which migrations are written down."""
     with closing(open_database(url)) as database, database.reading() as tx:
         made = tx.query(STRUCTURE[database.dialect.name])
-        begun = any("holdfast_schema" in it.values() for it in made)
-        return [*made, *(tx.query("SELECT version, name FROM holdfast_schema ORDER BY 1") if begun else ())]
+        begun = any("stepfast_schema" in it.values() for it in made)
+        return [*made, *(tx.query("SELECT version, name FROM stepfast_schema ORDER BY 1") if begun else ())]
 
 
 def _live_through_a_job(url: str) -> None:
-    with closing(Holdfast(url)) as app:
+    with closing(Stepfast(url)) as app:
         make_effect_table(app)
         app.job()(work).enqueue(n=1, steps=2)
         expected = forecast(app)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devtools.server import Server
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests import rows
 from tests.crash.conftest import fleet_on
 from tests.databases import ENGINES, memory
@@ -36,7 +36,7 @@ def own_server(database_kind: str) -> Iterator[Server]:
 @pytest.fixture
 def fleet(own_server: Server, tmp_path: Path) -> Iterator[Fleet]:
     own_server.create_database("work")
-    with closing(Holdfast(own_server.url("work"))) as app:
+    with closing(Stepfast(own_server.url("work"))) as app:
         app.migrate()
         yield from fleet_on(app, tmp_path, own_server.url("work"))
 
@@ -107,7 +107,7 @@ def test_a_server_that_hangs_longer_than_the_lease_makes_nobody_look_dead(
     fleet: Fleet, own_server: Server
 ) -> None:
     """Whoever was asking for the dead when it began must not believe the answer."""
-    restless = {"holdfast.worker.maintenance.SWEEP": 0.0, "holdfast.worker.maintenance.PROMOTION": 0.001}
+    restless = {"stepfast.worker.maintenance.SWEEP": 0.0, "stepfast.worker.maintenance.PROMOTION": 0.001}
     fleet.enqueue("hold", 2, gate="open")
     workers = [fleet.worker(lease=1, concurrency=1, constants=restless) for _ in range(2)]
     fleet.wait_for("started", 2)
@@ -127,7 +127,7 @@ def test_a_server_that_hangs_longer_than_the_lease_makes_nobody_look_dead(
 def _wait_until_all_have_renewed(fleet: Fleet) -> None:
     now = rows.now(fleet.app)
     rows.eventually(
-        lambda: not rows.count(fleet.app, "holdfast_worker", f"state = 'alive' AND beat_at < {now}")
+        lambda: not rows.count(fleet.app, "stepfast_worker", f"state = 'alive' AND beat_at < {now}")
     )
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast, Job
+from stepfast import Job, Stepfast
 from tests.crash import (
     operations_of_dependencies,
     operations_of_events,
@@ -51,9 +51,9 @@ OPERATIONS = (
 class Stage:
     """A database on which one operation is played again and again."""
 
-    app: Holdfast
+    app: Stepfast
     job: Job[..., None]
-    observer: Holdfast  # looks while the operation is under way
+    observer: Stepfast  # looks while the operation is under way
 
     def set(self, operation: Operation) -> Act:
         return operation.arrange(Scene(self.app, self.job))
@@ -77,7 +77,7 @@ class Stage:
 
 @pytest.fixture
 def stage(database_url: str) -> Iterator[Stage]:
-    with closing(Holdfast(database_url)) as app, closing(Holdfast(database_url)) as observer:
+    with closing(Stepfast(database_url)) as app, closing(Stepfast(database_url)) as observer:
         make_effect_table(app)
         yield Stage(app, app.job()(work), observer)
 
@@ -101,7 +101,7 @@ def test_a_process_may_die_at_any_point(name: str, stage: Stage, sample: Sample)
         act = stage.set(operation)
         stage.empty_handed()
         die_at(point, act, stage.observer)
-        where = f"{name}, {point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+        where = f"{name}, {point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
 
         assert picture.taken(stage.observer) == states[point.commits], where
         stage.finish(act, operation)

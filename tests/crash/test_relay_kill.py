@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _may_send(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_WEBHOOK_SECRETS", SECRET)
-    monkeypatch.setenv("HOLDFAST_WEBHOOK_ALLOW", "127.0.0.1")
+    monkeypatch.setenv("STEPFAST_WEBHOOK_SECRETS", SECRET)
+    monkeypatch.setenv("STEPFAST_WEBHOOK_ALLOW", "127.0.0.1")
 
 
 def stage(fleet: Fleet, receiver: Receiver, count: int = 3) -> list[str]:
@@ -27,13 +27,13 @@ def stage(fleet: Fleet, receiver: Receiver, count: int = 3) -> list[str]:
 
 
 def messages(fleet: Fleet) -> list[tuple[str, int]]:
-    found = rows.query(fleet.app, "SELECT state, attempts FROM holdfast_outbox ORDER BY seq")
+    found = rows.query(fleet.app, "SELECT state, attempts FROM stepfast_outbox ORDER BY seq")
     return [(row["state"], row["attempts"]) for row in found]
 
 
 def expire(fleet: Fleet) -> None:
     """Let the time of whoever serves the destination be over."""
-    assert rows.change(fleet.app, "UPDATE holdfast_destination SET leased_until = 1")
+    assert rows.change(fleet.app, "UPDATE stepfast_destination SET leased_until = 1")
 
 
 def first_occurrences(receiver: Receiver) -> list[str]:
@@ -72,7 +72,7 @@ def test_what_was_answered_and_not_recorded_is_sent_again(fleet: Fleet, receiver
     assert answering.wait(30)
 
     with fleet.app.transaction() as tx:  # holds the row, and SQLite's one writer
-        tx.execute("UPDATE holdfast_destination SET leased_until = leased_until + 1")
+        tx.execute("UPDATE stepfast_destination SET leased_until = leased_until + 1")
         recording.set()
         rows.eventually(lambda: receiver.answered)
         victim.kill()
@@ -126,8 +126,8 @@ def test_four_workers_two_of_which_die_lose_nothing_and_keep_the_order(
         victim.kill()
 
     def hurry() -> bool:
-        rows.change(fleet.app, "UPDATE holdfast_outbox SET due_at = 1 WHERE state = 'waiting'")
-        return rows.count(fleet.app, "holdfast_outbox", "state <> 'sent'") == 0
+        rows.change(fleet.app, "UPDATE stepfast_outbox SET due_at = 1 WHERE state = 'waiting'")
+        return rows.count(fleet.app, "stepfast_outbox", "state <> 'sent'") == 0
 
     rows.eventually(hurry, 60)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 from tests import rows
 from tests.contract.repairing import broken_at, check_counters, run_row, run_steps, settle
 from tests.crash import scenes_after_reading as after
@@ -26,14 +26,14 @@ from tests.run_facts import run_of
 from tests.snapshots import Snapshot
 
 if TYPE_CHECKING:
-    from holdfast.runs.run import Run
+    from stepfast.runs.run import Run
     from tests.crash.points import Act
 
 SECOND = price_ranges(250, 500, 750)[1].name
 MOST = 4  # points that a server is tried at
 
-Arrange = Callable[[Holdfast, Shop], "Act"]
-Check = Callable[[Holdfast, Shop], None]
+Arrange = Callable[[Stepfast, Shop], "Act"]
+Check = Callable[[Stepfast, Shop], None]
 
 
 @dataclass(frozen=True)
@@ -50,33 +50,33 @@ class Action:
     batches: bool = False
 
 
-def retry(app: Holdfast, shop: Shop) -> Act:
+def retry(app: Stepfast, shop: Shop) -> Act:
     run_id = failed(app, shop)
     return lambda: app.runs.retry(run_id)
 
 
-def retry_from_start(app: Holdfast, shop: Shop) -> Act:
+def retry_from_start(app: Stepfast, shop: Shop) -> Act:
     run_id = failed(app, shop)
     return lambda: app.runs.retry(run_id, from_start=True)
 
 
-def force(app: Holdfast, shop: Shop) -> Act:
+def force(app: Stepfast, shop: Shop) -> Act:
     run_id = failed(app, shop)
     return lambda: app.runs.consolidate(run_id, force=True)
 
 
-def cancel(app: Holdfast, shop: Shop) -> Act:  # noqa: ARG001 - the others look at it
+def cancel(app: Stepfast, shop: Shop) -> Act:  # noqa: ARG001 - the others look at it
     run = app.runs.start("catalogue")
     run_steps(app, 4)
     return lambda: app.runs.cancel(run.id)
 
 
-def resume(app: Holdfast, shop: Shop) -> Act:
+def resume(app: Stepfast, shop: Shop) -> Act:
     cancel(app, shop)()
     return lambda: app.runs.resume("catalogue")
 
 
-def failed(app: Holdfast, shop: Shop) -> str:
+def failed(app: Stepfast, shop: Shop) -> str:
     shop.before = broken_at(("page", SECOND, 5))
     run = app.runs.start("catalogue")
     settle(app)
@@ -84,35 +84,35 @@ def failed(app: Holdfast, shop: Shop) -> str:
     return run.id
 
 
-def held(app: Holdfast, shop: Shop) -> str:
+def held(app: Stepfast, shop: Shop) -> str:
     """A run whose sweep waits for a person."""
     run = after.begin_after_a_loss(app, shop)
     after.work_on(LoneWorker(app, "earlier"))
     return run.id
 
 
-def approve(app: Holdfast, shop: Shop) -> Act:
+def approve(app: Stepfast, shop: Shop) -> Act:
     run_id = held(app, shop)
     return lambda: app.operator.by("ann", reason="a supplier left").approve_sweep(run_id)
 
 
-def decline(app: Holdfast, shop: Shop) -> Act:
+def decline(app: Stepfast, shop: Shop) -> Act:
     run_id = held(app, shop)
     return lambda: app.operator.by("ann", reason="the source lost them").decline_sweep(run_id)
 
 
-def undo(app: Holdfast, shop: Shop) -> Act:
+def undo(app: Stepfast, shop: Shop) -> Act:
     approve(app, shop)()
     settle(app)
     return lambda: app.operator.by("ann", reason="the source was wrong").undo_sweep("catalogue")
 
 
-def remap(app: Holdfast, shop: Shop) -> Act:
+def remap(app: Stepfast, shop: Shop) -> Act:
     after.mend(app, shop)
     return lambda: app.runs.remap("catalogue")
 
 
-def replay(app: Holdfast, shop: Shop) -> Act:
+def replay(app: Stepfast, shop: Shop) -> Act:
     after.mend(app, shop)
     return app.operator.quarantine.replay
 
@@ -120,7 +120,7 @@ def replay(app: Holdfast, shop: Shop) -> Act:
 def ends_as(state: str) -> Check:
     """The run ends so, with exact counters."""
 
-    def check(app: Holdfast, shop: Shop) -> None:
+    def check(app: Stepfast, shop: Shop) -> None:
         run = run_row(app, "catalogue")
         assert run.state == state
         check_counters(app, run.id)
@@ -131,49 +131,49 @@ def ends_as(state: str) -> Check:
     return check
 
 
-def approved(app: Holdfast, shop: Shop) -> None:
+def approved(app: Stepfast, shop: Shop) -> None:
     after.check_swept(app, newest(app), struck=len(after.LOST), gone=len(after.LOST))
     assert target(app) == shop.prices()
     written_once(app)
 
 
-def declined(app: Holdfast, shop: Shop) -> None:
+def declined(app: Stepfast, shop: Shop) -> None:
     run = newest(app)
     assert (run.state, run.gone, run.watermark_after) == ("completed", 0, run.window_to)
     assert len(target(app)) == len(shop.prices()) + len(after.LOST)
-    assert rows.count(app, "holdfast_raw", "strikes > 0") == 0
+    assert rows.count(app, "stepfast_raw", "strikes > 0") == 0
     written_once(app)
 
 
-def undone(app: Holdfast, shop: Shop) -> None:
+def undone(app: Stepfast, shop: Shop) -> None:
     assert newest(app).gone == 0
     assert len(target(app)) == len(shop.prices()) + len(after.LOST)
-    assert rows.count(app, "holdfast_raw", "gone_at IS NOT NULL OR strikes > 0 OR applied_hash IS NULL") == 0
+    assert rows.count(app, "stepfast_raw", "gone_at IS NOT NULL OR strikes > 0 OR applied_hash IS NULL") == 0
     assert touched(app, "sweep.undo") == len(after.LOST)
 
 
-def remapped(app: Holdfast, shop: Shop) -> None:
+def remapped(app: Stepfast, shop: Shop) -> None:
     after.remapped(app, newest(app), shop)
     written_once(app)
 
 
-def replayed(app: Holdfast, shop: Shop) -> None:
+def replayed(app: Stepfast, shop: Shop) -> None:
     after.replayed(app, newest(app), shop)
     assert touched(app, "quarantine.replay") >= len(after.REFUSED) + 1, "who asks twice is heard twice"
 
 
-def newest(app: Holdfast) -> Run:
+def newest(app: Stepfast) -> Run:
     return run_of(app, run_row(app, "catalogue").id)
 
 
-def written_once(app: Holdfast) -> None:
-    written = [it["what"] for it in rows.query(app, "SELECT what FROM holdfast_audit")]
+def written_once(app: Stepfast) -> None:
+    written = [it["what"] for it in rows.query(app, "SELECT what FROM stepfast_audit")]
     assert len(written) == len(set(written)), "each action is written down once"
 
 
-def touched(app: Holdfast, what: str) -> int:
+def touched(app: Stepfast, what: str) -> int:
     """How much all commands of this name say that they did."""
-    found = rows.query(app, "SELECT touched FROM holdfast_audit WHERE what = :what", what=what)
+    found = rows.query(app, "SELECT touched FROM stepfast_audit WHERE what = :what", what=what)
     return sum(int(it["touched"]) for it in found)
 
 
@@ -198,7 +198,7 @@ def test_an_operator_may_die_at_any_point(
 ) -> None:
     after.in_small_pieces(monkeypatch)
     action = ACTIONS[name]
-    with closing(Holdfast(database_url)) as app, closing(Holdfast(database_url)) as observer:
+    with closing(Stepfast(database_url)) as app, closing(Stepfast(database_url)) as observer:
         shop = action.shop()
         for it in (app, observer):
             it.feed(action.feed(shop))
@@ -216,11 +216,11 @@ def test_an_operator_may_die_at_any_point(
                 app.database.close()
                 observer.database.close()
             die_at(point, act, observer)
-            where = f"{name}, {point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+            where = f"{name}, {point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
 
             assert picture(observer) == states[point.commits], where
             if action.batches or not point.commits:
                 act()
             settle(app)
             action.check(app, shop)
-            assert rows.count(app, "holdfast_job") == 0, where
+            assert rows.count(app, "stepfast_job") == 0, where

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import ContentionError
+from stepfast.errors import ContentionError
 from tests import rows
 from tests.crash.feeds import ITEMS, registered
 from tests.crash.test_zombies import BRISK, pause
@@ -16,13 +16,13 @@ from tests.run_facts import begin, check_complete, pages, run_of
 from tests.snapshots import RUNS, Snapshot
 
 if TYPE_CHECKING:
-    from holdfast.runs.run import Run
+    from stepfast.runs.run import Run
     from tests.crash.workers import Fleet, WorkerProcess
     from tests.feeds import Shop
 
 PATIENCE = 60.0
 # Which rows were seen is forgotten soon after a run has ended, at any moment.
-TABLES = (*(f"holdfast_{it}" for it in RUNS if it != "seen"), "item")
+TABLES = (*(f"stepfast_{it}" for it in RUNS if it != "seen"), "item")
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_eight_workers_in_four_processes_read_every_page_once(fleet: Fleet, shop
         worker.says("worker.started")
     run = begin_held(fleet, "page")
 
-    rows.eventually(lambda: rows.count(fleet.app, "holdfast_page") > 20, PATIENCE)
+    rows.eventually(lambda: rows.count(fleet.app, "stepfast_page") > 20, PATIENCE)
     holder = int((fleet.folder / "held-page").read_text())
     next(it for it in workers if it.pid == holder).kill()
     wait_until_completed(fleet, run)
@@ -110,7 +110,7 @@ def pause_between_transactions(fleet: Fleet, worker: WorkerProcess) -> None:
         worker.signal(signal.SIGSTOP)
         try:
             with fleet.app.transaction() as tx:
-                tx.query("SELECT id FROM holdfast_job ORDER BY id FOR UPDATE NOWAIT")
+                tx.query("SELECT id FROM stepfast_job ORDER BY id FOR UPDATE NOWAIT")
         except ContentionError:
             worker.signal(signal.SIGCONT)
             return False

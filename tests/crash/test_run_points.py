@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.runs import breaker, place
-from holdfast.runs.broker import Broker
-from holdfast.runs.feed import Page
-from holdfast.runs.paging.paginators import Offset
-from holdfast.runs.partitioning.dimension import Dimension
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.partitioning.heatmap import Heatmap
+from stepfast import Stepfast
+from stepfast.runs import breaker, place
+from stepfast.runs.broker import Broker
+from stepfast.runs.feed import Page
+from stepfast.runs.paging.paginators import Offset
+from stepfast.runs.partitioning.dimension import Dimension
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.partitioning.heatmap import Heatmap
 from tests import rows
 from tests.brokered import staged
 from tests.crash import scenes_after_reading
@@ -31,10 +31,10 @@ from tests.lone_worker import LoneWorker
 from tests.run_facts import begin, check_complete, check_counters, consolidations, partitions, raw, run_of
 
 if TYPE_CHECKING:
-    from holdfast.runs.feed import Window
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
-    from holdfast.runs.run import Run
+    from stepfast.runs.feed import Window
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
+    from stepfast.runs.run import Run
     from tests.crash.points import Point
 
 HIDDEN = "d00001"
@@ -82,17 +82,17 @@ class Announced(Catalogue):
     partitioner = Fixed(price_ranges(500))
 
 
-def begin_and_grow(app: Holdfast, shop: Shop) -> Run:
+def begin_and_grow(app: Stepfast, shop: Shop) -> Run:
     """The run is planned; then more rows come than anybody expected."""
     run = begin(app)
     lease = LoneWorker(app).until(kind="catalogue.page")
-    rows.change(app, "UPDATE holdfast_job SET state = 'ready', owner = NULL WHERE id = :id", id=lease.job_id)
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', owner = NULL WHERE id = :id", id=lease.job_id)
     for number in range(GROWN):
         shop.put(f"n{number:05}", number % 240)
     return run
 
 
-def announced(app: Holdfast, run: Run, shop: Shop) -> None:
+def announced(app: Stepfast, run: Run, shop: Shop) -> None:
     """Every page and the consolidation were told of, each once: with the commit that made it ready, or not at all."""
     check_complete(app, run.id, shop)
     ids = [it["id"] for it in staged(app)]
@@ -101,24 +101,24 @@ def announced(app: Holdfast, run: Run, shop: Shop) -> None:
     assert len(staged(app, "CONSOLIDATE")) == 1
 
 
-def in_debt(app: Holdfast, run: Run, shop: Shop) -> None:
+def in_debt(app: Stepfast, run: Run, shop: Shop) -> None:
     found = run_of(app, run.id)
     assert (found.state, found.unverified, found.completed) == ("completed", 1, 1)
-    assert [it["tries"] for it in rows.query(app, "SELECT tries FROM holdfast_debt")] == [0]
+    assert [it["tries"] for it in rows.query(app, "SELECT tries FROM stepfast_debt")] == [0]
     assert set(target(app)) == set(raw(app)) == set(shop.prices()) - {HIDDEN}
     assert consolidations(app, run.id) == 1
     check_counters(app, run.id)
 
 
-def failed(app: Holdfast, run: Run, _: Shop) -> None:
+def failed(app: Stepfast, run: Run, _: Shop) -> None:
     found = run_of(app, run.id)
     assert (found.state, found.failed, found.completed) == ("failed", 1, 0)
-    assert rows.count(app, "holdfast_alert") == 1
-    assert (consolidations(app, run.id), target(app), rows.count(app, "holdfast_job")) == (0, {}, 0)
+    assert rows.count(app, "stepfast_alert") == 1
+    assert (consolidations(app, run.id), target(app), rows.count(app, "stepfast_job")) == (0, {}, 0)
     check_counters(app, run.id)
 
 
-def divided(app: Holdfast, run: Run, shop: Shop) -> None:
+def divided(app: Stepfast, run: Run, shop: Shop) -> None:
     assert [it["state"] for it in partitions(app, run.id)].count("split") == 1
     check_complete(app, run.id, shop)
     assert target(app) == shop.prices()
@@ -128,21 +128,21 @@ SCENES = {
     it.name: it
     for it in [
         Scene("plain", lambda shop: Catalogue(shop, partitioner=HALVES), shop=lambda: Shop.with_items(16)),
-        Scene("debt", Hiding, shop=lambda: Shop.with_items(12), check=in_debt, about=("holdfast_debt",)),
-        Scene("failure", Endless, check=failed, about=("holdfast_alert",)),
+        Scene("debt", Hiding, shop=lambda: Shop.with_items(12), check=in_debt, about=("stepfast_debt",)),
+        Scene("failure", Endless, check=failed, about=("stepfast_alert",)),
         Scene(
             "announced",
             Announced,
             shop=lambda: Shop.with_items(16),
             check=announced,
-            about=("INSERT INTO holdfast_outbox",),
+            about=("INSERT INTO stepfast_outbox",),
         ),
         Scene(
             "division",
             Dense,
             begin=begin_and_grow,
             check=divided,
-            about=("UPDATE holdfast_partition\n       SET frontier",),
+            about=("UPDATE stepfast_partition\n       SET frontier",),
         ),
     ]
 } | scenes_after_reading.SCENES
@@ -162,7 +162,7 @@ def test_a_worker_may_die_at_any_point_of_a_run(
     monkeypatch.setattr(breaker, "BELIEVED", 0.0)
     monkeypatch.setattr(place, "MOST", 0)
     scenes_after_reading.in_small_pieces(monkeypatch)
-    with closing(Holdfast(database_url)) as app, closing(Holdfast(database_url)) as observer:
+    with closing(Stepfast(database_url)) as app, closing(Stepfast(database_url)) as observer:
         film = Film.of(SCENES[name], app, observer)
         shots = list(film.shots())
         film.check()
@@ -171,7 +171,7 @@ def test_a_worker_may_die_at_any_point_of_a_run(
         for shot, point in chosen(name, deaths, sample, chaos=chaos):
             film.restore(shot)
             die_at(point, film.step, observer)
-            where = f"{name}, {shot.kind}, {point} of {len(shot.points)} (HOLDFAST_CRASH_SEED={SEED})"
+            where = f"{name}, {shot.kind}, {point} of {len(shot.points)} (STEPFAST_CRASH_SEED={SEED})"
 
             assert picture(observer) == shot.states[point.commits], where
             film.recover()

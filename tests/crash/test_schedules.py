@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast, Job
-from holdfast.clock import instant
-from holdfast.schedules.firing import spelled
-from holdfast.worker.ticks import fire_due
+from stepfast import Job, Stepfast
+from stepfast.clock import instant
+from stepfast.schedules.firing import spelled
+from stepfast.worker.ticks import fire_due
 from tests import rows
 from tests.crash.conftest import make_effect_table
 from tests.crash.operations_of_schedules import MINUTE, NOON, add
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def stage(database_url: str) -> Iterator[tuple[Holdfast, Job[..., None]]]:
-    with closing(Holdfast(database_url)) as app:
+def stage(database_url: str) -> Iterator[tuple[Stepfast, Job[..., None]]]:
+    with closing(Stepfast(database_url)) as app:
         make_effect_table(app)
         yield app, app.job()(work)
 
 
 def test_a_firer_may_die_at_any_point_and_every_tick_becomes_one_job(
-    stage: tuple[Holdfast, Job[..., None]], sample: Sample
+    stage: tuple[Stepfast, Job[..., None]], sample: Sample
 ) -> None:
     """Two schedules, one of them behind; one colleague comes after the dead, and a third one after both."""
     app, job = stage
@@ -55,14 +55,14 @@ def test_a_firer_may_die_at_any_point_and_every_tick_becomes_one_job(
         arrange()
         app.database.close()
         die_at(point, lambda: fire_due(app.database, now), app)
-        where = f"{point} of {len(points)} (HOLDFAST_CRASH_SEED={SEED})"
+        where = f"{point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
 
         fire_due(app.database, now)
         assert fire_due(app.database, now) == [], where
 
-        ticks = rows.query(app, "SELECT id, job_id FROM holdfast_key ORDER BY id")
+        ticks = rows.query(app, "SELECT id, job_id FROM stepfast_key ORDER BY id")
         assert [row["id"] for row in ticks] == expected, where
-        ids = [row["id"] for row in rows.query(app, "SELECT id FROM holdfast_job ORDER BY id")]
+        ids = [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_job ORDER BY id")]
         assert sorted(row["job_id"] for row in ticks) == ids, where
 
 
@@ -85,7 +85,7 @@ def test_workers_that_are_killed_around_their_ticks_lose_and_double_none(fleet: 
     fleet.wait_until_done()
 
     ticks = rows.query(
-        fleet.app, "SELECT id, job_id FROM holdfast_key WHERE id LIKE 'schedule:beat:%' ORDER BY id"
+        fleet.app, "SELECT id, job_id FROM stepfast_key WHERE id LIKE 'schedule:beat:%' ORDER BY id"
     )
     at = [instant(datetime.fromisoformat(row["id"].removeprefix("schedule:beat:"))) for row in ticks]
     assert at == list(range(at[0], at[0] + len(at) * rows.SECOND, rows.SECOND)), "a tick is missing"
@@ -93,6 +93,6 @@ def test_workers_that_are_killed_around_their_ticks_lose_and_double_none(fleet: 
     assert fleet.effects() == Counter((row["job_id"], 0) for row in ticks)
 
 
-def _wait_for_the_next_second(app: Holdfast, offset: float) -> None:
+def _wait_for_the_next_second(app: Stepfast, offset: float) -> None:
     left = rows.SECOND - rows.now(app) % rows.SECOND
     time.sleep(max(0.0, left / rows.SECOND + offset))

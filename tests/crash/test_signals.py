@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.crash.workers import Fleet
 
 STUCK = 70
-UNWIND = {"holdfast.worker.execution.UNWIND": 0.3}  # seconds after the timeout, instead of 5
+UNWIND = {"stepfast.worker.execution.UNWIND": 0.3}  # seconds after the timeout, instead of 5
 
 both = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 on_sqlite = pytest.mark.only_on("sqlite")  # what happens inside the process is the same everywhere
@@ -37,7 +37,7 @@ def test_it_stops_taking_and_finishes_what_it_has(fleet: Fleet, number: signal.S
     assert worker.ended() == 0
     assert fleet.effects() == {(running, 0): 1}
     assert len(fleet.journal("started")) == 1
-    assert rows.count(fleet.app, "holdfast_job", "state = 'ready' AND leased_at IS NULL") == 1
+    assert rows.count(fleet.app, "stepfast_job", "state = 'ready' AND leased_at IS NULL") == 1
     assert not fleet.journal("told")
 
 
@@ -183,7 +183,7 @@ def test_a_thread_that_ignores_its_timeout_is_abandoned_and_the_process_starts_a
         letter = fleet.archived()["ignore_timeout-1"]
         assert (letter["state"], letter["failures"], letter["crashes"]) == ("dead", 1, 0)
         assert fleet.effects() == {("brief-1", 0): 1}
-        rows.change(fleet.app, "DELETE FROM holdfast_archive")
+        rows.change(fleet.app, "DELETE FROM stepfast_archive")
         rows.change(fleet.app, "DELETE FROM effect")
     worker.says("worker.started", times=3)
     fleet.enqueue("brief")
@@ -233,8 +233,8 @@ def test_a_source_that_hangs_does_not_keep_the_process(fleet: Fleet) -> None:
 
     assert worker.ended(10) == 0
     assert (fleet.folder / "hangs").exists()
-    assert rows.count(fleet.app, "holdfast_job", "failures > 0") == 0
-    assert rows.count(fleet.app, "holdfast_run", f"id = '{run.id}' AND state = 'fetching'") == 1
+    assert rows.count(fleet.app, "stepfast_job", "failures > 0") == 0
+    assert rows.count(fleet.app, "stepfast_run", f"id = '{run.id}' AND state = 'fetching'") == 1
 
 
 def _was_given_back(fleet: Fleet, job_id: str) -> None:

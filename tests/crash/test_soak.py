@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SECONDS = 60
 WORKERS = 4
 LEASE = 1
-BRISK = {"holdfast.worker.maintenance.SWEEP": 0.3}  # seconds; more happens in a minute
+BRISK = {"stepfast.worker.maintenance.SWEEP": 0.3}  # seconds; more happens in a minute
 BACKLOG = 60  # jobs that wait or run at any time
 PAGES = 4
 
@@ -65,7 +65,7 @@ class Chaos:
         while len(self._alive) < WORKERS:
             self._alive.append(self._worker())
         with self.fleet.app.transaction() as tx:
-            for _ in range(BACKLOG - tx.query("SELECT count(*) AS n FROM holdfast_job")[0]["n"]):
+            for _ in range(BACKLOG - tx.query("SELECT count(*) AS n FROM stepfast_job")[0]["n"]):
                 kind, steps, payload = self.dice.choice(
                     [
                         ("brief", 1, "{}"),
@@ -76,7 +76,7 @@ class Chaos:
                 job_id = f"job-{len(self.steps)}"
                 self.steps[job_id] = steps
                 tx.execute(
-                    "INSERT INTO holdfast_job (id, kind, payload) VALUES (:id, :kind, :payload)",
+                    "INSERT INTO stepfast_job (id, kind, payload) VALUES (:id, :kind, :payload)",
                     {"id": job_id, "kind": kind, "payload": payload},
                 )
 

@@ -43,7 +43,7 @@ def check(place: Place, receiver: Receiver, where: str, tasks: tuple[str, ...]) 
     }, where
     assert place.query("work", "SELECT id FROM effects") == [("good",)] * (GOOD in tasks), where
     assert place.over, f"{where}: {place.left()}"
-    dead = place.query("work", "SELECT kind FROM holdfast_archive WHERE state = 'dead' ORDER BY kind")
+    dead = place.query("work", "SELECT kind FROM stepfast_archive WHERE state = 'dead' ORDER BY kind")
     expected = [("refused-task",)] * (NONSENSE in tasks) + [("task.bad",)] * (BAD in tasks)
     assert dead == expected, where
 
@@ -71,7 +71,7 @@ def test_a_polling_worker_that_is_killed_anywhere_loses_nothing_and_doubles_noth
         place.let_time_pass()
         assert live(partial(poll, place, Trail(place.folder / "after"), acknowledge)) == 0
         check(place, receiver, f"{acknowledge}: killed {point}", tuple(EXPECTED))
-        put_aside = place.query("broker", "SELECT message_id FROM holdfast_message WHERE state = 'dead'")
+        put_aside = place.query("broker", "SELECT message_id FROM stepfast_message WHERE state = 'dead'")
         assert {it[0] for it in put_aside} == ({BAD, NONSENSE} if acknowledge == "ended" else {NONSENSE}), (
             point
         )

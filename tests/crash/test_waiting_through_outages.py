@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devtools.server import Server
-from holdfast import Holdfast, WaitTimeoutError
-from holdfast.results import waiting
-from holdfast.results.watching import Ended, Logged
-from holdfast.steps.outcome import Done
+from stepfast import Stepfast, WaitTimeoutError
+from stepfast.results import waiting
+from stepfast.results.watching import Ended, Logged
+from stepfast.steps.outcome import Done
 from tests import rows
 from tests.databases import ENGINES, memory
 from tests.operations import ended
 
 if TYPE_CHECKING:
-    from holdfast import Job
-    from holdfast.results.watching import Update
+    from stepfast import Job
+    from stepfast.results.watching import Update
 
 pytestmark = pytest.mark.only_on("postgresql", "mariadb")
 
@@ -37,13 +37,13 @@ def own_server(database_kind: str) -> Iterator[Server]:
 
 
 @pytest.fixture
-def app(own_server: Server) -> Iterator[Holdfast]:
-    with closing(Holdfast(own_server.url("work"))) as app:
+def app(own_server: Server) -> Iterator[Stepfast]:
+    with closing(Stepfast(own_server.url("work"))) as app:
         app.migrate()
         yield app
 
 
-def answering(app: Holdfast) -> Job[[], int]:
+def answering(app: Stepfast) -> Job[[], int]:
     @app.job()
     def answer() -> int:
         raise AssertionError("nobody should run it")
@@ -51,14 +51,14 @@ def answering(app: Holdfast) -> Job[[], int]:
     return answer
 
 
-def restart(app: Holdfast, server: Server) -> None:
+def restart(app: Stepfast, server: Server) -> None:
     server.stop()
     rows.eventually(lambda: waiting.waiting(app.database)._failing)
     server.start()
     app.database.close()  # our own connections
 
 
-def test_who_waits_outlives_a_restart_of_the_database(app: Holdfast, own_server: Server) -> None:
+def test_who_waits_outlives_a_restart_of_the_database(app: Stepfast, own_server: Server) -> None:
     job = answering(app).enqueue()
 
     with ThreadPoolExecutor(2) as threads:
@@ -72,7 +72,7 @@ def test_who_waits_outlives_a_restart_of_the_database(app: Holdfast, own_server:
         assert awaits.result(PATIENCE) == 7
 
 
-def test_a_wait_that_ends_during_an_outage_says_so(app: Holdfast, own_server: Server) -> None:
+def test_a_wait_that_ends_during_an_outage_says_so(app: Stepfast, own_server: Server) -> None:
     job = answering(app).enqueue()
     own_server.stop()
 
@@ -83,7 +83,7 @@ def test_a_wait_that_ends_during_an_outage_says_so(app: Holdfast, own_server: Se
 
 
 def test_who_watches_misses_and_repeats_nothing_although_the_database_restarts(
-    app: Holdfast, own_server: Server
+    app: Stepfast, own_server: Server
 ) -> None:
     job = answering(app).enqueue()
     seen: list[Update] = []
@@ -92,7 +92,7 @@ def test_who_watches_misses_and_repeats_nothing_although_the_database_restarts(
         for message in messages:
             rows.change(
                 app,
-                "INSERT INTO holdfast_log (job_id, at, level, step, message) VALUES (:id, 1, 'info', 0, :message)",
+                "INSERT INTO stepfast_log (job_id, at, level, step, message) VALUES (:id, 1, 'info', 0, :message)",
                 id=job.id,
                 message=message,
             )

@@ -12,10 +12,10 @@ from contextlib import closing
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.database.database import persist
-from holdfast.steps.lease import claim
-from holdfast.steps.rescue import Rescued, declare_dead, rescue
+from stepfast import Stepfast
+from stepfast.database.database import persist
+from stepfast.steps.lease import claim
+from stepfast.steps.rescue import Rescued, declare_dead, rescue
 from tests import rows
 from tests.crash.conftest import make_effect_table
 from tests.crash.points import FAILED, UNHARMED, Act, Child
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.only_on("postgresql", "mariadb")
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[Holdfast]:
-    with closing(Holdfast(database_url)) as app:
+def app(database_url: str) -> Iterator[Stepfast]:
+    with closing(Stepfast(database_url)) as app:
         make_effect_table(app)
         yield app
 
 
-def test_a_step_that_stopped_before_its_commit_is_left_alone_until_it_goes_on(app: Holdfast) -> None:
+def test_a_step_that_stopped_before_its_commit_is_left_alone_until_it_goes_on(app: Stepfast) -> None:
     scene = Scene(app, app.job()(work))
     (lease,) = scene.leased()
     zombie = _stopped_before_commit(lambda: scene.end(lease))
@@ -46,7 +46,7 @@ def test_a_step_that_stopped_before_its_commit_is_left_alone_until_it_goes_on(ap
     check_promises(app, {lease.job_id: ("done", 0, 0, 0)})
 
 
-def test_a_claim_that_stopped_before_its_commit_does_not_keep_others_from_claiming(app: Holdfast) -> None:
+def test_a_claim_that_stopped_before_its_commit_does_not_keep_others_from_claiming(app: Stepfast) -> None:
     scene = Scene(app, app.job()(work))
     first, second, third = scene.enqueue(3)
     zombie = _stopped_before_commit(lambda: scene.do(lambda tx: claim(tx, "default", scene.victim, 2)))
@@ -56,10 +56,10 @@ def test_a_claim_that_stopped_before_its_commit_does_not_keep_others_from_claimi
 
     assert [it.job_id for it in claimed] == [third]
     assert zombie.ended() == UNHARMED
-    assert rows.count(app, "holdfast_job", f"owner = {scene.victim} AND id IN ('{first}', '{second}')") == 2
+    assert rows.count(app, "stepfast_job", f"owner = {scene.victim} AND id IN ('{first}', '{second}')") == 2
 
 
-def test_a_claim_that_commits_after_its_owner_was_buried_charges_nobody(app: Holdfast) -> None:
+def test_a_claim_that_commits_after_its_owner_was_buried_charges_nobody(app: Stepfast) -> None:
     """One step was on board when the owner was declared dead. Those it claimed in the same moment never ran."""
     scene = Scene(app, app.job()(work))
     (guilty,) = scene.leased()
@@ -76,7 +76,7 @@ def test_a_claim_that_commits_after_its_owner_was_buried_charges_nobody(app: Hol
 
 
 @pytest.mark.chaos
-def test_the_server_ends_a_session_that_hangs_in_a_step(app: Holdfast) -> None:
+def test_the_server_ends_a_session_that_hangs_in_a_step(app: Stepfast) -> None:
     scene = Scene(app, app.job()(work))
     (lease,) = scene.leased()
     zombie = _stopped_before_commit(lambda: scene.end(lease))
@@ -112,8 +112,8 @@ class StopBeforeCommit:
             signal.raise_signal(signal.SIGSTOP)
 
 
-def _rescue(app: Holdfast, *, silent: int) -> Rescued:
+def _rescue(app: Stepfast, *, silent: int) -> Rescued:
     """What another worker does once the owner's lease has run out."""
-    rows.change(app, "UPDATE holdfast_worker SET alive_until = 1 WHERE incarnation = :silent", silent=silent)
+    rows.change(app, "UPDATE stepfast_worker SET alive_until = 1 WHERE incarnation = :silent", silent=silent)
     persist(app.database, lambda tx: declare_dead(tx, 0, trust_clock=True))
     return persist(app.database, lambda tx: rescue(tx, CRASH_LIMIT))

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.errors import ContentionError
+from stepfast.errors import ContentionError
 from tests import rows
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet, WorkerProcess
 
 
-BRISK = {"holdfast.worker.maintenance.SWEEP": 0.5}  # seconds, instead of 2
+BRISK = {"stepfast.worker.maintenance.SWEEP": 0.5}  # seconds, instead of 2
 
 
 @pytest.mark.parametrize(("kind", "why"), [("hold", "replaced"), ("hold_in_thread", "LeaseLostError")])
@@ -100,5 +100,5 @@ def pause(fleet: Fleet, worker: WorkerProcess) -> None:
 
 
 def _lease_ran_out(fleet: Fleet) -> bool:
-    (row,) = rows.query(fleet.app, "SELECT alive_until FROM holdfast_worker")
+    (row,) = rows.query(fleet.app, "SELECT alive_until FROM stepfast_worker")
     return bool(row["alive_until"] < rows.now(fleet.app))

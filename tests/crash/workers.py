@@ -1,4 +1,4 @@
-"""Real worker processes, as `holdfast worker` starts them, and what their handlers wrote down."""
+"""Real worker processes, as `stepfast worker` starts them, and what their handlers wrote down."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests import rows
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 ROOT = Path(__file__).parents[2]
 TARGET = "tests.crash.jobs:app"
-RUN = "import json, sys; from holdfast.worker.command import run_worker; sys.exit(run_worker(*json.loads(sys.argv[1])))"
+RUN = "import json, sys; from stepfast.worker.command import run_worker; sys.exit(run_worker(*json.loads(sys.argv[1])))"
 PATIENCE = 30.0  # seconds; only a test that fails waits so long
 
 Entry = dict[str, Any]
 
 
 class WorkerProcess:
-    """`holdfast worker`, with its words in a file."""
+    """`stepfast worker`, with its words in a file."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: Path) -> None:
         self.log = log
@@ -85,7 +85,7 @@ class WorkerProcess:
 class Fleet:
     """The workers of one test on one database, and a folder in which they meet."""
 
-    app: Holdfast
+    app: Stepfast
     folder: Path
     url: str
     workers: list[WorkerProcess] = field(default_factory=list)
@@ -102,9 +102,9 @@ class Fleet:
         """Start one. `constants` are set in the process, for what a test cannot wait for."""
         environment = {
             **os.environ,
-            "HOLDFAST_DATABASE_URL": url or self.url,
-            "HOLDFAST_TEST_FOLDER": str(self.folder),
-            "HOLDFAST_TEST_CONSTANTS": json.dumps(dict(constants or {})),
+            "STEPFAST_DATABASE_URL": url or self.url,
+            "STEPFAST_TEST_FOLDER": str(self.folder),
+            "STEPFAST_TEST_CONSTANTS": json.dumps(dict(constants or {})),
         }
         command = [sys.executable, "-c", RUN, json.dumps([self.target, options, processes])]
         worker = WorkerProcess(command, environment, self.folder / f"worker-{len(self.workers)}.log")
@@ -121,7 +121,7 @@ class Fleet:
         payload = json.dumps(arguments)
         with self.app.transaction() as tx:
             tx.execute_many(
-                "INSERT INTO holdfast_job (id, kind, payload) VALUES (:id, :kind, :payload)",
+                "INSERT INTO stepfast_job (id, kind, payload) VALUES (:id, :kind, :payload)",
                 [{"id": job_id, "kind": kind, "payload": payload} for job_id in ids],
             )
         return ids
@@ -146,14 +146,14 @@ class Fleet:
 
     def wait_until_done(self, patience: float = PATIENCE) -> None:
         """Until no job is unfinished."""
-        rows.eventually(lambda: not rows.count(self.app, "holdfast_job"), patience)
+        rows.eventually(lambda: not rows.count(self.app, "stepfast_job"), patience)
 
     def effects(self) -> Counter[tuple[str, int]]:
         found = rows.query(self.app, "SELECT job_id, step FROM effect")
         return Counter((row["job_id"], row["step"]) for row in found)
 
     def archived(self) -> dict[str, rows.Row]:
-        return {row["id"]: row for row in rows.query(self.app, "SELECT * FROM holdfast_archive")}
+        return {row["id"]: row for row in rows.query(self.app, "SELECT * FROM stepfast_archive")}
 
     def close(self) -> None:
         for worker in self.workers:

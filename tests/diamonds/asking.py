@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast import Cursor, Range, Window
-from holdfast.diamonds.query import BASE
-from holdfast.diamonds.settings import NivodaSettings
-from holdfast.diamonds.source import NivodaSource, open_source
+from stepfast import Cursor, Range, Window
+from stepfast.diamonds.query import BASE
+from stepfast.diamonds.settings import NivodaSettings
+from stepfast.diamonds.source import NivodaSource, open_source
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.diamonds.simulator import Simulator
+    from stepfast import Stepfast
+    from stepfast.diamonds.simulator import Simulator
 
 T = TypeVar("T")
 KEY = "a key that nobody can guess: 40 letters"
@@ -33,7 +33,7 @@ def settings_for(sim: Simulator, **more: Any) -> NivodaSettings:
 class Asking:
     """Asks as a feed of natural stones does, each time with a loop of its own, as the command line does."""
 
-    def __init__(self, sim: Simulator, app: Holdfast | None = None, **settings: Any) -> None:
+    def __init__(self, sim: Simulator, app: Stepfast | None = None, **settings: Any) -> None:
         self.sim = sim
         self.source = open_source(settings_for(sim, **settings), app)
 

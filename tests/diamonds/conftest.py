@@ -7,17 +7,17 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from holdfast import Holdfast
+from stepfast import Stepfast
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[Holdfast]:
-    with closing(Holdfast(database_url)) as app:
+def app(database_url: str) -> Iterator[Stepfast]:
+    with closing(Stepfast(database_url)) as app:
         yield app
 
 
 @pytest.fixture
-def another_app(database_url: str) -> Iterator[Callable[[], Holdfast]]:
+def another_app(database_url: str) -> Iterator[Callable[[], Stepfast]]:
     """More applications on the same database, as other processes would have them."""
     with ExitStack() as stack:
-        yield lambda: stack.enter_context(closing(Holdfast(database_url)))
+        yield lambda: stack.enter_context(closing(Stepfast(database_url)))

@@ -8,15 +8,15 @@ import copy
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from holdfast import Fixed, Page, Range, Window
-from holdfast.diamonds.mapping_feed import CanonicalFeed
-from holdfast.diamonds.repricing import Repricing
-from holdfast.diamonds.schema import prepare
+from stepfast import Fixed, Page, Range, Window
+from stepfast.diamonds.mapping_feed import CanonicalFeed
+from stepfast.diamonds.repricing import Repricing
+from stepfast.diamonds.schema import prepare
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast import Cursor, Holdfast
-    from holdfast.runs.partitioning.contract import Partitioner
+    from stepfast import Cursor, Stepfast
+    from stepfast.runs.partitioning.contract import Partitioner
 
 CERTIFICATE: dict[str, Any] = {
     "lab": "GIA",
@@ -108,7 +108,7 @@ class Stones(CanonicalFeed):
 
 
 def catalogue(
-    app: Holdfast, offers: Iterable[dict[str, Any]] = (), **settings: Any
+    app: Stepfast, offers: Iterable[dict[str, Any]] = (), **settings: Any
 ) -> tuple[Stones, Repricing]:
     """Tables, the jobs, and a feed on them."""
     prepare(app)
@@ -118,5 +118,5 @@ def catalogue(
     return feed, repricing
 
 
-def stones(app: Holdfast) -> list[dict[str, Any]]:
+def stones(app: Stepfast) -> list[dict[str, Any]]:
     return rows.query(app, "SELECT * FROM diamonds ORDER BY supplier_stone_id")

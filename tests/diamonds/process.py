@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast import Holdfast
-from holdfast.diamonds.feed import nivoda
+from stepfast import Stepfast
+from stepfast.diamonds.feed import nivoda
 from tests.diamonds.worlds import small_heatmap
 
-app = Holdfast()
+app = Stepfast()
 nivoda(app, natural={"settle": "0s", "partitioner": small_heatmap()}, labgrown={"settle": "0s"})

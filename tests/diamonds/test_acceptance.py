@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.diamonds.feed import LABGROWN, NATURAL, nivoda
-from holdfast.diamonds.heatmap import nivoda_heatmap
-from holdfast.diamonds.schema import prepare
-from holdfast.diamonds.simulator import Simulator
+from stepfast.diamonds.feed import LABGROWN, NATURAL, nivoda
+from stepfast.diamonds.heatmap import nivoda_heatmap
+from stepfast.diamonds.schema import prepare
+from stepfast.diamonds.simulator import Simulator
 from tests import rows
 from tests.crash.workers import Fleet
 from tests.diamonds.asking import KEY, settings_for
@@ -25,7 +25,7 @@ from tests.diamonds.worlds import SECOND, World
 from tests.run_facts import partitions, run_of
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 HALF_AN_HOUR = 1_800
 
@@ -40,7 +40,7 @@ def test_t5_stones_that_leave_take_no_others_with_them(database_url: str, per_se
             began = world.at
             world.work(1)
             due += per_second * (world.at - began) / SECOND
-            read = rows.query(world.app, "SELECT item_id FROM holdfast_raw ORDER BY observed_at, item_id")
+            read = rows.query(world.app, "SELECT item_id FROM stepfast_raw ORDER BY observed_at, item_id")
             living = set(world.truth())
             behind = [it["item_id"] for it in read if it["item_id"] in living]
             while due >= 1 and behind:
@@ -51,7 +51,7 @@ def test_t5_stones_that_leave_take_no_others_with_them(database_url: str, per_se
         report = world.report(run)
         assert report.state == "completed"
         assert (report.gone, rows.count(world.app, "diamonds", "deleted_at IS NOT NULL")) == (0, 0)
-        assert report.unverified == rows.count(world.app, "holdfast_debt")
+        assert report.unverified == rows.count(world.app, "stepfast_debt")
         assert left >= 1
 
 
@@ -108,7 +108,7 @@ def test_t10_a_retry_at_once_is_not_taken_for_the_message_that_failed(database_u
     """A broker that remembers ids for ten minutes drops what it knows: a retry has an id of its own."""
     with World(database_url) as world:
         run, number = fail_one_partition(world)
-        known = {it["id"] for it in rows.query(world.app, "SELECT id FROM holdfast_archive")}
+        known = {it["id"] for it in rows.query(world.app, "SELECT id FROM stepfast_archive")}
 
         world.app.runs.retry(run.id)
 
@@ -182,7 +182,7 @@ def test_t16_half_an_hour_of_trouble_costs_no_attempt(database_url: str, trouble
 
         assert world.report(run).state == "completed"
         assert asked < 60, "it was left alone"
-        assert rows.count(world.app, "holdfast_archive", "failures > 0 OR state <> 'done'") == 0
+        assert rows.count(world.app, "stepfast_archive", "failures > 0 OR state <> 'done'") == 0
         world.check_equal()
 
 
@@ -195,7 +195,7 @@ def test_t17_twenty_processes_whose_token_ends_log_in_once(database_url: str, ho
         processes_at_once=20,
     ) as world:
         world.start()
-        until(world, lambda: rows.count(world.app, "holdfast_page") > 5)
+        until(world, lambda: rows.count(world.app, "stepfast_page") > 5)
         for it in world.processes:
             it.read()  # each has asked with the first token
         assert world.sim.statistics()["logins"] == 1
@@ -212,7 +212,7 @@ def test_t17_twenty_processes_whose_token_ends_log_in_once(database_url: str, ho
 
 @pytest.mark.only_on("sqlite")
 def test_t18_a_worker_that_is_told_to_stop_leaves_no_lease_and_the_next_goes_on_at_once(
-    app: Holdfast, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Simulator("1k", seed=7, faults="none,latency_ms=5") as sim:
         asks = {
@@ -230,17 +230,17 @@ def test_t18_a_worker_that_is_told_to_stop_leaves_no_lease_and_the_next_goes_on_
         try:
             run = app.runs.start(NATURAL)
             first = fleet.worker(concurrency=4)
-            rows.eventually(lambda: rows.count(app, "holdfast_page") > 10)
+            rows.eventually(lambda: rows.count(app, "stepfast_page") > 10)
             first.signal(signal.SIGTERM)
             first.ended()
             left, written = (
-                rows.count(app, "holdfast_job", "state = 'leased'"),
-                rows.count(app, "holdfast_page"),
+                rows.count(app, "stepfast_job", "state = 'leased'"),
+                rows.count(app, "stepfast_page"),
             )
             second = fleet.worker(concurrency=4)
             second.says("worker.started")
             began = time.monotonic()
-            rows.eventually(lambda: rows.count(app, "holdfast_page") > written)
+            rows.eventually(lambda: rows.count(app, "stepfast_page") > written)
             waited = time.monotonic() - began
         finally:
             fleet.close()
@@ -250,7 +250,7 @@ def test_t18_a_worker_that_is_told_to_stop_leaves_no_lease_and_the_next_goes_on_
     assert waited < 1
 
 
-def test_t19_lab_grown_stones_that_share_a_price_are_divided_evenly(app: Holdfast) -> None:
+def test_t19_lab_grown_stones_that_share_a_price_are_divided_evenly(app: Stepfast) -> None:
     """Most of them cost less than 250 dollars per carat, and single dollars hold many times a partition."""
     target = 150
     with Simulator("4k-labgrown", seed=7, faults="none", speed=0) as sim:

@@ -9,20 +9,20 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from holdfast import Holdfast, HoldfastError
-from holdfast.cli.command import app as commands
-from holdfast.diamonds import client, source
-from holdfast.diamonds.answers import Answer, read
-from holdfast.diamonds.feed import LABGROWN, NATURAL, nivoda
-from holdfast.diamonds.query import SEARCH
-from holdfast.diamonds.schema import prepare
-from holdfast.diamonds.simulator import Simulator
-from holdfast.testing import drain
+from stepfast import Stepfast, StepfastError
+from stepfast.cli.command import app as commands
+from stepfast.diamonds import client, source
+from stepfast.diamonds.answers import Answer, read
+from stepfast.diamonds.feed import LABGROWN, NATURAL, nivoda
+from stepfast.diamonds.query import SEARCH
+from stepfast.diamonds.schema import prepare
+from stepfast.diamonds.simulator import Simulator
+from stepfast.testing import drain
 from tests import rows
 from tests.diamonds.asking import settings_for
 
 if TYPE_CHECKING:
-    from holdfast.admin.reports.runs import RunReport
+    from stepfast.admin.reports.runs import RunReport
 
 Change = Callable[[dict[str, Any]], None]
 
@@ -38,7 +38,7 @@ def sim() -> Iterator[Simulator]:
 class Scene:
     """A feed that has been read once, and a run of it that meets what a test has in store."""
 
-    def __init__(self, app: Holdfast, url: str, sim: Simulator) -> None:
+    def __init__(self, app: Stepfast, url: str, sim: Simulator) -> None:
         self.app, self.url, self.sim = app, url, sim
         prepare(app)
         _, self.labgrown = nivoda(
@@ -55,7 +55,7 @@ class Scene:
 
     @property
     def watermark(self) -> Any:
-        (found,) = rows.query(self.app, "SELECT watermark FROM holdfast_feed WHERE id = :feed", feed=NATURAL)
+        (found,) = rows.query(self.app, "SELECT watermark FROM stepfast_feed WHERE id = :feed", feed=NATURAL)
         return found["watermark"]
 
     def begin(self, feed: str = NATURAL, kind: Any = None) -> str:
@@ -70,7 +70,7 @@ class Scene:
         return self.app.runs.show(run_id).run
 
     def shown(self, run: RunReport | str) -> str:
-        """What `holdfast runs show` says."""
+        """What `stepfast runs show` says."""
         name = run if isinstance(run, str) else run.id
         words = ["--database-url", self.url, "runs", "show", name]
         result = CliRunner().invoke(commands, words, env={"COLUMNS": "400"})
@@ -79,7 +79,7 @@ class Scene:
 
 
 @pytest.fixture
-def scene(app: Holdfast, database_url: str, sim: Simulator) -> Scene:
+def scene(app: Stepfast, database_url: str, sim: Simulator) -> Scene:
     return Scene(app, database_url, sim)
 
 
@@ -115,10 +115,10 @@ def test_wrong_credentials_begin_no_run(scene: Scene) -> None:
     before = scene.watermark
     lock_out(scene.sim)
 
-    with pytest.raises(HoldfastError, match="check NIVODA_USERNAME and NIVODA_PASSWORD"):
+    with pytest.raises(StepfastError, match="check NIVODA_USERNAME and NIVODA_PASSWORD"):
         scene.begin()
 
-    assert rows.count(scene.app, "holdfast_run") == 1
+    assert rows.count(scene.app, "stepfast_run") == 1
     assert scene.watermark == before
 
 
@@ -170,7 +170,7 @@ def test_a_field_that_is_gone_fails_the_run_at_once(scene: Scene, monkeypatch: p
     assert "Nivoda no longer understands what it is asked; its schema has changed: " in scene.shown(run)
     assert "certificateNumber" in scene.shown(run)
     assert scene.watermark == before
-    assert rows.count(scene.app, "holdfast_archive", "failures > 1") == 0
+    assert rows.count(scene.app, "stepfast_archive", "failures > 1") == 0
 
 
 def test_a_count_of_another_type_fails_the_run(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ def test_a_price_of_another_type_ends_in_quarantine_and_not_in_the_table(
     assert "too many rows ended in quarantine" in scene.shown(run)
     assert scene.watermark == before
     assert rows.query(scene.app, "SELECT feed_price FROM diamonds ORDER BY 1") == prices
-    (reason,) = rows.query(scene.app, "SELECT DISTINCT code FROM holdfast_quarantine")
+    (reason,) = rows.query(scene.app, "SELECT DISTINCT code FROM stepfast_quarantine")
     assert "no price" in reason["code"]
 
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import AuthError, ConfigurationError, OutageError, PermanentError, ThrottledError
-from holdfast.diamonds import client, query
-from holdfast.diamonds.answers import BadAnswerError, RefusedError, read
-from holdfast.diamonds.client import Client
-from holdfast.diamonds.settings import PRODUCTION, NivodaSettings, from_environment
-from holdfast.diamonds.simulator import Simulator
+from stepfast import AuthError, ConfigurationError, OutageError, PermanentError, ThrottledError
+from stepfast.diamonds import client, query
+from stepfast.diamonds.answers import BadAnswerError, RefusedError, read
+from stepfast.diamonds.client import Client
+from stepfast.diamonds.settings import PRODUCTION, NivodaSettings, from_environment
+from stepfast.diamonds.simulator import Simulator
 from tests.diamonds.asking import Asking, settings_for
 from tests.receiver import Answer, Receiver
 
@@ -206,7 +206,7 @@ def test_settings_come_from_the_environment() -> None:
             "NIVODA_RATE": "10",
             "NIVODA_TIMEOUT": "30s",
             "NIVODA_PAGE_SIZE": "50",
-            "HOLDFAST_SECRET_KEY": "k" * 32,
+            "STEPFAST_SECRET_KEY": "k" * 32,
         }
     )
 
@@ -227,7 +227,7 @@ def test_settings_come_from_the_environment() -> None:
         ({"NIVODA_RATE": "fast"}, "a whole number"),
         ({"NIVODA_AUTH": "basic"}, "use bearer or as"),
         ({"NIVODA_PARTITION_BY": "carats"}, "use dollar_per_carat or dollar_value"),
-        ({"HOLDFAST_SECRET_KEY": "short"}, "at least 32"),
+        ({"STEPFAST_SECRET_KEY": "short"}, "at least 32"),
     ],
 )
 def test_settings_that_cannot_work_are_refused_without_being_quoted(

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, HoldfastError, PermanentError, Range, Window
-from holdfast.diamonds.feed import LABGROWN, NATURAL, NivodaFeed, nivoda
-from holdfast.diamonds.money import stored
-from holdfast.diamonds.schema import prepare
-from holdfast.diamonds.simulator import Simulator
-from holdfast.testing import drain
+from stepfast import ConfigurationError, PermanentError, Range, Stepfast, StepfastError, Window
+from stepfast.diamonds.feed import LABGROWN, NATURAL, NivodaFeed, nivoda
+from stepfast.diamonds.money import stored
+from stepfast.diamonds.schema import prepare
+from stepfast.diamonds.simulator import Simulator
+from stepfast.testing import drain
 from tests import rows
 from tests.diamonds.asking import settings_for, truth
 
 if TYPE_CHECKING:
-    from holdfast.admin.reports.runs import RunReport
+    from stepfast.admin.reports.runs import RunReport
 
 pytestmark = pytest.mark.sampled
 
@@ -34,7 +34,7 @@ FAULTS = (
 
 
 def feeds(
-    app: Holdfast, sim: Simulator, natural: dict[str, Any] | None = None, **more: Any
+    app: Stepfast, sim: Simulator, natural: dict[str, Any] | None = None, **more: Any
 ) -> tuple[NivodaFeed, NivodaFeed]:
     prepare(app)
     shared = {"settle": "0s", "ahead_at_most": "7d"}  # tests move the clock of the source alone
@@ -44,14 +44,14 @@ def feeds(
 
 
 def synced(
-    app: Holdfast, feed: str = NATURAL, kind: Any = None, *, concurrency: int = 8, **more: Any
+    app: Stepfast, feed: str = NATURAL, kind: Any = None, *, concurrency: int = 8, **more: Any
 ) -> RunReport:
     run = app.runs.start(feed, kind)
     drain(app, with_scheduled=True, concurrency=concurrency, timeout="100s", **more)
     return app.runs.show(run.id).run
 
 
-def table(app: Holdfast, feed: str = NATURAL) -> dict[str, tuple[Any, ...]]:
+def table(app: Stepfast, feed: str = NATURAL) -> dict[str, tuple[Any, ...]]:
     found = rows.query(
         app,
         "SELECT supplier_stone_id, feed_price, carats, shape, color, certificate_number"
@@ -76,7 +76,7 @@ def sim() -> Iterator[Simulator]:
         yield it
 
 
-def test_with_all_faults_on_every_stone_is_there(app: Holdfast) -> None:
+def test_with_all_faults_on_every_stone_is_there(app: Stepfast) -> None:
     with Simulator("300", seed=7, faults=FAULTS, speed=0) as sim:
         feeds(app, sim)
         run = synced(app, raise_errors=False)
@@ -87,7 +87,7 @@ def test_with_all_faults_on_every_stone_is_there(app: Holdfast) -> None:
         assert told["status 200"] < told["requests"], "there were faults"
 
 
-def test_both_feeds_fill_one_table_and_share_one_token(app: Holdfast, sim: Simulator) -> None:
+def test_both_feeds_fill_one_table_and_share_one_token(app: Stepfast, sim: Simulator) -> None:
     feeds(app, sim)
 
     states = {synced(app, it).state for it in (NATURAL, LABGROWN)}
@@ -98,7 +98,7 @@ def test_both_feeds_fill_one_table_and_share_one_token(app: Holdfast, sim: Simul
     assert sim.statistics()["logins"] == 1
 
 
-def test_an_incremental_run_reads_what_has_changed_and_nothing_else(app: Holdfast, sim: Simulator) -> None:
+def test_an_incremental_run_reads_what_has_changed_and_nothing_else(app: Stepfast, sim: Simulator) -> None:
     feeds(app, sim, natural={"lookback": "0s"})
     sim.advance("1d")  # what is in the catalogue was changed long before
     first = synced(app)
@@ -118,7 +118,7 @@ def test_an_incremental_run_reads_what_has_changed_and_nothing_else(app: Holdfas
     assert second.window_from <= first.window_to
 
 
-def test_b12_a_stone_that_was_sold_is_marked_after_two_full_runs(app: Holdfast, sim: Simulator) -> None:
+def test_b12_a_stone_that_was_sold_is_marked_after_two_full_runs(app: Stepfast, sim: Simulator) -> None:
     feeds(app, sim)
     synced(app)
     sold = min(table(app))
@@ -133,7 +133,7 @@ def test_b12_a_stone_that_was_sold_is_marked_after_two_full_runs(app: Holdfast, 
     assert table(app) == expected(sim)
 
 
-def test_b04_pages_past_the_end_bring_nothing_twice(app: Holdfast) -> None:
+def test_b04_pages_past_the_end_bring_nothing_twice(app: Stepfast) -> None:
     with Simulator("300", seed=7, faults="none,overrun_pages=5", speed=0) as sim:
         feeds(app, sim)
 
@@ -141,7 +141,7 @@ def test_b04_pages_past_the_end_bring_nothing_twice(app: Holdfast) -> None:
         assert table(app) == expected(sim)
 
 
-def test_b11_ties_that_are_shuffled_are_all_read(app: Holdfast) -> None:
+def test_b11_ties_that_are_shuffled_are_all_read(app: Stepfast) -> None:
     """In partitions of several pages, where stones of an upload meet."""
     with Simulator("400", seed=7, faults="none,unstable_ties=true,short_page_prob=0.05", speed=0) as sim:
         feeds(app, sim, page_size=20)
@@ -152,7 +152,7 @@ def test_b11_ties_that_are_shuffled_are_all_read(app: Holdfast) -> None:
         assert table(app) == expected(sim)
 
 
-def test_b13_a_source_that_wants_fewer_requests_costs_no_attempt(app: Holdfast) -> None:
+def test_b13_a_source_that_wants_fewer_requests_costs_no_attempt(app: Stepfast) -> None:
     with Simulator("120", seed=7, faults="none,limit_answer=429") as sim:
         feeds(app, sim)
         run = app.runs.start(NATURAL)
@@ -170,10 +170,10 @@ def test_b13_a_source_that_wants_fewer_requests_costs_no_attempt(app: Holdfast) 
         assert app.runs.show(run.id).run.state == "completed"
         assert table(app) == expected(sim)
         assert rows.count(app, "nivoda_pace", "quiet_until > 0") == 1
-        assert rows.count(app, "holdfast_archive", "failures > 0 OR state <> 'done'") == 0
+        assert rows.count(app, "stepfast_archive", "failures > 0 OR state <> 'done'") == 0
 
 
-def test_a_clock_that_goes_ahead_does_not_lose_what_changes_now(app: Holdfast) -> None:
+def test_a_clock_that_goes_ahead_does_not_lose_what_changes_now(app: Stepfast) -> None:
     with Simulator("300", seed=7, faults="none,clock_skew_s=90") as sim:
         feeds(app, sim)
         run = synced(app)
@@ -187,16 +187,16 @@ def test_a_clock_that_goes_ahead_does_not_lose_what_changes_now(app: Holdfast) -
         assert table(app)[changed] == expected(sim)[changed]
 
 
-def test_a_source_that_is_away_does_not_begin_a_run_either(app: Holdfast) -> None:
+def test_a_source_that_is_away_does_not_begin_a_run_either(app: Stepfast) -> None:
     with Simulator("300", faults="none") as sim:
         pass
     feeds(app, sim)
 
-    with pytest.raises(HoldfastError, match="cannot be reached"):
+    with pytest.raises(StepfastError, match="cannot be reached"):
         app.runs.start(NATURAL)
 
 
-def test_a_feed_without_a_stone_is_not_planned(app: Holdfast) -> None:
+def test_a_feed_without_a_stone_is_not_planned(app: Stepfast) -> None:
     with Simulator("60", seed=7, faults="none") as sim:
         _, labgrown = feeds(app, sim)
 
@@ -213,7 +213,7 @@ def test_a_feed_without_a_stone_is_not_planned(app: Holdfast) -> None:
     ],
 )
 def test_b09_a_stone_without_a_film_is_kept_unless_somebody_needs_it(
-    app: Holdfast, natural: dict[str, Any], state: str
+    app: Stepfast, natural: dict[str, Any], state: str
 ) -> None:
     """The source finds stones with either; about a fifth lacks one of them, far more than the error budget allows."""
     with Simulator("120", seed=7, faults="none") as sim:
@@ -224,7 +224,7 @@ def test_b09_a_stone_without_a_film_is_kept_unless_somebody_needs_it(
         assert run.quarantined == 0 if not natural else run.quarantined > 0.1 * run.seen
 
 
-def test_limits_are_shared_by_both_feeds(app: Holdfast, sim: Simulator) -> None:
+def test_limits_are_shared_by_both_feeds(app: Stepfast, sim: Simulator) -> None:
     natural, labgrown = feeds(app, sim, rate=25, concurrency=10)
 
     assert list(natural.limits) == list(labgrown.limits)
@@ -234,7 +234,7 @@ def test_limits_are_shared_by_both_feeds(app: Holdfast, sim: Simulator) -> None:
 
 @pytest.mark.only_on("sqlite")
 def test_the_rate_is_kept_by_all_workers_and_both_feeds_together(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     """The source would tell: it allows as many as we say, and counts for itself."""
     faults = "none,requests_per_s=30,burst=12,limit_answer=429"
@@ -252,7 +252,7 @@ def test_the_rate_is_kept_by_all_workers_and_both_feeds_together(
         assert told.get("status 429", 0) == 0
 
 
-def test_an_app_that_only_looks_needs_no_credentials(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_app_that_only_looks_needs_no_credentials(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("NIVODA_USERNAME", "NIVODA_PASSWORD"):
         monkeypatch.delenv(name, raising=False)
     prepare(app)
@@ -263,7 +263,7 @@ def test_an_app_that_only_looks_needs_no_credentials(app: Holdfast, monkeypatch:
 
 
 def test_a_second_process_goes_on_with_the_token_of_the_first(
-    app: Holdfast, another_app: Callable[[], Holdfast], sim: Simulator
+    app: Stepfast, another_app: Callable[[], Stepfast], sim: Simulator
 ) -> None:
     feeds(app, sim, secret_key="k" * 40)
     synced(app)
@@ -275,8 +275,8 @@ def test_a_second_process_goes_on_with_the_token_of_the_first(
 
 
 def test_without_its_tables_the_sentence_names_the_command(database_url: str, sim: Simulator) -> None:
-    with closing(Holdfast(database_url)) as app:
+    with closing(Stepfast(database_url)) as app:
         nivoda(app, settings=settings_for(sim))
 
-        with pytest.raises(Exception, match="run `holdfast diamonds migrate` once"):
+        with pytest.raises(Exception, match="run `stepfast diamonds migrate` once"):
             app.runs.start(NATURAL)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.diamonds.feed import NATURAL
-from holdfast.diamonds.source import NivodaSource
+from stepfast.diamonds.feed import NATURAL
+from stepfast.diamonds.source import NivodaSource
 from tests import rows
 from tests.diamonds.test_incidents import until
 from tests.diamonds.worlds import World
@@ -29,7 +29,7 @@ def test_a_run_begins_at_the_time_that_a_test_has_set(world: World) -> None:
     world.let_pass(86_400)
     run = world.start()
 
-    (row,) = rows.query(world.app, "SELECT started_at, updated_at FROM holdfast_run WHERE id = :id", id=run)
+    (row,) = rows.query(world.app, "SELECT started_at, updated_at FROM stepfast_run WHERE id = :id", id=run)
     assert (row["started_at"], row["updated_at"]) == (world.at, world.at)
 
 
@@ -59,7 +59,7 @@ def missed(world: World, stone: str, into: int, price: float) -> str:
     until(world, lambda: run_of(world.app, run).state == "fetching")
     others = partitions(world.app, run)
     first = others.pop(into)
-    aside = "UPDATE holdfast_job SET ready_at = :at, state = :state WHERE id = :id"
+    aside = "UPDATE stepfast_job SET ready_at = :at, state = :state WHERE id = :id"
     for it in others:
         rows.change(world.app, aside, id=it["job_id"], state="scheduled", at=world.at + HOUR)
     until(world, lambda: partitions(world.app, run)[first["number"]]["state"] == "done")
@@ -68,7 +68,7 @@ def missed(world: World, stone: str, into: int, price: float) -> str:
         rows.change(world.app, aside, id=it["job_id"], state="ready", at=world.at)
     world.settle()
     report = world.report(run)
-    (raw,) = rows.query(world.app, "SELECT run_id FROM holdfast_raw WHERE item_id = :id", id=stone)
+    (raw,) = rows.query(world.app, "SELECT run_id FROM stepfast_raw WHERE item_id = :id", id=stone)
     assert (report.state, report.unverified) == ("completed", 0)
     assert raw["run_id"] != run, "it was missed"
     world.check()

@@ -11,23 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from holdfast import Bounds, Range
-from holdfast.cli.command import app as program
-from holdfast.diamonds.adaptive_rows import PaceInDatabase
-from holdfast.diamonds.heatmap import DEAREST, DENSE, FEWEST, TARGET, nivoda_heatmap
-from holdfast.diamonds.heatmap_preview import preview
-from holdfast.diamonds.query import BASE, COLORS, LARGEST_INT, SHAPES, diamond_query
-from holdfast.diamonds.schema import prepare
-from holdfast.diamonds.simulator import Simulator
-from holdfast.diamonds.simulator.control import read_json_query
-from holdfast.diamonds.simulator.filter import read_query
-from holdfast.diamonds.source import open_source
+from stepfast import Bounds, Range
+from stepfast.cli.command import app as program
+from stepfast.diamonds.adaptive_rows import PaceInDatabase
+from stepfast.diamonds.heatmap import DEAREST, DENSE, FEWEST, TARGET, nivoda_heatmap
+from stepfast.diamonds.heatmap_preview import preview
+from stepfast.diamonds.query import BASE, COLORS, LARGEST_INT, SHAPES, diamond_query
+from stepfast.diamonds.schema import prepare
+from stepfast.diamonds.simulator import Simulator
+from stepfast.diamonds.simulator.control import read_json_query
+from stepfast.diamonds.simulator.filter import read_query
+from stepfast.diamonds.source import open_source
 from tests import rows
 from tests.diamonds.asking import KEY, settings_for, truth
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.runs.partitioning.contract import Frontier, Plan
+    from stepfast import Stepfast
+    from stepfast.runs.partitioning.contract import Frontier, Plan
 
 BAND = 0.2
 
@@ -210,7 +210,7 @@ def run(sim: Simulator | None, *words: str, code: int = 0, **more: Any) -> str:
             "NIVODA_PASSWORD": sim.password,
             "NIVODA_RATE": "0",
         }
-    environment |= {"HOLDFAST_DATABASE_URL": None, **more}
+    environment |= {"STEPFAST_DATABASE_URL": None, **more}
     result = CliRunner().invoke(program, ["diamonds", "heatmap", *words], env=environment)
     assert result.exit_code == code, (result.output, result.exception)
     assert isinstance(result.exception, SystemExit | None), "what it meets it says in a sentence"
@@ -239,15 +239,15 @@ def test_the_command_says_what_it_lacks() -> None:
 
 
 def test_beside_an_application_it_keeps_to_the_rate_and_uses_the_token_of_its_workers(
-    app: Holdfast, database_url: str
+    app: Stepfast, database_url: str
 ) -> None:
     prepare(app)
     with Simulator("100", seed=7, faults="none", speed=0) as sim:
         workers = open_source(settings_for(sim, secret_key=KEY), app)
         asyncio.run(workers.count(Range(), lab_grown=False))
         beside: Any = {
-            "HOLDFAST_DATABASE_URL": database_url,
-            "HOLDFAST_SECRET_KEY": KEY,
+            "STEPFAST_DATABASE_URL": database_url,
+            "STEPFAST_SECRET_KEY": KEY,
             "NIVODA_RATE": "500",
         }
 
@@ -256,31 +256,31 @@ def test_beside_an_application_it_keeps_to_the_rate_and_uses_the_token_of_its_wo
         asked = sim.statistics()
     assert asked["logins"] == 1, "the workers' token is good enough"
     assert asked["counts"] == told["counts"] + 1
-    (row,) = rows.query(app, "SELECT id, arrival_at, gap FROM holdfast_limit")
+    (row,) = rows.query(app, "SELECT id, arrival_at, gap FROM stepfast_limit")
     assert row["id"] == "rate:nivoda per 1s"
     assert row["arrival_at"] > 0, "each count had its place in the stream"
 
 
 def test_beside_an_application_that_leaves_the_source_alone_it_is_not_asked(
-    app: Holdfast, database_url: str
+    app: Stepfast, database_url: str
 ) -> None:
     prepare(app)
     with Simulator("100", seed=7, faults="none", speed=0) as sim:
         pace = PaceInDatabase(app, sim.url)
         pace.change(lambda it, now: it.slowed(now, 40_000, 60_000_000))
 
-        said = run(sim, "nivoda-natural", code=1, HOLDFAST_DATABASE_URL=database_url)
+        said = run(sim, "nivoda-natural", code=1, STEPFAST_DATABASE_URL=database_url)
 
         assert "requests" not in sim.statistics()
     assert "Nivoda wanted fewer requests; it is left alone for" in said
 
 
-def test_a_firewall_that_stops_it_stops_nobody_else(app: Holdfast, database_url: str) -> None:
+def test_a_firewall_that_stops_it_stops_nobody_else(app: Stepfast, database_url: str) -> None:
     """It is somebody who only looks: a sentence for him, and no pause for the feeds."""
     prepare(app)
     with Simulator("100", seed=7, faults="none,requests_per_s=0.01,burst=1,limit_answer=waf", speed=0) as sim:
         for key in (KEY, KEY[::-1]):  # first at a count; then at the login, with nobody's token
-            beside: Any = {"HOLDFAST_DATABASE_URL": database_url, "HOLDFAST_SECRET_KEY": key}
+            beside: Any = {"STEPFAST_DATABASE_URL": database_url, "STEPFAST_SECRET_KEY": key}
             said = run(sim, "nivoda-natural", code=1, **beside)
 
             assert "firewall answered 403" in said

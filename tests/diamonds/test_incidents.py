@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from holdfast.diamonds import mapping_feed
-from holdfast.diamonds.feed import LABGROWN, NATURAL, nivoda
-from holdfast.diamonds.mapping import map_offer
-from holdfast.diamonds.schema import prepare
-from holdfast.diamonds.simulator import Simulator
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.worker.relay import Relay
+from stepfast.diamonds import mapping_feed
+from stepfast.diamonds.feed import LABGROWN, NATURAL, nivoda
+from stepfast.diamonds.mapping import map_offer
+from stepfast.diamonds.schema import prepare
+from stepfast.diamonds.simulator import Simulator
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.worker.relay import Relay
 from tests import rows
 from tests.diamonds.asking import KEY, settings_for
 from tests.diamonds.worlds import World, micros_of, small_heatmap
@@ -28,8 +28,8 @@ from tests.run_facts import check_counters, consolidations, pages, partitions, r
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
-    from holdfast.admin.reports.runs import RunReport
+    from stepfast import Stepfast
+    from stepfast.admin.reports.runs import RunReport
     from tests.diamonds.world_process import Process
 
 
@@ -76,7 +76,7 @@ def fail_one_partition(world: World) -> tuple[RunReport, int]:
         while rows.live(world.app, broken["job_id"]) is not None:
             rows.change(
                 world.app,
-                "UPDATE holdfast_job SET state = 'ready', ready_at = 1 WHERE id = :id",
+                "UPDATE stepfast_job SET state = 'ready', ready_at = 1 WHERE id = :id",
                 id=broken["job_id"],
             )  # it is the next
             assert world.processes[0].step()
@@ -225,7 +225,7 @@ def test_a_price_whose_counts_are_wrong_is_noticed_and_the_other_one_is_not(data
     with World(database_url, faults="none,index_lag_s=0,dollar_value_loss=0.1", feed=by_value) as world:
         world.sync()
 
-        titles = [it["title"] for it in rows.query(world.app, "SELECT title FROM holdfast_alert")]
+        titles = [it["title"] for it in rows.query(world.app, "SELECT title FROM stepfast_alert")]
         assert len(titles) == 1
         assert set(world.shown()) < set(world.truth())
 
@@ -233,7 +233,7 @@ def test_a_price_whose_counts_are_wrong_is_noticed_and_the_other_one_is_not(data
         for it in list(world.processes):
             world.bury(it)
         world.sync(kind="full")
-        assert rows.count(world.app, "holdfast_alert") == 1
+        assert rows.count(world.app, "stepfast_alert") == 1
         world.check_equal()
 
 
@@ -298,7 +298,7 @@ def test_a_failed_run_is_told_although_the_mail_provider_refuses(world: World) -
 def test_what_changes_while_a_run_reads_and_consolidates_is_read_by_the_next(world: World) -> None:
     """The watermark was the time of completion, which came twenty minutes after the page had been read. (F8)"""
     run = begin_fetching(world)
-    read = {it["item_id"] for it in rows.query(world.app, "SELECT item_id FROM holdfast_raw")}
+    read = {it["item_id"] for it in rows.query(world.app, "SELECT item_id FROM stepfast_raw")}
     changed = sorted(read)[:3]
     world.sim.mutate("price", ids=changed)
     until(world, lambda: run_of(world.app, run).state == "applying")
@@ -335,14 +335,14 @@ def test_nobody_asks_the_source_for_a_cancelled_run(world: World) -> None:
         held_page(it)
     world.app.runs.cancel(run)
     asked = world.sim.statistics()["requests"]
-    known = rows.count(world.app, "holdfast_raw")
+    known = rows.count(world.app, "stepfast_raw")
 
     for it in world.processes:
         it.write()
     world.settle()
 
     assert world.sim.statistics()["requests"] == asked
-    assert rows.count(world.app, "holdfast_raw") == known
+    assert rows.count(world.app, "stepfast_raw") == known
     world.app.runs.resume(run)
     world.settle()
     assert world.report(run).state == "completed"
@@ -352,7 +352,7 @@ def test_nobody_asks_the_source_for_a_cancelled_run(world: World) -> None:
 def test_a_run_that_nobody_works_on_does_not_run_for_ever(world: World) -> None:
     """A job was purged by hand; the run showed "running" until somebody looked. (F38)"""
     run = begin_fetching(world)
-    rows.change(world.app, "DELETE FROM holdfast_job")
+    rows.change(world.app, "DELETE FROM stepfast_job")
 
     world.settle()
 
@@ -373,7 +373,7 @@ def test_two_who_consolidate_at_once_apply_every_row_once(database_url: str) -> 
                 it.read()  # both have read before either has written
             for it in world.processes:
                 it.write()
-            if not rows.count(world.app, "holdfast_job"):
+            if not rows.count(world.app, "stepfast_job"):
                 break
         world.settle()
 
@@ -452,7 +452,7 @@ def test_a_run_logs_in_once_however_many_pages_it_reads(database_url: str) -> No
         assert world.sim.statistics()["logins"] == 1
 
 
-def test_both_feeds_with_many_workers_stay_below_the_limit_of_the_source(app: Holdfast) -> None:
+def test_both_feeds_with_many_workers_stay_below_the_limit_of_the_source(app: Stepfast) -> None:
     """Thirty workers, then two feeds at once: the firewall answered 403 to everybody. (F44)"""
     faults = "none,requests_per_s=200,burst=40,limit_answer=waf,concurrency=10"
     with Simulator("150+150-labgrown", seed=7, faults=faults) as sim:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.diamonds.answers import Answer, BadAnswerError, Problem
-from holdfast.diamonds.feed import NivodaFeed
-from holdfast.diamonds.offered import still_offered
-from holdfast.diamonds.simulator import Simulator
-from holdfast.errors import OutageError
+from stepfast.diamonds.answers import Answer, BadAnswerError, Problem
+from stepfast.diamonds.feed import NivodaFeed
+from stepfast.diamonds.offered import still_offered
+from stepfast.diamonds.simulator import Simulator
+from stepfast.errors import OutageError
 from tests.diamonds.asking import Asking, truth
 
 BY_ID = "get_diamond_by_id"

@@ -27,11 +27,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.admin.audit import Actor
-from holdfast.admin.sweeps import approve_sweep, decline_sweep
-from holdfast.database.database import persist
-from holdfast.diamonds.feed import LABGROWN, NATURAL
-from holdfast.errors import HoldfastError, StateError
+from stepfast.admin.audit import Actor
+from stepfast.admin.sweeps import approve_sweep, decline_sweep
+from stepfast.database.database import persist
+from stepfast.diamonds.feed import LABGROWN, NATURAL
+from stepfast.errors import StateError, StepfastError
 from tests import rows
 from tests.conftest import DATABASES
 from tests.diamonds.worlds import World
@@ -127,7 +127,7 @@ class CatalogueLife(RuleBasedStateMachine):
     )
     def start(self, feed: int, kind: str) -> None:
         window = {"to": self.world.sim.now - timedelta(seconds=30)} if kind == "backfill" else {}
-        with suppress(HoldfastError):  # one is active, or the source does not answer
+        with suppress(StepfastError):  # one is active, or the source does not answer
             self.world.start(self.feeds[feed % len(self.feeds)], kind, **window)
 
     @rule(
@@ -287,7 +287,7 @@ class CatalogueLife(RuleBasedStateMachine):
             return None
         found = rows.query(
             self.world.app,
-            "SELECT id FROM holdfast_run WHERE state = 'sweeping' AND frontier LIKE :held",
+            "SELECT id FROM stepfast_run WHERE state = 'sweeping' AND frontier LIKE :held",
             held='%"phase":"held"%',
         )
         return str(found[0]["id"]) if found else None

@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.database.database import persist
-from holdfast.diamonds import repricing as jobs
-from holdfast.diamonds import repricing_rows
-from holdfast.diamonds.datasets import dataset_version
-from holdfast.diamonds.money import stored
-from holdfast.diamonds.repricing_undo import list_repricings, undo
-from holdfast.diamonds.rules_dry_run import dry_run
-from holdfast.diamonds.rules_rows import find_rules
-from holdfast.errors import NotFoundError, StateError
-from holdfast.testing import drain, kill_worker
+from stepfast.database.database import persist
+from stepfast.diamonds import repricing as jobs
+from stepfast.diamonds import repricing_rows
+from stepfast.diamonds.datasets import dataset_version
+from stepfast.diamonds.money import stored
+from stepfast.diamonds.repricing_undo import list_repricings, undo
+from stepfast.diamonds.rules_dry_run import dry_run
+from stepfast.diamonds.rules_rows import find_rules
+from stepfast.errors import NotFoundError, StateError
+from stepfast.testing import drain, kill_worker
 from tests import rows
 from tests.diamonds.offers import catalogue, offer, stones
 from tests.diamonds.test_rules import active, add, flat, prices, switch, sync
 
 if TYPE_CHECKING:
-    from holdfast import Continue, Done, Holdfast
-    from holdfast.diamonds.repricing import Repricing
+    from stepfast import Continue, Done, Stepfast
+    from stepfast.diamonds.repricing import Repricing
 
 STONES = 55
 
@@ -33,24 +33,24 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "BATCH", 20)
 
 
-def synced(app: Holdfast, count: int = STONES, **settings: Any) -> Repricing:
+def synced(app: Stepfast, count: int = STONES, **settings: Any) -> Repricing:
     """Stones that cost from 100 to 5,500, priced by the default rules."""
     _, repricing = catalogue(app, [offer(f"s{n:03}", 10_000 * n) for n in range(1, count + 1)], **settings)
     sync(app)
     return repricing
 
 
-def repricings(app: Holdfast) -> list[tuple[str, int | None, int, int]]:
+def repricings(app: Stepfast) -> list[tuple[str, int | None, int, int]]:
     with app.reading() as tx:
         return [(it.state, it.from_version, it.to_version, it.changed) for it in list_repricings(tx)]
 
 
-def newest(app: Holdfast) -> str:
+def newest(app: Stepfast) -> str:
     with app.reading() as tx:
         return list_repricings(tx)[0].id
 
 
-def taken_back(app: Holdfast, repricing: Repricing, name: str) -> None:
+def taken_back(app: Stepfast, repricing: Repricing, name: str) -> None:
     def work(tx: Any) -> None:
         undo(tx, name)
         repricing.take_back(tx, name)
@@ -65,7 +65,7 @@ def doubled() -> dict[str, tuple[Decimal, int]]:
 # Repricing
 
 
-def test_all_stones_get_the_prices_of_the_active_set(app: Holdfast) -> None:
+def test_all_stones_get_the_prices_of_the_active_set(app: Stepfast) -> None:
     repricing = synced(app)
     switch(app, add(app, flat(60)))
     job = repricing.ask()
@@ -76,7 +76,7 @@ def test_all_stones_get_the_prices_of_the_active_set(app: Holdfast) -> None:
     assert repricings(app) == [("completed", 1, 2, STONES)]
 
 
-def test_only_stones_that_another_set_has_priced_are_touched(app: Holdfast) -> None:
+def test_only_stones_that_another_set_has_priced_are_touched(app: Stepfast) -> None:
     repricing = synced(app)
     before = {it["id"]: it["updated_at"] for it in stones(app)}
     repricing.ask()
@@ -85,7 +85,7 @@ def test_only_stones_that_another_set_has_priced_are_touched(app: Holdfast) -> N
     assert repricings(app) == []
 
 
-def test_a_stone_whose_price_stays_gets_the_new_version_and_no_snapshot(app: Holdfast) -> None:
+def test_a_stone_whose_price_stays_gets_the_new_version_and_no_snapshot(app: Stepfast) -> None:
     repricing = synced(app)
     switch(app, add(app, flat(3)))  # as the tier from 1,000 to 3,000
     repricing.ask()
@@ -96,14 +96,14 @@ def test_a_stone_whose_price_stays_gets_the_new_version_and_no_snapshot(app: Hol
     assert (int(snapshots), repricings(app)) == (35, [("completed", 1, 2, 35)])
 
 
-def test_asking_twice_is_one_repricing(app: Holdfast) -> None:
+def test_asking_twice_is_one_repricing(app: Stepfast) -> None:
     repricing = synced(app)
     switch(app, add(app, flat(60)))
 
     assert repricing.ask().id == repricing.ask().id
 
 
-def test_ratings_are_given_anew(app: Holdfast) -> None:
+def test_ratings_are_given_anew(app: Stepfast) -> None:
     repricing = synced(app)
     rating = [
         {"priority": 1, "rating": 9, "price": {"min": 1000}, "cut": ["EXCELLENT"], "ratio": {"max": "1.006"}}
@@ -117,7 +117,7 @@ def test_ratings_are_given_anew(app: Holdfast) -> None:
     }
 
 
-def test_progress_is_seen_and_caches_are_told(app: Holdfast) -> None:
+def test_progress_is_seen_and_caches_are_told(app: Stepfast) -> None:
     repricing = synced(app)
     with app.reading() as tx:
         before = dataset_version(tx, "nivoda-natural")
@@ -131,7 +131,7 @@ def test_progress_is_seen_and_caches_are_told(app: Holdfast) -> None:
 
 
 def test_a_stone_that_a_run_writes_meanwhile_is_not_overwritten_with_what_was_read(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repricing = synced(app)
     switch(app, add(app, flat(60)))
@@ -154,7 +154,7 @@ def test_a_stone_that_a_run_writes_meanwhile_is_not_overwritten_with_what_was_re
 
 
 def test_a_set_that_becomes_active_meanwhile_is_what_it_ends_with(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repricing = synced(app)
     switch(app, add(app, flat(160)))
@@ -177,7 +177,7 @@ def test_a_set_that_becomes_active_meanwhile_is_what_it_ends_with(
 
 
 def test_what_a_run_with_older_rules_writes_meanwhile_is_taken_in_another_pass(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends when no stone is left behind, never because it came to the end of the table. (T14)"""
     repricing = synced(app)
@@ -199,7 +199,7 @@ def test_what_a_run_with_older_rules_writes_meanwhile_is_taken_in_another_pass(
     assert prices(app) == doubled()
 
 
-def test_a_stone_that_no_rule_is_for_keeps_its_price_and_is_marked_stale(app: Holdfast) -> None:
+def test_a_stone_that_no_rule_is_for_keeps_its_price_and_is_marked_stale(app: Stepfast) -> None:
     repricing = synced(app)
     switch(app, add(app, flat(60)))
     rows.change(app, "UPDATE pricing_rules SET feed = 'demo' WHERE version = 2")
@@ -212,7 +212,7 @@ def test_a_stone_that_no_rule_is_for_keeps_its_price_and_is_marked_stale(app: Ho
 
 
 @pytest.mark.parametrize("modifier", [61, 3], ids=["another price", "the same price"])
-def test_a_stone_that_has_a_rule_again_is_no_longer_stale(app: Holdfast, modifier: int) -> None:
+def test_a_stone_that_has_a_rule_again_is_no_longer_stale(app: Stepfast, modifier: int) -> None:
     _, repricing = catalogue(app, [offer("a", 100_000)])
     sync(app)
     switch(app, add(app, flat(60)))
@@ -227,7 +227,7 @@ def test_a_stone_that_has_a_rule_again_is_no_longer_stale(app: Holdfast, modifie
     assert (stone["ruleset_version"], stone["stale_since"]) == (3, None)
 
 
-def test_a_repricing_does_not_freshen_what_the_source_said_last_and_nobody_could_read(app: Holdfast) -> None:
+def test_a_repricing_does_not_freshen_what_the_source_said_last_and_nobody_could_read(app: Stepfast) -> None:
     feed, repricing = catalogue(app, [offer("a", 100_000)])
     sync(app)
     feed.offers = [offer("a", 100_000, shape=None)]
@@ -242,7 +242,7 @@ def test_a_repricing_does_not_freshen_what_the_source_said_last_and_nobody_could
 
 
 def test_stones_that_were_left_with_older_prices_keep_them_when_a_repricing_is_taken_back(
-    app: Holdfast,
+    app: Stepfast,
 ) -> None:
     feed, repricing = catalogue(app, [offer("a", 100_000), offer("b", 100_000)])
     sync(app)
@@ -260,7 +260,7 @@ def test_stones_that_were_left_with_older_prices_keep_them_when_a_repricing_is_t
 
 
 def test_a_repricing_can_be_cancelled_and_asked_for_again(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repricing = synced(app)
     switch(app, add(app, flat(60)))
@@ -302,7 +302,7 @@ def test_a_repricing_can_be_cancelled_and_asked_for_again(
         "after commit",
     ],
 )
-def test_a_worker_that_is_killed_in_the_middle_leaves_whole_steps(app: Holdfast, point: str) -> None:
+def test_a_worker_that_is_killed_in_the_middle_leaves_whole_steps(app: Stepfast, point: str) -> None:
     """SIGKILL: each stone has the old price and version or the new ones, and a snapshot if it changed. (T14)"""
     repricing = synced(app)
     old = prices(app)
@@ -324,7 +324,7 @@ def test_a_worker_that_is_killed_in_the_middle_leaves_whole_steps(app: Holdfast,
 
 @pytest.mark.parametrize("point", ["before UPDATE diamonds", "after commit"])
 def test_a_worker_that_is_killed_while_prices_are_restored_leaves_whole_steps(
-    app: Holdfast, point: str
+    app: Stepfast, point: str
 ) -> None:
     repricing = synced(app)
     old = prices(app)
@@ -342,7 +342,7 @@ def test_a_worker_that_is_killed_while_prices_are_restored_leaves_whole_steps(
 # Taken back
 
 
-def test_a_repricing_is_taken_back_to_the_cent(app: Holdfast) -> None:
+def test_a_repricing_is_taken_back_to_the_cent(app: Stepfast) -> None:
     repricing = synced(app)
     old = prices(app)
     switch(app, add(app, flat(60)))
@@ -357,7 +357,7 @@ def test_a_repricing_is_taken_back_to_the_cent(app: Holdfast) -> None:
     assert repricings(app) == [("reverted", 1, 2, STONES)]
 
 
-def test_a_stone_that_was_written_since_is_not_restored_but_priced_anew(app: Holdfast) -> None:
+def test_a_stone_that_was_written_since_is_not_restored_but_priced_anew(app: Stepfast) -> None:
     feed, repricing = catalogue(app, [offer("a", 100_000), offer("b", 100_000)])
     sync(app)
     switch(app, add(app, flat(60)))
@@ -372,7 +372,7 @@ def test_a_stone_that_was_written_since_is_not_restored_but_priced_anew(app: Hol
     assert prices(app) == {"a": (Decimal("1430.00"), 1), "b": (Decimal("4200.00"), 1)}
 
 
-def test_a_stone_that_was_written_since_at_the_same_price_gets_no_old_rating(app: Holdfast) -> None:
+def test_a_stone_that_was_written_since_at_the_same_price_gets_no_old_rating(app: Stepfast) -> None:
     feed, repricing = catalogue(app, [offer("a", 100_000)])
     by_cut = [{"priority": 1, "rating": 9, "cut": ["EXCELLENT"]}]
     switch(app, add(app, flat(40, rating=by_cut, rating_fallback=2)))
@@ -389,7 +389,7 @@ def test_a_stone_that_was_written_since_at_the_same_price_gets_no_old_rating(app
     assert [(it["rating"], it["ruleset_version"]) for it in stones(app)] == [(2, 2)]
 
 
-def test_what_cannot_be_taken_back_is_refused_with_the_reason(app: Holdfast) -> None:
+def test_what_cannot_be_taken_back_is_refused_with_the_reason(app: Stepfast) -> None:
     repricing = synced(app)
     switch(app, add(app, flat(60)))
     repricing.ask()
@@ -410,7 +410,7 @@ def test_what_cannot_be_taken_back_is_refused_with_the_reason(app: Holdfast) -> 
 
 
 def test_snapshots_of_long_ago_are_forgotten_bit_by_bit(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repricing_rows, "KEPT", 1)
     monkeypatch.setattr(repricing_rows, "FORGOTTEN", 10)
@@ -428,7 +428,7 @@ def test_snapshots_of_long_ago_are_forgotten_bit_by_bit(
 # Tried before
 
 
-def test_a_dry_run_tells_what_would_change_and_changes_nothing(app: Holdfast) -> None:
+def test_a_dry_run_tells_what_would_change_and_changes_nothing(app: Stepfast) -> None:
     synced(app)
     before = prices(app)
     version = add(app, flat(3))
@@ -448,7 +448,7 @@ def test_a_dry_run_tells_what_would_change_and_changes_nothing(app: Holdfast) ->
     assert prices(app) == before
 
 
-def test_a_dry_run_agrees_with_the_repricing(app: Holdfast) -> None:
+def test_a_dry_run_agrees_with_the_repricing(app: Stepfast) -> None:
     repricing = synced(app)
     version = add(app, flat(3))
     with app.reading() as tx:
@@ -463,7 +463,7 @@ def test_a_dry_run_agrees_with_the_repricing(app: Holdfast) -> None:
     assert sum(price for price, _ in prices(app).values()) == told.after
 
 
-def test_a_repricing_beside_a_run_converges(app: Holdfast) -> None:
+def test_a_repricing_beside_a_run_converges(app: Stepfast) -> None:
     """Rules change while a run writes the same stones: in the end all have the prices of the last set. (T14)"""
     feed, repricing = catalogue(
         app, [offer(f"s{n:03}", 10_000 * n) for n in range(1, 301)], batch=25, chunk=25, shards=3
@@ -476,6 +476,6 @@ def test_a_repricing_beside_a_run_converges(app: Holdfast) -> None:
         for version in versions:
             switch(app, version)
             repricing.ask()
-        rows.eventually(lambda: rows.count(app, "holdfast_job") == 0, patience=60)
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0, patience=60)
 
     assert prices(app) == {f"s{n:03}": (Decimal(600 * n), 3) for n in range(1, 301)}

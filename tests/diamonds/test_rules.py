@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.database.database import persist
-from holdfast.diamonds.datasets import dataset_version
-from holdfast.diamonds.money import stored
-from holdfast.diamonds.repricing import Repricing
-from holdfast.diamonds.rules import RuleSet, default_rules
-from holdfast.diamonds.rules_file import read_rules
-from holdfast.diamonds.rules_rows import (
+from stepfast.database.database import persist
+from stepfast.diamonds.datasets import dataset_version
+from stepfast.diamonds.money import stored
+from stepfast.diamonds.repricing import Repricing
+from stepfast.diamonds.rules import RuleSet, default_rules
+from stepfast.diamonds.rules_file import read_rules
+from stepfast.diamonds.rules_rows import (
     Activated,
     activate,
     active_version,
@@ -24,9 +24,9 @@ from holdfast.diamonds.rules_rows import (
     list_rules,
     version_of,
 )
-from holdfast.diamonds.schema import prepare
-from holdfast.errors import NotFoundError, SchemaError, StateError
-from holdfast.testing import drain
+from stepfast.diamonds.schema import prepare
+from stepfast.errors import NotFoundError, SchemaError, StateError
+from stepfast.testing import drain
 from tests import rows
 from tests.contract.engine import together
 from tests.diamonds.offers import Stones, catalogue, offer, stones
@@ -34,7 +34,7 @@ from tests.diamonds.offers import Stones, catalogue, offer, stones
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 
 def flat(modifier: int, **more: Any) -> RuleSet:
@@ -43,27 +43,27 @@ def flat(modifier: int, **more: Any) -> RuleSet:
     return read_rules(json.dumps({"pricing": pricing, **more}))
 
 
-def add(app: Holdfast, rules: RuleSet) -> int:
+def add(app: Stepfast, rules: RuleSet) -> int:
     return persist(app.database, lambda tx: import_rules(tx, rules, "tester")).version
 
 
-def switch(app: Holdfast, version: int) -> Activated:
+def switch(app: Stepfast, version: int) -> Activated:
     return persist(app.database, lambda tx: activate(tx, version))
 
 
-def active(app: Holdfast) -> int:
+def active(app: Stepfast) -> int:
     with app.reading() as tx:
         return active_version(tx)
 
 
-def prices(app: Holdfast) -> dict[str, tuple[Decimal, int]]:
+def prices(app: Stepfast) -> dict[str, tuple[Decimal, int]]:
     return {
         it["supplier_stone_id"]: (stored(it["price_model_price"]), it["ruleset_version"])
         for it in stones(app)
     }
 
 
-def sync(app: Holdfast) -> str:
+def sync(app: Stepfast) -> str:
     run = app.runs.start("nivoda-natural", "full")
     drain(app)
     return run.id
@@ -72,7 +72,7 @@ def sync(app: Holdfast) -> str:
 # Stored
 
 
-def test_a_catalogue_begins_with_the_default_tiers(app: Holdfast) -> None:
+def test_a_catalogue_begins_with_the_default_tiers(app: Stepfast) -> None:
     prepare(app)
 
     with app.reading() as tx:
@@ -80,7 +80,7 @@ def test_a_catalogue_begins_with_the_default_tiers(app: Holdfast) -> None:
         assert active_version(tx) == 1
 
 
-def test_preparing_again_changes_nothing(app: Holdfast) -> None:
+def test_preparing_again_changes_nothing(app: Stepfast) -> None:
     prepare(app)
     switch(app, add(app, flat(3)))
 
@@ -90,14 +90,14 @@ def test_preparing_again_changes_nothing(app: Holdfast) -> None:
     assert rows.count(app, "pricing_rule_sets") == 2
 
 
-def test_many_processes_may_prepare_at_once(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_many_processes_may_prepare_at_once(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     others = [another_app() for _ in range(4)]
 
     assert together([lambda it=it: prepare(it) for it in (app, *others)]) == [None] * 5  # type: ignore[misc]
     assert rows.count(app, "pricing_rule_sets") == 1
 
 
-def test_a_set_comes_out_as_it_went_in(app: Holdfast) -> None:
+def test_a_set_comes_out_as_it_went_in(app: Stepfast) -> None:
     prepare(app)
     rating = [
         {"priority": 5, "rating": 9, "lab_grown": False, "ratio": {"max": "1.025"}, "cut": ["EX", "ID"]},
@@ -111,7 +111,7 @@ def test_a_set_comes_out_as_it_went_in(app: Holdfast) -> None:
         assert find_rules(tx, version) == replace(rules, version=version)
 
 
-def test_the_same_rules_are_stored_once(app: Holdfast) -> None:
+def test_the_same_rules_are_stored_once(app: Stepfast) -> None:
     prepare(app)
 
     assert add(app, flat(3)) == add(app, flat(3, name="other")) == 2
@@ -119,7 +119,7 @@ def test_the_same_rules_are_stored_once(app: Holdfast) -> None:
 
 
 def test_sets_that_are_imported_at_once_get_numbers_of_their_own(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     prepare(app)
     others = [another_app() for _ in range(3)]
@@ -129,17 +129,17 @@ def test_sets_that_are_imported_at_once_get_numbers_of_their_own(
     assert sorted(found) == [2, 3, 4, 5]
 
 
-def test_without_the_tables_the_cure_is_named(app: Holdfast) -> None:
+def test_without_the_tables_the_cure_is_named(app: Stepfast) -> None:
     app.feed(Stones())
 
-    with pytest.raises(SchemaError, match="run `holdfast diamonds migrate` once"):
+    with pytest.raises(SchemaError, match="run `stepfast diamonds migrate` once"):
         app.runs.start("nivoda-natural")
 
 
 # Activated
 
 
-def test_one_set_counts_and_the_one_before_is_remembered(app: Holdfast) -> None:
+def test_one_set_counts_and_the_one_before_is_remembered(app: Stepfast) -> None:
     prepare(app)
     version = add(app, flat(3))
 
@@ -150,7 +150,7 @@ def test_one_set_counts_and_the_one_before_is_remembered(app: Holdfast) -> None:
         assert [(it.version, it.active) for it in list_rules(tx)] == [(2, True), (1, False)]
 
 
-def test_activating_what_is_not_there_or_active_is_refused(app: Holdfast) -> None:
+def test_activating_what_is_not_there_or_active_is_refused(app: Stepfast) -> None:
     prepare(app)
 
     with pytest.raises(NotFoundError, match="no rule set 7"):
@@ -159,7 +159,7 @@ def test_activating_what_is_not_there_or_active_is_refused(app: Holdfast) -> Non
         switch(app, 1)
 
 
-def test_a_stored_set_with_a_hole_is_not_activated(app: Holdfast) -> None:
+def test_a_stored_set_with_a_hole_is_not_activated(app: Stepfast) -> None:
     """What is in the table is checked, not only what was in a file. (F35)"""
     prepare(app)
     version = add(app, flat(3))
@@ -170,7 +170,7 @@ def test_a_stored_set_with_a_hole_is_not_activated(app: Holdfast) -> None:
     assert active(app) == 1
 
 
-def test_an_empty_set_is_activated_only_if_it_is_declared(app: Holdfast) -> None:
+def test_an_empty_set_is_activated_only_if_it_is_declared(app: Stepfast) -> None:
     """(F35)"""
     prepare(app)
     version = add(app, flat(3))
@@ -181,7 +181,7 @@ def test_an_empty_set_is_activated_only_if_it_is_declared(app: Holdfast) -> None
     assert switch(app, add(app, read_rules('{"empty": true}'))).version == 3
 
 
-def test_a_set_without_rules_for_stones_that_are_there_is_not_activated(app: Holdfast) -> None:
+def test_a_set_without_rules_for_stones_that_are_there_is_not_activated(app: Stepfast) -> None:
     catalogue(app, [offer("a")])
     sync(app)
     elsewhere = [{"priority": 1, "price_min": 0, "margin_modifier": 3, "feed": "demo"}]
@@ -192,7 +192,7 @@ def test_a_set_without_rules_for_stones_that_are_there_is_not_activated(app: Hol
 
 
 def test_of_sets_that_are_activated_at_once_one_counts_and_each_knew_the_one_before(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     prepare(app)
     versions = [add(app, flat(n)) for n in range(4)]
@@ -210,7 +210,7 @@ def test_of_sets_that_are_activated_at_once_one_counts_and_each_knew_the_one_bef
 # Pinned
 
 
-def test_a_run_keeps_the_set_that_counted_when_it_began(app: Holdfast) -> None:
+def test_a_run_keeps_the_set_that_counted_when_it_began(app: Stepfast) -> None:
     """F35: rules that changed in the middle of a run left mixed prices."""
     feed, _ = catalogue(app, [offer(f"s{n}", 100_000) for n in range(30)], batch=10, chunk=10, shards=2)
     feed.repricing = None
@@ -227,7 +227,7 @@ def test_a_run_keeps_the_set_that_counted_when_it_began(app: Holdfast) -> None:
     assert set(prices(app).values()) == {(Decimal("4000.00"), 2)}
 
 
-def test_a_run_that_ends_under_newer_rules_asks_for_a_repricing(app: Holdfast) -> None:
+def test_a_run_that_ends_under_newer_rules_asks_for_a_repricing(app: Stepfast) -> None:
     catalogue(app, [offer("a", 100_000)])
     app.runs.start("nivoda-natural")
     switch(app, add(app, flat(60)))
@@ -236,7 +236,7 @@ def test_a_run_that_ends_under_newer_rules_asks_for_a_repricing(app: Holdfast) -
     assert prices(app) == {"a": (Decimal("2000.00"), 2)}
 
 
-def test_what_a_run_with_the_active_rules_does_not_write_keeps_its_old_price(app: Holdfast) -> None:
+def test_what_a_run_with_the_active_rules_does_not_write_keeps_its_old_price(app: Stepfast) -> None:
     """An activation without a repricing changes a price when the stone changes, and not before."""
     feed, repricing = catalogue(app, [offer("a", 100_000), offer("b", 100_000)])
     sync(app)
@@ -250,7 +250,7 @@ def test_what_a_run_with_the_active_rules_does_not_write_keeps_its_old_price(app
     assert prices(app) == {"a": (Decimal("2000.00"), 2), "b": (Decimal("4000.00"), 2)}
 
 
-def test_a_run_that_ends_under_newer_rules_reprices_what_it_wrote_and_nothing_else(app: Holdfast) -> None:
+def test_a_run_that_ends_under_newer_rules_reprices_what_it_wrote_and_nothing_else(app: Stepfast) -> None:
     feed, _ = catalogue(app, [offer("a", 100_000), offer("b", 100_000)])
     sync(app)
     feed.offers = [offer("a", 100_000), offer("b", 200_000)]
@@ -261,19 +261,19 @@ def test_a_run_that_ends_under_newer_rules_reprices_what_it_wrote_and_nothing_el
     assert prices(app) == {"a": (Decimal("1430.00"), 1), "b": (Decimal("4000.00"), 2)}
 
 
-def test_a_run_does_not_begin_without_an_active_set(app: Holdfast) -> None:
+def test_a_run_does_not_begin_without_an_active_set(app: Stepfast) -> None:
     catalogue(app, [offer("a")])
     rows.change(app, "UPDATE pricing_active SET version = 0 WHERE id = 1")
 
     with pytest.raises(SchemaError, match="no rule set is active"):
         app.runs.start("nivoda-natural")
-    assert rows.count(app, "holdfast_run") == 0
+    assert rows.count(app, "stepfast_run") == 0
 
 
 # Published
 
 
-def test_a_dataset_gets_a_new_number_with_every_run_that_publishes(app: Holdfast) -> None:
+def test_a_dataset_gets_a_new_number_with_every_run_that_publishes(app: Stepfast) -> None:
     feed, _ = catalogue(app, [offer("a")], error_limit=0)
 
     def number() -> int:
@@ -291,14 +291,14 @@ def test_a_dataset_gets_a_new_number_with_every_run_that_publishes(app: Holdfast
     assert number() == before, "a run that is not to be trusted publishes nothing"
 
 
-def test_a_rejected_stone_waits_in_quarantine_and_its_old_row_says_that_it_is_stale(app: Holdfast) -> None:
+def test_a_rejected_stone_waits_in_quarantine_and_its_old_row_says_that_it_is_stale(app: Stepfast) -> None:
     """F56: an old price stayed on sale, and nobody could tell that it was old."""
     feed, _ = catalogue(app, [offer("a"), offer("b")], needs=frozenset({"image"}))
     sync(app)
     feed.offers = [offer("a", diamond={"image": None}, product_images=[]), offer("b", 222_200)]
     sync(app)
 
-    (entry,) = rows.query(app, "SELECT code, message FROM holdfast_quarantine WHERE state = 'open'")
+    (entry,) = rows.query(app, "SELECT code, message FROM stepfast_quarantine WHERE state = 'open'")
     assert (entry["code"], entry["message"]) == ("no image", "the stone has no image; it cannot be shown")
     a, b = stones(app)
     assert a["stale_since"] is not None
@@ -309,7 +309,7 @@ def test_a_rejected_stone_waits_in_quarantine_and_its_old_row_says_that_it_is_st
     assert [it["stale_since"] for it in stones(app)] == [None, None]
 
 
-def test_a_stone_that_is_gone_is_marked_and_comes_back(app: Holdfast) -> None:
+def test_a_stone_that_is_gone_is_marked_and_comes_back(app: Stepfast) -> None:
     everything = [offer(f"s{n:03}") for n in range(60)]
     feed, _ = catalogue(app, everything)
     sync(app)
@@ -323,7 +323,7 @@ def test_a_stone_that_is_gone_is_marked_and_comes_back(app: Holdfast) -> None:
     assert {it["status"] for it in stones(app)} == {"active"}
 
 
-def test_raw_stones_can_be_looked_at(app: Holdfast) -> None:
+def test_raw_stones_can_be_looked_at(app: Stepfast) -> None:
     catalogue(app, [offer("a"), offer("b", shape=None)])
     sync(app)
 
@@ -335,7 +335,7 @@ def test_raw_stones_can_be_looked_at(app: Holdfast) -> None:
     assert found[0]["observed_at"] is not None
 
 
-def test_money_is_stored_to_the_cent(app: Holdfast) -> None:
+def test_money_is_stored_to_the_cent(app: Stepfast) -> None:
     catalogue(app, [offer("a", 99_999_999_99), offer("b", 1), offer("c", 499_99)])
     sync(app)
 
@@ -350,7 +350,7 @@ def test_money_is_stored_to_the_cent(app: Holdfast) -> None:
     }
 
 
-def test_two_jobs_of_one_name_are_not_registered_by_two_feeds(app: Holdfast) -> None:
+def test_two_jobs_of_one_name_are_not_registered_by_two_feeds(app: Stepfast) -> None:
     """Natural and lab-grown share the jobs, and the table: each row says of which feed it is. (F12, F32)"""
     prepare(app)
     repricing = Repricing(app)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.diamonds.pricing import StoneType
-from holdfast.diamonds.rules import default_rules
-from holdfast.diamonds.rules_doubts import doubts, without_rules
-from holdfast.diamonds.rules_file import read_rules, written
-from holdfast.diamonds.rules_rows import digest
-from holdfast.diamonds.rules_text import RulesError, lines_of
+from stepfast.diamonds.pricing import StoneType
+from stepfast.diamonds.rules import default_rules
+from stepfast.diamonds.rules_doubts import doubts, without_rules
+from stepfast.diamonds.rules_file import read_rules, written
+from stepfast.diamonds.rules_rows import digest
+from stepfast.diamonds.rules_text import RulesError, lines_of
 
 CSV = """\
 priority,stone_type,price_min,price_max,feed,margin_modifier,rating

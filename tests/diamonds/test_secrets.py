@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner
 
-from holdfast.cli.command import app as commands
-from holdfast.diamonds import client
-from holdfast.diamonds.answers import Answer, read
-from holdfast.diamonds.feed import LABGROWN, NATURAL, nivoda
-from holdfast.diamonds.schema import prepare
-from holdfast.diamonds.simulator import Simulator
-from holdfast.errors import HoldfastError
-from holdfast.testing import drain
+from stepfast.cli.command import app as commands
+from stepfast.diamonds import client
+from stepfast.diamonds.answers import Answer, read
+from stepfast.diamonds.feed import LABGROWN, NATURAL, nivoda
+from stepfast.diamonds.schema import prepare
+from stepfast.diamonds.simulator import Simulator
+from stepfast.errors import StepfastError
+from stepfast.testing import drain
 from tests.diamonds.asking import KEY, settings_for
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 LOOKS = (
     ("runs", "list"),
@@ -62,17 +62,17 @@ def _token_in(body: bytes) -> str | None:
     return (found.get("username_and_password") or {}).get("token")
 
 
-def started(app: Holdfast, feed: str) -> None:
+def started(app: Stepfast, feed: str) -> None:
     """Of such a source not every request is answered."""
     for _ in range(5):
-        with suppress(HoldfastError):
+        with suppress(StepfastError):
             app.runs.start(feed)
             return
 
 
 @pytest.mark.only_on("sqlite")
 def test_no_secret_is_found_anywhere_after_a_run_that_met_everything(
-    app: Holdfast, database_url: str, caplog: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, database_url: str, caplog: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
     prepare(app)

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.clock import instant
-from holdfast.diamonds.simulator import Simulator
-from holdfast.diamonds.simulator.knobs import DEFAULT, PRESETS, Knobs, parse_knobs
-from holdfast.diamonds.simulator.session import RefusedError, Sessions
-from holdfast.errors import ConfigurationError
+from stepfast.clock import instant
+from stepfast.diamonds.simulator import Simulator
+from stepfast.diamonds.simulator.knobs import DEFAULT, PRESETS, Knobs, parse_knobs
+from stepfast.diamonds.simulator.session import RefusedError, Sessions
+from stepfast.errors import ConfigurationError
 from tests.diamonds.nivoda import LOGIN, SEARCH, Client
 from tests.markdown import ROOT
 

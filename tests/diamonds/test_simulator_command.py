@@ -1,4 +1,4 @@
-"""`holdfast diamonds simulate`: a process of its own that says where it is and ends when it is told to."""
+"""`stepfast diamonds simulate`: a process of its own that says where it is and ends when it is told to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.diamonds.nivoda import LOGIN
 
-COMMAND = [sys.executable, "-m", "holdfast", "diamonds", "simulate"]
+COMMAND = [sys.executable, "-m", "stepfast", "diamonds", "simulate"]
 
 
 def refused(*options: str) -> tuple[int, str]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.diamonds.simulator.document import DocumentError, Field, Variable, Word, parse
-from holdfast.diamonds.simulator.offer import RESOLVERS
-from holdfast.diamonds.simulator.plan import plan, read_arguments, read_variables
-from holdfast.diamonds.simulator.schema import ENUMS, INPUTS, SCALARS, TYPES, is_leaf, named
+from stepfast.diamonds.simulator.document import DocumentError, Field, Variable, Word, parse
+from stepfast.diamonds.simulator.offer import RESOLVERS
+from stepfast.diamonds.simulator.plan import plan, read_arguments, read_variables
+from stepfast.diamonds.simulator.schema import ENUMS, INPUTS, SCALARS, TYPES, is_leaf, named
 
 
 def arguments(text: str, variables: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.diamonds.simulator import oracle
-from holdfast.diamonds.simulator.catalogue import Stone
-from holdfast.diamonds.simulator.control import mutate
-from holdfast.diamonds.simulator.filter import EVERYTHING
-from holdfast.diamonds.simulator.knobs import POLITE, turn
-from holdfast.diamonds.simulator.mutation import BURST, MUTATIONS
-from holdfast.diamonds.simulator.virtual_clock import VirtualClock
-from holdfast.diamonds.simulator.world import World, make_world
-from holdfast.errors import ConfigurationError
+from stepfast.diamonds.simulator import oracle
+from stepfast.diamonds.simulator.catalogue import Stone
+from stepfast.diamonds.simulator.control import mutate
+from stepfast.diamonds.simulator.filter import EVERYTHING
+from stepfast.diamonds.simulator.knobs import POLITE, turn
+from stepfast.diamonds.simulator.mutation import BURST, MUTATIONS
+from stepfast.diamonds.simulator.virtual_clock import VirtualClock
+from stepfast.diamonds.simulator.world import World, make_world
+from stepfast.errors import ConfigurationError
 
 START = 1_700_000_000_000_000
 SECOND = 1_000_000

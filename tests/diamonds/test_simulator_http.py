@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.diamonds.simulator import Simulator
-from holdfast.diamonds.simulator.schema import INPUTS
-from holdfast.diamonds.simulator.service import Request
-from holdfast.diamonds.simulator.session import PASSWORD, USERNAME
-from holdfast.errors import ConfigurationError
+from stepfast.diamonds.simulator import Simulator
+from stepfast.diamonds.simulator.schema import INPUTS
+from stepfast.diamonds.simulator.service import Request
+from stepfast.diamonds.simulator.session import PASSWORD, USERNAME
+from stepfast.errors import ConfigurationError
 from tests.diamonds.nivoda import SEARCH, Client
 
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.clock import moment
-from holdfast.diamonds.simulator import blocks, selection
-from holdfast.diamonds.simulator.filter import QueryError, read_query
-from holdfast.diamonds.simulator.knobs import POLITE
-from holdfast.diamonds.simulator.listing import ORDERS, shuffled
-from holdfast.diamonds.simulator.mutation import BURST, MUTATIONS
-from holdfast.diamonds.simulator.virtual_clock import VirtualClock
-from holdfast.diamonds.simulator.vocabulary import AVAILABILITY, CLARITIES, COLORS, LABS, QUALITIES, SHAPES
-from holdfast.diamonds.simulator.world import World, make_world
+from stepfast.clock import moment
+from stepfast.diamonds.simulator import blocks, selection
+from stepfast.diamonds.simulator.filter import QueryError, read_query
+from stepfast.diamonds.simulator.knobs import POLITE
+from stepfast.diamonds.simulator.listing import ORDERS, shuffled
+from stepfast.diamonds.simulator.mutation import BURST, MUTATIONS
+from stepfast.diamonds.simulator.virtual_clock import VirtualClock
+from stepfast.diamonds.simulator.vocabulary import AVAILABILITY, CLARITIES, COLORS, LABS, QUALITIES, SHAPES
+from stepfast.diamonds.simulator.world import World, make_world
 
 START = 1_700_000_000_000_000
 

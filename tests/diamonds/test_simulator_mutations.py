@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.diamonds.simulator import answering, faults, listing, selection, service
-from holdfast.diamonds.simulator.blocks import Blocks
-from holdfast.diamonds.simulator.history import History
-from holdfast.diamonds.simulator.search import Ghosts
-from holdfast.diamonds.simulator.session import Sessions
-from holdfast.diamonds.simulator.throttle import Throttle
+from stepfast.diamonds.simulator import answering, faults, listing, selection, service
+from stepfast.diamonds.simulator.blocks import Blocks
+from stepfast.diamonds.simulator.history import History
+from stepfast.diamonds.simulator.search import Ghosts
+from stepfast.diamonds.simulator.session import Sessions
+from stepfast.diamonds.simulator.throttle import Throttle
 from tests.diamonds import (
     test_simulator_behaviour,
     test_simulator_faults,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.diamonds.simulator.profile import (
+from stepfast.diamonds.simulator.profile import (
     LABGROWN_PER_CARAT,
     NATURAL_PER_CARAT,
     NATURAL_VALUE,
@@ -18,7 +18,7 @@ from holdfast.diamonds.simulator.profile import (
     quotas,
     sample,
 )
-from holdfast.errors import ConfigurationError
+from stepfast.errors import ConfigurationError
 
 
 def spread(values: list[float], bins: dict[int, int]) -> dict[int, float]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.diamonds.simulator import Simulator
-from holdfast.diamonds.simulator.knobs import DEFAULT, REAL
-from holdfast.diamonds.simulator.profile import NATURAL_PER_CARAT
+from stepfast.diamonds.simulator import Simulator
+from stepfast.diamonds.simulator.knobs import DEFAULT, REAL
+from stepfast.diamonds.simulator.profile import NATURAL_PER_CARAT
 from tests.diamonds.nivoda import BY_AGE, SEARCH, Client
 
 AVAILABLE = {"availability": ["AVAILABLE"]}

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.diamonds.simulator.filter import read_query
-from holdfast.diamonds.simulator.knobs import POLITE
-from holdfast.diamonds.simulator.virtual_clock import VirtualClock
-from holdfast.diamonds.simulator.world import World, make_world
+from stepfast.diamonds.simulator.filter import read_query
+from stepfast.diamonds.simulator.knobs import POLITE
+from stepfast.diamonds.simulator.virtual_clock import VirtualClock
+from stepfast.diamonds.simulator.world import World, make_world
 
 CHOICES = {
     "shapes": ["ROUND", "OVAL", "PEAR"],

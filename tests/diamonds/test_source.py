@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Bounds, ConfigurationError, Range, ThrottledError, Window
-from holdfast.diamonds.adaptive import EVERY, SECOND, SLOWEST, Pace, PaceInMemory
-from holdfast.diamonds.adaptive_rows import PaceInDatabase
-from holdfast.diamonds.answers import BadAnswerError
-from holdfast.diamonds.heatmap import nivoda_heatmap
-from holdfast.diamonds.heatmap_preview import preview
-from holdfast.diamonds.mapping import identity_of
-from holdfast.diamonds.query import BASE, LARGEST_INT, diamond_query
-from holdfast.diamonds.schema import prepare
-from holdfast.diamonds.simulator import Simulator
+from stepfast import Bounds, ConfigurationError, Range, ThrottledError, Window
+from stepfast.diamonds.adaptive import EVERY, SECOND, SLOWEST, Pace, PaceInMemory
+from stepfast.diamonds.adaptive_rows import PaceInDatabase
+from stepfast.diamonds.answers import BadAnswerError
+from stepfast.diamonds.heatmap import nivoda_heatmap
+from stepfast.diamonds.heatmap_preview import preview
+from stepfast.diamonds.mapping import identity_of
+from stepfast.diamonds.query import BASE, LARGEST_INT, diamond_query
+from stepfast.diamonds.schema import prepare
+from stepfast.diamonds.simulator import Simulator
 from tests.diamonds.asking import Asking, settings_for, truth
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
-    from holdfast.diamonds.settings import Price
+    from stepfast import Stepfast
+    from stepfast.diamonds.settings import Price
 
 PRICE: Price = "dollar_per_carat"
 EITHER: tuple[Price, ...] = ("dollar_value", PRICE)
@@ -174,7 +174,7 @@ def test_b13_the_firewall_is_left_alone_by_everybody_at_once() -> None:
 
 
 def test_b13_other_processes_and_feeds_leave_it_alone_as_well(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     prepare(app)
     with Simulator("1k", seed=7, faults="none,requests_per_s=5,burst=5,limit_answer=429", speed=0) as sim:
@@ -204,7 +204,7 @@ def test_b13_each_throttle_halves_the_pace_and_quiet_time_gives_it_back() -> Non
     assert once.gap_at(SECOND + 5 * EVERY, FULL) == 0
 
 
-def test_b13_while_it_is_slow_every_request_takes_its_place_in_one_stream(app: Holdfast) -> None:
+def test_b13_while_it_is_slow_every_request_takes_its_place_in_one_stream(app: Stepfast) -> None:
     prepare(app)
     for kept in (PaceInMemory(), PaceInDatabase(app, "https://nivoda.example.com")):
         waits: list[int] = []
@@ -384,7 +384,7 @@ def test_a_count_that_is_no_number_is_refused(
 
 
 def _answering(asking: Asking, monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
-    from holdfast.diamonds.answers import Answer
+    from stepfast.diamonds.answers import Answer
 
     async def ask(*_: object, **__: object) -> Answer:
         await asyncio.sleep(0)

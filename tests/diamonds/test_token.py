@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import AuthError, OutageError, ThrottledError
-from holdfast.diamonds import token as tokens
-from holdfast.diamonds.schema import prepare
-from holdfast.diamonds.settings import NivodaSettings
-from holdfast.diamonds.simulator import Simulator
-from holdfast.diamonds.token import Session, Tokens, life_of
-from holdfast.diamonds.token_rows import Busy, Failed, Found, Free, TokenRows
-from holdfast.diamonds.token_seal import Seal
+from stepfast import AuthError, OutageError, ThrottledError
+from stepfast.diamonds import token as tokens
+from stepfast.diamonds.schema import prepare
+from stepfast.diamonds.settings import NivodaSettings
+from stepfast.diamonds.simulator import Simulator
+from stepfast.diamonds.token import Session, Tokens, life_of
+from stepfast.diamonds.token_rows import Busy, Failed, Found, Free, TokenRows
+from stepfast.diamonds.token_seal import Seal
 from tests import rows
 from tests.diamonds.asking import KEY, Asking
 
 if TYPE_CHECKING:
-    from holdfast import Holdfast
+    from stepfast import Stepfast
 
 HOUR = timedelta(hours=1)
 ME = NivodaSettings(username="me", password="secret", secret_key=KEY)
@@ -54,7 +54,7 @@ class Door:
         return Session(f"token {number}", self.life)
 
 
-def shared_rows(app: Holdfast) -> TokenRows:
+def shared_rows(app: Stepfast) -> TokenRows:
     prepare(app)
     seal = Seal(KEY)
     return TokenRows(app, seal, seal.name(ME))
@@ -96,7 +96,7 @@ def test_t17_twenty_workers_make_one_login() -> None:
         assert sim.statistics()["logins"] == 2, "one for all whose token was refused"
 
 
-def test_t17_twenty_processes_make_one_login(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_t17_twenty_processes_make_one_login(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     """Each with its own connections and nothing else in common but the database and the key."""
     prepare(app)
     with Simulator("1k", seed=7, faults="none,latency_ms=20", speed=0) as sim:
@@ -124,23 +124,23 @@ def test_t17_twenty_processes_make_one_login(app: Holdfast, another_app: Callabl
 
 ASK = """
 import asyncio, os
-from holdfast import Holdfast, Range
-from holdfast.diamonds.settings import from_environment
-from holdfast.diamonds.source import open_source
+from stepfast import Stepfast, Range
+from stepfast.diamonds.settings import from_environment
+from stepfast.diamonds.source import open_source
 
-source = open_source(from_environment(), Holdfast(os.environ["HOLDFAST_DATABASE_URL"]))
+source = open_source(from_environment(), Stepfast(os.environ["STEPFAST_DATABASE_URL"]))
 print(asyncio.run(source.count(Range(), None, lab_grown=False)))
 """
 
 
 def test_t17_processes_that_have_only_the_database_in_common_make_one_login(
-    app: Holdfast, database_url: str
+    app: Stepfast, database_url: str
 ) -> None:
     prepare(app)
     with Simulator("1k", seed=7, faults="none,latency_ms=50", speed=0) as sim:
         surroundings = os.environ | {
-            "HOLDFAST_DATABASE_URL": database_url,
-            "HOLDFAST_SECRET_KEY": KEY,
+            "STEPFAST_DATABASE_URL": database_url,
+            "STEPFAST_SECRET_KEY": KEY,
             "NIVODA_URL": sim.url,
             "NIVODA_USERNAME": sim.username,
             "NIVODA_PASSWORD": sim.password,
@@ -154,7 +154,7 @@ def test_t17_processes_that_have_only_the_database_in_common_make_one_login(
         assert sim.statistics()["logins"] == 1
 
 
-def test_without_a_key_nothing_is_kept_in_the_database(app: Holdfast) -> None:
+def test_without_a_key_nothing_is_kept_in_the_database(app: Stepfast) -> None:
     prepare(app)
     with Simulator("1k", seed=7, faults="none", speed=0) as sim:
         Asking(sim, app).count()
@@ -162,7 +162,7 @@ def test_without_a_key_nothing_is_kept_in_the_database(app: Holdfast) -> None:
     assert rows.count(app, "nivoda_tokens") == 0
 
 
-def test_what_is_kept_is_sealed(app: Holdfast) -> None:
+def test_what_is_kept_is_sealed(app: Stepfast) -> None:
     shared = shared_rows(app)
     assert shared.take_turn(0)
     shared.keep("eyJ.a-token.xyz", 3_600)
@@ -185,7 +185,7 @@ def test_another_password_or_key_is_another_row() -> None:
     assert len(names) == 3
 
 
-def test_a_turn_is_one_processs_until_it_ends(app: Holdfast, another_app: Callable[[], Holdfast]) -> None:
+def test_a_turn_is_one_processs_until_it_ends(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     mine, theirs = shared_rows(app), shared_rows(another_app())
 
     assert mine.take_turn(0)
@@ -200,7 +200,7 @@ def test_a_turn_is_one_processs_until_it_ends(app: Holdfast, another_app: Callab
     assert found(theirs) == "good"
 
 
-def test_a_token_that_was_refused_is_not_given_again(app: Holdfast) -> None:
+def test_a_token_that_was_refused_is_not_given_again(app: Stepfast) -> None:
     shared = shared_rows(app)
     assert shared.take_turn(0)
     shared.keep("old", 3_600)
@@ -210,7 +210,7 @@ def test_a_token_that_was_refused_is_not_given_again(app: Holdfast) -> None:
 
 
 def test_a_login_that_failed_is_not_tried_by_the_next(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     door = Door(takes=0)
     door.error = AuthError("Nivoda does not let us in")
@@ -265,7 +265,7 @@ def test_whoever_leads_may_give_up_without_taking_the_others_along() -> None:
 
 
 def test_who_is_cancelled_while_logging_in_gives_the_turn_back(
-    app: Holdfast, another_app: Callable[[], Holdfast]
+    app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     door = Door(takes=30)
     shared = shared_rows(app)
@@ -283,7 +283,7 @@ def test_who_is_cancelled_while_logging_in_gives_the_turn_back(
     assert at_once(1, Tokens(door.login, shared_rows(another_app())).get) == ["token 2"]
 
 
-def test_a_login_that_was_answered_with_nonsense_gives_the_turn_back(app: Holdfast) -> None:
+def test_a_login_that_was_answered_with_nonsense_gives_the_turn_back(app: Stepfast) -> None:
     door = Door(takes=0)
     door.error = ValueError("half an answer")
     shared = shared_rows(app)

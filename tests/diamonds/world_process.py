@@ -10,18 +10,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from holdfast import Holdfast
-from holdfast.diamonds.feed import nivoda
-from holdfast.diamonds.repricing import Repricing
-from holdfast.errors import LeaseLostError
-from holdfast.steps.failure import judge
-from holdfast.steps.outcome import Done, effects_of
-from holdfast.steps.step import Step
+from stepfast import Stepfast
+from stepfast.diamonds.feed import nivoda
+from stepfast.diamonds.repricing import Repricing
+from stepfast.errors import LeaseLostError
+from stepfast.steps.failure import judge
+from stepfast.steps.outcome import Done, effects_of
+from stepfast.steps.step import Step
 from tests.diamonds.asking import settings_for
 from tests.lone_worker import LoneWorker, Thought, Unheard, _awaited
 
 if TYPE_CHECKING:
-    from holdfast.steps.lease import Lease
+    from stepfast.steps.lease import Lease
     from tests.diamonds.worlds import World
 
 
@@ -54,7 +54,7 @@ class Process:
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
-        self.app = Holdfast(world.url)
+        self.app = Stepfast(world.url)
         self.app.database.shift_clock(world.shift)
         self.repricing = Repricing(self.app)
         account = settings_for(world.sim, **world.settings)

@@ -16,25 +16,25 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 from unittest.mock import patch
 
-from holdfast import Dimension, Heatmap, Holdfast, Sweep
-from holdfast.clock import moment
-from holdfast.config import WorkerSettings
-from holdfast.database.database import persist
-from holdfast.database.dialects import Shift
-from holdfast.diamonds import adaptive, token
-from holdfast.diamonds.feed import LABGROWN, NATURAL
-from holdfast.diamonds.money import stored
-from holdfast.diamonds.query import BASE, LARGEST_CARATS, LARGEST_INT, SMALLEST_CARATS, diamond_query
-from holdfast.diamonds.rules_rows import activate, import_rules
-from holdfast.diamonds.schema import prepare
-from holdfast.diamonds.simulator import Simulator, catalogue
-from holdfast.runs import breaker
-from holdfast.runs.debts import open_debts
-from holdfast.steps.rescue import declare_dead, rescue
-from holdfast.testing import crash_at
-from holdfast.testing.left import Scope, due_next
-from holdfast.worker.maintenance import promote
-from holdfast.worker.vigil import Vigil
+from stepfast import Dimension, Heatmap, Stepfast, Sweep
+from stepfast.clock import moment
+from stepfast.config import WorkerSettings
+from stepfast.database.database import persist
+from stepfast.database.dialects import Shift
+from stepfast.diamonds import adaptive, token
+from stepfast.diamonds.feed import LABGROWN, NATURAL
+from stepfast.diamonds.money import stored
+from stepfast.diamonds.query import BASE, LARGEST_CARATS, LARGEST_INT, SMALLEST_CARATS, diamond_query
+from stepfast.diamonds.rules_rows import activate, import_rules
+from stepfast.diamonds.schema import prepare
+from stepfast.diamonds.simulator import Simulator, catalogue
+from stepfast.runs import breaker
+from stepfast.runs.debts import open_debts
+from stepfast.steps.rescue import declare_dead, rescue
+from stepfast.testing import crash_at
+from stepfast.testing.left import Scope, due_next
+from stepfast.worker.maintenance import promote
+from stepfast.worker.vigil import Vigil
 from tests import rows
 from tests.diamonds.test_rules import flat
 from tests.diamonds.world_process import Process
@@ -42,8 +42,8 @@ from tests.diamonds.world_process import Process
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from holdfast.admin.reports.runs import RunReport
-    from holdfast.diamonds.simulator import Truth
+    from stepfast.admin.reports.runs import RunReport
+    from stepfast.diamonds.simulator import Truth
 
 SECOND: Final = 1_000_000
 FAR: Final = 10 * 365 * 86_400 * SECOND
@@ -116,7 +116,7 @@ class World:
         self._stack.enter_context(patch.object(adaptive, "LONGEST_WAIT", 0))  # nor does anybody really wait
         self._stack.enter_context(patch.object(token, "rest_after", lambda _: timedelta(0)))
         self._stack.enter_context(self.sim)
-        with closing(Holdfast(self.url)) as app:
+        with closing(Stepfast(self.url)) as app:
             prepare(app)
         self.processes = [self._born() for _ in range(self.processes_at_once)]
         self._stack.callback(self._end)
@@ -126,7 +126,7 @@ class World:
         self._stack.close()
 
     @property
-    def app(self) -> Holdfast:
+    def app(self) -> Stepfast:
         return self.processes[0].app
 
     # Time
@@ -151,7 +151,7 @@ class World:
         for number in range(MOST_STEPS):
             if not self.processes[number % len(self.processes)].step() and not self._wake():
                 return
-        left = rows.query(self.app, "SELECT kind, state, failures, last_error FROM holdfast_job")
+        left = rows.query(self.app, "SELECT kind, state, failures, last_error FROM stepfast_job")
         raise AssertionError(f"no end in {MOST_STEPS} steps: {left}")
 
     def start(self, feed: str = NATURAL, kind: Any = None, **more: Any) -> str:
@@ -177,7 +177,7 @@ class World:
             return True
         with app.reading() as tx:
             due = due_next(tx, EVERYWHERE, app.kinds.names())
-            live = tx.query("SELECT count(*) AS n FROM holdfast_job WHERE state IN ('ready', 'suspect')")
+            live = tx.query("SELECT count(*) AS n FROM stepfast_job WHERE state IN ('ready', 'suspect')")
         if live[0]["n"]:
             return True
         if due is None:
@@ -199,7 +199,7 @@ class World:
         app = next(it.app for it in self.processes if it is not process)
         rows.change(
             app,
-            "UPDATE holdfast_worker SET alive_until = CASE WHEN incarnation = :dead THEN 1 ELSE :far END"
+            "UPDATE stepfast_worker SET alive_until = CASE WHEN incarnation = :dead THEN 1 ELSE :far END"
             " WHERE state = 'alive'",
             dead=process.hands.incarnation,
             far=self.at + FAR,
@@ -286,7 +286,7 @@ class World:
 
         A run that has published and began under older rules has had its stones priced anew: none of them is left.
         """
-        jobs = rows.query(self.app, "SELECT 1 FROM holdfast_job WHERE kind LIKE 'diamonds.re%'")
+        jobs = rows.query(self.app, "SELECT 1 FROM stepfast_job WHERE kind LIKE 'diamonds.re%'")
         unpublished = self._unpublished()
         for row in rows.query(self.app, "SELECT * FROM diamonds"):
             stone, version, at = row["supplier_stone_id"], row["ruleset_version"], row["updated_at"]
@@ -308,7 +308,7 @@ class World:
         """Rules of runs that have written stones, perhaps, and have not said that they are done."""
         pins = rows.query(
             self.app,
-            "SELECT p.feed, p.version FROM pricing_pins p JOIN holdfast_run r ON r.id = p.run_id"
+            "SELECT p.feed, p.version FROM pricing_pins p JOIN stepfast_run r ON r.id = p.run_id"
             " WHERE r.state NOT IN ('completed', 'published_partial')",
         )
         return {feed: {it["version"] for it in pins if it["feed"] == feed} for feed in FEEDS}
@@ -372,7 +372,7 @@ class World:
         truth = self.truth(feed)
         base = {**BASE, "labgrown": feed == LABGROWN}
         gone = rows.query(
-            self.app, "SELECT item_id FROM holdfast_raw WHERE feed = :feed AND gone_at IS NOT NULL", feed=feed
+            self.app, "SELECT item_id FROM stepfast_raw WHERE feed = :feed AND gone_at IS NOT NULL", feed=feed
         )
         for stone in (it["item_id"] for it in gone if it["item_id"] in truth):
             changes = [it.at for it in self.sim.changes() if it.id == stone]
@@ -380,7 +380,7 @@ class World:
             assert left, f"{stone} of {feed} is gone, and was there all the time"
 
     def watermark(self, feed: str = NATURAL) -> int | None:
-        found = rows.query(self.app, "SELECT watermark FROM holdfast_feed WHERE id = :feed", feed=feed)
+        found = rows.query(self.app, "SELECT watermark FROM stepfast_feed WHERE id = :feed", feed=feed)
         return None if not found or found[0]["watermark"] is None else int(found[0]["watermark"])
 
     def _check_watermark(self, feed: str) -> None:
@@ -432,7 +432,7 @@ class World:
     def put_aside(self, feed: str) -> set[str]:
         found = rows.query(
             self.app,
-            "SELECT item_id FROM holdfast_quarantine WHERE feed = :feed AND state = 'open'",
+            "SELECT item_id FROM stepfast_quarantine WHERE feed = :feed AND state = 'open'",
             feed=feed,
         )
         return {it["item_id"] for it in found}

@@ -1,4 +1,4 @@
-CREATE TABLE IF NOT EXISTS holdfast_schema (
+CREATE TABLE IF NOT EXISTS stepfast_schema (
         version INTEGER NOT NULL PRIMARY KEY,
         name VARCHAR(100) NOT NULL,
         applied_at BIGINT NOT NULL
@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS holdfast_schema (
 -- transaction that ends them. Instants are microseconds since 1970, UTC, on the database's clock.
 -- Every column has a default except id, kind and payload, so that a plain INSERT is a valid enqueue.
 
-CREATE TABLE IF NOT EXISTS holdfast_job (
+CREATE TABLE IF NOT EXISTS stepfast_job (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     queue VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT 'default',
     kind VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -40,18 +40,18 @@ CREATE TABLE IF NOT EXISTS holdfast_job (
     payload LONGTEXT NOT NULL CHECK (JSON_VALID(payload))
 )  ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX holdfast_job_ready ON holdfast_job (queue, state, priority DESC, ready_at, id);
+CREATE INDEX stepfast_job_ready ON stepfast_job (queue, state, priority DESC, ready_at, id);
 
-CREATE INDEX holdfast_job_scheduled ON holdfast_job (state, ready_at);
+CREATE INDEX stepfast_job_scheduled ON stepfast_job (state, ready_at);
 
-CREATE INDEX holdfast_job_leased ON holdfast_job (owner, lease_until);
+CREATE INDEX stepfast_job_leased ON stepfast_job (owner, lease_until);
 
-CREATE INDEX holdfast_job_held ON holdfast_job (held_by, priority DESC, ready_at, id);
+CREATE INDEX stepfast_job_held ON stepfast_job (held_by, priority DESC, ready_at, id);
 
-CREATE UNIQUE INDEX holdfast_job_unique ON holdfast_job (unique_key);
+CREATE UNIQUE INDEX stepfast_job_unique ON stepfast_job (unique_key);
 
 -- Jobs that ended: done, cancelled, or dead (a dead letter waits here for an operator, whatever its age).
-CREATE TABLE IF NOT EXISTS holdfast_archive (
+CREATE TABLE IF NOT EXISTS stepfast_archive (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     queue VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     kind VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -76,10 +76,10 @@ CREATE TABLE IF NOT EXISTS holdfast_archive (
     result LONGTEXT
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_archive_ended ON holdfast_archive (state, finished_at);
+CREATE INDEX  stepfast_archive_ended ON stepfast_archive (state, finished_at);
 
 -- A process proves that it lives by one row; its leases live as long as it does.
-CREATE TABLE IF NOT EXISTS holdfast_worker (
+CREATE TABLE IF NOT EXISTS stepfast_worker (
     incarnation BIGINT NOT NULL PRIMARY KEY,
     worker_id VARCHAR(100) NOT NULL,
     state VARCHAR(10) NOT NULL,
@@ -98,24 +98,24 @@ CREATE TABLE IF NOT EXISTS holdfast_worker (
     active_ids LONGTEXT
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_worker_alive ON holdfast_worker (state, alive_until);
+CREATE INDEX  stepfast_worker_alive ON stepfast_worker (state, alive_until);
 
-CREATE TABLE IF NOT EXISTS holdfast_queue (
+CREATE TABLE IF NOT EXISTS stepfast_queue (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     paused_at BIGINT,
     note VARCHAR(500)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
 -- Ids and keys that must be remembered longer than their job lives; never moved, pruned only after until_at.
-CREATE TABLE IF NOT EXISTS holdfast_key (
+CREATE TABLE IF NOT EXISTS stepfast_key (
     id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     until_at BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_key_until ON holdfast_key (until_at);
+CREATE INDEX  stepfast_key_until ON stepfast_key (until_at);
 
-CREATE TABLE IF NOT EXISTS holdfast_log (
+CREATE TABLE IF NOT EXISTS stepfast_log (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     at BIGINT NOT NULL,
@@ -124,7 +124,7 @@ CREATE TABLE IF NOT EXISTS holdfast_log (
     message LONGTEXT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_log_job ON holdfast_log (job_id, id);
+CREATE INDEX  stepfast_log_job ON stepfast_log (job_id, id);
 
 CREATE OR REPLACE VIEW processing_jobs AS
 SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, JSON_VALUE(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
@@ -135,20 +135,20 @@ SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, JSON_VALUE(j.payload, '$.or
        j.last_error, FROM_UNIXTIME(j.created_at / 1000000) AS created_at,
        FROM_UNIXTIME(greatest(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000) AS updated_at,
        CAST(NULL AS DATETIME(6)) AS finished_at
-  FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
 UNION ALL
 SELECT a.id, COALESCE(a.unique_key, a.id), JSON_VALUE(a.payload, '$.order_id'), a.kind,
        CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
        a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
        NULL, NULL, a.last_error, FROM_UNIXTIME(a.created_at / 1000000), FROM_UNIXTIME(a.finished_at / 1000000),
        FROM_UNIXTIME(a.finished_at / 1000000)
-  FROM holdfast_archive a;
+  FROM stepfast_archive a;
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (1, 'engine', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (1, 'engine', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0002 outbox
 
-CREATE TABLE IF NOT EXISTS holdfast_outbox (
+CREATE TABLE IF NOT EXISTS stepfast_outbox (
     seq BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     channel VARCHAR(20) NOT NULL,
@@ -168,29 +168,29 @@ CREATE TABLE IF NOT EXISTS holdfast_outbox (
     body LONGTEXT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE UNIQUE INDEX holdfast_outbox_id ON holdfast_outbox (id);
+CREATE UNIQUE INDEX stepfast_outbox_id ON stepfast_outbox (id);
 
-CREATE UNIQUE INDEX holdfast_outbox_dedupe ON holdfast_outbox (destination, dedupe_key);
+CREATE UNIQUE INDEX stepfast_outbox_dedupe ON stepfast_outbox (destination, dedupe_key);
 
-CREATE INDEX holdfast_outbox_waiting ON holdfast_outbox (state, destination, seq);
+CREATE INDEX stepfast_outbox_waiting ON stepfast_outbox (state, destination, seq);
 
-CREATE INDEX holdfast_outbox_ended ON holdfast_outbox (state, ended_at);
+CREATE INDEX stepfast_outbox_ended ON stepfast_outbox (state, ended_at);
 
-CREATE INDEX  holdfast_outbox_job ON holdfast_outbox (job_id);
+CREATE INDEX  stepfast_outbox_job ON stepfast_outbox (job_id);
 
 -- Whoever sends to a destination leases it under a fence: so its messages keep their order, and nobody who was
 -- replaced records anything. Made by the relay when it first meets one; forgotten when it was not used for long.
-CREATE TABLE IF NOT EXISTS holdfast_destination (
+CREATE TABLE IF NOT EXISTS stepfast_destination (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     fence BIGINT NOT NULL DEFAULT 0,
     leased_until BIGINT NOT NULL DEFAULT 0
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_destination_idle ON holdfast_destination (leased_until);
+CREATE INDEX  stepfast_destination_idle ON stepfast_destination (leased_until);
 
 -- One row per cause. Raising it again only counts; it is told at notify_at, which lies behind the quiet time that
 -- followed the last telling. message_ids are the messages of that telling, one per place where alerts go.
-CREATE TABLE IF NOT EXISTS holdfast_alert (
+CREATE TABLE IF NOT EXISTS stepfast_alert (
     id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     severity VARCHAR(10) NOT NULL,
     title VARCHAR(200) NOT NULL,
@@ -206,32 +206,32 @@ CREATE TABLE IF NOT EXISTS holdfast_alert (
     message_ids LONGTEXT
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX holdfast_alert_due ON holdfast_alert (notify_at);
+CREATE INDEX stepfast_alert_due ON stepfast_alert (notify_at);
 
-CREATE INDEX  holdfast_alert_last ON holdfast_alert (last_at);
+CREATE INDEX  stepfast_alert_last ON stepfast_alert (last_at);
 
 -- How far the dead letters have been looked at for alerts, and which of the last minutes were counted: a death may
 -- be committed after a younger one.
-CREATE TABLE IF NOT EXISTS holdfast_bookmark (
+CREATE TABLE IF NOT EXISTS stepfast_bookmark (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     at BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE TABLE IF NOT EXISTS holdfast_death (
+CREATE TABLE IF NOT EXISTS stepfast_death (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     finished_at BIGINT NOT NULL,
     PRIMARY KEY (id, finished_at)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_death_old ON holdfast_death (finished_at);
+CREATE INDEX  stepfast_death_old ON stepfast_death (finished_at);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (2, 'outbox', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (2, 'outbox', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0003 schedules
 
 -- What is due when. Exactly one of cron, every (microseconds) and once_at says when. next_at is empty when nothing more
 -- is due: a one-off that fired, or a schedule that was removed although the code declares it.
-CREATE TABLE IF NOT EXISTS holdfast_schedule (
+CREATE TABLE IF NOT EXISTS stepfast_schedule (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     kind VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     queue VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -255,16 +255,16 @@ CREATE TABLE IF NOT EXISTS holdfast_schedule (
     revision BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_schedule_next ON holdfast_schedule (next_at);
+CREATE INDEX  stepfast_schedule_next ON stepfast_schedule (next_at);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (3, 'schedules', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (3, 'schedules', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0004 limits
 
 -- Limits that hold across all workers. A rate keeps its theoretical arrival time (GCRA); a concurrency limit
 -- keeps a row per slot taken. `due_at` says when to look whether held jobs may go on; NULL: none is held.
 
-CREATE TABLE IF NOT EXISTS holdfast_limit (
+CREATE TABLE IF NOT EXISTS stepfast_limit (
     id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     arrival_at BIGINT NOT NULL DEFAULT 0,
     gap BIGINT NOT NULL DEFAULT 0,
@@ -273,25 +273,25 @@ CREATE TABLE IF NOT EXISTS holdfast_limit (
     due_at BIGINT
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX holdfast_limit_due ON holdfast_limit (due_at);
+CREATE INDEX stepfast_limit_due ON stepfast_limit (due_at);
 
 -- A slot is taken by a step, under its fence: when the fence has moved on, the slot is free, whoever died.
-CREATE TABLE IF NOT EXISTS holdfast_slot (
+CREATE TABLE IF NOT EXISTS stepfast_slot (
     job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     limit_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     fence BIGINT NOT NULL,
     PRIMARY KEY (job_id, limit_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_slot_limit ON holdfast_slot (limit_id);
+CREATE INDEX  stepfast_slot_limit ON stepfast_slot (limit_id);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (4, 'limits', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (4, 'limits', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0005 audit_and_results
 
 -- Who stepped in, what they did, to what, and why. Written in the transaction of the action itself. A command that
 -- works in batches has one row: each batch adds what it touched, and ended_at stays empty until the last one.
-CREATE TABLE IF NOT EXISTS holdfast_audit (
+CREATE TABLE IF NOT EXISTS stepfast_audit (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     at BIGINT NOT NULL,
     ended_at BIGINT,
@@ -303,27 +303,27 @@ CREATE TABLE IF NOT EXISTS holdfast_audit (
     detail LONGTEXT
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_audit_at ON holdfast_audit (at, id);
+CREATE INDEX  stepfast_audit_at ON stepfast_audit (at, id);
 
-CREATE INDEX  holdfast_audit_subject ON holdfast_audit (subject, at);
+CREATE INDEX  stepfast_audit_subject ON stepfast_audit (subject, at);
 
 -- A result is kept for a shorter time than its job: then it is emptied, and this says when.
-ALTER TABLE holdfast_archive ADD COLUMN result_expired_at BIGINT;
+ALTER TABLE stepfast_archive ADD COLUMN result_expired_at BIGINT;
 
 -- MariaDB has no partial indexes: a column that is empty where there is no result, and takes no room in the row.
 
-ALTER TABLE holdfast_archive ADD COLUMN result_kind VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin AS (CASE WHEN result IS NOT NULL THEN kind END) VIRTUAL;
+ALTER TABLE stepfast_archive ADD COLUMN result_kind VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin AS (CASE WHEN result IS NOT NULL THEN kind END) VIRTUAL;
 
-CREATE INDEX holdfast_archive_results ON holdfast_archive (result_kind, finished_at);
+CREATE INDEX stepfast_archive_results ON stepfast_archive (result_kind, finished_at);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (5, 'audit_and_results', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (5, 'audit_and_results', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0006 runs
 
 -- Runs: a feed is read in partitions, page by page, into raw rows; these are consolidated into the target; then the
 -- watermark moves. Windows, watermarks and observations are instants of the source's clock, everything else of ours.
 
-CREATE TABLE IF NOT EXISTS holdfast_feed (
+CREATE TABLE IF NOT EXISTS stepfast_feed (
     id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     watermark BIGINT,
     version BIGINT NOT NULL DEFAULT 0,
@@ -340,7 +340,7 @@ CREATE TABLE IF NOT EXISTS holdfast_feed (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
 -- `active_feed` is the feed while the run is the one that may be active for it: the unique index is the single flight.
-CREATE TABLE IF NOT EXISTS holdfast_run (
+CREATE TABLE IF NOT EXISTS stepfast_run (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     kind VARCHAR(12) NOT NULL,
@@ -386,15 +386,15 @@ CREATE TABLE IF NOT EXISTS holdfast_run (
     trace VARCHAR(55)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE UNIQUE INDEX holdfast_run_active ON holdfast_run (active_feed);
+CREATE UNIQUE INDEX stepfast_run_active ON stepfast_run (active_feed);
 
-CREATE INDEX  holdfast_run_of_feed ON holdfast_run (feed, started_at);
+CREATE INDEX  stepfast_run_of_feed ON stepfast_run (feed, started_at);
 
-CREATE INDEX  holdfast_run_ended ON holdfast_run (ended_at);
+CREATE INDEX  stepfast_run_ended ON stepfast_run (ended_at);
 
 -- A partition exists before anything can be lost. `seq` counts its committed requests, `epoch` its restarts. One that
 -- reads a debt has the window of the debt, every other one that of its run.
-CREATE TABLE IF NOT EXISTS holdfast_partition (
+CREATE TABLE IF NOT EXISTS stepfast_partition (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     run_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     number INTEGER NOT NULL,
@@ -425,14 +425,14 @@ CREATE TABLE IF NOT EXISTS holdfast_partition (
     ended_at BIGINT
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE UNIQUE INDEX  holdfast_partition_number ON holdfast_partition (run_id, number);
+CREATE UNIQUE INDEX  stepfast_partition_number ON stepfast_partition (run_id, number);
 
-CREATE INDEX  holdfast_partition_of_run ON holdfast_partition (run_id, state);
+CREATE INDEX  stepfast_partition_of_run ON stepfast_partition (run_id, state);
 
-CREATE INDEX  holdfast_partition_open ON holdfast_partition (state, updated_at);
+CREATE INDEX  stepfast_partition_open ON stepfast_partition (state, updated_at);
 
 -- What every request asked and got.
-CREATE TABLE IF NOT EXISTS holdfast_page (
+CREATE TABLE IF NOT EXISTS stepfast_page (
     partition_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     epoch INTEGER NOT NULL,
     seq INTEGER NOT NULL,
@@ -450,7 +450,7 @@ CREATE TABLE IF NOT EXISTS holdfast_page (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
 -- Which items a partition has seen: anchors of its pages, and the proof that it is complete. Dropped with the run's end.
-CREATE TABLE IF NOT EXISTS holdfast_seen (
+CREATE TABLE IF NOT EXISTS stepfast_seen (
     partition_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     item_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     pass INTEGER NOT NULL,
@@ -458,7 +458,7 @@ CREATE TABLE IF NOT EXISTS holdfast_seen (
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
 -- The newest observation of every item. `pending`: 1 until it is consolidated, 2 if it was put into quarantine.
-CREATE TABLE IF NOT EXISTS holdfast_raw (
+CREATE TABLE IF NOT EXISTS stepfast_raw (
     feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     item_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     observed_at BIGINT NOT NULL,
@@ -474,10 +474,10 @@ CREATE TABLE IF NOT EXISTS holdfast_raw (
     PRIMARY KEY (feed, item_id)
 )  ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX holdfast_raw_pending ON holdfast_raw (feed, pending, item_id);
+CREATE INDEX stepfast_raw_pending ON stepfast_raw (feed, pending, item_id);
 
 -- Rows that could not be mapped or stored, with all that is needed to try again.
-CREATE TABLE IF NOT EXISTS holdfast_quarantine (
+CREATE TABLE IF NOT EXISTS stepfast_quarantine (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     item_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -495,12 +495,12 @@ CREATE TABLE IF NOT EXISTS holdfast_quarantine (
     note VARCHAR(500)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE UNIQUE INDEX  holdfast_quarantine_item ON holdfast_quarantine (feed, item_id, stage);
+CREATE UNIQUE INDEX  stepfast_quarantine_item ON stepfast_quarantine (feed, item_id, stage);
 
-CREATE INDEX  holdfast_quarantine_state ON holdfast_quarantine (feed, state);
+CREATE INDEX  stepfast_quarantine_state ON stepfast_quarantine (feed, state);
 
 -- What could not be verified, and must be read again with its own window.
-CREATE TABLE IF NOT EXISTS holdfast_debt (
+CREATE TABLE IF NOT EXISTS stepfast_debt (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     digest VARCHAR(64) NOT NULL,
     feed VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -517,11 +517,11 @@ CREATE TABLE IF NOT EXISTS holdfast_debt (
     reason VARCHAR(500)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE UNIQUE INDEX  holdfast_debt_digest ON holdfast_debt (digest);
+CREATE UNIQUE INDEX  stepfast_debt_digest ON stepfast_debt (digest);
 
-CREATE INDEX  holdfast_debt_open ON holdfast_debt (feed, state);
+CREATE INDEX  stepfast_debt_open ON stepfast_debt (feed, state);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (6, 'runs', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (6, 'runs', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0007 run_views
 
@@ -529,17 +529,17 @@ CREATE OR REPLACE ALGORITHM = TEMPTABLE VIEW run_metadata AS
 SELECT r.id AS run_id,
        CASE WHEN r.window_from IS NULL THEN 'full' ELSE 'incremental' END AS run_type,
        CASE WHEN r.state = 'planning' OR r.stalled_in = 'planning' THEN 1
-            ELSE (SELECT count(*) FROM holdfast_partition p WHERE p.run_id = r.id AND p.state <> 'split')
+            ELSE (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = r.id AND p.state <> 'split')
        END AS expected_workers,
-       (SELECT count(*) FROM holdfast_partition p
+       (SELECT count(*) FROM stepfast_partition p
          WHERE p.run_id = r.id AND p.state IN ('done', 'done_unverified')) AS completed_workers,
-       greatest((SELECT count(*) FROM holdfast_partition p WHERE p.run_id = r.id AND p.state IN ('failed', 'cancelled')),
+       greatest((SELECT count(*) FROM stepfast_partition p WHERE p.run_id = r.id AND p.state IN ('failed', 'cancelled')),
                 CASE WHEN r.ended_at IS NOT NULL AND r.state <> 'completed' THEN 1 ELSE 0 END) AS failed_workers,
        FROM_UNIXTIME(r.watermark_before * 0.000001) AS watermark_before,
        FROM_UNIXTIME(r.watermark_after * 0.000001) AS watermark_after,
        FROM_UNIXTIME(r.started_at * 0.000001) AS started_at,
        CASE r.state WHEN 'completed' THEN FROM_UNIXTIME(r.completed_at * 0.000001) END AS completed_at
-  FROM holdfast_run r;
+  FROM stepfast_run r;
 
 CREATE OR REPLACE ALGORITHM = TEMPTABLE VIEW worker_runs AS
 SELECT p.id, p.run_id, CONCAT('partition-', p.number) AS partition_id,
@@ -556,24 +556,24 @@ SELECT p.id, p.run_id, CONCAT('partition-', p.number) AS partition_id,
            'to', DATE_FORMAT(TIMESTAMPADD(MICROSECOND, p.window_to, '1970-01-01'), '%Y-%m-%dT%H:%i:%s.%fZ'))) AS work_item_payload,
        FROM_UNIXTIME(COALESCE(p.started_at, j.leased_at, p.created_at) * 0.000001) AS started_at,
        CASE WHEN p.state NOT IN ('ready', 'running') THEN FROM_UNIXTIME(p.ended_at * 0.000001) END AS completed_at
-  FROM holdfast_partition p LEFT JOIN holdfast_job j ON j.id = p.job_id LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+  FROM stepfast_partition p LEFT JOIN stepfast_job j ON j.id = p.job_id LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
  WHERE p.state <> 'split' AND (p.state <> 'ready' OR p.started_at IS NOT NULL OR j.state = 'leased');
 
 CREATE OR REPLACE ALGORITHM = TEMPTABLE VIEW partition_progress AS
 SELECT p.run_id, CONCAT('partition-', p.number) AS partition_id, CAST(p.next_offset AS SIGNED) AS next_offset,
        p.state IN ('done', 'done_unverified') AS completed,
        FROM_UNIXTIME(p.created_at * 0.000001) AS created_at, FROM_UNIXTIME(p.updated_at * 0.000001) AS updated_at
-  FROM holdfast_partition p
+  FROM stepfast_partition p
  WHERE p.state <> 'split';
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (7, 'run_views', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (7, 'run_views', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0008 dependencies
 
 -- Jobs that come after others: child_id waits for parent_id, and on_dead says what happens if that one dies or is
 -- cancelled. `open`: it waits. `met`: it need not wait any more. `broken`: it ended because of this parent. The
 -- completion job of a group waits for its members (bond 'member').
-CREATE TABLE IF NOT EXISTS holdfast_dependency (
+CREATE TABLE IF NOT EXISTS stepfast_dependency (
     child_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     parent_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     bond VARCHAR(10) NOT NULL,
@@ -582,12 +582,12 @@ CREATE TABLE IF NOT EXISTS holdfast_dependency (
     PRIMARY KEY (child_id, parent_id)
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_dependency_parent ON holdfast_dependency (parent_id, state);
+CREATE INDEX  stepfast_dependency_parent ON stepfast_dependency (parent_id, state);
 
-CREATE INDEX holdfast_dependency_open ON holdfast_dependency (state, child_id, parent_id);
+CREATE INDEX stepfast_dependency_open ON stepfast_dependency (state, child_id, parent_id);
 
 -- Whoever ends a job looks here whether anybody may wait for it: all others pay nothing.
-ALTER TABLE holdfast_job ADD COLUMN has_dependants INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE stepfast_job ADD COLUMN has_dependants INTEGER NOT NULL DEFAULT 0;
 
 CREATE OR REPLACE VIEW processing_jobs AS
 SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, JSON_VALUE(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
@@ -598,16 +598,16 @@ SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, JSON_VALUE(j.payload, '$.or
        j.last_error, FROM_UNIXTIME(j.created_at / 1000000) AS created_at,
        FROM_UNIXTIME(greatest(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000) AS updated_at,
        CAST(NULL AS DATETIME(6)) AS finished_at
-  FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
 UNION ALL
 SELECT a.id, COALESCE(a.unique_key, a.id), JSON_VALUE(a.payload, '$.order_id'), a.kind,
        CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
        a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
        NULL, NULL, a.last_error, FROM_UNIXTIME(a.created_at / 1000000), FROM_UNIXTIME(a.finished_at / 1000000),
        FROM_UNIXTIME(a.finished_at / 1000000)
-  FROM holdfast_archive a;
+  FROM stepfast_archive a;
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (8, 'dependencies', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (8, 'dependencies', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0009 waiting
 
@@ -615,15 +615,15 @@ INSERT INTO holdfast_schema (version, name, applied_at) VALUES (8, 'dependencies
 -- An event goes to one wait, the oldest; one that nobody waits for is kept for a while.
 
 -- Who sends an event and who begins to wait for it both lock its name first: neither can miss the other.
-CREATE TABLE IF NOT EXISTS holdfast_event_name (
+CREATE TABLE IF NOT EXISTS stepfast_event_name (
     id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     at BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_event_name_at ON holdfast_event_name (at);
+CREATE INDEX  stepfast_event_name_at ON stepfast_event_name (at);
 
 -- Events that nobody has waited for yet.
-CREATE TABLE IF NOT EXISTS holdfast_event (
+CREATE TABLE IF NOT EXISTS stepfast_event (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     event_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -632,12 +632,12 @@ CREATE TABLE IF NOT EXISTS holdfast_event (
     payload LONGTEXT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_event_of ON holdfast_event (name, id);
+CREATE INDEX  stepfast_event_of ON stepfast_event (name, id);
 
-CREATE INDEX  holdfast_event_until ON holdfast_event (until_at);
+CREATE INDEX  stepfast_event_until ON stepfast_event (until_at);
 
 -- Who waits, under the fence with which the wait began: when that has moved on, nobody waits here any more.
-CREATE TABLE IF NOT EXISTS holdfast_wait (
+CREATE TABLE IF NOT EXISTS stepfast_wait (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     name VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     job_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -645,31 +645,31 @@ CREATE TABLE IF NOT EXISTS holdfast_wait (
     until_at BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_wait_of ON holdfast_wait (name, id);
+CREATE INDEX  stepfast_wait_of ON stepfast_wait (name, id);
 
-CREATE INDEX  holdfast_wait_until ON holdfast_wait (until_at);
+CREATE INDEX  stepfast_wait_until ON stepfast_wait (until_at);
 
 -- What the applications never want to see shown, so that the command line, which knows none of them, hides it too.
-CREATE TABLE IF NOT EXISTS holdfast_mask (
+CREATE TABLE IF NOT EXISTS stepfast_mask (
     id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     seen_at BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (9, 'waiting', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (9, 'waiting', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0010 messages
 
 -- Queues of messages in the database itself: for who wants the same programs without a broker. A message is taken by
 -- writing a fence and a time until which nobody else sees it.
 
-CREATE TABLE IF NOT EXISTS holdfast_message_queue (
+CREATE TABLE IF NOT EXISTS stepfast_message_queue (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     created_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
 -- state: ready (also while it is held, or scheduled: visible_at tells), done, dead. `remembered` is the message's id for
 -- as long as a second one with it is swallowed; until_at says when the row may go.
-CREATE TABLE IF NOT EXISTS holdfast_message (
+CREATE TABLE IF NOT EXISTS stepfast_message (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     queue VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     message_id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -687,19 +687,19 @@ CREATE TABLE IF NOT EXISTS holdfast_message (
     detail LONGTEXT
 )  ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX holdfast_message_ready ON holdfast_message (queue, state, visible_at, id);
+CREATE INDEX stepfast_message_ready ON stepfast_message (queue, state, visible_at, id);
 
-CREATE UNIQUE INDEX  holdfast_message_remembered ON holdfast_message (queue, remembered);
+CREATE UNIQUE INDEX  stepfast_message_remembered ON stepfast_message (queue, remembered);
 
-CREATE INDEX  holdfast_message_until ON holdfast_message (until_at);
+CREATE INDEX  stepfast_message_until ON stepfast_message (until_at);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (10, 'messages', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (10, 'messages', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0011 tasks
 
 -- Tasks: what came from a queue of others, or in TASK_DATA, and became a job. The row has the job's id, and says who is
--- told of the job's end; it stays for as long as the task's id is remembered in holdfast_key.
-CREATE TABLE IF NOT EXISTS holdfast_task (
+-- told of the job's end; it stays for as long as the task's id is remembered in stepfast_key.
+CREATE TABLE IF NOT EXISTS stepfast_task (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     client VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     task_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -711,14 +711,14 @@ CREATE TABLE IF NOT EXISTS holdfast_task (
     until_at BIGINT NOT NULL DEFAULT (TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_task_name ON holdfast_task (task_id, client);
+CREATE INDEX  stepfast_task_name ON stepfast_task (task_id, client);
 
-CREATE INDEX  holdfast_task_received ON holdfast_task (client, received_at);
+CREATE INDEX  stepfast_task_received ON stepfast_task (client, received_at);
 
-CREATE INDEX  holdfast_task_until ON holdfast_task (until_at);
+CREATE INDEX  stepfast_task_until ON stepfast_task (until_at);
 
 -- The other side: ends of tasks that a receiver was told of. Each webhook is kept once, by its id.
-CREATE TABLE IF NOT EXISTS holdfast_received (
+CREATE TABLE IF NOT EXISTS stepfast_received (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     task_id VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     client VARCHAR(200) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
@@ -728,15 +728,15 @@ CREATE TABLE IF NOT EXISTS holdfast_received (
     body LONGTEXT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE INDEX  holdfast_received_task ON holdfast_received (task_id, received_at);
+CREATE INDEX  stepfast_received_task ON stepfast_received (task_id, received_at);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (11, 'tasks', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (11, 'tasks', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0012 broker
 
 -- Messages that a broker put aside, or that nobody here understood: taken over from its dead-letter queue, so that there is
 -- one list of dead letters and one way to retry them. `source` is the same for a message that is taken over twice.
-CREATE TABLE IF NOT EXISTS holdfast_dead_message (
+CREATE TABLE IF NOT EXISTS stepfast_dead_message (
     id VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL PRIMARY KEY,
     source VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     transport VARCHAR(40) NOT NULL,
@@ -753,21 +753,21 @@ CREATE TABLE IF NOT EXISTS holdfast_dead_message (
     body LONGTEXT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-CREATE UNIQUE INDEX  holdfast_dead_message_source ON holdfast_dead_message (source);
+CREATE UNIQUE INDEX  stepfast_dead_message_source ON stepfast_dead_message (source);
 
-CREATE INDEX  holdfast_dead_message_found ON holdfast_dead_message (found_at);
+CREATE INDEX  stepfast_dead_message_found ON stepfast_dead_message (found_at);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (12, 'broker', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (12, 'broker', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
 
 -- 0013 installation
 
 -- Which tables these are, wherever they are seen from: databases of two servers may have the same name. One row, for good.
-CREATE TABLE IF NOT EXISTS holdfast_installation (
+CREATE TABLE IF NOT EXISTS stepfast_installation (
     id INTEGER NOT NULL PRIMARY KEY,
     name VARCHAR(128) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     made_at BIGINT NOT NULL
 ) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
 
-INSERT INTO holdfast_installation (id, name, made_at) VALUES (1, LOWER(HEX(RANDOM_BYTES(16))), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE id = id;
+INSERT INTO stepfast_installation (id, name, made_at) VALUES (1, LOWER(HEX(RANDOM_BYTES(16))), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE id = id;
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (13, 'installation', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (13, 'installation', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)));

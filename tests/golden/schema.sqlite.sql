@@ -1,4 +1,4 @@
-CREATE TABLE IF NOT EXISTS holdfast_schema (
+CREATE TABLE IF NOT EXISTS stepfast_schema (
         version INTEGER NOT NULL PRIMARY KEY,
         name VARCHAR(100) NOT NULL,
         applied_at BIGINT NOT NULL
@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS holdfast_schema (
 -- transaction that ends them. Instants are microseconds since 1970, UTC, on the database's clock.
 -- Every column has a default except id, kind and payload, so that a plain INSERT is a valid enqueue.
 
-CREATE TABLE IF NOT EXISTS holdfast_job (
+CREATE TABLE IF NOT EXISTS stepfast_job (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     queue VARCHAR(128) NOT NULL DEFAULT 'default',
     kind VARCHAR(200) NOT NULL,
@@ -40,24 +40,24 @@ CREATE TABLE IF NOT EXISTS holdfast_job (
     payload TEXT NOT NULL CHECK (json_valid(payload))
 )  ;
 
-CREATE INDEX IF NOT EXISTS holdfast_job_ready ON holdfast_job (queue, priority DESC, ready_at, id) WHERE state = 'ready';
+CREATE INDEX IF NOT EXISTS stepfast_job_ready ON stepfast_job (queue, priority DESC, ready_at, id) WHERE state = 'ready';
 
-CREATE INDEX IF NOT EXISTS holdfast_job_scheduled ON holdfast_job (ready_at) WHERE state = 'scheduled';
+CREATE INDEX IF NOT EXISTS stepfast_job_scheduled ON stepfast_job (ready_at) WHERE state = 'scheduled';
 
-CREATE INDEX IF NOT EXISTS holdfast_job_suspect ON holdfast_job (ready_at) WHERE state = 'suspect';
+CREATE INDEX IF NOT EXISTS stepfast_job_suspect ON stepfast_job (ready_at) WHERE state = 'suspect';
 
-CREATE INDEX IF NOT EXISTS holdfast_job_leased ON holdfast_job (owner, lease_until) WHERE state = 'leased';
+CREATE INDEX IF NOT EXISTS stepfast_job_leased ON stepfast_job (owner, lease_until) WHERE state = 'leased';
 
 -- Jobs that wait for a limit, the most urgent first.
 
-CREATE INDEX IF NOT EXISTS holdfast_job_held ON holdfast_job (held_by, priority DESC, ready_at, id) WHERE state = 'held';
+CREATE INDEX IF NOT EXISTS stepfast_job_held ON stepfast_job (held_by, priority DESC, ready_at, id) WHERE state = 'held';
 
 -- Unique while unfinished: nothing but the end of the job frees its key.
 
-CREATE UNIQUE INDEX IF NOT EXISTS holdfast_job_unique ON holdfast_job (unique_key) WHERE unique_key IS NOT NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_job_unique ON stepfast_job (unique_key) WHERE unique_key IS NOT NULL;
 
 -- Jobs that ended: done, cancelled, or dead (a dead letter waits here for an operator, whatever its age).
-CREATE TABLE IF NOT EXISTS holdfast_archive (
+CREATE TABLE IF NOT EXISTS stepfast_archive (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     queue VARCHAR(128) NOT NULL,
     kind VARCHAR(200) NOT NULL,
@@ -82,10 +82,10 @@ CREATE TABLE IF NOT EXISTS holdfast_archive (
     result TEXT
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_archive_ended ON holdfast_archive (state, finished_at);
+CREATE INDEX IF NOT EXISTS stepfast_archive_ended ON stepfast_archive (state, finished_at);
 
 -- A process proves that it lives by one row; its leases live as long as it does.
-CREATE TABLE IF NOT EXISTS holdfast_worker (
+CREATE TABLE IF NOT EXISTS stepfast_worker (
     incarnation BIGINT NOT NULL PRIMARY KEY,
     worker_id VARCHAR(100) NOT NULL,
     state VARCHAR(10) NOT NULL,
@@ -104,24 +104,24 @@ CREATE TABLE IF NOT EXISTS holdfast_worker (
     active_ids TEXT
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_worker_alive ON holdfast_worker (state, alive_until);
+CREATE INDEX IF NOT EXISTS stepfast_worker_alive ON stepfast_worker (state, alive_until);
 
-CREATE TABLE IF NOT EXISTS holdfast_queue (
+CREATE TABLE IF NOT EXISTS stepfast_queue (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     paused_at BIGINT,
     note VARCHAR(500)
 ) ;
 
 -- Ids and keys that must be remembered longer than their job lives; never moved, pruned only after until_at.
-CREATE TABLE IF NOT EXISTS holdfast_key (
+CREATE TABLE IF NOT EXISTS stepfast_key (
     id VARCHAR(200) NOT NULL PRIMARY KEY,
     job_id VARCHAR(128) NOT NULL,
     until_at BIGINT NOT NULL
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_key_until ON holdfast_key (until_at);
+CREATE INDEX IF NOT EXISTS stepfast_key_until ON stepfast_key (until_at);
 
-CREATE TABLE IF NOT EXISTS holdfast_log (
+CREATE TABLE IF NOT EXISTS stepfast_log (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     job_id VARCHAR(128) NOT NULL,
     at BIGINT NOT NULL,
@@ -130,7 +130,7 @@ CREATE TABLE IF NOT EXISTS holdfast_log (
     message TEXT NOT NULL
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_log_job ON holdfast_log (job_id, id);
+CREATE INDEX IF NOT EXISTS stepfast_log_job ON stepfast_log (job_id, id);
 
 CREATE VIEW IF NOT EXISTS processing_jobs AS
 SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, json_extract(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
@@ -141,7 +141,7 @@ SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, json_extract(j.payload, '$.
        j.last_error, strftime('%Y-%m-%d %H:%M:%f', j.created_at / 1000000.0, 'unixepoch') AS created_at,
        strftime('%Y-%m-%d %H:%M:%f', max(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000.0, 'unixepoch') AS updated_at,
        NULL AS finished_at
-  FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
 UNION ALL
 SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id'), a.kind,
        CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
@@ -149,13 +149,13 @@ SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id')
        NULL, NULL, a.last_error, strftime('%Y-%m-%d %H:%M:%f', a.created_at / 1000000.0, 'unixepoch'),
        strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch'),
        strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch')
-  FROM holdfast_archive a;
+  FROM stepfast_archive a;
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (1, 'engine', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (1, 'engine', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0002 outbox
 
-CREATE TABLE IF NOT EXISTS holdfast_outbox (
+CREATE TABLE IF NOT EXISTS stepfast_outbox (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
     id VARCHAR(128) NOT NULL,
     channel VARCHAR(20) NOT NULL,
@@ -175,33 +175,33 @@ CREATE TABLE IF NOT EXISTS holdfast_outbox (
     body TEXT NOT NULL
 ) ;
 
-CREATE UNIQUE INDEX IF NOT EXISTS holdfast_outbox_id ON holdfast_outbox (id);
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_outbox_id ON stepfast_outbox (id);
 
 -- The same cause is staged once for a destination, for as long as its message is kept.
 
-CREATE UNIQUE INDEX IF NOT EXISTS holdfast_outbox_dedupe ON holdfast_outbox (destination, dedupe_key) WHERE dedupe_key IS NOT NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_outbox_dedupe ON stepfast_outbox (destination, dedupe_key) WHERE dedupe_key IS NOT NULL;
 
 -- The head of each destination's line.
 
-CREATE INDEX IF NOT EXISTS holdfast_outbox_waiting ON holdfast_outbox (destination, seq) WHERE state = 'waiting';
+CREATE INDEX IF NOT EXISTS stepfast_outbox_waiting ON stepfast_outbox (destination, seq) WHERE state = 'waiting';
 
-CREATE INDEX IF NOT EXISTS holdfast_outbox_ended ON holdfast_outbox (state, ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS stepfast_outbox_ended ON stepfast_outbox (state, ended_at) WHERE ended_at IS NOT NULL;
 
-CREATE INDEX IF NOT EXISTS holdfast_outbox_job ON holdfast_outbox (job_id);
+CREATE INDEX IF NOT EXISTS stepfast_outbox_job ON stepfast_outbox (job_id);
 
 -- Whoever sends to a destination leases it under a fence: so its messages keep their order, and nobody who was
 -- replaced records anything. Made by the relay when it first meets one; forgotten when it was not used for long.
-CREATE TABLE IF NOT EXISTS holdfast_destination (
+CREATE TABLE IF NOT EXISTS stepfast_destination (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     fence BIGINT NOT NULL DEFAULT 0,
     leased_until BIGINT NOT NULL DEFAULT 0
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_destination_idle ON holdfast_destination (leased_until);
+CREATE INDEX IF NOT EXISTS stepfast_destination_idle ON stepfast_destination (leased_until);
 
 -- One row per cause. Raising it again only counts; it is told at notify_at, which lies behind the quiet time that
 -- followed the last telling. message_ids are the messages of that telling, one per place where alerts go.
-CREATE TABLE IF NOT EXISTS holdfast_alert (
+CREATE TABLE IF NOT EXISTS stepfast_alert (
     id VARCHAR(200) NOT NULL PRIMARY KEY,
     severity VARCHAR(10) NOT NULL,
     title VARCHAR(200) NOT NULL,
@@ -217,32 +217,32 @@ CREATE TABLE IF NOT EXISTS holdfast_alert (
     message_ids TEXT
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_alert_due ON holdfast_alert (notify_at) WHERE notify_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS stepfast_alert_due ON stepfast_alert (notify_at) WHERE notify_at IS NOT NULL;
 
-CREATE INDEX IF NOT EXISTS holdfast_alert_last ON holdfast_alert (last_at);
+CREATE INDEX IF NOT EXISTS stepfast_alert_last ON stepfast_alert (last_at);
 
 -- How far the dead letters have been looked at for alerts, and which of the last minutes were counted: a death may
 -- be committed after a younger one.
-CREATE TABLE IF NOT EXISTS holdfast_bookmark (
+CREATE TABLE IF NOT EXISTS stepfast_bookmark (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     at BIGINT NOT NULL
 ) ;
 
-CREATE TABLE IF NOT EXISTS holdfast_death (
+CREATE TABLE IF NOT EXISTS stepfast_death (
     id VARCHAR(128) NOT NULL,
     finished_at BIGINT NOT NULL,
     PRIMARY KEY (id, finished_at)
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_death_old ON holdfast_death (finished_at);
+CREATE INDEX IF NOT EXISTS stepfast_death_old ON stepfast_death (finished_at);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (2, 'outbox', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (2, 'outbox', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0003 schedules
 
 -- What is due when. Exactly one of cron, every (microseconds) and once_at says when. next_at is empty when nothing more
 -- is due: a one-off that fired, or a schedule that was removed although the code declares it.
-CREATE TABLE IF NOT EXISTS holdfast_schedule (
+CREATE TABLE IF NOT EXISTS stepfast_schedule (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     kind VARCHAR(200) NOT NULL,
     queue VARCHAR(128) NOT NULL,
@@ -266,16 +266,16 @@ CREATE TABLE IF NOT EXISTS holdfast_schedule (
     revision BIGINT NOT NULL
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_schedule_next ON holdfast_schedule (next_at);
+CREATE INDEX IF NOT EXISTS stepfast_schedule_next ON stepfast_schedule (next_at);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (3, 'schedules', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (3, 'schedules', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0004 limits
 
 -- Limits that hold across all workers. A rate keeps its theoretical arrival time (GCRA); a concurrency limit
 -- keeps a row per slot taken. `due_at` says when to look whether held jobs may go on; NULL: none is held.
 
-CREATE TABLE IF NOT EXISTS holdfast_limit (
+CREATE TABLE IF NOT EXISTS stepfast_limit (
     id VARCHAR(200) NOT NULL PRIMARY KEY,
     arrival_at BIGINT NOT NULL DEFAULT 0,
     gap BIGINT NOT NULL DEFAULT 0,
@@ -284,25 +284,25 @@ CREATE TABLE IF NOT EXISTS holdfast_limit (
     due_at BIGINT
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_limit_due ON holdfast_limit (due_at) WHERE due_at IS NOT NULL;
+CREATE INDEX IF NOT EXISTS stepfast_limit_due ON stepfast_limit (due_at) WHERE due_at IS NOT NULL;
 
 -- A slot is taken by a step, under its fence: when the fence has moved on, the slot is free, whoever died.
-CREATE TABLE IF NOT EXISTS holdfast_slot (
+CREATE TABLE IF NOT EXISTS stepfast_slot (
     job_id VARCHAR(128) NOT NULL,
     limit_id VARCHAR(200) NOT NULL,
     fence BIGINT NOT NULL,
     PRIMARY KEY (job_id, limit_id)
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_slot_limit ON holdfast_slot (limit_id);
+CREATE INDEX IF NOT EXISTS stepfast_slot_limit ON stepfast_slot (limit_id);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (4, 'limits', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (4, 'limits', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0005 audit_and_results
 
 -- Who stepped in, what they did, to what, and why. Written in the transaction of the action itself. A command that
 -- works in batches has one row: each batch adds what it touched, and ended_at stays empty until the last one.
-CREATE TABLE IF NOT EXISTS holdfast_audit (
+CREATE TABLE IF NOT EXISTS stepfast_audit (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     at BIGINT NOT NULL,
     ended_at BIGINT,
@@ -314,25 +314,25 @@ CREATE TABLE IF NOT EXISTS holdfast_audit (
     detail TEXT
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_audit_at ON holdfast_audit (at, id);
+CREATE INDEX IF NOT EXISTS stepfast_audit_at ON stepfast_audit (at, id);
 
-CREATE INDEX IF NOT EXISTS holdfast_audit_subject ON holdfast_audit (subject, at);
+CREATE INDEX IF NOT EXISTS stepfast_audit_subject ON stepfast_audit (subject, at);
 
 -- A result is kept for a shorter time than its job: then it is emptied, and this says when.
-ALTER TABLE holdfast_archive ADD COLUMN result_expired_at BIGINT;
+ALTER TABLE stepfast_archive ADD COLUMN result_expired_at BIGINT;
 
 -- Which results are the oldest of their kind. Most jobs have none, and pay nothing here.
 
-CREATE INDEX IF NOT EXISTS holdfast_archive_results ON holdfast_archive (kind, finished_at) WHERE result IS NOT NULL;
+CREATE INDEX IF NOT EXISTS stepfast_archive_results ON stepfast_archive (kind, finished_at) WHERE result IS NOT NULL;
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (5, 'audit_and_results', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (5, 'audit_and_results', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0006 runs
 
 -- Runs: a feed is read in partitions, page by page, into raw rows; these are consolidated into the target; then the
 -- watermark moves. Windows, watermarks and observations are instants of the source's clock, everything else of ours.
 
-CREATE TABLE IF NOT EXISTS holdfast_feed (
+CREATE TABLE IF NOT EXISTS stepfast_feed (
     id VARCHAR(200) NOT NULL PRIMARY KEY,
     watermark BIGINT,
     version BIGINT NOT NULL DEFAULT 0,
@@ -349,7 +349,7 @@ CREATE TABLE IF NOT EXISTS holdfast_feed (
 ) ;
 
 -- `active_feed` is the feed while the run is the one that may be active for it: the unique index is the single flight.
-CREATE TABLE IF NOT EXISTS holdfast_run (
+CREATE TABLE IF NOT EXISTS stepfast_run (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     feed VARCHAR(200) NOT NULL,
     kind VARCHAR(12) NOT NULL,
@@ -395,15 +395,15 @@ CREATE TABLE IF NOT EXISTS holdfast_run (
     trace VARCHAR(55)
 ) ;
 
-CREATE UNIQUE INDEX IF NOT EXISTS holdfast_run_active ON holdfast_run (active_feed) WHERE active_feed IS NOT NULL;
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_run_active ON stepfast_run (active_feed) WHERE active_feed IS NOT NULL;
 
-CREATE INDEX IF NOT EXISTS holdfast_run_of_feed ON holdfast_run (feed, started_at);
+CREATE INDEX IF NOT EXISTS stepfast_run_of_feed ON stepfast_run (feed, started_at);
 
-CREATE INDEX IF NOT EXISTS holdfast_run_ended ON holdfast_run (ended_at);
+CREATE INDEX IF NOT EXISTS stepfast_run_ended ON stepfast_run (ended_at);
 
 -- A partition exists before anything can be lost. `seq` counts its committed requests, `epoch` its restarts. One that
 -- reads a debt has the window of the debt, every other one that of its run.
-CREATE TABLE IF NOT EXISTS holdfast_partition (
+CREATE TABLE IF NOT EXISTS stepfast_partition (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     run_id VARCHAR(128) NOT NULL,
     number INTEGER NOT NULL,
@@ -434,14 +434,14 @@ CREATE TABLE IF NOT EXISTS holdfast_partition (
     ended_at BIGINT
 ) ;
 
-CREATE UNIQUE INDEX IF NOT EXISTS holdfast_partition_number ON holdfast_partition (run_id, number);
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_partition_number ON stepfast_partition (run_id, number);
 
-CREATE INDEX IF NOT EXISTS holdfast_partition_of_run ON holdfast_partition (run_id, state);
+CREATE INDEX IF NOT EXISTS stepfast_partition_of_run ON stepfast_partition (run_id, state);
 
-CREATE INDEX IF NOT EXISTS holdfast_partition_open ON holdfast_partition (state, updated_at);
+CREATE INDEX IF NOT EXISTS stepfast_partition_open ON stepfast_partition (state, updated_at);
 
 -- What every request asked and got.
-CREATE TABLE IF NOT EXISTS holdfast_page (
+CREATE TABLE IF NOT EXISTS stepfast_page (
     partition_id VARCHAR(128) NOT NULL,
     epoch INTEGER NOT NULL,
     seq INTEGER NOT NULL,
@@ -459,7 +459,7 @@ CREATE TABLE IF NOT EXISTS holdfast_page (
 ) ;
 
 -- Which items a partition has seen: anchors of its pages, and the proof that it is complete. Dropped with the run's end.
-CREATE TABLE IF NOT EXISTS holdfast_seen (
+CREATE TABLE IF NOT EXISTS stepfast_seen (
     partition_id VARCHAR(128) NOT NULL,
     item_id VARCHAR(200) NOT NULL,
     pass INTEGER NOT NULL,
@@ -467,7 +467,7 @@ CREATE TABLE IF NOT EXISTS holdfast_seen (
 ) ;
 
 -- The newest observation of every item. `pending`: 1 until it is consolidated, 2 if it was put into quarantine.
-CREATE TABLE IF NOT EXISTS holdfast_raw (
+CREATE TABLE IF NOT EXISTS stepfast_raw (
     feed VARCHAR(200) NOT NULL,
     item_id VARCHAR(200) NOT NULL,
     observed_at BIGINT NOT NULL,
@@ -483,10 +483,10 @@ CREATE TABLE IF NOT EXISTS holdfast_raw (
     PRIMARY KEY (feed, item_id)
 )  ;
 
-CREATE INDEX IF NOT EXISTS holdfast_raw_pending ON holdfast_raw (feed, item_id) WHERE pending = 1;
+CREATE INDEX IF NOT EXISTS stepfast_raw_pending ON stepfast_raw (feed, item_id) WHERE pending = 1;
 
 -- Rows that could not be mapped or stored, with all that is needed to try again.
-CREATE TABLE IF NOT EXISTS holdfast_quarantine (
+CREATE TABLE IF NOT EXISTS stepfast_quarantine (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     feed VARCHAR(200) NOT NULL,
     item_id VARCHAR(200) NOT NULL,
@@ -504,12 +504,12 @@ CREATE TABLE IF NOT EXISTS holdfast_quarantine (
     note VARCHAR(500)
 ) ;
 
-CREATE UNIQUE INDEX IF NOT EXISTS holdfast_quarantine_item ON holdfast_quarantine (feed, item_id, stage);
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_quarantine_item ON stepfast_quarantine (feed, item_id, stage);
 
-CREATE INDEX IF NOT EXISTS holdfast_quarantine_state ON holdfast_quarantine (feed, state);
+CREATE INDEX IF NOT EXISTS stepfast_quarantine_state ON stepfast_quarantine (feed, state);
 
 -- What could not be verified, and must be read again with its own window.
-CREATE TABLE IF NOT EXISTS holdfast_debt (
+CREATE TABLE IF NOT EXISTS stepfast_debt (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     digest VARCHAR(64) NOT NULL,
     feed VARCHAR(200) NOT NULL,
@@ -526,11 +526,11 @@ CREATE TABLE IF NOT EXISTS holdfast_debt (
     reason VARCHAR(500)
 ) ;
 
-CREATE UNIQUE INDEX IF NOT EXISTS holdfast_debt_digest ON holdfast_debt (digest);
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_debt_digest ON stepfast_debt (digest);
 
-CREATE INDEX IF NOT EXISTS holdfast_debt_open ON holdfast_debt (feed, state);
+CREATE INDEX IF NOT EXISTS stepfast_debt_open ON stepfast_debt (feed, state);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (6, 'runs', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (6, 'runs', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0007 run_views
 
@@ -538,17 +538,17 @@ CREATE VIEW IF NOT EXISTS run_metadata AS
 SELECT r.id AS run_id,
        CASE WHEN r.window_from IS NULL THEN 'full' ELSE 'incremental' END AS run_type,
        CASE WHEN r.state = 'planning' OR r.stalled_in = 'planning' THEN 1
-            ELSE (SELECT count(*) FROM holdfast_partition p WHERE p.run_id = r.id AND p.state <> 'split')
+            ELSE (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = r.id AND p.state <> 'split')
        END AS expected_workers,
-       (SELECT count(*) FROM holdfast_partition p
+       (SELECT count(*) FROM stepfast_partition p
          WHERE p.run_id = r.id AND p.state IN ('done', 'done_unverified')) AS completed_workers,
-       max((SELECT count(*) FROM holdfast_partition p WHERE p.run_id = r.id AND p.state IN ('failed', 'cancelled')),
+       max((SELECT count(*) FROM stepfast_partition p WHERE p.run_id = r.id AND p.state IN ('failed', 'cancelled')),
            CASE WHEN r.ended_at IS NOT NULL AND r.state <> 'completed' THEN 1 ELSE 0 END) AS failed_workers,
        strftime('%Y-%m-%d %H:%M:%f', r.watermark_before / 1000000.0, 'unixepoch') AS watermark_before,
        strftime('%Y-%m-%d %H:%M:%f', r.watermark_after / 1000000.0, 'unixepoch') AS watermark_after,
        strftime('%Y-%m-%d %H:%M:%f', r.started_at / 1000000.0, 'unixepoch') AS started_at,
        CASE r.state WHEN 'completed' THEN strftime('%Y-%m-%d %H:%M:%f', r.completed_at / 1000000.0, 'unixepoch') END AS completed_at
-  FROM holdfast_run r;
+  FROM stepfast_run r;
 
 CREATE VIEW IF NOT EXISTS worker_runs AS
 SELECT p.id, p.run_id, 'partition-' || p.number AS partition_id,
@@ -565,7 +565,7 @@ SELECT p.id, p.run_id, 'partition-' || p.number AS partition_id,
            'to', strftime('%Y-%m-%dT%H:%M:%fZ', p.window_to / 1000000.0, 'unixepoch'))) AS work_item_payload,
        strftime('%Y-%m-%d %H:%M:%f', COALESCE(p.started_at, j.leased_at, p.created_at) / 1000000.0, 'unixepoch') AS started_at,
        CASE WHEN p.state NOT IN ('ready', 'running') THEN strftime('%Y-%m-%d %H:%M:%f', p.ended_at / 1000000.0, 'unixepoch') END AS completed_at
-  FROM holdfast_partition p LEFT JOIN holdfast_job j ON j.id = p.job_id LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+  FROM stepfast_partition p LEFT JOIN stepfast_job j ON j.id = p.job_id LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
  WHERE p.state <> 'split' AND (p.state <> 'ready' OR p.started_at IS NOT NULL OR j.state = 'leased');
 
 CREATE VIEW IF NOT EXISTS partition_progress AS
@@ -573,17 +573,17 @@ SELECT p.run_id, 'partition-' || p.number AS partition_id, p.next_offset,
        p.state IN ('done', 'done_unverified') AS completed,
        strftime('%Y-%m-%d %H:%M:%f', p.created_at / 1000000.0, 'unixepoch') AS created_at,
        strftime('%Y-%m-%d %H:%M:%f', p.updated_at / 1000000.0, 'unixepoch') AS updated_at
-  FROM holdfast_partition p
+  FROM stepfast_partition p
  WHERE p.state <> 'split';
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (7, 'run_views', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (7, 'run_views', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0008 dependencies
 
 -- Jobs that come after others: child_id waits for parent_id, and on_dead says what happens if that one dies or is
 -- cancelled. `open`: it waits. `met`: it need not wait any more. `broken`: it ended because of this parent. The
 -- completion job of a group waits for its members (bond 'member').
-CREATE TABLE IF NOT EXISTS holdfast_dependency (
+CREATE TABLE IF NOT EXISTS stepfast_dependency (
     child_id VARCHAR(128) NOT NULL,
     parent_id VARCHAR(128) NOT NULL,
     bond VARCHAR(10) NOT NULL,
@@ -592,14 +592,14 @@ CREATE TABLE IF NOT EXISTS holdfast_dependency (
     PRIMARY KEY (child_id, parent_id)
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_dependency_parent ON holdfast_dependency (parent_id, state);
+CREATE INDEX IF NOT EXISTS stepfast_dependency_parent ON stepfast_dependency (parent_id, state);
 
 -- Whether a child still waits for anybody, also if a hundred thousand of its parents are done.
 
-CREATE INDEX IF NOT EXISTS holdfast_dependency_open ON holdfast_dependency (child_id, parent_id) WHERE state = 'open';
+CREATE INDEX IF NOT EXISTS stepfast_dependency_open ON stepfast_dependency (child_id, parent_id) WHERE state = 'open';
 
 -- Whoever ends a job looks here whether anybody may wait for it: all others pay nothing.
-ALTER TABLE holdfast_job ADD COLUMN has_dependants INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE stepfast_job ADD COLUMN has_dependants INTEGER NOT NULL DEFAULT 0;
 
 DROP VIEW IF EXISTS processing_jobs;
 
@@ -612,7 +612,7 @@ SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, json_extract(j.payload, '$.
        j.last_error, strftime('%Y-%m-%d %H:%M:%f', j.created_at / 1000000.0, 'unixepoch') AS created_at,
        strftime('%Y-%m-%d %H:%M:%f', max(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000.0, 'unixepoch') AS updated_at,
        NULL AS finished_at
-  FROM holdfast_job j LEFT JOIN holdfast_worker w ON w.incarnation = j.owner
+  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
 UNION ALL
 SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id'), a.kind,
        CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
@@ -620,9 +620,9 @@ SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id')
        NULL, NULL, a.last_error, strftime('%Y-%m-%d %H:%M:%f', a.created_at / 1000000.0, 'unixepoch'),
        strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch'),
        strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch')
-  FROM holdfast_archive a;
+  FROM stepfast_archive a;
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (8, 'dependencies', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (8, 'dependencies', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0009 waiting
 
@@ -630,15 +630,15 @@ INSERT INTO holdfast_schema (version, name, applied_at) VALUES (8, 'dependencies
 -- An event goes to one wait, the oldest; one that nobody waits for is kept for a while.
 
 -- Who sends an event and who begins to wait for it both lock its name first: neither can miss the other.
-CREATE TABLE IF NOT EXISTS holdfast_event_name (
+CREATE TABLE IF NOT EXISTS stepfast_event_name (
     id VARCHAR(200) NOT NULL PRIMARY KEY,
     at BIGINT NOT NULL
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_event_name_at ON holdfast_event_name (at);
+CREATE INDEX IF NOT EXISTS stepfast_event_name_at ON stepfast_event_name (at);
 
 -- Events that nobody has waited for yet.
-CREATE TABLE IF NOT EXISTS holdfast_event (
+CREATE TABLE IF NOT EXISTS stepfast_event (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name VARCHAR(200) NOT NULL,
     event_id VARCHAR(128) NOT NULL,
@@ -647,12 +647,12 @@ CREATE TABLE IF NOT EXISTS holdfast_event (
     payload TEXT NOT NULL
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_event_of ON holdfast_event (name, id);
+CREATE INDEX IF NOT EXISTS stepfast_event_of ON stepfast_event (name, id);
 
-CREATE INDEX IF NOT EXISTS holdfast_event_until ON holdfast_event (until_at);
+CREATE INDEX IF NOT EXISTS stepfast_event_until ON stepfast_event (until_at);
 
 -- Who waits, under the fence with which the wait began: when that has moved on, nobody waits here any more.
-CREATE TABLE IF NOT EXISTS holdfast_wait (
+CREATE TABLE IF NOT EXISTS stepfast_wait (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     name VARCHAR(200) NOT NULL,
     job_id VARCHAR(128) NOT NULL,
@@ -660,31 +660,31 @@ CREATE TABLE IF NOT EXISTS holdfast_wait (
     until_at BIGINT NOT NULL
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_wait_of ON holdfast_wait (name, id);
+CREATE INDEX IF NOT EXISTS stepfast_wait_of ON stepfast_wait (name, id);
 
-CREATE INDEX IF NOT EXISTS holdfast_wait_until ON holdfast_wait (until_at);
+CREATE INDEX IF NOT EXISTS stepfast_wait_until ON stepfast_wait (until_at);
 
 -- What the applications never want to see shown, so that the command line, which knows none of them, hides it too.
-CREATE TABLE IF NOT EXISTS holdfast_mask (
+CREATE TABLE IF NOT EXISTS stepfast_mask (
     id VARCHAR(200) NOT NULL PRIMARY KEY,
     seen_at BIGINT NOT NULL
 ) ;
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (9, 'waiting', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (9, 'waiting', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0010 messages
 
 -- Queues of messages in the database itself: for who wants the same programs without a broker. A message is taken by
 -- writing a fence and a time until which nobody else sees it.
 
-CREATE TABLE IF NOT EXISTS holdfast_message_queue (
+CREATE TABLE IF NOT EXISTS stepfast_message_queue (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 ) ;
 
 -- state: ready (also while it is held, or scheduled: visible_at tells), done, dead. `remembered` is the message's id for
 -- as long as a second one with it is swallowed; until_at says when the row may go.
-CREATE TABLE IF NOT EXISTS holdfast_message (
+CREATE TABLE IF NOT EXISTS stepfast_message (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     queue VARCHAR(128) NOT NULL,
     message_id VARCHAR(128) NOT NULL,
@@ -702,21 +702,21 @@ CREATE TABLE IF NOT EXISTS holdfast_message (
     detail TEXT
 )  ;
 
-CREATE INDEX IF NOT EXISTS holdfast_message_ready ON holdfast_message (queue, visible_at, id) WHERE state = 'ready';
+CREATE INDEX IF NOT EXISTS stepfast_message_ready ON stepfast_message (queue, visible_at, id) WHERE state = 'ready';
 
-CREATE INDEX IF NOT EXISTS holdfast_message_dead ON holdfast_message (queue, visible_at, id) WHERE state = 'dead';
+CREATE INDEX IF NOT EXISTS stepfast_message_dead ON stepfast_message (queue, visible_at, id) WHERE state = 'dead';
 
-CREATE UNIQUE INDEX IF NOT EXISTS holdfast_message_remembered ON holdfast_message (queue, remembered);
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_message_remembered ON stepfast_message (queue, remembered);
 
-CREATE INDEX IF NOT EXISTS holdfast_message_until ON holdfast_message (until_at);
+CREATE INDEX IF NOT EXISTS stepfast_message_until ON stepfast_message (until_at);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (10, 'messages', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (10, 'messages', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0011 tasks
 
 -- Tasks: what came from a queue of others, or in TASK_DATA, and became a job. The row has the job's id, and says who is
--- told of the job's end; it stays for as long as the task's id is remembered in holdfast_key.
-CREATE TABLE IF NOT EXISTS holdfast_task (
+-- told of the job's end; it stays for as long as the task's id is remembered in stepfast_key.
+CREATE TABLE IF NOT EXISTS stepfast_task (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     client VARCHAR(128) NOT NULL,
     task_id VARCHAR(200) NOT NULL,
@@ -728,14 +728,14 @@ CREATE TABLE IF NOT EXISTS holdfast_task (
     until_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_task_name ON holdfast_task (task_id, client);
+CREATE INDEX IF NOT EXISTS stepfast_task_name ON stepfast_task (task_id, client);
 
-CREATE INDEX IF NOT EXISTS holdfast_task_received ON holdfast_task (client, received_at);
+CREATE INDEX IF NOT EXISTS stepfast_task_received ON stepfast_task (client, received_at);
 
-CREATE INDEX IF NOT EXISTS holdfast_task_until ON holdfast_task (until_at);
+CREATE INDEX IF NOT EXISTS stepfast_task_until ON stepfast_task (until_at);
 
 -- The other side: ends of tasks that a receiver was told of. Each webhook is kept once, by its id.
-CREATE TABLE IF NOT EXISTS holdfast_received (
+CREATE TABLE IF NOT EXISTS stepfast_received (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     task_id VARCHAR(200) NOT NULL,
     client VARCHAR(200) NOT NULL,
@@ -745,15 +745,15 @@ CREATE TABLE IF NOT EXISTS holdfast_received (
     body TEXT NOT NULL
 ) ;
 
-CREATE INDEX IF NOT EXISTS holdfast_received_task ON holdfast_received (task_id, received_at);
+CREATE INDEX IF NOT EXISTS stepfast_received_task ON stepfast_received (task_id, received_at);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (11, 'tasks', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (11, 'tasks', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0012 broker
 
 -- Messages that a broker put aside, or that nobody here understood: taken over from its dead-letter queue, so that there is
 -- one list of dead letters and one way to retry them. `source` is the same for a message that is taken over twice.
-CREATE TABLE IF NOT EXISTS holdfast_dead_message (
+CREATE TABLE IF NOT EXISTS stepfast_dead_message (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     source VARCHAR(128) NOT NULL,
     transport VARCHAR(40) NOT NULL,
@@ -770,21 +770,21 @@ CREATE TABLE IF NOT EXISTS holdfast_dead_message (
     body TEXT NOT NULL
 ) ;
 
-CREATE UNIQUE INDEX IF NOT EXISTS holdfast_dead_message_source ON holdfast_dead_message (source);
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_dead_message_source ON stepfast_dead_message (source);
 
-CREATE INDEX IF NOT EXISTS holdfast_dead_message_found ON holdfast_dead_message (found_at);
+CREATE INDEX IF NOT EXISTS stepfast_dead_message_found ON stepfast_dead_message (found_at);
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (12, 'broker', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (12, 'broker', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
 
 -- 0013 installation
 
 -- Which tables these are, wherever they are seen from: databases of two servers may have the same name. One row, for good.
-CREATE TABLE IF NOT EXISTS holdfast_installation (
+CREATE TABLE IF NOT EXISTS stepfast_installation (
     id INTEGER NOT NULL PRIMARY KEY,
     name VARCHAR(128) NOT NULL,
     made_at BIGINT NOT NULL
 ) ;
 
-INSERT INTO holdfast_installation (id, name, made_at) VALUES (1, lower(hex(randomblob(16))), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING;
+INSERT INTO stepfast_installation (id, name, made_at) VALUES (1, lower(hex(randomblob(16))), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING;
 
-INSERT INTO holdfast_schema (version, name, applied_at) VALUES (13, 'installation', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (version, name, applied_at) VALUES (13, 'installation', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));

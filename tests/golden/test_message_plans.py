@@ -7,21 +7,21 @@ from contextlib import closing
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.clock import new_ids
-from holdfast.transports import message_rows
+from stepfast import Stepfast
+from stepfast.clock import new_ids
+from stepfast.transports import message_rows
 from tests.golden.test_plans import ANALYZE, plan, sorts
 
 STORED = """
-    INSERT INTO holdfast_message (id, queue, message_id, remembered, state, visible_at, until_at, subject, properties, body)
+    INSERT INTO stepfast_message (id, queue, message_id, remembered, state, visible_at, until_at, subject, properties, body)
     VALUES (:id, :queue, :id, :id, :state, :at, :until_at, '', '{}', '{}')
 """
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[Holdfast]:
+def app(database_url: str) -> Iterator[Stepfast]:
     """Much was ended, a lot waits, some is dead."""
-    with closing(Holdfast(database_url)) as app:
+    with closing(Stepfast(database_url)) as app:
         with app.transaction() as tx:
             for state, count in (("done", 6_000), ("ready", 3_000), ("dead", 500)):
                 tx.execute_many(
@@ -38,24 +38,24 @@ def app(database_url: str) -> Iterator[Holdfast]:
                     ],
                 )
         connection = app.database.connect()
-        connection.execute(ANALYZE[app.database.dialect.name].replace("holdfast_job", "holdfast_message"))
+        connection.execute(ANALYZE[app.database.dialect.name].replace("stepfast_job", "stepfast_message"))
         connection.close()
         yield app
 
 
-def test_messages_are_taken_along_the_index_in_its_order(app: Holdfast) -> None:
+def test_messages_are_taken_along_the_index_in_its_order(app: Stepfast) -> None:
     found = plan(app, message_rows.PICK, queue="q1", limit=32)
 
-    assert "holdfast_message_ready" in found
+    assert "stepfast_message_ready" in found
     assert not sorts(found)
 
 
-def test_dead_letters_are_taken_along_an_index(app: Holdfast) -> None:
+def test_dead_letters_are_taken_along_an_index(app: Stepfast) -> None:
     found = plan(app, message_rows.PICK_DEAD, queue="q1", limit=32)
 
-    assert "holdfast_message_dead" in found or "holdfast_message_ready" in found
+    assert "stepfast_message_dead" in found or "stepfast_message_ready" in found
     assert not sorts(found)
 
 
-def test_what_may_go_is_found_along_an_index(app: Holdfast) -> None:
-    assert "holdfast_message_until" in plan(app, message_rows.OLD, limit=1_000)
+def test_what_may_go_is_found_along_an_index(app: Stepfast) -> None:
+    assert "stepfast_message_until" in plan(app, message_rows.OLD, limit=1_000)

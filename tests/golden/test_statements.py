@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.database.dialects import DIALECTS, Dialect
-from holdfast.database.migrate import printed
+from stepfast.database.dialects import DIALECTS, Dialect
+from stepfast.database.migrate import printed
 from tests.statements import statements
 
 EVERY_DIALECT = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())

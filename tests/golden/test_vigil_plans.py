@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.runs import pruning, vigil
+from stepfast import Stepfast
+from stepfast.runs import pruning, vigil
 from tests import rows
 from tests.golden.test_plans import plan, sorts
 
@@ -20,27 +20,27 @@ RUNS, PARTITIONS = 3_000, 6_000
 ANALYZE = {
     "sqlite": ["ANALYZE"],
     "postgresql": ["ANALYZE"],
-    "mariadb": ["ANALYZE TABLE holdfast_run, holdfast_partition, holdfast_seen, holdfast_job"],
+    "mariadb": ["ANALYZE TABLE stepfast_run, stepfast_partition, stepfast_seen, stepfast_job"],
 }
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[Holdfast]:
+def app(database_url: str) -> Iterator[Stepfast]:
     """Three thousand runs, one of which is active, with all the partitions of two."""
-    with closing(Holdfast(database_url)) as app:
+    with closing(Stepfast(database_url)) as app:
         with app.transaction() as tx:
             tx.execute_many(
-                "INSERT INTO holdfast_run (id, feed, kind, state, window_to, started_at, ended_at)"
+                "INSERT INTO stepfast_run (id, feed, kind, state, window_to, started_at, ended_at)"
                 " VALUES (:id, 'catalogue', 'full', :state, 1, :at, :ended_at)",
                 [_run(number) for number in range(RUNS)],
             )
             tx.execute_many(
-                "INSERT INTO holdfast_partition (id, run_id, number, name, span, window_to, state, job_id)"
+                "INSERT INTO stepfast_partition (id, run_id, number, name, span, window_to, state, job_id)"
                 " VALUES (:id, :run_id, :number, 'p', '{}', 1, :state, :job_id)",
                 [_partition(number) for number in range(PARTITIONS)],
             )
             tx.execute_many(
-                "INSERT INTO holdfast_seen (partition_id, item_id, pass) VALUES (:id, :item, 1)",
+                "INSERT INTO stepfast_seen (partition_id, item_id, pass) VALUES (:id, :item, 1)",
                 [{"id": f"p{number % 50:05}", "item": f"i{number}"} for number in range(5_000)],
             )
 
@@ -75,31 +75,31 @@ def _partition(number: int) -> Mapping[str, object]:
     }
 
 
-def test_the_runs_that_have_not_ended_are_found_by_an_index(app: Holdfast) -> None:
-    assert "holdfast_run_ended" in plan(app, vigil.ACTIVE)
+def test_the_runs_that_have_not_ended_are_found_by_an_index(app: Stepfast) -> None:
+    assert "stepfast_run_ended" in plan(app, vigil.ACTIVE)
 
 
-def test_partitions_without_a_job_are_found_along_their_run_and_by_the_keys_of_jobs(app: Holdfast) -> None:
+def test_partitions_without_a_job_are_found_along_their_run_and_by_the_keys_of_jobs(app: Stepfast) -> None:
     found = plan(app, vigil.ORPHANS, run_id="r02999", limit=200)
 
-    assert "holdfast_partition_of_run" in found or "holdfast_partition_number" in found
+    assert "stepfast_partition_of_run" in found or "stepfast_partition_number" in found
     assert "SCAN j" not in found
     assert "Seq Scan" not in found
     assert '"access_type": "ALL"' not in found
 
 
-def test_old_runs_are_found_in_the_order_of_their_ends_without_sorting(app: Holdfast) -> None:
+def test_old_runs_are_found_in_the_order_of_their_ends_without_sorting(app: Stepfast) -> None:
     found = plan(app, pruning.OLD_RUN, age=1)
 
-    assert "holdfast_run_ended" in found
+    assert "stepfast_run_ended" in found
     assert not sorts(found)
 
 
-def test_the_next_partition_that_has_seen_something_is_one_probe_of_the_key(app: Holdfast) -> None:
+def test_the_next_partition_that_has_seen_something_is_one_probe_of_the_key(app: Stepfast) -> None:
     found = plan(app, pruning.NEXT_SEEN, after="p00007")
 
     assert any(
         words in found
-        for words in ("SEARCH holdfast_seen", "Index Only Scan", "optimized away", "Index Scan")
+        for words in ("SEARCH stepfast_seen", "Index Only Scan", "optimized away", "Index Scan")
     )
-    assert rows.count(app, "holdfast_seen") == 5_000
+    assert rows.count(app, "stepfast_seen") == 5_000

@@ -1,4 +1,4 @@
-"""`holdfast tasks …` as a container runs it: the real program, and nothing but its environment."""
+"""`stepfast tasks …` as a container runs it: the real program, and nothing but its environment."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ import pydantic_settings  # noqa: F401 - here rather than in every fork
 import pytest
 import uvicorn  # noqa: F401 - likewise
 
-import holdfast.tasks.single_task  # noqa: F401 - likewise
-from holdfast.cli.command import app as commands
+import stepfast.tasks.single_task  # noqa: F401 - likewise
+from stepfast.cli.command import app as commands
 from tests import rows
 from tests.receiver import SECRET
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.receiver import Receiver
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = str(Path(sys.executable).with_name("holdfast"))
+PROGRAM = str(Path(sys.executable).with_name("stepfast"))
 TARGET = "tests.journeys.documents:app"
 PATIENCE = 60.0
 
@@ -117,7 +117,7 @@ def _live(words: list[str], log: Path, environment: dict[str, str], place: Path)
         os.chdir(place)
         sys.modules.pop(TARGET.partition(":")[0], None)
         logging.getLogger().handlers.clear()
-        sys.argv = ["holdfast", *words]
+        sys.argv = ["stepfast", *words]
         commands(words)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -142,9 +142,9 @@ class Container:
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": "/nonexistent",
-            "HOLDFAST_DATABASE_URL": f"sqlite:///{self.database}",
-            "HOLDFAST_WEBHOOK_SECRETS": SECRET,
-            "HOLDFAST_WEBHOOK_ALLOW": "127.0.0.1",
+            "STEPFAST_DATABASE_URL": f"sqlite:///{self.database}",
+            "STEPFAST_WEBHOOK_SECRETS": SECRET,
+            "STEPFAST_WEBHOOK_ALLOW": "127.0.0.1",
             "JOURNEY_NOTES": str(self.notes_file),
         }
         with closing(sqlite3.connect(self.database)) as connection:
@@ -158,7 +158,7 @@ class Container:
         return running
 
     def run(self, task: dict[str, Any] | str, *, real: bool = False, **environment: str) -> Running:
-        """`holdfast tasks work` with TASK_DATA, to its end."""
+        """`stepfast tasks work` with TASK_DATA, to its end."""
         running = self.begin(task, real=real, **environment)
         running.ended()
         return running

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast, Retry, Step
+from stepfast import Retry, Step, Stepfast
 
-app = Holdfast()
+app = Stepfast()
 
 
 def note(text: str) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.tasks import single_task
+from stepfast.tasks import single_task
 from tests import rows
 from tests.receiver import SECRET, Answer
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 INGEST = {"filename": "a.pdf", "document_set": "reports"}
 TARGET = "tests.journeys.documents:app"
-DATABASE_QUEUE = {"HOLDFAST_TRANSPORT": "database://"}
+DATABASE_QUEUE = {"STEPFAST_TRANSPORT": "database://"}
 
 
 def messages(container: Container) -> int:
-    return int(container.query("SELECT count(*) FROM holdfast_message WHERE state = 'ready'")[0][0])
+    return int(container.query("SELECT count(*) FROM stepfast_message WHERE state = 'ready'")[0][0])
 
 
 class TestWorkerQueueConsumer:
@@ -68,11 +68,11 @@ class TestWorkerQueueConsumer:
         container.place.mkdir()
         task = container.task("summarize", filename="b")
 
-        codes = [container.run(task, HOLDFAST_DATABASE_URL="").code for _ in range(2)]
+        codes = [container.run(task, STEPFAST_DATABASE_URL="").code for _ in range(2)]
 
         assert codes == [0, 0]
         assert container.notes() == ["summarize b"]
-        assert {it.name.partition("-")[0] for it in container.place.iterdir()} == {"holdfast.db"}
+        assert {it.name.partition("-")[0] for it in container.place.iterdir()} == {"stepfast.db"}
 
     def test_polling_mode_when_task_data_is_absent(self, container: Container) -> None:
         """The worker continuously polls the {client_id}-tasks queue, processes messages as they arrive, deletes each."""
@@ -129,7 +129,7 @@ class TestWebhookNotifications:
         from contextlib import closing
 
         with closing(sqlite3.connect(frontend)) as connection:
-            saved = connection.execute("SELECT task_id, status, body FROM holdfast_received").fetchall()
+            saved = connection.execute("SELECT task_id, status, body FROM stepfast_received").fetchall()
         assert [(it[0], it[1], json.loads(it[2])["result"]) for it in saved] == [
             ("t-1", "completed", {"filename": "a.pdf", "document_set": "reports", "chunks": 3})
         ]
@@ -162,13 +162,13 @@ class TestWorkerConfiguration:
             container.task("summarize", filename="b"),
             CLIENT_ID="South Haven",
             SUPABASE_URL="https://abc.supabase.co",
-            HOLDFAST_DATABASE_URL="",
+            STEPFAST_DATABASE_URL="",
             WORKER_TASK_TIMEOUT="soon",
         )
 
         assert worker.code == 1
         assert all(it in worker.said() for it in ("CLIENT_ID", "SUPABASE_URL", "WORKER_TASK_TIMEOUT"))
-        assert "HOLDFAST_DATABASE_URL" in worker.said()
+        assert "STEPFAST_DATABASE_URL" in worker.said()
         assert container.notes() == []
 
 
@@ -233,7 +233,7 @@ class TestWorkerLifecycle:
         assert worker.stop() == 1
 
         assert time.monotonic() - began < single_task.STOPPING / 3
-        assert container.query("SELECT queue FROM holdfast_job") == [("default-tasks",)]
+        assert container.query("SELECT queue FROM stepfast_job") == [("default-tasks",)]
         assert container.told() == []
 
     def test_the_time_limit_is_for_all_tries_together(self, container: Container) -> None:
@@ -345,8 +345,8 @@ class TestOneMessage:
         """The exit code is that of this task. Another try of it, and the next message, are for other containers; what is
         not given back counts as a death.
         """
-        monkeypatch.setattr("holdfast.worker.execution.UNWIND", 0.1)
-        monkeypatch.setattr("holdfast.worker.incarnation.TICK", 0.1)
+        monkeypatch.setattr("stepfast.worker.execution.UNWIND", 0.1)
+        monkeypatch.setattr("stepfast.worker.incarnation.TICK", 0.1)
         monkeypatch.setattr(os, "execv", lambda *_: os._exit(77))  # whoever starts again
         for name in ("first", "second"):
             container.start("tasks", "send", "deaf", "--id", name, "--payload", '{"seconds": 60}').ended()
@@ -365,7 +365,7 @@ class TestOneMessage:
         assert container.notes() == ["deaf begins"]
         waiting = container.query(
             "SELECT message_id || CASE WHEN visible_at > (unixepoch() + 5) * 1000000 THEN ', held' ELSE '' END"
-            " FROM holdfast_message WHERE state = 'ready' ORDER BY message_id"
+            " FROM stepfast_message WHERE state = 'ready' ORDER BY message_id"
         )
         assert [it[0] for it in waiting] == left
 
@@ -421,7 +421,7 @@ class TestSingleTask:
 
         assert worker.stop() == 1
 
-        assert container.query("SELECT queue, state FROM holdfast_job") == [("default-tasks", "ready")]
+        assert container.query("SELECT queue, state FROM stepfast_job") == [("default-tasks", "ready")]
         assert container.told() == []
 
     def test_a_webhook_belongs_to_the_trace_of_whoever_asked(self, container: Container) -> None:
@@ -435,7 +435,7 @@ class TestSingleTask:
         assert received.headers["traceparent"].split("-")[1] == trace
 
     def test_webhooks_are_signed(self, container: Container) -> None:
-        from holdfast.notifications.signature import verify
+        from stepfast.notifications.signature import verify
 
         container.run(container.task("summarize", filename="b"))
 
@@ -446,4 +446,4 @@ class TestSingleTask:
         container.receiver.answer = lambda _: Answer(before=lambda: time.sleep(0.5))
 
         assert container.run(container.task("summarize", filename="b")).code == 0
-        assert container.query("SELECT state FROM holdfast_outbox") == [("sent",)]
+        assert container.query("SELECT state FROM stepfast_outbox") == [("sent",)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.testing.azurite import ACCOUNT, KEY
+from stepfast.testing.azurite import ACCOUNT, KEY
 from tests import rows
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from azure.storage.queue import QueueClient
 
-    from holdfast.testing.azurite import Azurite
+    from stepfast.testing.azurite import Azurite
     from tests.journeys.conftest import Container, Running
 
 TARGET = "tests.journeys.documents:app"
@@ -145,7 +145,7 @@ def test_a_container_job_takes_one_message_and_ends_with_it(
 def test_a_task_from_service_bus_is_completed_and_poison_is_a_dead_letter_there(container: Container) -> None:
     from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 
-    from holdfast.testing.service_bus import ServiceBusEmulator
+    from stepfast.testing.service_bus import ServiceBusEmulator
 
     with ServiceBusEmulator() as emulator:
         emulator.add_queue("south-tasks", lock="30s", max_deliveries=5)

@@ -10,9 +10,9 @@ import threading
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.notifications.alert import AlertText, places, send
-from holdfast.notifications.delivery import Delivered, Delivery, Failed
+from stepfast.errors import ConfigurationError
+from stepfast.notifications.alert import AlertText, places, send
+from stepfast.notifications.delivery import Delivered, Delivery, Failed
 from tests.mailbox import PASSWORD, mailbox
 from tests.receiver import Answer, Receiver
 
@@ -51,7 +51,7 @@ def test_resend_gets_the_key_and_nobody_else_does(
     receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    url = "resend://re_hunter2hunter2:holdfast@shop.example/ops@shop.example"
+    url = "resend://re_hunter2hunter2:stepfast@shop.example/ops@shop.example"
     (name,) = places([url])
     plugin = importlib.import_module("apprise.plugins.resend").NotifyResend
     monkeypatch.setattr(plugin, "notify_url", receiver.url("/emails/re_hunter2hunter2"))
@@ -88,7 +88,7 @@ def test_a_place_that_is_no_longer_configured_is_a_failure() -> None:
     failed = send("json://gone.example", TEXT, ["json://here.example"])
 
     assert isinstance(failed, Failed)
-    assert "not among HOLDFAST_ALERT_URLS" in failed.reason
+    assert "not among STEPFAST_ALERT_URLS" in failed.reason
 
 
 @pytest.mark.parametrize("url", ["nonsense://hunter2", "mailto://", "hunter2"])
@@ -142,5 +142,5 @@ def test_what_others_say_by_apprise_is_left_to_them(
 def test_without_the_extra_the_sentence_names_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
 
-    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[alerts\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'stepfast\[alerts\]'"):
         places(["json://never-asked-before.example"])

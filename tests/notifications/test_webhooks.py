@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.notifications import webhook as sending
-from holdfast.notifications.delivery import Delivered, Delivery, Failed, Patience
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.notifications.signature import new_secret, verify
-from holdfast.notifications.webhook import LARGEST_ANSWER, Webhook, send
+from stepfast.notifications import webhook as sending
+from stepfast.notifications.delivery import Delivered, Delivery, Failed, Patience
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.notifications.signature import new_secret, verify
+from stepfast.notifications.webhook import LARGEST_ANSWER, Webhook, send
 from tests.receiver import SECRET, SETTINGS, Answer, Received, Receiver, receiving
 
 TLS = Path(__file__).parent / "tls"
@@ -55,7 +55,7 @@ def test_a_receiver_can_verify_what_it_gets(receiver: Receiver) -> None:
     assert got.headers["content-type"] == "application/json"
     assert got.headers["x-tenant"] == "blue"
     assert got.headers["traceparent"] == TRACE
-    assert got.headers["user-agent"].startswith("holdfast/")
+    assert got.headers["user-agent"].startswith("stepfast/")
     assert got.headers["host"] == f"127.0.0.1:{receiver.port}"
 
 
@@ -94,7 +94,7 @@ def test_a_host_may_have_a_secret_of_its_own(receiver: Receiver) -> None:
 def test_without_a_secret_nothing_is_sent_and_the_sentence_says_how_to_get_one(receiver: Receiver) -> None:
     failed = failure(post(receiver.url(), replace(SETTINGS, webhook_secrets=())))
 
-    assert "holdfast outbox secret" in failed.reason
+    assert "stepfast outbox secret" in failed.reason
     assert receiver.received == []
 
 
@@ -111,7 +111,7 @@ def test_without_the_extra_the_sentence_names_the_cure(
 ) -> None:
     monkeypatch.setitem(sys.modules, "httpcore", None)
 
-    assert "pip install 'holdfast[webhooks]'" in failure(post(receiver.url())).reason
+    assert "pip install 'stepfast[webhooks]'" in failure(post(receiver.url())).reason
 
 
 def test_headers_of_the_callers_own_do_not_double_ours(receiver: Receiver) -> None:
@@ -315,7 +315,7 @@ def test_a_name_that_leads_behind_our_walls_is_refused(address: str, monkeypatch
 
     assert failed.patience is Patience.LITTLE
     assert f"customer.example leads to {address}, which is not public" in failed.reason
-    assert "HOLDFAST_WEBHOOK_ALLOW" in failed.reason
+    assert "STEPFAST_WEBHOOK_ALLOW" in failed.reason
 
 
 def test_the_name_is_asked_for_once_and_another_answer_later_leads_nowhere(

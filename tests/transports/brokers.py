@@ -19,25 +19,25 @@ from uuid import UUID
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from devtools.proxy import Proxy, through
-from holdfast import Holdfast
-from holdfast.clock import new_id
-from holdfast.testing.service_bus import ServiceBusEmulator
-from holdfast.transports.checking import MOST_DELIVERIES
-from holdfast.transports.database import DatabaseTransport
-from holdfast.transports.memory import MemoryTransport
-from holdfast.transports.memory_broker import MemoryBroker
-from holdfast.transports.service_bus import ServiceBusTransport
-from holdfast.transports.storage_queue import POISON, StorageQueueTransport
+from stepfast import Stepfast
+from stepfast.clock import new_id
+from stepfast.testing.service_bus import ServiceBusEmulator
+from stepfast.transports.checking import MOST_DELIVERIES
+from stepfast.transports.database import DatabaseTransport
+from stepfast.transports.memory import MemoryTransport
+from stepfast.transports.memory_broker import MemoryBroker
+from stepfast.transports.service_bus import ServiceBusTransport
+from stepfast.transports.storage_queue import POISON, StorageQueueTransport
 from tests.rows import change
 
 if TYPE_CHECKING:
-    from holdfast.testing.azurite import Azurite
-    from holdfast.transports.contract import Delivery, Transport
+    from stepfast.testing.azurite import Azurite
+    from stepfast.transports.contract import Delivery, Transport
     from tests.databases import Databases
 
-REAL_STORAGE = "HOLDFAST_AZURE_STORAGE_CONNECTION_STRING"
-REAL_ACCOUNT = "HOLDFAST_AZURE_STORAGE_ACCOUNT"
-REAL_BUS = "HOLDFAST_AZURE_SERVICE_BUS_CONNECTION_STRING"
+REAL_STORAGE = "STEPFAST_AZURE_STORAGE_CONNECTION_STRING"
+REAL_ACCOUNT = "STEPFAST_AZURE_STORAGE_ACCOUNT"
+REAL_BUS = "STEPFAST_AZURE_SERVICE_BUS_CONNECTION_STRING"
 HOLD = timedelta(seconds=30)  # of tests that are over long before
 SHORT = timedelta(seconds=1)  # of tests that wait for its end; no broker holds for less
 
@@ -137,7 +137,7 @@ class OnSQLite(Broker):
 
     async def start(self) -> None:
         url = self._stack.enter_context(self.servers.databases.migrated(self.kind()))
-        self._app = Holdfast(self.reachable(url))
+        self._app = Stepfast(self.reachable(url))
         self._stack.callback(self._app.close)
 
     def kind(self) -> str:
@@ -153,7 +153,7 @@ class OnSQLite(Broker):
         await asyncio.to_thread(
             change,
             self._app,
-            "UPDATE holdfast_message SET visible_at = 1 WHERE id = :id",
+            "UPDATE stepfast_message SET visible_at = 1 WHERE id = :id",
             id=delivery.receipt.id,
         )
 
@@ -199,7 +199,7 @@ class StorageQueue(Broker):
 
 
 class AzureStorageQueue(Broker):
-    """A real account, for who asks for it: HOLDFAST_AZURE_STORAGE_CONNECTION_STRING, or …_ACCOUNT and an identity."""
+    """A real account, for who asks for it: STEPFAST_AZURE_STORAGE_CONNECTION_STRING, or …_ACCOUNT and an identity."""
 
     can_vanish = False
 
@@ -256,7 +256,7 @@ class ServiceBus(Broker):
 
 
 class AzureServiceBus(Broker):
-    """A real namespace, for who asks for it by HOLDFAST_AZURE_SERVICE_BUS_CONNECTION_STRING; with the Manage right."""
+    """A real namespace, for who asks for it by STEPFAST_AZURE_SERVICE_BUS_CONNECTION_STRING; with the Manage right."""
 
     can_vanish = False
 

@@ -13,20 +13,20 @@ import pytest
 from azure.core.exceptions import ResourceNotFoundError
 
 from devtools.proxy import Proxy
-from holdfast.clock import new_id
-from holdfast.errors import ConfigurationError
-from holdfast.notifications.delivery import Delivered, Failed, Patience
-from holdfast.outbox import blobs
-from holdfast.outbox.blobs import Mark, write_blob
-from holdfast.outbox.exports import export_message, problem_of_export, write
-from holdfast.outbox.relay import Outgoing
-from holdfast.transports.blob import Address, BlobChangedError, BlobStore, address_of
-from holdfast.transports.failures import TransportRefusedError, TransportUnavailableError
-from holdfast.transports.opening import TransportSettings
+from stepfast.clock import new_id
+from stepfast.errors import ConfigurationError
+from stepfast.notifications.delivery import Delivered, Failed, Patience
+from stepfast.outbox import blobs
+from stepfast.outbox.blobs import Mark, write_blob
+from stepfast.outbox.exports import export_message, problem_of_export, write
+from stepfast.outbox.relay import Outgoing
+from stepfast.transports.blob import Address, BlobChangedError, BlobStore, address_of
+from stepfast.transports.failures import TransportRefusedError, TransportUnavailableError
+from stepfast.transports.opening import TransportSettings
 from tests.transports.brokers import REAL_ACCOUNT, REAL_STORAGE
 
 if TYPE_CHECKING:
-    from holdfast.testing.azurite import Azurite
+    from stepfast.testing.azurite import Azurite
 
 OWNER = "feed catalogue ☃"
 
@@ -265,7 +265,7 @@ def test_the_relay_writes_where_the_url_says(
 def outgoing_of(message: object) -> Outgoing:
     from datetime import timedelta
 
-    from holdfast.outbox.messages import Message
+    from stepfast.outbox.messages import Message
 
     assert isinstance(message, Message)
     return Outgoing(

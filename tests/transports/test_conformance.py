@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.clock import new_id
-from holdfast.errors import ConfigurationError
-from holdfast.transports.checking import MOST_DELIVERIES, TOO_OFTEN
-from holdfast.transports.contract import MOST_AT_ONCE, Delivery, Outgoing, Transport
-from holdfast.transports.failures import (
+from stepfast.clock import new_id
+from stepfast.errors import ConfigurationError
+from stepfast.transports.checking import MOST_DELIVERIES, TOO_OFTEN
+from stepfast.transports.contract import MOST_AT_ONCE, Delivery, Outgoing, Transport
+from stepfast.transports.failures import (
     DeliveryLostError,
     TransportRefusedError,
     TransportUnavailableError,
@@ -85,7 +85,7 @@ async def test_what_is_sent_arrives_as_it_was(broker: Broker) -> None:
         "plain text",
         '{"a": "ünï ☃ 💎", "b": "<xml>&amp;"}',
         '["no", "object"]',
-        '{"_holdfast": {"id": "somebody else\'s"}}',
+        '{"_stepfast": {"id": "somebody else\'s"}}',
         '{"a":\r\n\t1}',
         "line\r\nline\x01\x0b\x7f\ufffe",
         "eyJhIjogMX0=",  # base64 of JSON, meant as it stands

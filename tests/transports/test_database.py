@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.clock import new_id
-from holdfast.transports import database, message_rows
-from holdfast.transports.contract import Outgoing
-from holdfast.transports.database import DatabaseTransport
-from holdfast.transports.failures import DeliveryLostError, TransportUnavailableError
+from stepfast import Stepfast
+from stepfast.clock import new_id
+from stepfast.transports import database, message_rows
+from stepfast.transports.contract import Outgoing
+from stepfast.transports.database import DatabaseTransport
+from stepfast.transports.failures import DeliveryLostError, TransportUnavailableError
 from tests import rows
 
 if TYPE_CHECKING:
-    from holdfast.database.connection import Transaction
+    from stepfast.database.connection import Transaction
 
 HOLD = timedelta(seconds=30)
 AT_ONCE = timedelta(0)
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[Holdfast]:
-    with closing(Holdfast(database_url)) as app:
+def app(database_url: str) -> Iterator[Stepfast]:
+    with closing(Stepfast(database_url)) as app:
         yield app
 
 
@@ -36,7 +36,7 @@ def messages(count: int) -> list[Outgoing]:
 
 
 async def test_ends_that_come_together_are_committed_together(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes: list[int] = []
     real = message_rows.complete_all
@@ -50,7 +50,7 @@ async def test_ends_that_come_together_are_committed_together(
         await transport.ensure("q")
         await transport.send("q", messages(50))
         found = await transport.receive("q", at_most=50, wait=AT_ONCE, hold=HOLD)
-        rows.change(app, "UPDATE holdfast_message SET visible_at = 1 WHERE id = :id", id=found[7].receipt.id)
+        rows.change(app, "UPDATE stepfast_message SET visible_at = 1 WHERE id = :id", id=found[7].receipt.id)
 
         ended = await asyncio.gather(*map(transport.complete, found), return_exceptions=True)
 
@@ -60,7 +60,7 @@ async def test_ends_that_come_together_are_committed_together(
 
 
 async def test_who_asked_for_an_end_is_told_when_the_database_fails(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(*_: object, **__: object) -> list[bool]:
         raise TransportUnavailableError("database", "away")
@@ -78,7 +78,7 @@ async def test_who_asked_for_an_end_is_told_when_the_database_fails(
 
 
 async def test_a_receive_in_the_same_process_is_woken_by_the_send(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "FIRST_PAUSE", 60.0)  # it would not look again by itself
     async with DatabaseTransport(app.database) as here, DatabaseTransport(app.database) as there:
@@ -92,7 +92,7 @@ async def test_a_receive_in_the_same_process_is_woken_by_the_send(
 
 
 async def test_old_messages_are_removed_while_others_are_received(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "PRUNED_EVERY", -1.0)
     monkeypatch.setattr(database, "PRUNED_AT_ONCE", 2)
@@ -101,8 +101,8 @@ async def test_old_messages_are_removed_while_others_are_received(
         await transport.send("q", messages(5))
         for it in await transport.receive("q", at_most=5, wait=AT_ONCE, hold=HOLD):
             await transport.complete(it)
-        rows.change(app, "UPDATE holdfast_message SET until_at = 1 WHERE state = 'done'")
+        rows.change(app, "UPDATE stepfast_message SET until_at = 1 WHERE state = 'done'")
 
         await transport.receive("q", at_most=1, wait=AT_ONCE, hold=HOLD)
 
-        assert rows.count(app, "holdfast_message") == 0
+        assert rows.count(app, "stepfast_message") == 0

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.tasks.envelope import read
-from holdfast.tasks.holding import DEATHS, FIRST_SENT, Holding
-from holdfast.transports.checking import MOST_DELIVERIES
+from stepfast.tasks.envelope import read
+from stepfast.tasks.holding import DEATHS, FIRST_SENT, Holding
+from stepfast.transports.checking import MOST_DELIVERIES
 from tests.transports.brokers import HOLD, SHORT, Broker
 from tests.transports.test_conformance import AT_ONCE, message, nothing, one, take
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from holdfast.transports.contract import Delivery, Outgoing, Transport
+    from stepfast.transports.contract import Delivery, Outgoing, Transport
 
 TASK = json.dumps(
     {

@@ -24,14 +24,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from holdfast.clock import new_id
-from holdfast.testing.azurite import Azurite
-from holdfast.testing.service_bus import ServiceBusEmulator
-from holdfast.transports.blob import Address, BlobStore
-from holdfast.transports.contract import Outgoing
-from holdfast.transports.failures import TransportRefusedError
-from holdfast.transports.opening import TransportSettings, open_transport
-from holdfast.transports.storage_queue import StorageQueueTransport
+from stepfast.clock import new_id
+from stepfast.testing.azurite import Azurite
+from stepfast.testing.service_bus import ServiceBusEmulator
+from stepfast.transports.blob import Address, BlobStore
+from stepfast.transports.contract import Outgoing
+from stepfast.transports.failures import TransportRefusedError
+from stepfast.transports.opening import TransportSettings, open_transport
+from stepfast.transports.storage_queue import StorageQueueTransport
 
 STORAGE = "https://storage.azure.com"
 

@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.clock import new_id
-from holdfast.database.drivers import open_database
-from holdfast.testing.service_bus import ServiceBusEmulator
-from holdfast.transports.contract import Outgoing
-from holdfast.transports.link import Link
-from holdfast.transports.opening import TransportSettings, open_transport, transport_settings
+from stepfast import Stepfast
+from stepfast.clock import new_id
+from stepfast.database.drivers import open_database
+from stepfast.testing.service_bus import ServiceBusEmulator
+from stepfast.transports.contract import Outgoing
+from stepfast.transports.link import Link
+from stepfast.transports.opening import TransportSettings, open_transport, transport_settings
 
 if TYPE_CHECKING:
-    from holdfast.testing.azurite import Azurite
+    from stepfast.testing.azurite import Azurite
 
 HOLD = timedelta(seconds=2)
 # Receives one message, says so, and works on it for ever.
 RECEIVER = """
 import asyncio, sys, time
 from datetime import timedelta
-from holdfast.database.drivers import open_database
-from holdfast.transports.opening import open_transport, transport_settings
+from stepfast.database.drivers import open_database
+from stepfast.transports.opening import open_transport, transport_settings
 
 async def main(url, queue, database):
     settings = transport_settings(database=open_database(database) if database else None)
@@ -62,7 +62,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         match request.param:
             case "database":
                 url = f"sqlite:///{tmp_path}/work.db"
-                stack.enter_context(closing(app := Holdfast(url)))
+                stack.enter_context(closing(app := Stepfast(url)))
                 app.migrate()
                 yield Place("database", queue, TransportSettings(database=open_database(url)), database=url)
             case "storage-queue":

@@ -10,11 +10,11 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.clock import new_id
-from holdfast.transports.contract import Outgoing
-from holdfast.transports.failures import TransportRefusedError, TransportUnavailableError
-from holdfast.transports.link import Link
-from holdfast.transports.memory import MemoryTransport
+from stepfast.clock import new_id
+from stepfast.transports.contract import Outgoing
+from stepfast.transports.failures import TransportRefusedError, TransportUnavailableError
+from stepfast.transports.link import Link
+from stepfast.transports.memory import MemoryTransport
 
 HOLD = timedelta(seconds=30)
 

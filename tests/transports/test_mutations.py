@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.transports import azure_failures, memory, storage_queue, storage_queue_format
-from holdfast.transports.failures import TransportError
-from holdfast.transports.memory import MemoryTransport
-from holdfast.transports.memory_broker import MemoryBroker
-from holdfast.transports.storage_queue import StorageQueueTransport
-from holdfast.transports.storage_queue_requests import delivery_of
+from stepfast.transports import azure_failures, memory, storage_queue, storage_queue_format
+from stepfast.transports.failures import TransportError
+from stepfast.transports.memory import MemoryTransport
+from stepfast.transports.memory_broker import MemoryBroker
+from stepfast.transports.storage_queue import StorageQueueTransport
+from stepfast.transports.storage_queue_requests import delivery_of
 from tests.transports import test_conformance as suite
 
 if TYPE_CHECKING:
-    from holdfast.transports.contract import Delivery, Outgoing
+    from stepfast.transports.contract import Delivery, Outgoing
     from tests.transports.brokers import Broker
 
 Break = Callable[[pytest.MonkeyPatch], None]

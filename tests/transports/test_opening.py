@@ -7,19 +7,19 @@ import sys
 
 import pytest
 
-from holdfast.database.drivers import open_database
-from holdfast.errors import ConfigurationError
-from holdfast.transports.checking import MOST_DELIVERIES
-from holdfast.transports.database import DatabaseTransport
-from holdfast.transports.memory import MemoryTransport
-from holdfast.transports.opening import (
+from stepfast.database.drivers import open_database
+from stepfast.errors import ConfigurationError
+from stepfast.transports.checking import MOST_DELIVERIES
+from stepfast.transports.database import DatabaseTransport
+from stepfast.transports.memory import MemoryTransport
+from stepfast.transports.opening import (
     TransportSettings,
     open_transport,
     problem_of_transport,
     transport_settings,
 )
-from holdfast.transports.service_bus import ServiceBusTransport
-from holdfast.transports.storage_queue import StorageQueueTransport
+from stepfast.transports.service_bus import ServiceBusTransport
+from stepfast.transports.storage_queue import StorageQueueTransport
 
 KEYS = TransportSettings(storage_connection_string="AccountName=a;AccountKey=b", service_bus_connection_string="Endpoint=sb://x;SharedAccessKeyName=n;SharedAccessKey=k")  # fmt: skip
 
@@ -99,6 +99,6 @@ def test_a_url_may_be_looked_at_without_opening_it() -> None:
 
 def test_naming_a_transport_imports_nothing_of_azure() -> None:
     """It would cost every program half a second."""
-    code = "import sys, holdfast.transports.opening, holdfast.outbox.exports; print([it for it in sys.modules if it.startswith('azure')])"
+    code = "import sys, stepfast.transports.opening, stepfast.outbox.exports; print([it for it in sys.modules if it.startswith('azure')])"
 
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

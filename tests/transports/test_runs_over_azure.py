@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
-from holdfast import Filter, Holdfast
-from holdfast.admin.dead_messages import list_dead_messages
-from holdfast.clock import new_id
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.runs.broker import Broker
-from holdfast.runs.states import RunState
-from holdfast.testing.service_bus import Moment, ServiceBusEmulator, busy
-from holdfast.transports.checking import TOO_OFTEN
-from holdfast.transports.contract import Outgoing
-from holdfast.transports.service_bus import ServiceBusTransport
-from holdfast.worker.relay import Relay
+from stepfast import Filter, Stepfast
+from stepfast.admin.dead_messages import list_dead_messages
+from stepfast.clock import new_id
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.runs.broker import Broker
+from stepfast.runs.states import RunState
+from stepfast.testing.service_bus import Moment, ServiceBusEmulator, busy
+from stepfast.transports.checking import TOO_OFTEN
+from stepfast.transports.contract import Outgoing
+from stepfast.transports.service_bus import ServiceBusTransport
+from stepfast.worker.relay import Relay
 from tests import rows
 from tests.brokered import brokered, ended, staged
 from tests.contract.repairing import broken_at, run_row
@@ -36,8 +36,8 @@ from tests.run_facts import check_complete
 from tests.transports.test_service_bus_emulator import forget_broken_connections
 
 if TYPE_CHECKING:
-    from holdfast.testing.azurite import Azurite
-    from holdfast.transports.contract import Delivery
+    from stepfast.testing.azurite import Azurite
+    from stepfast.transports.contract import Delivery
 
 T = TypeVar("T")
 
@@ -55,8 +55,8 @@ def emulator() -> Iterator[ServiceBusEmulator]:
 
 
 @pytest.fixture
-def app(database_url: str) -> Iterator[Holdfast]:
-    with closing(Holdfast(database_url)) as app:
+def app(database_url: str) -> Iterator[Stepfast]:
+    with closing(Stepfast(database_url)) as app:
         yield app
     forget_broken_connections()
 
@@ -85,13 +85,13 @@ def with_stranger(
     return asyncio.run(work())
 
 
-def listed(app: Holdfast) -> list[Any]:
+def listed(app: Stepfast) -> list[Any]:
     with app.reading() as tx:
         return list_dead_messages(tx, Filter())
 
 
 def test_a_message_whose_lock_expired_is_worked_on_by_another(
-    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+    app: Stepfast, emulator: ServiceBusEmulator, work: Broker
 ) -> None:
     shop = brokered(app, transport=work)
     run = app.runs.start("catalogue")
@@ -117,10 +117,10 @@ def test_a_message_whose_lock_expired_is_worked_on_by_another(
     assert emulator.content(work.work_items).counted["lock-expired"] == 1
 
 
-def plan(app: Holdfast) -> list[dict[str, Any]]:
+def plan(app: Stepfast) -> list[dict[str, Any]]:
     """Let a worker plan the run and send the messages, and take none of them; returns what was sent."""
     worker = LoneWorker(app, "planner")
-    while not rows.count(app, "holdfast_partition"):
+    while not rows.count(app, "stepfast_partition"):
         worker.step()
     sent = staged(app)
     Relay(app.database, NotificationSettings()).drain()
@@ -128,7 +128,7 @@ def plan(app: Holdfast) -> list[dict[str, Any]]:
 
 
 def test_a_message_that_was_delivered_too_often_is_removed_and_its_job_runs_all_the_same(
-    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+    app: Stepfast, emulator: ServiceBusEmulator, work: Broker
 ) -> None:
     hasty = Broker(work.url, work.work_items, work.consolidate, head_start="3s")
     shop = brokered(app, transport=hasty)
@@ -151,9 +151,9 @@ def test_a_message_that_was_delivered_too_often_is_removed_and_its_job_runs_all_
 
 
 def test_a_message_that_nobody_understands_waits_in_our_list_and_is_sent_again_under_a_new_id(
-    app: Holdfast, emulator: ServiceBusEmulator, work: Broker, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, emulator: ServiceBusEmulator, work: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.worker.broker_listener.LETTERS_EVERY", 0.1)
+    monkeypatch.setattr("stepfast.worker.broker_listener.LETTERS_EVERY", 0.1)
     brokered(app, transport=work)
 
     async def send(stranger: ServiceBusTransport) -> None:
@@ -178,7 +178,7 @@ def test_a_message_that_nobody_understands_waits_in_our_list_and_is_sent_again_u
 
 
 def test_a_duplicate_message_changes_nothing(
-    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+    app: Stepfast, emulator: ServiceBusEmulator, work: Broker
 ) -> None:
     shop = brokered(app, transport=work)
     run = app.runs.start("catalogue")
@@ -200,7 +200,7 @@ def test_a_duplicate_message_changes_nothing(
 
 
 def test_a_full_queue_holds_back_messages_until_there_is_room(
-    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+    app: Stepfast, emulator: ServiceBusEmulator, work: Broker
 ) -> None:
     emulator.add_queue(work.work_items, lock="2m", max_deliveries=5, duplicates="10m", capacity=3)
     shop = brokered(app, transport=work)
@@ -214,7 +214,7 @@ def test_a_full_queue_holds_back_messages_until_there_is_room(
 
 
 def test_a_run_survives_a_broker_that_is_busy_cut_off_and_forgets_to_answer(
-    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+    app: Stepfast, emulator: ServiceBusEmulator, work: Broker
 ) -> None:
     shop = brokered(app, transport=work)
     emulator.fail(Moment.MESSAGE_ARRIVED, busy, times=1, queue=work.work_items)
@@ -230,7 +230,7 @@ def test_a_run_survives_a_broker_that_is_busy_cut_off_and_forgets_to_answer(
 
 
 def test_a_run_is_read_over_storage_queue(
-    app: Holdfast, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, azurite: Azurite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", azurite.connection_string)
     name = new_id()[-12:]
@@ -246,7 +246,7 @@ def test_a_run_is_read_over_storage_queue(
 
 
 def test_the_bare_sdk_reads_what_a_message_is_about_and_forces_a_consolidation(
-    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+    app: Stepfast, emulator: ServiceBusEmulator, work: Broker
 ) -> None:
     """Nothing of ours is needed on the other side: fields, application properties, a stable id, a lock of two minutes."""
     shop = brokered(app, transport=work)
@@ -284,11 +284,11 @@ def test_the_bare_sdk_reads_what_a_message_is_about_and_forces_a_consolidation(
     assert (body["type"], body["minPrice"], body["maxPrice"]) == ("WORK_ITEM", 0, 250)
     assert timedelta(seconds=60) < locked <= HOLD
     assert emulator.content(work.consolidate).dead == 0
-    assert rows.count(app, "holdfast_feed", "watermark IS NOT NULL") == 0
+    assert rows.count(app, "stepfast_feed", "watermark IS NOT NULL") == 0
 
 
 def test_the_end_of_a_partition_is_told_once_and_vanishes_if_nobody_reads_it(
-    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ServiceBusEmulator() as emulator:  # its clock is moved: it is nobody else's
         monkeypatch.setenv("AZURE_SERVICE_BUS_CONNECTION_STRING", emulator.connection_string)
@@ -308,7 +308,7 @@ def test_the_end_of_a_partition_is_told_once_and_vanishes_if_nobody_reads_it(
 
 
 def test_the_doctor_looks_at_the_queues_of_runs(
-    app: Holdfast, emulator: ServiceBusEmulator, work: Broker
+    app: Stepfast, emulator: ServiceBusEmulator, work: Broker
 ) -> None:
     brokered(app, transport=work)
 

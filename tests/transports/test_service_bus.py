@@ -17,17 +17,17 @@ from azure.servicebus import ServiceBusMessage
 from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.amqp import AmqpAnnotatedMessage
 
-from holdfast.clock import new_id
-from holdfast.errors import ConfigurationError
-from holdfast.testing.service_bus import Moment, ServiceBusEmulator, busy
-from holdfast.transports.contract import Delivery, Outgoing, Transport
-from holdfast.transports.failures import (
+from stepfast.clock import new_id
+from stepfast.errors import ConfigurationError
+from stepfast.testing.service_bus import Moment, ServiceBusEmulator, busy
+from stepfast.transports.contract import Delivery, Outgoing, Transport
+from stepfast.transports.failures import (
     DeliveryLostError,
     TransportRefusedError,
     TransportUnavailableError,
 )
-from holdfast.transports.opening import TransportSettings, open_transport
-from holdfast.transports.service_bus import ServiceBusTransport
+from stepfast.transports.opening import TransportSettings, open_transport
+from stepfast.transports.service_bus import ServiceBusTransport
 
 HOLD = timedelta(minutes=2)  # the queue decides
 AT_ONCE = timedelta(0)
@@ -429,8 +429,8 @@ def test_one_of_connection_string_and_namespace_is_needed() -> None:
 
 
 def test_without_the_sdk_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "holdfast.transports.service_bus")
+    monkeypatch.delitem(sys.modules, "stepfast.transports.service_bus")
     monkeypatch.setitem(sys.modules, "azure.servicebus.exceptions", None)
 
-    with pytest.raises(ConfigurationError, match=r"holdfast\[azure\]"):
+    with pytest.raises(ConfigurationError, match=r"stepfast\[azure\]"):
         open_transport("service-bus://here")

@@ -15,19 +15,19 @@ from azure.core.exceptions import ServiceRequestError
 from azure.storage.queue import AccountSasPermissions, ResourceTypes, generate_account_sas
 from azure.storage.queue.aio import QueueClient, QueueServiceClient
 
-from holdfast.clock import new_id
-from holdfast.errors import ConfigurationError
-from holdfast.tasks import holding
-from holdfast.testing.azurite import ACCOUNT, KEY, Azurite, AzuriteMissingError, find_azurite
-from holdfast.transports.checking import TOO_OFTEN
-from holdfast.transports.contract import Delivery, Outgoing
-from holdfast.transports.failures import (
+from stepfast.clock import new_id
+from stepfast.errors import ConfigurationError
+from stepfast.tasks import holding
+from stepfast.testing.azurite import ACCOUNT, KEY, Azurite, AzuriteMissingError, find_azurite
+from stepfast.transports.checking import TOO_OFTEN
+from stepfast.transports.contract import Delivery, Outgoing
+from stepfast.transports.failures import (
     DeliveryLostError,
     TransportRefusedError,
     TransportUnavailableError,
 )
-from holdfast.transports.storage_queue import POISON, StorageQueueTransport
-from holdfast.transports.storage_queue_format import LARGEST_TEXT
+from stepfast.transports.storage_queue import POISON, StorageQueueTransport
+from stepfast.transports.storage_queue_format import LARGEST_TEXT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,8 +162,8 @@ async def test_a_hold_of_months_is_cut_to_what_the_service_allows(account: Accou
         (base64.b64encode(b'{"task_id": "\xc3\xbc"}').decode(), '{"task_id": "ü"}'),
         ("no JSON at all", "no JSON at all"),
         ("bm8gSlNPTg==", "bm8gSlNPTg=="),  # base64, but not of JSON: as it stands
-        ('{"_holdfast":{"id":"broken"', '{"_holdfast":{"id":"broken"'),
-        ('{"_holdfast":null,"a":1}', '{"_holdfast":null,"a":1}'),
+        ('{"_stepfast":{"id":"broken"', '{"_stepfast":{"id":"broken"'),
+        ('{"_stepfast":null,"a":1}', '{"_stepfast":null,"a":1}'),
         ("1234", "1234"),
     ],
 )
@@ -210,7 +210,7 @@ async def test_a_stranger_reads_our_task_as_the_object_that_it_is(account: Accou
 
     read = json.loads((await account.texts(queue))[0])
     assert (read["task_id"], read["payload"]) == ("t-1", {"a": [1]})
-    assert read["_holdfast"] == {"id": sent.id, "subject": "TASK", "properties": {"client": "x"}}
+    assert read["_stepfast"] == {"id": sent.id, "subject": "TASK", "properties": {"client": "x"}}
 
 
 async def test_a_message_does_not_vanish_after_a_week(account: Account) -> None:
@@ -426,7 +426,7 @@ def test_azurite_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
     from devtools.processes import family, wait_until_gone
 
     starter = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.testing.azurite"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", "stepfast.testing.azurite"], stdout=subprocess.PIPE, text=True
     )
     assert starter.stdout is not None
     assert starter.stdout.readline().startswith("DefaultEndpointsProtocol=http;")
@@ -444,7 +444,7 @@ def test_azurite_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 def test_without_azurite_the_sentence_says_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_AZURITE", str(tmp_path / "azurite.js"))
+    monkeypatch.setenv("STEPFAST_AZURITE", str(tmp_path / "azurite.js"))
 
     with pytest.raises(AzuriteMissingError, match=r"npm install azurite@3\.35\.0"):
         find_azurite()

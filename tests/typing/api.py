@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_never, assert_type
 
-from holdfast import (
+from stepfast import (
     Continue,
     Done,
     Effect,
-    Holdfast,
     JobOutcome,
     JobState,
     PermanentError,
@@ -19,18 +18,19 @@ from holdfast import (
     Retry,
     Snooze,
     Step,
+    Stepfast,
     ThrottledError,
     Transaction,
     TransientError,
     Upsert,
     with_retry,
 )
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.notifications.signature import verify
-from holdfast.outbox.messages import StagedMessage
-from holdfast.outbox.state import MessageState
-from holdfast.results.watching import Ended, Logged, Progressed, StateChanged
-from holdfast.testing import (
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.notifications.signature import verify
+from stepfast.outbox.messages import StagedMessage
+from stepfast.outbox.state import MessageState
+from stepfast.results.watching import Ended, Logged, Progressed, StateChanged
+from stepfast.testing import (
     Report,
     StoredJob,
     assert_enqueued,
@@ -43,8 +43,8 @@ from holdfast.testing import (
     kill_worker,
 )
 
-app = Holdfast("sqlite:///work.db")
-default = Holdfast()
+app = Stepfast("sqlite:///work.db")
+default = Stepfast()
 
 
 @dataclass
@@ -219,7 +219,7 @@ def tell_the_outside(tx: Transaction) -> None:
     app.alert("disk", "The disk is full", "Buy another.", severity="warning", cooldown="10m", tx=tx)
     assert_type(app.operator.messages(MessageState.DEAD)[0].address, str)
     assert_type(verify(b"{}", {"webhook-id": "m"}, ["whsec_…"]), str)
-    Holdfast(notifications=NotificationSettings(webhook_secrets=("whsec_…",), webhook_allow=("10.0.0.0/8",)))
+    Stepfast(notifications=NotificationSettings(webhook_secrets=("whsec_…",), webhook_allow=("10.0.0.0/8",)))
 
 
 def tell_from_a_step(step: Step) -> None:
@@ -254,7 +254,7 @@ async def under_async_test() -> None:
     assert_type(await drain(app), Report)
 
 
-def runs(app: Holdfast) -> None:
+def runs(app: Stepfast) -> None:
     run = app.runs.start("catalogue", "backfill", from_=datetime(2026, 5, 1, tzinfo=UTC), max_rows=100)
     assert_type(run.id, str)
     assert_type(app.runs.plan("catalogue").rows, int | None)

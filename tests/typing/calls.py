@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, assert_type
 
-from holdfast import (
+from stepfast import (
     Bounds,
     Continue,
     Cursor,
@@ -17,18 +17,18 @@ from holdfast import (
     EnqueuedJob,
     Feed,
     Fixed,
-    Holdfast,
     Job,
     Page,
     Range,
     Reject,
     Snooze,
     Step,
+    Stepfast,
     Transaction,
     Window,
 )
 
-app = Holdfast("sqlite:///work.db")
+app = Stepfast("sqlite:///work.db")
 
 
 @dataclass

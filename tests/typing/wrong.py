@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast import Continue, Done, Feed, Page, Range, Reject, Retry, Snooze, Step, Window
+from stepfast import Continue, Done, Feed, Page, Range, Reject, Retry, Snooze, Step, Window
 from tests.typing.calls import (
     Order,
     alone,

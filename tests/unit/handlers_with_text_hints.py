@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence  # noqa: F401 - for those who look
 
-    from holdfast import Step
+    from stepfast import Step
 
 
 @dataclass

@@ -6,8 +6,8 @@ import ipaddress
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.notifications.addresses import Allowed, is_public, permitted, shown
+from stepfast.errors import ConfigurationError
+from stepfast.notifications.addresses import Allowed, is_public, permitted, shown
 
 NOBODY = Allowed.read([])
 

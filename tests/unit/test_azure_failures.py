@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.transports.failures import TransportRefusedError
-from holdfast.transports.identity import checked_namespace, storage_url
-from holdfast.transports.storage_queue import StorageQueueTransport
+from stepfast.errors import ConfigurationError
+from stepfast.transports.failures import TransportRefusedError
+from stepfast.transports.identity import checked_namespace, storage_url
+from stepfast.transports.storage_queue import StorageQueueTransport
 
 NO_KEY = (
     "DefaultEndpointsProtocol=http;AccountName=acct;AccountKey=abcde;QueueEndpoint=http://127.0.0.1:9/acct"

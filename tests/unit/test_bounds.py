@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import ConfigurationError
-from holdfast.runs.bounds import Bounds, say
+from stepfast.errors import ConfigurationError
+from stepfast.runs.bounds import Bounds, say
 
 if TYPE_CHECKING:
-    from holdfast.runs.bounds import Closed
+    from stepfast.runs.bounds import Closed
 
 some = settings(max_examples=60, deadline=None, database=None)
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.steps.lease import Lease
-from holdfast.worker.claiming import (
+from stepfast.steps.lease import Lease
+from stepfast.worker.claiming import (
     MARGIN,
     UNHINTED_AFTER_WAKE,
     UNHINTED_EVERY,

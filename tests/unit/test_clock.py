@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.clock import boot_time, duration, instant, micros, moment, new_fence, new_id, new_ids, spoken
-from holdfast.errors import ConfigurationError
+from stepfast.clock import boot_time, duration, instant, micros, moment, new_fence, new_id, new_ids, spoken
+from stepfast.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_ids_of_many_threads_are_unique_and_each_thread_sees_them_rise() -> None
 def test_ids_do_not_go_back_when_the_clock_does(monkeypatch: pytest.MonkeyPatch) -> None:
     before = new_id()
 
-    monkeypatch.setattr("holdfast.clock.time.time_ns", lambda: 0)
+    monkeypatch.setattr("stepfast.clock.time.time_ns", lambda: 0)
 
     assert new_id() > before
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.config import WorkerSettings, database_url, default_worker_id, worker_settings
-from holdfast.errors import ConfigurationError
+from stepfast.config import WorkerSettings, database_url, default_worker_id, worker_settings
+from stepfast.errors import ConfigurationError
 
 
 def test_the_url_that_was_given_wins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_DATABASE_URL", "postgresql://from-environment")
+    monkeypatch.setenv("STEPFAST_DATABASE_URL", "postgresql://from-environment")
 
     assert database_url("sqlite:///given.db") == "sqlite:///given.db"
     assert database_url(None) == "postgresql://from-environment"
@@ -21,11 +21,11 @@ def test_without_any_url_a_file_in_the_working_folder_is_used(
     monkeypatch: pytest.MonkeyPatch, value: str | None
 ) -> None:
     if value is None:
-        monkeypatch.delenv("HOLDFAST_DATABASE_URL", raising=False)
+        monkeypatch.delenv("STEPFAST_DATABASE_URL", raising=False)
     else:
-        monkeypatch.setenv("HOLDFAST_DATABASE_URL", value)
+        monkeypatch.setenv("STEPFAST_DATABASE_URL", value)
 
-    assert database_url(None) == "sqlite:///holdfast.db"
+    assert database_url(None) == "sqlite:///stepfast.db"
 
 
 def test_what_nobody_sets_stays_at_its_default() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import OutageError
-from holdfast.runs.counting import count_next
-from holdfast.runs.feed import Window
-from holdfast.runs.partitioning.fixed import Fixed
+from stepfast.errors import OutageError
+from stepfast.runs.counting import count_next
+from stepfast.runs.feed import Window
+from stepfast.runs.partitioning.fixed import Fixed
 from tests.feeds import price_ranges
 
 RANGES = price_ranges(250, 500)  # three of them, which is what a step counts

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.database.connection import Connection
-from holdfast.database.dialects import SQLITE
-from holdfast.errors import ConfigurationError, UnreachableError
-from holdfast.testing.points import POINTS, Crashed, Point, Trap
+from stepfast.database.connection import Connection
+from stepfast.database.dialects import SQLITE
+from stepfast.errors import ConfigurationError, UnreachableError
+from stepfast.testing.points import POINTS, Crashed, Point, Trap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CLAIM = "UPDATE holdfast_job\n   SET state = 'leased', owner = :owner"
-BEAT = "UPDATE holdfast_worker SET alive_until = 1"
-FINISH = "INSERT INTO holdfast_archive (id) SELECT id FROM holdfast_job"
-GO_ON = "UPDATE holdfast_job SET step = step + 1, committed_fence = :fence"
-HOLD = "UPDATE holdfast_job SET state = 'held', committed_fence = :fence"
-ENQUEUE = "INSERT INTO holdfast_job (id) VALUES (1)"
+CLAIM = "UPDATE stepfast_job\n   SET state = 'leased', owner = :owner"
+BEAT = "UPDATE stepfast_worker SET alive_until = 1"
+FINISH = "INSERT INTO stepfast_archive (id) SELECT id FROM stepfast_job"
+GO_ON = "UPDATE stepfast_job SET step = step + 1, committed_fence = :fence"
+HOLD = "UPDATE stepfast_job SET state = 'held', committed_fence = :fence"
+ENQUEUE = "INSERT INTO stepfast_job (id) VALUES (1)"
 USERS = "INSERT INTO ledger VALUES (1)"
 
 
@@ -147,7 +147,7 @@ def test_the_engines_own_threads_are_told_what_they_can_handle() -> None:
         except BaseException as error:  # noqa: BLE001 - the test looks at it
             met.append(error)
 
-    for name in ("holdfast-settle", "holdfast-commit_0", "holdfast-handler_0", "holdfast-loop", "MainThread"):
+    for name in ("stepfast-settle", "stepfast-commit_0", "stepfast-handler_0", "stepfast-loop", "MainThread"):
         thread = threading.Thread(target=act, name=name)
         thread.start()
         thread.join()

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import ConfigurationError
-from holdfast.schedules.cron import FIELDS, LONGEST, NICKNAMES, Field, parse
+from stepfast.errors import ConfigurationError
+from stepfast.schedules.cron import FIELDS, LONGEST, NICKNAMES, Field, parse
 
 wall = datetime.fromisoformat  # what a clock on the wall shows, wherever it hangs
 START = wall("2026-11-15 10:07")  # a Sunday

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.database import turn as module
-from holdfast.database.connection import Connection, Transaction
-from holdfast.database.database import persist
-from holdfast.database.dialects import SQLITE
-from holdfast.database.turn import WriterTurn
-from holdfast.errors import ConfigurationError, ContentionError, UnknownCommitError, UnreachableError
+from stepfast import Stepfast
+from stepfast.database import turn as module
+from stepfast.database.connection import Connection, Transaction
+from stepfast.database.database import persist
+from stepfast.database.dialects import SQLITE
+from stepfast.database.turn import WriterTurn
+from stepfast.errors import ConfigurationError, ContentionError, UnknownCommitError, UnreachableError
 from tests import rows
 
 
@@ -69,11 +69,11 @@ def test_who_waits_too_long_for_the_turn_is_told_and_leaves_the_line(monkeypatch
 
 
 def test_contention_runs_the_whole_transaction_again(file: str) -> None:
-    with closing(Holdfast(file)) as app:
+    with closing(Stepfast(file)) as app:
         tries: list[int] = []
 
         def work(tx: Transaction) -> str:
-            tx.execute("INSERT INTO holdfast_queue (id) VALUES (:id)", {"id": f"try {len(tries)}"})
+            tx.execute("INSERT INTO stepfast_queue (id) VALUES (:id)", {"id": f"try {len(tries)}"})
             tries.append(1)
             if len(tries) < 3:
                 raise ContentionError("not now")
@@ -82,14 +82,14 @@ def test_contention_runs_the_whole_transaction_again(file: str) -> None:
         answer = persist(app.database, work)
 
         assert (answer, len(tries)) == ("done", 3)
-        assert rows.query(app, "SELECT id FROM holdfast_queue") == [{"id": "try 2"}]
+        assert rows.query(app, "SELECT id FROM stepfast_queue") == [{"id": "try 2"}]
 
 
 def test_contention_without_end_is_raised(file: str) -> None:
     def work(_: Transaction) -> None:
         raise ContentionError("never")
 
-    with closing(Holdfast(file)) as app, pytest.raises(ContentionError, match="never"):
+    with closing(Stepfast(file)) as app, pytest.raises(ContentionError, match="never"):
         persist(app.database, work, tries=2)
 
 
@@ -100,25 +100,25 @@ def test_a_connection_that_was_left_in_the_middle_is_not_lent_again(
         if (when, text) == ("before", "ROLLBACK"):
             raise KeyboardInterrupt
 
-    def interrupted(app: Holdfast) -> None:
+    def interrupted(app: Stepfast) -> None:
         with app.transaction() as tx:
-            tx.execute("INSERT INTO holdfast_queue (id) VALUES ('lost')")
+            tx.execute("INSERT INTO stepfast_queue (id) VALUES ('lost')")
             raise KeyboardInterrupt
 
-    with closing(Holdfast(file)) as app:
+    with closing(Stepfast(file)) as app:
         app.migrate()
         monkeypatch.setattr(Connection, "watch", staticmethod(interrupt))
         with pytest.raises(KeyboardInterrupt):
             interrupted(app)
         monkeypatch.undo()
 
-        rows.change(app, "INSERT INTO holdfast_queue (id) VALUES ('kept')")
+        rows.change(app, "INSERT INTO stepfast_queue (id) VALUES ('kept')")
 
-        assert rows.query(app, "SELECT id FROM holdfast_queue") == [{"id": "kept"}]
+        assert rows.query(app, "SELECT id FROM stepfast_queue") == [{"id": "kept"}]
 
 
 def test_connections_are_kept_for_the_next(file: str) -> None:
-    with closing(Holdfast(file)) as app:
+    with closing(Stepfast(file)) as app:
         with app.database.reading() as tx:
             first = tx._connection
         with app.database.reading() as tx:
@@ -128,10 +128,10 @@ def test_connections_are_kept_for_the_next(file: str) -> None:
 
 
 def test_readers_do_not_wait_for_a_writer(file: str) -> None:
-    with closing(Holdfast(file)) as app, app.transaction() as tx:
-        tx.execute("INSERT INTO holdfast_queue (id) VALUES ('a')")
+    with closing(Stepfast(file)) as app, app.transaction() as tx:
+        tx.execute("INSERT INTO stepfast_queue (id) VALUES ('a')")
 
-        assert rows.count(app, "holdfast_queue") == 0
+        assert rows.count(app, "stepfast_queue") == 0
 
 
 class AlarmError(Exception):
@@ -174,7 +174,7 @@ def test_who_is_interrupted_with_the_turn_in_hand_passes_it_on(monkeypatch: pyte
 
 
 def test_who_forgets_tx_inside_a_transaction_is_told_at_once(file: str) -> None:
-    with closing(Holdfast(file)) as app:
+    with closing(Stepfast(file)) as app:
         work = app.job(name="work")(lambda: None)
         work.enqueue()
 
@@ -185,17 +185,17 @@ def test_who_forgets_tx_inside_a_transaction_is_told_at_once(file: str) -> None:
             work.enqueue()
         with app.transaction() as tx:
             with app.reading() as look:
-                assert look.query("SELECT count(*) AS n FROM holdfast_job") == [{"n": 1}]
+                assert look.query("SELECT count(*) AS n FROM stepfast_job") == [{"n": 1}]
             work.enqueue(tx=tx)
         with app.transaction(), pytest.raises(ConfigurationError), app.transaction():
             pass
 
-        assert rows.count(app, "holdfast_job") == 2
+        assert rows.count(app, "stepfast_job") == 2
 
 
 def test_a_child_is_not_born_in_the_middle_of_a_write(file: str) -> None:
     """It would inherit the lock of a transaction that nobody ends."""
-    with closing(Holdfast(file)) as app:
+    with closing(Stepfast(file)) as app:
         work = app.job(name="work")(lambda: None)
         work.enqueue()
         app.database.listen(lambda _: None)
@@ -203,7 +203,7 @@ def test_a_child_is_not_born_in_the_middle_of_a_write(file: str) -> None:
 
         def write() -> None:
             with app.transaction() as tx:
-                tx.execute("INSERT INTO holdfast_queue (id) VALUES ('a')")
+                tx.execute("INSERT INTO stepfast_queue (id) VALUES ('a')")
                 writing.set()
                 forking.wait(0.3)
 
@@ -220,19 +220,19 @@ def test_a_child_is_not_born_in_the_middle_of_a_write(file: str) -> None:
         work.enqueue()
 
         assert os.waitstatus_to_exitcode(status) == 0
-        assert rows.count(app, "holdfast_job") == 3
+        assert rows.count(app, "stepfast_job") == 3
         assert len(app.database._listeners) == 1
 
 
 def test_a_fork_inside_a_transaction_does_not_wait_for_itself(file: str) -> None:
-    with closing(Holdfast(file)) as app:
+    with closing(Stepfast(file)) as app:
         with app.transaction():
             child = os.fork()
             if not child:
                 os._exit(0)
             os.waitpid(child, 0)
 
-        rows.change(app, "INSERT INTO holdfast_queue (id) VALUES ('a')")
+        rows.change(app, "INSERT INTO stepfast_queue (id) VALUES ('a')")
 
 
 class Refusing:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.database.drivers import masked, open_database, sqlite_path
-from holdfast.errors import ConfigurationError
+from stepfast.database.drivers import masked, open_database, sqlite_path
+from stepfast.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(

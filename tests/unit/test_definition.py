@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import ArgumentsError, ConfigurationError, Holdfast, Step
-from holdfast.clock import instant
-from holdfast.schedules.definition import (
+from stepfast import ArgumentsError, ConfigurationError, Step, Stepfast
+from stepfast.clock import instant
+from stepfast.schedules.definition import (
     Definition,
     ScheduleOptions,
     checked_schedule_name,
@@ -22,14 +22,14 @@ from holdfast.schedules.definition import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from holdfast.steps.kinds import Kind
+    from stepfast.steps.kinds import Kind
 
 NOON = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 
 
 @pytest.fixture
 def kind(tmp_path: Path) -> Kind:
-    app = Holdfast(f"sqlite:///{tmp_path}/never-opened.db")
+    app = Stepfast(f"sqlite:///{tmp_path}/never-opened.db")
 
     @app.job(queue="mail", priority=5)
     def send(step: Step, to: str, copies: int = 1, at: datetime | None = None) -> None:
@@ -169,7 +169,7 @@ def test_the_tick_is_told_on_the_clock_of_the_schedule() -> None:
 
 
 def test_two_schedules_of_one_name_are_refused_and_the_same_twice_is_not(tmp_path: Path) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/never-opened.db")
+    app = Stepfast(f"sqlite:///{tmp_path}/never-opened.db")
 
     @app.job()
     def tidy() -> None: ...

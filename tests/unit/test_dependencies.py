@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import ConfigurationError, CycleError, NotFoundError
-from holdfast.steps.dependants import Death
-from holdfast.steps.dependencies import After, OnDead, Verdict, judge
-from holdfast.steps.tying import after_of
+from stepfast.errors import ConfigurationError, CycleError, NotFoundError
+from stepfast.steps.dependants import Death
+from stepfast.steps.dependencies import After, OnDead, Verdict, judge
+from stepfast.steps.tying import after_of
 
 
 @pytest.mark.parametrize("on_dead", ["wait", "fail", "run"])

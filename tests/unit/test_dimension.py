@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import ConfigurationError
-from holdfast.runs.bounds import Bounds
-from holdfast.runs.partitioning.dimension import Axis, Choices, Dimension, axis_from_json, prices
+from stepfast.errors import ConfigurationError
+from stepfast.runs.bounds import Bounds
+from stepfast.runs.partitioning.dimension import Axis, Choices, Dimension, axis_from_json, prices
 
 some = settings(max_examples=80, deadline=None, database=None)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.admin.doctor import mariadb, postgresql
-from holdfast.admin.doctor.finding import Level
+from stepfast.admin.doctor import mariadb, postgresql
+from stepfast.admin.doctor.finding import Level
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.admin.doctor.sqlite import NETWORK, kind_of_disk, lock_holder
+from stepfast.admin.doctor.sqlite import NETWORK, kind_of_disk, lock_holder
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.admin.doctor.facts import Facts
-from holdfast.admin.doctor.finding import Finding, Level, fail, healthy, listed, ok, warn
-from holdfast.admin.doctor.work import judge
-from holdfast.admin.reports.queues import QueueReport
-from holdfast.admin.reports.workers import WorkerReport
-from holdfast.clock import moment
-from holdfast.steps.dead_letters import FailureGroup
-from holdfast.wording import counted
+from stepfast.admin.doctor.facts import Facts
+from stepfast.admin.doctor.finding import Finding, Level, fail, healthy, listed, ok, warn
+from stepfast.admin.doctor.work import judge
+from stepfast.admin.reports.queues import QueueReport
+from stepfast.admin.reports.workers import WorkerReport
+from stepfast.clock import moment
+from stepfast.steps.dead_letters import FailureGroup
+from stepfast.wording import counted
 
 NOW = moment(1_700_000_000_000_000)
 ALICE = WorkerReport(

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from holdfast.runs.partitioning.contract import capped
-from holdfast.runs.partitioning.dimension import Dimension, prices
-from holdfast.runs.partitioning.drawing import describe, draw
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.partitioning.heatmap import Heatmap
-from holdfast.runs.partitioning.key_ranges import KeyRanges
+from stepfast.runs.partitioning.contract import capped
+from stepfast.runs.partitioning.dimension import Dimension, prices
+from stepfast.runs.partitioning.drawing import describe, draw
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.partitioning.heatmap import Heatmap
+from stepfast.runs.partitioning.key_ranges import KeyRanges
 from tests.density import LAB_GROWN, NATURAL, PRICE, Density, explore
 
 CARATS = Dimension("carats", 0, 30, 0.01)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.database.drivers import masked, open_database
-from holdfast.errors import ConfigurationError, UnreachableError
+from stepfast.database.drivers import masked, open_database
+from stepfast.errors import ConfigurationError, UnreachableError
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_url_names_its_database(url: str, dialect: str, wakes: bool) -> None: 
     ["sqlite:///work.db", "postgresql://me:hunter2@host/x?pooler=transaction", "mysql://me:hunter2@host/x"],
 )
 def test_listening_elsewhere_means_at_the_server_itself(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOLDFAST_LISTEN_URL", url)
+    monkeypatch.setenv("STEPFAST_LISTEN_URL", url)
 
     with pytest.raises(ConfigurationError, match="leads to the server itself") as refusal:
         open_database("postgresql://me@pooler/x")
@@ -68,9 +68,9 @@ def test_listening_elsewhere_means_at_the_server_itself(url: str, monkeypatch: p
 def test_a_number_of_connections_that_cannot_work_is_refused(
     number: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HOLDFAST_MAX_CONNECTIONS", number)
+    monkeypatch.setenv("STEPFAST_MAX_CONNECTIONS", number)
 
-    with pytest.raises(ConfigurationError, match=f"HOLDFAST_MAX_CONNECTIONS='{number}'"):
+    with pytest.raises(ConfigurationError, match=f"STEPFAST_MAX_CONNECTIONS='{number}'"):
         open_database("postgresql://me@host/x")
 
 
@@ -89,7 +89,7 @@ def test_a_file_in_a_missing_folder_is_unreachable_with_its_name(tmp_path: Path)
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder in which nobody may write")
 def test_a_folder_that_cannot_be_written_to_is_named_with_the_cure() -> None:
-    with pytest.raises(UnreachableError, match=r"write to '/proc'\? HOLDFAST_DATABASE_URL names another"):
+    with pytest.raises(UnreachableError, match=r"write to '/proc'\? STEPFAST_DATABASE_URL names another"):
         open_database("sqlite:////proc/work.db").connect()
 
 
@@ -111,8 +111,8 @@ def test_a_server_that_does_not_answer_is_unreachable_with_its_place(url: str, p
 @pytest.mark.parametrize(
     ("module", "url", "extra"),
     [
-        ("psycopg", "postgresql://me@host/x", r"holdfast\[postgresql\]"),
-        ("pymysql", "mysql://me@host/x", r"holdfast\[mysql\]"),
+        ("psycopg", "postgresql://me@host/x", r"stepfast\[postgresql\]"),
+        ("pymysql", "mysql://me@host/x", r"stepfast\[mysql\]"),
     ],
 )
 def test_a_missing_driver_is_told_with_the_command_that_installs_it(

@@ -6,13 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import errors
-from holdfast.errors import (
+from stepfast import errors
+from stepfast.errors import (
     ArgumentsError,
     DuplicateKeyError,
-    HoldfastError,
     LeaseLostError,
     ReplacedError,
+    StepfastError,
     StepTimeout,
     TransientError,
     UnknownKindError,
@@ -55,7 +55,7 @@ def test_the_tree_in_the_docstring_is_the_tree_in_the_code() -> None:
     ids=lambda it: type(it).__name__ if isinstance(it, Exception) else "",
 )
 def test_an_error_carries_facts_and_writes_the_sentence(
-    error: HoldfastError, facts: dict[str, object], sentence: str
+    error: StepfastError, facts: dict[str, object], sentence: str
 ) -> None:
     assert {name: getattr(error, name) for name in facts} == facts
     assert sentence in str(error)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import ConfigurationError
-from holdfast.runs.bounds import Bounds
-from holdfast.runs.partitioning.contract import Plan, Planned
-from holdfast.runs.partitioning.estimate import estimate, outgrown, pieces_of
-from holdfast.runs.ranges import Range
+from stepfast.errors import ConfigurationError
+from stepfast.runs.bounds import Bounds
+from stepfast.runs.partitioning.contract import Plan, Planned
+from stepfast.runs.partitioning.estimate import estimate, outgrown, pieces_of
+from stepfast.runs.ranges import Range
 
 
 def plan_of(*sizes: int | None) -> Plan:

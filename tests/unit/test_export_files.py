@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.notifications.delivery import Delivered, Failed, Patience
-from holdfast.outbox import files
-from holdfast.outbox.exports import export_message, problem_of_export, write
-from holdfast.outbox.files import write_file
-from holdfast.outbox.relay import Outgoing
+from stepfast.errors import ConfigurationError
+from stepfast.notifications.delivery import Delivered, Failed, Patience
+from stepfast.outbox import files
+from stepfast.outbox.exports import export_message, problem_of_export, write
+from stepfast.outbox.files import write_file
+from stepfast.outbox.relay import Outgoing
 
 OWNER = "feed catalogue"
 
@@ -39,7 +39,7 @@ def test_a_newer_one_replaces_an_older_one(path: Path) -> None:
     put(path, "2", 2)
 
     assert path.read_text() == "2\n"
-    assert sorted(it.name for it in path.parent.iterdir()) == [".watermark.json.holdfast", "watermark.json"]
+    assert sorted(it.name for it in path.parent.iterdir()) == [".watermark.json.stepfast", "watermark.json"]
 
 
 def test_an_older_one_that_comes_late_changes_nothing(path: Path) -> None:
@@ -124,7 +124,7 @@ def test_the_text_is_on_the_disk_before_it_takes_the_name(
     put(path, "1", 1)
 
     assert done == [
-        "fsync .watermark.json.holdfast",
+        "fsync .watermark.json.stepfast",
         "fsync .watermark.json.new",
         "replace .watermark.json.new",
         "fsync state",
@@ -133,7 +133,7 @@ def test_the_text_is_on_the_disk_before_it_takes_the_name(
 
 def test_half_a_mark_is_taken_for_none(path: Path) -> None:
     put(path, "1", 1)
-    (path.parent / ".watermark.json.holdfast").write_text('{"owner": "feed cat')
+    (path.parent / ".watermark.json.stepfast").write_text('{"owner": "feed cat')
 
     put(path, "2", 2)
 

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import PermanentError, Retry, StepCancelled, TransientError
-from holdfast.errors import ArgumentsError, ConstraintError, PoisonedTransactionError, StepTimeout
-from holdfast.steps.failure import describe, fingerprint, grouped, judge
-from holdfast.steps.outcome import Again, Bury, Stop
-from holdfast.telemetry.masking import storable, without_secrets
+from stepfast import PermanentError, Retry, StepCancelled, TransientError
+from stepfast.errors import ArgumentsError, ConstraintError, PoisonedTransactionError, StepTimeout
+from stepfast.steps.failure import describe, fingerprint, grouped, judge
+from stepfast.steps.outcome import Again, Bury, Stop
+from stepfast.telemetry.masking import storable, without_secrets
 
 RETRY = Retry(attempts=3, first="10s")
 

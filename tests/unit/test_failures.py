@@ -6,8 +6,8 @@ import psycopg
 import pymysql
 import pytest
 
-from holdfast.database.failures import blames_a_row, is_driver_error, may_only_read, translate
-from holdfast.errors import ConstraintError, ContentionError, DatabaseError, UnreachableError
+from stepfast.database.failures import blames_a_row, is_driver_error, may_only_read, translate
+from stepfast.errors import ConstraintError, ContentionError, DatabaseError, UnreachableError
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.errors import AnswerError, ConfigurationError
-from holdfast.runs.declaration import declare
-from holdfast.runs.feed import Feed, Page, Window
-from holdfast.runs.paging.paginators import Keyset, Offset, Token
-from holdfast.runs.starting import Request
-from holdfast.runs.sweep import Sweep
+from stepfast import Stepfast
+from stepfast.errors import AnswerError, ConfigurationError
+from stepfast.runs.declaration import declare
+from stepfast.runs.feed import Feed, Page, Window
+from stepfast.runs.paging.paginators import Keyset, Offset, Token
+from stepfast.runs.starting import Request
+from stepfast.runs.sweep import Sweep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from holdfast.runs.paging.state import Cursor
-    from holdfast.runs.ranges import Range
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.ranges import Range
 
 
 class Stones(Feed):
@@ -108,7 +108,7 @@ def test_methods_may_be_async_or_plain() -> None:
 
 WRONG: list[tuple[Callable[[], object], str]] = [
     (lambda: Stones, r"is no feed; register an instance: Stones\(\)"),
-    (lambda: "stones", "is no feed; subclass holdfast.Feed"),
+    (lambda: "stones", "is no feed; subclass stepfast.Feed"),
     (lambda: a_feed(name=""), "feed '': use 1 to 120 letters"),
     (lambda: a_feed(name="my stones"), "feed 'my stones': use 1 to 120 letters"),
     (lambda: a_feed(name="a" * 101, table="a"), "a name of 101 characters; at most 100 fit"),
@@ -209,7 +209,7 @@ def test_where_nothing_can_be_exported_is_said_without_its_password(url: str) ->
 
 
 def test_two_feeds_do_not_write_one_file(tmp_path: Path) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path / 'work.db'}")
+    app = Stepfast(f"sqlite:///{tmp_path / 'work.db'}")
     export = (tmp_path / "watermark.json").as_uri()
     app.feed(one := a_feed(export=export))
     app.feed(one)
@@ -277,12 +277,12 @@ def test_a_page_says_when_it_was_observed_with_a_time_zone_or_not_at_all() -> No
 def test_a_job_that_has_the_name_of_a_feeds_job_is_refused_in_either_order(tmp_path: Path) -> None:
     def work() -> None: ...
 
-    first = Holdfast(f"sqlite:///{tmp_path}/unused.db")
+    first = Stepfast(f"sqlite:///{tmp_path}/unused.db")
     first.job(name="stones.page")(work)
     with pytest.raises(ConfigurationError, match=r"needs the job name 'stones.page', which is taken"):
         first.feed(Stones())
 
-    second = Holdfast(f"sqlite:///{tmp_path}/unused.db")
+    second = Stepfast(f"sqlite:///{tmp_path}/unused.db")
     feed = second.feed(second.feed(Stones()))
     with pytest.raises(ConfigurationError, match="already registered"):
         second.job(name="stones.page")(work)

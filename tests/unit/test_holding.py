@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.clock import new_id
-from holdfast.tasks import holding as module
-from holdfast.tasks.holding import DEATHS, FIRST_SENT, Holding, deaths_before, sent_anew
-from holdfast.transports.contract import Delivery, Outgoing
-from holdfast.transports.failures import TransportUnavailableError
-from holdfast.transports.memory import MemoryBroker, MemoryTransport
+from stepfast.clock import new_id
+from stepfast.tasks import holding as module
+from stepfast.tasks.holding import DEATHS, FIRST_SENT, Holding, deaths_before, sent_anew
+from stepfast.transports.contract import Delivery, Outgoing
+from stepfast.transports.failures import TransportUnavailableError
+from stepfast.transports.memory import MemoryBroker, MemoryTransport
 
 if TYPE_CHECKING:
-    from holdfast.tasks.holding import Held
+    from stepfast.tasks.holding import Held
 
 HOLD = timedelta(minutes=1)
 QUEUE = "south-tasks"

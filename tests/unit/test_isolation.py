@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, Retry
-from holdfast.config import WorkerSettings, size, spoken_size
-from holdfast.errors import ConfigurationError, StepCrashed
-from holdfast.steps.failure import judge_crash
-from holdfast.steps.isolation import Isolation, checked_isolation
-from holdfast.steps.outcome import Again, Bury
-from holdfast.worker import isolated_wire, recycling
-from holdfast.worker.isolated_step import fate
-from holdfast.worker.recycling import Wear
+from stepfast import Retry, Stepfast
+from stepfast.config import WorkerSettings, size, spoken_size
+from stepfast.errors import ConfigurationError, StepCrashed
+from stepfast.steps.failure import judge_crash
+from stepfast.steps.isolation import Isolation, checked_isolation
+from stepfast.steps.outcome import Again, Bury
+from stepfast.worker import isolated_wire, recycling
+from stepfast.worker.isolated_step import fate
+from stepfast.worker.recycling import Wear
 
 
 def handler(n: int) -> None: ...
@@ -56,7 +56,7 @@ def test_a_handler_that_nobody_else_can_import_is_refused() -> None:
 )
 def test_options_that_cannot_work_are_refused_in_words(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
-        Holdfast().job(**options)(handler)
+        Stepfast().job(**options)(handler)
 
 
 @pytest.mark.parametrize(

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.errors import ConfigurationError, UnknownKindError
-from holdfast.steps.kinds import checked_name, is_async
+from stepfast import Stepfast
+from stepfast.errors import ConfigurationError, UnknownKindError
+from stepfast.steps.kinds import checked_name, is_async
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> Holdfast:
+def app(tmp_path: Path) -> Stepfast:
     """Nothing is opened: registering needs no database."""
-    return Holdfast(f"sqlite:///{tmp_path}/unused.db")
+    return Stepfast(f"sqlite:///{tmp_path}/unused.db")
 
 
-def test_a_job_has_the_name_of_its_function(app: Holdfast) -> None:
+def test_a_job_has_the_name_of_its_function(app: Stepfast) -> None:
     @app.job(queue="mail", priority=3)
     def send() -> None: ...
 
@@ -25,7 +25,7 @@ def test_a_job_has_the_name_of_its_function(app: Holdfast) -> None:
     assert (app.kinds.names(), app.kinds.queues()) == (["send"], ["mail"])
 
 
-def test_a_registered_handler_can_still_be_called(app: Holdfast) -> None:
+def test_a_registered_handler_can_still_be_called(app: Stepfast) -> None:
     @app.job()
     def double(n: int) -> int:
         """Twice as much."""
@@ -35,7 +35,7 @@ def test_a_registered_handler_can_still_be_called(app: Holdfast) -> None:
     assert double.__doc__ == "Twice as much."
 
 
-def test_two_handlers_of_one_name_are_refused_with_the_place_of_the_first(app: Holdfast) -> None:
+def test_two_handlers_of_one_name_are_refused_with_the_place_of_the_first(app: Stepfast) -> None:
     @app.job(name="work")
     def first() -> None: ...
 
@@ -45,7 +45,7 @@ def test_two_handlers_of_one_name_are_refused_with_the_place_of_the_first(app: H
         def second() -> None: ...
 
 
-def test_registering_the_same_function_again_is_harmless(app: Holdfast) -> None:
+def test_registering_the_same_function_again_is_harmless(app: Stepfast) -> None:
     def work() -> None: ...
 
     app.job()(work)
@@ -54,7 +54,7 @@ def test_registering_the_same_function_again_is_harmless(app: Holdfast) -> None:
     assert app.kinds.names() == ["work"]
 
 
-def test_an_unknown_kind_is_refused_with_what_is_known(app: Holdfast) -> None:
+def test_an_unknown_kind_is_refused_with_what_is_known(app: Stepfast) -> None:
     app.job(name="known")(lambda: None)
 
     with pytest.raises(UnknownKindError, match=r"'unheard'.*it knows: known.*deploy"):
@@ -65,7 +65,7 @@ def test_an_unknown_kind_is_refused_with_what_is_known(app: Holdfast) -> None:
 @pytest.mark.parametrize(
     "option", ["tx", "key", "delay", "run_at", "queue", "id", "priority", "unique_for", "on_duplicate"]
 )
-def test_a_parameter_with_the_name_of_an_option_is_refused(app: Holdfast, option: str) -> None:
+def test_a_parameter_with_the_name_of_an_option_is_refused(app: Stepfast, option: str) -> None:
     namespace: dict[str, Any] = {}
     exec(f"def work({option}): ...", namespace)  # noqa: S102 - the name is what is tested
 
@@ -94,7 +94,7 @@ def test_another_name_is_refused(name: str) -> None:
     ],
 )
 def test_options_that_cannot_work_are_refused_at_the_decorator(
-    app: Holdfast, options: dict[str, Any], sentence: str
+    app: Stepfast, options: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import Continue, Done, Snooze
-from holdfast.runs.page import PageCommit
-from holdfast.steps.lease import Lease
-from holdfast.steps.outcome import Call, GiveBack
-from holdfast.steps.retry import Retry
-from holdfast.worker.ended import Ended
-from holdfast.worker.lanes import LARGEST_GROUP, Lanes
-from holdfast.worker.together import joins
+from stepfast import Continue, Done, Snooze
+from stepfast.runs.page import PageCommit
+from stepfast.steps.lease import Lease
+from stepfast.steps.outcome import Call, GiveBack
+from stepfast.steps.retry import Retry
+from stepfast.worker.ended import Ended
+from stepfast.worker.lanes import LARGEST_GROUP, Lanes
+from stepfast.worker.together import joins
 
 PATIENCE = 10  # seconds; only a test that fails waits so long
 LEASE = Lease("id", "kind", "queue", 0, 0, 0, 0, 0, None, None, "{}", 1)

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import Concurrency, Holdfast, Rate
-from holdfast.errors import ConfigurationError
-from holdfast.limits.admission import Meter, Wanted, decide
-from holdfast.limits.limit import LONGEST_ID, Limit, arrival_after, limit_id, room_in_rate
+from stepfast import Concurrency, Rate, Stepfast
+from stepfast.errors import ConfigurationError
+from stepfast.limits.admission import Meter, Wanted, decide
+from stepfast.limits.limit import LONGEST_ID, Limit, arrival_after, limit_id, room_in_rate
 
 SECOND = 1_000_000
 many = settings(max_examples=150, deadline=None, database=None)
@@ -97,14 +97,14 @@ def test_a_concurrency_that_makes_no_sense_is_refused(arguments: dict[str, Any],
 
 
 def test_a_limit_by_an_argument_that_the_handler_has_not_is_refused(tmp_path: object) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/work.db")
+    app = Stepfast(f"sqlite:///{tmp_path}/work.db")
 
     with pytest.raises(ConfigurationError, match="no parameter of that name"):
         app.job(limits=[Concurrency(1, by="customer")])(_handler)
 
 
 def test_who_shares_a_limit_must_mean_the_same(tmp_path: object) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/work.db")
+    app = Stepfast(f"sqlite:///{tmp_path}/work.db")
     app.job(name="first", limits=[Rate(25, name="source")])(_handler)
 
     with pytest.raises(ConfigurationError, match="same numbers"):
@@ -112,14 +112,14 @@ def test_who_shares_a_limit_must_mean_the_same(tmp_path: object) -> None:
 
 
 def test_something_else_is_no_limit(tmp_path: object) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/work.db")
+    app = Stepfast(f"sqlite:///{tmp_path}/work.db")
 
     with pytest.raises(ConfigurationError, match="Rate"):
         app.job(limits=["5/s"])(_handler)  # type: ignore[list-item]
 
 
 def test_one_limit_instead_of_a_list_and_none_at_all_are_refused(tmp_path: object) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/work.db")
+    app = Stepfast(f"sqlite:///{tmp_path}/work.db")
 
     with pytest.raises(ConfigurationError, match="a list of limits"):
         app.job(limits=Concurrency(1))(_handler)  # type: ignore[arg-type]
@@ -174,14 +174,14 @@ def test_who_finds_one_of_its_limits_full_takes_nothing_of_the_others() -> None:
     ids=["slots", "rates", "by", "named"],
 )
 def test_two_limits_that_would_be_counted_together_are_refused(limits: list[Any], tmp_path: object) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/work.db")
+    app = Stepfast(f"sqlite:///{tmp_path}/work.db")
 
     with pytest.raises(ConfigurationError, match="given twice"):
         app.job(limits=limits)(_handler)
 
 
 def test_a_queue_s_limits_are_checked_together_however_they_are_given(tmp_path: object) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/work.db")
+    app = Stepfast(f"sqlite:///{tmp_path}/work.db")
     app.limit_queue("mail", Concurrency(2))
 
     with pytest.raises(ConfigurationError, match="given twice"):

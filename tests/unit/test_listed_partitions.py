@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import ConfigurationError
-from holdfast.runs.bounds import Bounds
-from holdfast.runs.partitioning.contract import Partitioner, capped
-from holdfast.runs.partitioning.fixed import Fixed
-from holdfast.runs.partitioning.heatmap import Heatmap
-from holdfast.runs.partitioning.key_ranges import KeyRanges
-from holdfast.runs.partitioning.time_slices import TimeSlices
-from holdfast.runs.ranges import EVERYTHING, Range, tiles
+from stepfast.errors import ConfigurationError
+from stepfast.runs.bounds import Bounds
+from stepfast.runs.partitioning.contract import Partitioner, capped
+from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.partitioning.heatmap import Heatmap
+from stepfast.runs.partitioning.key_ranges import KeyRanges
+from stepfast.runs.partitioning.time_slices import TimeSlices
+from stepfast.runs.ranges import EVERYTHING, Range, tiles
 from tests.density import explore, through_json
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from holdfast.database.dialects import MARIADB, POSTGRESQL, SQLITE
-from holdfast.database.lists import BORDER, as_parameter
+from stepfast.database.dialects import MARIADB, POSTGRESQL, SQLITE
+from stepfast.database.lists import BORDER, as_parameter
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Log lines of `holdfast worker`: the same fields with structlog and without."""
+"""Log lines of `stepfast worker`: the same fields with structlog and without."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Self
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.steps.lease import Lease
-from holdfast.telemetry import happened
-from holdfast.telemetry.logs import (
+from stepfast.errors import ConfigurationError
+from stepfast.steps.lease import Lease
+from stepfast.telemetry import happened
+from stepfast.telemetry.logs import (
     ConsoleFormatter,
     JsonFormatter,
     Lines,
@@ -21,7 +21,7 @@ from holdfast.telemetry.logs import (
     formatter,
     leave_out_others,
 )
-from holdfast.telemetry.traces import CURRENT
+from stepfast.telemetry.traces import CURRENT
 
 LEASE = Lease(
     "01a1df83-8d5c-7000-8000-5a706572814f",
@@ -61,13 +61,13 @@ class Printed:
         self._said.append(self._formatter.format(record))
 
     def __enter__(self) -> Self:
-        for name in ("holdfast", "shop"):
+        for name in ("stepfast", "shop"):
             logging.getLogger(name).addHandler(self._handler)
             logging.getLogger(name).setLevel(logging.DEBUG)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name in ("holdfast", "shop"):
+        for name in ("stepfast", "shop"):
             logging.getLogger(name).removeHandler(self._handler)
             logging.getLogger(name).setLevel(logging.NOTSET)
 
@@ -108,7 +108,7 @@ def test_an_error_carries_its_type_its_message_and_whose_it_is(made_by: str) -> 
     assert entry == {
         "level": "warning",
         "event": "step.failed",
-        "logger": "holdfast",
+        "logger": "stepfast",
         "jobId": LEASE.job_id,
         "kind": "greet",
         "queue": "mail",
@@ -249,7 +249,7 @@ def test_a_program_that_has_set_up_logging_keeps_its_way() -> None:
 def test_both_formatters_tell_the_same() -> None:
     record = logging.makeLogRecord(
         {
-            "name": "holdfast",
+            "name": "stepfast",
             "msg": "x",
             "levelno": 20,
             "levelname": "INFO",

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.runs.declaration import Declaration, declare
-from holdfast.runs.mapping import map_rows
-from holdfast.runs.pending import Lot
-from holdfast.runs.sweep import Sweep
+from stepfast.runs.declaration import Declaration, declare
+from stepfast.runs.mapping import map_rows
+from stepfast.runs.pending import Lot
+from stepfast.runs.sweep import Sweep
 from tests.feeds import Catalogue, Shop
 
 COLUMNS = {"id": "text", "price": "integer", "stale_since": "bigint", "deleted_at": "bigint"}

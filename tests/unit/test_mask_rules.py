@@ -11,8 +11,8 @@ from urllib.parse import quote, quote_plus
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.telemetry.mask_rules import Rules, hiding, read, spelled
+from stepfast.errors import ConfigurationError
+from stepfast.telemetry.mask_rules import Rules, hiding, read, spelled
 
 
 def rules(*given: Any) -> Rules:

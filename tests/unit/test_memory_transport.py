@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.transports.memory import MemoryTransport
+from stepfast.transports.memory import MemoryTransport
 
 QUEUE = "south-tasks"
 

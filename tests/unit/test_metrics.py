@@ -14,12 +14,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.errors import ConfigurationError
-from holdfast.telemetry import EVENTS, listen, unlisten
-from holdfast.telemetry.measures import BUCKETS, COUNTERS, HISTOGRAMS
-from holdfast.telemetry.metrics import HEARD, MOST_VALUES, Metrics, prometheus
-from holdfast.telemetry.sinks import happened
-from holdfast.worker.uplink import Downlink, Uplink
+from stepfast.errors import ConfigurationError
+from stepfast.telemetry import EVENTS, listen, unlisten
+from stepfast.telemetry.measures import BUCKETS, COUNTERS, HISTOGRAMS
+from stepfast.telemetry.metrics import HEARD, MOST_VALUES, Metrics, prometheus
+from stepfast.telemetry.sinks import happened
+from stepfast.worker.uplink import Downlink, Uplink
 from tests import rows
 
 
@@ -52,29 +52,29 @@ def test_a_batch_counts_each_job_of_its_kind(metrics: Metrics) -> None:
     happened("jobs.acknowledged", kind="mail", jobs=1, took_s=[1.0], held_s=[1.0])
     happened("jobs.acknowledged", kind="greet", jobs=2, took_s=[0.002, 2000.0], held_s=[0.5, 2000.0])
 
-    assert value(metrics, "holdfast_steps_total", kind="greet", outcome="done") == 5
-    assert value(metrics, "holdfast_jobs_total", kind="mail", outcome="done") == 1
-    assert value(metrics, "holdfast_processing_seconds_count", kind="greet") == 5
-    assert value(metrics, "holdfast_processing_seconds_sum", kind="greet") == pytest.approx(2004.006)
-    assert value(metrics, "holdfast_processing_seconds_bucket", kind="greet", le="0.001") == 0
-    assert value(metrics, "holdfast_processing_seconds_bucket", kind="greet", le="0.0025") == 3
-    assert value(metrics, "holdfast_processing_seconds_bucket", kind="greet", le="5.0") == 4
-    assert value(metrics, "holdfast_processing_seconds_bucket", kind="greet", le="900.0") == 4
-    assert value(metrics, "holdfast_processing_seconds_bucket", kind="greet", le="+Inf") == 5
-    assert value(metrics, "holdfast_lease_hold_seconds_sum", kind="greet") == pytest.approx(2006.5)
+    assert value(metrics, "stepfast_steps_total", kind="greet", outcome="done") == 5
+    assert value(metrics, "stepfast_jobs_total", kind="mail", outcome="done") == 1
+    assert value(metrics, "stepfast_processing_seconds_count", kind="greet") == 5
+    assert value(metrics, "stepfast_processing_seconds_sum", kind="greet") == pytest.approx(2004.006)
+    assert value(metrics, "stepfast_processing_seconds_bucket", kind="greet", le="0.001") == 0
+    assert value(metrics, "stepfast_processing_seconds_bucket", kind="greet", le="0.0025") == 3
+    assert value(metrics, "stepfast_processing_seconds_bucket", kind="greet", le="5.0") == 4
+    assert value(metrics, "stepfast_processing_seconds_bucket", kind="greet", le="900.0") == 4
+    assert value(metrics, "stepfast_processing_seconds_bucket", kind="greet", le="+Inf") == 5
+    assert value(metrics, "stepfast_lease_hold_seconds_sum", kind="greet") == pytest.approx(2006.5)
 
 
 @pytest.mark.parametrize(
     ("event", "name", "labels"),
     [
-        ("step.failed", "holdfast_steps_total", {"outcome": "failed"}),
-        ("step.postponed", "holdfast_steps_total", {"outcome": "postponed"}),
-        ("step.refused", "holdfast_steps_total", {"outcome": "refused"}),
-        ("job.died", "holdfast_jobs_total", {"outcome": "dead"}),
-        ("job.cancelled", "holdfast_jobs_total", {"outcome": "cancelled"}),
-        ("step.refused", "holdfast_refused_commits_total", {}),
-        ("step.timed-out", "holdfast_timeouts_total", {}),
-        ("duplicate.skipped", "holdfast_duplicates_total", {"answer": "skipped"}),
+        ("step.failed", "stepfast_steps_total", {"outcome": "failed"}),
+        ("step.postponed", "stepfast_steps_total", {"outcome": "postponed"}),
+        ("step.refused", "stepfast_steps_total", {"outcome": "refused"}),
+        ("job.died", "stepfast_jobs_total", {"outcome": "dead"}),
+        ("job.cancelled", "stepfast_jobs_total", {"outcome": "cancelled"}),
+        ("step.refused", "stepfast_refused_commits_total", {}),
+        ("step.timed-out", "stepfast_timeouts_total", {}),
+        ("duplicate.skipped", "stepfast_duplicates_total", {"answer": "skipped"}),
     ],
 )
 def test_what_happens_to_a_step_is_counted_by_kind(
@@ -88,20 +88,20 @@ def test_what_happens_to_a_step_is_counted_by_kind(
 def test_a_step_that_only_continued_ended_no_job(metrics: Metrics) -> None:
     happened("step.committed", kind="greet", outcome="continued")
 
-    assert value(metrics, "holdfast_steps_total", kind="greet", outcome="continued") == 1
-    assert not [key for key in read(metrics) if key[0] == "holdfast_jobs_total"]
+    assert value(metrics, "stepfast_steps_total", kind="greet", outcome="continued") == 1
+    assert not [key for key in read(metrics) if key[0] == "stepfast_jobs_total"]
 
 
 @pytest.mark.parametrize(
     ("event", "facts", "name", "expected"),
     [
-        ("jobs.rescued", {"jobs": 25, "charged": 2}, "holdfast_rescued_jobs_total", 25),
-        ("jobs.rescued", {"jobs": 25, "charged": 2}, "holdfast_crashes_charged_total", 2),
-        ("jobs.promoted", {"jobs": 7}, "holdfast_promoted_jobs_total", 7),
-        ("archive.pruned", {"jobs": 7}, "holdfast_pruned_jobs_total", 7),
-        ("worker.declared-dead", {}, "holdfast_dead_workers_total", 1),
-        ("heartbeat.failed", {}, "holdfast_heartbeat_failures_total", 1),
-        ("database.lost", {}, "holdfast_database_outages_total", 1),
+        ("jobs.rescued", {"jobs": 25, "charged": 2}, "stepfast_rescued_jobs_total", 25),
+        ("jobs.rescued", {"jobs": 25, "charged": 2}, "stepfast_crashes_charged_total", 2),
+        ("jobs.promoted", {"jobs": 7}, "stepfast_promoted_jobs_total", 7),
+        ("archive.pruned", {"jobs": 7}, "stepfast_pruned_jobs_total", 7),
+        ("worker.declared-dead", {}, "stepfast_dead_workers_total", 1),
+        ("heartbeat.failed", {}, "stepfast_heartbeat_failures_total", 1),
+        ("database.lost", {}, "stepfast_database_outages_total", 1),
     ],
 )
 def test_what_happens_to_a_worker_is_counted_from_nought(
@@ -119,8 +119,8 @@ def test_the_time_that_a_job_waited_is_told_by_queue(metrics: Metrics) -> None:
     happened("jobs.claimed", queue="mail", jobs=0, waited_s=[])
     happened("jobs.claimed", queue="mail", jobs=1, waited_s=None)
 
-    assert value(metrics, "holdfast_pickup_seconds_count", queue="mail") == 2
-    assert value(metrics, "holdfast_claimed_jobs_total", queue="mail") == 3
+    assert value(metrics, "stepfast_pickup_seconds_count", queue="mail") == 2
+    assert value(metrics, "stepfast_claimed_jobs_total", queue="mail") == 3
 
 
 def test_labels_are_few_whatever_the_kinds_are_called(metrics: Metrics) -> None:
@@ -128,10 +128,10 @@ def test_labels_are_few_whatever_the_kinds_are_called(metrics: Metrics) -> None:
         happened("step.failed", kind=f"kind-{n}")
     happened("step.failed", kind="kind-3")
 
-    kinds = {dict(key[1])["kind"] for key in read(metrics) if key[0] == "holdfast_steps_total"}
+    kinds = {dict(key[1])["kind"] for key in read(metrics) if key[0] == "stepfast_steps_total"}
     assert len(kinds) == MOST_VALUES + 1
-    assert value(metrics, "holdfast_steps_total", kind="other", outcome="failed") == 50
-    assert value(metrics, "holdfast_steps_total", kind="kind-3", outcome="failed") == 2
+    assert value(metrics, "stepfast_steps_total", kind="other", outcome="failed") == 50
+    assert value(metrics, "stepfast_steps_total", kind="kind-3", outcome="failed") == 2
 
 
 def test_labels_are_kind_queue_and_what_is_fixed() -> None:
@@ -169,14 +169,14 @@ def test_many_threads_lose_nothing(metrics: Metrics) -> None:
     for thread in threads:
         thread.join()
 
-    assert value(metrics, "holdfast_steps_total", kind="greet", outcome="done") == 4_000
-    assert value(metrics, "holdfast_lease_hold_seconds_count", kind="greet") == 4_000
+    assert value(metrics, "stepfast_steps_total", kind="greet", outcome="done") == 4_000
+    assert value(metrics, "stepfast_lease_hold_seconds_count", kind="greet") == 4_000
 
 
 def test_without_the_extra_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
-    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[telemetry\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'stepfast\[telemetry\]'"):
         prometheus()
 
 
@@ -194,9 +194,9 @@ def test_what_is_taken_from_one_is_added_to_another() -> None:
     mine.add(taken)
     mine.add(json.loads(json.dumps(theirs.take())))
 
-    assert value(mine, "holdfast_steps_total", kind="greet", outcome="done") == 4
-    assert value(mine, "holdfast_processing_seconds_bucket", kind="greet", le="0.0025") == 2
-    assert value(mine, "holdfast_processing_seconds_sum", kind="greet") == pytest.approx(6.004)
+    assert value(mine, "stepfast_steps_total", kind="greet", outcome="done") == 4
+    assert value(mine, "stepfast_processing_seconds_bucket", kind="greet", le="0.0025") == 2
+    assert value(mine, "stepfast_processing_seconds_sum", kind="greet") == pytest.approx(6.004)
     assert len(taken["times"][0][2]) == len(BUCKETS) + 1
 
 
@@ -209,11 +209,11 @@ def test_a_child_tells_its_parent_what_it_counted_and_what_is_wrong() -> None:
 
     uplink.start()
     happened("step.failed", kind="greet")
-    uplink.metrics.add({"counts": [["holdfast_timeouts", ["mail"], 3]], "times": []})  # of a child of its own
+    uplink.metrics.add({"counts": [["stepfast_timeouts", ["mail"], 3]], "times": []})  # of a child of its own
     uplink.stop()
 
-    rows.eventually(lambda: value(metrics, "holdfast_timeouts_total", kind="mail"))
-    assert value(metrics, "holdfast_steps_total", kind="greet", outcome="failed") == 1
+    rows.eventually(lambda: value(metrics, "stepfast_timeouts_total", kind="mail"))
+    assert value(metrics, "stepfast_steps_total", kind="greet", outcome="failed") == 1
     assert unheard == ["it has not reported yet"]
     assert downlink.problems() == ["the heartbeat is late"]
 
@@ -222,7 +222,7 @@ def test_the_last_words_of_a_killed_child_do_no_harm() -> None:
     metrics = Metrics()
     downlink = Downlink(metrics)
     line = json.dumps(
-        {"metrics": {"counts": [["holdfast_timeouts", ["mail"], 3]], "times": []}, "problems": []}
+        {"metrics": {"counts": [["stepfast_timeouts", ["mail"], 3]], "times": []}, "problems": []}
     )
     child = os.dup(downlink.theirs)
     downlink.start()
@@ -230,7 +230,7 @@ def test_the_last_words_of_a_killed_child_do_no_harm() -> None:
     os.write(child, f'{line}\nnonsense\n{{"problems": 1}}\n{line}\n{line[:30]}'.encode())
     os.close(child)
 
-    rows.eventually(lambda: value(metrics, "holdfast_timeouts_total", kind="mail") == 6)
+    rows.eventually(lambda: value(metrics, "stepfast_timeouts_total", kind="mail") == 6)
     assert downlink.problems() == []
 
 

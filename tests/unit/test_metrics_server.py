@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.telemetry.metrics import Metrics
-from holdfast.worker.metrics_server import MetricsServer
+from stepfast.errors import ConfigurationError
+from stepfast.telemetry.metrics import Metrics
+from stepfast.worker.metrics_server import MetricsServer
 from tests.events import hearing, named
 
 
@@ -44,7 +44,7 @@ def test_metrics_are_served_as_prometheus_asks_for_them() -> None:
 
     assert plain[0] == open_metrics[0] == 200
     assert plain[1].startswith("text/plain")
-    assert "holdfast_rescued_jobs_total 0.0" in plain[2]
+    assert "stepfast_rescued_jobs_total 0.0" in plain[2]
     assert open_metrics[1].startswith("application/openmetrics-text")
     assert open_metrics[2].endswith("# EOF\n")
 

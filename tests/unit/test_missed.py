@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.schedules.missed import BATCH, LATE, MOST, Decision, Missed, decide
-from holdfast.schedules.timing import Every, Once
+from stepfast.schedules.missed import BATCH, LATE, MOST, Decision, Missed, decide
+from stepfast.schedules.timing import Every, Once
 
 MINUTE = 60_000_000
 every_minute = Every(MINUTE)

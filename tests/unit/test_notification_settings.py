@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.notifications.settings import NotificationSettings, from_environment
-from holdfast.notifications.signature import new_secret
+from stepfast.errors import ConfigurationError
+from stepfast.notifications.settings import NotificationSettings, from_environment
+from stepfast.notifications.signature import new_secret
 
 
 def test_an_empty_environment_means_the_defaults() -> None:
     assert from_environment({}) == NotificationSettings()
-    assert from_environment({"HOLDFAST_ALERT_URLS": "  "}) == NotificationSettings()
+    assert from_environment({"STEPFAST_ALERT_URLS": "  "}) == NotificationSettings()
 
 
 def test_every_setting_has_a_variable() -> None:
@@ -22,16 +22,16 @@ def test_every_setting_has_a_variable() -> None:
 
     found = from_environment(
         {
-            "HOLDFAST_WEBHOOK_SECRETS": f"{one} hooks.example={two}",
-            "HOLDFAST_WEBHOOK_ALLOW": "hooks.internal,10.0.0.0/8",
-            "HOLDFAST_WEBHOOK_TIMEOUT": "5",
-            "HOLDFAST_ALERT_URLS": "mailto://u:p@host?to=a@b.example,c@d.example slack://A/B/C,json://x",
-            "HOLDFAST_ALERT_COOLDOWN": "10m",
-            "HOLDFAST_ALERT_DEATHS": "off",
-            "HOLDFAST_OUTBOX_RELAY": "no",
-            "HOLDFAST_OUTBOX_ATTEMPTS": "3",
-            "HOLDFAST_OUTBOX_AGE": "1d",
-            "HOLDFAST_OUTBOX_RETENTION": "2h",
+            "STEPFAST_WEBHOOK_SECRETS": f"{one} hooks.example={two}",
+            "STEPFAST_WEBHOOK_ALLOW": "hooks.internal,10.0.0.0/8",
+            "STEPFAST_WEBHOOK_TIMEOUT": "5",
+            "STEPFAST_ALERT_URLS": "mailto://u:p@host?to=a@b.example,c@d.example slack://A/B/C,json://x",
+            "STEPFAST_ALERT_COOLDOWN": "10m",
+            "STEPFAST_ALERT_DEATHS": "off",
+            "STEPFAST_OUTBOX_RELAY": "no",
+            "STEPFAST_OUTBOX_ATTEMPTS": "3",
+            "STEPFAST_OUTBOX_AGE": "1d",
+            "STEPFAST_OUTBOX_RETENTION": "2h",
         }
     )
 
@@ -52,13 +52,13 @@ def test_every_setting_has_a_variable() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "word"),
     [
-        ("HOLDFAST_ALERT_DEATHS", "perhaps", "on or off"),
-        ("HOLDFAST_OUTBOX_ATTEMPTS", "many", "whole number"),
-        ("HOLDFAST_OUTBOX_ATTEMPTS", "0", "between 1 and 1000"),
-        ("HOLDFAST_WEBHOOK_TIMEOUT", "1h", "=1:00:00: must lie between 1s and 30s"),
-        ("HOLDFAST_WEBHOOK_TIMEOUT", "soon", "HOLDFAST_WEBHOOK_TIMEOUT"),
-        ("HOLDFAST_WEBHOOK_ALLOW", "10.0.0.1/8", "10.0.0.1/8"),
-        ("HOLDFAST_WEBHOOK_SECRETS", "whsec_c2VjcmV0LXRoYXQtaXMtc2hvcnQ=x", "base64"),
+        ("STEPFAST_ALERT_DEATHS", "perhaps", "on or off"),
+        ("STEPFAST_OUTBOX_ATTEMPTS", "many", "whole number"),
+        ("STEPFAST_OUTBOX_ATTEMPTS", "0", "between 1 and 1000"),
+        ("STEPFAST_WEBHOOK_TIMEOUT", "1h", "=1:00:00: must lie between 1s and 30s"),
+        ("STEPFAST_WEBHOOK_TIMEOUT", "soon", "STEPFAST_WEBHOOK_TIMEOUT"),
+        ("STEPFAST_WEBHOOK_ALLOW", "10.0.0.1/8", "10.0.0.1/8"),
+        ("STEPFAST_WEBHOOK_SECRETS", "whsec_c2VjcmV0LXRoYXQtaXMtc2hvcnQ=x", "base64"),
     ],
 )
 def test_what_cannot_be_read_is_refused_in_words(name: str, text: str, word: str) -> None:

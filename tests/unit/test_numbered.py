@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.database.statement import numbered
+from stepfast.database.statement import numbered
 
 
 def test_a_name_has_one_number_wherever_it_stands() -> None:

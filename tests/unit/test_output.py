@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.cli.options import span
-from holdfast.cli.output import fitting, said
-from holdfast.telemetry.masking import visible
+from stepfast.cli.options import span
+from stepfast.cli.output import fitting, said
+from stepfast.telemetry.masking import visible
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from holdfast.runs.paging.deciding import decide
-from holdfast.runs.paging.decision import (
+from stepfast.runs.paging.deciding import decide
+from stepfast.runs.paging.decision import (
     Advance,
     Decision,
     EndOfPass,
@@ -21,9 +21,9 @@ from holdfast.runs.paging.decision import (
     state_of_partition,
     word,
 )
-from holdfast.runs.paging.paginators import Keyset, Offset, Token
-from holdfast.runs.paging.state import Answer, Ask, PageState, Verdict, begin, next_request, retried
-from holdfast.runs.states import PartitionState
+from stepfast.runs.paging.paginators import Keyset, Offset, Token
+from stepfast.runs.paging.state import Answer, Ask, PageState, Verdict, begin, next_request, retried
+from stepfast.runs.states import PartitionState
 from tests.paged_source import Source, read, rows
 
 DEBT = "what was read is kept, and the range is a debt that the next run reads again"

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.runs.paging.contents import LONGEST_ID, contents
-from holdfast.runs.paging.deciding import decide
-from holdfast.runs.paging.decision import Advance, EndOfPass
-from holdfast.runs.paging.paginators import Offset
-from holdfast.runs.paging.state import Answer, PageState, next_request
+from stepfast.runs.paging.contents import LONGEST_ID, contents
+from stepfast.runs.paging.deciding import decide
+from stepfast.runs.paging.decision import Advance, EndOfPass
+from stepfast.runs.paging.paginators import Offset
+from stepfast.runs.paging.state import Answer, PageState, next_request
 from tests.paged_source import Source, read, rows
 
 

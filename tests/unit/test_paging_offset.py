@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from holdfast.runs.paging.deciding import decide
-from holdfast.runs.paging.decision import Advance, EndOfPass, Fail, RestartPass, StepBack
-from holdfast.runs.paging.offset import FURTHEST
-from holdfast.runs.paging.paginators import Offset
-from holdfast.runs.paging.state import Answer, PageState, next_request
+from stepfast.runs.paging.deciding import decide
+from stepfast.runs.paging.decision import Advance, EndOfPass, Fail, RestartPass, StepBack
+from stepfast.runs.paging.offset import FURTHEST
+from stepfast.runs.paging.paginators import Offset
+from stepfast.runs.paging.state import Answer, PageState, next_request
 from tests.paged_source import (
     Change,
     Source,

@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
-from holdfast.runs.paging.paginators import Keyset, Offset, Token
+from stepfast.runs.paging.paginators import Keyset, Offset, Token
 from tests.paged_source import (
     Change,
     Glitch,

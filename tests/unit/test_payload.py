@@ -15,10 +15,10 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast import Step
-from holdfast.config import MAX_PAYLOAD
-from holdfast.errors import AnswerError, ArgumentsError, ConfigurationError
-from holdfast.steps.payload import Arguments, decode, encode
+from stepfast import Step
+from stepfast.config import MAX_PAYLOAD
+from stepfast.errors import AnswerError, ArgumentsError, ConfigurationError
+from stepfast.steps.payload import Arguments, decode, encode
 from tests.unit import handlers_with_text_hints as text_hints
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.database.places import Places
-from holdfast.errors import UnreachableError
+from stepfast.database.places import Places
+from stepfast.errors import UnreachableError
 
 
 def in_a_thread(act: Callable[[], object]) -> threading.Thread:
@@ -48,7 +48,7 @@ def test_who_waits_too_long_is_told_what_to_change() -> None:
     in_a_thread(ask).join(5)
 
     assert len(told) == 1
-    assert "HOLDFAST_MAX_CONNECTIONS" in told[0]
+    assert "STEPFAST_MAX_CONNECTIONS" in told[0]
 
 
 def test_a_thread_never_waits_for_itself() -> None:

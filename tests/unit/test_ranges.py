@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import ConfigurationError
-from holdfast.runs.bounds import Bounds
-from holdfast.runs.ranges import EVERYTHING, LONGEST_NAME, Range, gap, tiles
+from stepfast.errors import ConfigurationError
+from stepfast.runs.bounds import Bounds
+from stepfast.runs.ranges import EVERYTHING, LONGEST_NAME, Range, gap, tiles
 
 some = settings(max_examples=80, deadline=None, database=None)
 

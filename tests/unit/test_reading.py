@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 import pytest
 
-from holdfast import Continue, Done, Reject, Snooze
-from holdfast.errors import ResultTypeError
-from holdfast.results.reading import ANYTHING, Reading, returned
-from holdfast.steps.payload import encode
+from stepfast import Continue, Done, Reject, Snooze
+from stepfast.errors import ResultTypeError
+from stepfast.results.reading import ANYTHING, Reading, returned
+from stepfast.steps.payload import encode
 from tests.unit import handlers_with_text_hints
 
 if TYPE_CHECKING:

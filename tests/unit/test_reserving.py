@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import Rate
-from holdfast.limits.reserving import places
-from holdfast.limits.rows import LimitRow
+from stepfast import Rate
+from stepfast.limits.reserving import places
+from stepfast.limits.rows import LimitRow
 
 SECOND = 1_000_000
 

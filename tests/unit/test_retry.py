@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import Retry
-from holdfast.errors import ConfigurationError
+from stepfast import Retry
+from stepfast.errors import ConfigurationError
 
 few = settings(max_examples=60, deadline=None, database=None)
 

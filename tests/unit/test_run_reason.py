@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.admin.reports.partitions import ErrorGroup, group_errors
-from holdfast.admin.reports.run_progress import Pace
-from holdfast.admin.reports.run_reason import JobFacts, Reason, RunFacts, why
-from holdfast.runs.states import RunState
+from stepfast.admin.reports.partitions import ErrorGroup, group_errors
+from stepfast.admin.reports.run_progress import Pace
+from stepfast.admin.reports.run_reason import JobFacts, Reason, RunFacts, why
+from stepfast.runs.states import RunState
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 BUSY = JobFacts(queue="sync", ready=3, running=2)
@@ -44,7 +44,7 @@ def test_a_run_that_advances_says_so() -> None:
     assert why(FETCHING) == [
         Reason(
             "it advances: 10 of 30 partitions ended, 2 jobs at work; it last moved 4 s ago",
-            "holdfast runs watch r1",
+            "stepfast runs watch r1",
         )
     ]
 
@@ -65,11 +65,11 @@ def test_every_part_of_its_life_has_its_words(state: RunState, told: str) -> Non
 
 def test_no_worker_is_alive() -> None:
     assert why(facts(workers=0, jobs=jobs(ready=4))) == [
-        Reason("no worker is alive for queue sync", "holdfast worker MODULE:APP --queues sync")
+        Reason("no worker is alive for queue sync", "stepfast worker MODULE:APP --queues sync")
     ]
     assert (
         why(facts(workers=0, jobs=JobFacts(queue="default", ready=4)))[0].command
-        == "holdfast worker MODULE:APP"
+        == "stepfast worker MODULE:APP"
     )
     assert why(facts(workers=0, jobs=JobFacts(ready=4)))[0].sentence == "no worker is alive"
 
@@ -83,7 +83,7 @@ def test_its_queue_is_paused() -> None:
     paused = facts(queue_paused_at=NOW, queue_note="the account is locked", workers=0)
 
     assert why(paused) == [
-        Reason("queue sync is paused (the account is locked)", "holdfast queues resume sync")
+        Reason("queue sync is paused (the account is locked)", "stepfast queues resume sync")
     ]
 
 
@@ -105,14 +105,14 @@ def test_its_jobs_wait_for_another_try() -> None:
     assert why(facts(jobs=waiting)) == [
         Reason(
             "2 jobs of it wait for another try, the next at 2026-05-01 12:01:00 UTC after: ValueError: no JSON",
-            "holdfast jobs list --queue sync",
+            "stepfast jobs list --queue sync",
         )
     ]
 
 
 def test_its_jobs_are_held_by_a_limit() -> None:
     assert why(facts(jobs=jobs(held=1, held_by="rate:source"))) == [
-        Reason("1 job of it is held by limit rate:source", "holdfast limits list")
+        Reason("1 job of it is held by limit rate:source", "stepfast limits list")
     ]
 
 
@@ -120,14 +120,14 @@ def test_a_silent_worker_holds_its_jobs() -> None:
     (reason,) = why(facts(jobs=replace(BUSY, abandoned=3)))
 
     assert reason.sentence.startswith("3 jobs of it are held by a worker that is silent")
-    assert reason.command == "holdfast workers list"
+    assert reason.command == "stepfast workers list"
 
 
 def test_partitions_that_no_job_reads() -> None:
     (reason,) = why(facts(orphans=(3, 7)))
 
     assert reason.sentence.startswith("no job reads partition-3, partition-7;")
-    assert reason.command == "holdfast partitions list --run r1 --stuck"
+    assert reason.command == "stepfast partitions list --run r1 --stuck"
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_job_that_moved_it_is_dead_or_gone(left: JobFacts, told: str) -> Non
     (reason,) = why(facts(RunState.PLANNING, jobs=left))
 
     assert reason.sentence.startswith(told)
-    assert reason.command == "holdfast runs cancel r1"
+    assert reason.command == "stepfast runs cancel r1"
 
 
 def test_its_sweep_is_held() -> None:
@@ -155,9 +155,9 @@ def test_its_sweep_is_held() -> None:
     assert why(held) == [
         Reason(
             "its sweep is held until somebody approves it: 900 of 1,000 rows would go",
-            'holdfast sweeps approve r1 --reason "…"',
+            'stepfast sweeps approve r1 --reason "…"',
         ),
-        Reason("or keep the rows", 'holdfast sweeps decline r1 --reason "…"'),
+        Reason("or keep the rows", 'stepfast sweeps decline r1 --reason "…"'),
     ]
 
 
@@ -165,7 +165,7 @@ def test_a_run_that_stands_still_says_for_how_long_and_why() -> None:
     still = facts(RunState.STALLED, at=RunState.FETCHING, moved_at=NOW - timedelta(hours=3))
 
     assert why(still) == [
-        Reason("nothing has moved it for 3 h; it stopped while fetching", "holdfast runs resume r1")
+        Reason("nothing has moved it for 3 h; it stopped while fetching", "stepfast runs resume r1")
     ]
     first, second = why(replace(still, workers=0, jobs=jobs(ready=1)))
     assert (first.command, second.sentence) == (None, "no worker is alive for queue sync")
@@ -177,7 +177,7 @@ def test_partitions_that_failed_so_far_can_be_retried_at_once() -> None:
     advances, failed, error = why(going)
 
     assert advances.sentence.startswith("it advances: 12 of 30 partitions ended")
-    assert (failed.sentence[:27], failed.command) == ("2 partitions failed so far:", "holdfast runs retry r1")
+    assert (failed.sentence[:27], failed.command) == ("2 partitions failed so far:", "stepfast runs retry r1")
     assert error == Reason("partition-1, partition-4: ValueError: bad page")
 
 
@@ -188,19 +188,19 @@ def test_a_failed_run_names_its_errors_and_both_ways_on() -> None:
 
     assert told[0] == Reason(
         "35 of 30 partitions failed, so nothing was consolidated and the watermark stays",
-        "holdfast runs retry r1",
+        "stepfast runs retry r1",
     )
     assert (
         told[1].sentence
         == "partition-0, partition-1, partition-2, partition-3, partition-4 and 2 more: error 0"
     )
-    assert told[4] == Reason("and 2 other errors", "holdfast partitions list --run r1 --failed")
-    assert told[5].command == "holdfast runs consolidate r1 --force"
+    assert told[4] == Reason("and 2 other errors", "stepfast partitions list --run r1 --failed")
+    assert told[5].command == "stepfast runs consolidate r1 --force"
 
 
 def test_a_plan_that_gave_up() -> None:
     assert why(facts(RunState.FAILED, planned=False, jobs=jobs(dead=1, dead_error="OSError: no route"))) == [
-        Reason("planning gave up: OSError: no route", "holdfast runs retry r1")
+        Reason("planning gave up: OSError: no route", "stepfast runs retry r1")
     ]
 
 
@@ -208,7 +208,7 @@ def test_a_consolidation_that_gave_up() -> None:
     assert why(facts(RunState.FAILED, reason="consolidation gave up: no such table")) == [
         Reason(
             "everything was read, but what came after it gave up: consolidation gave up: no such table",
-            "holdfast runs consolidate r1",
+            "stepfast runs consolidate r1",
         )
     ]
 
@@ -218,18 +218,18 @@ def test_a_run_of_poor_quality() -> None:
 
     assert told[0] == Reason(
         "too many rows ended in quarantine: 400 of 1,000 rows",
-        "holdfast quarantine list --feed catalogue",
+        "stepfast quarantine list --feed catalogue",
     )
     assert [it.command for it in told[1:]] == [
-        "holdfast quarantine replay --feed catalogue",
-        "holdfast runs consolidate r1",
-        "holdfast runs consolidate r1 --force",
+        "stepfast quarantine replay --feed catalogue",
+        "stepfast runs consolidate r1",
+        "stepfast runs consolidate r1 --force",
     ]
 
 
 def test_a_cancelled_run() -> None:
     assert why(facts(RunState.CANCELLED, reason="Cancelled: wrong account")) == [
-        Reason("it was cancelled: Cancelled: wrong account", "holdfast runs resume r1")
+        Reason("it was cancelled: Cancelled: wrong account", "stepfast runs resume r1")
     ]
 
 
@@ -240,7 +240,7 @@ def test_a_run_that_was_overtaken_says_by_whom(state: RunState) -> None:
     )
     last = why(facts(state, newer="r2", newer_active=True))[-1]
     assert last.sentence.startswith("run r2 of the feed is active, so this one stays")
-    assert last.command == "holdfast runs show r2"
+    assert last.command == "stepfast runs show r2"
 
 
 def test_a_run_that_has_completed_tells_what_is_owed() -> None:
@@ -249,7 +249,7 @@ def test_a_run_that_has_completed_tells_what_is_owed() -> None:
         Reason("1 partition could not be shown to be complete"),
         Reason(
             "the next full or incremental run reads what is owed (1 open debt)",
-            "holdfast debts list --feed catalogue",
+            "stepfast debts list --feed catalogue",
         ),
     ]
     partial, owed = why(facts(RunState.PUBLISHED_PARTIAL, debts=2))

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.errors import StateError
-from holdfast.runs.states import (
+from stepfast.errors import StateError
+from stepfast.runs.states import (
     ACTIVE_RUN,
     ENDED_PARTITION,
     ENDED_RUN,

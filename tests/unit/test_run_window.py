@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import ConfigurationError
-from holdfast.runs.feed import Window
-from holdfast.runs.window import backfill_window, next_window, skew, source_time, watermark_after
+from stepfast.errors import ConfigurationError
+from stepfast.runs.feed import Window
+from stepfast.runs.window import backfill_window, next_window, skew, source_time, watermark_after
 
 if TYPE_CHECKING:
-    from holdfast.runs.states import RunKind
+    from stepfast.runs.states import RunKind
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SETTLE = timedelta(seconds=120)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.errors import ConfigurationError, SealedError, TransientError
-from holdfast.sealing import Keyring, is_sealed, key_id, opened, split
+from stepfast.errors import ConfigurationError, SealedError, TransientError
+from stepfast.sealing import Keyring, is_sealed, key_id, opened, split
 
 OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
 
@@ -18,7 +18,7 @@ def test_a_sealed_text_is_a_document_that_names_its_key_and_nothing_else() -> No
     sealed = Keyring([OLD]).seal('{"card": 4111}', "payload of x")
 
     document = json.loads(sealed)
-    assert document["holdfast.sealed"] == f"1.{key_id(OLD)}"
+    assert document["stepfast.sealed"] == f"1.{key_id(OLD)}"
     assert is_sealed(sealed)
     assert "4111" not in sealed
     assert OLD not in sealed
@@ -48,7 +48,7 @@ def test_the_first_key_seals_and_all_open() -> None:
         (lambda it: it[:-6] + '"}', "damaged|changed"),
         (lambda it: it.replace("1.", "2."), "newer version"),
         (lambda it: it.replace(key_id(OLD), "00000000"), "needs key 00000000"),
-        (lambda _: '{"holdfast.sealed":"1.x"}', "damaged"),
+        (lambda _: '{"stepfast.sealed":"1.x"}', "damaged"),
     ],
 )
 def test_what_was_changed_does_not_open(spoil: Callable[[str], str], why: str) -> None:
@@ -73,17 +73,17 @@ def test_keys_that_can_be_guessed_are_refused(given: str) -> None:
 
 def test_without_a_key_what_is_sealed_can_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     sealed = Keyring([OLD]).seal("x", "p")
-    monkeypatch.delenv("HOLDFAST_SECRET_KEY", raising=False)
+    monkeypatch.delenv("STEPFAST_SECRET_KEY", raising=False)
 
     assert opened("plain", "p") == "plain"
-    with pytest.raises(TransientError, match="HOLDFAST_SECRET_KEY is not set"):
+    with pytest.raises(TransientError, match="STEPFAST_SECRET_KEY is not set"):
         opened(sealed, "p")
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers.aead", None)
 
-    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[encryption\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'stepfast\[encryption\]'"):
         Keyring([OLD]).seal("x", "p")
 
 

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from holdfast.tasks import second_chance
-from holdfast.tasks.second_chance import SecondChance
-from holdfast.tasks.storing import Stored
-from holdfast.transports.checking import TOO_OFTEN
-from holdfast.transports.contract import MOST_AT_ONCE, Delivery, Outgoing
-from holdfast.transports.memory import MemoryTransport
+from stepfast.tasks import second_chance
+from stepfast.tasks.second_chance import SecondChance
+from stepfast.tasks.storing import Stored
+from stepfast.transports.checking import TOO_OFTEN
+from stepfast.transports.contract import MOST_AT_ONCE, Delivery, Outgoing
+from stepfast.transports.memory import MemoryTransport
 from tests.events import hearing, named
 
 if TYPE_CHECKING:
     import pytest
 
-    from holdfast.tasks.holding import Held
+    from stepfast.tasks.holding import Held
 
 HOLD = timedelta(minutes=1)
 QUEUE = "south-tasks"

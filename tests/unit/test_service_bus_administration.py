@@ -15,10 +15,10 @@ from azure.core.exceptions import (
     ServiceRequestError,
 )
 
-from holdfast.transports import service_bus_administration
-from holdfast.transports.contract import Depth
-from holdfast.transports.failures import TransportRefusedError, TransportUnavailableError
-from holdfast.transports.service_bus_administration import Administration
+from stepfast.transports import service_bus_administration
+from stepfast.transports.contract import Depth
+from stepfast.transports.failures import TransportRefusedError, TransportUnavailableError
+from stepfast.transports.service_bus_administration import Administration
 
 AZURE = "Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=a2V5"
 

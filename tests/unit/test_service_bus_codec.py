@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as any_of
 
-from holdfast.testing.service_bus.authorization import Key, complaint, entity
-from holdfast.testing.service_bus.codec import MalformedError, decode, encode
-from holdfast.testing.service_bus.values import (
+from stepfast.testing.service_bus.authorization import Key, complaint, entity
+from stepfast.testing.service_bus.codec import MalformedError, decode, encode
+from stepfast.testing.service_bus.values import (
     Array,
     Byte,
     Described,

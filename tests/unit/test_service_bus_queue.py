@@ -8,14 +8,14 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.testing.service_bus.codec import described
-from holdfast.testing.service_bus.message import SCHEDULED_AT, Message, parse
-from holdfast.testing.service_bus.queue import DETAIL, REASON, Outcome, Queue
-from holdfast.testing.service_bus.refusals import RefusedError
-from holdfast.testing.service_bus.settings import QueueSettings, parse_queue
-from holdfast.testing.service_bus.timeline import Timeline
-from holdfast.testing.service_bus.values import Code, Timestamp, UInt
+from stepfast.errors import ConfigurationError
+from stepfast.testing.service_bus.codec import described
+from stepfast.testing.service_bus.message import SCHEDULED_AT, Message, parse
+from stepfast.testing.service_bus.queue import DETAIL, REASON, Outcome, Queue
+from stepfast.testing.service_bus.refusals import RefusedError
+from stepfast.testing.service_bus.settings import QueueSettings, parse_queue
+from stepfast.testing.service_bus.timeline import Timeline
+from stepfast.testing.service_bus.values import Code, Timestamp, UInt
 
 MINUTE = 60_000
 

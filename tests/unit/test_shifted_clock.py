@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.database.dialects import DIALECTS, Dialect, Shift
-from holdfast.database.statement import Statement, sql
+from stepfast.database.dialects import DIALECTS, Dialect, Shift
+from stepfast.database.statement import Statement, sql
 
 NOW = sql("SELECT {now}")
 EVERY_DIALECT = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())

@@ -9,8 +9,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.errors import ConfigurationError, SignatureError
-from holdfast.notifications.signature import TOLERANCE, Secrets, key_of, new_secret, sign, verify
+from stepfast.errors import ConfigurationError, SignatureError
+from stepfast.notifications.signature import TOLERANCE, Secrets, key_of, new_secret, sign, verify
 
 # The example that the libraries of Standard Webhooks test themselves with.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -133,7 +133,7 @@ def test_a_host_has_its_own_secrets_or_those_of_all() -> None:
 
 
 def test_no_secret_is_a_refusal_unless_somebody_asked_for_it() -> None:
-    with pytest.raises(ConfigurationError, match="HOLDFAST_WEBHOOK_SECRETS"):
+    with pytest.raises(ConfigurationError, match="STEPFAST_WEBHOOK_SECRETS"):
         Secrets.read([]).for_host("hooks.example")
 
     assert Secrets.read(["none"]).for_host("hooks.example") == ()

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.database.dialects import DIALECTS, MARIADB, POSTGRESQL, SQLITE
-from holdfast.database.statement import sql, with_parameters
+from stepfast.database.dialects import DIALECTS, MARIADB, POSTGRESQL, SQLITE
+from stepfast.database.statement import sql, with_parameters
 
 
 @pytest.mark.parametrize(

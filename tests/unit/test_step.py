@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import LeaseLostError, Step, StepCancelled, Upsert
-from holdfast.errors import ConfigurationError
-from holdfast.steps.lease import Lease
-from holdfast.steps.outcome import Call, Snooze
-from holdfast.steps.step import Halt, Report
+from stepfast import LeaseLostError, Step, StepCancelled, Upsert
+from stepfast.errors import ConfigurationError
+from stepfast.steps.lease import Lease
+from stepfast.steps.outcome import Call, Snooze
+from stepfast.steps.step import Halt, Report
 
 LEASE = Lease("id-1", "work", "mail", 3, 5, 2, 1, 1, '{"page":2}', None, "{}", 7)
 
@@ -151,7 +151,7 @@ def test_a_step_takes_names_for_what_it_works_on(step: Step) -> None:
     step.annotate(page=4)
 
     assert step.annotations == {"run_id": "r-7", "page": 4}
-    with pytest.raises(ConfigurationError, match=r"job_id=…\): Holdfast says that itself"):
+    with pytest.raises(ConfigurationError, match=r"job_id=…\): Stepfast says that itself"):
         step.annotate(job_id="mine")
     with pytest.raises(ConfigurationError, match="at most 20 names"):
         step.annotate(**{f"name_{n}": n for n in range(20)})

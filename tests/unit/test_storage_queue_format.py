@@ -12,14 +12,14 @@ from azure.storage.queue import QueueMessage
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.transports.storage_queue_format import (
+from stepfast.transports.storage_queue_format import (
     LARGEST_TEXT,
     Parts,
     packed,
     packed_dead,
     unpacked,
 )
-from holdfast.transports.storage_queue_requests import delivery_of
+from stepfast.transports.storage_queue_requests import delivery_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
 VALUES = st.recursive(
@@ -35,7 +35,7 @@ PROPERTIES = st.dictionaries(TEXTS, TEXTS | st.integers() | st.booleans(), max_s
 @example("{}", {}, "")
 @example("{ }", {}, "")
 @example('{"_text": 1}', {}, "")
-@example('{"_holdfast":{"id":"x"}}', {}, "")
+@example('{"_stepfast":{"id":"x"}}', {}, "")
 @example('{"a":1}\n', {}, "")
 @example('{"a":1', {}, "")
 @example('{"a": NaN}', {}, "")
@@ -49,17 +49,17 @@ def test_what_goes_in_comes_out(body: str, properties: dict[str, str | int | boo
 def test_what_is_sent_is_json_that_xml_can_carry(body: str, properties: dict[str, str | int | bool]) -> None:
     text = packed(Parts(id="m-1", body=body, properties=properties))
 
-    assert json.loads(text)["_holdfast"]["id"] == "m-1"
+    assert json.loads(text)["_stepfast"]["id"] == "m-1"
     element = ET.Element("MessageText")
     element.text = text
     assert ET.fromstring(ET.tostring(element)).text == text  # noqa: S314 - our own
 
 
-@given(st.dictionaries(TEXTS.filter(lambda it: it != "_holdfast"), VALUES, max_size=4))
+@given(st.dictionaries(TEXTS.filter(lambda it: it != "_stepfast"), VALUES, max_size=4))
 def test_an_object_stays_the_object_that_it_is_for_others(body: dict[str, object]) -> None:
     read = json.loads(packed(Parts(id="m-1", body=json.dumps(body))))
 
-    assert {name: value for name, value in read.items() if name != "_holdfast"} == body
+    assert {name: value for name, value in read.items() if name != "_stepfast"} == body
 
 
 @given(TEXTS)
@@ -78,11 +78,11 @@ DEEP = "[" * 30_000 + "]" * 30_000
     [
         DEEP,
         base64.b64encode(DEEP.encode()).decode(),
-        '{"_holdfast":{"id":"x","dead":{"sent_at":"garbage"}},"task_id":"a","task_type":"ok"}',
-        '{"_holdfast":{"id":"x","dead":{"sent_at":7,"reason":null}},"task_id":"a"}',
-        '{"_holdfast":{"id":"x","dead":{"sent_at":"0001-01-01T00:00:00+14:00"}},"task_id":"a"}',
-        '{"_holdfast":{"id":"x","dead":[1]},"task_id":"a"}',
-        f'{{"_holdfast":{{"id":{DEEP}}},"task_id":"a"}}',
+        '{"_stepfast":{"id":"x","dead":{"sent_at":"garbage"}},"task_id":"a","task_type":"ok"}',
+        '{"_stepfast":{"id":"x","dead":{"sent_at":7,"reason":null}},"task_id":"a"}',
+        '{"_stepfast":{"id":"x","dead":{"sent_at":"0001-01-01T00:00:00+14:00"}},"task_id":"a"}',
+        '{"_stepfast":{"id":"x","dead":[1]},"task_id":"a"}',
+        f'{{"_stepfast":{{"id":{DEEP}}},"task_id":"a"}}',
     ],
     ids=lambda it: it[:60],
 )

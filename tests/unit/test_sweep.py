@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError
-from holdfast.runs.declaration import declare
-from holdfast.runs.sweep import Sweep
-from holdfast.runs.sweep_state import SweepState, read_state
-from holdfast.runs.target import TargetColumn
+from stepfast.errors import ConfigurationError
+from stepfast.runs.declaration import declare
+from stepfast.runs.sweep import Sweep
+from stepfast.runs.sweep_state import SweepState, read_state
+from stepfast.runs.target import TargetColumn
 from tests.unit.test_feed import a_feed
 
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.tasks.acceptance import key_of
-from holdfast.tasks.envelope import Envelope, read
-from holdfast.tasks.failures import TaskRefusedError
+from stepfast.tasks.acceptance import key_of
+from stepfast.tasks.envelope import Envelope, read
+from stepfast.tasks.failures import TaskRefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,8 +148,8 @@ def test_the_trace_of_whoever_sent_it_is_kept() -> None:
         (task(payload=[1]), "payload is no object"),
         (task(payload="{}"), "payload is no object"),
         (task(payload={"a": "x" * 1024 * 1024}), "payload takes"),
-        (task(payload={"holdfast.sealed": "1.aaaa.bbbb"}), "begins with 'holdfast.'"),
-        (task(payload={"a": 1, "holdfast.sealed": "1.aaaa.bbbb"}), "begins with 'holdfast.'"),
+        (task(payload={"stepfast.sealed": "1.aaaa.bbbb"}), "begins with 'stepfast.'"),
+        (task(payload={"a": 1, "stepfast.sealed": "1.aaaa.bbbb"}), "begins with 'stepfast.'"),
         (task(webhook_url="ftp://a"), "webhook_url"),
         (task(webhook_url="https://me:pw@a.example"), "credentials"),
         (task(schema_version=2), "newer than this worker understands"),

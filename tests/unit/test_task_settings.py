@@ -1,4 +1,4 @@
-"""The environment of `holdfast tasks`: what is wrong is said at once, what is secret is not said at all."""
+"""The environment of `stepfast tasks`: what is wrong is said at once, what is secret is not said at all."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast
-from holdfast.errors import ConfigurationError
-from holdfast.tasks.settings import TaskSettings, read_env_file, task_settings, variables
-from holdfast.tasks.surroundings import surroundings
+import stepfast
+from stepfast import Stepfast
+from stepfast.errors import ConfigurationError
+from stepfast.tasks.settings import TaskSettings, read_env_file, task_settings, variables
+from stepfast.tasks.surroundings import surroundings
 
 STORAGE = "DefaultEndpointsProtocol=https;AccountName=acct;AccountKey=c2VjcmV0"
 BUS = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
@@ -22,7 +22,7 @@ BUS = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=Root;SharedA
 @pytest.fixture(autouse=True)
 def _empty_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
-        if name.startswith(("HOLDFAST_", "WORKER_", "AZURE_", "SUPABASE", "SERVICEBUS")):
+        if name.startswith(("STEPFAST_", "WORKER_", "AZURE_", "SUPABASE", "SERVICEBUS")):
             monkeypatch.delenv(name)
     for name in ("CLIENT_ID", "TASK_DATA"):
         monkeypatch.delenv(name, raising=False)
@@ -64,17 +64,17 @@ def test_all_problems_are_listed_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
         WORKER_MAX_RETRIES="-1",
         WORKER_ACKNOWLEDGE="sometimes",
         WORKER_GRACE="0",
-        HOLDFAST_TRANSPORT="rabbitmq://host",
+        STEPFAST_TRANSPORT="rabbitmq://host",
         AZURE_STORAGE_CONNECTION_STRING="hunter2",
         AZURE_SERVICE_BUS_CONNECTION_STRING="hunter2",
         SUPABASE_URL="https://abc.supabase.co",
-        HOLDFAST_WEBHOOK_TIMEOUT="9h",
-        HOLDFAST_OUTBOX_ATTEMPTS="some",
-        HOLDFAST_MAX_CONNECTIONS="all",
-        HOLDFAST_LOG_LEVEL="loud",
-        HOLDFAST_LOG_FORMAT="prose",
-        HOLDFAST_METRICS_PORT="abc",
-        HOLDFAST_SECRET_KEY="hunter2",
+        STEPFAST_WEBHOOK_TIMEOUT="9h",
+        STEPFAST_OUTBOX_ATTEMPTS="some",
+        STEPFAST_MAX_CONNECTIONS="all",
+        STEPFAST_LOG_LEVEL="loud",
+        STEPFAST_LOG_FORMAT="prose",
+        STEPFAST_METRICS_PORT="abc",
+        STEPFAST_SECRET_KEY="hunter2",
     )
 
     names = {it.replace(":", " ").replace("=", " ").split()[0] for it in found}
@@ -85,13 +85,13 @@ def test_all_problems_are_listed_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_https_supabase_url_is_told_which_variable_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = problems(monkeypatch, SUPABASE_URL="https://abc.supabase.co")
 
-    assert "HOLDFAST_DATABASE_URL" in found
+    assert "STEPFAST_DATABASE_URL" in found
     assert "postgresql://" in found
 
 
 def test_beside_a_database_url_it_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     found = given(
-        monkeypatch, SUPABASE_URL="https://abc.supabase.co", HOLDFAST_DATABASE_URL="postgresql://u:p@h/d"
+        monkeypatch, SUPABASE_URL="https://abc.supabase.co", STEPFAST_DATABASE_URL="postgresql://u:p@h/d"
     )
 
     assert found.chosen_database == "postgresql://u:p@h/d"
@@ -100,10 +100,10 @@ def test_beside_a_database_url_it_is_no_problem(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("name", "url", "said"),
     [
-        ("HOLDFAST_DATABASE_URL", "oracle://me:hunter2@host/name", "no driver for 'oracle'"),
-        ("HOLDFAST_DATABASE_URL", "postgresql://me:hunter2@host:door/name", "check host and port"),
-        ("HOLDFAST_DATABASE_URL", "work.db", "not a database URL"),
-        ("HOLDFAST_DATABASE_URL", "https://abc.supabase.co", "address of a web API"),
+        ("STEPFAST_DATABASE_URL", "oracle://me:hunter2@host/name", "no driver for 'oracle'"),
+        ("STEPFAST_DATABASE_URL", "postgresql://me:hunter2@host:door/name", "check host and port"),
+        ("STEPFAST_DATABASE_URL", "work.db", "not a database URL"),
+        ("STEPFAST_DATABASE_URL", "https://abc.supabase.co", "address of a web API"),
         ("SUPABASE_URL", "postgresql://me:hunter2@host:door/name", "check host and port"),
         ("SUPABASE_URL", "abc", "no URL of Supabase"),
     ],
@@ -119,18 +119,18 @@ def test_a_url_that_leads_to_no_database_is_one_problem_among_others(
     assert "hunter2" not in database
 
 
-@pytest.mark.parametrize("environment", [{}, {"HOLDFAST_DATABASE_URL": "sqlite:////mnt/share/work.db"}])
+@pytest.mark.parametrize("environment", [{}, {"STEPFAST_DATABASE_URL": "sqlite:////mnt/share/work.db"}])
 @pytest.mark.parametrize(("kind", "works"), [("cifs", False), ("nfs4", False), ("ext4", True), ("9p", True)])
 def test_a_file_on_a_share_is_refused_before_anything_is_written_to_it(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], kind: str, *, works: bool
 ) -> None:
-    monkeypatch.setattr("holdfast.tasks.problems.disk_of", lambda _: kind)
+    monkeypatch.setattr("stepfast.tasks.problems.disk_of", lambda _: kind)
 
     if works:
         given(monkeypatch, **environment)
     else:
         (problem,) = problems(monkeypatch, **environment)
-        assert problem.startswith("HOLDFAST_DATABASE_URL: the SQLite file")
+        assert problem.startswith("STEPFAST_DATABASE_URL: the SQLite file")
         assert f"network file system ({kind})" in problem
 
 
@@ -146,7 +146,7 @@ def test_a_supabase_url_that_is_a_database_is_used(monkeypatch: pytest.MonkeyPat
         ({"AZURE_SERVICE_BUS_CONNECTION_STRING": BUS}, "service-bus://"),
         ({"SERVICEBUS_CONNECTION_STRING": BUS}, "service-bus://"),
         ({"AZURE_SERVICE_BUS_NAMESPACE": "ns"}, "service-bus://"),
-        ({"AZURE_STORAGE_ACCOUNT": "acct", "HOLDFAST_TRANSPORT": "service-bus://ns"}, "service-bus://ns"),
+        ({"AZURE_STORAGE_ACCOUNT": "acct", "STEPFAST_TRANSPORT": "service-bus://ns"}, "service-bus://ns"),
     ],
 )
 def test_the_transport_is_the_one_whose_keys_are_there(
@@ -165,20 +165,20 @@ def test_what_is_in_force_is_shown_without_secrets(monkeypatch: pytest.MonkeyPat
         monkeypatch,
         CLIENT_ID="southhaven",
         TASK_DATA='{"task_id": "hunter2"}',
-        HOLDFAST_DATABASE_URL="postgresql://me:hunter2@host/name",
+        STEPFAST_DATABASE_URL="postgresql://me:hunter2@host/name",
         AZURE_STORAGE_CONNECTION_STRING=STORAGE,
-        HOLDFAST_WEBHOOK_SECRETS="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
-        HOLDFAST_ALERT_URLS="slack://hunter2",
-        HOLDFAST_SECRET_KEY="hunter2" * 5,
-        HOLDFAST_LISTEN_URL="postgresql://me:hunter2@host/name",
-        HOLDFAST_CALLBACK_URL="https://me:hunter2@host/callbacks",
+        STEPFAST_WEBHOOK_SECRETS="whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+        STEPFAST_ALERT_URLS="slack://hunter2",
+        STEPFAST_SECRET_KEY="hunter2" * 5,
+        STEPFAST_LISTEN_URL="postgresql://me:hunter2@host/name",
+        STEPFAST_CALLBACK_URL="https://me:hunter2@host/callbacks",
     )
 
     found = {it.variable: it for it in surroundings({})}
 
     assert (found["CLIENT_ID"].value, found["CLIENT_ID"].source) == ("southhaven", "environment")
     assert (found["WORKER_CONCURRENCY"].value, found["WORKER_CONCURRENCY"].source) == ("10", "default")
-    assert found["HOLDFAST_DATABASE_URL"].value == "postgresql://me:***@host/name"
+    assert found["STEPFAST_DATABASE_URL"].value == "postgresql://me:***@host/name"
     everything = str(found)
     assert not [it for it in ("hunter2", "c2VjcmV0", "MfKQ") if it in everything]
 
@@ -208,9 +208,9 @@ def test_every_variable_is_explained() -> None:
 
 
 def test_every_variable_that_the_code_reads_is_shown() -> None:
-    package = Path(holdfast.__file__).parent
+    package = Path(stepfast.__file__).parent
     texts = [it.read_text(encoding="utf-8") for it in package.rglob("*.py") if "testing" not in it.parts]
-    read = {name for text in texts for name in re.findall(r"\bHOLDFAST_[A-Z_]+[A-Z]\b", text)}
+    read = {name for text in texts for name in re.findall(r"\bSTEPFAST_[A-Z_]+[A-Z]\b", text)}
 
     assert read - {it.variable for it in surroundings({})} == set()
 
@@ -218,12 +218,12 @@ def test_every_variable_that_the_code_reads_is_shown() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("HOLDFAST_TRANSPORT", STORAGE),
-        ("HOLDFAST_TRANSPORT", BUS),
-        ("HOLDFAST_TRANSPORT", "storage-queue://c2VjcmV0@acct"),
-        ("HOLDFAST_TRANSPORT", "service-bus://ns?key=c2VjcmV0"),
-        ("HOLDFAST_TRANSPORT", "service-bus://ns;SharedAccessKey=c2VjcmV0"),
-        ("HOLDFAST_TRANSPORT", "x://[c2VjcmV0@"),
+        ("STEPFAST_TRANSPORT", STORAGE),
+        ("STEPFAST_TRANSPORT", BUS),
+        ("STEPFAST_TRANSPORT", "storage-queue://c2VjcmV0@acct"),
+        ("STEPFAST_TRANSPORT", "service-bus://ns?key=c2VjcmV0"),
+        ("STEPFAST_TRANSPORT", "service-bus://ns;SharedAccessKey=c2VjcmV0"),
+        ("STEPFAST_TRANSPORT", "x://[c2VjcmV0@"),
         ("CLIENT_ID", STORAGE),
         ("CLIENT_ID", BUS),
     ],
@@ -246,15 +246,15 @@ def test_a_key_in_the_address_of_supabase_is_not_shown(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({"HOLDFAST_TRANSPORT": "service-bus"}, "AZURE_SERVICE_BUS_CONNECTION_STRING"),
-        ({"HOLDFAST_TRANSPORT": "storage-queue://"}, "AZURE_STORAGE_CONNECTION_STRING"),
-        ({"HOLDFAST_TRANSPORT": "database://elsewhere"}, "own database"),
+        ({"STEPFAST_TRANSPORT": "service-bus"}, "AZURE_SERVICE_BUS_CONNECTION_STRING"),
+        ({"STEPFAST_TRANSPORT": "storage-queue://"}, "AZURE_STORAGE_CONNECTION_STRING"),
+        ({"STEPFAST_TRANSPORT": "database://elsewhere"}, "own database"),
         ({"AZURE_STORAGE_ACCOUNT": "My_Account"}, "3 to 24"),
         ({"AZURE_STORAGE_ACCOUNT": "https://acct.example/?sv=1&sig=c2VjcmV0"}, "without keys"),
         ({"AZURE_SERVICE_BUS_NAMESPACE": BUS}, "AZURE_SERVICE_BUS_CONNECTION_STRING"),
-        ({"HOLDFAST_METRICS_PORT": "65536"}, "0 for any that is free"),
-        ({"HOLDFAST_METRICS_PORT": "1" * 5_000}, "0 for any that is free"),
-        ({"HOLDFAST_WEBHOOK_ALLOW": "http://me:c2VjcmV0@host/"}, "neither a host nor a network"),
+        ({"STEPFAST_METRICS_PORT": "65536"}, "0 for any that is free"),
+        ({"STEPFAST_METRICS_PORT": "1" * 5_000}, "0 for any that is free"),
+        ({"STEPFAST_WEBHOOK_ALLOW": "http://me:c2VjcmV0@host/"}, "neither a host nor a network"),
         ({"WORKER_MAX_RETRIES": "+1"}, "0 to 1000"),
         ({"WORKER_MAX_RETRIES": "1001"}, "0 to 1000"),
         ({"WORKER_TASK_TIMEOUT": "1e3"}, "not a duration"),
@@ -278,7 +278,7 @@ def test_the_longest_client_has_a_queue_for_its_dead_letters(monkeypatch: pytest
 
 
 def test_one_task_needs_no_transport(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert given(monkeypatch, TASK_DATA="{}", HOLDFAST_TRANSPORT="service-bus").task_data is not None
+    assert given(monkeypatch, TASK_DATA="{}", STEPFAST_TRANSPORT="service-bus").task_data is not None
 
 
 @pytest.mark.parametrize(("name", "text"), [("WORKER_MAX_RETRIES", "+1"), ("WORKER_TASK_TIMEOUT", "1e3")])
@@ -288,4 +288,4 @@ def test_a_handler_reads_them_as_the_settings_do(
     monkeypatch.setenv(name, text)
 
     with pytest.raises(ConfigurationError, match=name):
-        Holdfast("sqlite:///unused.db").task("ingest")(lambda: None)
+        Stepfast("sqlite:///unused.db").task("ingest")(lambda: None)

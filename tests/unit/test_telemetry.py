@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.telemetry import EVENTS, LEVELS, Fact, happened, listen, sinks, unlisten, wanted
-from holdfast.telemetry.facts import camel, plain, sentence
-from holdfast.telemetry.masking import without_data, without_secrets
+from stepfast.telemetry import EVENTS, LEVELS, Fact, happened, listen, sinks, unlisten, wanted
+from stepfast.telemetry.facts import camel, plain, sentence
+from stepfast.telemetry.masking import without_data, without_secrets
 from tests.events import hearing, named
 
 
@@ -32,7 +32,7 @@ class Subject:
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nobody listens, and nobody logs below a warning, whatever ran before."""
     monkeypatch.setattr(sinks, "_sinks", {})
-    log = logging.getLogger("holdfast")
+    log = logging.getLogger("stepfast")
     before = log.level
     log.setLevel(logging.WARNING)
     yield
@@ -40,11 +40,11 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_an_event_is_a_record_with_its_name_and_its_fields(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "holdfast"):
+    with caplog.at_level(logging.INFO, "stepfast"):
         happened("worker.started", worker_id="w-1", concurrency=3)
 
     (record,) = caplog.records
-    assert record.name == "holdfast"
+    assert record.name == "stepfast"
     assert record.getMessage() == "worker.started worker_id=w-1 concurrency=3"
     assert record.__dict__["event"] == "worker.started"
     assert record.__dict__["facts"] == {"worker_id": "w-1", "concurrency": 3}
@@ -105,7 +105,7 @@ def test_a_listener_that_fails_disturbs_nobody_and_is_told_of_once(caplog: pytes
 
 def test_an_event_that_is_not_in_the_list_is_told_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
     """A test finds it; a program in production must not fall over it."""
-    with caplog.at_level(logging.INFO, "holdfast"):
+    with caplog.at_level(logging.INFO, "stepfast"):
         happened("dog.barked", at="the postman")
 
     assert caplog.records[0].getMessage() == "dog.barked at=the postman"
@@ -200,15 +200,15 @@ def test_masking_takes_no_time_worth_mentioning() -> None:
 
 
 def test_the_library_leaves_logging_alone(tmp_path: Path) -> None:
-    """A program that imports Holdfast, and works with it, finds its root logger as it was."""
+    """A program that imports Stepfast, and works with it, finds its root logger as it was."""
     script = (
         "import logging, json, sys\n"
-        "from holdfast import Holdfast\n"
-        "app = Holdfast('sqlite:///' + sys.argv[1])\n"
+        "from stepfast import Stepfast\n"
+        "app = Stepfast('sqlite:///' + sys.argv[1])\n"
         "app.migrate()\n"
         "with app.worker(): pass\n"
-        "named = [logging.getLogger(), logging.getLogger('holdfast')]\n"
-        "print(json.dumps([len(it.handlers) for it in named] + [logging.getLogger('holdfast').level]))\n"
+        "named = [logging.getLogger(), logging.getLogger('stepfast')]\n"
+        "print(json.dumps([len(it.handlers) for it in named] + [logging.getLogger('stepfast').level]))\n"
     )
 
     done = subprocess.run(

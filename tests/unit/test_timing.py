@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.clock import instant, moment
-from holdfast.errors import ConfigurationError
-from holdfast.schedules.cron import parse
-from holdfast.schedules.timing import Calendar, Every, Once, Timing
-from holdfast.schedules.zone import zone
+from stepfast.clock import instant, moment
+from stepfast.errors import ConfigurationError
+from stepfast.schedules.cron import parse
+from stepfast.schedules.timing import Calendar, Every, Once, Timing
+from stepfast.schedules.zone import zone
 
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE

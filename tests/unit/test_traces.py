@@ -15,11 +15,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
-from holdfast.clock import new_id, new_ids
-from holdfast.errors import ConfigurationError
-from holdfast.steps.lease import Lease
-from holdfast.telemetry.export import export_spans
-from holdfast.telemetry.traces import (
+from stepfast.clock import new_id, new_ids
+from stepfast.errors import ConfigurationError
+from stepfast.steps.lease import Lease
+from stepfast.telemetry.export import export_spans
+from stepfast.telemetry.traces import (
     CURRENT,
     begin_step,
     current_trace,
@@ -152,8 +152,8 @@ def test_the_span_of_an_enqueue_is_the_parent_of_the_steps(monkeypatch: pytest.M
     assert send.attributes is not None
     assert send.attributes["messaging.batch.message_count"] == 3
     assert step.attributes is not None
-    assert step.attributes["holdfast.job_id"] == job.job_id
-    assert step.attributes["holdfast.outcome"] == "done"
+    assert step.attributes["stepfast.job_id"] == job.job_id
+    assert step.attributes["stepfast.outcome"] == "done"
     assert (send.kind, step.kind) == (trace.SpanKind.PRODUCER, trace.SpanKind.CONSUMER)
 
 
@@ -176,7 +176,7 @@ def test_an_error_is_shown_without_secrets_and_without_a_traceback(monkeypatch: 
 
     (step,) = recorded.exporter.get_finished_spans()
     assert step.attributes is not None
-    assert step.attributes["holdfast.outcome"] == "failed"
+    assert step.attributes["stepfast.outcome"] == "failed"
     assert step.status.description == "ValueError: password=***"
     (event,) = step.events
     assert dict(event.attributes or {}) == {
@@ -284,5 +284,5 @@ def test_without_the_extra_the_cure_of_that_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
 
-    with pytest.raises(ConfigurationError, match=r"pip install 'holdfast\[telemetry\]'"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'stepfast\[telemetry\]'"):
         export_spans()

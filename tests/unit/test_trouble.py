@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast import AuthError, OutageError, PermanentError, ThrottledError, TransientError
-from holdfast.errors import AnswerError, CursorExpiredError
-from holdfast.runs.trouble import LONGEST_RETRY_AFTER, Trouble, TroubleKind, classify
+from stepfast import AuthError, OutageError, PermanentError, ThrottledError, TransientError
+from stepfast.errors import AnswerError, CursorExpiredError
+from stepfast.runs.trouble import LONGEST_RETRY_AFTER, Trouble, TroubleKind, classify
 
 NOW = datetime(2031, 3, 1, 12, tzinfo=UTC)
 SECONDS_90 = timedelta(seconds=90)

@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from holdfast.database import upsert
-from holdfast.database.connection import Transaction
-from holdfast.database.dialects import DIALECTS, MARIADB, POSTGRESQL, SQLITE, Dialect
-from holdfast.database.upsert import Upsert
-from holdfast.errors import ConfigurationError
+from stepfast.database import upsert
+from stepfast.database.connection import Transaction
+from stepfast.database.dialects import DIALECTS, MARIADB, POSTGRESQL, SQLITE, Dialect
+from stepfast.database.upsert import Upsert
+from stepfast.errors import ConfigurationError
 
 
 class Recorder(Transaction):

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.notifications.delivery import Failed, Patience
-from holdfast.notifications.settings import NotificationSettings
-from holdfast.notifications.webhook import asked_wait
-from holdfast.outbox.verdict import Again, GiveUp, Verdict, backoff, decide
+from stepfast.notifications.delivery import Failed, Patience
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.notifications.webhook import asked_wait
+from stepfast.outbox.verdict import Again, GiveUp, Verdict, backoff, decide
 
 SETTINGS = NotificationSettings()
 OUTAGE = Failed("HTTP 503")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.sealing import Keyring
-from holdfast.steps import waiting
-from holdfast.steps.waiting import arrived, cursor_in, event_in, has_arrived, waited_for
+from stepfast.sealing import Keyring
+from stepfast.steps import waiting
+from stepfast.steps.waiting import arrived, cursor_in, event_in, has_arrived, waited_for
 
 OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
 
 
-@pytest.mark.parametrize("cursor", ["null", "7", '"a \\" b"', '{"a":[1,2.50,"é"]}', '{"holdfast":1}'])
+@pytest.mark.parametrize("cursor", ["null", "7", '"a \\" b"', '{"a":[1,2.50,"é"]}', '{"stepfast":1}'])
 def test_the_cursor_comes_back_as_it_was(cursor: str) -> None:
     stored = waiting.waiting(cursor, "payment:42")
 

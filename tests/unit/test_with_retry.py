@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast import ConfigurationError, PermanentError, with_retry
+from stepfast import ConfigurationError, PermanentError, with_retry
 
 
 class Unsteady:

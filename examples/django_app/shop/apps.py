@@ -11,7 +11,7 @@ class Shop(AppConfig):
     label = "shop"
 
     def ready(self) -> None:
-        """`manage.py migrate` brings Holdfast's tables up to date, too."""
+        """`manage.py migrate` brings Stepfast's tables up to date, too."""
         post_migrate.connect(migrate_jobs, sender=self)
 
 

@@ -9,9 +9,9 @@ from django.conf import settings
 from django.db import close_old_connections
 
 from examples.django_app.shop.models import Order, Parcel
-from holdfast import Holdfast, Step
+from stepfast import Step, Stepfast
 
-app = Holdfast(settings.HOLDFAST_DATABASE_URL)
+app = Stepfast(settings.STEPFAST_DATABASE_URL)
 
 
 @app.job(queue="shipping", timeout="30s")

@@ -1,4 +1,4 @@
-"""The shop's tables, and those of Holdfast beside them: `manage.py migrate` makes both."""
+"""The shop's tables, and those of Stepfast beside them: `manage.py migrate` makes both."""
 
 from __future__ import annotations
 

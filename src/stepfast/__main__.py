@@ -1,0 +1,7 @@
+"""`python -m stepfast` is the program `stepfast`."""
+
+from __future__ import annotations
+
+from stepfast.cli import main
+
+main()

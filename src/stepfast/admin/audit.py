@@ -1,0 +1,150 @@
+"""Who stepped in, what they did, and why: one row per command, in the transaction of the action itself.
+
+So either both are there or neither. An action that was refused, or that changed nothing, leaves no row.
+A command that works in batches is a `Command`: its row begins with the first batch that changes something, and each
+batch adds what it touched in its own transaction. Wherever such a command is killed, its row says exactly what was
+done, and that it did not end.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from stepfast.clock import new_id
+from stepfast.database.database import persist
+from stepfast.database.statement import sql
+from stepfast.errors import ConfigurationError
+from stepfast.steps.payload import to_json
+from stepfast.telemetry.masking import without_secrets
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+    from stepfast.database.database import Database
+
+T = TypeVar("T")
+Fact = str | float | int | None
+Detail = Mapping[str, Fact]
+
+OPERATOR: Final = "STEPFAST_OPERATOR"  # the environment's word for who acts
+LONGEST: Final = 200  # characters of who, what and subject
+LONGEST_REASON: Final = 2_000
+HIDDEN: Final = "***"
+
+WRITE_DOWN = sql("""
+    INSERT INTO stepfast_audit (id, at, ended_at, who, what, subject, why, touched, detail)
+    VALUES (:id, {now}, CASE WHEN :ended = 1 THEN {now} END, :who, :what, :subject, :why, :touched, :detail)
+""")
+ADD = sql("UPDATE stepfast_audit SET touched = touched + :touched WHERE id = :id AND ended_at IS NULL")
+END = sql("UPDATE stepfast_audit SET ended_at = {now} WHERE id = :id AND ended_at IS NULL")
+
+_OLD = "SELECT id FROM stepfast_audit WHERE at < {now} - :age ORDER BY at, id LIMIT :limit"
+LOOK = sql(_OLD)
+OLD = sql(_OLD + " {skip_locked}")
+FORGET = sql("DELETE FROM stepfast_audit WHERE id {any_of:ids}")
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who acts, and why."""
+
+    name: str
+    reason: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name.strip():
+            raise ConfigurationError(f"operator {self.name!r}: say who acts, for example 'alice'")
+
+    def because(self, reason: str | None) -> Actor:
+        """The same one, with this reason if there is one."""
+        return self if reason is None else replace(self, reason=reason)
+
+
+def whoever(name: str | None = None, reason: str | None = None) -> Actor:
+    """The one who is named, else STEPFAST_OPERATOR, else the user and host of this process."""
+    return Actor(name or os.environ.get(OPERATOR) or _user_and_host(), reason)
+
+
+def record(
+    tx: Transaction, by: Actor, what: str, subject: str, *, touched: int = 1, detail: Detail | None = None
+) -> None:
+    """Write down an action that is complete with this transaction; `what` is its verb, such as "queue.pause".
+
+    `detail` holds further facts, never a payload. Call it only where something was changed.
+    """
+    tx.run(WRITE_DOWN, **_row(by, what, subject, detail), id=new_id(), touched=touched, ended=1)
+
+
+class Command:
+    """A command that works in batches, each in a transaction of its own: one row, true after every one of them."""
+
+    def __init__(
+        self, database: Database, by: Actor, what: str, subject: str, detail: Detail | None = None
+    ) -> None:
+        self._database = database
+        self._row = _row(by, what, subject, detail)
+        self._id = new_id()
+        self._begun = False
+
+    def run(self, batch: Callable[[Transaction], tuple[T, int | None]]) -> T:
+        """Commit one batch with its record. It answers what it found, and how many rows it touched.
+
+        None means that it changed nothing, which is not written down; 0 that it changed something else.
+        """
+
+        def work(tx: Transaction) -> tuple[T, int | None]:
+            answer, touched = batch(tx)
+            if touched is not None and tx.run(ADD, id=self._id, touched=touched) != 1:
+                tx.run(WRITE_DOWN, **self._row, id=self._id, touched=touched, ended=0)
+            return answer, touched
+
+        answer, touched = persist(self._database, work)
+        self._begun = self._begun or touched is not None
+        return answer
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+        if self._begun:
+            persist(self._database, lambda tx: tx.run(END, id=self._id))
+
+
+def any_older(tx: Transaction, age: int) -> bool:
+    """Whether there are rows older than `age`; a look, so that an idle worker takes no lock."""
+    return bool(tx.rows(LOOK, age=age, limit=1))
+
+
+def prune(tx: Transaction, age: int, limit: int) -> int:
+    """Forget one batch of rows older than `age`; returns how many."""
+    ids = [row[0] for row in tx.rows(OLD, age=age, limit=limit)]
+    return tx.run(FORGET, ids=ids) if ids else 0
+
+
+def _row(by: Actor, what: str, subject: str, detail: Detail | None) -> dict[str, str | None]:
+    facts = {name: _shown(name, value) for name, value in (detail or {}).items() if value is not None}
+    return {
+        "who": without_secrets(by.name)[:LONGEST],
+        "what": what[:LONGEST],
+        "subject": without_secrets(subject)[:LONGEST],
+        "why": None if by.reason is None else without_secrets(by.reason)[:LONGEST_REASON],
+        "detail": to_json(facts) if facts else None,
+    }
+
+
+def _shown(name: str, value: Fact) -> Fact:
+    """The value, unless it or its name looks like a secret."""
+    if without_secrets(f"{name}=x") != f"{name}=x":
+        return HIDDEN
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def _user_and_host() -> str:
+    from getpass import getuser
+
+    try:
+        user = getuser()
+    except (KeyError, OSError, ImportError):  # a container's user may have no name
+        user = f"uid-{os.getuid()}" if hasattr(os, "getuid") else "somebody"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,55 @@
+"""What an operator may do about a debt: accept it with a reason, or let the next runs try again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from stepfast.admin.audit import Actor, Detail, record, whoever
+from stepfast.database.statement import sql
+from stepfast.errors import ConfigurationError, NotFoundError, StateError
+from stepfast.telemetry.masking import without_secrets
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+
+LONGEST_REASON: Final = 500
+
+LOCK = sql("SELECT feed, name, state, tries FROM stepfast_debt WHERE id = :id {for_update}")
+ACCEPT = sql("""
+    UPDATE stepfast_debt SET state = 'closed', closed_by = NULL, closed_at = {now}, reason = :reason
+     WHERE id = :id AND state = 'open'
+""")
+TRY_AGAIN = sql("""
+    UPDATE stepfast_debt SET state = 'open', tries = 0, closed_by = NULL, closed_at = NULL, reason = NULL
+     WHERE id = :id AND (state = 'closed' OR tries > 0)
+""")
+
+
+def close_debt(tx: Transaction, debt_id: int, *, by: Actor | None = None) -> None:
+    """Accept that this range may be incomplete in its window; nobody reads it again for that."""
+    by = by or whoever()
+    if not by.reason:
+        raise ConfigurationError(
+            "say why the debt is closed without having been read; the reason is kept with it"
+        )
+    feed, name, state, tries = _locked(tx, debt_id)
+    if tx.run(ACCEPT, id=debt_id, reason=without_secrets(by.reason)[:LONGEST_REASON]) != 1:
+        raise StateError(f"debt {debt_id} is {state}; there is nothing to close")
+    record(tx, by, "debt.close", str(debt_id), detail={"feed": feed, "range": name, "tries": tries})
+
+
+def retry_debt(tx: Transaction, debt_id: int, *, by: Actor | None = None) -> None:
+    """Let the next runs read it again, with fresh tries; one that was closed is open again."""
+    feed, name, state, tries = _locked(tx, debt_id)
+    if tx.run(TRY_AGAIN, id=debt_id) != 1:
+        raise StateError(f"debt {debt_id} is read by the next run already; it needs no retry")
+    detail: Detail = {"feed": feed, "range": name, "was": state, "tries": tries}
+    record(tx, by or whoever(), "debt.retry", str(debt_id), detail=detail)
+
+
+def _locked(tx: Transaction, debt_id: int) -> tuple[str, str, str, int]:
+    found = tx.rows(LOCK, id=debt_id)
+    if not found:
+        raise NotFoundError(f"there is no debt {debt_id}; see: stepfast debts list --all")
+    feed, name, state, tries = found[0]
+    return str(feed), str(name), str(state), int(tries)

@@ -1,0 +1,129 @@
+"""The whole examination: is the database there, is it set up well, do the tables fit, is work being done?
+
+Each look has a transaction of its own, so that one that is refused (a missing privilege) spoils no other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Final
+
+from stepfast.admin.doctor import mariadb, outbox, postgresql, sqlite
+from stepfast.admin.doctor.facts import gather
+from stepfast.admin.doctor.finding import Finding, fail, healthy, ok, warn
+from stepfast.admin.doctor.work import judge
+from stepfast.admin.rows import now
+from stepfast.database.drivers import masked
+from stepfast.database.migrate import known_version, schema_version
+from stepfast.errors import DatabaseError, StepfastError
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+    from stepfast.database.database import Database
+    from stepfast.runs.broker import Broker
+
+PRODUCTS: Final = {"sqlite": sqlite, "postgresql": postgresql, "mariadb": mariadb}
+SLOW: Final = 0.050  # seconds for one question; a claim asks a few
+SKEW: Final = 1.0
+
+Look = Callable[["Transaction"], list[Finding]]
+
+
+def examine(database: Database, brokers: Collection[Broker] = ()) -> list[Finding]:
+    """Look at everything, and say what to do about what is wrong; `brokers` are those of feeds that are known here."""
+    found = _reach(database)
+    if not healthy(found):
+        return found  # nobody answers: there is nothing more to ask
+    for name, look in PRODUCTS[database.dialect.name].checks(database):
+        found += _looked(database, name, look)
+    return [*found, *_schema(database), *_surroundings(database, brokers)]
+
+
+def _surroundings(database: Database, brokers: Collection[Broker]) -> list[Finding]:
+    """What else feeds and the environment name; most name nothing, and need none of this."""
+    named = ("AZURE_STORAGE_", "AZURE_SERVICE_BUS_", "SERVICEBUS_", "STEPFAST_TRANSPORT")
+    if not brokers and not any(name.startswith(named) and text.strip() for name, text in os.environ.items()):
+        return []
+    from stepfast.admin.doctor import broker
+
+    return broker.look(database, brokers)
+
+
+def _reach(database: Database) -> list[Finding]:
+    product = PRODUCTS[database.dialect.name]
+    try:
+        with database.reading() as tx:
+            name = product.version(tx)
+            samples = sorted(_asked(tx) for _ in range(5))
+    except StepfastError as error:
+        return [
+            fail(
+                "database",
+                f"{masked(database.url)} does not answer: {error}",
+                "check that it runs, and the URL, user, password and network",
+            )
+        ]
+    latency, skew = samples[len(samples) // 2]
+    said = f"{name} at {masked(database.url)} answers in {latency * 1000:.1f} ms"
+    slow = warn("database", said, "run workers closer to the database: every claim and commit waits for it")
+    return [ok("database", said) if latency < SLOW else slow, _clock(skew, latency)]
+
+
+def _asked(tx: Transaction) -> tuple[float, float]:
+    """How long one question takes, and how far the database's clock is ahead of ours."""
+    began, ours = time.perf_counter(), time.time()
+    theirs = now(tx) / 1e6
+    took = time.perf_counter() - began
+    return took, theirs - (ours + took / 2)
+
+
+def _clock(skew: float, latency: float) -> Finding:
+    if abs(skew) <= SKEW + latency:
+        return ok("clock", f"the database's clock and ours agree ({skew * 1000:+.0f} ms)")
+    direction = "ahead of" if skew > 0 else "behind"
+    return warn(
+        "clock",
+        f"the database's clock is {abs(skew):.1f} s {direction} this machine's",
+        "synchronize both (NTP); leases are safe, since only the database's clock counts, but run_at is read by it too",
+    )
+
+
+def _schema(database: Database) -> list[Finding]:
+    try:
+        version, known = schema_version(database), known_version()
+    except DatabaseError as error:
+        return [fail("tables", f"cannot be read: {error}", "check the privileges of this user")]
+    if version == known:
+        fits = ok("tables", f"version {version}, as this code wants it")
+        return [fits, *_looked(database, "work", _work), *_looked(database, "outbox", outbox.look)]
+    if version is None:
+        return [fail("tables", "the database has no Stepfast tables", "stepfast migrate")]
+    if version < known:
+        return [fail("tables", f"version {version}, this code needs {known}", "stepfast migrate")]
+    return [
+        fail(
+            "tables",
+            f"version {version}, newer than this code knows ({known})",
+            "upgrade stepfast here; do not downgrade the tables",
+        )
+    ]
+
+
+def _work(tx: Transaction) -> list[Finding]:
+    return judge(gather(tx))
+
+
+def _looked(database: Database, name: str, look: Look) -> list[Finding]:
+    try:
+        with database.reading() as tx:
+            return look(tx)
+    except DatabaseError as error:
+        return [
+            warn(
+                name,
+                f"could not look: {str(error).splitlines()[0]}",
+                "give this user the privilege to watch (PostgreSQL: GRANT pg_monitor TO …; MariaDB: GRANT PROCESS ON *.* TO …)",
+            )
+        ]

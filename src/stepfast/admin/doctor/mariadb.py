@@ -1,0 +1,181 @@
+"""MariaDB and MySQL: the settings that decide whether a commit lasts, and the sessions that hold our rows."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from stepfast.admin.doctor.finding import Finding, fail, ok, warn
+from stepfast.admin.doctor.session import Session, outline
+from stepfast.database.statement import sql
+from stepfast.errors import DatabaseError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from stepfast.database.connection import Transaction
+    from stepfast.database.database import Database
+
+OLD_TRANSACTION: Final = 15  # seconds; ours end within ten
+READING: Final = 60  # seconds a transaction that locks nothing may last before it is worth a word
+FRESH: Final = 0.15  # seconds; InnoDB repeats its last answer to whoever asks again within a tenth
+CROWDED: Final = 0.8
+SMALLEST_PACKET: Final = 4 * 1024 * 1024
+OLDEST_MARIADB: Final = (10, 6)  # SKIP LOCKED
+SORTING_MARIADB: Final = (10, 8)  # descending indexes
+OLDEST_MYSQL: Final = (8, 0, 21)  # SKIP LOCKED, expressions as defaults, JSON_VALUE
+
+VERSION = sql("SELECT version()")
+
+VARIABLES = sql("""
+    SHOW GLOBAL VARIABLES WHERE variable_name IN ('innodb_flush_log_at_trx_commit', 'max_connections', 'read_only',
+                                                  'sql_mode', 'max_allowed_packet')
+""")
+ISOLATION = sql("SHOW SESSION VARIABLES WHERE variable_name IN ('tx_isolation', 'transaction_isolation')")
+CONNECTED = sql("SHOW GLOBAL STATUS LIKE 'Threads_connected'")
+
+SESSIONS = sql("""
+    SELECT t.trx_mysql_thread_id, p.user, p.host, p.command, TIMESTAMPDIFF(SECOND, t.trx_started, NOW()),
+           COALESCE(t.trx_query, p.info, ''), t.trx_rows_locked + t.trx_rows_modified
+      FROM information_schema.innodb_trx t JOIN information_schema.processlist p ON p.id = t.trx_mysql_thread_id
+     WHERE p.db = database() AND p.id <> connection_id() AND TIMESTAMPDIFF(SECOND, t.trx_started, NOW()) >= :age
+     ORDER BY t.trx_started
+""")
+
+# Only locks that somebody waits for are listed; MySQL keeps them elsewhere.
+BLOCKERS = sql("""
+    SELECT t.trx_mysql_thread_id, count(*)
+      FROM information_schema.innodb_lock_waits w
+      JOIN information_schema.innodb_locks l ON l.lock_id = w.blocking_lock_id
+      JOIN information_schema.innodb_trx t ON t.trx_id = w.blocking_trx_id
+     WHERE l.lock_table LIKE '%`stepfast%'
+     GROUP BY t.trx_mysql_thread_id
+""")
+
+
+def version(tx: Transaction) -> str:
+    text = str(tx.first(VERSION))
+    return f"MariaDB {text.partition('-')[0]}" if "mariadb" in text.lower() else f"MySQL {text}"
+
+
+def settings(tx: Transaction) -> list[Finding]:
+    values = {str(name).lower(): str(value) for name, value in tx.rows(VARIABLES)}
+    found = [age(version(tx)), durability(values["innodb_flush_log_at_trx_commit"])]
+    isolation = str(tx.rows(ISOLATION)[0][1])
+    if isolation != "READ-COMMITTED":
+        found.append(
+            fail(
+                "isolation",
+                f"sessions of Stepfast run at {isolation}",
+                "something between here and the server changes it; a pooler must keep session settings",
+            )
+        )
+    if values["read_only"] not in {"OFF", "0"}:
+        found.append(fail("role", "this server is read-only", "point the URL at the primary"))
+    if "STRICT_TRANS_TABLES" not in values["sql_mode"] and "STRICT_ALL_TABLES" not in values["sql_mode"]:
+        found.append(
+            warn(
+                "sql_mode",
+                "the server's sql_mode is not strict: plain SQL that enqueues may be cut off silently",
+                "add STRICT_TRANS_TABLES to sql_mode; sessions of Stepfast set it themselves",
+            )
+        )
+    if int(values["max_allowed_packet"]) < SMALLEST_PACKET:
+        found.append(
+            warn(
+                "max_allowed_packet",
+                f"max_allowed_packet is {int(values['max_allowed_packet']):,} bytes; large payloads may be refused",
+                f"set it to {SMALLEST_PACKET:,} or more",
+            )
+        )
+    return found
+
+
+def connections(tx: Transaction) -> list[Finding]:
+    most = next(int(value) for name, value in tx.rows(VARIABLES) if str(name).lower() == "max_connections")
+    used = int(tx.rows(CONNECTED)[0][1])
+    said = f"{used} of {most} connections are in use"
+    if used < CROWDED * most:
+        return [ok("connections", said)]
+    return [warn("connections", said, "run fewer workers, or raise max_connections")]
+
+
+def sessions(tx: Transaction) -> list[Finding]:
+    """Who holds our rows, as far as InnoDB tells: which tables a lock is on shows only while somebody waits for it."""
+    time.sleep(FRESH)
+    blockers = _blockers(tx)
+    every = [_session(row, blockers) for row in tx.rows(SESSIONS, age=OLD_TRANSACTION)]
+    long = timedelta(seconds=READING)
+    found = [
+        fail(
+            "sessions",
+            f"{it} holds rows of Stepfast",
+            f"end its transaction; if nobody owns it: KILL {it.id}",
+        )
+        if it.locks_ours
+        else warn(
+            "sessions",
+            f"{it} {'has locked rows, perhaps of Stepfast' if it.pins else 'keeps old row versions alive'}",
+            f"end its transaction; if nobody owns it: KILL {it.id}",
+        )
+        for it in every
+        if it.locks_ours or it.pins or it.age >= long
+    ]
+    return found or [ok("sessions", "no foreign transaction is in the way")]
+
+
+def _blockers(tx: Transaction) -> dict[int, int]:
+    try:
+        with tx.savepoint():
+            return {int(thread): int(waiting) for thread, waiting in tx.rows(BLOCKERS)}
+    except DatabaseError:
+        return {}
+
+
+def _session(row: Sequence[Any], blockers: dict[int, int]) -> Session:
+    number, user, host, command, seconds, query, rows = row
+    return Session(
+        number,
+        user,
+        application=host,
+        state=command.lower(),
+        age=timedelta(seconds=max(0, seconds)),
+        query=outline(query, "mariadb"),
+        locks_ours=number in blockers,
+        pins=rows > 0,
+        blocks=blockers.get(number, 0),
+    )
+
+
+def age(product: str) -> Finding:
+    """Whether this version has what our statements need."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", product)[:3])
+    oldest = OLDEST_MARIADB if product.startswith("MariaDB") else OLDEST_MYSQL
+    if numbers < oldest:
+        return fail(
+            "version", f"{product} lacks SKIP LOCKED", f"upgrade to {'.'.join(map(str, oldest))} or newer"
+        )
+    if product.startswith("MariaDB") and numbers < SORTING_MARIADB:
+        return warn(
+            "version",
+            f"{product} ignores descending indexes, and claims must sort",
+            "upgrade to 10.8 or newer",
+        )
+    return ok("version", product)
+
+
+def durability(flush: str) -> Finding:
+    """Whether a commit that was reported is still there after the lights went out."""
+    if flush == "1":
+        return ok("durability", "innodb_flush_log_at_trx_commit = 1")
+    return fail(
+        "durability",
+        f"innodb_flush_log_at_trx_commit = {flush}: a power cut loses commits that were already reported",
+        "set it to 1",
+    )
+
+
+def checks(_: Database) -> tuple[tuple[str, Callable[[Transaction], list[Finding]]], ...]:
+    return (("settings", settings), ("connections", connections), ("sessions", sessions))

@@ -1,0 +1,182 @@
+"""PostgreSQL: the settings that decide whether a commit lasts, and the sessions that hold our rows."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from stepfast.admin.doctor import pooler
+from stepfast.admin.doctor.finding import Finding, fail, ok, warn
+from stepfast.admin.doctor.session import Session, outline
+from stepfast.database.statement import sql
+from stepfast.wording import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepfast.database.connection import Transaction
+    from stepfast.database.database import Database
+
+OLDEST_VERSION: Final = 13
+OLD_TRANSACTION: Final = 15  # seconds; ours end within ten
+PINNED: Final = 60  # seconds a horizon may stand still before it is worth a word
+MOST_DEAD_ROWS: Final = 50_000
+CROWDED: Final = 0.8
+
+SETTINGS = sql("""
+    SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS INTEGER),
+           current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
+           current_setting('autovacuum'), pg_is_in_recovery()
+""")
+
+CONNECTIONS = sql("""
+    SELECT count(*), CAST(current_setting('max_connections') AS INTEGER)
+      FROM pg_stat_activity WHERE backend_type = 'client backend'
+""")
+
+SESSIONS = sql("""
+    SELECT a.pid, COALESCE(a.usename, '?'), COALESCE(a.application_name, ''), COALESCE(a.state, ''),
+           CAST(extract(epoch FROM clock_timestamp() - a.xact_start) AS DOUBLE PRECISION), COALESCE(a.query, ''),
+           EXISTS (SELECT 1 FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+                    WHERE l.pid = a.pid AND l.granted AND l.mode <> 'AccessShareLock' AND l.database = a.datid
+                      AND c.relname LIKE 'stepfast%'),
+           a.backend_xmin IS NOT NULL OR a.backend_xid IS NOT NULL,
+           (SELECT count(*) FROM pg_stat_activity w WHERE a.pid = ANY(pg_blocking_pids(w.pid)))
+      FROM pg_stat_activity a
+     WHERE a.datname = current_database() AND a.backend_type = 'client backend' AND a.pid <> pg_backend_pid()
+       AND a.xact_start < clock_timestamp() - CAST(:age AS INTEGER) * interval '1 second'
+     ORDER BY a.xact_start
+""")
+
+PREPARED = sql("""
+    SELECT gid, owner, CAST(extract(epoch FROM clock_timestamp() - prepared) AS DOUBLE PRECISION)
+      FROM pg_prepared_xacts WHERE database = current_database() ORDER BY prepared
+""")
+
+DEAD_ROWS = sql("""
+    SELECT relname, n_dead_tup, n_live_tup FROM pg_stat_user_tables
+     WHERE relname LIKE 'stepfast%' AND n_dead_tup > :most AND n_dead_tup > 2 * n_live_tup
+     ORDER BY n_dead_tup DESC
+""")
+
+
+def version(tx: Transaction) -> str:
+    return f"PostgreSQL {tx.rows(SETTINGS)[0][0]}"
+
+
+def settings(tx: Transaction) -> list[Finding]:
+    _, number, fsync, full_pages, synchronous, autovacuum, standby = tx.rows(SETTINGS)[0]
+    found = []
+    if number < OLDEST_VERSION * 10_000:
+        found.append(
+            fail(
+                "version",
+                f"the server is older than {OLDEST_VERSION}",
+                "upgrade PostgreSQL; nobody tests Stepfast on it",
+            )
+        )
+    if standby:
+        found.append(fail("role", "this server is a read-only standby", "point the URL at the primary"))
+    found.append(durability(fsync, full_pages, synchronous))
+    if autovacuum == "off":
+        found.append(
+            warn(
+                "autovacuum",
+                "autovacuum is off: dead rows of the queue pile up",
+                "set autovacuum = on and reload",
+            )
+        )
+    return found
+
+
+def durability(fsync: str, full_pages: str, synchronous: str) -> Finding:
+    """Whether a commit that was reported is still there after the lights went out."""
+    if fsync == "off" or full_pages == "off":
+        return fail(
+            "durability",
+            f"fsync = {fsync}, full_page_writes = {full_pages}: a power cut can destroy the database",
+            "set both to on in postgresql.conf and reload",
+        )
+    if synchronous == "off":
+        return fail(
+            "durability",
+            "synchronous_commit = off: a crash of the server loses commits that were already reported",
+            "set it to on, at least for this role: ALTER ROLE … SET synchronous_commit = on",
+        )
+    return ok("durability", f"fsync = on, synchronous_commit = {synchronous}")
+
+
+def connections(tx: Transaction) -> list[Finding]:
+    used, most = tx.rows(CONNECTIONS)[0]
+    said = f"{used} of {most} connections are in use"
+    if used < CROWDED * most:
+        return [ok("connections", said)]
+    return [warn("connections", said, "run fewer workers, raise max_connections, or put a pooler in between")]
+
+
+def sessions(tx: Transaction) -> list[Finding]:
+    """Who holds our rows, and who keeps dead ones from being removed."""
+    every = [_session(*row) for row in tx.rows(SESSIONS, age=OLD_TRANSACTION)]
+    holding = [it for it in every if it.locks_ours]
+    pinning = [it for it in every if it.pins and not it.locks_ours and it.age >= timedelta(seconds=PINNED)]
+    found = [
+        fail(
+            "sessions",
+            f"{it} holds rows or tables of Stepfast",
+            f"end its transaction; if nobody owns it: SELECT pg_terminate_backend({it.id})",
+        )
+        for it in holding
+    ] + [
+        warn(
+            "sessions",
+            f"{it} keeps dead rows of the queue from being removed, and claims slow down",
+            f"end its transaction; if nobody owns it: SELECT pg_terminate_backend({it.id})",
+        )
+        for it in pinning
+    ]
+    for gid, owner, seconds in tx.rows(PREPARED):
+        found.append(
+            warn(
+                "sessions",
+                f"prepared transaction {gid!r} of user {owner} has been waiting for {seconds:.0f} s",
+                f"COMMIT PREPARED or ROLLBACK PREPARED '{gid}'",
+            )
+        )
+    return found or [ok("sessions", "no foreign transaction is in the way")]
+
+
+def dead_rows(tx: Transaction) -> list[Finding]:
+    found = [
+        warn(
+            "dead rows",
+            f"{table} has {counted(dead, 'dead row')} beside {live:,} living ones",
+            f"look for long transactions (above), then: VACUUM {table}",
+        )
+        for table, dead, live in tx.rows(DEAD_ROWS, most=MOST_DEAD_ROWS)
+    ]
+    return found or [ok("dead rows", "autovacuum keeps up")]
+
+
+def _session(*row: Any) -> Session:
+    number, user, application, state, seconds, query, locks, pins, blocks = row
+    return Session(
+        number,
+        user,
+        application,
+        state,
+        age=timedelta(seconds=seconds),
+        query=outline(query, "postgresql"),
+        locks_ours=locks,
+        pins=pins,
+        blocks=blocks,
+    )
+
+
+def checks(database: Database) -> tuple[tuple[str, Callable[[Transaction], list[Finding]]], ...]:
+    return (
+        ("pooler", lambda _: pooler.look(database)),  # on connections of its own
+        ("settings", settings),
+        ("connections", connections),
+        ("sessions", sessions),
+        ("dead rows", dead_rows),
+    )

@@ -1,0 +1,38 @@
+"""Rows as people read them: stored instants become datetimes. And the database's time, the only one that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stepfast.clock import moment
+from stepfast.database.statement import sql
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from stepfast.database.connection import Transaction
+
+D = TypeVar("D", bound="DataclassInstance")
+Reader = Callable[[Any], Any]
+
+NOW = sql("SELECT {now}")
+
+
+def now(tx: Transaction) -> int:
+    return int(tx.first(NOW))
+
+
+def reader(into: type[D], **readers: Reader) -> Callable[..., D]:
+    """Make `into` of columns in the order of its fields; `readers` say how to read those that need it."""
+    names = [field.name for field in fields(into)]
+    how = [readers.get(name) or (moment if name.endswith(("_at", "_until")) else None) for name in names]
+
+    def read(*row: Any) -> D:
+        values = [
+            it if it is None or cross is None else cross(it) for it, cross in zip(row, how, strict=True)
+        ]
+        return into(*values)
+
+    return read

@@ -1,0 +1,273 @@
+"""What an operator may see of runs and do to them, from Python; the command line is thin over it.
+
+Each action is one transaction, and writes down who did it and why. What only looks, and `cancel`, need no feed: they
+work wherever the database can be reached. The others need the feed's code, because they ask for its jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from stepfast.admin.audit import Actor, record, whoever
+from stepfast.admin.reports.partitions import PartitionReport, list_partitions
+from stepfast.admin.reports.run_facts import RunDetail, show_run
+from stepfast.admin.reports.run_progress import RunObserver, RunProgress, watch_run
+from stepfast.admin.reports.runs import RunReport, list_runs, resolve, run_report
+from stepfast.database.database import persist
+from stepfast.errors import (
+    ConfigurationError,
+    DatabaseError,
+    PermanentError,
+    StateError,
+    StepfastError,
+    TransientError,
+)
+from stepfast.runs import repair
+from stepfast.runs.asking import wait_for
+from stepfast.runs.run import find_run
+from stepfast.runs.starting import Request, source_clock, start_remap, start_run
+from stepfast.steps.failure import describe
+from stepfast.telemetry import happened
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from stepfast.admin.run_plan import RunPlan
+    from stepfast.database.connection import Transaction
+    from stepfast.database.database import Database
+    from stepfast.runs.declaration import Declaration
+    from stepfast.runs.feeds import Feeds
+    from stepfast.runs.repair import Repaired
+    from stepfast.runs.states import RunKind, RunState
+
+T = TypeVar("T")
+Action = Callable[["Transaction", str], "Repaired"]
+
+
+@dataclass(frozen=True)
+class RunRepair:
+    """What an action did to a run."""
+
+    run: RunReport  # as it is now
+    was: RunState
+    partitions: tuple[
+        int, ...
+    ]  # the numbers of those that are read again, or were stopped; of a forced run, that lack
+    debts: int  # ranges that a later run must read
+
+
+class Runs:
+    """Looks at runs, starts them and repairs them. A run is named by its id, its beginning, `latest`, or its feed."""
+
+    def __init__(self, database: Database, feeds: Feeds | None = None, actor: Actor | None = None) -> None:
+        self.database = database
+        self._feeds = feeds
+        self._actor = actor or whoever()
+
+    def by(self, name: str, *, reason: str | None = None) -> Runs:
+        """The same, in this one's name."""
+        return Runs(self.database, self._feeds, Actor(name, reason))
+
+    # Look
+
+    def show(self, run: str) -> RunDetail:
+        """Where it stands, and why it does not advance."""
+        with self.database.reading() as tx:
+            return show_run(tx, resolve(tx, run))
+
+    def partitions(
+        self, run: str | None = None, *, failed: bool = False, stuck: bool = False, limit: int = 1_000
+    ) -> Sequence[PartitionReport]:
+        """Of one run or of all, by number; only those that failed, or that nobody reads although somebody should."""
+        with self.database.reading() as tx:
+            run_id = None if run is None else resolve(tx, run)
+            return list_partitions(tx, run_id=run_id, failed=failed, stuck=stuck, limit=limit)
+
+    def look(self, run: str) -> RunProgress:
+        """How far it is, once."""
+        return RunObserver(self.database, self._id(run)).look()
+
+    def watch(self, run: str) -> Iterator[RunProgress]:
+        """How far it is, whenever that changed, until it has ended."""
+        for progress, _ in watch_run(self.database, self._id(run)):
+            yield progress
+
+    # Begin
+
+    def plan(
+        self,
+        feed: str,
+        kind: RunKind | None = None,
+        *,
+        from_: datetime | None = None,
+        to: datetime | None = None,
+        max_rows: int | None = None,
+    ) -> RunPlan:
+        """What such a run would read, and what it would cost. The source is asked from here; nothing is started."""
+        from stepfast.admin.run_plan import plan_run
+
+        request = Request(kind=kind, from_=from_, to=to, most_rows=max_rows)
+        return _asked(feed, plan_run(self.database, self._declared(feed), request))
+
+    def start(
+        self,
+        feed: str,
+        kind: RunKind | None = None,
+        *,
+        from_: datetime | None = None,
+        to: datetime | None = None,
+        max_rows: int | None = None,
+        note: str | None = None,
+    ) -> RunReport:
+        """Begin a run; workers do the rest. Without a kind: everything the first time, then what has changed."""
+        request = Request(kind=kind, from_=from_, to=to, most_rows=max_rows)
+        declared = self._declared(feed)
+        clock = _asked(feed, source_clock(self.database, declared))
+        by = self._actor.because(note)
+
+        def act(tx: Transaction) -> RunReport:
+            run = start_run(tx, declared, request, clock)
+            record(tx, by, "run.start", run.id, detail={"feed": feed, "kind": run.kind, "max_rows": max_rows})
+            return run_report(tx, run.id)
+
+        return persist(self.database, act)
+
+    def remap(self, feed: str, *, note: str | None = None) -> RunReport:
+        """Map and write all rows of a feed once more, after map() was mended. The source is not asked."""
+        declared = self._declared(feed)
+        by = self._actor.because(note)
+
+        def act(tx: Transaction) -> RunReport:
+            run = start_remap(tx, declared)
+            record(tx, by, "run.remap", run.id, detail={"feed": feed, "mapper": declared.mapper_version})
+            return run_report(tx, run.id)
+
+        return persist(self.database, act)
+
+    # Repair
+
+    def retry(
+        self,
+        run: str,
+        partitions: Sequence[str | int] = (),
+        *,
+        from_start: bool = False,
+        note: str | None = None,
+    ) -> RunRepair:
+        """Read again what failed, where it stopped; only these `partitions`, if any are given by number or name.
+
+        With `from_start` from its beginning, and also what could not be verified.
+        """
+        wanted = [str(it) for it in partitions]
+
+        def act(tx: Transaction, run_id: str) -> Repaired:
+            return repair.retry(tx, self._declared_of(tx, run_id), run_id, wanted, from_start=from_start)
+
+        return self._repair("run.retry", run, act, note, {"from_start": "yes" if from_start else None})
+
+    def consolidate(self, run: str, *, force: bool = False, note: str | None = None) -> RunRepair:
+        """Consolidate what was read, once more; with `force` also if a part is missing, which is owed then."""
+
+        def act(tx: Transaction, run_id: str) -> Repaired:
+            return repair.consolidate(tx, self._declared_of(tx, run_id), run_id, force=force)
+
+        return self._repair("run.consolidate", run, act, note, {"force": "yes" if force else None})
+
+    def cancel(self, run: str, note: str | None = None) -> RunRepair:
+        """Stop it. What was read stays, and it can be resumed until a newer run exists."""
+        by = self._actor.because(note)
+        reason = f"Cancelled: {by.reason}" if by.reason else "Cancelled by an operator"
+        return self._repair("run.cancel", run, lambda tx, run_id: repair.cancel(tx, run_id, reason), note)
+
+    def resume(self, run: str, note: str | None = None) -> RunRepair:
+        """Let a cancelled or stalled run go on from where it was."""
+
+        def act(tx: Transaction, run_id: str) -> Repaired:
+            return repair.resume(tx, self._declared_of(tx, run_id), run_id)
+
+        return self._repair("run.resume", run, act, note)
+
+    def list(self, *, feed: str | None = None, active: bool = False, limit: int = 50) -> list[RunReport]:
+        """The newest first."""
+        with self.database.reading() as tx:
+            return list_runs(tx, feed=feed, active=active, limit=limit)
+
+    def _repair(
+        self,
+        what: str,
+        run: str,
+        action: Action,
+        note: str | None,
+        detail: dict[str, str | None] | None = None,
+    ) -> RunRepair:
+        by = self._actor.because(note)
+
+        def act(tx: Transaction) -> tuple[Repaired, RunRepair]:
+            run_id = resolve(tx, run, prefer_active=what == "run.cancel")
+            done = action(tx, run_id)
+            facts = {
+                "feed": done.run.feed,
+                "was": done.was,
+                "state": done.run.state,
+                "debts": done.debts or None,
+            }
+            if done.blocked_by is None:
+                record(tx, by, what, run_id, touched=len(done.partitions), detail={**facts, **(detail or {})})
+            elif done.new_debts:
+                record(tx, by, "run.owe", run_id, touched=done.new_debts, detail=facts)
+            numbers = tuple(sorted(it.number for it in done.partitions))
+            return done, RunRepair(run_report(tx, run_id), done.was, numbers, done.debts)
+
+        done, told = persist(self.database, act)
+        if done.blocked_by is not None:
+            raise StateError(_blocked(done))
+        happened(
+            "run.repaired", run_id=told.run.id, feed=told.run.feed, action=what, state=told.run.state.value
+        )
+        return told
+
+    def _id(self, run: str) -> str:
+        with self.database.reading() as tx:
+            return resolve(tx, run)
+
+    def _declared_of(self, tx: Transaction, run_id: str) -> Declaration:
+        return self._declared(find_run(tx, run_id).feed)
+
+    def _declared(self, feed: str) -> Declaration:
+        if self._feeds is None:
+            raise ConfigurationError(
+                f"this needs the code of feed {feed}: say where its app is with --app MODULE:APP, or STEPFAST_APP"
+            )
+        return self._feeds.get(feed)
+
+
+def _asked(feed: str, work: Coroutine[Any, Any, T]) -> T:
+    """What the source answered; what its code raised instead is told in a sentence that anybody may read."""
+    try:
+        return wait_for(work)
+    except (ConfigurationError, DatabaseError, StateError):
+        raise
+    except (
+        TransientError,
+        PermanentError,
+    ) as error:  # its sentence says what the source did, or what was refused
+        raise StepfastError(f"feed {feed}: nothing was begun: {_sentence(error)}") from error
+    except Exception as error:
+        raise StepfastError(f"feed {feed}: the source could not be asked: {describe(error)}") from error
+
+
+def _sentence(error: Exception) -> str:
+    """What it says, without its name."""
+    return describe(error).removeprefix(f"{type(error).__qualname__}: ")
+
+
+def _blocked(done: Repaired) -> str:
+    told = f"run {done.run.id} is {done.was}, and stays so: run {done.blocked_by} of feed {done.run.feed} has its place"
+    if not done.debts:
+        return f"{told}; nothing is owed for it, begin a new one with: stepfast runs start {done.run.feed}"
+    ranges = (
+        "the range it lacks is a debt" if done.debts == 1 else f"the {done.debts} ranges it lacks are debts"
+    )
+    return f"{told}; {ranges}, which the next run reads (see: stepfast debts list)"

@@ -1,0 +1,55 @@
+"""`stepfast config`: which settings are in force here, and where they come from."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stepfast.cli.options import DatabaseUrl, Json  # noqa: TC001 - options are read at run time
+from stepfast.cli.output import print_json, print_table
+
+
+def config(
+    ctx: typer.Context,
+    *,
+    env_file: Annotated[
+        str | None,
+        typer.Option(
+            "--env-file",
+            metavar="FILE",
+            help="Read variables from here that the environment does not have.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Print every setting that the environment can change, its value here, and where that comes from.
+
+    Secrets are not shown. Exits with 1 if the settings cannot work, and says why: all problems at once.
+    """
+    import os
+
+    from stepfast.notifications.settings import from_environment
+    from stepfast.tasks.problems import DATABASE, missing_secret
+    from stepfast.tasks.settings import read_env_file, task_settings
+    from stepfast.tasks.surroundings import surroundings
+
+    given = database_url or ctx.obj
+    from_option = {DATABASE: given} if given and given != os.environ.get(DATABASE) else {}
+    from_file = read_env_file(env_file) if env_file is not None else set()
+    os.environ.update(from_option)
+    found = surroundings(dict.fromkeys(from_file, f"file {env_file}") | dict.fromkeys(from_option, "given"))
+    if json:
+        print_json(found)
+    else:
+        print_table(
+            ("variable", "value", "from", "meaning"),
+            [(it.variable, it.value, it.source, it.meaning) for it in found],
+            empty="",
+            less=("meaning",),
+        )
+    task_settings()
+    if (missing := missing_secret(from_environment())) is not None:
+        typer.echo(f"note: {missing}", err=True)

@@ -1,0 +1,171 @@
+"""How things are said: JSON for programs, tables and sentences for people.
+
+Texts from the database may hold anything; control characters are made visible, so that an error message cannot
+paint the operator's terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from stepfast.clock import spoken
+from stepfast.telemetry.masking import masked, visible, without_rules
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDE: Final = 160  # columns where nobody says how many there are: a pipe, a file
+GAP: Final = 2
+LAST_COLUMN: Final = 20
+CUT = 24  # characters that are left of a long text where there is no room
+STYLES: Final = {
+    "done": "green",
+    "ok": "green",
+    "alive": "green",
+    "leased": "cyan",
+    "scheduled": "blue",
+    "suspect": "yellow",
+    "warn": "yellow",
+    "dead": "red",
+    "fail": "red",
+    "expired": "red",
+    "cancelled": "magenta",
+}
+
+
+def print_json(value: Any) -> None:
+    """One JSON document; instants as ISO 8601 in UTC."""
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(masked(msgspec.to_builtins(value))), indent=2).decode()
+    typer.echo(text)
+
+
+def complain(problem: str) -> None:
+    """One line on stderr."""
+    typer.echo(f"stepfast: {visible(without_rules(' '.join(problem.split())))}", err=True)
+
+
+def console(*, err: bool = False) -> Console:
+    """Where text goes; a pipe is as wide as it takes to show an id, NO_COLOR and COLUMNS are respected."""
+    from rich.console import Console
+
+    stream = sys.stderr if err else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else WIDE
+    return Console(stderr=err, width=width, highlight=False, markup=False, emoji=False)
+
+
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    empty: str,
+    less: Sequence[str] = (),
+    cut: Sequence[str] = (),
+) -> None:
+    """One line per row. Where it is too narrow, the columns of `less` are left out in turn, and those of `cut` shortened."""
+    from rich.table import Table
+    from rich.text import Text
+
+    lines = [[_cell(value) for value in row] for row in rows]
+    if not lines:
+        typer.echo(empty)
+        return
+    screen = console()
+    widths = [max(map(len, cells)) for cells in zip(columns, *lines, strict=True)]
+    shown = fitting(columns, widths, screen.width, [name for name in less if name not in cut])
+    if _needed(shown, widths) > screen.width:
+        widths = [min(it, CUT) if name in cut else it for name, it in zip(columns, widths, strict=True)]
+        shown = fitting(columns, widths, screen.width, less)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for at in shown:
+        numeric = all(line[at].isdigit() or not line[at] for line in lines)
+        table.add_column(
+            columns[at],
+            no_wrap=True,
+            overflow="ellipsis",
+            justify="right" if numeric else "left",
+            # An id that is cut is no id, and a state must be read; the last one gets what is left.
+            min_width=None if at == shown[-1] else widths[at],
+            max_width=widths[at] if columns[at] in cut else None,
+        )
+    for line in lines:
+        table.add_row(*(Text(line[at], style=STYLES.get(line[at], "")) for at in shown))
+    screen.print(table)
+
+
+def fitting(columns: Sequence[str], widths: Sequence[int], space: int, less: Sequence[str]) -> list[int]:
+    """Which columns to show. The last one needs little room: it is cut where the line ends."""
+    shown = list(range(len(columns)))
+    for name in less:
+        if _needed(shown, widths) <= space:
+            break
+        shown.remove(columns.index(name))
+    return shown
+
+
+def _needed(shown: Sequence[int], widths: Sequence[int]) -> int:
+    return sum(widths[at] + GAP for at in shown[:-1]) + min(widths[shown[-1]], LAST_COLUMN)
+
+
+def print_facts(facts: Iterable[tuple[str, object]]) -> None:
+    """Names and values, one below the other; what is not there is left out."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        if value is not None and value != "":
+            table.add_row(name, Text(said(value), style=STYLES.get(str(value), "")))
+    console().print(table)
+
+
+def said(value: object) -> str:
+    """A value as a person reads it."""
+    match value:
+        case None | False:
+            text = ""
+        case True:
+            text = "yes"
+        case datetime():
+            text = value.strftime("%Y-%m-%d %H:%M:%S UTC")
+        case timedelta():
+            text = spoken(value)
+        case float():
+            text = f"{value:.3g}"
+        case tuple() | list():
+            text = ", ".join(map(str, value))
+        case _:
+            text = str(value)
+    return visible(without_rules(text))
+
+
+def _cell(value: object) -> str:
+    """One line of it; the seconds are enough, and the heading says UTC."""
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S")
+    return " ".join(said(value).split())
+
+
+@contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr while somebody watches; the function is told how many are behind us."""
+    screen = console(err=True)
+    if not screen.is_terminal:
+        yield lambda _: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    bar = Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=screen)
+    with bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)

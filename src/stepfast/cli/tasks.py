@@ -1,0 +1,242 @@
+"""`stepfast tasks`: work on tasks from a queue, hand some in, see what became of them."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from stepfast.cli.options import DatabaseUrl, Json, Limit, opened
+from stepfast.cli.output import print_facts, print_json, print_table
+from stepfast.cli.task_receiver import receiver
+
+if TYPE_CHECKING:
+    from stepfast.admin.reports.tasks import TaskDetail
+
+app = typer.Typer(help="Tasks from queues: work on them, send and list them.", no_args_is_help=True)
+app.command("receiver", short_help="Receive the webhooks of tasks, and save what they say.")(receiver)
+
+SHOWN: Final = 60  # characters of an error; `show` has all of it
+
+Client = Annotated[
+    str | None,
+    typer.Option("--client", metavar="NAME", help="Whose tasks.", show_default="CLIENT_ID, else default"),
+]
+OfClient = Annotated[
+    str | None,
+    typer.Option(
+        "--client",
+        metavar="NAME",
+        help="Only tasks of this client; each has ids of its own.",
+        show_default="CLIENT_ID, else all",
+    ),
+]
+EnvFile = Annotated[
+    str | None,
+    typer.Option(
+        "--env-file",
+        metavar="FILE",
+        help="Read variables from here that the environment does not have.",
+        show_default=False,
+    ),
+]
+
+
+@app.command("work", short_help="Do the task in TASK_DATA, or those of a queue until told to stop.")
+def work(
+    ctx: typer.Context,
+    target: Annotated[
+        str,
+        typer.Argument(metavar="MODULE:APP", help="Where the Stepfast app is, for example shop.jobs:app."),
+    ],
+    *,
+    once: Annotated[
+        bool, typer.Option("--once", help="Take one message from the queue, do it, and exit.")
+    ] = False,
+    env_file: EnvFile = None,
+    log_level: Annotated[
+        str,
+        typer.Option(
+            "--log-level",
+            metavar="LEVEL",
+            envvar="STEPFAST_LOG_LEVEL",
+            help="debug, info, warning or error; also STEPFAST_LOG_LEVEL.",
+        ),
+    ] = "info",
+    log_format: Annotated[
+        str,
+        typer.Option(
+            "--log-format",
+            metavar="FORMAT",
+            envvar="STEPFAST_LOG_FORMAT",
+            help="console for people, json for machines; also STEPFAST_LOG_FORMAT.",
+        ),
+    ] = "console",
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="PORT",
+            envvar="STEPFAST_METRICS_PORT",
+            help="Serve /metrics (Prometheus) and /healthz here while polling; also STEPFAST_METRICS_PORT.",
+            show_default="no port",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str | None,
+        typer.Option(
+            "--metrics-host",
+            metavar="ADDRESS",
+            envvar="STEPFAST_METRICS_HOST",
+            help="Listen on this address; 0.0.0.0 lets other machines ask. Also STEPFAST_METRICS_HOST.",
+            show_default="127.0.0.1",
+        ),
+    ] = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Do tasks. With TASK_DATA set: exactly that one, then exit with 0 if it completed, 1 if it failed.
+
+    Otherwise take tasks from the queue <CLIENT_ID>-tasks until SIGTERM or Ctrl-C: then finish what runs and exit with
+    0. All settings are variables of the environment; `stepfast config` shows them.
+    """
+    from stepfast.tasks.command import run_tasks
+
+    _surroundings(ctx, database_url, env_file)
+    options = {
+        "log_level": log_level,
+        "log_format": log_format,
+        "metrics_port": metrics_port,
+        "metrics_host": metrics_host,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    raise typer.Exit(run_tasks(target, given, lambda text: typer.echo(text, err=True), once=once))
+
+
+@app.command("send")
+def send(
+    ctx: typer.Context,
+    task_type: Annotated[str, typer.Argument(metavar="TYPE", help="Which type of task, such as ingest.")],
+    *,
+    payload: Annotated[
+        str, typer.Option("--payload", metavar="JSON", help="Its payload, a JSON object.")
+    ] = "{}",
+    task_id: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="Its id.", show_default="a new one")
+    ] = None,
+    webhook_url: Annotated[
+        str | None,
+        typer.Option("--webhook-url", metavar="URL", help="Who is told of its end.", show_default=False),
+    ] = None,
+    client: Client = None,
+    env_file: EnvFile = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Hand in a task: send it to the client's queue."""
+    from stepfast.tasks.sending import send_task
+    from stepfast.telemetry.logs import leave_out_others
+
+    leave_out_others()
+    _surroundings(ctx, database_url, env_file)
+    sent = send_task(task_type, payload, task_id=task_id, webhook_url=webhook_url, client=client)
+    if json:
+        print_json(sent)
+    else:
+        typer.echo(f"task {sent.task_id} is in queue {sent.queue} ({sent.transport})")
+
+
+@app.command("list")
+def list_(
+    ctx: typer.Context,
+    *,
+    client: OfClient = None,
+    state: Annotated[
+        str | None,
+        typer.Option("--state", metavar="STATE", help="Only tasks whose jobs are in it.", show_default=False),
+    ] = None,
+    limit: Limit = 50,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """List tasks, the latest first."""
+    from stepfast.admin.reports.tasks import list_tasks
+
+    client = client or _own_client()
+    with opened(ctx, database_url) as database, database.reading() as tx:
+        found = list_tasks(tx, client=client, state=state, limit=limit)
+    if json:
+        print_json(found)
+        return
+    print_table(
+        ("task", "type", "client", "state", "received (UTC)", "job", "error"),
+        [
+            (
+                it.task_id,
+                it.task_type,
+                it.client,
+                it.state,
+                it.received_at,
+                it.job_id,
+                (it.error or "")[:SHOWN],
+            )
+            for it in found
+        ],
+        empty="no tasks" if client is None else f"no tasks of client {client}",
+        less=("received (UTC)", "client"),
+    )
+
+
+@app.command("show")
+def show(
+    ctx: typer.Context,
+    task_id: Annotated[str, typer.Argument(metavar="ID", help="The task's id, or that of its job.")],
+    *,
+    client: OfClient = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Show a task: its job, its end, its webhooks, and what a receiver on this database was told."""
+    from stepfast.admin.reports.tasks import show_task
+
+    with opened(ctx, database_url) as database, database.reading() as tx:
+        found = show_task(tx, task_id, client=client or _own_client())
+    if json:
+        print_json(found)
+    else:
+        _print(found)
+
+
+def _print(found: TaskDetail) -> None:
+    task = found.task
+    told = [f"{it.state} to {it.address} after {it.attempts} tries" for it in found.webhooks]
+    received = [f"{it.status} at {it.received_at:%Y-%m-%d %H:%M:%S} UTC" for it in found.received]
+    print_facts(
+        [
+            ("task", task.task_id),
+            ("type", task.task_type),
+            ("client", task.client),
+            ("state", task.state),
+            ("job", task.job_id),
+            ("received", task.received_at),
+            ("from", task.source),
+            ("finished", task.finished_at),
+            ("error", task.error),
+            ("result", found.result),
+            *(("webhook", it) for it in told),
+            *(("told here", it) for it in received),
+        ]
+    )
+
+
+def _own_client() -> str | None:
+    return os.environ.get("CLIENT_ID", "").strip() or None
+
+
+def _surroundings(ctx: typer.Context, database_url: str | None, env_file: str | None) -> None:
+    if given := database_url or ctx.obj:
+        os.environ["STEPFAST_DATABASE_URL"] = given  # read when the module makes its Stepfast()
+    if env_file is not None:
+        from stepfast.tasks.settings import read_env_file
+
+        read_env_file(env_file)

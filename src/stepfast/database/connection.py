@@ -1,0 +1,283 @@
+"""A connection, and the transaction every write happens in.
+
+A transaction that saw any database error is poisoned: whatever the caller caught, later statements and
+the commit raise. (MariaDB forgets the whole transaction on a deadlock and would happily commit the rest;
+PostgreSQL answers COMMIT with ROLLBACK and no exception.) Who wants to try something uses `savepoint()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from stepfast.database.control import refuse_control
+from stepfast.database.failures import is_driver_error, translate
+from stepfast.database.lists import as_parameter
+from stepfast.database.statement import with_parameters
+from stepfast.errors import (
+    ContentionError,
+    DatabaseError,
+    PoisonedTransactionError,
+    UnknownCommitError,
+    UnreachableError,
+)
+
+if TYPE_CHECKING:
+    from stepfast.database.dialects import Dialect
+    from stepfast.database.places import Holder
+    from stepfast.database.statement import Statement
+
+Value = Any  # what a driver takes and gives: str, int, float, bytes, None, and lists for {any_of}
+T = TypeVar("T")
+Watch = Callable[[str, str], None]
+
+
+class Cursor(Protocol):
+    """What we use of a DB-API cursor."""
+
+    @property
+    def rowcount(self) -> int: ...
+    @property
+    def description(self) -> Any: ...
+    def execute(self, sql: str, parameters: Any = ..., /) -> object: ...
+    def executemany(self, sql: str, rows: Any, /) -> object: ...
+    def fetchall(self) -> Sequence[Sequence[Value]]: ...
+    def close(self) -> None: ...
+
+
+class Connection:
+    """One driver connection: begins, commits, and knows whether a COMMIT may be believed."""
+
+    watch: Watch | None = None  # crash tests hook in here: called ("before" | "after", text)
+    pooled = False  # whether the session is ours for one transaction at a time only
+    holder: Holder | None = None  # whose place in the pool it takes
+
+    def __init__(
+        self,
+        raw: Any,
+        dialect: Dialect,
+        cursor: Cursor | None = None,
+        in_transaction: Callable[[], bool] | None = None,
+    ) -> None:
+        self.raw = raw
+        self.dialect = dialect
+        self.broken = False
+        self._cursor: Cursor = raw.cursor() if cursor is None else cursor
+        self._look = in_transaction  # for drivers that only a lender uses
+
+    def execute(self, text: str, parameters: Mapping[str, Value] | None = None) -> Cursor:
+        """Send one statement; a driver's error comes back as one of ours."""
+        if self.watch is not None:
+            self.watch("before", text)
+        try:
+            if parameters is None:
+                self._cursor.execute(text)
+            else:
+                self._cursor.execute(text, parameters)
+        except Exception as error:
+            raise self._translated(error) from error
+        if self.watch is not None:
+            self.watch("after", text)
+        return self._cursor
+
+    def execute_many(self, text: str, rows: Sequence[Mapping[str, Value] | Sequence[Value]]) -> int:
+        if self.watch is not None:
+            self.watch("before", text)
+        try:
+            self._cursor.executemany(text, rows)
+        except Exception as error:
+            raise self._translated(error) from error
+        if self.watch is not None:
+            self.watch("after", text)
+        return self._cursor.rowcount
+
+    def begin(self, text: str) -> None:
+        self.execute(text)
+
+    def commit(self) -> None:
+        """End the transaction, and believe it only on the server's word."""
+        if not self.in_transaction():
+            raise PoisonedTransactionError(
+                "the transaction had already ended before its COMMIT; nothing is certain"
+            )
+        try:
+            self.execute("COMMIT")
+        except UnreachableError as error:
+            # SQLite itself says that nothing is written. (A failed fsync may be found done by the next to open the file.)
+            if "is full" in str(error) or ("disk I/O" in str(error) and self.in_transaction()):
+                raise UnreachableError(f"nothing was committed, make room on the disk: {error}") from error
+            raise UnknownCommitError(f"the connection broke during COMMIT: {error}") from error
+        tag = getattr(self._cursor, "statusmessage", None)  # PostgreSQL's own word
+        if tag is not None and tag != "COMMIT":
+            raise PoisonedTransactionError(f"the database answered COMMIT with {tag}; nothing was written")
+
+    def rollback(self) -> None:
+        """Forget what was begun; a connection that cannot even do that is dropped."""
+        try:
+            if self.in_transaction():
+                self.execute("ROLLBACK")
+        except DatabaseError:
+            self.broken = True
+
+    def in_transaction(self) -> bool:
+        if self._look is not None:
+            return self._look()
+        if self.dialect.name == "sqlite":
+            return bool(self.raw.in_transaction)
+        if self.dialect.name == "postgresql":
+            return int(self.raw.pgconn.transaction_status) != 0  # 0: idle
+        return bool(self.raw.server_status & 1)  # SERVER_STATUS_IN_TRANS
+
+    def close(self) -> None:
+        self.broken = True
+        try:
+            if self.dialect.name == "sqlite":
+                self._cursor.close()  # on Python 3.11 one that ran executemany holds the write lock until it is collected
+            self.raw.close()
+        except Exception as error:  # closing what is already broken
+            if not is_driver_error(error):
+                raise
+
+    def _translated(self, error: Exception) -> Exception:
+        if not is_driver_error(error) and not isinstance(error, OSError):
+            return error  # a programming mistake of the caller: a missing parameter, a wrong type
+        failure = UnreachableError(str(error)) if isinstance(error, OSError) else translate(error)
+        if isinstance(failure, UnreachableError):
+            self.broken = True
+        return failure
+
+
+class Transaction:
+    """Runs statements; never commits. Whoever opened it decides that."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._poison: Exception | None = None
+        self._depth = 0
+        self.wakes: set[str] = set()  # queues that got ready work: told to the workers once, at the end
+
+    @property
+    def dialect(self) -> Dialect:
+        return self._connection.dialect
+
+    @property
+    def takes_lists(self) -> bool:
+        """Whether one statement may carry whole columns (unnest), which is how PostgreSQL does bulk."""
+        return self.dialect.name == "postgresql"
+
+    @property
+    def poisoned(self) -> Exception | None:
+        return self._poison
+
+    def run(self, statement: Statement, **parameters: Value) -> int:
+        """Execute and return how many rows matched: the only answer a write gives.
+
+        A statement that is empty on this dialect was done by the one before it, and answers -1.
+        """
+        text = statement.render(self.dialect)
+        return self._send(text, parameters).rowcount if text else -1
+
+    def run_many(self, statement: Statement, rows: Sequence[Mapping[str, Value]]) -> int:
+        """Execute for each of these rows, and return how many rows matched in all."""
+        if len(rows) == 1:  # executemany has its price: PostgreSQL's driver opens a pipeline
+            return self.run(statement, **rows[0])
+        return self.send_many(statement.render(self.dialect), rows) if rows else 0
+
+    def all(self, statement: Statement, into: Callable[..., T], **parameters: Value) -> list[T]:
+        """Execute and build one `into` per row, columns in the order of its fields."""
+        return [into(*row) for row in self._send(statement.render(self.dialect), parameters).fetchall()]
+
+    def rows(self, statement: Statement, **parameters: Value) -> Sequence[Sequence[Value]]:
+        return self._send(statement.render(self.dialect), parameters).fetchall()
+
+    def first(self, statement: Statement, **parameters: Value) -> Value:
+        """The first column of the first row, or None."""
+        found = self.rows(statement, **parameters)
+        return found[0][0] if found else None
+
+    def execute(self, text: str, parameters: Mapping[str, Value] | None = None) -> int:
+        """Run a statement of your own, with `:name` parameters on every database; returns the rows matched."""
+        return self._own(text, parameters).rowcount
+
+    def query(self, text: str, parameters: Mapping[str, Value] | None = None) -> list[dict[str, Value]]:
+        """Run a SELECT of your own; one dict per row."""
+        cursor = self._own(text, parameters)
+        names = [column[0] for column in cursor.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def send_many(self, text: str, rows: Sequence[Mapping[str, Value] | Sequence[Value]]) -> int:
+        """Run a statement for many rows, its parameters spelled as the driver spells them."""
+        self._guard()
+        try:
+            return self._connection.execute_many(text, rows)
+        except Exception as error:
+            self._poison = error
+            raise
+
+    def execute_many(self, text: str, rows: Sequence[Mapping[str, Value] | Sequence[Value]]) -> None:
+        """Run one statement of your own for each row of parameters."""
+        refuse_control(text, self.dialect)
+        if rows:
+            self.send_many(with_parameters(text, self.dialect), list(rows))
+            self._require_open()
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Try something: if the block raises, its writes are undone and the transaction lives on."""
+        self._guard()
+        name = f"stepfast_{self._depth}"
+        self._depth += 1
+        self._connection.execute(f"SAVEPOINT {name}")
+        try:
+            yield
+        except BaseException:
+            # A deadlock or a lost connection took the whole transaction with it: no savepoint heals that.
+            if (
+                not isinstance(self._poison, ContentionError | UnreachableError)
+                and self._connection.in_transaction()
+            ):
+                self._connection.execute(f"ROLLBACK TO SAVEPOINT {name}")
+                self._poison = None
+            raise
+        else:
+            self._guard()
+            self._connection.execute(f"RELEASE SAVEPOINT {name}")
+        finally:
+            self._depth -= 1
+
+    def _own(self, text: str, parameters: Mapping[str, Value] | None) -> Cursor:
+        refuse_control(text, self.dialect)
+        cursor = self._send(with_parameters(text, self.dialect), dict(parameters or {}))
+        self._require_open()
+        return cursor
+
+    def _require_open(self) -> None:
+        """A COMMIT may hide in a procedure: what follows must not run outside the transaction."""
+        if not self._connection.in_transaction():
+            self._poison = PoisonedTransactionError(
+                "a statement of yours ended the transaction that Stepfast had opened; what came before it is committed"
+            )
+            raise self._poison
+
+    def _send(self, text: str, parameters: dict[str, Value] | None) -> Cursor:
+        self._guard()
+        for name, value in (given := parameters or {}).items():
+            if isinstance(value, list):
+                given[name] = as_parameter(value, self.dialect)
+        try:
+            return self._connection.execute(text, parameters)
+        except Exception as error:
+            self._poison = error
+            raise
+
+    def _guard(self) -> None:
+        if self._poison is None:
+            return
+        # A deadlock or a lost connection is nobody's failure: who opened the transaction runs all of it again.
+        again = isinstance(self._poison, ContentionError | UnreachableError)
+        refusal = type(self._poison) if again else PoisonedTransactionError
+        raise refusal(
+            f"an earlier statement of this transaction failed ({self._poison}); it can only roll back. "
+            "Wrap what may fail in tx.savepoint()"
+        ) from self._poison

@@ -1,0 +1,284 @@
+"""A database and its connections.
+
+SQLite lets one writer in at a time. Inside a process the writers queue up here (the heartbeat first),
+so that only one of them ever asks the file; between processes `BEGIN IMMEDIATE` is retried every
+millisecond. SQLite's own busy handler sleeps up to 100 ms and starved heartbeats for seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+import weakref
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from stepfast.database.connection import Connection, Transaction
+from stepfast.database.dialects import DIALECTS, Whose
+from stepfast.database.places import Places
+from stepfast.database.turn import WRITER_DEADLINE, WriterTurn
+from stepfast.database.wakeup import notify
+from stepfast.errors import ContentionError, StepfastError, UnreachableError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from stepfast.database.dialects import Dialect, Shift
+
+T = TypeVar("T")
+MOST_IDLE: Final = 6  # connections kept open between uses
+_databases: Final[weakref.WeakSet[Database]] = weakref.WeakSet()  # those that a fork concerns
+
+
+class Database:
+    """Opens transactions on pooled connections; safe to share between threads, and across a fork."""
+
+    def __init__(
+        self,
+        url: str,
+        dialect: Dialect,
+        connect: Callable[[], Connection],
+        *,
+        wakes: bool = False,
+        listen: Callable[[], Connection] | None = None,
+        most: int | None = None,
+    ) -> None:
+        self.url = url
+        self.dialect = dialect
+        self.wakes = wakes  # whether it can NOTIFY; who hears that is another matter
+        self.listen_elsewhere = listen  # how to connect past a pooler, for LISTEN alone
+        self._most = most  # connections of the pool that may be in use at once
+        self._places = None if most is None else Places(most)
+        self.shift: Shift | None = None  # a test's clock
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._idle: list[Connection] = []
+        self._pid = os.getpid()
+        self._turn = WriterTurn()
+        self._held_for_fork = False
+        self._listeners: list[Callable[[set[str]], None]] = []
+        _databases.add(self)
+
+    def connect(self) -> Connection:
+        """A connection of the caller's own, outside the pool."""
+        return self._connect()
+
+    def connect_to_listen(self) -> Connection:
+        """The same, for LISTEN: past a pooler, where STEPFAST_LISTEN_URL says how."""
+        return (self.listen_elsewhere or self._connect)()
+
+    @contextmanager
+    def transaction(
+        self, whose: Whose = Whose.THEIRS, *, urgent: bool = False, on: Connection | None = None
+    ) -> Iterator[Transaction]:
+        """Commit when the block ends, roll back when it raises.
+
+        `whose` statements run in it decides how they are planned; `urgent` means that others have to wait.
+        """
+        one_writer = self.dialect.name == "sqlite"
+        if one_writer:
+            self._turn.take(urgent=urgent)
+        try:  # by hand: three context managers inside each other take 30 µs
+            connection = self._checkout() if on is None else on
+            connection.dialect = self.dialect
+            try:
+                self._begin(connection, self.dialect.begin[whose])
+                tx = Transaction(connection)
+                try:
+                    yield tx
+                    if tx.poisoned is not None:
+                        tx._guard()  # noqa: SLF001 - raises: what was caught inside cannot be committed
+                    if self.wakes and tx.wakes:
+                        notify(tx, self.url)
+                    connection.commit()
+                except BaseException:
+                    connection.rollback()
+                    raise
+            finally:
+                if on is None:
+                    self._checkin(connection)
+        finally:
+            if one_writer:
+                self._turn.give()
+        self.tell(tx.wakes)
+
+    @contextmanager
+    def reading(self, *, on: Connection | None = None) -> Iterator[Transaction]:
+        """Look without waiting for writers."""
+        with self._borrowed(on) as connection:
+            connection.begin(self.dialect.begin_reading)
+            try:
+                yield Transaction(connection)
+            finally:
+                connection.rollback()
+
+    @contextmanager
+    def looking(self) -> Iterator[Transaction]:
+        """Look with one statement, which is a transaction by itself: a third of the round trips of `reading`."""
+        with self._borrowed(None) as connection:
+            yield Transaction(connection)
+
+    @property
+    def locked_here(self) -> bool:
+        """Whether this very thread is inside a write transaction that keeps everybody else from writing (SQLite)."""
+        return self.dialect.name == "sqlite" and self._turn.mine
+
+    def listen(self, listener: Callable[[set[str]], None]) -> None:
+        """Hear of ready work that this very process commits, at once and without the database."""
+        self._listeners.append(listener)
+
+    def unlisten(self, listener: Callable[[set[str]], None]) -> None:
+        self._listeners.remove(listener)
+
+    def shift_clock(self, shift: Shift | None) -> None:
+        """For tests: let `{now}` be another time in every transaction that begins after this; None ends it."""
+        real = DIALECTS[self.dialect.name]
+        self.shift = shift
+        self.dialect = real if shift is None else shift.applied(real)
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def tell(self, queues: set[str]) -> None:
+        """Pass on what was heard, to whoever listens in this process."""
+        if queues:
+            for listener in tuple(self._listeners):
+                listener(queues)
+
+    def _begin(self, connection: Connection, begin: str) -> None:
+        if self.dialect.name != "sqlite":
+            connection.begin(begin)
+            return
+        deadline = time.monotonic() + WRITER_DEADLINE
+        while True:
+            try:
+                connection.begin(begin)
+            except ContentionError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.0005, 0.0015))
+            else:
+                return
+
+    @contextmanager
+    def _borrowed(self, own: Connection | None) -> Iterator[Connection]:
+        if own is not None:
+            own.dialect = self.dialect
+            yield own
+            return
+        connection = self._checkout()
+        connection.dialect = self.dialect
+        try:
+            yield connection
+        finally:
+            self._checkin(connection)
+
+    def _checkout(self) -> Connection:
+        self._after_fork()
+        if self._places is None:
+            return self._idle_or_new()
+        holder = self._places.take()
+        try:
+            connection = self._idle_or_new()
+        except BaseException:
+            self._places.give(holder)
+            raise
+        connection.holder = holder
+        return connection
+
+    def _idle_or_new(self) -> Connection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return self._connect()
+
+    def _checkin(self, connection: Connection) -> None:
+        """Back into the pool, and only then to whoever waits: there are never more than `most`."""
+        try:
+            self._keep_or_close(connection)
+        finally:
+            if self._places is not None and (holder := connection.holder) is not None:
+                connection.holder = None
+                self._places.give(holder)
+
+    def _keep_or_close(self, connection: Connection) -> None:
+        if connection.broken:
+            # Its siblings were opened before the same outage; better to find out now than one by one.
+            connection.close()
+            self.close()
+            return
+        with self._lock:
+            # One that an interrupt left in the middle of something is not lent to the next.
+            if len(self._idle) < MOST_IDLE and not connection.in_transaction():
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def _before_fork(self) -> None:
+        """No child may inherit a write transaction of SQLite's half way: the file would stay locked for it."""
+        if self.dialect.name == "sqlite" and not self._turn.mine:
+            with suppress(ContentionError):
+                self._turn.take(urgent=True)
+                self._held_for_fork = True
+
+    def _after_fork_in_parent(self) -> None:
+        if self._held_for_fork:
+            self._held_for_fork = False
+            self._turn.give()
+
+    def _after_fork(self) -> None:
+        """A child must not speak on its parent's sockets, nor close them; who listened has stayed behind."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._inherited = self._idle  # kept, so that no finaliser says goodbye on the parent's behalf
+            self._idle = []
+            self._lock = threading.Lock()
+            self._turn = WriterTurn()
+            self._places = None if self._most is None else Places(self._most)
+            self._held_for_fork = False
+            self._listeners = []
+
+
+def _each(act: Callable[[Database], None]) -> Callable[[], None]:
+    def act_on_all() -> None:
+        for database in list(_databases):
+            act(database)
+
+    return act_on_all
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_each(Database._before_fork),  # noqa: SLF001 - ours
+        after_in_parent=_each(Database._after_fork_in_parent),  # noqa: SLF001
+        after_in_child=_each(Database._after_fork),  # noqa: SLF001
+    )
+
+
+def persist(
+    database: Database,
+    work: Callable[[Transaction], T],
+    whose: Whose = Whose.OURS,
+    *,
+    tries: int = 10,
+    urgent: bool = False,
+    on: Connection | None = None,
+) -> T:
+    """Run `work` of our own in a transaction, and the whole of it again after a deadlock or lock timeout."""
+    for attempt in range(1, tries + 1):
+        try:
+            with database.transaction(whose, urgent=urgent, on=on) as tx:
+                return work(tx)
+        except ContentionError:
+            if attempt == tries:
+                raise
+            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
+    raise StepfastError("unreachable")
+
+
+__all__ = ["Database", "UnreachableError", "persist"]

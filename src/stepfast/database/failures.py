@@ -1,0 +1,161 @@
+"""What a driver's exception means for the transaction it hit. One place knows the three vocabularies."""
+
+from __future__ import annotations
+
+from stepfast.errors import (
+    ConstraintError,
+    ContentionError,
+    DatabaseError,
+    PoisonedTransactionError,
+    UnknownCommitError,
+    UnreachableError,
+)
+
+_DRIVERS = {"psycopg", "pymysql", "sqlite3", "asyncpg", "aiomysql", "asyncmy"}
+_LOST_SQLSTATES = ("08", "57P")  # connection exceptions; the server is going away or starting up
+_CONTENTION_SQLSTATES = ("40001", "40P01", "55P03")
+_CONSTRAINT_SQLSTATE = "23"
+_LOST_MYSQL = {
+    0,
+    1040,
+    1053,
+    1077,
+    1079,
+    1080,
+    1152,
+    1158,
+    1159,
+    1160,
+    1161,
+    1184,
+    1927,
+    2002,
+    2003,
+    2006,
+    2013,
+    2014,
+    2055,
+    4031,
+}
+_CONTENTION_MYSQL = {1205, 1213, 3572}
+# What no row can be blamed for: missing tables and rights, resources, timeouts, settings.
+_SYSTEM_SQLSTATES = ("0A", "25", "26", "28", "3D", "3F", "42", "53", "54", "55", "57", "58", "F0", "XX")
+_SYSTEM_MYSQL = {
+    1021,
+    1037,
+    1041,
+    1044,
+    1045,
+    1046,
+    1054,
+    1064,
+    1114,
+    1142,
+    1143,
+    1146,
+    1153,
+    1290,
+    1317,
+    1370,
+    1792,
+    1836,
+    1969,
+    3024,
+}
+_SYSTEM_SQLITE = (
+    "no such",
+    "readonly",
+    "read-only",
+    "malformed",
+    "is full",
+    "not authorized",
+    "syntax error",
+    "interrupted",
+)
+_CONSTRAINT_MYSQL = {1048, 1062, 1169, 1216, 1217, 1364, 1451, 1452, 1557, 1761, 1762, 4025}
+
+
+def translate(error: Exception) -> DatabaseError:
+    """The same failure in our words; the driver's exception stays reachable as its cause."""
+    module = type(error).__module__.partition(".")[0]
+    if module in {"psycopg", "asyncpg"}:
+        return _from_postgresql(error)
+    if module in {"pymysql", "aiomysql", "asyncmy"}:
+        return _from_mysql(error)
+    return _from_sqlite(error)
+
+
+def is_driver_error(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] in _DRIVERS
+
+
+def blames_a_row(error: DatabaseError) -> bool:
+    """Whether other rows might be taken: not if the table is missing, the disk full, or somebody was in the way."""
+    if isinstance(error, ConstraintError):
+        return True
+    if isinstance(error, ContentionError | UnreachableError | UnknownCommitError | PoisonedTransactionError):
+        return False
+    cause = error.__cause__
+    state: str | None = getattr(cause, "sqlstate", None)
+    if state is not None:
+        return not state.startswith(_SYSTEM_SQLSTATES)
+    text = str(error)
+    return _mysql_code(cause) not in _SYSTEM_MYSQL and not any(it in text for it in _SYSTEM_SQLITE)
+
+
+def may_only_read(error: DatabaseError) -> bool:
+    """Whether the transaction, the session or the server takes no writes."""
+    cause = error.__cause__
+    if getattr(cause, "sqlstate", None) == "25006" or _mysql_code(cause) in {1290, 1792, 1836}:
+        return True
+    return type(cause).__module__ == "sqlite3" and "readonly" in str(cause)
+
+
+def has_failed(error: DatabaseError) -> bool:
+    """Whether an earlier statement of PostgreSQL's transaction failed: it can only roll back."""
+    return getattr(error.__cause__, "sqlstate", None) == "25P02"
+
+
+def _mysql_code(error: BaseException | None) -> int:
+    return error.args[0] if error is not None and error.args and isinstance(error.args[0], int) else -1
+
+
+def _from_postgresql(error: Exception) -> DatabaseError:
+    state: str | None = getattr(error, "sqlstate", None)
+    text = str(error).strip() or type(error).__name__
+    if state is None:
+        # No SQLSTATE means that the client noticed: the socket broke, or never opened.
+        lost = type(error).__name__ in {"OperationalError", "InterfaceError", "ConnectionTimeout"}
+        return UnreachableError(text) if lost else DatabaseError(text)
+    if state in _CONTENTION_SQLSTATES:
+        return ContentionError(text)
+    if state.startswith(_LOST_SQLSTATES) or state == "25P03":  # 25P03: idle in transaction too long
+        return UnreachableError(text)
+    if state.startswith(_CONSTRAINT_SQLSTATE):
+        return ConstraintError(text)
+    return DatabaseError(text)
+
+
+def _from_mysql(error: Exception) -> DatabaseError:
+    code = error.args[0] if error.args and isinstance(error.args[0], int) else -1
+    text = str(error.args[1]) if len(error.args) > 1 else str(error) or type(error).__name__
+    name = type(error).__name__
+    if code in _CONTENTION_MYSQL:
+        return ContentionError(text)
+    if code in _LOST_MYSQL or name == "InterfaceError":
+        return UnreachableError(text)
+    if code in _CONSTRAINT_MYSQL or name == "IntegrityError":
+        return ConstraintError(text)
+    return DatabaseError(text)
+
+
+def _from_sqlite(error: Exception) -> DatabaseError:
+    text = str(error)
+    name = type(error).__name__
+    if name == "IntegrityError":
+        return ConstraintError(text)
+    if "locked" in text or "busy" in text:
+        return ContentionError(text)
+    if name == "OperationalError" and ("unable to open" in text or "disk I/O" in text or "is full" in text):
+        return UnreachableError(text)
+    return DatabaseError(text)

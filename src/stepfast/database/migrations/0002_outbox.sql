@@ -1,0 +1,120 @@
+-- What is to leave the database: staged in somebody's transaction, sent after its commit. A message is sent at least
+-- once, under an id that never changes, and in the order of seq per destination.
+--
+-- PostgreSQL gets no index on seq alone: to find the head of a line it would walk along it, over everything that was
+-- sent in a week. The others cannot do without.
+-- only: postgresql
+CREATE TABLE IF NOT EXISTS stepfast_outbox (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY,
+    id {key} NOT NULL PRIMARY KEY,
+    channel VARCHAR(20) NOT NULL,
+    destination {key} NOT NULL,
+    address {document} NOT NULL,
+    dedupe_key {key},
+    state VARCHAR(10) NOT NULL DEFAULT 'waiting',
+    attempts INTEGER NOT NULL DEFAULT 0,
+    created_at BIGINT NOT NULL DEFAULT ({now}),
+    since_at BIGINT NOT NULL DEFAULT ({now}),
+    due_at BIGINT NOT NULL DEFAULT ({now}),
+    ended_at BIGINT,
+    last_error {document},
+    job_id {key},
+    trace VARCHAR(55),
+    headers {document},
+    body {document} NOT NULL
+) {table_options};
+
+-- only: sqlite, mariadb
+CREATE TABLE IF NOT EXISTS stepfast_outbox (
+    seq {sequence},
+    id {key} NOT NULL,
+    channel VARCHAR(20) NOT NULL,
+    destination {key} NOT NULL,
+    address {document} NOT NULL,
+    dedupe_key {key},
+    state VARCHAR(10) NOT NULL DEFAULT 'waiting',
+    attempts INTEGER NOT NULL DEFAULT 0,
+    created_at BIGINT NOT NULL DEFAULT ({now}),
+    since_at BIGINT NOT NULL DEFAULT ({now}),
+    due_at BIGINT NOT NULL DEFAULT ({now}),
+    ended_at BIGINT,
+    last_error {document},
+    job_id {key},
+    trace VARCHAR(55),
+    headers {document},
+    body {document} NOT NULL
+) {table_options};
+
+-- only: sqlite
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_outbox_id ON stepfast_outbox (id);
+-- only: mariadb
+CREATE UNIQUE INDEX stepfast_outbox_id ON stepfast_outbox (id);
+
+-- The same cause is staged once for a destination, for as long as its message is kept.
+-- only: postgresql, sqlite
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_outbox_dedupe ON stepfast_outbox (destination, dedupe_key) WHERE dedupe_key IS NOT NULL;
+-- only: mariadb
+CREATE UNIQUE INDEX stepfast_outbox_dedupe ON stepfast_outbox (destination, dedupe_key);
+
+-- The head of each destination's line.
+-- only: postgresql, sqlite
+CREATE INDEX IF NOT EXISTS stepfast_outbox_waiting ON stepfast_outbox (destination, seq) WHERE state = 'waiting';
+-- only: mariadb
+CREATE INDEX stepfast_outbox_waiting ON stepfast_outbox (state, destination, seq);
+
+-- only: postgresql, sqlite
+CREATE INDEX IF NOT EXISTS stepfast_outbox_ended ON stepfast_outbox (state, ended_at) WHERE ended_at IS NOT NULL;
+-- only: mariadb
+CREATE INDEX stepfast_outbox_ended ON stepfast_outbox (state, ended_at);
+
+CREATE INDEX {if_not_exists} stepfast_outbox_job ON stepfast_outbox (job_id);
+
+-- Whoever sends to a destination leases it under a fence: so its messages keep their order, and nobody who was
+-- replaced records anything. Made by the relay when it first meets one; forgotten when it was not used for long.
+CREATE TABLE IF NOT EXISTS stepfast_destination (
+    id {key} NOT NULL PRIMARY KEY,
+    fence BIGINT NOT NULL DEFAULT 0,
+    leased_until BIGINT NOT NULL DEFAULT 0
+) {table_options};
+
+CREATE INDEX {if_not_exists} stepfast_destination_idle ON stepfast_destination (leased_until);
+
+-- One row per cause. Raising it again only counts; it is told at notify_at, which lies behind the quiet time that
+-- followed the last telling. message_ids are the messages of that telling, one per place where alerts go.
+CREATE TABLE IF NOT EXISTS stepfast_alert (
+    id {label} NOT NULL PRIMARY KEY,
+    severity VARCHAR(10) NOT NULL,
+    title VARCHAR(200) NOT NULL,
+    body {document} NOT NULL,
+    raised BIGINT NOT NULL DEFAULT 0,
+    untold BIGINT NOT NULL DEFAULT 0,
+    first_at BIGINT NOT NULL,
+    last_at BIGINT NOT NULL,
+    quiet_for BIGINT,
+    quiet_until BIGINT NOT NULL DEFAULT 0,
+    notify_at BIGINT,
+    notified_at BIGINT,
+    message_ids {document}
+) {table_options};
+
+-- only: postgresql, sqlite
+CREATE INDEX IF NOT EXISTS stepfast_alert_due ON stepfast_alert (notify_at) WHERE notify_at IS NOT NULL;
+-- only: mariadb
+CREATE INDEX stepfast_alert_due ON stepfast_alert (notify_at);
+
+CREATE INDEX {if_not_exists} stepfast_alert_last ON stepfast_alert (last_at);
+
+-- How far the dead letters have been looked at for alerts, and which of the last minutes were counted: a death may
+-- be committed after a younger one.
+CREATE TABLE IF NOT EXISTS stepfast_bookmark (
+    id {key} NOT NULL PRIMARY KEY,
+    at BIGINT NOT NULL
+) {table_options};
+
+CREATE TABLE IF NOT EXISTS stepfast_death (
+    id {key} NOT NULL,
+    finished_at BIGINT NOT NULL,
+    PRIMARY KEY (id, finished_at)
+) {table_options};
+
+CREATE INDEX {if_not_exists} stepfast_death_old ON stepfast_death (finished_at);

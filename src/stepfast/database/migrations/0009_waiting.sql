@@ -1,0 +1,41 @@
+-- Jobs that wait for something outside. Such a job is scheduled for the end of its patience; an event brings it forward.
+-- An event goes to one wait, the oldest; one that nobody waits for is kept for a while.
+
+-- Who sends an event and who begins to wait for it both lock its name first: neither can miss the other.
+CREATE TABLE IF NOT EXISTS stepfast_event_name (
+    id {label} NOT NULL PRIMARY KEY,
+    at BIGINT NOT NULL
+) {table_options};
+
+CREATE INDEX {if_not_exists} stepfast_event_name_at ON stepfast_event_name (at);
+
+-- Events that nobody has waited for yet.
+CREATE TABLE IF NOT EXISTS stepfast_event (
+    id {sequence},
+    name {label} NOT NULL,
+    event_id {key} NOT NULL,
+    sent_at BIGINT NOT NULL,
+    until_at BIGINT NOT NULL,
+    payload {document} NOT NULL
+) {table_options};
+
+CREATE INDEX {if_not_exists} stepfast_event_of ON stepfast_event (name, id);
+CREATE INDEX {if_not_exists} stepfast_event_until ON stepfast_event (until_at);
+
+-- Who waits, under the fence with which the wait began: when that has moved on, nobody waits here any more.
+CREATE TABLE IF NOT EXISTS stepfast_wait (
+    id {sequence},
+    name {label} NOT NULL,
+    job_id {key} NOT NULL,
+    fence BIGINT NOT NULL,
+    until_at BIGINT NOT NULL
+) {table_options};
+
+CREATE INDEX {if_not_exists} stepfast_wait_of ON stepfast_wait (name, id);
+CREATE INDEX {if_not_exists} stepfast_wait_until ON stepfast_wait (until_at);
+
+-- What the applications never want to see shown, so that the command line, which knows none of them, hides it too.
+CREATE TABLE IF NOT EXISTS stepfast_mask (
+    id {label} NOT NULL PRIMARY KEY,
+    seen_at BIGINT NOT NULL
+) {table_options};

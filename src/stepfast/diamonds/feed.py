@@ -1,0 +1,121 @@
+"""The two feeds of Nivoda: natural stones and lab-grown ones. They share an account, its token and its limits.
+
+    app = Stepfast()
+    nivoda(app)
+
+Who asks, and how, is in the environment: NIVODA_USERNAME, NIVODA_PASSWORD, NIVODA_URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from stepfast import Concurrency, Offset, PermanentError, Rate
+from stepfast.diamonds.heatmap import nivoda_heatmap
+from stepfast.diamonds.mapping_feed import CanonicalFeed
+from stepfast.diamonds.repricing import Repricing
+from stepfast.diamonds.settings import NivodaSettings, from_environment
+from stepfast.diamonds.source import open_source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from stepfast import Cursor, Page, Range, Stepfast, Window
+    from stepfast.diamonds.source import NivodaSource
+
+NATURAL: Final = "nivoda-natural"
+LABGROWN: Final = "nivoda-labgrown"
+LIMIT: Final = "nivoda"  # one for both feeds
+AT_ONCE: Final = 4  # stones that are asked about by one step
+TIES: Final = (
+    8  # stones of one upload that may meet in a partition; more are noticed, and a second pass decides
+)
+
+
+class NivodaFeed(CanonicalFeed):
+    """One of the two. `app` is where the token and the pace are shared; settings are the environment's, if none are given."""
+
+    paging = Offset(overlap=TIES, ties=TIES, reversible=True)
+    confirm_lot = 1  # each is a request of its own, and so the limits count it
+    may_be_empty = False  # a catalogue without a single stone is an account that sees none, far more often
+
+    def __init__(
+        self,
+        app: Stepfast,
+        *,
+        lab_grown: bool = False,
+        settings: NivodaSettings | None = None,
+        source: NivodaSource | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__()
+        known = from_environment() if settings is None else settings
+        self._source = open_source(known, app) if source is None else source
+        self.name = LABGROWN if lab_grown else NATURAL
+        self.lab_grown = lab_grown
+        self.page_size = known.page_size
+        self.partitioner = nivoda_heatmap(lab_grown=lab_grown, by=known.partition_by)
+        self.limits = limits_of(known)
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    async def count(self, part: Range, window: Window, /) -> int:
+        found = await self._source.count(part, window, lab_grown=self.lab_grown)
+        if not found and not part.parts and window.from_ is None and not self.may_be_empty:
+            raise PermanentError(
+                f"{no_stone(self.name)}; a feed that is empty for good is declared with may_be_empty=True"
+            )
+        return found
+
+    async def fetch(self, part: Range, window: Window, cursor: Cursor, /) -> Page:
+        return await self._source.page(part, window, cursor, lab_grown=self.lab_grown)
+
+    async def still_there(self, ids: Sequence[str], /) -> list[str]:
+        """Those that are still on offer. One that is held, or that we would not ask for any more, is gone for us."""
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def asked(stone: str) -> bool:
+            async with places:
+                return await self._source.still_offers(stone, lab_grown=self.lab_grown)
+
+        answers = await asyncio.gather(*map(asked, ids), return_exceptions=True)
+        for it in answers:
+            if isinstance(it, BaseException):
+                raise it
+        return [stone for stone, there in zip(ids, answers, strict=True) if there]
+
+    async def now(self) -> datetime | None:
+        return await self._source.now(lab_grown=self.lab_grown)
+
+
+def limits_of(settings: NivodaSettings) -> list[Rate | Concurrency]:
+    """What everybody keeps to who asks in the name of the account."""
+    return [
+        *([Rate(settings.rate, per="1s", name=LIMIT)] if settings.rate else []),
+        *([Concurrency(settings.concurrency, name=LIMIT)] if settings.concurrency else []),
+    ]
+
+
+def no_stone(feed: str) -> str:
+    return f"Nivoda has no stone for {feed}: ask whether the account may see them"
+
+
+def nivoda(
+    app: Stepfast,
+    *,
+    settings: NivodaSettings | None = None,
+    repricing: Repricing | None = None,
+    natural: dict[str, Any] | None = None,
+    labgrown: dict[str, Any] | None = None,
+) -> tuple[NivodaFeed, NivodaFeed]:
+    """Register both feeds, and the job that reprices. `natural` and `labgrown` change settings of one: schedule, queue."""
+    known = from_environment() if settings is None else settings
+    repricing = Repricing(app) if repricing is None else repricing
+    source = open_source(known, app)
+    shared: dict[str, Any] = {"settings": known, "source": source, "repricing": repricing}
+    return (
+        app.feed(NivodaFeed(app, lab_grown=False, **shared, **(natural or {}))),
+        app.feed(NivodaFeed(app, lab_grown=True, **shared, **(labgrown or {}))),
+    )

@@ -1,0 +1,118 @@
+"""A group, as a program makes one: jobs that are enqueued in its block are its members, and exist with it or not at all."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any, Self, TypedDict
+
+from stepfast.database.borrowed import borrowed
+from stepfast.database.connection import Transaction
+from stepfast.errors import ConfigurationError
+from stepfast.results.handle import EnqueuedJob
+from stepfast.steps.groups import JOINING, Joining, close, group_of, joining, policy_of
+from stepfast.steps.tying import checked_policy
+from stepfast.telemetry.traces import CURRENT
+
+if TYPE_CHECKING:
+    from contextvars import Token
+    from types import TracebackType
+
+    from stepfast.job import App, Lent, Prepared
+    from stepfast.steps.dependencies import OnDead
+
+
+class GroupOptions(TypedDict, total=False):
+    """What may be said about a group."""
+
+    on_dead: OnDead  # what happens to the completion job when a member dies or is cancelled
+    id: str | None  # of the completion job, and so of the group
+    tx: Lent  # whose transaction the group and its members are stored in
+
+
+class Group:
+    """A context manager. Its block is one transaction: keep it short, and do no I/O of your own in it."""
+
+    def __init__(
+        self,
+        app: App,
+        on_complete: Prepared[..., Any] | None,
+        *,
+        on_dead: OnDead = "wait",
+        id: str | None = None,  # noqa: A002 - the word users know
+        tx: Lent = None,
+    ) -> None:
+        if on_complete is None and on_dead != "wait":
+            raise ConfigurationError(
+                "app.group(on_dead=…) is chosen with on_complete, when the group is made"
+            )
+        self._app = app
+        self._on_complete = on_complete
+        self._on_dead = checked_policy(on_dead)
+        self._lent = tx
+        self._id = id
+        self._stack = ExitStack()
+        self._joining: Joining | None = None
+        self._token: Token[Joining | None] | None = None
+
+    @property
+    def id(self) -> str:
+        """That of its completion job."""
+        if self._joining is None:
+            raise ConfigurationError("a group has its id inside its block: `with app.group(…) as group:`")
+        return self._joining.group_id
+
+    @property
+    def completion(self) -> EnqueuedJob[Any]:
+        """The job that starts when all members have ended: to wait for it or to watch it."""
+        return EnqueuedJob(self.id, created=self._on_complete is not None, app=self._app)
+
+    def __enter__(self) -> Self:
+        tx = self._stack.enter_context(self._transaction())
+        try:
+            group_id = self._opened(tx)
+            on_dead = self._on_dead if self._on_complete is not None else policy_of(tx, group_id)
+            self._joining = Joining(self._app.database, tx, self._lent, group_id, on_dead)
+        except BaseException as error:
+            self._stack.__exit__(type(error), error, error.__traceback__)
+            raise
+        self._token = JOINING.set(self._joining)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._joining is not None  # noqa: S101 - entered
+        assert self._token is not None  # noqa: S101
+        JOINING.reset(self._token)
+        self._joining.closed = True
+        try:
+            if error is None:
+                close(self._joining.tx, self._joining.group_id)
+        except BaseException as failure:
+            self._stack.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+        self._stack.__exit__(kind, error, trace)
+
+    def _transaction(self) -> AbstractContextManager[Transaction]:
+        """The one of the block around us, the caller's, or one of our own."""
+        database = self._app.database
+        if (around := joining(database)) is not None:
+            return nullcontext(around.checked(self._lent))
+        if self._lent is None:
+            return database.transaction()
+        if isinstance(self._lent, Transaction):
+            return nullcontext(self._lent)
+        return borrowed(self._lent, database)
+
+    def _opened(self, tx: Transaction) -> str:
+        if self._on_complete is not None:
+            return self._on_complete.enqueue_waiting(tx, self._id)
+        if self._id is not None:
+            return self._id
+        work = CURRENT.get()
+        if work is None:
+            raise ConfigurationError(
+                "app.group() outside a handler: say what happens at its end with on_complete=job.with_args(…), "
+                "or name a group that is unfinished with id=…"
+            )
+        return group_of(tx, work.job_id)

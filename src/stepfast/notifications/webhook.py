@@ -1,0 +1,202 @@
+"""One try to deliver a webhook.
+
+Signed, to an address that may be reached, within one deadline, without following anybody elsewhere. What the receiver
+answers beyond a first look is thrown away.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from stepfast.errors import AddressRefusedError, ConfigurationError
+from stepfast.notifications.delivery import Delivered, Delivery, Failed, Patience
+from stepfast.notifications.signature import sign
+from stepfast.telemetry.masking import visible
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Mapping
+
+    import httpcore
+
+    from stepfast.notifications.settings import NotificationSettings
+
+LARGEST_BODY: Final = 256 * 1024
+LARGEST_ANSWER: Final = 64 * 1024  # bytes read of an answer; the rest is not waited for
+LONGEST_URL: Final = 2_000
+LONGEST_EXCERPT: Final = 300
+ENOUGH: Final = range(200, 300)
+ELSEWHERE: Final = range(300, 400)
+REFUSED: Final = range(400, 500)
+GONE: Final = 410
+MAY_PASS: Final = frozenset({408, 409, 425, 429})  # of the 400s: a matter of time
+TRACE: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """A request that is always the same, however often it is tried."""
+
+    id: str
+    url: str
+    body: str
+    headers: Mapping[str, str]
+    trace: str | None = None
+
+
+def problem_of(url: object) -> str | None:  # noqa: PLR0911 - one line per problem
+    """Why this is no URL for a webhook; None if it is one."""
+    if not isinstance(url, str):
+        return f"a URL is a text, not {type(url).__name__}"
+    if len(url) > LONGEST_URL:
+        return f"its URL has {len(url):,} characters, at most {LONGEST_URL:,} are taken"
+    if not url.isascii() or re.search(r"[\x00-\x20\x7f\\]", url):
+        return (
+            "its URL has spaces, backslashes or characters beyond ASCII; write them as %20, xn--… and so on"
+        )
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        return f"its URL cannot be read ({error})"
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        return f"{shown(url)!r} is no http:// or https:// URL with a host"
+    if "@" in parts.netloc:
+        return "its URL holds credentials (user:password@), which would be stored and sent in the clear; leave them out"
+    return "its URL names port 0" if port == 0 else None
+
+
+def shown(url: str) -> str:
+    """The URL as it may be listed and logged: without credentials, and without its query."""
+    try:
+        parts = urlsplit(url)
+        place = parts.netloc.rpartition("@")[2]
+        return urlunsplit((parts.scheme, place, parts.path, "…" if parts.query else "", ""))
+    except ValueError:
+        return "(a URL that cannot be read)"
+
+
+def send(webhook: Webhook, settings: NotificationSettings, now: float | None = None) -> Delivery:
+    """Try once. Everything that may go wrong is an answer, not an exception."""
+    host = urlsplit(webhook.url).hostname or ""
+    body = webhook.body.encode()
+    at = time.time() if now is None else now
+    try:
+        keys = settings.secrets.for_host(host)
+        headers = {
+            "user-agent": _ourselves(),
+            "content-type": "application/json",
+            **{name.lower(): value for name, value in webhook.headers.items()},
+            "webhook-id": webhook.id,
+            "webhook-timestamp": str(int(at)),
+        }
+        if keys:
+            headers["webhook-signature"] = sign(keys, webhook.id, int(at), body)
+        if webhook.trace and TRACE.fullmatch(webhook.trace):
+            headers["traceparent"] = webhook.trace
+        return _post(webhook.url, headers, body, settings)
+    except ConfigurationError as error:
+        return Failed(str(error), Patience.FREE)  # a matter of this worker's settings
+
+
+def _post(url: str, headers: dict[str, str], body: bytes, settings: NotificationSettings) -> Delivery:
+    try:
+        import httpcore
+    except ImportError as missing:
+        raise ConfigurationError("webhooks need an extra: pip install 'stepfast[webhooks]'") from missing
+    from stepfast.notifications.network import CONNECTING, Deadline, Network
+
+    total = settings.webhook_timeout.total_seconds()
+    network = Network(settings.allowed, Deadline(total))
+    tls = _tls() if url.startswith("https:") else None
+    limits = {"connect": CONNECTING, "read": total, "write": total, "pool": total}
+    try:
+        with (
+            httpcore.ConnectionPool(ssl_context=tls, network_backend=network, max_connections=1) as pool,
+            pool.stream(
+                "POST", url, headers=list(headers.items()), content=body, extensions={"timeout": limits}
+            ) as response,
+        ):
+            answered = {name.decode("latin-1").lower(): value for name, value in response.headers}
+            beginning = b"" if response.status in ENOUGH else _beginning(response)
+            return judge(
+                response.status,
+                answered.get("retry-after", b"").decode("latin-1"),
+                datetime.now(UTC),
+                beginning,
+            )
+    except AddressRefusedError as error:
+        return Failed(str(error), Patience.LITTLE)
+    except httpcore.TimeoutException as error:
+        return Failed(f"no answer within {total:g} s ({type(error).__name__})")
+    except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+        return Failed(f"{type(error).__name__}: {error}"[:LONGEST_EXCERPT])
+
+
+def _beginning(response: httpcore.Response) -> bytes:
+    """How the answer begins; the status counts, whatever becomes of the rest."""
+    import httpcore
+
+    found = b""
+    try:
+        for chunk in response.iter_stream():
+            found += chunk
+            if len(found) >= LARGEST_ANSWER:
+                break
+    except (httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
+        pass
+    return found
+
+
+def judge(status: int, retry_after: str, now: datetime, beginning: bytes = b"") -> Delivery:
+    """What an answer means."""
+    if status in ENOUGH:
+        return Delivered()
+    text = " ".join(beginning[: 4 * LONGEST_EXCERPT].decode(errors="replace").split())
+    answer = visible(text)[:LONGEST_EXCERPT]  # whoever reads it later does so on a terminal
+    if status in ELSEWHERE:
+        return Failed(
+            f"HTTP {status}: it points elsewhere, and redirects are not followed; give the final URL",
+            Patience.LITTLE,
+            answer=answer,
+        )
+    if status == GONE:
+        return Failed("HTTP 410: the receiver wants no more of them", Patience.NONE, answer=answer)
+    patience = Patience.LITTLE if status in REFUSED and status not in MAY_PASS else Patience.FULL
+    return Failed(f"HTTP {status}", patience, not_before=asked_wait(retry_after, now), answer=answer)
+
+
+def asked_wait(retry_after: str, now: datetime) -> timedelta | None:
+    """How long the receiver wants us to wait: seconds, or a date; nothing that cannot be read."""
+    from email.utils import parsedate_to_datetime
+
+    text = retry_after.strip()
+    if re.fullmatch(r"[0-9]{1,9}", text):
+        return timedelta(seconds=int(text))
+    try:
+        at = parsedate_to_datetime(text)
+    except (TypeError, ValueError, IndexError, OverflowError):
+        return None
+    return max(timedelta(0), at.replace(tzinfo=at.tzinfo or UTC) - now)
+
+
+@lru_cache(maxsize=1)
+def _ourselves() -> str:
+    from importlib.metadata import version
+
+    return f"stepfast/{version('stepfast')}"
+
+
+@lru_cache(maxsize=1)  # reading all authorities takes 20 ms
+def _tls() -> ssl.SSLContext:
+    import httpx
+
+    context: Any = httpx.create_ssl_context()
+    found: ssl.SSLContext = context
+    return found

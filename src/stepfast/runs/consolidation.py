@@ -1,0 +1,262 @@
+"""Raw rows become target rows: in rounds, each divided into shards, each a chain of short steps.
+
+A round begins with one job that divides what waits into ranges of ids. Each range is a shard: a job whose steps read a
+batch, map it, and write it in their commit. The last shard of a round looks, under the run's row, whether anything
+waits again; if so there is another round, if not the run is finished. A short batch proves nothing.
+
+All rows of the feed are taken, whichever run observed them: one that is cancelled may have observed an item last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepfast.database.bulk import SortedRows
+from stepfast.database.statement import sql
+from stepfast.errors import ConfigurationError, NotFoundError, TransientError
+from stepfast.runs import alerts
+from stepfast.runs.announcing import announce_consolidation
+from stepfast.runs.applying import Application, Applied, target_columns
+from stepfast.runs.collisions import items_alike
+from stepfast.runs.fan_out import enqueue_jobs
+from stepfast.runs.finishing import finish, stop_if_overspent
+from stepfast.runs.jobs import new_job, told_job
+from stepfast.runs.mapping import map_rows
+from stepfast.runs.pending import Span, any_pending, divide, read_pending
+from stepfast.runs.quarantine import waiting_between
+from stepfast.runs.remapping import next_lot
+from stepfast.runs.run import Run, end_run, find_run, lock_run, watch_job
+from stepfast.runs.states import RunState
+from stepfast.steps.enqueue import enqueue
+from stepfast.steps.outcome import Continue, Done, Outcome, Reject
+from stepfast.steps.threads import in_own_thread
+from stepfast.telemetry import happened
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepfast.database.connection import Transaction
+    from stepfast.database.database import Database
+    from stepfast.database.dialects import Dialect
+    from stepfast.runs.collisions import Alike
+    from stepfast.runs.declaration import Declaration
+    from stepfast.runs.mapping import Batch
+    from stepfast.steps.job import NewJob
+    from stepfast.steps.step import Step
+
+STALE = "this run is no longer consolidated by this job"
+
+BEGIN_ROUND = sql("""
+    UPDATE stepfast_run SET rounds = rounds + 1, shards = :shards, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
+""")
+COUNT = sql("""
+    UPDATE stepfast_run
+       SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
+           shards = shards - :ended, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
+""")
+
+
+class Turn(NamedTuple):
+    """Which round of which run a job was made for."""
+
+    run_id: str
+    epoch: int
+    round: int
+
+
+def begin_consolidation(tx: Transaction, declared: Declaration, run: Run) -> None:
+    """Ask for the next round. The caller holds the run's row, and has moved it to `applying`."""
+    arguments = {"run_id": run.id, "epoch": run.epoch, "round": run.rounds}
+    job = told_job(declared, run, "consolidate", **arguments)
+    watch_job(tx, run, enqueue(tx, job).id)
+    announce_consolidation(tx, declared, run, job.id)
+
+
+def shard_id(run: Run, shard: int) -> str:
+    """The job of a shard of the run's current round: whoever watches over the run knows where to look."""
+    return f"{run.id}.{run.epoch}.{run.rounds}.{shard}"
+
+
+def shard_ids(declared: Declaration, run: Run) -> list[str]:
+    """The jobs that the current round may have; how many of them have not ended is `run.shards`."""
+    return [shard_id(run, number) for number in range(declared.shards)]
+
+
+def consolidation_gave_up(tx: Transaction, declared: Declaration, run: Run, error: str) -> bool:  # noqa: ARG001
+    """A job of the consolidation is dead: so is the run, and somebody is told. The caller holds the run's row."""
+    ended = run.at is RunState.APPLYING and end_run(
+        tx, run, RunState.FAILED, f"consolidation gave up: {error}"
+    )
+    if ended:
+        alerts.consolidation_failed(tx, run, error)
+    return ended
+
+
+async def consolidate(
+    step: Step,
+    database: Database,
+    declared: Declaration,
+    run_id: str,
+    epoch: int,
+    *,
+    round: int = 0,  # noqa: A002 - the word of the run
+    after: str | None = None,
+    until: str | None = None,
+    shard: int | None = None,
+) -> Outcome:
+    """One step: divide a round, or take one batch of a shard."""
+    step.annotate(run_id=run_id)
+    turn = Turn(run_id, epoch, round)
+    try:
+        if shard is None or until is None:
+            return await asyncio.to_thread(_divide, database, declared, turn, step.cursor)
+        span = Span(step.cursor if step.cursor is not None else after, until)
+        return await in_own_thread(_take, database, declared, turn, span)
+    except (NotFoundError, ConfigurationError) as error:  # trying again would mend neither
+        return Reject(str(error))
+
+
+def _divide(database: Database, declared: Declaration, turn: Turn, after: str | None) -> Outcome:
+    with database.reading() as tx:
+        run = _wanted(tx, turn)
+        if run is None:
+            return Done(STALE)
+        if run.kind == "remap" and run.rounds == 0 and (lot := next_lot(tx, run, after)) is not None:
+            return Continue(lot.until, effects=[lot])
+        spans = divide(tx, declared.name, declared.shards, declared.batch)
+        alike = items_alike(tx, declared) if spans and run.kind == "full" and run.rounds == 0 else None
+    return Done({"shards": len(spans)}, effects=[Division(declared, run, spans, alike)])
+
+
+def _take(database: Database, declared: Declaration, turn: Turn, span: Span) -> Outcome:
+    with database.reading() as tx:
+        run = _wanted(tx, turn)
+        if run is None:
+            return Done(STALE)
+        waiting = read_pending(tx, declared.name, span, declared.batch)
+        ids = waiting.ids
+        columns = target_columns(tx, declared) if ids else {}
+        to_row = declared.feed.mapping(tx, run.id)
+        entries = waiting_between(tx, declared.name, ids[0], ids[-1]) if ids else set()
+    batch = _sorted(declared, map_rows(declared, waiting, columns, to_row), database.dialect)
+    application = Application(
+        declared=declared,
+        run_id=run.id,
+        batch=batch,
+        columns=columns,
+        entries=entries,
+        compares=run.kind == "verify" and not declared.stores,
+    )
+    ends = len(ids) < declared.batch or ids[-1] == span.until
+    effects = [BatchCommit(application, run, ends=ends)]
+    return (
+        Done("nothing is left in this range", effects=effects) if ends else Continue(ids[-1], effects=effects)
+    )
+
+
+def _sorted(declared: Declaration, batch: Batch, dialect: Dialect) -> Batch:
+    """Ready to be written, before the commit: SQLite has one writer at a time, and the others wait for it."""
+    if declared.stores or not batch.rows:
+        return batch
+    try:
+        return replace(batch, rows=SortedRows(declared.table, declared.key, batch.rows, dialect))
+    except Exception:  # noqa: BLE001 - who is to blame is found when they are stored
+        return batch
+
+
+def _wanted(tx: Transaction, turn: Turn) -> Run | None:
+    """The run, if it is consolidated and this is its round."""
+    run = find_run(tx, turn.run_id)
+    return run if run.at is RunState.APPLYING and (run.epoch, run.rounds) == turn[1:] else None
+
+
+@dataclass(frozen=True)
+class Division:
+    """Begins a round: its shards, each with its job."""
+
+    declared: Declaration
+    run: Run  # as the step saw it
+    spans: Sequence[Span]
+    alike: Alike | None = None  # two items that are one for the target
+
+    def apply(self, tx: Transaction, /) -> None:
+        run = self.run
+        begun = tx.run(BEGIN_ROUND, id=run.id, epoch=run.epoch, round=run.rounds, shards=len(self.spans))
+        if begun != 1:
+            raise _moved_on(run)
+        run = lock_run(tx, run.id)
+        if self.alike is not None:
+            alerts.items_collide(tx, run, self.alike)
+        if self.spans:
+            enqueue_jobs(tx, [self._job(run, number, span) for number, span in enumerate(self.spans)])
+        else:
+            _end_round(tx, self.declared, run)
+
+    def _job(self, run: Run, number: int, span: Span) -> NewJob:
+        arguments = {
+            "run_id": run.id,
+            "epoch": run.epoch,
+            "round": run.rounds,
+            "shard": number,
+            **span._asdict(),
+        }
+        return replace(new_job(self.declared, run, "consolidate", **arguments), id=shard_id(run, number))
+
+
+@dataclass(frozen=True)
+class BatchCommit:
+    """Writes one batch, and ends the shard if it was its last."""
+
+    application: Application
+    run: Run  # as the step saw it
+    ends: bool
+
+    @property
+    def by_key(self) -> bool:
+        """How the transaction is planned: all rows are found by their keys, unless the feed's own code looks for some."""
+        return not self.application.declared.stores
+
+    def apply(self, tx: Transaction, /) -> None:
+        run, declared = self.run, self.application.declared
+        done = self.application.write(tx)
+        self._count(tx, done)
+        if done.refused:
+            happened("rows.quarantined", feed=declared.name, run_id=run.id, rows=done.refused)
+        if done.refused or self.ends:
+            now = lock_run(tx, run.id)
+            if not stop_if_overspent(tx, declared, now) and now.shards == 0:
+                _end_round(tx, declared, now)
+
+    def _count(self, tx: Transaction, done: Applied) -> None:
+        run = self.run
+        counted = tx.run(
+            COUNT,
+            id=run.id,
+            epoch=run.epoch,
+            round=run.rounds,
+            applied=done.applied,
+            refused=done.refused,
+            differing=done.differing,
+            ended=int(self.ends),
+        )
+        if counted != 1:
+            raise _moved_on(run)
+
+
+def _end_round(tx: Transaction, declared: Declaration, run: Run) -> None:
+    """Nothing of the round is left. A statement of its own after the lock: it sees what others have committed."""
+    if any_pending(tx, declared.name):
+        begin_consolidation(tx, declared, run)
+    else:
+        finish(tx, declared, run)
+
+
+def _moved_on(run: Run) -> TransientError:
+    """The run was cancelled, restarted or ended: the step looks again, which costs no attempt."""
+    return TransientError(
+        f"run {run.id} was moved on by somebody else; nothing of this batch is written", delay=0
+    )

@@ -1,0 +1,156 @@
+"""What a run could not verify, and a later one must read again, in the window in which it was missed.
+
+A range and a window make one debt, however often they are missed. A debt that covers an older one of the same range
+takes its place, with its tries. After three tries nobody reads it again by himself: a person was told, and decides.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from stepfast.database.statement import sql
+from stepfast.runs import alerts
+from stepfast.runs.feed import Window
+from stepfast.runs.ranges import Range
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.partition import Partition
+    from stepfast.runs.run import Run
+
+TRIES: Final = 3  # after so many a person decides
+
+_OPEN = """
+    INSERT INTO stepfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
+    VALUES (:digest, :feed, :name, :span, :window_from, :window_to, :run_id, {now}, :tries)
+"""
+OPEN = sql(
+    _OPEN
+    + """
+    ON CONFLICT (digest) DO UPDATE
+       SET tries = stepfast_debt.tries + 1, state = 'open', closed_by = NULL, closed_at = NULL, reason = NULL
+    """,
+    mariadb=_OPEN
+    + " ON DUPLICATE KEY UPDATE tries = tries + 1, state = 'open', closed_by = NULL, closed_at = NULL, reason = NULL",
+)
+TRIED = sql("UPDATE stepfast_debt SET tries = tries + 1 WHERE id = :id AND state = 'open'")
+
+_COLUMNS = "id, name, span, window_from, window_to, tries"
+OF_FEED = sql(f"SELECT {_COLUMNS} FROM stepfast_debt WHERE feed = :feed AND state = 'open' ORDER BY id")
+BY_ID = sql(f"SELECT {_COLUMNS} FROM stepfast_debt WHERE id = :id")
+BY_DIGEST = sql(f"SELECT {_COLUMNS} FROM stepfast_debt WHERE digest = :digest")
+
+CLOSE = sql("""
+    UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = {now}, reason = :reason
+     WHERE id = :id AND state = 'open'
+""")
+CLOSE_COVERED = sql("""
+    UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = {now}
+     WHERE feed = :feed AND state = 'open' AND window_to <= :window_to
+       AND (:since_ever = 1 OR (window_from IS NOT NULL AND window_from >= :window_from))
+""")
+
+
+@dataclass(frozen=True)
+class Debt:
+    id: int
+    name: str
+    span: str
+    window_from: int | None
+    window_to: int
+    tries: int
+
+    @property
+    def range(self) -> Range:
+        return Range.from_json(msgspec.json.decode(self.span))
+
+    @property
+    def window(self) -> Window:
+        return Window.of(self.window_from, self.window_to)
+
+    @property
+    def is_given_up(self) -> bool:
+        return self.tries >= TRIES
+
+
+def open_debt(tx: Transaction, run: Run, partition: Partition) -> None:
+    """Remember that this range was not verified in its window; of a partition that read a debt, that it failed again."""
+    if partition.debt_id is not None:
+        tried(tx, run.feed, partition.debt_id)
+        return
+    told = f"{run.feed}\n{partition.span}\n{partition.window_from}\n{partition.window_to}"
+    digest = hashlib.blake2b(told.encode(), digest_size=20).hexdigest()
+    tx.run(
+        OPEN,
+        digest=digest,
+        feed=run.feed,
+        name=partition.name,
+        span=partition.span,
+        window_from=partition.window_from,
+        window_to=partition.window_to,
+        run_id=run.id,
+        tries=_absorb(tx, run, partition, digest),
+    )
+    _tell(tx, run.feed, tx.all(BY_DIGEST, Debt, digest=digest)[0])
+
+
+def tried(tx: Transaction, feed: str, debt_id: int) -> None:
+    """It was read once more, in vain. One that was closed meanwhile stays closed."""
+    if tx.run(TRIED, id=debt_id) == 1:
+        _tell(tx, feed, tx.all(BY_ID, Debt, id=debt_id)[0])
+
+
+def open_debts(tx: Transaction, feed: str) -> list[Debt]:
+    """All that are open, also those that were given up."""
+    return tx.all(OF_FEED, Debt, feed=feed)
+
+
+def debts_to_read(tx: Transaction, run: Run) -> list[Debt]:
+    """Debts of the feed that the run's own partitions do not cover: their windows reach beyond its window."""
+    found = open_debts(tx, run.feed)
+    return [it for it in found if not it.is_given_up and not covers(run.window, it.window)]
+
+
+def covers(window: Window, other: Window) -> bool:
+    """Whether everything that was changed in the other window was changed in this one."""
+    begins = window.from_ is None or (other.from_ is not None and window.from_ <= other.from_)
+    return begins and other.to <= window.to
+
+
+def close_debt(tx: Transaction, debt_id: int, run_id: str) -> bool:
+    """A partition has read it, and verified it."""
+    return tx.run(CLOSE, id=debt_id, run_id=run_id, reason=None) == 1
+
+
+def close_covered(tx: Transaction, run: Run) -> int:
+    """A run that read everything in its window, all of it verified, has read these as well. Returns how many."""
+    return tx.run(
+        CLOSE_COVERED,
+        feed=run.feed,
+        run_id=run.id,
+        window_from=run.window_from or 0,
+        window_to=run.window_to,
+        since_ever=int(run.window_from is None),
+    )
+
+
+def _absorb(tx: Transaction, run: Run, partition: Partition, digest: str) -> int:
+    """Close what the new debt covers; returns the tries that it begins with."""
+    same = {it.id for it in tx.all(BY_DIGEST, Debt, digest=digest)}
+    older = [
+        it
+        for it in open_debts(tx, run.feed)
+        if it.id not in same and it.span == partition.span and covers(partition.window, it.window)
+    ]
+    for it in older:
+        tx.run(CLOSE, id=it.id, run_id=run.id, reason="part of a later debt of the same range")
+    return max((it.tries + 1 for it in older), default=0)
+
+
+def _tell(tx: Transaction, feed: str, debt: Debt) -> None:
+    if debt.is_given_up:
+        alerts.debt_given_up(tx, feed, debt.id, debt.name, debt.tries)

@@ -1,0 +1,194 @@
+"""A feed: where data comes from, how it is read, and where it goes. What a user of runs writes."""
+
+# ruff: noqa: ARG002 - a method that a feed has not written looks at nothing
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from stepfast.clock import Duration, instant, moment
+from stepfast.database.bulk import BulkUpsert
+from stepfast.errors import AnswerError, ConfigurationError
+from stepfast.runs.paging.paginators import Offset, Paging
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+    from stepfast.limits.limit import Limit
+    from stepfast.runs.broker import Broker
+    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.partitioning.contract import Partitioner
+    from stepfast.runs.ranges import Range
+    from stepfast.runs.sweep import Sweep
+
+Row = Mapping[str, Any]  # a row of the target: its columns
+
+
+@dataclass(frozen=True)
+class Window:
+    """From when to when the rows of a run were changed, half-open, on the source's clock. It never changes in a run.
+
+    `from_` None: since ever.
+    """
+
+    from_: datetime | None
+    to: datetime
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "to", _utc(self.to, "a window's end"))
+        if self.from_ is None:
+            return
+        object.__setattr__(self, "from_", _utc(self.from_, "a window's beginning"))
+        if self.from_ > self.to:
+            raise ConfigurationError(
+                f"a window from {self.from_:%Y-%m-%d %H:%M:%S} to {self.to:%Y-%m-%d %H:%M:%S} ends before it begins; "
+                "a source may answer anything to that"
+            )
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing lies in it: there is nothing to ask the source for."""
+        return self.from_ == self.to
+
+    @property
+    def micros(self) -> tuple[int | None, int]:
+        """As it is stored."""
+        return None if self.from_ is None else instant(self.from_), instant(self.to)
+
+    @classmethod
+    def of(cls, from_: int | None, to: int) -> Window:
+        """From how it is stored."""
+        return cls(None if from_ is None else moment(from_), moment(to))
+
+    def to_json(self) -> dict[str, str | None]:
+        return {"from": None if self.from_ is None else self.from_.isoformat(), "to": self.to.isoformat()}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Window:
+        begins = stored["from"]
+        return cls(
+            None if begins is None else datetime.fromisoformat(begins), datetime.fromisoformat(stored["to"])
+        )
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a source answered. `next` leads to the following page where the feed is paged by token or key."""
+
+    items: Sequence[Any]
+    next: Any = None
+    total: int | None = None  # for people; ends are decided by count()
+    observed_at: datetime | None = None  # when the request began, on the source's clock, if that is known
+
+    def __post_init__(self) -> None:
+        if isinstance(self.items, str | bytes | Mapping) or not isinstance(self.items, Sequence):
+            raise AnswerError("page", f"has {type(self.items).__name__} for items; give a list of them")
+        if self.observed_at is not None:
+            object.__setattr__(self, "observed_at", _utc(self.observed_at, "a page's observed_at"))
+
+
+class Feed:
+    """Subclass it, set what differs, and register an instance.
+
+    `plan`, `count`, `fetch`, `still_there` and `now` may be async.
+    """
+
+    name: str = ""
+    page_size: int = 30
+    schedule: str | None = None  # cron; None: runs are started by hand
+    tz: str = "UTC"
+    paging: Paging = Offset()
+    partitioner: Partitioner | None = None  # or write plan()
+
+    lookback: Duration = "15m"  # how far before the watermark an incremental run begins
+    settle: Duration = "120s"  # how long the source may take to show a change; a run ends so long before now
+    ahead_at_most: Duration = "15m"  # of the source's clock before the database's; beyond it no run begins
+
+    queue: str = "default"  # where the jobs of its runs wait
+    transport: str | Broker | None = None  # who tells workers of them: "service-bus://"; None: as the app
+    priority: int = 0
+    limits: Sequence[Limit] = ()  # for everything that asks the source: Rate(25, per="1s")
+    timeout: Duration = "2m"  # of one request to the source, with its commit
+
+    wait_at_most: Duration = "24h"  # how long a partition or a plan waits for a source in trouble
+    stall_after: Duration = "30m"  # a run that nothing has moved for so long is stalled; somebody is told
+    fresh_within: Duration | None = None  # how old the watermark may be before somebody is told
+
+    attempts_page: int = 5
+    attempts_consolidation: int = 3
+    shards: int = 5  # consolidations at a time
+    batch: int = 2_000  # raw rows of one consolidation step
+    chunk: int = 100  # target rows of one statement
+    error_budget: float = 0.05  # the share of a run's rows that may end in quarantine
+    error_limit: int | None = None  # and how many, whatever the share; None: any number
+
+    table: str | None = None  # of the target rows; None: as the feed is called
+    key: str | Sequence[str] = "id"  # columns by which target rows replace each other
+    item_column: str | None = None  # of the target: the item's identity; None: the key, if that is one column
+    feed_column: str | None = (
+        None  # of the target: which feed a row is of, where several write into one table
+    )
+    stale: str | None = None  # of the target: since when a row's newest version is in quarantine
+    mapper_version: str = "1"  # change it with map(), so that quarantined rows can be told apart
+    volatile: Sequence[str] = ()  # fields of an item that change without meaning anything
+
+    sweep: Sweep | None = None  # how rows that are gone at the source are marked; None: they stay
+    confirm_gone: bool = True  # whether still_there(), if the feed has one, is asked before they are
+    confirm_lot: int = 50  # ids that it is asked about at once
+    export: str | None = None  # where the watermark is written for others: file:///var/lib/app/watermark.json
+
+    def plan(self, window: Window, /) -> list[Range] | Awaitable[list[Range]]:
+        """The partitions of a run; they must tile everything the feed reads."""
+        raise _unwritten(self, "plan")
+
+    def count(self, part: Range, window: Window, /) -> int | Awaitable[int]:
+        """How many rows the source has in this range and window."""
+        raise _unwritten(self, "count")
+
+    def fetch(self, part: Range, window: Window, cursor: Cursor, /) -> Page | Awaitable[Page]:
+        """One page of this range and window, at `cursor`."""
+        raise _unwritten(self, "fetch")
+
+    def identify(self, item: Any, /) -> str:
+        """What makes an item this one, for ever."""
+        raise _unwritten(self, "identify")
+
+    def map(self, item: Any, /) -> Row:
+        """The target row of an item. Raising puts the item into quarantine, with the reason."""
+        raise _unwritten(self, "map")
+
+    def store(self, tx: Transaction, rows: Sequence[Row], /) -> None:
+        """Write target rows, in the transaction that marks them as applied: no I/O here. As it is: an upsert."""
+        key = (self.key,) if isinstance(self.key, str) else tuple(self.key)
+        BulkUpsert(self.table or self.name, key, rows, self.chunk).apply(tx)
+
+    def started(self, tx: Transaction, run_id: str, /) -> None:
+        """A run begins with this transaction: keep here what must stay the same to its end. Raising refuses the run."""
+
+    def mapping(self, tx: Transaction, run_id: str | None, /) -> Callable[[Any], Row]:
+        """The map() of a batch of this run, which `tx` may look something up for. None: rows are tried again without a run."""
+        return self.map
+
+    def published(self, tx: Transaction, run_id: str, /) -> None:
+        """What the run has read is in the target with this transaction; once more, when its sweep has ended."""
+
+    def still_there(self, ids: Sequence[str], /) -> Collection[str] | Awaitable[Collection[str]]:
+        """Asked before rows go: which of these does the source still have? Without it nobody is asked."""
+        raise _unwritten(self, "still_there")
+
+    def now(self) -> datetime | Awaitable[datetime | None] | None:
+        """The source's clock, such as the Date of an HTTP answer; None: it goes like ours."""
+        return None
+
+
+def _utc(at: datetime, what: str) -> datetime:
+    instant(at, what)
+    return at.astimezone(UTC)
+
+
+def _unwritten(feed: Feed, method: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"feed {feed.name or type(feed).__name__}: write {method}(); it has none of its own"
+    )

@@ -1,0 +1,163 @@
+"""Rows that nobody can use as they are: put aside with their reason, so that they stand in nobody's way.
+
+An entry is open until its item is applied, in the same version by a replay or in a newer one by itself, or until an
+operator discards it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from stepfast.database.lists import as_document
+from stepfast.database.statement import sql
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.run import Run
+
+
+class EntryState(StrEnum):
+    OPEN = "open"  # waits for somebody, or for a newer version of its item
+    REPLAYING = "replaying"  # a job will try it again
+    REPLAYED = "replayed"  # tried again, and applied
+    SUPERSEDED = "superseded"  # the item came again, and that version counts
+    DISCARDED = "discarded"  # an operator does not want it
+
+
+ENTRY_TRANSITIONS: dict[EntryState, dict[EntryState, str]] = {
+    EntryState.OPEN: {
+        EntryState.REPLAYING: "replay",
+        EntryState.SUPERSEDED: "a newer version",
+        EntryState.DISCARDED: "discard",
+    },
+    EntryState.REPLAYING: {
+        EntryState.OPEN: "refused again",
+        EntryState.REPLAYED: "applied",
+        EntryState.SUPERSEDED: "a newer version",
+        EntryState.DISCARDED: "discard",
+    },
+    EntryState.REPLAYED: {EntryState.OPEN: "refused in a newer version"},
+    EntryState.SUPERSEDED: {EntryState.OPEN: "refused in a newer version"},
+    EntryState.DISCARDED: {EntryState.OPEN: "refused in a newer version"},
+}
+
+# The same row refused again is one entry, with its newest reason and payload.
+_INTO = """
+    INSERT INTO stepfast_quarantine (feed, item_id, stage, code, message, content_hash, payload, mapper_version, run_id,
+                                     first_seen_at, last_seen_at)
+"""
+_AGAIN = """
+    ON CONFLICT (feed, item_id, stage) DO UPDATE
+       SET code = excluded.code, message = excluded.message, run_id = excluded.run_id, payload = excluded.payload,
+           mapper_version = excluded.mapper_version, content_hash = excluded.content_hash,
+           last_seen_at = excluded.last_seen_at, hits = stepfast_quarantine.hits + 1, state = 'open', note = NULL
+"""
+PUT_ASIDE = sql(
+    _INTO
+    + """
+    SELECT :feed, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+           json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
+           json_extract(value, '$[6]'), json_extract(value, '$[7]'), {now}, {now}
+      FROM json_each(:rows) WHERE true
+    """
+    + _AGAIN,
+    postgresql=_INTO
+    + """
+    SELECT CAST(:feed AS TEXT), it ->> 0, it ->> 1, it ->> 2, it ->> 3, it ->> 4, it ->> 5, it ->> 6, it ->> 7, {now}, {now}
+      FROM json_array_elements(CAST(:rows AS JSON)) AS refused (it)
+    """
+    + _AGAIN,
+    mariadb=_INTO
+    + """
+    SELECT :feed, it.item_id, it.stage, it.code, it.message, it.content_hash, it.payload, it.mapper_version, it.run_id,
+           {now}, {now}
+      FROM JSON_TABLE(:rows, '$[*]' COLUMNS (
+               item_id VARCHAR(200) PATH '$[0]', stage VARCHAR(20) PATH '$[1]', code VARCHAR(200) PATH '$[2]',
+               message LONGTEXT PATH '$[3]', content_hash VARCHAR(64) PATH '$[4]', payload LONGTEXT PATH '$[5]',
+               mapper_version VARCHAR(200) PATH '$[6]', run_id VARCHAR(128) PATH '$[7]')) AS it
+    ON DUPLICATE KEY UPDATE code = VALUES(code), message = VALUES(message), run_id = VALUES(run_id),
+        payload = VALUES(payload), mapper_version = VALUES(mapper_version), content_hash = VALUES(content_hash),
+        last_seen_at = VALUES(last_seen_at), hits = hits + 1, state = 'open', note = NULL
+    """,
+)
+
+# Entries between two items: one look along the unique index tells a batch whether any of its items has one.
+WAITING = sql("""
+    SELECT item_id FROM stepfast_quarantine
+     WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND state IN ('open', 'replaying')
+""")
+SETTLE = sql("""
+    UPDATE stepfast_quarantine SET state = :target, last_seen_at = {now}
+     WHERE feed = :feed AND item_id {any_of:ids} AND state IN ('open', 'replaying')
+""")
+
+OF_RUN = sql("""
+    SELECT count(*) FROM stepfast_quarantine
+     WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
+""")
+SAMPLES = sql("""
+    SELECT code, min(message), count(*) FROM stepfast_quarantine
+     WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
+     GROUP BY code ORDER BY count(*) DESC, code LIMIT :limit
+""")
+
+
+class Refused(NamedTuple):
+    """A row, and why it cannot go on."""
+
+    item_id: str
+    stage: str  # identify, map or store
+    code: str
+    message: str
+    content_hash: str
+    payload: str
+    mapper_version: str | None = None
+    run_id: str | None = None  # which run saw it; None: the one that puts it aside
+
+
+class Sample(NamedTuple):
+    """What rows were refused for, with one of the messages."""
+
+    code: str
+    message: str
+    rows: int
+
+
+def put_aside(tx: Transaction, run: Run, refused: Sequence[Refused]) -> None:
+    """Write them in the order of their ids."""
+    put_aside_for(tx, run.feed, run.id, refused)
+
+
+def put_aside_for(tx: Transaction, feed: str, run_id: str, refused: Sequence[Refused]) -> None:
+    """The same for rows of several runs."""
+    if refused:
+        rows = [it if it.run_id else it._replace(run_id=run_id) for it in sorted(refused, key=_order)]
+        tx.run(PUT_ASIDE, feed=feed, rows=as_document(rows))
+
+
+def waiting_between(tx: Transaction, feed: str, first: str, last: str) -> set[str]:
+    """Items between these two that have an entry which nobody has settled."""
+    return {row[0] for row in tx.rows(WAITING, feed=feed, first=first, last=last)}
+
+
+def settle(tx: Transaction, feed: str, ids: list[str], target: EntryState) -> None:
+    """The entries of these items are not needed any more."""
+    if ids:
+        tx.run(SETTLE, feed=feed, ids=ids, target=target.value)
+
+
+def refused_rows(tx: Transaction, run: Run) -> int:
+    """How many rows of this run nobody can use; of those without identity, the same content is the same row."""
+    return int(tx.first(OF_RUN, feed=run.feed, run_id=run.id))
+
+
+def samples(tx: Transaction, run: Run, limit: int = 3) -> list[Sample]:
+    """The most frequent reasons."""
+    return tx.all(SAMPLES, Sample, feed=run.feed, run_id=run.id, limit=limit)
+
+
+def _order(it: Refused) -> tuple[str, str]:
+    return it.item_id, it.stage

@@ -1,0 +1,92 @@
+"""The watermark of a feed: everything that its source changed before it is in the target.
+
+It moves in the transaction that completes a run, to the end of that run's window, and never back. Only an operator
+may move it elsewhere, and only while no run is active.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepfast.clock import instant, moment
+from stepfast.database.statement import sql
+from stepfast.errors import StateError
+from stepfast.runs.export import Exported, export
+from stepfast.runs.feed_row import FeedRow, lock_feed
+from stepfast.runs.window import watermark_after
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.declaration import Declaration
+    from stepfast.runs.run import Run
+
+# `version` counts the moves, and is the guard: who read another one decided about another watermark.
+MOVE = sql("""
+    UPDATE stepfast_feed
+       SET watermark = :watermark, version = version + 1, last_run = :run_id, last_took = :took,
+           export_to = :export_to, updated_at = {now}
+     WHERE id = :feed AND version = :version
+""")
+SET = sql("""
+    UPDATE stepfast_feed SET watermark = :watermark, version = version + 1, updated_at = {now}
+     WHERE id = :feed AND version = :version
+""")
+
+
+def advance(tx: Transaction, declared: Declaration, run: Run) -> int | None:
+    """Move it to the end of a run's window; returns where it is now. None: this run does not move it.
+
+    The caller completes the run in this transaction, and holds its row.
+    """
+    if not run.moves_the_watermark:
+        return None
+    row = lock_feed(tx, run.feed)
+    if leaves_a_gap(row.watermark, run.window_from):
+        return None
+    before = None if row.watermark is None else moment(row.watermark)
+    watermark = instant(watermark_after(before, run.window))
+    moved = tx.run(
+        MOVE,
+        feed=run.feed,
+        version=row.version,
+        watermark=watermark,
+        run_id=run.id,
+        took=max(0, row.now - run.started_at),
+        export_to=declared.export,
+    )
+    _require(moved, run.feed)
+    _export(tx, declared.export, row, watermark, run.id)
+    return watermark
+
+
+def leaves_a_gap(watermark: int | None, window_from: int | None) -> bool:
+    """Whether a run that began there has skipped something: an operator set the watermark back after it had begun."""
+    return window_from is not None and (watermark is None or watermark < window_from)
+
+
+def set_watermark(tx: Transaction, row: FeedRow, watermark: int) -> None:
+    """Where an operator wants it. The caller holds the feed's row, and has looked whether a run is active."""
+    _require(tx.run(SET, feed=row.feed, version=row.version, watermark=watermark), row.feed)
+    _export(tx, row.export_to, row, watermark, row.last_run)
+
+
+def _export(tx: Transaction, address: str | None, row: FeedRow, watermark: int, run_id: str | None) -> None:
+    if address is not None:
+        export(
+            tx,
+            address,
+            Exported(
+                feed=row.feed,
+                watermark=watermark,
+                run_id=run_id,
+                completed_at=row.now,
+                version=row.version + 1,
+            ),
+        )
+
+
+def _require(moved: int, feed: str) -> None:
+    if moved != 1:
+        raise StateError(
+            f"the watermark of feed {feed} was moved by somebody else meanwhile; nothing was done"
+        )

@@ -1,0 +1,134 @@
+"""The other side of a task's webhook: verify it, save what it says, answer. An ASGI application.
+
+    app.mount("/stepfast", TaskReceiver("postgresql://…", secrets=["whsec_…"]))
+
+It needs nothing but what Stepfast needs. The same webhook again is answered as the first time, and saved once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from stepfast.database.database import Database, persist
+from stepfast.database.drivers import open_database
+from stepfast.database.migrate import require_current_schema
+from stepfast.errors import ConfigurationError, DatabaseError, SignatureError
+from stepfast.notifications.signature import UNSIGNED, key_of, verify
+from stepfast.steps.threads import in_own_thread
+from stepfast.tasks.received import ReceivedEnd, save
+from stepfast.telemetry import happened
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+
+LARGEST_BODY: Final = 512 * 1024  # twice what we send
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Saved = Callable[["Transaction", ReceivedEnd], object]
+
+_body: Final = msgspec.json.Decoder(dict[str, Any])
+
+
+class TaskReceiver:
+    """Takes POST at any path below it. `saved` is called in the same transaction: your rows and ours, or neither."""
+
+    def __init__(
+        self, database: str | Database, *, secrets: str | Sequence[str], saved: Saved | None = None
+    ) -> None:
+        self._database = open_database(database) if isinstance(database, str) else database
+        self._secrets = [secrets] if isinstance(secrets, str) else list(secrets)
+        self._saved = saved
+        self._checked = False
+        if not self._secrets:
+            raise ConfigurationError(
+                "a receiver needs the secret that webhooks are signed with (STEPFAST_WEBHOOK_SECRETS of the worker), "
+                f"or the word '{UNSIGNED}' to believe anybody"
+            )
+        if self._secrets != [UNSIGNED]:
+            for it in self._secrets:
+                key_of(it)  # refused here rather than with every webhook
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await _lifespan(receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no web sockets here
+        status, text = await self._answer(scope, receive)
+        await send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(b"content-type", b"application/json"), (b"cache-control", b"no-store")],
+            }
+        )
+        await send({"type": "http.response.body", "body": msgspec.json.encode({"status": text})})
+
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, str]:  # noqa: PLR0911 - one per answer
+        if scope["method"] in {"GET", "HEAD"} and scope["path"].rstrip("/").endswith("/healthz"):
+            return 200, "ok"
+        if scope["method"] != "POST":
+            return 405, "only POST"
+        body = await _read(receive)
+        if body is None:
+            return 413, f"more than {LARGEST_BODY} bytes"
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            webhook_id = self._verified(body, headers)
+        except SignatureError as error:
+            happened("webhook.refused", error=error)
+            return 401, "not signed by us"
+        try:
+            end = ReceivedEnd.read(webhook_id, body, _body.decode(body))
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            return 400, str(error)[:300]
+        try:
+            new = await in_own_thread(self._save, end)
+        except DatabaseError as error:
+            happened("database.lost", error=error, note="a webhook was not saved; it comes again")
+            return 503, "try again"
+        return 200, "saved" if new else "saved before"
+
+    def _verified(self, body: bytes, headers: dict[str, str]) -> str:
+        if self._secrets != [UNSIGNED]:
+            return verify(body, headers, self._secrets)
+        webhook_id = {name.lower(): value for name, value in headers.items()}.get("webhook-id", "")
+        if not webhook_id:
+            raise SignatureError("the header webhook-id is missing")
+        return webhook_id
+
+    def _save(self, end: ReceivedEnd) -> bool:
+        if not self._checked:
+            require_current_schema(self._database)
+            self._checked = True
+        return persist(self._database, lambda tx: save(tx, end, self._saved))
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The whole body; None if it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return b""
+        part = message.get("body", b"")
+        size += len(part)
+        if size > LARGEST_BODY:
+            return None
+        parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+async def _lifespan(receive: Receive, send: Send) -> None:
+    while True:
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

@@ -1,0 +1,27 @@
+"""What happened, told once, under a name: logs, metrics and traces all listen here.
+
+    happened("step.refused", lease, fence=lease.fence)
+
+The list of names is `events`; the reference in the documentation is made from it.
+"""
+
+from __future__ import annotations
+
+from stepfast.telemetry.events import EVENTS, LEVELS, Event
+from stepfast.telemetry.facts import Fact
+from stepfast.telemetry.sinks import Subject, happened, listen, unlisten, wanted
+from stepfast.telemetry.traces import current_trace, trace_id_of
+
+__all__ = [
+    "EVENTS",
+    "LEVELS",
+    "Event",
+    "Fact",
+    "Subject",
+    "current_trace",
+    "happened",
+    "listen",
+    "trace_id_of",
+    "unlisten",
+    "wanted",
+]

@@ -1,0 +1,157 @@
+"""Counts and times for Prometheus, fed by events.
+
+They are added up here, a batch at a time, and turned into Prometheus' own objects when somebody asks: a histogram of
+200 jobs takes 0.02 ms; observing each of them with `prometheus_client` would take 0.32 ms.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from stepfast.errors import ConfigurationError
+from stepfast.telemetry.measures import BUCKETS, COUNTERS, ENDINGS, HISTOGRAMS, STEPS, Histogram, Labels
+from stepfast.telemetry.sinks import listen
+
+if TYPE_CHECKING:
+    from stepfast.telemetry.facts import Fact
+
+MOST_VALUES: Final = 200  # of one label; whatever comes after them is "other"
+
+
+@dataclass
+class Times:
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    total: float = 0.0
+
+
+class Metrics:
+    """What has been counted since the beginning, or since it was last taken. Safe between threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, Labels], float] = {}
+        self._times: dict[tuple[str, Labels], Times] = {}
+        self._known: dict[str, set[str]] = {}
+
+    def __call__(self, event: str, facts: Mapping[str, Fact]) -> None:
+        """Hear of an event."""
+        with self._lock:
+            for counter in _COUNTERS_AT.get(event, ()):
+                many = 1 if counter.by is None else facts.get(counter.by, 1)
+                if isinstance(many, int | float) and many:
+                    key = (counter.name, self._labels(counter.labels, facts, counter.events[event]))
+                    self._counts[key] = self._counts.get(key, 0) + many
+            for histogram in _HISTOGRAMS_AT.get(event, ()):
+                if (taken := facts.get(histogram.of)) is not None:
+                    key = (histogram.name, self._labels(histogram.labels, facts, {}))
+                    _observe(self._times.setdefault(key, Times()), taken)
+
+    def take(self) -> dict[str, Any]:
+        """What has come since the last time, as JSON values, for `add` in another process."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+            times, self._times = self._times, {}
+        return {
+            "counts": [[name, labels, many] for (name, labels), many in counts.items()],
+            "times": [[name, labels, it.buckets, it.total] for (name, labels), it in times.items()],
+        }
+
+    def add(self, taken: Mapping[str, Any]) -> None:
+        with self._lock:
+            for name, labels, many in taken["counts"]:
+                key = (name, self._bounded(name, labels))
+                self._counts[key] = self._counts.get(key, 0) + many
+            for name, labels, buckets, total in taken["times"]:
+                times = self._times.setdefault((name, self._bounded(name, labels)), Times())
+                times.buckets = [mine + theirs for mine, theirs in zip(times.buckets, buckets, strict=True)]
+                times.total += total
+
+    def collect(self) -> Iterator[Any]:
+        """As Prometheus' own objects."""
+        families = prometheus()
+        with self._lock:
+            counts = dict(self._counts)
+            times = {key: Times(list(it.buckets), it.total) for key, it in self._times.items()}
+        for counter in COUNTERS:
+            family = families.CounterMetricFamily(counter.name, counter.meaning, labels=counter.labels)
+            for (name, labels), many in counts.items():
+                if name == counter.name:
+                    family.add_metric(labels, many)
+            if not counter.labels and not family.samples:
+                family.add_metric((), 0)  # an alert on its growth needs to see it before
+            yield family
+        yield _jobs(families, counts)
+        for histogram in HISTOGRAMS:
+            yield _histogram(families, histogram, times)
+
+    def _labels(self, names: Labels, facts: Mapping[str, Fact], fixed: Mapping[str, str]) -> Labels:
+        return tuple(
+            [self._value(name, fixed.get(name) or str(facts.get(name) or "unknown")) for name in names]
+        )
+
+    def _bounded(self, metric: str, labels: Sequence[str]) -> Labels:
+        return tuple(self._value(name, it) for name, it in zip(_LABELS[metric], labels, strict=True))
+
+    def _value(self, label: str, value: str) -> str:
+        known = self._known.setdefault(label, set())
+        if value not in known:
+            if len(known) >= MOST_VALUES:
+                return "other"
+            known.add(value)
+        return value
+
+
+_LABELS: Final = {it.name: it.labels for it in (*COUNTERS, *HISTOGRAMS)}
+HEARD: Final = frozenset(event for it in (*COUNTERS, *HISTOGRAMS) for event in it.events)
+_COUNTERS_AT: Final = {event: [it for it in COUNTERS if event in it.events] for event in HEARD}
+_HISTOGRAMS_AT: Final = {event: [it for it in HISTOGRAMS if event in it.events] for event in HEARD}
+
+
+@lru_cache(maxsize=1)
+def process_metrics() -> Metrics:
+    """Those of this process; they begin when somebody first asks for them."""
+    metrics = Metrics()
+    listen(metrics, HEARD)
+    return metrics
+
+
+def prometheus() -> Any:
+    """Prometheus' classes of metrics."""
+    try:
+        from prometheus_client import core
+    except ImportError as missing:
+        raise ConfigurationError("metrics need an extra: pip install 'stepfast[telemetry]'") from missing
+    return core
+
+
+def _observe(times: Times, taken: Any) -> None:
+    samples = taken if isinstance(taken, list) else (taken,)
+    buckets = times.buckets
+    for seconds in samples:
+        buckets[bisect_left(BUCKETS, seconds)] += 1
+    times.total += sum(samples)
+
+
+def _jobs(families: Any, counts: Mapping[tuple[str, Labels], float]) -> Any:
+    family = families.CounterMetricFamily("stepfast_jobs", "Jobs that ended.", labels=("kind", "outcome"))
+    for (name, labels), many in counts.items():
+        if name == STEPS.name and labels[1] in ENDINGS:
+            family.add_metric(labels, many)
+    return family
+
+
+def _histogram(families: Any, of: Histogram, times: Mapping[tuple[str, Labels], Times]) -> Any:
+    family = families.HistogramMetricFamily(of.name, of.meaning, labels=of.labels)
+    for (name, labels), it in times.items():
+        if name == of.name:
+            below, cumulated = 0, []
+            for edge, many in zip((*BUCKETS, float("inf")), it.buckets, strict=True):
+                below += many
+                cumulated.append(("+Inf" if edge == float("inf") else str(float(edge)), below))
+            family.add_metric(labels, buckets=cumulated, sum_value=it.total)
+    return family

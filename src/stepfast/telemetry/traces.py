@@ -1,0 +1,231 @@
+"""The trace a job belongs to: one id that follows it across its steps, its children and its webhooks.
+
+It is stored as a W3C traceparent (version, trace, parent span, flags). A job without one begins a trace of its own,
+whose id is made of the job's id, so that enqueuing costs nothing and everybody who knows the job knows its trace.
+OpenTelemetry is used where a program has configured it, and only then; the ids follow without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import sys
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from stepfast.telemetry.facts import Fact, Plain, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from opentelemetry.trace import Span, SpanContext, Tracer, TracerProvider
+
+_log: Final = logging.getLogger("stepfast")
+_TRACEPARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+_UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_NOBODY: Final = "0" * 32
+SAMPLED: Final = 1
+
+
+class Work(Protocol):
+    """A step, as far as its trace goes."""
+
+    @property
+    def job_id(self) -> str: ...
+    @property
+    def trace(self) -> str | None: ...
+    def facts(self) -> dict[str, Fact]: ...
+
+
+# The step whose handler, or whose effects, run here.
+CURRENT: Final[ContextVar[Work | None]] = ContextVar("stepfast_step", default=None)
+
+
+def trace_id_of(job_id: str, trace: str | None) -> str:
+    """The 32 digits of the trace that a job belongs to; of its own if `trace` names none."""
+    if trace is not None and (found := _TRACEPARENT.fullmatch(trace)):
+        return found[1]
+    own = job_id.replace("-", "").lower() if _UUID.fullmatch(job_id) else _NOBODY
+    return own if own != _NOBODY else hashlib.sha256(job_id.encode()).hexdigest()[:32]
+
+
+def traceparent_of(work: Work) -> str:
+    """What a child of this step stores."""
+    if work.trace is not None and _TRACEPARENT.fullmatch(work.trace):
+        return work.trace
+    trace_id = trace_id_of(work.job_id, None)
+    return f"00-{trace_id}-{_beginning(trace_id)}-01"
+
+
+def _beginning(trace_id: str) -> str:
+    """The span that a trace of a job's own begins with. Nobody records it: it only holds the steps together."""
+    return hashlib.sha256(trace_id.encode()).hexdigest()[:16]
+
+
+def current_trace() -> str | None:
+    """What a job or a message that is made right now belongs to; None: a trace of its own."""
+    if (otel := sys.modules.get("opentelemetry.trace")) is not None:
+        stored = _stored(otel.get_current_span().get_span_context())
+        if stored is not None:
+            return stored
+    work = CURRENT.get()
+    return None if work is None else traceparent_of(work)
+
+
+def current_facts() -> Plain:
+    """What a log line that is written right now belongs to."""
+    work = CURRENT.get()
+    return {} if work is None else plain(work.facts())
+
+
+def _stored(context: SpanContext) -> str | None:
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags) & SAMPLED:02x}"
+
+
+# OpenTelemetry
+
+
+def tracer() -> Tracer | None:
+    """The program's own, if it has configured one. A module that nobody imported is configured by nobody."""
+    if (otel := sys.modules.get("opentelemetry.trace")) is None:
+        return None
+    provider = otel.get_tracer_provider()
+    return None if isinstance(provider, otel.ProxyTracerProvider) else _tracer_of(provider)
+
+
+@lru_cache(maxsize=4)
+def _tracer_of(provider: TracerProvider) -> Tracer:
+    return provider.get_tracer("stepfast")
+
+
+@contextmanager
+def enqueuing(kind: str, queue: str, jobs: int = 1) -> Iterator[str | None]:
+    """A span around an enqueue, where spans are wanted; yields what the jobs store as their trace."""
+    active = tracer()
+    if active is None:
+        yield current_trace()
+        return
+    from opentelemetry.trace import SpanKind, StatusCode, get_current_span
+
+    work = CURRENT.get()
+    parent = None
+    if work is not None and not get_current_span().get_span_context().is_valid:
+        parent = _as_parent(work, active)
+    facts = {"messaging.batch.message_count": jobs} if jobs != 1 else {}
+    with active.start_as_current_span(
+        f"enqueue {kind}",
+        parent,
+        kind=SpanKind.PRODUCER,
+        attributes=_messaging("send", queue) | {"stepfast.kind": kind, **facts},
+        record_exception=False,  # the text of an error may quote what it refuses
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield _stored(span.get_span_context()) or current_trace()
+        except Exception as error:
+            span.set_status(StatusCode.ERROR, type(error).__qualname__)
+            raise
+
+
+def begin_step(active: Tracer, work: Work, kind: str, queue: str, facts: Mapping[str, Any]) -> Span:
+    """A span for one step of `work`, which goes on until its end is written; current where the handler runs."""
+    from opentelemetry.context import attach
+    from opentelemetry.trace import INVALID_SPAN, SpanKind, set_span_in_context
+
+    try:
+        span = active.start_span(
+            kind,
+            _as_parent(work, active),
+            kind=SpanKind.CONSUMER,
+            attributes=_messaging("process", queue) | _named(plain(facts)),
+        )
+        attach(set_span_in_context(span))
+    except Exception:  # noqa: BLE001 - a processor of the program's own: the work goes on without it
+        _log.exception("OpenTelemetry could not begin a span")
+        return INVALID_SPAN
+    return span
+
+
+def end_step(span: Span, outcome: str, facts: Mapping[str, Fact]) -> None:
+    """Say how the step ended. Its error is shown as in the log: without secrets and quoted data."""
+    try:
+        if span.is_recording():
+            _describe(span, outcome, plain(facts))
+            span.end()
+    except Exception:  # noqa: BLE001 - as above
+        _log.exception("OpenTelemetry could not end a span")
+
+
+def _describe(span: Span, outcome: str, facts: Plain) -> None:
+    from opentelemetry.trace import StatusCode
+
+    span.set_attributes(_named(facts) | {"stepfast.outcome": outcome})
+    if "error_message" in facts or "error_type" in facts:
+        kind, message = str(facts.get("error_type", "Error")), str(facts.get("error_message", ""))
+        span.add_event("exception", {"exception.type": kind, "exception.message": message})
+        span.set_attribute("error.type", kind)
+        span.set_status(StatusCode.ERROR, f"{kind}: {message}")
+
+
+@contextmanager
+def inside(work: Work, span: Span | None) -> Iterator[None]:
+    """Run something that belongs to a step elsewhere than in its handler: its effects."""
+    before = CURRENT.set(work)
+    try:
+        if span is None:
+            yield
+        else:
+            from opentelemetry.trace import use_span
+
+            with use_span(span, record_exception=False, set_status_on_exception=False):
+                yield
+    finally:
+        CURRENT.reset(before)
+
+
+def _as_parent(work: Work, active: Tracer) -> Any:
+    """The context that a step's span begins in."""
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+
+    found = _TRACEPARENT.fullmatch(traceparent_of(work))
+    assert found is not None  # noqa: S101 - that is what it returns
+    trace_id, span_id, flags = found[1], found[2], int(found[3], 16)
+    if span_id == _beginning(trace_id):
+        flags = SAMPLED if _chosen(trace_id, active) else 0
+    context = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(flags))
+    return set_span_in_context(NonRecordingSpan(context))
+
+
+def _chosen(trace_id: str, active: Tracer) -> bool:
+    """Whether the program's sampler wants a trace that nobody has decided about.
+
+    It is asked about a hash: samplers look at the digits, and those of an id that counts the time are not random.
+    """
+    sampler = getattr(active, "sampler", None)
+    if sampler is None:
+        return True
+    from opentelemetry.context import Context
+
+    dice = int(hashlib.sha256(trace_id.encode()).hexdigest()[:32], 16)
+    # An empty context: without one it would look at the current span, which may be of the step before.
+    return bool(sampler.should_sample(Context(), dice, "stepfast").decision.is_sampled())
+
+
+def _messaging(operation: str, queue: str) -> dict[str, Any]:
+    return {
+        "messaging.system": "stepfast",
+        "messaging.operation.type": operation,
+        "messaging.destination.name": queue,
+    }
+
+
+def _named(facts: Mapping[str, Any]) -> dict[str, Any]:
+    hidden = {"trace_id", "error_type", "error_message"}
+    return {
+        f"stepfast.{name}": value for name, value in facts.items() if name not in hidden and value is not None
+    }

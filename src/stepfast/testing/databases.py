@@ -1,0 +1,149 @@
+"""Databases for tests: a file for each test, or a corner of a server that is emptied before each one.
+
+On PostgreSQL the corner is a schema, on MariaDB a database; both are made for one test run and dropped after it. What
+is there besides is never touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from stepfast.app import Stepfast
+from stepfast.database.drivers import masked, open_database
+from stepfast.database.migrate import migrate
+from stepfast.errors import ConfigurationError, DatabaseError, UnreachableError
+from stepfast.worker.command import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from stepfast.database.connection import Connection
+
+VARIABLE: Final = "STEPFAST_TEST_DATABASE_URL"
+
+
+def sqlite_template(folder: Path) -> Path:
+    """A file with all tables: copying it takes a fraction of the time of making them."""
+    path = folder / "template.db"
+    with closing(open_database(f"sqlite:///{path}")) as database:
+        migrate(database)
+    return path
+
+
+def sqlite_copy(template: Path, folder: Path) -> str:
+    path = folder / "stepfast.db"
+    shutil.copyfile(template, path)
+    return f"sqlite:///{path}"
+
+
+def named_app(target: str) -> Stepfast:
+    """The application called "module:app"."""
+    app = load(target)
+    if not isinstance(app, Stepfast):
+        raise ConfigurationError(f"stepfast_app = {target}: that is {app!r:.80}, no Stepfast application")
+    return app
+
+
+@contextmanager
+def on_database(app: Stepfast | None, url: str) -> Iterator[Stepfast]:
+    """`app`, or a new one, on the database at `url` while the block lasts."""
+    app = app or Stepfast(url)
+    before = app.use(open_database(url))
+    try:
+        yield app
+    finally:
+        app.close()
+        app.use(before)
+
+
+@dataclass(frozen=True)
+class Corner:
+    """A schema or database of our own on a server."""
+
+    name: str
+    url: str
+    empty_tables: frozenset[str]  # that the migrations leave without rows
+    tables: frozenset[str]  # all that the migrations make, views included
+
+    def empty(self) -> None:
+        """Forget every row, and every table that a test made."""
+        with closing(open_database(self.url).connect()) as connection:
+            quote_sign = connection.dialect.quote
+            if connection.dialect.name == "mariadb":
+                connection.execute("SET SESSION foreign_key_checks = 0")
+            cascade = "CASCADE" if connection.dialect.name == "postgresql" else ""
+            found = _tables(connection, self.name)
+            for table in sorted(
+                found, key=lambda it: "VIEW" not in found[it]
+            ):  # views go before what they show
+                target = f"{quote_sign}{table}{quote_sign}"
+                if table in self.empty_tables:
+                    connection.execute(f"DELETE FROM {target}")
+                elif table not in self.tables:
+                    what = "VIEW" if "VIEW" in found[table] else "TABLE"
+                    connection.execute(f"DROP {what} IF EXISTS {target} {cascade}")
+
+
+@contextmanager
+def corner(url: str) -> Iterator[Corner]:
+    """Make a corner on the server of `url`, with all tables, and drop it afterwards."""
+    name = f"stepfast_test_{os.getpid()}_{os.urandom(4).hex()}"
+    home = open_database(url)
+    make, drop = {
+        "postgresql": (f'CREATE SCHEMA "{name}"', f'DROP SCHEMA "{name}" CASCADE'),
+        "mariadb": (f"CREATE DATABASE `{name}`", f"DROP DATABASE `{name}`"),
+    }[home.dialect.name]
+    _say(url, make)
+    try:
+        inside = _inside(url, name, home.dialect.name)
+        with closing(open_database(inside)) as database:
+            migrate(database)
+        with closing(open_database(inside).connect()) as connection:
+            tables = _tables(connection, name)
+            made = {table for table, kind in tables.items() if "VIEW" not in kind}
+            empty = frozenset(table for table in made if not _rows(connection, table))
+        yield Corner(name, inside, empty, frozenset(tables))
+    finally:
+        _say(url, drop)
+
+
+def _inside(url: str, name: str, dialect: str) -> str:
+    """The URL that leads into the corner."""
+    parts = urlsplit(url)
+    if dialect == "mariadb":
+        return urlunsplit(parts._replace(path=f"/{name}"))
+    if "options=" in parts.query:
+        raise ConfigurationError(
+            f"{VARIABLE}: leave `options` out of {masked(url)}; tests set the search path there"
+        )
+    # The user's own tables, wherever they are, stay in sight; ours come first.
+    path = quote(f'-csearch_path="{name}",public', safe="")
+    return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, f"options={path}")))))
+
+
+def _tables(connection: Connection, name: str) -> dict[str, str]:
+    """Tables and views of a schema, and which of the two each one is."""
+    listing = "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = '{}'"
+    return {row[0]: row[1] for row in connection.execute(listing.format(name)).fetchall()}
+
+
+def _rows(connection: Connection, table: str) -> int:
+    return int(connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0])
+
+
+def _say(url: str, statement: str) -> None:
+    try:
+        with closing(open_database(url).connect()) as connection:
+            connection.execute(statement)
+    except UnreachableError:
+        raise
+    except DatabaseError as error:
+        raise ConfigurationError(
+            f"{VARIABLE}: tests need the right to say {statement!r} at {masked(url)}: {error}"
+        ) from error

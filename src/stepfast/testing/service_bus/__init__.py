@@ -1,0 +1,12 @@
+"""Azure Service Bus without Azure: an emulator that the real SDKs talk to, with a clock to move and faults to order.
+
+AMQP 1.0 on loopback, standard library only. `python -m stepfast.testing.service_bus` runs it as a process.
+"""
+
+from __future__ import annotations
+
+from stepfast.testing.service_bus.emulator import Content, ServiceBusEmulator
+from stepfast.testing.service_bus.faults import Moment, busy, cut, refuse, silence
+from stepfast.testing.service_bus.settings import QueueSettings
+
+__all__ = ["Content", "Moment", "QueueSettings", "ServiceBusEmulator", "busy", "cut", "refuse", "silence"]

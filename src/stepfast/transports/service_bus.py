@@ -1,0 +1,280 @@
+"""Azure Service Bus, by its own SDK.
+
+The queue says how long a message is held (its lock, which `renew` makes run anew), how often it may be delivered, and
+for how long ids are remembered: see docs/howto/azure-service-bus.md for how to set one up. A send whose acknowledgement
+is lost is sent again with the same id, which a queue with duplicate detection swallows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from stepfast.errors import ConfigurationError
+from stepfast.transports.checking import check_messages, check_queue
+from stepfast.transports.contract import MOST_AT_ONCE, Abilities, Delivery, Depth, Outgoing, Transport
+from stepfast.transports.failures import DeliveryLostError, TransportError, TransportUnavailableError
+
+try:
+    from azure.servicebus.exceptions import MessageSizeExceededError
+
+    from stepfast.transports.service_bus_administration import Administration, counted_by_looking
+    from stepfast.transports.service_bus_failures import NAME, REFUSED, UNAVAILABLE, may_work_again, speaking
+    from stepfast.transports.service_bus_links import Links, Place
+    from stepfast.transports.service_bus_messages import Receipt, read, written
+except ImportError as missing:
+    raise ConfigurationError("Service Bus needs an extra: pip install 'stepfast[azure]'") from missing
+
+if TYPE_CHECKING:
+    from azure.core.credentials_async import AsyncTokenCredential
+    from azure.servicebus import ServiceBusReceivedMessage
+    from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+
+LARGEST: Final = 192 * 1024  # bytes of a body: a message may have 256 KiB, of which 64 KiB for properties
+LONGEST_LOCK: Final = timedelta(minutes=5)  # that a queue can be set to
+RENEWAL: Final = timedelta(seconds=30)  # at the latest, should our clock be behind the broker's
+LONGEST_WAIT: Final = timedelta(minutes=1)
+SHORTEST_WAIT: Final = 0.3  # seconds: a receive has to hear the answer to its own question
+LONGEST_REASON: Final = 4_096  # characters that the service keeps of a reason
+SLICE: Final = 1.0  # seconds of one receive of the SDK, which is never cancelled
+
+T = TypeVar("T")
+
+
+class ServiceBusTransport(Transport):
+    """With a connection string, or with a namespace and an identity (the one of this machine, if none is given)."""
+
+    name = NAME
+    abilities = Abilities(
+        largest_body=LARGEST,
+        detects_duplicates=True,
+        longest_wait=LONGEST_WAIT,
+        longest_hold=LONGEST_LOCK,
+        chooses_hold=False,
+    )
+
+    def __init__(
+        self,
+        *,
+        connection_string: str = "",
+        namespace: str = "",
+        credential: AsyncTokenCredential | None = None,
+    ) -> None:
+        self._administration = Administration(connection_string, namespace, credential)
+        self._client: ServiceBusClient | None = None
+        self._opened: Links | None = None
+        self._held: dict[str, Delivery] = {}  # by the token of the lock
+        self._receiving: set[asyncio.Event] = set()  # set: nobody waits for it any more
+        self._waiting: dict[str, asyncio.Task[None]] = {}  # those that are given back later
+
+    async def open(self) -> None:
+        """Links are made when they are needed: a namespace has no door of its own, each queue asks for a token."""
+        if self._client is None:
+            # Without attempts of its own: we try again with a new link, and keep none that broke.
+            self._client = self._administration.client(retry_total=0)
+            self._opened = Links(self._client)
+
+    async def close(self) -> None:
+        if self._client is None or self._opened is None:
+            return
+        for enough in self._receiving:
+            enough.set()
+        for task in list(self._waiting.values()):
+            task.cancel()
+        await asyncio.gather(*(self._give_back(it) for it in list(self._held.values())))
+        self._held.clear()
+        self._waiting.clear()
+        await self._opened.close()
+        await self._client.close()
+        await self._administration.close()
+        self._client = self._opened = None
+
+    async def ensure(self, queue: str) -> None:
+        """Where we may not make it, being let in shows that it is there, as a sender or as a receiver."""
+        check_queue(NAME, queue)
+        if await self._administration.create(queue):
+            return
+        with speaking(queue):
+            try:
+                await self._links.with_sender(queue, nothing)
+            except REFUSED:
+                await self._links.with_receiver(Place(queue), nothing)
+
+    async def send(self, queue: str, messages: Sequence[Outgoing]) -> None:
+        check_messages(NAME, self.abilities, messages)
+        if not messages:
+            return
+        with speaking(queue):
+            await self._links.with_sender(queue, lambda sender: send_all(sender, messages))
+
+    async def receive(self, queue: str, *, at_most: int, wait: timedelta, hold: timedelta) -> list[Delivery]:
+        del hold  # the queue decides
+        return await self._receive(Place(queue), at_most, min(wait, LONGEST_WAIT))
+
+    async def dead_letters(self, queue: str, *, at_most: int, hold: timedelta) -> list[Delivery]:
+        del hold
+        return await self._receive(Place(queue, dead=True), at_most, timedelta(0))
+
+    async def renew(self, delivery: Delivery, hold: timedelta) -> Delivery:
+        del hold
+        receipt: Receipt = delivery.receipt
+        until = await self._tell(delivery, lambda receiver: receiver.renew_message_lock(receipt.message))
+        renewed = replace(delivery, held_until=until)
+        if (token := _token(delivery)) in self._held:
+            self._held[token] = renewed
+        return renewed
+
+    async def complete(self, delivery: Delivery) -> None:
+        await self._end(delivery, "complete_message")
+
+    async def release(self, delivery: Delivery, after: timedelta = timedelta(0)) -> None:
+        """The service cannot wait: we go on holding it for so long, and a crash brings it back earlier."""
+        if after <= timedelta(0):
+            await self._end(delivery, "abandon_message")
+            return
+        renewed = await self.renew(delivery, after)  # says at once if it is lost
+        task = self._links.in_background(self._give_back_after(renewed, after))
+        self._waiting[_token(delivery)] = task
+
+    async def dead_letter(self, delivery: Delivery, reason: str, detail: str = "") -> None:
+        words = {"reason": reason[:LONGEST_REASON], "error_description": detail[:LONGEST_REASON]}
+        await self._end(delivery, "dead_letter_message", **words)
+
+    async def depth(self, queue: str) -> Depth:
+        """The service counts what is held as ready; of that we know only what we hold ourselves."""
+        self._forget_lapsed()
+        ours = sum(it.queue == queue and not it.receipt.place.dead for it in self._held.values())
+        counted = await self._administration.count(queue)
+        if counted is None:
+            live, dead = await self._look(Place(queue)), await self._look(Place(queue, dead=True))
+            counted = Depth(ready=live.ready, scheduled=live.scheduled, dead=dead.ready)
+        return replace(counted, ready=max(0, counted.ready - ours))
+
+    # -- one delivery
+
+    async def _receive(self, place: Place, at_most: int, wait: timedelta) -> list[Delivery]:
+        with speaking(place.queue):
+            try:
+                found = await self._receive_apart(place, at_most, wait)
+            except UNAVAILABLE as error:  # a link that was kept may have died meanwhile
+                if not may_work_again(error):
+                    raise
+                found = await self._receive_apart(place, at_most, wait)
+        deliveries = [read(it, place.queue) for it in found]
+        self._forget_lapsed()
+        self._held.update({_token(it): it for it in deliveries})
+        return deliveries
+
+    async def _receive_apart(self, place: Place, at_most: int, wait: timedelta) -> list[Receipt]:
+        """In a task that nobody cancels; if we are cancelled, what comes to it is given back."""
+        enough = asyncio.Event()
+        self._receiving.add(enough)
+        most = min(at_most, MOST_AT_ONCE)
+        receiving = self._links.in_background(self._receive_until(place, most, wait, enough))
+        receiving.add_done_callback(lambda _: self._receiving.discard(enough))
+        try:
+            return await asyncio.shield(receiving)
+        except asyncio.CancelledError:
+            enough.set()
+            self._links.in_background(self._give_back_all(receiving))
+            raise
+
+    async def _receive_until(
+        self, place: Place, at_most: int, wait: timedelta, enough: asyncio.Event
+    ) -> list[Receipt]:
+        until = time.monotonic() + wait.total_seconds()
+        async with self._links.lone_receiver(place) as receiver:
+            found: list[ServiceBusReceivedMessage] = []
+            while not (found or enough.is_set()):
+                seconds = min(SLICE, max(SHORTEST_WAIT, until - time.monotonic()))
+                found = await receiver.receive_messages(at_most, max_wait_time=seconds)
+                if time.monotonic() >= until:
+                    break
+            if len(found) < at_most:
+                await self._links.quieten(place, receiver)
+            return [Receipt(place, receiver, it, str(it.lock_token)) for it in found]
+
+    async def _give_back_all(self, receiving: asyncio.Task[list[Receipt]]) -> None:
+        with suppress(*UNAVAILABLE):
+            for receipt in await receiving:
+                await self._give_back(read(receipt, receipt.place.queue))
+
+    async def _end(self, delivery: Delivery, how: str, **words: str) -> None:
+        receipt: Receipt = delivery.receipt
+
+        async def end(receiver: ServiceBusReceiver) -> None:
+            await getattr(receiver, how)(receipt.message, **words)
+
+        await self._tell(delivery, end)
+        self._held.pop(_token(delivery), None)
+
+    async def _tell(self, delivery: Delivery, use: Callable[[ServiceBusReceiver], Awaitable[T]]) -> T:
+        """Say something about a message that we hold, over the link on which it came if that is still open."""
+        receipt: Receipt = delivery.receipt
+        try:
+            with speaking(delivery.queue, delivery):
+                return await self._links.with_receiver(receipt.place, use, receipt.receiver)
+        except DeliveryLostError:
+            self._held.pop(_token(delivery), None)
+            raise
+
+    async def _give_back_after(self, delivery: Delivery, after: timedelta) -> None:
+        until = datetime.now(UTC) + after
+        try:
+            while (left := until - datetime.now(UTC)) > timedelta(0):
+                half = min((delivery.held_until - datetime.now(UTC)) / 2, RENEWAL)
+                await asyncio.sleep(max(0.05, min(left, half).total_seconds()))
+                if left > half:
+                    delivery = await self.renew(delivery, after)
+            await self._end(delivery, "abandon_message")
+        except TransportError:
+            pass  # its lock ends by itself
+        finally:
+            self._waiting.pop(_token(delivery), None)
+
+    async def _give_back(self, delivery: Delivery) -> None:
+        with suppress(TransportError):  # then its lock ends by itself
+            await self._end(delivery, "abandon_message")
+
+    def _forget_lapsed(self) -> None:
+        """What nobody ended and nobody renewed is no longer ours."""
+        now = datetime.now(UTC)
+        for token in [token for token, it in self._held.items() if it.held_until < now]:
+            del self._held[token]
+
+    @property
+    def _links(self) -> Links:
+        if self._opened is None:
+            raise TransportUnavailableError(NAME, "it is not open")
+        return self._opened
+
+    async def _look(self, place: Place) -> Depth:
+        with speaking(place.queue):
+            return await self._links.with_receiver(place, counted_by_looking)
+
+
+async def nothing(_: object) -> None:
+    """Being let in is enough."""
+
+
+async def send_all(sender: ServiceBusSender, messages: Sequence[Outgoing]) -> None:
+    """In as few transfers as they fit into."""
+    batch = await sender.create_message_batch()
+    for message in messages:
+        it = written(message)
+        try:
+            batch.add_message(it)
+        except MessageSizeExceededError:  # it is full; what does not fit into a new one is too large
+            await sender.send_messages(batch)
+            batch = await sender.create_message_batch()
+            batch.add_message(it)
+    await sender.send_messages(batch)
+
+
+def _token(delivery: Delivery) -> str:
+    return str(delivery.receipt.token)

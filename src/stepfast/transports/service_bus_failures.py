@@ -1,0 +1,71 @@
+"""What the Service Bus SDK raises, in our three sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from azure.core.exceptions import AzureError, ClientAuthenticationError
+from azure.servicebus.exceptions import (
+    MessageAlreadySettled,
+    MessageLockLostError,
+    MessageNotFoundError,
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
+
+from stepfast.transports.failures import (
+    DeliveryLostError,
+    TransportError,
+    TransportRefusedError,
+    TransportUnavailableError,
+)
+
+if TYPE_CHECKING:
+    from stepfast.transports.contract import Delivery
+
+NAME: Final = "service-bus"
+LOST: Final = (MessageLockLostError, MessageAlreadySettled, MessageNotFoundError)
+REFUSED: Final = (
+    ClientAuthenticationError,
+    MessageSizeExceededError,
+    MessagingEntityDisabledError,
+    MessagingEntityNotFoundError,
+    ServiceBusAuthenticationError,
+    ServiceBusAuthorizationError,
+)
+# ValueError: a link that was closed meanwhile. RuntimeError: the SDK's word for a link that broke.
+UNAVAILABLE: Final = (AzureError, OSError, TimeoutError, ValueError, RuntimeError)
+
+
+@contextmanager
+def speaking(queue: str, delivery: Delivery | None = None) -> Iterator[None]:
+    """Around every word with the broker about this queue, or about a message that we hold."""
+    try:
+        yield
+    except TransportError:
+        raise
+    except LOST as error:
+        if delivery is None:
+            raise TransportUnavailableError(NAME, f"queue {queue}: {error}") from error
+        raise DeliveryLostError(NAME, queue, delivery.id) from error
+    except REFUSED as error:
+        raise TransportRefusedError(NAME, f"queue {queue}: {_said(error)}") from error
+    except UNAVAILABLE as error:
+        raise TransportUnavailableError(NAME, f"queue {queue}: {_said(error)}") from error
+
+
+def may_work_again(error: BaseException) -> bool:
+    """Whether the link may be to blame, and not what was asked."""
+    return isinstance(error, UNAVAILABLE) and not isinstance(error, (*LOST, *REFUSED))
+
+
+def _said(error: Exception) -> str:
+    """With the reason inside: of a token that was refused the SDK says nothing itself."""
+    inner = getattr(error, "inner_exception", None)
+    told = [str(it).strip() for it in (error, inner) if it is not None]
+    return "; ".join(dict.fromkeys(filter(None, told))) or type(error).__name__

@@ -1,0 +1,189 @@
+"""Senders and receivers that stay open: making one takes half a second.
+
+A receiver serves one receive at a time, so there are as many as there were receives side by side. Messages are ended
+over any of them: a lock belongs to nobody's link. What the SDK has begun is never cancelled in the middle, because it
+may have read half a frame; whoever is cancelled leaves it to end by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from azure.servicebus import ServiceBusSubQueue
+
+from stepfast.transports.service_bus_failures import UNAVAILABLE, may_work_again
+
+if TYPE_CHECKING:
+    from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
+
+OPENING: Final = 30.0  # seconds
+ASKING: Final = 30.0
+CLOSING: Final = 5.0
+A_MOMENT: Final = 0.02  # seconds, for what is under way already
+
+T = TypeVar("T")
+L = TypeVar("L", "ServiceBusSender", "ServiceBusReceiver")
+
+
+class Place(NamedTuple):
+    """A queue, or its dead letters."""
+
+    queue: str
+    dead: bool = False
+
+
+class Links:
+    def __init__(self, client: ServiceBusClient) -> None:
+        self._client = client
+        self._senders: dict[str, ServiceBusSender] = {}
+        self._sending: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._idle: defaultdict[Place, list[ServiceBusReceiver]] = defaultdict(list)
+        self._open: defaultdict[Place, list[ServiceBusReceiver]] = defaultdict(list)
+        self._sockets: dict[object, Any] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def with_sender(self, queue: str, use: Callable[[ServiceBusSender], Awaitable[T]]) -> T:
+        """Use the sender of this queue, alone; once more with a new one if a kept one turns out to be broken."""
+        return await asyncio.shield(self.in_background(self._with_sender(queue, use)))
+
+    async def with_receiver(
+        self, place: Place, use: Callable[[ServiceBusReceiver], Awaitable[T]], preferred: object = None
+    ) -> T:
+        """Renew, end or peek with a receiver; others may receive with it meanwhile."""
+        return await asyncio.shield(self.in_background(self._with_receiver(place, use, preferred)))
+
+    @asynccontextmanager
+    async def lone_receiver(self, place: Place) -> AsyncIterator[ServiceBusReceiver]:
+        """A receiver that nobody else receives with meanwhile."""
+        receiver = self._idle[place].pop() if self._idle[place] else await self._new_receiver(place)
+        try:
+            yield receiver
+        except BaseException:
+            self.retire(place, receiver)
+            raise
+        if receiver in self._open[place]:
+            self._idle[place].append(receiver)
+
+    async def quieten(self, place: Place, receiver: ServiceBusReceiver) -> None:
+        """Ask for no more messages than came.
+
+        After a receive that got fewer than it asked for the broker still owes us the rest, and would send it to a
+        receiver that does not look: the SDK gives such messages back, up to five seconds later. It has no word of its
+        own for this; if its inside has changed, we close the receiver instead.
+        """
+        link, connection = (
+            _inside(receiver, "_handler", "_link"),
+            _inside(receiver, "_handler", "_connection"),
+        )
+        try:
+            owed = link.current_link_credit
+            if owed > 0:
+                await link.flow(link_credit=0)
+                await connection.listen(wait=A_MOMENT, batch=owed)  # what was under way is given back at once
+        except (AttributeError, TypeError, *UNAVAILABLE):
+            self.retire(place, receiver)
+
+    def retire(self, place: Place, receiver: ServiceBusReceiver) -> None:
+        """Use it no more, and close it without waiting for that."""
+        for known in (self._open[place], self._idle[place]):
+            if receiver in known:
+                known.remove(receiver)
+        self.in_background(self._closed(receiver))
+
+    def in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever wanted to know it may be gone
+
+    async def close(self) -> None:
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        links: list[Any] = [*self._senders.values(), *(it for found in self._open.values() for it in found)]
+        self._senders.clear()
+        self._open.clear()
+        self._idle.clear()
+        await asyncio.gather(*map(self._closed, links), return_exceptions=True)
+
+    async def _with_sender(self, queue: str, use: Callable[[ServiceBusSender], Awaitable[T]]) -> T:
+        async with self._sending[queue]:
+            kept = self._senders.get(queue)
+            try:
+                if kept is not None:
+                    return await in_time(use(kept))
+            except UNAVAILABLE as error:
+                self._forget_sender(queue)
+                if not may_work_again(error):
+                    raise
+            self._senders[queue] = sender = await self._opened(self._client.get_queue_sender(queue))
+            try:
+                return await in_time(use(sender))
+            except UNAVAILABLE:
+                self._forget_sender(queue)
+                raise
+
+    async def _with_receiver(
+        self, place: Place, use: Callable[[ServiceBusReceiver], Awaitable[T]], preferred: object
+    ) -> T:
+        kept = next((it for it in self._open[place] if it is preferred), None)
+        if kept is None and self._open[place]:
+            kept = self._open[place][0]
+        if kept is not None:
+            try:
+                return await in_time(use(kept))
+            except UNAVAILABLE as error:
+                if not may_work_again(error):
+                    raise
+                self.retire(place, kept)
+        return await in_time(use(await self._new_receiver(place, idle=True)))
+
+    def _forget_sender(self, queue: str) -> None:
+        if (sender := self._senders.pop(queue, None)) is not None:
+            self.in_background(self._closed(sender))
+
+    async def _new_receiver(self, place: Place, *, idle: bool = False) -> ServiceBusReceiver:
+        dead = ServiceBusSubQueue.DEAD_LETTER if place.dead else None
+        receiver = await self._opened(self._client.get_queue_receiver(place.queue, sub_queue=dead))
+        self._open[place].append(receiver)
+        if idle:
+            self._idle[place].append(receiver)
+        return receiver
+
+    async def _opened(self, link: L) -> L:
+        """Open it now: a receive would count the opening as waiting, and with a short wait never come to an end."""
+        try:
+            async with asyncio.timeout(OPENING):
+                await link.__aenter__()
+        except BaseException:
+            await self._closed(link)
+            raise
+        self._sockets[link] = _inside(link, "_handler", "_connection", "_transport")
+        return link
+
+    async def _closed(self, link: ServiceBusSender | ServiceBusReceiver) -> None:
+        """With its socket, which the SDK forgets where a connection broke."""
+        for end in (link, self._sockets.pop(link, None)):
+            with suppress(*UNAVAILABLE):
+                async with asyncio.timeout(CLOSING):
+                    if end is not None:
+                        await end.close()
+
+
+async def in_time(asked: Awaitable[T]) -> T:
+    async with asyncio.timeout(ASKING):
+        return await asked
+
+
+def _inside(start: object, *names: str) -> Any:
+    found: Any = start
+    for name in names:
+        found = getattr(found, name, None)
+    return found

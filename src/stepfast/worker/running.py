@@ -1,0 +1,287 @@
+"""One step at work: how its handler is called, and what its answer, its error or its interruption means."""
+
+from __future__ import annotations
+
+import random
+import time
+import traceback
+from asyncio import CancelledError
+from collections.abc import Callable, Coroutine, Generator, Sequence
+from contextvars import Context, copy_context
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stepfast.errors import LeaseLostError, StepCancelled, StepTimeout
+from stepfast.sealing import opened
+from stepfast.steps.commit import CANCELLED
+from stepfast.steps.failure import describe, fingerprint, judge
+from stepfast.steps.outcome import (
+    Bury,
+    Continue,
+    Done,
+    Effect,
+    Ending,
+    GiveBack,
+    Reject,
+    Snooze,
+    Stop,
+    Wait,
+    effects_of,
+)
+from stepfast.steps.payload import decode
+from stepfast.steps.step import LONGEST_LOG, Halt, Report, Reports, Step
+from stepfast.steps.task_ends import TaskTimeoutError
+from stepfast.telemetry import happened, wanted
+from stepfast.telemetry.masking import any_rules, hidden_in, hide_here, hiding, without_secrets
+from stepfast.telemetry.traces import CURRENT, begin_step, tracer
+from stepfast.worker.ended import Ended
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from opentelemetry.trace import Span, Tracer
+
+    from stepfast.steps.kinds import Kind
+    from stepfast.steps.lease import Lease
+    from stepfast.telemetry import Fact
+    from stepfast.worker.unstarted import Unstarted
+
+DONE: Final = Done()
+OUTCOMES: Final = (Done, Continue, Snooze, Wait, Reject)
+CARRIERS: Final = (Done, Continue, Snooze, Wait)  # outcomes that may bring effects
+
+
+class Watch(NamedTuple):
+    """Who wants to know of each step that starts; asked once for a whole batch."""
+
+    tracer: Tracer | None
+    starts: bool
+
+    @classmethod
+    def now(cls) -> Watch | None:
+        """None: nobody does."""
+        watch = cls(tracer(), wanted("step.started"))
+        return watch if any(watch) else None
+
+
+class Running:
+    """A step whose handler is at work.
+
+    What most steps never change stands in the class: thousands are made in a second.
+    """
+
+    span: Span | None = None
+    finished: float | None = None
+    deadline: float | None = None
+    task: asyncio.Task[None] | None = None  # the one that drives its coroutine
+    abandoned = False
+    hidden: tuple[str, ...] = ()  # of its arguments, what the application never wants to see shown
+
+    def __init__(
+        self, waiting: Unstarted, kind: Kind, step: Step, arguments: dict[str, Any], watch: Watch | None
+    ) -> None:
+        self.lease, self.chain, self.chain_since, self.leased = waiting
+        self.kind = kind
+        self.step = step
+        self.arguments = arguments
+        self.watch = watch
+        self.started = time.monotonic()  # as `leased` and the others
+        if kind.timeout is not None:
+            self.deadline = self.started + kind.timeout.total_seconds()
+
+    @property
+    def job_id(self) -> str:
+        return self.lease.job_id
+
+    @property
+    def trace(self) -> str | None:
+        return self.lease.trace
+
+    @property
+    def annotations(self) -> dict[str, str | float]:
+        return self.step.annotations
+
+    def facts(self) -> dict[str, Fact]:
+        """What every event about this step tells."""
+        return self.lease.facts() | {"worker_id": self.step.worker_id, **self.step.annotations}
+
+    def begin(self) -> Any:
+        """Call the handler, in the context it runs in; of a coroutine function this only makes the coroutine."""
+        CURRENT.set(self)  # what it logs and enqueues belongs to this step
+        if any_rules():
+            self.hidden = hide_arguments(self.lease)
+        if self.watch is not None:
+            self._announce(self.watch)
+        if self.kind.arguments.wants_step:
+            return self.kind.handler(self.step, **self.arguments)
+        return self.kind.handler(**self.arguments)
+
+    def _announce(self, watch: Watch) -> None:
+        if watch.starts:
+            happened("step.started", self)
+        if watch.tracer is not None:
+            self.span = begin_step(watch.tracer, self, self.lease.kind, self.lease.queue, self.facts())
+
+    def call_in_thread(self) -> tuple[Any, BaseException | None]:
+        """The handler's answer or its exception, as values: a future would stumble over a StopIteration."""
+        try:
+            return self.begin(), None
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this step's
+            return None, error
+
+    def ended(self, ending: Ending) -> Ended:
+        effects: Sequence[Effect] = ()
+        if (ending is not DONE or self.step.effects) and isinstance(ending, CARRIERS):
+            effects = [*self.step.effects, *effects_of(ending)]
+        if self.hidden and isinstance(ending, Reject):
+            with hiding(self.hidden):
+                ending = Reject(without_secrets(ending.reason))
+        if self.kind.encrypted:
+            ending = self._sealed(ending)
+        # What Ended(…) does in the end, without its Python: thousands are made in a second.
+        return tuple.__new__(
+            Ended, (self.lease, ending, effects, self.kind.retry, self.chain, self.chain_since, self)
+        )
+
+    def _sealed(self, ending: Ending) -> Ending:
+        """The same ending, with what it stores encrypted."""
+        match ending:
+            case Done(result):
+                return replace(ending, result=self.kind.sealed(result, "result"))
+            case Continue() | Wait():
+                return replace(ending, cursor=self.kind.sealed(ending.cursor, "cursor"))
+            case _:
+                return ending
+
+    def answered(self, answer: Any) -> Ending:
+        """A plain value is a result; None is just done."""
+        if answer is None:
+            return DONE
+        return answer if isinstance(answer, OUTCOMES) else Done(answer)
+
+    def raised(self, error: BaseException, reports: Reports) -> Ending:
+        """What an exception of the handler means."""
+        if isinstance(error, LeaseLostError | StepCancelled) and self.step.halted is not None:
+            return self.interrupted(error, reports)
+        with hiding(self.hidden):
+            reports.put(Report(self.lease, None, None, "error", told(error)))
+            return judge(error, self.kind.retry, self.lease.failures, random.random())
+
+    def interrupted(self, error: BaseException, reports: Reports) -> Ending:
+        """What an interrupted step ends in depends on who interrupted it."""
+        match self.step.halted:
+            case Halt.CANCELLED:
+                return Stop(CANCELLED)
+            case Halt.TIMED_OUT:
+                return self.timed_out()
+            case Halt.REPLACED | Halt.SHUTDOWN:
+                return GiveBack()
+            case None:  # nobody did: something inside the handler was cancelled and let it through
+                return self.raised(error, reports)
+
+    def timed_out(self) -> Ending:
+        assert self.kind.timeout is not None  # noqa: S101 - only who has a timeout can miss it
+        happened("step.timed-out", self)
+        if self.kind.time_limit is not None:
+            late = TaskTimeoutError(self.kind.time_limit)
+            return Bury(describe(late), fingerprint(late))
+        return judge(StepTimeout(self.kind.timeout), self.kind.retry, self.lease.failures, random.random())
+
+
+def hide_arguments(lease: Lease) -> tuple[str, ...]:
+    """Hide in this context what the rules hide of the arguments of this step, however it is quoted; returns it."""
+    values = hidden_in(decode(opened(lease.payload, f"payload of {lease.kind}")))
+    hide_here(values)
+    return values
+
+
+def told(error: BaseException) -> str:
+    """What the job's log says of an exception: what it is, and the end of its traceback."""
+    trace = without_secrets("".join(traceback.format_exception(error)[-6:]))
+    return f"{describe(error)}\n{trace}"[:LONGEST_LOG]
+
+
+class InContext:
+    """Awaits a coroutine in a context of its own, without a task of its own.
+
+    One task drives many short handlers in a row, which saves making a task for each (a fifth of the event
+    loop's time); what a handler puts into context variables must not be there for the next one.
+    """
+
+    __slots__ = ("_context", "_coroutine", "_future", "answer", "waits")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+        """Run it up to its first wait. Most never wait: their `answer` is there, and there is nothing to await."""
+        context: Context = copy_context()
+        try:
+            self._future: Any = context.run(coroutine.send, None)
+        except StopIteration as stop:
+            self.answer: Any = stop.value
+            self.waits = False
+        except (Exception, CancelledError):
+            raise
+        except BaseException as error:
+            raise _exit(error) from error
+        else:
+            self.waits = True
+            self._coroutine, self._context = coroutine, context
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """The rest of it."""
+        future = self._future
+        try:
+            while True:
+                try:
+                    value = yield future
+                except GeneratorExit:
+                    self._context.run(self._coroutine.close)
+                    raise
+                except BaseException as error:  # noqa: BLE001 - a cancellation belongs to the handler
+                    future = self._resume(self._coroutine.throw, error)
+                else:
+                    future = self._resume(self._coroutine.send, value)
+        except StopIteration as stop:
+            return stop.value
+
+    def _resume(self, step: Callable[[Any], Any], value: Any) -> Any:
+        try:
+            return self._context.run(step, value)
+        except (Exception, CancelledError):
+            raise
+        except BaseException as error:
+            raise _exit(error) from error
+
+
+def _exit(error: BaseException) -> HandlerExit:
+    """It must not reach the event loop, which would end."""
+    return HandlerExit(f"the handler raised {type(error).__name__}")
+
+
+class HandlerExit(Exception):  # noqa: N818 - what happened
+    """A handler tried to leave with something that is no error: SystemExit, GeneratorExit, KeyboardInterrupt."""
+
+
+class LoopPulse:
+    """Whether the event loop still runs; a handler that blocks it stops the pulse."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._felt = True
+        self._asked_at = 0.0
+
+    def felt(self) -> bool:
+        """Whether the loop has run since this was last asked; asked every few seconds."""
+        felt = self._felt
+        if felt:
+            self._asked_at = time.monotonic()
+        self._felt = False  # after the time is known: `silence` asks from another thread
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._beat)
+        return felt
+
+    def silence(self) -> float:
+        """For how many seconds the loop has owed an answer."""
+        return 0.0 if self._felt else time.monotonic() - self._asked_at
+
+    def _beat(self) -> None:
+        self._felt = True

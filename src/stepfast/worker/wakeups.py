@@ -1,0 +1,160 @@
+"""Hear that there is work: from this process at once, from PostgreSQL by LISTEN, from SQLite by its file.
+
+Hearing nothing is never trusted: the worker also looks every poll interval.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from stepfast.database.drivers import sqlite_path
+from stepfast.database.filewatch import FileWatch
+from stepfast.database.listening import GREETING, GREETING_SECONDS, greet
+from stepfast.database.wakeup import CANCEL, CHANNEL, MESSAGES, OUTBOX
+from stepfast.errors import DatabaseError, StepfastError
+from stepfast.telemetry import happened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepfast.database.database import Database
+
+FILE_LOOK: Final = (
+    0.006  # seconds between looks at SQLite's change counter while idle, and between two wake-ups
+)
+
+
+class Wakeups:
+    """An event the claimer waits on, and the names of the queues that raised it."""
+
+    def __init__(self, database: Database, cancel: Callable[[], None]) -> None:
+        self._database = database
+        self._cancel = cancel
+        self._event = threading.Event()
+        self._stop = threading.Event()
+        self._idle = threading.Event()
+        self._bell: tuple[socket.socket, socket.socket] | None = None  # wakes the listener up to stop
+        self._names: set[str] = set()
+        self._thread: threading.Thread | None = None
+        self.heard = False  # whether somebody will tell us; else the poll interval must be short
+
+    def start(self) -> None:
+        self._bell = socket.socketpair()
+        self._database.listen(self.wake)
+        target = {"postgresql": self._listen, "sqlite": self._watch_file}.get(self._database.dialect.name)
+        if target is not None and (self._database.wakes or self._database.dialect.name == "sqlite"):
+            self.heard = self._database.dialect.name == "sqlite"
+            self._thread = threading.Thread(target=target, name="stepfast-wakeups", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._database.unlisten(self.wake)
+        self._stop.set()
+        assert self._bell is not None  # noqa: S101 - only what was started is stopped
+        self._bell[1].send(b"!")
+        self._idle.set()
+        self._event.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5)
+        for end in self._bell:
+            end.close()
+
+    def wake(self, queues: set[str]) -> None:
+        if CANCEL in queues:
+            self._cancel()
+        if queues := queues - {CANCEL, MESSAGES, OUTBOX}:
+            self._names |= queues
+            self._event.set()
+
+    def nudge(self) -> None:
+        if not self._event.is_set():
+            self._event.set()
+
+    def wait(self, seconds: float) -> tuple[bool, set[str]]:
+        """Wait for a wake-up, at most so long; returns whether there was one, and the queues that it named."""
+        if not self._event.is_set():
+            self._idle.set()
+            self._event.wait(seconds)
+            self._idle.clear()
+        woken = self._event.is_set()
+        self._event.clear()
+        names, self._names = self._names, set()
+        return woken, names
+
+    def _listen(self) -> None:
+        assert self._bell is not None  # noqa: S101 - made by `start`
+        while not self._stop.is_set():
+            try:
+                connection = self._database.connect_to_listen()
+            except DatabaseError:
+                self._stop.wait(1.0)
+                continue
+            except StepfastError as error:  # a URL that cannot work
+                happened("wakeups.unheard", error=error)
+                return
+            try:
+                if connection.pooled:  # it would swallow what it does not understand
+                    happened("wakeups.unheard", note="a pooler stands before the database")
+                    return
+                connection.execute(f"LISTEN {CHANNEL}")
+                self.nudge()  # what came while we were deaf
+                self._hear(connection.raw, self._bell[0])
+            except Exception as error:  # noqa: BLE001 - whatever broke it, we reconnect
+                happened("wakeups.lost", error=error)
+            finally:
+                self.heard = False
+                connection.close()
+            self._stop.wait(0.5)
+
+    def _hear(self, raw: Any, bell: socket.socket) -> None:
+        """Sleep until the server or `stop` has something to say; no waking up to ask.
+
+        Where we listen at another URL than the one that notifies, that is believed only when we have heard ourselves.
+        """
+        said = greet(self._database) if self._database.listen_elsewhere else None
+        self.heard = said is None
+        patience: float | None = None if self.heard else GREETING_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(raw.fileno(), selectors.EVENT_READ)
+            selector.register(bell, selectors.EVENT_READ)
+            while not self._stop.is_set():
+                if not selector.select(patience):
+                    patience = None
+                    happened("wakeups.unheard", note="STEPFAST_LISTEN_URL leads to another database")
+                raw.pgconn.consume_input()
+                while (notice := raw.pgconn.notifies()) is not None:
+                    word = notice.extra.decode()
+                    if not word.startswith(GREETING):
+                        self._database.tell({word})  # to ourselves, and to the relay
+                    elif word == said:
+                        self.heard, patience = True, None
+
+    def _watch_file(self) -> None:
+        assert self._bell is not None  # noqa: S101 - made by `start`
+        try:
+            watch = FileWatch(sqlite_path(self._database.url) + "-wal")
+        except OSError:
+            self._look_at_file()
+            return
+        with watch:
+            while watch.wait(self._bell[0]):
+                self._event.set()
+                self._stop.wait(
+                    FILE_LOOK
+                )  # what we write ourselves is heard here, too: a burst is one wake-up
+
+    def _look_at_file(self) -> None:
+        """Where the system does not tell: ask SQLite's change counter, while somebody waits."""
+        connection = self._database.connect()
+        seen = None
+        while not self._stop.is_set():
+            self._idle.wait()
+            version = connection.execute("PRAGMA data_version").fetchall()[0][0]
+            if version != seen:
+                seen = version
+                self._event.set()
+            self._stop.wait(FILE_LOOK)
+        connection.close()
