@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from stepfast.runs.bounds import Bounds
-from stepfast.runs.feed import Feed, Page, Row, Window
+from stepfast.runs.feed import Feed, Page, Row
 from stepfast.runs.partitioning.fixed import Fixed
 from stepfast.runs.ranges import Range
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.partitioning.contract import Partitioner
+    from stepfast.runs.window import Window
 
 PRICE = "price"
 HIGHEST = 1_000

@@ -20,9 +20,9 @@ from stepfast.runs import (
     starting,
 )
 from stepfast.runs import run as run_row
-from stepfast.runs.feed import Window
 from stepfast.runs.partitioning.contract import Plan
 from stepfast.runs.states import RunState
+from stepfast.runs.window import Window
 from stepfast.steps import commit
 from stepfast.steps.outcome import Done
 from stepfast.worker import settlement, together

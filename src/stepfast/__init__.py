@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stepfast.retrying import with_retry
     from stepfast.runs.bounds import Bounds
     from stepfast.runs.broker import Broker
-    from stepfast.runs.feed import Feed, Page, Window
+    from stepfast.runs.feed import Feed, Page
     from stepfast.runs.paging.paginators import Keyset, Offset, Token
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.partitioning.dimension import Choices, Dimension
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from stepfast.runs.partitioning.time_slices import TimeSlices
     from stepfast.runs.ranges import Range
     from stepfast.runs.sweep import Sweep
+    from stepfast.runs.window import Window
 
 __all__ = [
     "ArgumentsError",

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from stepfast.clock import Duration, duration
 from stepfast.config import WorkerOptions, database_url, worker_settings
-from stepfast.database.borrowed import borrowed
+from stepfast.database.borrowed import Lent, borrowed, within, within_async
 from stepfast.database.database import Database, persist
 from stepfast.database.drivers import open_database
 from stepfast.database.migrate import migrate, require_current_schema
 from stepfast.errors import ConfigurationError
-from stepfast.job import Job, Lent, Prepared, joined, within
 from stepfast.limits.limit import Limit, checked_limits
 from stepfast.registered import Register
 from stepfast.results.handle import EnqueuedJob
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.events import Events
     from stepfast.group import Group, GroupOptions
+    from stepfast.job import Job, Prepared
     from stepfast.job_options import JobOptions
     from stepfast.notifications.alert import Severity
     from stepfast.notifications.settings import NotificationSettings
@@ -174,7 +174,7 @@ class Stepfast:
 
     async def join(self, connection: Any, work: Callable[[Transaction], T]) -> T:
         """Do `work` in the transaction that is open on your async connection or session; you commit."""
-        return await joined(self.database, connection, work)
+        return await within_async(self.database, connection, work)
 
     def reading(self) -> AbstractContextManager[Transaction]:
         """A look that changes nothing and waits for no writer."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from stepfast.clock import Duration, duration
+from stepfast.database.borrowed import within
 from stepfast.database.statement import sql
 from stepfast.errors import DatabaseError, PermanentError, SignatureError
-from stepfast.job import within
 from stepfast.results.handle import EnqueuedJob
 from stepfast.steps import callbacks
 from stepfast.steps.events import SCOPE

@@ -145,3 +145,8 @@ def new_ids(count: int) -> list[str]:
 def new_fence() -> int:
     """A token that nobody else holds: 63 random bits, never zero."""
     return int.from_bytes(os.urandom(8), "big") >> 1 or 1
+
+
+def utc(at: datetime, what: str) -> datetime:
+    instant(at, what)
+    return at.astimezone(UTC)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepfast.job import joined, within
+from stepfast.database.borrowed import within, within_async
 from stepfast.steps.sending import SendEvent
 
 if TYPE_CHECKING:
     from stepfast.clock import Duration
+    from stepfast.database.borrowed import Lent
     from stepfast.database.database import Database
-    from stepfast.job import Lent
     from stepfast.steps.events import Sent
 
 
@@ -42,4 +42,6 @@ class Events:
 
     async def send_async(self, name: str, payload: Any = None, *, tx: Any = None, **options: Any) -> Sent:
         """`send`, awaited: `tx` may be an async connection, and the event loop is not held up."""
-        return await joined(self._database, tx, lambda inner: self.send(name, payload, tx=inner, **options))
+        return await within_async(
+            self._database, tx, lambda inner: self.send(name, payload, tx=inner, **options)
+        )

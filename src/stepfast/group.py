@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from contextvars import Token
     from types import TracebackType
 
-    from stepfast.job import App, Lent, Prepared
+    from stepfast.database.borrowed import Lent
+    from stepfast.job import App, Prepared
     from stepfast.steps.dependencies import OnDead
 
 

@@ -9,10 +9,7 @@ from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from stepfast.clock import Duration, duration, instant, micros, new_id, new_ids
-from stepfast.database.borrowed import borrowed
-from stepfast.database.connection import Transaction
-from stepfast.database.database import persist
-from stepfast.database.dialects import Whose
+from stepfast.database.borrowed import Lent, within, within_async
 from stepfast.enqueueable import Enqueueable, EnqueueOptions
 from stepfast.errors import ConfigurationError
 from stepfast.results.handle import EnqueuedJob
@@ -26,10 +23,10 @@ from stepfast.steps.tying import Parents, after_of, store_tied
 from stepfast.telemetry.traces import enqueuing
 
 if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.steps.dependencies import After, OnDead
 
-Lent = Transaction | Any | None  # ours, or a connection of sqlite3, psycopg, PyMySQL or SQLAlchemy
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -193,13 +190,13 @@ class Job(Enqueueable[P, R]):
         return Prepared(self, self.kind.stored(self.kind.arguments.encode(self.named(args, kwargs))))
 
     async def _enqueue_async(self, *, tx: Any = None, **given: Any) -> EnqueuedJob[R]:
-        return await joined(self.app.database, tx, lambda inner: self._enqueue(tx=inner, **given))
+        return await within_async(self.app.database, tx, lambda inner: self._enqueue(tx=inner, **given))
 
     async def enqueue_many_async(
         self, calls: Iterable[Mapping[str, Any] | Prepared[P, R]], *, tx: Any = None, **options: Any
     ) -> list[EnqueuedJob[R]]:
         """`enqueue_many`, awaited."""
-        return await joined(
+        return await within_async(
             self.app.database, tx, lambda inner: self.enqueue_many(calls, tx=inner, **options)
         )
 
@@ -265,27 +262,3 @@ class Prepared(Generic[P, R]):
     def enqueue_waiting(self, tx: Transaction, id: str | None) -> str:  # noqa: A002 - the word users know
         """Store it for whoever lets it go; returns its id."""
         return self.job.enqueue_waiting(tx, self.payload, id)
-
-
-def within(database: Database, tx: Lent, work: Callable[[Transaction], T]) -> T:
-    """Do it in the caller's transaction, however it was lent; without one, in a transaction of its own."""
-    if tx is None:
-        return persist(database, work, Whose.OURS_BY_KEY)
-    if isinstance(tx, Transaction):
-        return work(tx)
-    with borrowed(tx, database) as lent:
-        return work(lent)
-
-
-async def joined(database: Database, tx: Any, work: Callable[[Any], T]) -> T:
-    """Do it in the caller's transaction on an async connection; without one, beside the event loop."""
-    from stepfast.database.bridged import (
-        beside_the_loop,
-        lent_by_loop,
-    )  # asyncio: not for programs without a loop
-
-    if tx is None:
-        return await beside_the_loop(lambda: work(None))
-    if isinstance(tx, Transaction):
-        return work(tx)
-    return await lent_by_loop(tx, database, work)

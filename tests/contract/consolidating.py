@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from stepfast.database.statement import sql
 from stepfast.runs.completion import evaluate
 from stepfast.runs.consolidation import consolidate
-from stepfast.runs.feed import Window
 from stepfast.runs.raw import observe, observed
 from stepfast.runs.replaying import replay
 from stepfast.runs.run import Run, create_run, find_run
+from stepfast.runs.window import Window
 from stepfast.steps.outcome import Continue, Done, effects_of
 from stepfast.steps.payload import decode
 from stepfast.steps.step import Step

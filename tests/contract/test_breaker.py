@@ -29,9 +29,10 @@ from tests.run_facts import begin, check_complete, check_counters, partitions, r
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.feed import Page, Window
+    from stepfast.runs.feed import Page
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
+    from stepfast.runs.window import Window
 
 HALF_AN_HOUR = timedelta(minutes=30)
 

@@ -9,7 +9,7 @@ import pytest
 
 from stepfast.clock import moment
 from stepfast.errors import ConfigurationError, TransientError
-from stepfast.runs.consolidation import begin_consolidation, consolidation_gave_up, shard_ids
+from stepfast.runs.rounds import begin_consolidation, consolidation_gave_up, shard_ids
 from stepfast.runs.run import lock_run
 from stepfast.runs.states import RunState
 from tests import rows

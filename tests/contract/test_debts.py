@@ -20,10 +20,11 @@ from tests.run_facts import begin, partitions, run_of
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.feed import Page, Window
+    from stepfast.runs.feed import Page
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
     from stepfast.runs.run import Run
+    from stepfast.runs.window import Window
 
 
 class Doubtful(Catalogue):

@@ -21,10 +21,10 @@ from tests.run_facts import begin, check_complete, check_counters, partitions, r
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.feed import Window
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
     from stepfast.runs.run import Run
+    from stepfast.runs.window import Window
 
 PAGE = "catalogue.page"
 HEATMAP = Heatmap(Dimension("price", 0, 1_000, 1, above=True), target=600, least_rows=300, at_once=2)

@@ -13,7 +13,7 @@ import pytest
 from stepfast.clock import moment
 from stepfast.database.database import persist
 from stepfast.runs import watermark
-from stepfast.runs.feed import Window
+from stepfast.runs.window import Window
 from stepfast.testing import drain
 from tests import rows
 from tests.contract.test_watermark import catalogue, made_run, synced

@@ -27,11 +27,11 @@ from tests.run_facts import (
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.feed import Window
     from stepfast.runs.paging.paginators import Paging
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
     from stepfast.runs.run import Run
+    from stepfast.runs.window import Window
 
 ONE = Fixed(price_ranges())
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Stepfast
-    from stepfast.runs.feed import Window
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
     from stepfast.runs.run import Run
+    from stepfast.runs.window import Window
 
 HALF = "\ud800"  # of a character: Python has such texts, for example from JSON, but they have no UTF-8
 

@@ -34,9 +34,9 @@ from tests.run_facts import (
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.feed import Window
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.partitioning.listed import Listed
+    from stepfast.runs.window import Window
 
 COUNTED = Fixed(price_ranges(*range(100, HIGHEST, 100)), counted=True)  # ten ranges, three in a step
 

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Stepfast
-    from stepfast.runs.feed import Page, Window
+    from stepfast.runs.feed import Page
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
+    from stepfast.runs.window import Window
     from stepfast.steps.lease import Lease
 
 PAGE = "catalogue.page"

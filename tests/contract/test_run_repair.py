@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Stepfast
-    from stepfast.runs.feed import Window
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
+    from stepfast.runs.window import Window
 
 FIRST, SECOND = (it.name for it in price_ranges(250, 500, 750)[:2])
 

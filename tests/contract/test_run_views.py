@@ -14,12 +14,13 @@ from stepfast.clock import moment, new_id
 from stepfast.errors import DatabaseError
 from stepfast.runs.bounds import Bounds
 from stepfast.runs.fan_out import COUNT_NEW
-from stepfast.runs.feed import Page, Row, Window
+from stepfast.runs.feed import Page, Row
 from stepfast.runs.paging.paginators import Keyset
 from stepfast.runs.partition import ADVANCE, NewPartition, end_partition, insert_partitions, partitions_of
 from stepfast.runs.ranges import Range
 from stepfast.runs.run import create_run, end_run, find_run, move_run
 from stepfast.runs.states import PartitionState, RunState
+from stepfast.runs.window import Window
 from stepfast.steps.outcome import Again
 from stepfast.testing import drain
 from tests import rows

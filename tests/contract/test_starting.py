@@ -22,10 +22,10 @@ from tests.run_facts import begin, check_complete, raw, run_of
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.feed import Window
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
     from stepfast.runs.run import Run
+    from stepfast.runs.window import Window
 
 SETTLE = timedelta(seconds=120)
 ONE = Fixed(price_ranges())

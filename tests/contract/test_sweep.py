@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.database.connection import Transaction
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.feed import Row, Window
+    from stepfast.runs.feed import Row
     from stepfast.runs.ranges import Range
     from stepfast.runs.run import Run
+    from stepfast.runs.window import Window
 
 LAST = "d00039"
 

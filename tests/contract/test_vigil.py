@@ -27,11 +27,11 @@ from tests.run_facts import begin, check_complete, check_counters, partitions, r
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.feed import Window
     from stepfast.runs.mending import Act
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
     from stepfast.runs.run import Run
+    from stepfast.runs.window import Window
 
 NINETY_DAYS = timedelta(days=90)
 

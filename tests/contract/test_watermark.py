@@ -12,10 +12,10 @@ from stepfast.clock import instant, moment
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError, NotFoundError, StateError, StepfastError
 from stepfast.runs import watermark
-from stepfast.runs.feed import Window
 from stepfast.runs.feed_row import FeedRow, find_feed
 from stepfast.runs.partitioning.fixed import Fixed
 from stepfast.runs.run import create_run, find_run
+from stepfast.runs.window import Window
 from stepfast.testing import drain
 from tests import rows
 from tests.contract.engine import together

@@ -18,9 +18,10 @@ from tests.feeds import Catalogue, Shop, price_ranges
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.feed import Page, Row, Window
+    from stepfast.runs.feed import Page, Row
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
+    from stepfast.runs.window import Window
 
 FOLDER = Path(os.environ.get("STEPFAST_TEST_FOLDER", "."))
 ITEMS = 400

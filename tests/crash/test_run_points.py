@@ -31,10 +31,10 @@ from tests.lone_worker import LoneWorker
 from tests.run_facts import begin, check_complete, check_counters, consolidations, partitions, raw, run_of
 
 if TYPE_CHECKING:
-    from stepfast.runs.feed import Window
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
     from stepfast.runs.run import Run
+    from stepfast.runs.window import Window
     from tests.crash.points import Point
 
 HIDDEN = "d00001"

@@ -12,8 +12,8 @@ import pytest
 
 from stepfast.errors import OutageError
 from stepfast.runs.counting import count_next
-from stepfast.runs.feed import Window
 from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.window import Window
 from tests.feeds import price_ranges
 
 RANGES = price_ranges(250, 500)  # three of them, which is what a step counts

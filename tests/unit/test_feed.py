@@ -10,7 +10,7 @@ import pytest
 from stepfast import Stepfast
 from stepfast.errors import AnswerError, ConfigurationError
 from stepfast.runs.declaration import declare
-from stepfast.runs.feed import Feed, Page, Window
+from stepfast.runs.feed import Feed, Page
 from stepfast.runs.paging.paginators import Keyset, Offset, Token
 from stepfast.runs.starting import Request
 from stepfast.runs.sweep import Sweep
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from stepfast.runs.paging.state import Cursor
     from stepfast.runs.ranges import Range
+    from stepfast.runs.window import Window
 
 
 class Stones(Feed):

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast.errors import ConfigurationError
-from stepfast.runs.feed import Window
-from stepfast.runs.window import backfill_window, next_window, skew, source_time, watermark_after
+from stepfast.runs.window import Window, backfill_window, next_window, skew, source_time, watermark_after
 
 if TYPE_CHECKING:
     from stepfast.runs.states import RunKind

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from stepfast.database.database import Database
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.feed import Window
     from stepfast.runs.partitioning.contract import Frontier, Plan
     from stepfast.runs.ranges import Range
     from stepfast.runs.starting import Request
     from stepfast.runs.states import RunKind
+    from stepfast.runs.window import Window
 
 MOST_COUNTS: Final = 1_000  # of partitions that planning itself does not count
 

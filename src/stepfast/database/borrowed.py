@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from stepfast.database.borrowed_django import inside_django
 from stepfast.database.connection import Connection, Transaction
+from stepfast.database.database import persist
+from stepfast.database.dialects import Whose
 from stepfast.database.failures import has_failed, may_only_read
 from stepfast.database.lendable import CHECKS, require_same_database
 from stepfast.database.wakeup import notify_for_lender
 from stepfast.errors import ConfigurationError, DatabaseError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from stepfast.database.database import Database
+
+T = TypeVar("T")
+Lent = Transaction | Any | None  # ours, or a connection of sqlite3, psycopg, PyMySQL or SQLAlchemy
 
 LENDERS: Final = {"sqlite3": "sqlite", "psycopg": "postgresql", "pymysql": "mariadb"}
 ASYNC_LENDERS: Final = {
@@ -190,3 +195,27 @@ def _refusal(error: DatabaseError) -> ConfigurationError | None:
             "tx: this connection is in a transaction that has failed; roll it back first"
         )
     return None
+
+
+def within(database: Database, tx: Lent, work: Callable[[Transaction], T]) -> T:
+    """Do it in the caller's transaction, however it was lent; without one, in a transaction of its own."""
+    if tx is None:
+        return persist(database, work, Whose.OURS_BY_KEY)
+    if isinstance(tx, Transaction):
+        return work(tx)
+    with borrowed(tx, database) as lent:
+        return work(lent)
+
+
+async def within_async(database: Database, tx: Any, work: Callable[[Any], T]) -> T:
+    """Do it in the caller's transaction on an async connection; without one, beside the event loop."""
+    from stepfast.database.bridged import (  # asyncio: not for programs without a loop
+        beside_the_loop,
+        lent_by_loop,
+    )
+
+    if tx is None:
+        return await beside_the_loop(lambda: work(None))
+    if isinstance(tx, Transaction):
+        return work(tx)
+    return await lent_by_loop(tx, database, work)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from stepfast.database.statement import sql
 from stepfast.runs import alerts
-from stepfast.runs.consolidation import begin_consolidation
+from stepfast.runs.rounds import begin_consolidation
 from stepfast.runs.run import end_run, find_run, lock_run, move_run
 from stepfast.runs.states import PartitionState, RunState
 

@@ -17,19 +17,17 @@ from stepfast.database.bulk import SortedRows
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, NotFoundError, TransientError
 from stepfast.runs import alerts
-from stepfast.runs.announcing import announce_consolidation
 from stepfast.runs.applying import Application, Applied, target_columns
 from stepfast.runs.collisions import items_alike
-from stepfast.runs.fan_out import enqueue_jobs
-from stepfast.runs.finishing import finish, stop_if_overspent
-from stepfast.runs.jobs import new_job, told_job
+from stepfast.runs.finishing import stop_if_overspent
+from stepfast.runs.jobs import enqueue_jobs, new_job
 from stepfast.runs.mapping import map_rows
-from stepfast.runs.pending import Span, any_pending, divide, read_pending
+from stepfast.runs.pending import Span, divide, read_pending
 from stepfast.runs.quarantine import waiting_between
 from stepfast.runs.remapping import next_lot
-from stepfast.runs.run import Run, end_run, find_run, lock_run, watch_job
+from stepfast.runs.rounds import end_round, shard_id
+from stepfast.runs.run import Run, find_run, lock_run
 from stepfast.runs.states import RunState
-from stepfast.steps.enqueue import enqueue
 from stepfast.steps.outcome import Continue, Done, Outcome, Reject
 from stepfast.steps.threads import in_own_thread
 from stepfast.telemetry import happened
@@ -66,34 +64,6 @@ class Turn(NamedTuple):
     run_id: str
     epoch: int
     round: int
-
-
-def begin_consolidation(tx: Transaction, declared: Declaration, run: Run) -> None:
-    """Ask for the next round. The caller holds the run's row, and has moved it to `applying`."""
-    arguments = {"run_id": run.id, "epoch": run.epoch, "round": run.rounds}
-    job = told_job(declared, run, "consolidate", **arguments)
-    watch_job(tx, run, enqueue(tx, job).id)
-    announce_consolidation(tx, declared, run, job.id)
-
-
-def shard_id(run: Run, shard: int) -> str:
-    """The job of a shard of the run's current round: whoever watches over the run knows where to look."""
-    return f"{run.id}.{run.epoch}.{run.rounds}.{shard}"
-
-
-def shard_ids(declared: Declaration, run: Run) -> list[str]:
-    """The jobs that the current round may have; how many of them have not ended is `run.shards`."""
-    return [shard_id(run, number) for number in range(declared.shards)]
-
-
-def consolidation_gave_up(tx: Transaction, declared: Declaration, run: Run, error: str) -> bool:  # noqa: ARG001
-    """A job of the consolidation is dead: so is the run, and somebody is told. The caller holds the run's row."""
-    ended = run.at is RunState.APPLYING and end_run(
-        tx, run, RunState.FAILED, f"consolidation gave up: {error}"
-    )
-    if ended:
-        alerts.consolidation_failed(tx, run, error)
-    return ended
 
 
 async def consolidate(
@@ -194,7 +164,7 @@ class Division:
         if self.spans:
             enqueue_jobs(tx, [self._job(run, number, span) for number, span in enumerate(self.spans)])
         else:
-            _end_round(tx, self.declared, run)
+            end_round(tx, self.declared, run)
 
     def _job(self, run: Run, number: int, span: Span) -> NewJob:
         arguments = {
@@ -229,7 +199,7 @@ class BatchCommit:
         if done.refused or self.ends:
             now = lock_run(tx, run.id)
             if not stop_if_overspent(tx, declared, now) and now.shards == 0:
-                _end_round(tx, declared, now)
+                end_round(tx, declared, now)
 
     def _count(self, tx: Transaction, done: Applied) -> None:
         run = self.run
@@ -245,14 +215,6 @@ class BatchCommit:
         )
         if counted != 1:
             raise _moved_on(run)
-
-
-def _end_round(tx: Transaction, declared: Declaration, run: Run) -> None:
-    """Nothing of the round is left. A statement of its own after the lock: it sees what others have committed."""
-    if any_pending(tx, declared.name):
-        begin_consolidation(tx, declared, run)
-    else:
-        finish(tx, declared, run)
 
 
 def _moved_on(run: Run) -> TransientError:

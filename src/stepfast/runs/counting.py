@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from stepfast.database.database import Database
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.feed import Window
     from stepfast.runs.partitioning.contract import Frontier
     from stepfast.runs.ranges import Range
+    from stepfast.runs.window import Window
 
 LONGEST_WAIT: Final = timedelta(seconds=1)  # of a step for its places
 

@@ -14,8 +14,8 @@ import msgspec
 
 from stepfast.database.statement import sql
 from stepfast.runs import alerts
-from stepfast.runs.feed import Window
 from stepfast.runs.ranges import Range
+from stepfast.runs.window import Window
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction

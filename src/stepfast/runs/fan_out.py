@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 from stepfast.clock import new_id
 from stepfast.database.statement import sql
 from stepfast.runs.announcing import NextPage, announce_pages
-from stepfast.runs.jobs import told_job
+from stepfast.runs.jobs import enqueue_jobs, told_job
 from stepfast.runs.partition import NewPartition, insert_partitions
-from stepfast.steps.enqueue import enqueue_many
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.feed import Window
     from stepfast.runs.ranges import Range
     from stepfast.runs.run import Run
-    from stepfast.steps.job import NewJob
+    from stepfast.runs.window import Window
 
 COUNT_NEW = sql("""
     UPDATE stepfast_run SET partitions = partitions + :more, estimate = estimate + :rows, updated_at = {now}
@@ -70,9 +68,3 @@ def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[W
             for place, (it, job) in enumerate(zip(wanted, jobs, strict=True))
         ]
         announce_pages(tx, declared, run, pages)
-
-
-def enqueue_jobs(tx: Transaction, jobs: Sequence[NewJob]) -> None:
-    """Jobs that differ in nothing but their arguments, in one statement."""
-    if jobs:
-        enqueue_many(tx, jobs[0], [(it.id, None, it.payload) for it in jobs], "reject")

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from stepfast.clock import Duration, instant, moment
+from stepfast.clock import Duration, utc
 from stepfast.database.bulk import BulkUpsert
 from stepfast.errors import AnswerError, ConfigurationError
 from stepfast.runs.paging.paginators import Offset, Paging
@@ -22,55 +22,9 @@ if TYPE_CHECKING:
     from stepfast.runs.partitioning.contract import Partitioner
     from stepfast.runs.ranges import Range
     from stepfast.runs.sweep import Sweep
+    from stepfast.runs.window import Window
 
 Row = Mapping[str, Any]  # a row of the target: its columns
-
-
-@dataclass(frozen=True)
-class Window:
-    """From when to when the rows of a run were changed, half-open, on the source's clock. It never changes in a run.
-
-    `from_` None: since ever.
-    """
-
-    from_: datetime | None
-    to: datetime
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "to", _utc(self.to, "a window's end"))
-        if self.from_ is None:
-            return
-        object.__setattr__(self, "from_", _utc(self.from_, "a window's beginning"))
-        if self.from_ > self.to:
-            raise ConfigurationError(
-                f"a window from {self.from_:%Y-%m-%d %H:%M:%S} to {self.to:%Y-%m-%d %H:%M:%S} ends before it begins; "
-                "a source may answer anything to that"
-            )
-
-    @property
-    def is_empty(self) -> bool:
-        """Nothing lies in it: there is nothing to ask the source for."""
-        return self.from_ == self.to
-
-    @property
-    def micros(self) -> tuple[int | None, int]:
-        """As it is stored."""
-        return None if self.from_ is None else instant(self.from_), instant(self.to)
-
-    @classmethod
-    def of(cls, from_: int | None, to: int) -> Window:
-        """From how it is stored."""
-        return cls(None if from_ is None else moment(from_), moment(to))
-
-    def to_json(self) -> dict[str, str | None]:
-        return {"from": None if self.from_ is None else self.from_.isoformat(), "to": self.to.isoformat()}
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Window:
-        begins = stored["from"]
-        return cls(
-            None if begins is None else datetime.fromisoformat(begins), datetime.fromisoformat(stored["to"])
-        )
 
 
 @dataclass(frozen=True)
@@ -86,7 +40,7 @@ class Page:
         if isinstance(self.items, str | bytes | Mapping) or not isinstance(self.items, Sequence):
             raise AnswerError("page", f"has {type(self.items).__name__} for items; give a list of them")
         if self.observed_at is not None:
-            object.__setattr__(self, "observed_at", _utc(self.observed_at, "a page's observed_at"))
+            object.__setattr__(self, "observed_at", utc(self.observed_at, "a page's observed_at"))
 
 
 class Feed:
@@ -181,11 +135,6 @@ class Feed:
     def now(self) -> datetime | Awaitable[datetime | None] | None:
         """The source's clock, such as the Date of an HTTP answer; None: it goes like ours."""
         return None
-
-
-def _utc(at: datetime, what: str) -> datetime:
-    instant(at, what)
-    return at.astimezone(UTC)
 
 
 def _unwritten(feed: Feed, method: str) -> ConfigurationError:

@@ -13,10 +13,10 @@ from stepfast.database.statement import sql
 from stepfast.runs import alerts
 from stepfast.runs.announcing import announce_end
 from stepfast.runs.completion import evaluate, partition_ended
-from stepfast.runs.consolidation import begin_consolidation, consolidation_gave_up, shard_id
 from stepfast.runs.debts import tried
 from stepfast.runs.partition import Partition, end_partition, find_partition, lock_partition
 from stepfast.runs.restarting import ask_for, renew_jobs
+from stepfast.runs.rounds import begin_consolidation, consolidation_gave_up, shard_id
 from stepfast.runs.run import Run, end_run, find_run, lock_run
 from stepfast.runs.states import PartitionState, RunState
 

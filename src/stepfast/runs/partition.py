@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepfast.database.statement import sql
-from stepfast.runs.feed import Window
 from stepfast.runs.ranges import Range
 from stepfast.runs.states import PartitionState, arrow
+from stepfast.runs.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.feed import Window
     from stepfast.runs.partitioning.contract import Frontier
+    from stepfast.runs.window import Window
     from stepfast.steps.step import Step
 
 KEEP = sql("""

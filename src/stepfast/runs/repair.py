@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, ContentionError, StateError
 from stepfast.runs.completion import evaluate
-from stepfast.runs.consolidation import begin_consolidation
 from stepfast.runs.instead import consolidation_failed, instead, not_again
 from stepfast.runs.partition import Partition, end_partition
 from stepfast.runs.restarting import (
@@ -29,6 +28,7 @@ from stepfast.runs.restarting import (
     restart_partitions,
     was_planned,
 )
+from stepfast.runs.rounds import begin_consolidation
 from stepfast.runs.run import Run, end_run, find_run, move_run
 from stepfast.runs.states import ACTIVE_RUN, PartitionState, RunState
 from stepfast.runs.sweep_state import is_held

@@ -14,14 +14,13 @@ from stepfast.database.statement import sql
 from stepfast.errors import ContentionError, StateError
 from stepfast.runs.announcing import announce_pages, next_page
 from stepfast.runs.debts import covers, open_debt
-from stepfast.runs.fan_out import enqueue_jobs
-from stepfast.runs.feed import Window
 from stepfast.runs.feed_row import lock_feed
-from stepfast.runs.jobs import enqueue_job, kind_of, told_job
+from stepfast.runs.jobs import enqueue_job, enqueue_jobs, kind_of, told_job
 from stepfast.runs.paging.state import PageState, retried
 from stepfast.runs.partition import Partition, lock_partitions, partitions_of
 from stepfast.runs.run import Run, find_run, lock_run, watch_job
 from stepfast.runs.states import PartitionState, RunState, arrow
+from stepfast.runs.window import Window
 from stepfast.steps.dead_letters import answer
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from stepfast.clock import new_id
 from stepfast.database.statement import sql
 from stepfast.errors import NotFoundError, StateError
-from stepfast.runs.feed import Window
 from stepfast.runs.states import AnyKind, RunState, arrow
+from stepfast.runs.window import Window
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:

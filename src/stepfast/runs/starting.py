@@ -11,14 +11,13 @@ from stepfast.clock import instant, moment, spoken
 from stepfast.database.statement import sql
 from stepfast.errors import AnswerError, ConfigurationError, OutageError
 from stepfast.runs.asking import answer_of
-from stepfast.runs.consolidation import begin_consolidation
-from stepfast.runs.feed import Window
 from stepfast.runs.feed_row import FeedRow, lock_feed
 from stepfast.runs.instead import refuse_active
 from stepfast.runs.jobs import enqueue_job
+from stepfast.runs.rounds import begin_consolidation
 from stepfast.runs.run import Run, create_run, find_run, move_run, watch_job
 from stepfast.runs.states import RunKind, RunState
-from stepfast.runs.window import backfill_window, next_window
+from stepfast.runs.window import Window, backfill_window, next_window
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction

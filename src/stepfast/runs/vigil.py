@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 from stepfast.clock import micros
 from stepfast.database.statement import sql
 from stepfast.runs import alerts
-from stepfast.runs.consolidation import shard_id
 from stepfast.runs.feed_row import find_feed
 from stepfast.runs.jobs import PARTS, kind_of
 from stepfast.runs.mending import MOST_SHARDS, Act
 from stepfast.runs.pause import LONGEST
+from stepfast.runs.rounds import shard_id
 from stepfast.runs.run import find_run, lock_run, move_run
 from stepfast.runs.states import RunState
 

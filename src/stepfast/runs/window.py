@@ -8,14 +8,64 @@ watermark, in case a change became visible late after all. So windows overlap, a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
+from stepfast.clock import instant, moment, utc
 from stepfast.errors import ConfigurationError
-from stepfast.runs.feed import Window
 
 if TYPE_CHECKING:
     from stepfast.runs.states import RunKind
+
+
+@dataclass(frozen=True)
+class Window:
+    """From when to when the rows of a run were changed, half-open, on the source's clock. It never changes in a run.
+
+    `from_` None: since ever.
+    """
+
+    from_: datetime | None
+    to: datetime
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "to", utc(self.to, "a window's end"))
+        if self.from_ is None:
+            return
+        object.__setattr__(self, "from_", utc(self.from_, "a window's beginning"))
+        if self.from_ > self.to:
+            raise ConfigurationError(
+                f"a window from {self.from_:%Y-%m-%d %H:%M:%S} to {self.to:%Y-%m-%d %H:%M:%S} ends before it begins; "
+                "a source may answer anything to that"
+            )
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing lies in it: there is nothing to ask the source for."""
+        return self.from_ == self.to
+
+    @property
+    def micros(self) -> tuple[int | None, int]:
+        """As it is stored."""
+        return None if self.from_ is None else instant(self.from_), instant(self.to)
+
+    @classmethod
+    def of(cls, from_: int | None, to: int) -> Window:
+        """From how it is stored."""
+        return cls(None if from_ is None else moment(from_), moment(to))
+
+    def to_json(self) -> dict[str, str | None]:
+        return {"from": None if self.from_ is None else self.from_.isoformat(), "to": self.to.isoformat()}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Window:
+        begins = stored["from"]
+        return cls(
+            None if begins is None else datetime.fromisoformat(begins), datetime.fromisoformat(stored["to"])
+        )
+
 
 NEVER = timedelta(0)
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.clock import Duration, duration, moment, spoken
+from stepfast.database.borrowed import within as in_transaction
 from stepfast.job import Job
-from stepfast.job import within as in_transaction
 from stepfast.steps.payload import decode, to_json
 from stepfast.testing.stored import CLOCK, finished, unfinished
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from stepfast.app import Stepfast
+    from stepfast.database.borrowed import Lent
     from stepfast.database.connection import Transaction
-    from stepfast.job import Lent
     from stepfast.testing.stored import StoredJob
 
 SHOWN: Final = 10  # jobs in a failure's message
