@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from stepfast.telemetry.events import CHAPTERS, Event
-from stepfast.telemetry.measures import COUNTERS, HISTOGRAMS
+from stepfast.telemetry.events import CHAPTERS_EVENTS as CHAPTERS
+from stepfast.telemetry.events import Event
+from stepfast.telemetry.metrics import COUNTERS, HISTOGRAMS
 
 
 def events() -> str:

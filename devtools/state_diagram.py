@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import TypeVar
 
-from stepfast.runs import states
-from stepfast.runs.states import PARTITION_TRANSITIONS, RUN_TRANSITIONS, PartitionState, RunState
-from stepfast.steps.job import ENDED, LIVE, TRANSITIONS, JobState
+from stepfast.jobs.state import ENDED, LIVE, TRANSITIONS, JobState
+from stepfast.runs import run as states
+from stepfast.runs.run import PARTITION_TRANSITIONS, RUN_TRANSITIONS, PartitionState, RunState
 
 BEGINNINGS = {
     JobState.READY: "enqueue",

@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 
 from stepfast import Stepfast
-from stepfast.admin.keys import keys_in_use, rotate
-from stepfast.sealing import SECRET_KEY
+from stepfast.admin.encryption import keys_in_use, rotate
+from stepfast.encryption import SECRET_KEY
 
 OLD, NEW = "only for this example: an old key of 40+", "only for this example: the new key of 40+"
 CARD = "4111-1111-1111-1111"

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 
 from stepfast import Continue, Done, Reject, Step, Stepfast
-from stepfast.steps.job import LIVE
+from stepfast.jobs.state import LIVE
 from stepfast.telemetry.logs import Lines, formatter
 
 app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/orders.db")

@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stepfast import PermanentError, Stepfast
 from stepfast.notifications.settings import NotificationSettings
-from stepfast.notifications.signature import new_secret, verify
+from stepfast.notifications.webhook import new_secret, verify
 from stepfast.tasks.intake import Intake, IntakeSettings
 from stepfast.transports.contract import Outgoing
 from stepfast.transports.memory import MemoryTransport

@@ -12,7 +12,7 @@ import tempfile
 import time
 
 from stepfast import Continue, Done, Reject, Retry, Step, Stepfast
-from stepfast.steps.job import LIVE
+from stepfast.jobs.state import LIVE
 
 CATALOGUE = [{"sku": f"S-{n:03}", "price": n} for n in range(95)]
 PAGE = 30

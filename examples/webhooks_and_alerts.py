@@ -15,8 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stepfast import Reject, Step, Stepfast
 from stepfast.notifications.settings import NotificationSettings
-from stepfast.notifications.signature import new_secret, verify
-from stepfast.outbox.state import MessageState
+from stepfast.notifications.webhook import new_secret, verify
+from stepfast.outbox.messages import MessageState
 
 SECRET = new_secret()
 received: list[str] = []

@@ -23,7 +23,7 @@ from tests.feeds import Catalogue, Shop, prepare
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.admin.reports.runs import RunReport
+    from stepfast.admin.run_reports import RunReport
 
 T = TypeVar("T")
 

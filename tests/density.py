@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stepfast.runs.partitioning.contract import Frontier, Partitioner
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.partitioning.ranges import Range
 
 PRICE = "dollar_per_carat"
 

@@ -17,14 +17,13 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from stepfast.runs.bounds import Bounds
 from stepfast.runs.feed import Feed, Page, Row
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.ranges import Range
+from stepfast.runs.partitioning.partitioners import Fixed
+from stepfast.runs.partitioning.ranges import Bounds, Range
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.paging.decision import Cursor
     from stepfast.runs.partitioning.contract import Partitioner
     from stepfast.runs.window import Window
 

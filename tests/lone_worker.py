@@ -17,20 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 from stepfast.config import WorkerSettings
 from stepfast.database.database import persist
-from stepfast.steps.commit import commit
-from stepfast.steps.failure import judge
-from stepfast.steps.lease import Lease, claim, claim_suspect
-from stepfast.steps.outcome import Done, effects_of
-from stepfast.steps.rescue import declare_dead, rescue
-from stepfast.steps.step import Step
-from stepfast.worker.incarnation import register
+from stepfast.jobs.commit import commit
+from stepfast.jobs.lease import Lease, claim, claim_suspect
+from stepfast.jobs.outcome import Done, effects_of
+from stepfast.jobs.rescue import declare_dead, rescue
+from stepfast.jobs.retry import judge
+from stepfast.jobs.step import Step
+from stepfast.worker.heartbeat import register
 from stepfast.worker.maintenance import promote
 from tests import rows
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.steps.outcome import Effect, Ending
-    from stepfast.steps.step import Report
+    from stepfast.jobs.outcome import Effect, Ending
+    from stepfast.jobs.step import Report
 
 MOST_STEPS = 2_000  # only a run that never ends takes so many
 

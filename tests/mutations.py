@@ -20,67 +20,75 @@ import httpx
 from msgspec.structs import replace
 
 from stepfast import Continue, Done, ResultExpiredError, Snooze, WaitTimeoutError
-from stepfast.admin import actions, audit
-from stepfast.admin.reports import gauges, statistics
-from stepfast.admin.reports import partitions as partition_reports
+from stepfast.admin import audit, statistics
+from stepfast.admin import jobs as actions
+from stepfast.admin import run_reports as partition_reports
+from stepfast.admin import statistics as gauges
 from stepfast.database.connection import Transaction
 from stepfast.database.statement import Statement
 from stepfast.errors import ConstraintError, ContentionError, DatabaseError, DestinationLostError
-from stepfast.limits import admission, release, slots
-from stepfast.limits import rows as limit_rows
-from stepfast.notifications import addresses, webhook
-from stepfast.outbox import alerts, files, retention
+from stepfast.jobs import archive, commit, dead_letters, enqueue, keys, lease, rescue
+from stepfast.jobs import commit as acknowledge
+from stepfast.jobs import manual_lease as manual
+from stepfast.jobs import step as reports
+from stepfast.jobs.outcome import Again, Bury, GiveBack
+from stepfast.limits import slots
+from stepfast.limits import slots as admission
+from stepfast.limits import slots as limit_rows
+from stepfast.limits import slots as release
+from stepfast.notifications import network as addresses
+from stepfast.notifications import webhook
+from stepfast.outbox import alerts
+from stepfast.outbox import destinations as outbox_relay
+from stepfast.outbox import destinations as retention
+from stepfast.outbox import exports as files
 from stepfast.outbox import messages as outbox_messages
-from stepfast.outbox import relay as outbox_relay
-from stepfast.results import expiry, waiting, watching
+from stepfast.results import outcome as expiry
+from stepfast.results import watch as waiting
+from stepfast.results import watch as watching
 from stepfast.runs import alerts as run_alerts
-from stepfast.runs import (
-    breaker,
-    gone,
-    mending,
-    observing,
-    partition,
-    pause,
-    pruning,
-    reading,
-    repair,
-    replaying,
-    restarting,
-    sweep_start,
-    sweep_state,
-    sweeping,
-    vigil,
-)
+from stepfast.runs import breaker, partition, repair
+from stepfast.runs import breaker as pause
 from stepfast.runs import debts as run_debts
+from stepfast.runs import lifecycle as sweep_start
+from stepfast.runs import page as observing
+from stepfast.runs import page as reading
+from stepfast.runs import repair as restarting
+from stepfast.runs import replay as replaying
+from stepfast.runs import sweep as gone
+from stepfast.runs import sweep as sweep_state
+from stepfast.runs import sweep_step as sweeping
+from stepfast.runs import watchdog as mending
+from stepfast.runs import watchdog as pruning
+from stepfast.runs import watchdog as vigil
 from stepfast.runs import watermark as run_watermark
-from stepfast.runs.bounds import Bounds
-from stepfast.runs.paging import deciding, verification
-from stepfast.runs.paging import offset as offset_paging
-from stepfast.runs.paging import token as token_paging
-from stepfast.runs.partitioning import heatmap_cut, heatmap_scan
+from stepfast.runs.breaker import Trouble, TroubleKind
+from stepfast.runs.feed import Sweep
+from stepfast.runs.paging import decide as deciding
+from stepfast.runs.paging import decide as offset_paging
+from stepfast.runs.paging import decide as token_paging
+from stepfast.runs.paging import decision as verification
+from stepfast.runs.partitioning import heatmap as heatmap_cut
+from stepfast.runs.partitioning import heatmap as heatmap_scan
 from stepfast.runs.partitioning.contract import Plan
 from stepfast.runs.partitioning.dimension import Dimension
+from stepfast.runs.partitioning.ranges import Bounds
 from stepfast.runs.run import lock_run
-from stepfast.runs.sweep import Sweep
-from stepfast.runs.trouble import Trouble, TroubleKind
-from stepfast.schedules import changes, firing, schedule
-from stepfast.steps import (
-    acknowledge,
-    archive,
-    commit,
-    dead_letters,
-    enqueue,
-    keys,
-    lease,
-    manual,
-    reports,
-    rescue,
-)
-from stepfast.steps.outcome import Again, Bury, GiveBack
+from stepfast.schedules import firing, schedule
+from stepfast.schedules import schedule as changes
 from stepfast.telemetry import masking
-from stepfast.testing import inline_mode, left, moved_clock, points, stored, until_idle
-from stepfast.worker import claiming, deaths, loop, maintenance, running, scrape
-from stepfast.worker.ended import Ended
+from stepfast.testing import assertions as stored
+from stepfast.testing import crash as points
+from stepfast.testing import draining as left
+from stepfast.testing import draining as until_idle
+from stepfast.testing import inline_run as inline_mode
+from stepfast.testing import test_clock as moved_clock
+from stepfast.worker import claimer as claiming
+from stepfast.worker import maintenance, running
+from stepfast.worker import metrics as scrape
+from stepfast.worker import relay as deaths
+from stepfast.worker import worker as loop
+from stepfast.worker.running import Ended
 from tests.contract import (
     test_admin_reports,
     test_alerts,

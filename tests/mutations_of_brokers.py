@@ -5,17 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from stepfast.admin import dead_messages as operators
+from stepfast.admin import dead_letters as operators
 from stepfast.database.statement import sql
 from stepfast.errors import DatabaseError
-from stepfast.outbox import relay as outbox_relay
+from stepfast.jobs import lease
+from stepfast.outbox import destinations as outbox_relay
 from stepfast.outbox.broker import AT_ONCE, Brokers
-from stepfast.runs import announcing, consolidation, fan_out, hints, known_work, page, restarting
-from stepfast.runs.ranges import Range
-from stepfast.steps import lease
+from stepfast.runs import consolidation, page
+from stepfast.runs import messages as announcing
+from stepfast.runs import messages as hints
+from stepfast.runs import messages as known_work
+from stepfast.runs import plan as fan_out
+from stepfast.runs import repair as restarting
+from stepfast.runs.partitioning.ranges import Range
 from stepfast.transports import dead_messages
-from stepfast.worker import broker_courier, broker_letters
-from stepfast.worker.hints import Hints
+from stepfast.worker import broker_listener as broker_letters
+from stepfast.worker import relay as broker_courier
+from stepfast.worker.broker_listener import Hints
 from tests.contract import (
     test_announcing,
     test_broker_fields,

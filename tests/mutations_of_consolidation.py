@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepfast.runs import (
-    applying,
-    consolidation,
-    finishing,
-    mapping,
-    page,
-    pending,
-    remapping,
-    replaying,
-    storing,
-)
+from stepfast.runs import consolidation, page
+from stepfast.runs import lifecycle as finishing
+from stepfast.runs import raw_rows as pending
+from stepfast.runs import raw_rows as remapping
+from stepfast.runs import replay as replaying
+from stepfast.runs import target as applying
+from stepfast.runs import target as mapping
+from stepfast.runs import target as storing
 from tests.contract import test_consolidation, test_quarantine, test_remap, test_target_keys, test_verify
 from tests.mutations import Mutation, both, replacing, without
 

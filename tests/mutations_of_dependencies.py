@@ -5,18 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepfast.errors import StateError
-from stepfast.results import expiry
-from stepfast.steps import (
-    acknowledge,
-    commit,
-    dead_letters,
-    dependants,
-    dependencies,
-    enqueue,
-    groups,
-    revival,
-    trees,
-)
+from stepfast.jobs import archive as dependants
+from stepfast.jobs import commit, dead_letters, dependencies, enqueue, groups
+from stepfast.jobs import commit as acknowledge
+from stepfast.jobs import dead_letters as trees
+from stepfast.jobs import dependencies as revival
+from stepfast.results import outcome as expiry
 from stepfast.worker import maintenance
 from tests.contract import test_dependencies, test_groups
 from tests.mutations import SERVERS, Mutation, both, replacing, without
@@ -28,7 +22,7 @@ if TYPE_CHECKING:
 
     from stepfast.database.connection import Transaction
     from stepfast.database.dialects import Dialect
-    from stepfast.steps.lease import Lease
+    from stepfast.jobs.lease import Lease
 
 
 def forgetting_all() -> Callable[[pytest.MonkeyPatch, Dialect], None]:

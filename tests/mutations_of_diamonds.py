@@ -10,31 +10,28 @@ import msgspec
 
 from stepfast import Rate
 from stepfast.demo import comparison
-from stepfast.demo import place as demo_place
-from stepfast.diamonds import (
-    adaptive,
-    adaptive_rows,
-    client,
-    feed,
-    mapping_feed,
-    offered,
-    query,
-    repricing,
-    repricing_rows,
-    repricing_undo,
-    rules,
-    rules_rows,
-    source,
-    source_doubts,
-    token,
-    token_rows,
-)
-from stepfast.diamonds.behind import ALL
-from stepfast.runs import applying, counting, raw, repair, starting, sweeping, watermark
-from stepfast.runs.gone import Unseen
-from stepfast.runs.paging import offset as offset_paging
-from stepfast.runs.paging import verification
-from stepfast.runs.place import Place
+from stepfast.demo import folder as demo_place
+from stepfast.diamonds import client, feed, query, repricing, rules, source, token
+from stepfast.diamonds import feed as mapping_feed
+from stepfast.diamonds import pace as adaptive
+from stepfast.diamonds import pace as adaptive_rows
+from stepfast.diamonds import repricing as repricing_rows
+from stepfast.diamonds import repricing as repricing_undo
+from stepfast.diamonds import rule_sets as rules_rows
+from stepfast.diamonds import source as offered
+from stepfast.diamonds import source as source_doubts
+from stepfast.diamonds import token as token_rows
+from stepfast.diamonds.repricing import ALL
+from stepfast.runs import plan as counting
+from stepfast.runs import raw_rows as raw
+from stepfast.runs import repair, watermark
+from stepfast.runs import start as starting
+from stepfast.runs import sweep_step as sweeping
+from stepfast.runs import target as applying
+from stepfast.runs.page import Place
+from stepfast.runs.paging import decide as offset_paging
+from stepfast.runs.paging import decision as verification
+from stepfast.runs.sweep import Unseen
 from stepfast.runs.target import TargetColumn
 from tests.cli import test_demo, test_demo_comparison
 from tests.contract import test_feed_hooks, test_planning

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stepfast import job_options
-from stepfast.steps import commit
-from stepfast.steps.failure import judge
-from stepfast.steps.isolation import checked_isolation
-from stepfast.worker import isolated_step
-from stepfast.worker.isolated import HandlerProcess, HandlerProcesses
+from stepfast import job as job_options
+from stepfast.jobs import commit
+from stepfast.jobs.kinds import checked_isolation
+from stepfast.jobs.retry import judge
+from stepfast.worker.isolation import step as isolated_step
+from stepfast.worker.isolation.pool import HandlerProcess, HandlerProcesses
 from tests.contract import test_isolation, test_masking
 from tests.mutations import Mutation, replacing, without
 

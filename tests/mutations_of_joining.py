@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepfast.database import borrowed, lendable
+from stepfast.database import lending as borrowed
+from stepfast.database import lending as lendable
 from stepfast.errors import ContentionError, DatabaseError
-from stepfast.steps import dead_letters, duplicates, enqueue, joining, keys
-from stepfast.worker import settlement
+from stepfast.jobs import dead_letters, enqueue, keys
+from stepfast.jobs import debounce as joining
+from stepfast.jobs import keys as duplicates
+from stepfast.worker import committer as settlement
 from tests.contract import test_async_connections, test_joining, test_lent_connections, test_replacing
 from tests.mutations import SERVERS, Mutation, replacing, without
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
-    from stepfast.steps.job import NewJob
+    from stepfast.jobs.state import NewJob
 
 
 def _met_by_a_new_job(tx: Transaction, job: NewJob, key: str) -> joining.Holder | None:

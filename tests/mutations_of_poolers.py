@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepfast.database import drivers, poolers
-from stepfast.database.places import Holder, Places
+from stepfast.database import drivers
+from stepfast.database import drivers as poolers
+from stepfast.database.database import Holder, Places
 from stepfast.worker import wakeups
 from tests.contract import test_connections, test_poolers
 from tests.mutations import Mutation, both, replacing

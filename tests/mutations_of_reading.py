@@ -6,26 +6,22 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from stepfast.database.connection import Transaction
-from stepfast.runs import (
-    alerts,
-    completion,
-    division,
-    feeds,
-    page,
-    partition,
-    place,
-    planning,
-    raw,
-    reading,
-    starting,
-)
+from stepfast.jobs import commit
+from stepfast.jobs.outcome import Done
+from stepfast.runs import alerts, feeds, page, partition
+from stepfast.runs import lifecycle as completion
+from stepfast.runs import page as division
+from stepfast.runs import page as place
+from stepfast.runs import page as reading
+from stepfast.runs import plan as planning
+from stepfast.runs import raw_rows as raw
 from stepfast.runs import run as run_row
+from stepfast.runs import start as starting
 from stepfast.runs.partitioning.contract import Plan
-from stepfast.runs.states import RunState
+from stepfast.runs.run import RunState
 from stepfast.runs.window import Window
-from stepfast.steps import commit
-from stepfast.steps.outcome import Done
-from stepfast.worker import settlement, together
+from stepfast.worker import committer as settlement
+from stepfast.worker import committer as together
 from tests.contract import (
     test_completion,
     test_division,

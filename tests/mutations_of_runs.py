@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from stepfast.admin import run_plan
-from stepfast.runs import gone, instead, planning, starting, sweeping
+from stepfast.admin import runs as run_plan
+from stepfast.runs import lifecycle as instead
+from stepfast.runs import plan as planning
+from stepfast.runs import start as starting
+from stepfast.runs import sweep as gone
+from stepfast.runs import sweep_step as sweeping
 from stepfast.runs.breaker import Breaker
-from stepfast.testing import left
+from stepfast.testing import draining as left
 from tests.contract import (
     test_planning,
     test_run_repair,
@@ -21,8 +25,8 @@ from tests.feeds import Confirming
 from tests.mutations import Mutation, replacing, without
 
 if TYPE_CHECKING:
+    from stepfast.jobs.outcome import Outcome
     from stepfast.runs.breaker import Work
-    from stepfast.steps.outcome import Outcome
 
 
 async def _nobody(*_: object) -> frozenset[str]:

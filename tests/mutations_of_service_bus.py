@@ -15,7 +15,7 @@ from stepfast.transports import (
     service_bus_links,
     service_bus_messages,
 )
-from stepfast.transports.failures import TransportError
+from stepfast.transports.contract import TransportError
 from stepfast.transports.service_bus import ServiceBusTransport
 from tests.mutations import Mutation, both, replacing
 from tests.transports import test_service_bus as noticed

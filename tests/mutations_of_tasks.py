@@ -7,26 +7,23 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from stepfast import Continue, Reject, Snooze, Stepfast
-from stepfast.admin.reports import tasks as task_reports
+from stepfast.admin import tasks as task_reports
 from stepfast.errors import StepfastError
-from stepfast.outbox import waiting
-from stepfast.steps import archive, task_ends
-from stepfast.tasks import (
-    acceptance,
-    ends,
-    envelope,
-    following,
-    holding,
-    kinds,
-    outages,
-    problems,
-    received,
-    receiver,
-    room,
-    second_chance,
-    single_task,
-    storing,
-)
+from stepfast.jobs import archive
+from stepfast.jobs import end_webhook as task_ends
+from stepfast.outbox import messages as waiting
+from stepfast.tasks import envelope, receiver, single_task
+from stepfast.tasks import handlers as kinds
+from stepfast.tasks import held_messages as holding
+from stepfast.tasks import intake as following
+from stepfast.tasks import intake as outages
+from stepfast.tasks import intake as room
+from stepfast.tasks import intake as second_chance
+from stepfast.tasks import receiver as received
+from stepfast.tasks import settings as problems
+from stepfast.tasks import store as acceptance
+from stepfast.tasks import store as ends
+from stepfast.tasks import store as storing
 from stepfast.transports.memory import MemoryBroker
 from tests.contract import test_intake, test_single_task, test_task_receiver, test_tasks
 from tests.mutations import Mutation, both, replacing, without

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepfast.transports import message_rows as rows
+from stepfast.transports import database as rows
 from tests.contract import test_messages as noticed
 from tests.mutations import Mutation, without
 

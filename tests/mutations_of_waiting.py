@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stepfast import callbacks
-from stepfast.admin import keys
-from stepfast.admin.reports import documents
-from stepfast.sealing import Keyring
-from stepfast.steps import events
-from stepfast.steps import keys as step_keys
+from stepfast.admin import encryption as keys
+from stepfast.admin import jobs as documents
+from stepfast.encryption import Keyring
+from stepfast.jobs import events
+from stepfast.jobs import keys as step_keys
 from stepfast.telemetry import masking
-from stepfast.telemetry.mask_rules import Rules
+from stepfast.telemetry.masking import Rules
 from stepfast.worker import running
 from tests.contract import test_callbacks, test_encryption, test_events, test_masking
 from tests.mutations import SERVERS, Mutation, replacing, without

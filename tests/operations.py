@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stepfast import Done, Job, Stepfast
 from stepfast.clock import new_fence
-from stepfast.steps.commit import commit
-from stepfast.steps.lease import Lease, claim
-from stepfast.steps.outcome import Bury, Ending
+from stepfast.jobs.commit import commit
+from stepfast.jobs.lease import Lease, claim
+from stepfast.jobs.outcome import Bury, Ending
 from tests.rows import HOUR, add_worker, change
 
 Greeting = Job[..., None]

@@ -13,9 +13,20 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from stepfast.runs.paging.deciding import decide
-from stepfast.runs.paging.decision import EndOfPass, Fail, Stale, explain, keeps_rows
-from stepfast.runs.paging.state import Answer, Ask, Cursor, PageState, begin, next_request
+from stepfast.runs.paging.decide import decide
+from stepfast.runs.paging.decision import (
+    Answer,
+    Ask,
+    Cursor,
+    EndOfPass,
+    Fail,
+    PageState,
+    Stale,
+    begin,
+    explain,
+    keeps_rows,
+    next_request,
+)
 
 if TYPE_CHECKING:
     from stepfast.runs.paging.decision import Decision

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from stepfast.tasks.envelope import queue_of
 from stepfast.tasks.intake import Intake, IntakeSettings
-from stepfast.tasks.names import queue_of
 from stepfast.transports.contract import Delivery, Depth, Outgoing
 from stepfast.transports.memory import MemoryBroker, MemoryTransport
 

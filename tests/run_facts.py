@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepfast.database.database import persist
 from stepfast.runs.run import find_run
-from stepfast.runs.starting import Request, source_clock, start_run
+from stepfast.runs.start import Request, source_clock, start_run
 from tests import rows
 
 if TYPE_CHECKING:

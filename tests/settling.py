@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stepfast.database.database import persist
-from stepfast.steps.lease import Lease, claim
-from stepfast.steps.step import Report
-from stepfast.worker.ended import Ended
-from stepfast.worker.gate import Gate
+from stepfast.jobs.lease import Lease, claim
+from stepfast.jobs.step import Report
+from stepfast.worker.claimer import Gate
+from stepfast.worker.committer import Settlement
 from stepfast.worker.reporter import Reporter
-from stepfast.worker.settlement import Settlement
+from stepfast.worker.running import Ended
 from tests.lone_worker import LoneWorker
 
 if TYPE_CHECKING:
-    from stepfast.steps.outcome import Effect, Ending
+    from stepfast.jobs.outcome import Effect, Ending
 
 PAGE = "catalogue.page"
 

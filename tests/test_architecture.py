@@ -11,7 +11,7 @@ import pytest
 
 import stepfast
 from stepfast.database.dialects import DIALECTS, Dialect
-from stepfast.steps.job import TRANSITIONS, JobState
+from stepfast.jobs.state import TRANSITIONS, JobState
 from stepfast.telemetry.events import EVENTS, STEP_FIELDS
 from tests.statements import statements
 

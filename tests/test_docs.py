@@ -23,8 +23,8 @@ from stepfast import Step, Stepfast, Transaction, errors, telemetry, testing
 from stepfast.admin.operator import Operator
 from stepfast.config import WorkerSettings
 from stepfast.job import OPTIONS
+from stepfast.jobs.state import JobState
 from stepfast.runs.feed import Feed
-from stepfast.steps.job import JobState
 from tests.markdown import PAGES, ROOT, anchors, blocks, links, named, prose
 
 if TYPE_CHECKING:

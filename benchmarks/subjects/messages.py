@@ -20,7 +20,7 @@ from typing import Any
 from stepfast import Stepfast
 from stepfast.clock import new_id
 from stepfast.transports.contract import MOST_AT_ONCE, Outgoing, Transport
-from stepfast.transports.opening import open_transport, transport_settings
+from stepfast.transports.open import open_transport, transport_settings
 
 LOT = 100  # messages of one send
 HOLD = timedelta(minutes=2)

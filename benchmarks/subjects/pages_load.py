@@ -8,9 +8,9 @@ import sys
 from benchmarks.subjects.pages import TEXT
 from benchmarks.subjects.pages_app import app
 from stepfast.database.statement import sql
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.planning import FanOut
-from stepfast.runs.starting import Request, source_clock, start_run
+from stepfast.runs.partitioning.partitioners import Fixed
+from stepfast.runs.plan import FanOut
+from stepfast.runs.start import Request, source_clock, start_run
 
 PAYLOAD = '{"available":true,"id":"i","price":1,"title":"' + TEXT + '"}'
 COLUMNS = "INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, applied_hash, pending, payload)"

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.subjects.pages import PAGE, PAGES, page
 from benchmarks.subjects.raw_limit import OWNER
 from benchmarks.tally import Tally
+from stepfast.database.connection import as_document, as_parameter
 from stepfast.database.dialects import Whose
 from stepfast.database.drivers import open_database
-from stepfast.database.lists import as_document, as_parameter
-from stepfast.runs.page import LEDGER
+from stepfast.jobs.commit import CONTINUE_HERE, LOCK, MORE_URGENT
+from stepfast.runs.page import LEDGER, LOOK
 from stepfast.runs.partition import ADVANCE
-from stepfast.runs.place import LOOK
-from stepfast.runs.raw import OBSERVE, REMEMBER_NEW, observed
-from stepfast.steps.commit import CONTINUE_HERE, LOCK, MORE_URGENT
-from stepfast.worker.settlement import STICKY_STEPS
+from stepfast.runs.raw_rows import OBSERVE, REMEMBER_NEW, observed
+from stepfast.worker.committer import STICKY_STEPS
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Connection

@@ -19,10 +19,9 @@ import msgspec
 from benchmarks.tally import Tally
 from stepfast.database.dialects import Whose
 from stepfast.database.drivers import open_database
-from stepfast.steps.acknowledge import HOW_MANY, LOCK_MANY, MOVE, MOVE_ONE, REMOVE_ONE
-from stepfast.steps.archive import ARCHIVE, REMOVE
-from stepfast.steps.commit import LOCK
-from stepfast.steps.lease import PICK, TAKE
+from stepfast.jobs.archive import ARCHIVE, REMOVE
+from stepfast.jobs.commit import HOW_MANY, LOCK, LOCK_MANY, MOVE, MOVE_ONE, REMOVE_ONE
+from stepfast.jobs.lease import PICK, TAKE
 
 OWNER = 7
 EFFECT = "INSERT INTO bench_effect (id, note) VALUES ({n}, {note}) "

@@ -8,7 +8,7 @@ from typing import Any
 
 from stepfast import Feed, Keyset, Page, Range, Stepfast, Window
 from stepfast.database.statement import sql
-from stepfast.runs.completion import evaluate
+from stepfast.runs.lifecycle import evaluate
 from stepfast.runs.run import create_run
 
 FEED = "stones"

@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.subjects.stones import FEED, stone
 from benchmarks.subjects.stones_app import app
-from stepfast.runs.raw import observe, observed
+from stepfast.runs.raw_rows import observe, observed
 
 BATCH = 10_000
 

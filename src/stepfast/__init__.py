@@ -28,30 +28,25 @@ from stepfast.errors import (
     WaitTimeoutError,
 )
 from stepfast.job import Job
+from stepfast.jobs.dead_letters import Filter
+from stepfast.jobs.outcome import Continue, Done, Effect, Reject, Snooze, Wait
+from stepfast.jobs.retry import Retry
+from stepfast.jobs.state import JobState
+from stepfast.jobs.step import Step
+from stepfast.jobs.wait import Event
 from stepfast.limits.limit import Concurrency, Rate
-from stepfast.results.handle import EnqueuedJob
 from stepfast.results.outcome import JobOutcome
-from stepfast.steps.dead_letters import Filter
-from stepfast.steps.job import JobState
-from stepfast.steps.outcome import Continue, Done, Effect, Reject, Snooze, Wait
-from stepfast.steps.retry import Retry
-from stepfast.steps.step import Step
-from stepfast.steps.waiting import Event
+from stepfast.results.watch import EnqueuedJob
 
 if TYPE_CHECKING:
-    from stepfast.retrying import with_retry
-    from stepfast.runs.bounds import Bounds
+    from stepfast.local_retry import with_retry
     from stepfast.runs.broker import Broker
-    from stepfast.runs.feed import Feed, Page
+    from stepfast.runs.feed import Feed, Page, Sweep
+    from stepfast.runs.paging.decision import Cursor
     from stepfast.runs.paging.paginators import Keyset, Offset, Token
-    from stepfast.runs.paging.state import Cursor
     from stepfast.runs.partitioning.dimension import Choices, Dimension
-    from stepfast.runs.partitioning.fixed import Fixed
-    from stepfast.runs.partitioning.heatmap import Heatmap
-    from stepfast.runs.partitioning.key_ranges import KeyRanges
-    from stepfast.runs.partitioning.time_slices import TimeSlices
-    from stepfast.runs.ranges import Range
-    from stepfast.runs.sweep import Sweep
+    from stepfast.runs.partitioning.partitioners import Fixed, Heatmap, KeyRanges, TimeSlices
+    from stepfast.runs.partitioning.ranges import Bounds, Range
     from stepfast.runs.window import Window
 
 __all__ = [
@@ -113,24 +108,24 @@ __all__ = [
 
 # What feeds are made of, and what else most programs do without: loaded when it is asked for.
 _LATER = {
-    "Bounds": "stepfast.runs.bounds",
+    "Bounds": "stepfast.runs.partitioning.ranges",
     "Broker": "stepfast.runs.broker",
     "Choices": "stepfast.runs.partitioning.dimension",
-    "Cursor": "stepfast.runs.paging.state",
+    "Cursor": "stepfast.runs.paging.decision",
     "Dimension": "stepfast.runs.partitioning.dimension",
     "Feed": "stepfast.runs.feed",
-    "Fixed": "stepfast.runs.partitioning.fixed",
-    "Heatmap": "stepfast.runs.partitioning.heatmap",
-    "KeyRanges": "stepfast.runs.partitioning.key_ranges",
+    "Fixed": "stepfast.runs.partitioning.partitioners",
+    "Heatmap": "stepfast.runs.partitioning.partitioners",
+    "KeyRanges": "stepfast.runs.partitioning.partitioners",
     "Keyset": "stepfast.runs.paging.paginators",
     "Offset": "stepfast.runs.paging.paginators",
     "Page": "stepfast.runs.feed",
-    "Range": "stepfast.runs.ranges",
-    "Sweep": "stepfast.runs.sweep",
-    "TimeSlices": "stepfast.runs.partitioning.time_slices",
+    "Range": "stepfast.runs.partitioning.ranges",
+    "Sweep": "stepfast.runs.feed",
+    "TimeSlices": "stepfast.runs.partitioning.partitioners",
     "Token": "stepfast.runs.paging.paginators",
     "Window": "stepfast.runs.feed",
-    "with_retry": "stepfast.retrying",
+    "with_retry": "stepfast.local_retry",
 }
 
 

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from stepfast.clock import Duration, duration
 from stepfast.config import WorkerOptions, database_url, worker_settings
-from stepfast.database.borrowed import Lent, borrowed, within, within_async
 from stepfast.database.database import Database, persist
 from stepfast.database.drivers import open_database
+from stepfast.database.lending import Lent, borrowed, within, within_async
 from stepfast.database.migrate import migrate, require_current_schema
 from stepfast.errors import ConfigurationError
+from stepfast.job import Register
+from stepfast.jobs.kinds import Kinds, checked_name
+from stepfast.jobs.manual_lease import ManualLease, ReleaseAs, acquire, extend, release
+from stepfast.jobs.payload import sendable
+from stepfast.jobs.retry import Retry
 from stepfast.limits.limit import Limit, checked_limits
-from stepfast.registered import Register
-from stepfast.results.handle import EnqueuedJob
-from stepfast.steps.kinds import Kinds, checked_name
-from stepfast.steps.manual import ManualLease, ReleaseAs, acquire, extend, release
-from stepfast.steps.payload import sendable
-from stepfast.steps.retry import Retry
+from stepfast.results.watch import EnqueuedJob
 from stepfast.telemetry.masking import hide
 
 if TYPE_CHECKING:
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.events import Events
     from stepfast.group import Group, GroupOptions
-    from stepfast.job import Job, Prepared
-    from stepfast.job_options import JobOptions
+    from stepfast.job import Job, JobOptions, Prepared
     from stepfast.notifications.alert import Severity
     from stepfast.notifications.settings import NotificationSettings
     from stepfast.outbox.messages import StagedMessage
     from stepfast.results.outcome import JobOutcome
-    from stepfast.results.watching import Watch
+    from stepfast.results.watch import Watch
     from stepfast.runs.broker import Broker
     from stepfast.runs.feed import Feed
     from stepfast.runs.feeds import Feeds
     from stepfast.schedules.definition import Definition, ScheduleOptions
-    from stepfast.tasks.kinds import TaskOptions
+    from stepfast.tasks.handlers import TaskOptions
     from stepfast.telemetry.masking import Rule
-    from stepfast.worker.loop import Worker
-    from stepfast.worker.scrape import Collector
+    from stepfast.worker.metrics import Collector
+    from stepfast.worker.worker import Worker
+
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Feed")
@@ -110,13 +110,13 @@ class Stepfast:
 
     def group(self, on_complete: Prepared[..., Any] | None = None, **options: Unpack[GroupOptions]) -> Group:
         """Run `on_complete` when all jobs of the block have ended; without it, add to the group of the job that runs."""
-        from stepfast.group import Group  # most programs have none
+        from stepfast.group import Group
 
         return Group(self, on_complete, **options)
 
     def task(self, task_type: str, **options: Unpack[TaskOptions]) -> Callable[[H], H]:
         """Register the handler of a type of queue tasks; the fields of their payload are its arguments."""
-        from stepfast.tasks.kinds import register  # most programs have none
+        from stepfast.tasks.handlers import register
 
         return register(self.kinds, task_type, options, encrypted=self.encrypted)
 
@@ -125,7 +125,7 @@ class Stepfast:
 
         The table gets it when a worker starts. What an operator changes there wins, until it is reset.
         """
-        from stepfast.schedules.declared import declare  # most programs declare none
+        from stepfast.schedules.schedule import declare
 
         declare(self.declared, name, job.kind, options)
 
@@ -140,7 +140,7 @@ class Stepfast:
         """Register a feed: from now on its runs can be started, and the workers of this application read it."""
         declared = self.feeds.add(feed)
         if declared.schedule is not None:
-            from stepfast.schedules.declared import declare
+            from stepfast.schedules.schedule import declare
 
             kind = self.feeds.kind(declared.name, "start")
             declare(self.declared, declared.name, kind, {"cron": declared.schedule, "tz": declared.tz})
@@ -149,7 +149,7 @@ class Stepfast:
     @property
     def feeds(self) -> Feeds:
         """The feeds that were registered, as they are declared."""
-        from stepfast.runs.feeds import Feeds  # most programs have none
+        from stepfast.runs.feeds import Feeds
 
         if self._feeds is None:
             self._feeds = Feeds(self.kinds, lambda: self.database, self._transport)
@@ -185,7 +185,7 @@ class Stepfast:
 
         Options are those of `stepfast worker`: queues, concurrency, lease, grace, batch, worker_id and the others.
         """
-        from stepfast.worker.loop import Worker  # asyncio and threads: not for programs that only enqueue
+        from stepfast.worker.worker import Worker
 
         return Worker(
             self.database,
@@ -207,7 +207,7 @@ class Stepfast:
         tx: Lent = None,
     ) -> StagedMessage:
         """Stage a webhook; a worker sends it. With `tx`, when that transaction commits. Inside a step use the step's."""
-        from stepfast.outbox.messages import stage, webhook  # most programs send none
+        from stepfast.outbox.messages import stage, webhook
 
         message = webhook(url, sendable(data), type=type, key=key, headers=headers)
         return within(self.database, tx, lambda inner: stage(inner, message))
@@ -249,7 +249,7 @@ class Stepfast:
 
     def result_of(self, job_id: str, *, tx: Lent = None) -> JobOutcome[Any]:
         """Where the job stands now, or in the eyes of `tx`: its state, progress, error, and its result if it is done."""
-        from stepfast.results.results import Results
+        from stepfast.results.watch import Results
 
         look = Results(self).look
         return look(job_id) if tx is None else within(self.database, tx, lambda inner: look(job_id, inner))
@@ -261,7 +261,7 @@ class Stepfast:
     def metrics(self) -> Collector:
         """For Prometheus: `REGISTRY.register(app.metrics())`. Counts of this process, and how full the database is."""
         from stepfast.telemetry.metrics import process_metrics
-        from stepfast.worker.scrape import Collector
+        from stepfast.worker.metrics import Collector
 
         return Collector(process_metrics(), lambda: self.database)
 
@@ -294,7 +294,7 @@ class Stepfast:
         return before
 
     def close(self) -> None:
-        from stepfast.results.waiting import close
+        from stepfast.results.watch import close
 
         close(self._database)
         self._database.close()

@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from stepfast.clock import Duration, duration
-from stepfast.database.borrowed import within
+from stepfast.database.lending import within
 from stepfast.database.statement import sql
 from stepfast.errors import DatabaseError, PermanentError, SignatureError
-from stepfast.results.handle import EnqueuedJob
-from stepfast.steps import callbacks
-from stepfast.steps.events import SCOPE
-from stepfast.steps.keys import prolong
-from stepfast.steps.sending import REMEMBERED, SendEvent
+from stepfast.jobs import callbacks
+from stepfast.jobs.events import REMEMBERED, SCOPE, SendEvent
+from stepfast.jobs.keys import prolong
+from stepfast.results.watch import EnqueuedJob
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
+
 
 MOST_BYTES: Final = 256 * 1024
 Scope = MutableMapping[str, Any]

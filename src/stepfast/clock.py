@@ -150,3 +150,11 @@ def new_fence() -> int:
 def utc(at: datetime, what: str) -> datetime:
     instant(at, what)
     return at.astimezone(UTC)
+
+
+# Numbers in sentences.
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """ "1 job", "3 jobs"."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepfast.database.borrowed import within, within_async
-from stepfast.steps.sending import SendEvent
+from stepfast.database.lending import within, within_async
+from stepfast.jobs.events import SendEvent
 
 if TYPE_CHECKING:
     from stepfast.clock import Duration
-    from stepfast.database.borrowed import Lent
     from stepfast.database.database import Database
-    from stepfast.steps.events import Sent
+    from stepfast.database.lending import Lent
+    from stepfast.jobs.events import Sent
 
 
 class Events:

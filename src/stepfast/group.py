@@ -5,21 +5,20 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
-from stepfast.database.borrowed import borrowed
 from stepfast.database.connection import Transaction
+from stepfast.database.lending import borrowed
 from stepfast.errors import ConfigurationError
-from stepfast.results.handle import EnqueuedJob
-from stepfast.steps.groups import JOINING, Joining, close, group_of, joining, policy_of
-from stepfast.steps.tying import checked_policy
+from stepfast.jobs.groups import JOINING, Joining, checked_policy, close, group_of, joining, policy_of
+from stepfast.results.watch import EnqueuedJob
 from stepfast.telemetry.traces import CURRENT
 
 if TYPE_CHECKING:
     from contextvars import Token
     from types import TracebackType
 
-    from stepfast.database.borrowed import Lent
+    from stepfast.database.lending import Lent
     from stepfast.job import App, Prepared
-    from stepfast.steps.dependencies import OnDead
+    from stepfast.jobs.dependencies import OnDead
 
 
 class GroupOptions(TypedDict, total=False):

@@ -6,29 +6,210 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, Protocol, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Final,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from stepfast.clock import Duration, duration, instant, micros, new_id, new_ids
-from stepfast.database.borrowed import Lent, within, within_async
-from stepfast.enqueueable import Enqueueable, EnqueueOptions
-from stepfast.errors import ConfigurationError
-from stepfast.results.handle import EnqueuedJob
-from stepfast.steps.dedupe import Choice, check_key, joining, met_as, remembered
-from stepfast.steps.enqueue import enqueue, enqueue_many, enqueue_with_id
-from stepfast.steps.groups import joining as group_around
-from stepfast.steps.job import Enqueued, NewJob
-from stepfast.steps.joining import join, join_many
-from stepfast.steps.kinds import Kind, Kinds, checked_name, checked_priority
-from stepfast.steps.tying import Parents, after_of, store_tied
+from stepfast.database.lending import Lent, within, within_async
+from stepfast.errors import ArgumentsError, ConfigurationError
+from stepfast.jobs.debounce import Choice, check_key, join, join_many, joining, met_as, remembered
+from stepfast.jobs.enqueue import enqueue, enqueue_many, enqueue_with_id
+from stepfast.jobs.groups import Parents, after_of, store_tied
+from stepfast.jobs.groups import joining as group_around
+from stepfast.jobs.kinds import (
+    Kind,
+    Kinds,
+    Merge,
+    checked_isolation,
+    checked_merge,
+    checked_name,
+    checked_priority,
+    is_async,
+)
+from stepfast.jobs.payload import Arguments
+from stepfast.jobs.retry import Retry
+from stepfast.jobs.state import Enqueued, NewJob
+from stepfast.limits.limit import Limit, checked_limits
+from stepfast.results.watch import EnqueuedJob
 from stepfast.telemetry.traces import enqueuing
 
 if TYPE_CHECKING:
+    from stepfast.config import Size
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
-    from stepfast.steps.dependencies import After, OnDead
+    from stepfast.jobs.dependencies import After, OnDead
+    from stepfast.jobs.step import Step
 
-P = ParamSpec("P")
-R = TypeVar("R")
+
+# `enqueue` takes what the handler takes: what type checkers know of a job.
+#
+# Python's types cannot mix a handler's parameters with options of ours in one call. So `job.enqueue(…)` with the
+# handler's arguments alone is checked in full, and so is `job.with_options(delay="10m").enqueue(…)`. Options may also
+# stand among the arguments, which reads well; then the arguments are checked when the call is made, not before.
+
+P = ParamSpec("P")  # what the handler takes, besides the step
+R = TypeVar("R")  # what it returns
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """The options of `enqueue`; no parameter of a handler may have one of these names."""
+
+    tx: Any  # a transaction of Stepfast's, or a connection of your own
+    key: str | None
+    unique_for: Duration | None
+    unique_per: Duration | None
+    on_duplicate: Choice | None
+    debounce: Duration | None
+    at_most: Duration | None
+    priority: int | None
+    delay: Duration | None
+    run_at: datetime | None
+    queue: str | None
+    id: str | None
+    after: Parents | None
+    on_dead: OnDead
+
+
+class Enqueueable(Generic[P, R]):
+    """The ways to ask for a job once, as they are typed."""
+
+    kind: Kind
+
+    # With the handler's arguments alone; then with one of the options at least.
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, tx: Any, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, key: str | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, unique_for: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, unique_per: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, on_duplicate: Choice | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, debounce: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, at_most: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, priority: int | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, delay: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, run_at: datetime | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, queue: str | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, id: str | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, after: Parents | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    def enqueue(self, *, on_dead: OnDead, **rest: Any) -> EnqueuedJob[R]: ...
+
+    def enqueue(self, *args: Any, **given: Any) -> EnqueuedJob[R]:
+        """Ask for one job. With `tx` it exists when that transaction commits; without, when this returns.
+
+        `key` is unique while the job is unfinished, and with `unique_for` for that long in any case (`unique_per`: until
+        the window of that length is over, counted from 1970). A held key is met as `on_duplicate` says: "reject" (the
+        default), "skip", "replace", or "merge" as the job's `merge=` does it. `debounce`: begin so long after the last
+        call with the key, and `at_most` so long after the first.
+        `id` makes the call idempotent: the same id again is the same job, also after it ended.
+        `after`: run when these jobs are done. If one of them dies or is cancelled: "wait" until it is revived and
+        done, "fail" with it, or "run" all the same.
+        """
+        return self._enqueue(**self.named(args, given))
+
+    # The same, awaited.
+    @overload
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, tx: Any, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, key: str | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, unique_for: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, unique_per: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, on_duplicate: Choice | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, debounce: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, at_most: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, priority: int | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, delay: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, run_at: datetime | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, queue: str | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, id: str | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, after: Parents | None, **rest: Any) -> EnqueuedJob[R]: ...
+    @overload
+    async def enqueue_async(self, *, on_dead: OnDead, **rest: Any) -> EnqueuedJob[R]: ...
+
+    async def enqueue_async(self, *args: Any, **given: Any) -> EnqueuedJob[R]:
+        """`enqueue`, awaited: `tx` may be an async connection, and the event loop is not held up."""
+        return await self._enqueue_async(**self.named(args, given))
+
+    def with_options(self, **options: Unpack[EnqueueOptions]) -> Chosen[P, R]:
+        """The same job, enqueued with these options: `job.with_options(delay="10m", tx=tx).enqueue(order_id="A-17")`."""
+        return Chosen(self, options)
+
+    def named(self, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+        """All of it by name, as it is stored."""
+        if not args:
+            return given
+        names = self.kind.arguments.names
+        if len(args) > len(names):
+            raise ArgumentsError(
+                self.kind.name,
+                f"wrong arguments: {len(args)} were given; the handler takes: {', '.join(names) or 'nothing'}",
+            )
+        placed = dict(zip(names, args, strict=False))
+        if doubled := placed.keys() & given.keys():
+            raise ArgumentsError(self.kind.name, f"wrong arguments: {min(doubled)!r} was given twice")
+        return {**placed, **given}
+
+    def _enqueue(self, **given: Any) -> EnqueuedJob[R]:
+        raise NotImplementedError
+
+    async def _enqueue_async(self, **given: Any) -> EnqueuedJob[R]:
+        raise NotImplementedError
+
+
+class Chosen(Generic[P, R]):
+    """A job with its options chosen: what is left to give is what the handler takes."""
+
+    def __init__(self, job: Enqueueable[P, R], options: EnqueueOptions) -> None:
+        self._job = job
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob[R]:
+        """Ask for one job."""
+        return self._job._enqueue(**{**self._job.named(args, kwargs), **self._options})  # noqa: SLF001 - ours
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob[R]:
+        """The same, awaited."""
+        return await self._job._enqueue_async(**{**self._job.named(args, kwargs), **self._options})  # noqa: SLF001 - ours
+
+
 T = TypeVar("T")
 
 OPTIONS: Final = frozenset(EnqueueOptions.__annotations__)
@@ -262,3 +443,99 @@ class Prepared(Generic[P, R]):
     def enqueue_waiting(self, tx: Transaction, id: str | None) -> str:  # noqa: A002 - the word users know
         """Store it for whoever lets it go; returns its id."""
         return self.job.enqueue_waiting(tx, self.payload, id)
+
+
+# What may be said about a kind of job when its handler is registered, and the kind that comes of it.
+
+DEFAULT_TIMEOUT: Final = timedelta(minutes=15)
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of `@app.job(…)`."""
+
+    name: str | None  # of the kind; None: that of the function
+    queue: str
+    priority: int
+    retry: Retry | None
+    timeout: Duration | None  # of one step; None: it may take for ever
+    limits: Sequence[Limit]
+    result_ttl: Duration | None  # how long results are kept; None: as the worker's results_kept says
+    isolation: Literal["process"] | None  # "process": the handler runs in a process that can be killed
+    memory: Size | None  # the most that such a process may hold
+    encrypted: bool | None  # payload, cursor and result; None: as the application says
+    merge: Merge  # of two calls with one key: "update" (the default), "append", or a function of both
+
+
+def kind_of(handler: Callable[..., Any], options: JobOptions, *, encrypted: bool) -> Kind:
+    """The kind that is registered; whatever does not fit is refused in words."""
+    if unknown := options.keys() - JobOptions.__annotations__.keys():
+        raise TypeError(f"job() got an unexpected keyword argument {min(unknown)!r}")
+    name = checked_name("job name", options.get("name") or handler.__name__)
+    arguments = Arguments(name, handler)
+    if taken := OPTIONS.intersection(arguments.names):
+        raise ConfigurationError(
+            f"job {name!r}: parameter {min(taken)!r} has the name of an enqueue option; rename it"
+        )
+    timeout, result_ttl = options.get("timeout", DEFAULT_TIMEOUT), options.get("result_ttl")
+    own = options.get("encrypted")
+    return Kind(
+        name=name,
+        handler=handler,
+        arguments=arguments,
+        queue=checked_name("queue", options.get("queue", "default")),
+        priority=checked_priority(options.get("priority", 0)),
+        retry=options.get("retry") or Retry(),
+        timeout=None if timeout is None else duration(timeout, "timeout"),
+        is_async=is_async(handler),
+        limits=checked_limits(name, options.get("limits", ()), arguments.names),
+        result_ttl=None if result_ttl is None else duration(result_ttl, "result_ttl"),
+        isolation=checked_isolation(name, handler, options.get("isolation"), options.get("memory")),
+        encrypted=encrypted if own is None else own,
+        merge=checked_merge(name, options.get("merge", "update")),
+    )
+
+
+# `@app.job(…)`: what it makes of a handler, as type checkers see it.
+#
+# The worker gives the step, the caller all the rest. So `enqueue` takes what the handler takes without its step, while
+# calling the job, as a test does, takes the step too.
+
+
+class Anything:
+    """A type of nobody's: who takes it as a first argument takes everything, and perhaps means a step."""
+
+
+class PlainJob(Job[P, R]):
+    """Of a handler without a step."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return super().__call__(*args, **kwargs)
+
+
+class StepJob(Job[P, R]):
+    """Of a handler whose first parameter is its step."""
+
+    def __call__(self, step: Step, *args: P.args, **kwargs: P.kwargs) -> R:
+        return super().__call__(step, *args, **kwargs)
+
+
+class Register:
+    """Makes a job of a handler, under these options."""
+
+    def __init__(self, app: App, options: JobOptions, *, encrypted: bool) -> None:
+        self._app = app
+        self._options = options
+        self._encrypted = encrypted
+
+    @overload
+    def __call__(self, handler: Callable[Concatenate[Anything, P], R]) -> Job[..., R]: ...
+    @overload
+    def __call__(self, handler: Callable[Concatenate[Step, P], R]) -> StepJob[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[P, R]) -> PlainJob[P, R]: ...
+
+    def __call__(self, handler: Callable[..., Any]) -> Job[..., Any]:
+        kind = kind_of(handler, self._options, encrypted=self._encrypted)
+        self._app.kinds.register(kind)
+        made: type[Job[..., Any]] = StepJob if kind.arguments.wants_step else PlainJob
+        return made(self._app, kind, handler)

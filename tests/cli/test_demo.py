@@ -20,9 +20,9 @@ import pytest
 from typer.testing import CliRunner
 
 from stepfast import ConfigurationError
-from stepfast.cli import demo_story
 from stepfast.cli.command import app as commands
-from stepfast.demo import place
+from stepfast.demo import folder as place
+from stepfast.demo import story as demo_story
 from stepfast.demo.comparison import compare
 from tests import rows
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepfast.cli import demo_end
-from stepfast.cli.demo_telling import Telling
+from stepfast.demo import screen as demo_end
 from stepfast.demo.comparison import Comparison, Row, compare
+from stepfast.demo.screen import Telling
 from stepfast.demo.source import Stone
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Wait
-from stepfast.sealing import key_id
-from stepfast.steps.commit import commit
+from stepfast.encryption import key_id
+from stepfast.jobs.commit import commit
 from tests import rows
 from tests.operations import greeting, leased
 

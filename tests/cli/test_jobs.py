@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stepfast.steps.outcome import Done
-from stepfast.steps.reports import write_reports
-from stepfast.steps.step import Report
+from stepfast.jobs.outcome import Done
+from stepfast.jobs.step import Report, write_reports
 from tests import rows
 from tests.operations import died, ended, greeting, leased
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stepfast.notifications.signature import key_of
-from stepfast.outbox.state import MessageState
+from stepfast.notifications.webhook import key_of
+from stepfast.outbox.messages import MessageState
 from tests import rows
 from tests.mailbox import PASSWORD, mailbox
 

@@ -19,11 +19,10 @@ import pytest
 from rich.console import Console
 
 from devtools import cli_reference
-from stepfast.admin.reports.partitions import ErrorGroup
-from stepfast.admin.reports.run_progress import watch_run
-from stepfast.admin.reports.run_reason import JobFacts, RunFacts, why
+from stepfast.admin.run_reports import ErrorGroup
+from stepfast.admin.run_status import JobFacts, RunFacts, watch_run, why
 from stepfast.cli.run_watch import STILL, Asked, Lines, bars
-from stepfast.runs.states import RunState
+from stepfast.runs.run import RunState
 from tests import rows
 from tests.contract.repairing import broken_at, catalogue, failed_run, partition, run_row, run_steps, settle
 from tests.feeds import prepare, price_ranges, target

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stepfast.schedules.declared import synchronise
 from stepfast.schedules.definition import define
-from stepfast.worker.ticks import fire_due
+from stepfast.schedules.schedule import synchronise
+from stepfast.worker.scheduler import fire_due
 from tests import rows
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from stepfast.cli.command import app as commands
 from stepfast.database.database import persist
 from stepfast.runs.broker import Broker
-from stepfast.tasks.acceptance import Origin, accept
 from stepfast.tasks.envelope import read
+from stepfast.tasks.store import Origin, accept
 from stepfast.testing import drain
 from stepfast.transports.contract import Outgoing
 from stepfast.transports.database import DatabaseTransport

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Retry, Step
-from stepfast.cli.watch import TIMED_OUT
+from stepfast.cli.jobs import TIMED_OUT
 from stepfast.database.connection import Connection
-from stepfast.steps.commit import commit
-from stepfast.steps.outcome import Done
-from stepfast.steps.reports import write_reports
-from stepfast.steps.step import Report
+from stepfast.jobs.commit import commit
+from stepfast.jobs.outcome import Done
+from stepfast.jobs.step import Report, write_reports
 from tests import rows
 from tests.cli.test_process import ROOT, on_a_terminal
 from tests.operations import died, ended, greeting, leased

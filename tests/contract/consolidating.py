@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from stepfast.database.statement import sql
-from stepfast.runs.completion import evaluate
+from stepfast.jobs.outcome import Continue, Done, effects_of
+from stepfast.jobs.payload import decode
+from stepfast.jobs.step import Step
 from stepfast.runs.consolidation import consolidate
-from stepfast.runs.raw import observe, observed
-from stepfast.runs.replaying import replay
+from stepfast.runs.lifecycle import evaluate
+from stepfast.runs.raw_rows import observe, observed
+from stepfast.runs.replay import replay
 from stepfast.runs.run import Run, create_run, find_run
 from stepfast.runs.window import Window
-from stepfast.steps.outcome import Continue, Done, effects_of
-from stepfast.steps.payload import decode
-from stepfast.steps.step import Step
 from tests import rows
 from tests.contract.engine import settle, take
 from tests.feeds import Catalogue, Shop, prepare
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.database.connection import Transaction
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.states import RunKind
+    from stepfast.runs.run import RunKind
 
 WINDOW = Window(None, datetime(2026, 6, 1, tzinfo=UTC))
 LATER = Window(None, WINDOW.to + timedelta(days=1))

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from stepfast.steps import commit, lease, rescue
+from stepfast.jobs import commit, lease, rescue
 from tests import rows
 
 if TYPE_CHECKING:
     from stepfast import Job, Stepfast
-    from stepfast.steps.lease import Lease
-    from stepfast.steps.outcome import Effect, Ending
-    from stepfast.steps.rescue import Rescued
+    from stepfast.jobs.lease import Lease
+    from stepfast.jobs.outcome import Effect, Ending
+    from stepfast.jobs.rescue import Rescued
 
 ALICE, BOB = 11, 22  # incarnations
 

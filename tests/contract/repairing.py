@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from stepfast import Done, PermanentError
 from stepfast.clock import new_id
-from stepfast.runs.completion import partition_ended
+from stepfast.runs.lifecycle import partition_ended
 from stepfast.runs.partition import end_partition, find_partition
-from stepfast.runs.states import PartitionState
+from stepfast.runs.run import PartitionState
 from stepfast.testing import drain
-from stepfast.worker.vigil import Vigil
+from stepfast.worker.run_watchdog import Vigil
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Stepfast
-    from stepfast.admin.reports.runs import RunReport
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
-    from stepfast.steps.outcome import Outcome
+    from stepfast.admin.run_reports import RunReport
+    from stepfast.jobs.outcome import Outcome
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from tests.rows import Row
 
 ITEMS = 100

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stepfast.admin.actions import cancel, pause_queue, purge_dead_letter, resume_queue, retry
-from stepfast.admin.reports.jobs import show_job
+from stepfast.admin.jobs import cancel, pause_queue, purge_dead_letter, resume_queue, retry, show_job
 from stepfast.database.wakeup import CANCEL
 from stepfast.errors import (
     CRASH_GROUP,
@@ -19,12 +18,11 @@ from stepfast.errors import (
     NotFoundError,
     StateError,
 )
-from stepfast.steps.commit import commit
-from stepfast.steps.dead_letters import revive
-from stepfast.steps.fate import Fate, fates
-from stepfast.steps.job import JobState
-from stepfast.steps.lease import claim
-from stepfast.steps.outcome import Done, Stop
+from stepfast.jobs.commit import Fate, commit, fates
+from stepfast.jobs.dead_letters import revive
+from stepfast.jobs.lease import claim
+from stepfast.jobs.outcome import Done, Stop
+from stepfast.jobs.state import JobState
 from tests import rows
 from tests.operations import died, ended, expire, greeting, leased
 
@@ -260,7 +258,7 @@ def test_a_queue_has_a_name_that_fits(app: Stepfast) -> None:
 
 
 def test_a_cancelled_job_of_a_dead_worker_is_not_run_again(app: Stepfast) -> None:
-    from stepfast.admin.actions import reset_leases
+    from stepfast.admin.jobs import reset_leases
 
     job_id = greeting(app).enqueue().id
     (lease,) = leased(app)

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stepfast.admin import actions
-from stepfast.admin.actions import Retried, count_dead, purge_dead, reset_leases, retry_dead
+from stepfast.admin import jobs as actions
+from stepfast.admin.jobs import Retried, count_dead, purge_dead, reset_leases, retry_dead
 from stepfast.errors import CRASH_NOTE, LeaseLostError
-from stepfast.steps.commit import commit
-from stepfast.steps.dead_letters import Filter
-from stepfast.steps.outcome import Bury, Done
+from stepfast.jobs.commit import commit
+from stepfast.jobs.dead_letters import Filter
+from stepfast.jobs.outcome import Bury, Done
 from tests import rows
 from tests.operations import died, expire, greeting, leased
 
@@ -163,7 +163,7 @@ def test_the_owner_of_a_lease_that_was_reset_can_commit_nothing(app: Stepfast) -
 def test_a_process_that_is_certainly_gone_keeps_its_lease_until_it_expires(app: Stepfast) -> None:
     greeting(app).enqueue()
     (lease,) = leased(app)
-    from stepfast.steps.identity import this_process
+    from stepfast.jobs.rescue import this_process
 
     gone = this_process().rpartition("/")[0] + "/1"  # this very process id, started at another time
     rows.change(app, "UPDATE stepfast_worker SET process = :process", process=gone)

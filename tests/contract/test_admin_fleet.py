@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from stepfast.admin.reports.leases import count_leases, list_leases
-from stepfast.admin.reports.queues import list_queues
-from stepfast.admin.reports.workers import list_workers
+from stepfast.admin.workers import count_leases, list_leases, list_queues, list_workers
 from stepfast.clock import moment
 from tests.operations import died, expire, greeting, leased
 from tests.rows import HOUR, add_worker, change, now

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepfast.steps.dead_letters import Filter
-from stepfast.steps.job import JobState
+from stepfast.jobs.dead_letters import Filter
+from stepfast.jobs.state import JobState
 from tests import rows
 from tests.operations import died, expire, greeting, leased
 

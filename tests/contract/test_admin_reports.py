@@ -7,19 +7,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from stepfast import Continue, Done, Stepfast
-from stepfast.admin.reports.dead_letters import Filter, failure_groups, list_dead_letters, show_dead_letter
-from stepfast.admin.reports.jobs import list_jobs, show_job
-from stepfast.admin.reports.leases import list_leases
-from stepfast.admin.reports.queues import list_queues
-from stepfast.admin.reports.statistics import kind_statistics
-from stepfast.admin.reports.workers import list_workers
+from stepfast.admin.dead_letters import Filter, failure_groups, list_dead_letters, show_dead_letter
+from stepfast.admin.jobs import list_jobs, show_job
+from stepfast.admin.statistics import kind_statistics
+from stepfast.admin.workers import list_leases, list_queues, list_workers
 from stepfast.clock import moment
 from stepfast.errors import NotFoundError
-from stepfast.steps.commit import commit
-from stepfast.steps.job import ENDED, LIVE, JobState
-from stepfast.steps.outcome import Again, Stop
-from stepfast.steps.reports import write_reports
-from stepfast.steps.step import Report
+from stepfast.jobs.commit import commit
+from stepfast.jobs.outcome import Again, Stop
+from stepfast.jobs.state import ENDED, LIVE, JobState
+from stepfast.jobs.step import Report, write_reports
 from tests.operations import died, ended, greeting, leased
 from tests.rows import HOUR, SECOND, change, now, query
 

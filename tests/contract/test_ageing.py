@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast.errors import ConfigurationError
-from stepfast.steps.ageing import age
+from stepfast.jobs.lease import age
 from tests import rows
 from tests.contract.engine import claim, take, work_on
 

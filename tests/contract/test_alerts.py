@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Retry, Step
-from stepfast.admin.reports.outbox import AlertReport, list_alerts
+from stepfast.admin.outbox import AlertReport, list_alerts
 from stepfast.errors import ArgumentsError, ConfigurationError
+from stepfast.jobs.outcome import Bury
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.outbox import alerts
-from stepfast.outbox.retention import prune
-from stepfast.steps.outcome import Bury
-from stepfast.worker import deaths
+from stepfast.outbox.destinations import prune
+from stepfast.worker import relay as deaths
 from stepfast.worker.relay import Relay
 from tests import rows
 from tests.contract.engine import settle, take, together, work_on

@@ -12,10 +12,10 @@ from stepfast import Stepfast
 from stepfast.clock import new_id
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError
+from stepfast.jobs.commit import give_back
+from stepfast.jobs.lease import claim, claim_named
 from stepfast.runs.broker import Broker
-from stepfast.runs.hints import judge, read
-from stepfast.steps.commit import give_back
-from stepfast.steps.lease import claim, claim_named
+from stepfast.runs.messages import judge, read
 from tests import rows
 from tests.brokered import PATIENT, broker_of, brokered, end_head_starts, staged
 from tests.contract.repairing import broken_at, run_row, settle
@@ -25,9 +25,9 @@ from tests.run_facts import begin, check_complete, partitions
 from tests.settling import SettlingWorker
 
 if TYPE_CHECKING:
+    from stepfast.jobs.lease import Lease
     from stepfast.runs.feed import Feed
     from stepfast.runs.run import Run
-    from stepfast.steps.lease import Lease
 
 PARTS = 4
 SECOND = price_ranges(250, 500, 750)[1].name

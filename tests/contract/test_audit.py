@@ -9,18 +9,27 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepfast.admin import actions
-from stepfast.admin.audit import OPERATOR, Actor, Command, Detail, any_older, prune, record, whoever
-from stepfast.admin.reports.audit import list_audit
+from stepfast.admin import jobs as actions
+from stepfast.admin.audit import (
+    OPERATOR,
+    Actor,
+    Command,
+    Detail,
+    any_older,
+    list_audit,
+    prune,
+    record,
+    whoever,
+)
 from stepfast.errors import ConfigurationError, DuplicateKeyError, NotFoundError, StateError, StepfastError
-from stepfast.steps.dead_letters import Filter
+from stepfast.jobs.dead_letters import Filter
 from tests import rows
 from tests.operations import died, ended, expire, greeting, leased
 
 if TYPE_CHECKING:
     from stepfast import Stepfast, Transaction
+    from stepfast.admin.audit import AuditEntry
     from stepfast.admin.operator import Operator
-    from stepfast.admin.reports.audit import AuditEntry
 
 ALICE = Actor("alice", "the printer is back")
 

@@ -13,7 +13,7 @@ from devtools.proxy import Proxy
 from stepfast.clock import moment, new_id
 from stepfast.testing import drain
 from stepfast.transports.blob import Address, BlobStore
-from stepfast.transports.opening import TransportSettings
+from stepfast.transports.open import TransportSettings
 from tests.contract.test_export import messages
 from tests.contract.test_watermark import catalogue
 from tests.run_facts import begin, run_of

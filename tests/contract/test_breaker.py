@@ -15,12 +15,11 @@ import pytest
 from stepfast import AuthError, OutageError, Rate, ThrottledError
 from stepfast.clock import moment
 from stepfast.errors import UnreachableError
+from stepfast.jobs.enqueue import enqueue
+from stepfast.jobs.state import NewJob
 from stepfast.runs import breaker
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.pause import LONGEST, TroubleOver, own_wait, pause_for
-from stepfast.runs.trouble import Trouble, TroubleKind
-from stepfast.steps.enqueue import enqueue
-from stepfast.steps.job import NewJob
+from stepfast.runs.breaker import LONGEST, Trouble, TroubleKind, TroubleOver, own_wait, pause_for
+from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.testing import clock, drain
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
@@ -30,8 +29,8 @@ from tests.run_facts import begin, check_complete, check_counters, partitions, r
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.runs.feed import Page
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.window import Window
 
 HALF_AN_HOUR = timedelta(minutes=30)

@@ -10,7 +10,7 @@ from stepfast import Bounds, Fixed, Range
 from stepfast.clock import new_id
 from stepfast.runs.broker import Broker
 from stepfast.runs.feed import Feed
-from stepfast.worker.hints import GRACE
+from stepfast.worker.broker_listener import GRACE
 from tests import rows
 from tests.brokered import (
     CONSOLIDATE,

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Filter
-from stepfast.admin import dead_messages
-from stepfast.admin.actions import purge_dead_letter, retry_dead_letter
+from stepfast.admin import dead_letters as dead_messages
+from stepfast.admin.jobs import purge_dead_letter, retry_dead_letter
 from stepfast.clock import new_id
 from stepfast.database.database import persist
 from stepfast.errors import NotFoundError, UnreachableError
 from stepfast.transports.contract import Delivery
 from stepfast.transports.dead_messages import keep
 from stepfast.worker import broker_listener
-from stepfast.worker.broker_letters import HOLD, Reconciled, _write_down, reconcile
-from stepfast.worker.hints import GRACE, Hints
+from stepfast.worker.broker_listener import GRACE, Hints, Reconciled, _write_down, reconcile
+from stepfast.worker.broker_listener import HOLD_BROKER_LETTERS as HOLD
 from tests import rows
 from tests.brokered import (
     CONSOLIDATE,
@@ -139,7 +139,7 @@ def test_a_message_that_names_an_unknown_run_is_held_for_a_while_and_then_put_as
 def test_a_message_that_was_ahead_of_its_time_is_understood_later(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepfast.worker.hints.WAIT", timedelta(milliseconds=20))
+    monkeypatch.setattr("stepfast.worker.broker_listener.WAIT", timedelta(milliseconds=20))
     brokered(app)
     run = planned(app)
     rows.change(app, "UPDATE stepfast_partition SET run_id = 'elsewhere'")
@@ -162,7 +162,7 @@ def test_a_message_that_was_ahead_of_its_time_is_understood_later(
 def test_nothing_is_acknowledged_while_the_database_does_not_answer(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepfast.worker.hints.AWAY", 0.01)
+    monkeypatch.setattr("stepfast.worker.broker_listener.AWAY", 0.01)
     brokered(app)
     run = planned(app)
     put(app, {"type": "WORK_ITEM", "runId": run.id, "partitionId": "partition-0", "offset": 0})

@@ -12,16 +12,15 @@ import pytest
 from stepfast.clock import new_id
 from stepfast.database.database import persist
 from stepfast.errors import DestinationLostError
-from stepfast.notifications.delivery import Delivered, Failed
 from stepfast.notifications.settings import NotificationSettings
+from stepfast.notifications.webhook import Delivered, Failed
 from stepfast.outbox.broker import broker_message
+from stepfast.outbox.destinations import GiveUp, due, heads, take
 from stepfast.outbox.messages import stage_many
-from stepfast.outbox.relay import due, heads, take
-from stepfast.outbox.verdict import GiveUp
-from stepfast.transports.failures import TransportUnavailableError
+from stepfast.transports.contract import TransportUnavailableError
 from stepfast.transports.memory import MemoryBroker, MemoryTransport, named_broker
-from stepfast.worker.broker_courier import record
 from stepfast.worker.relay import Relay
+from stepfast.worker.relay import record_broker_courier as record
 from tests import rows
 from tests.events import hearing, named
 

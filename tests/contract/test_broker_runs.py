@@ -17,10 +17,9 @@ import pytest
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.outbox.broker import broker_message
 from stepfast.outbox.messages import stage
-from stepfast.runs.states import RunState
-from stepfast.transports.checking import TOO_OFTEN
-from stepfast.transports.failures import TransportRefusedError, TransportUnavailableError
-from stepfast.transports.memory_broker import MemoryBroker
+from stepfast.runs.run import RunState
+from stepfast.transports.contract import TOO_OFTEN, TransportRefusedError, TransportUnavailableError
+from stepfast.transports.memory import MemoryBroker
 from stepfast.worker.broker_listener import broker_listeners
 from tests import rows
 from tests.brokered import (
@@ -222,7 +221,7 @@ def test_a_message_that_is_refused_does_not_hold_up_the_others(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = brokered(app)
-    monkeypatch.setattr("stepfast.outbox.verdict.FEW", 1)
+    monkeypatch.setattr("stepfast.outbox.destinations.FEW", 1)
 
     def store(well: Store, broker: MemoryBroker, queue: str, message: Outgoing) -> None:
         if message.id == "too large":

@@ -11,7 +11,7 @@ import pytest
 from stepfast import ConfigurationError, Step, Stepfast, Wait
 from stepfast.callbacks import Received, asgi
 from stepfast.errors import SignatureError, UnreachableError
-from stepfast.steps.keys import forget_expired
+from stepfast.jobs.keys import forget_expired
 from stepfast.testing import clock, drain
 from tests import rows
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Step  # noqa: TC001 - handlers are read with their hints
-from stepfast.enqueueable import EnqueueOptions
 from stepfast.errors import ArgumentsError, ConfigurationError
-from stepfast.job import OPTIONS
-from stepfast.registered import PlainJob, StepJob
+from stepfast.job import OPTIONS, EnqueueOptions, PlainJob, StepJob
 from tests import rows
 
 if TYPE_CHECKING:
@@ -120,7 +118,7 @@ def test_every_option_is_known_to_type_checkers(app: Stepfast) -> None:
     """Each has an overload in which it is required: else a call with it alone would be an error."""
     from typing import get_overloads
 
-    from stepfast.enqueueable import Enqueueable
+    from stepfast.job import Enqueueable
 
     for ways in (Enqueueable.enqueue, Enqueueable.enqueue_async):
         overloads = [it.__annotations__ for it in get_overloads(ways)]

@@ -25,15 +25,14 @@ from stepfast.errors import (
     UnknownCommitError,
     UnreachableError,
 )
-from stepfast.steps.acknowledge import acknowledge
-from stepfast.steps.fate import Fate, fates
-from stepfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
+from stepfast.jobs.commit import Fate, acknowledge, fates
+from stepfast.jobs.outcome import Again, Bury, Call, GiveBack, Stop
 from tests import rows
 from tests.contract.engine import ALICE, BOB, claim, drain, settle, take, wait_until_somebody_waits, work_on
 
 if TYPE_CHECKING:
-    from stepfast.steps.lease import Lease
-    from stepfast.steps.outcome import Ending
+    from stepfast.jobs.lease import Lease
+    from stepfast.jobs.outcome import Ending
 
 pytestmark = pytest.mark.usefixtures("ledger")
 

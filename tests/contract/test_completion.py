@@ -14,12 +14,12 @@ import pytest
 
 from stepfast.database.database import persist
 from stepfast.errors import TransientError
-from stepfast.runs.completion import evaluate, partition_ended
+from stepfast.jobs.outcome import Done
+from stepfast.runs.lifecycle import evaluate, partition_ended
 from stepfast.runs.page import PageCommit
 from stepfast.runs.partition import end_partition, find_partition
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.states import PartitionState
-from stepfast.steps.outcome import Done
+from stepfast.runs.partitioning.partitioners import Fixed
+from stepfast.runs.run import PartitionState
 from stepfast.testing import drain
 from tests import rows
 from tests.contract.engine import together, wait_until_somebody_waits
@@ -30,8 +30,8 @@ from tests.snapshots import Snapshot
 
 if TYPE_CHECKING:
     from stepfast import Stepfast, Transaction
+    from stepfast.jobs.lease import Lease
     from stepfast.runs.run import Run
-    from stepfast.steps.lease import Lease
 
 PAGE = "catalogue.page"
 TWO = Fixed(price_ranges(500))

@@ -10,7 +10,7 @@ import pytest
 
 from stepfast import Continue, Step, Stepfast
 from stepfast.config import MAX_CONNECTIONS
-from stepfast.database.places import Places
+from stepfast.database.database import Places
 from stepfast.errors import UnreachableError
 from tests import rows
 from tests.contract.engine import drain, together

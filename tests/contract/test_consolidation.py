@@ -9,9 +9,8 @@ import pytest
 
 from stepfast.clock import moment
 from stepfast.errors import ConfigurationError, TransientError
-from stepfast.runs.rounds import begin_consolidation, consolidation_gave_up, shard_ids
-from stepfast.runs.run import lock_run
-from stepfast.runs.states import RunState
+from stepfast.runs.lifecycle import begin_consolidation, consolidation_gave_up, shard_ids
+from stepfast.runs.run import RunState, lock_run
 from tests import rows
 from tests.contract.consolidating import (
     LATER,

@@ -8,27 +8,18 @@ import pytest
 
 from stepfast import Continue, Done
 from stepfast.errors import DuplicateKeyError, LeaseLostError, NotFoundError, StateError
-from stepfast.steps.dead_letters import (
-    Filter,
-    choose,
-    count,
-    failure_groups,
-    purge,
-    revive,
-    revive_many,
-)
-from stepfast.steps.failure import describe, fingerprint
-from stepfast.steps.outcome import Bury, Stop
-from stepfast.steps.reports import write_reports
-from stepfast.steps.step import Report
+from stepfast.jobs.dead_letters import Filter, choose, count, failure_groups, purge, revive, revive_many
+from stepfast.jobs.outcome import Bury, Stop
+from stepfast.jobs.retry import describe, fingerprint
+from stepfast.jobs.step import Report, write_reports
 from stepfast.worker.maintenance import prune
 from tests import rows
 from tests.contract.engine import ALICE, settle, sweep, take, work_on
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.results.handle import EnqueuedJob
-    from stepfast.steps.lease import Lease
+    from stepfast.jobs.lease import Lease
+    from stepfast.results.watch import EnqueuedJob
 
 FOREVER = 2**62
 

@@ -10,8 +10,8 @@ from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError, NotFoundError, PermanentError, StateError
 from stepfast.runs.debts import open_debt, tried
 from stepfast.runs.partition import find_partition
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.ranges import EVERYTHING
+from stepfast.runs.partitioning.partitioners import Fixed
+from stepfast.runs.partitioning.ranges import EVERYTHING
 from stepfast.testing import drain
 from tests import rows
 from tests.contract.test_watermark import synced
@@ -21,8 +21,8 @@ from tests.run_facts import begin, partitions, run_of
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.runs.feed import Page
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
     from stepfast.runs.window import Window
 

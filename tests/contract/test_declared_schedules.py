@@ -11,10 +11,9 @@ import pytest
 
 from stepfast.clock import moment
 from stepfast.errors import NotFoundError, StateError
-from stepfast.schedules import changes
-from stepfast.schedules.declared import reset, synchronise
+from stepfast.schedules import schedule as changes
 from stepfast.schedules.definition import Definition, ScheduleOptions, define
-from stepfast.schedules.schedule import Schedule, get, schedules
+from stepfast.schedules.schedule import Schedule, get, reset, schedules, synchronise
 from tests import rows
 from tests.contract.engine import together, work_on
 from tests.contract.timetable import MINUTE, NOON, fire, jobs, planned

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Done, Retry, Step
-from stepfast.admin import actions, trees
+from stepfast.admin import jobs as actions
+from stepfast.admin import jobs as trees
 from stepfast.database.connection import Connection
 from stepfast.database.database import persist
 from stepfast.errors import ContentionError, CycleError, NotFoundError, StateError
-from stepfast.results.expiry import expire
-from stepfast.steps import dead_letters
-from stepfast.steps.acknowledge import acknowledge
-from stepfast.steps.outcome import Bury, Call, Stop
+from stepfast.jobs import dead_letters
+from stepfast.jobs.commit import acknowledge
+from stepfast.jobs.outcome import Bury, Call, Stop
+from stepfast.results.outcome import expire
 from stepfast.testing import drain, inline
-from stepfast.worker.maintenance import prune
-from stepfast.worker.stranded import StrandedJobs
+from stepfast.worker.maintenance import StrandedJobs, prune
 from tests import isolated_jobs, rows
 from tests.contract.engine import (
     ALICE,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Stepfast, Transaction
-    from stepfast.steps.dependencies import OnDead
+    from stepfast.jobs.dependencies import OnDead
 
 DIED = Bury("broken", "broken")
 

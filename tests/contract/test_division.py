@@ -9,9 +9,8 @@ import pytest
 
 from stepfast.runs.feed import Page
 from stepfast.runs.partitioning.dimension import Dimension
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.partitioning.heatmap import Heatmap
-from stepfast.runs.ranges import ITEMS, gap
+from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
+from stepfast.runs.partitioning.ranges import ITEMS, gap
 from stepfast.testing import crash_at, drain
 from tests import rows
 from tests.contract.test_planning import span
@@ -21,8 +20,8 @@ from tests.run_facts import begin, check_complete, check_counters, partitions, r
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
     from stepfast.runs.window import Window
 

@@ -26,7 +26,8 @@ from stepfast import (
     Upsert,
 )
 from stepfast.errors import ConfigurationError, StepfastError
-from stepfast.testing import Report, clock, drain, enqueued, until_idle
+from stepfast.testing import Report, clock, drain, enqueued
+from stepfast.testing import draining as until_idle
 from tests import rows
 
 if TYPE_CHECKING:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Concurrency, Continue, Reject, Retry, SealedError, Step, Stepfast, Wait
-from stepfast.admin import keys
+from stepfast.admin import encryption as keys
 from stepfast.database.connection import Connection
+from stepfast.encryption import key_id
 from stepfast.errors import StepfastError
-from stepfast.sealing import key_id
 from stepfast.testing import clock, drain, enqueued
-from stepfast.worker.ticks import Ticks
+from stepfast.worker.scheduler import Ticks
 from tests import rows
 from tests.crash.picture import ALL_TABLES
 

@@ -11,7 +11,7 @@ import pytest
 from stepfast.clock import moment, new_id
 from stepfast.database.connection import Connection
 from stepfast.errors import ArgumentsError, ConfigurationError, ConstraintError, DatabaseError
-from stepfast.steps.lease import claim
+from stepfast.jobs.lease import claim
 from tests import rows
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Done, Event, Reject, Retry, Step, Stepfast, Wait
-from stepfast.admin import actions
+from stepfast.admin import jobs as actions
 from stepfast.errors import AnswerError, ConfigurationError
-from stepfast.steps import events
-from stepfast.steps.outcome import Continue
-from stepfast.steps.waiting import event_in
+from stepfast.jobs import events
+from stepfast.jobs.outcome import Continue
+from stepfast.jobs.wait import event_in
 from stepfast.testing import clock, drain, inline
 from tests import rows
 from tests.contract.engine import BOB, claim, settle, take, together, work_on
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Job, Transaction
-    from stepfast.steps.events import Sent
+    from stepfast.jobs.events import Sent
 
 NAME = "payment:42"
 

@@ -9,7 +9,7 @@ import pytest
 
 from stepfast.runs.feed import Feed, Page
 from stepfast.runs.paging.paginators import Keyset, Offset, Token
-from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.testing import drain
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
@@ -27,9 +27,9 @@ from tests.run_facts import (
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
+    from stepfast.runs.paging.decision import Cursor
     from stepfast.runs.paging.paginators import Paging
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
     from stepfast.runs.window import Window
 

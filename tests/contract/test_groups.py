@@ -11,8 +11,8 @@ import pytest
 from stepfast import Done, Job, Retry, Step
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError, CycleError, NotFoundError, StateError
-from stepfast.steps.acknowledge import acknowledge
-from stepfast.steps.outcome import Again, Bury, Call
+from stepfast.jobs.commit import acknowledge
+from stepfast.jobs.outcome import Again, Bury, Call
 from stepfast.telemetry.traces import inside
 from stepfast.testing import drain, inline
 from tests import rows
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Stepfast, Transaction
-    from stepfast.steps.dependencies import OnDead
-    from stepfast.steps.lease import Lease
+    from stepfast.jobs.dependencies import OnDead
+    from stepfast.jobs.lease import Lease
 
 DIED = Bury("broken", "broken")
 

@@ -14,14 +14,12 @@ import pytest
 from stepfast import PermanentError, Retry, Step, Stepfast
 from stepfast.errors import TransientError, UnreachableError
 from stepfast.tasks import intake as intakes
-from stepfast.tasks import storing
-from stepfast.tasks.acceptance import Origin, accept
-from stepfast.tasks.ends import adopt
-from stepfast.tasks.following import Following
-from stepfast.tasks.holding import Holding, sent_anew
-from stepfast.tasks.names import own_queue, queue_of
-from stepfast.tasks.refusal import understood
-from stepfast.transports.failures import TransportRefusedError, TransportUnavailableError
+from stepfast.tasks import store as storing
+from stepfast.tasks.envelope import own_queue, queue_of
+from stepfast.tasks.held_messages import Holding, sent_anew
+from stepfast.tasks.intake import Following
+from stepfast.tasks.store import Origin, accept, adopt, understood
+from stepfast.transports.contract import TransportRefusedError, TransportUnavailableError
 from stepfast.transports.memory import MemoryBroker, MemoryTransport
 from tests import rows
 from tests.contract.engine import take

@@ -16,11 +16,12 @@ import pytest
 
 from devtools.processes import wait_until_gone
 from stepfast import Retry, Stepfast
-from stepfast.admin import actions
+from stepfast.admin import jobs as actions
 from stepfast.errors import ConfigurationError
-from stepfast.steps.outcome import Done, Stop
-from stepfast.worker import isolated, isolated_step
-from stepfast.worker.isolated_wire import Answered, Failed
+from stepfast.jobs.outcome import Done, Stop
+from stepfast.worker.isolation import pool as isolated
+from stepfast.worker.isolation import step as isolated_step
+from stepfast.worker.isolation.protocol import Answered, Failed
 from tests import isolated_jobs as jobs
 from tests import isolated_shop, rows
 from tests.contract.engine import drain

@@ -13,12 +13,12 @@ import pytest
 
 from stepfast import Continue, Done, Job, Step, Stepfast, Transaction
 from stepfast.errors import ArgumentsError, ConfigurationError, DuplicateKeyError, StateError
-from stepfast.steps.cancellation import cancel_jobs
-from stepfast.steps.dead_letters import revive
-from stepfast.steps.enqueue import insert as insert_job
-from stepfast.steps.job import NewJob
-from stepfast.steps.joining import free_to_go, let_successors_go, take_key
-from stepfast.steps.outcome import Again, Bury
+from stepfast.jobs.cancel import cancel_jobs
+from stepfast.jobs.dead_letters import revive
+from stepfast.jobs.debounce import free_to_go, let_successors_go, take_key
+from stepfast.jobs.enqueue import insert as insert_job
+from stepfast.jobs.outcome import Again, Bury
+from stepfast.jobs.state import NewJob
 from stepfast.testing import drain
 from tests import rows
 from tests.contract.engine import claim, settle, take, together, work_on

@@ -16,18 +16,18 @@ import pytest
 from stepfast import Continue, Done, Job, Stepfast
 from stepfast.database.connection import Transaction
 from stepfast.errors import ConfigurationError, DuplicateKeyError, LeaseLostError
-from stepfast.steps import keys
-from stepfast.steps.commit import commit
-from stepfast.steps.dead_letters import revive
-from stepfast.steps.keys import forget_expired
-from stepfast.steps.outcome import Bury
+from stepfast.jobs import keys
+from stepfast.jobs.commit import commit
+from stepfast.jobs.dead_letters import revive
+from stepfast.jobs.keys import forget_expired
+from stepfast.jobs.outcome import Bury
 from tests import rows
 from tests.contract.engine import settle, take, together, work_on
 
 if TYPE_CHECKING:
     from stepfast.database.statement import Statement
-    from stepfast.results.handle import EnqueuedJob
-    from stepfast.steps.lease import Lease
+    from stepfast.jobs.lease import Lease
+    from stepfast.results.watch import EnqueuedJob
 
 CONTENDERS = 8
 

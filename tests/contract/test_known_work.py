@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast.clock import new_id
-from stepfast.runs.hints import Unknown, Unreadable, judge, read
+from stepfast.runs.messages import Unknown, Unreadable, judge, read
 from stepfast.transports.contract import MOST_AT_ONCE, Delivery
-from stepfast.worker.hints import about_known_work
+from stepfast.worker.broker_listener import about_known_work
 from tests.brokered import brokered
 from tests.contract.test_announcing import PARTS, planned
 

@@ -13,18 +13,16 @@ import pytest
 from stepfast import Continue, Done, Reject, Retry, Snooze, Stepfast
 from stepfast.clock import moment
 from stepfast.errors import ConfigurationError, LeaseLostError
-from stepfast.steps import lease as leases
-from stepfast.steps.acknowledge import acknowledge
-from stepfast.steps.commit import give_back
-from stepfast.steps.outcome import Again, Bury, Call, GiveBack, Stop
-from stepfast.steps.reports import write_reports
-from stepfast.steps.step import Report
+from stepfast.jobs import lease as leases
+from stepfast.jobs.commit import acknowledge, give_back
+from stepfast.jobs.outcome import Again, Bury, Call, GiveBack, Stop
+from stepfast.jobs.step import Report, write_reports
 from tests import rows
 from tests.contract.engine import ALICE, BOB, claim, settle, silence, sweep, take, together, work_on
 
 if TYPE_CHECKING:
-    from stepfast.steps.lease import Lease
-    from stepfast.steps.outcome import Ending
+    from stepfast.jobs.lease import Lease
+    from stepfast.jobs.outcome import Ending
 
 
 def test_contenders_share_the_jobs_without_overlap(another_app: Callable[[], Stepfast]) -> None:

@@ -12,22 +12,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Concurrency, Continue, Done, Rate, Step
-from stepfast.admin import actions
+from stepfast.admin import jobs as actions
 from stepfast.errors import LeaseLostError
-from stepfast.limits.admission import Wanted, admit
-from stepfast.limits.release import LOOK_AGAIN, LOOK_SOON, forget_idle, look_at_all, sweep
-from stepfast.steps.commit import commit
-from stepfast.steps.outcome import Snooze
+from stepfast.jobs.commit import commit
+from stepfast.jobs.outcome import Snooze
+from stepfast.limits.slots import LOOK_AGAIN, LOOK_SOON, Wanted, admit, forget_idle, look_at_all, sweep
 from stepfast.testing import drain
-from stepfast.worker.gate import Gate
+from stepfast.worker.claimer import Gate
 from tests import rows
 from tests.contract import engine
 from tests.contract.engine import ALICE, BOB, claim, settle, together
 
 if TYPE_CHECKING:
     from stepfast import Job, Stepfast
+    from stepfast.jobs.lease import Lease
     from stepfast.limits.limit import Limit
-    from stepfast.steps.lease import Lease
 
 
 def limited(app: Stepfast, *limits: Limit) -> Job[..., None]:

@@ -15,9 +15,9 @@ from stepfast.admin import masks
 from stepfast.cli.command import app as commands
 from stepfast.telemetry import masking
 from stepfast.telemetry.logs import Lines, formatter
-from stepfast.telemetry.mask_rules import Rule, Rules
+from stepfast.telemetry.masking import Rule, Rules
 from stepfast.testing import drain
-from stepfast.worker.forgetting import Forgetting
+from stepfast.worker.maintenance import Forgetting
 from tests import isolated_jobs, rows
 from tests.contract.engine import drain as in_worker
 from tests.crash.picture import ALL_TABLES

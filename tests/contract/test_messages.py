@@ -13,9 +13,8 @@ import pytest
 
 from stepfast.clock import new_id
 from stepfast.database.database import persist
-from stepfast.transports import message_rows
-from stepfast.transports.checking import TOO_OFTEN
-from stepfast.transports.contract import Delivery, Outgoing
+from stepfast.transports import database as message_rows
+from stepfast.transports.contract import TOO_OFTEN, Delivery, Outgoing
 from tests import rows
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ import pytest
 
 from stepfast import Continue, DuplicateKeyError, Retry, Snooze, Step, Stepfast, TransientError
 from stepfast.clock import micros, moment
-from stepfast.database.borrowed import lend
 from stepfast.database.dialects import Shift
 from stepfast.database.drivers import open_database, sqlite_path
+from stepfast.database.lending import lend
 from stepfast.database.migrate import migrate
 from stepfast.errors import ConfigurationError
-from stepfast.steps.keys import forget_expired
+from stepfast.jobs.keys import forget_expired
 from stepfast.testing import clock, drain, enqueued
-from stepfast.testing.moved_clock import Clock
+from stepfast.testing.test_clock import Clock
 from stepfast.worker.maintenance import prune
 from tests import rows
 

@@ -11,11 +11,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from stepfast import Continue, DuplicateKeyError, Reject, Retry, Snooze, Step, Stepfast
-from stepfast.admin.reports import gauges
+from stepfast.admin import statistics as gauges
 from stepfast.errors import UnreachableError
-from stepfast.steps import lease
+from stepfast.jobs import lease
 from stepfast.telemetry.metrics import MOST_VALUES
-from stepfast.worker import claimer, incarnation, scrape, status
+from stepfast.worker import claimer
+from stepfast.worker import heartbeat as incarnation
+from stepfast.worker import metrics as scrape
+from stepfast.worker import worker as status
 from tests import rows
 from tests.contract.engine import ALICE, claim, drain, sweep, take, work_on
 from tests.events import hearing, named

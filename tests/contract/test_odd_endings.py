@@ -192,7 +192,7 @@ def test_a_stop_that_runs_out_of_time_lets_the_handlers_go_on(app: Stepfast) -> 
 
 def test_suspects_of_a_paused_or_foreign_queue_leave_a_worker_alone(app: Stepfast) -> None:
     """Nobody may take them here: the worker must not clear itself out for them."""
-    from stepfast.admin.actions import pause_queue
+    from stepfast.admin.jobs import pause_queue
 
     hold = threading.Event()
 

@@ -9,8 +9,8 @@ import pytest
 
 from stepfast.runs.feed import Page
 from stepfast.runs.paging.paginators import Token
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.states import RunState
+from stepfast.runs.partitioning.partitioners import Fixed
+from stepfast.runs.run import RunState
 from stepfast.testing import drain
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Stepfast
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
     from stepfast.runs.window import Window
 

@@ -11,12 +11,12 @@ import pytest
 
 from stepfast import Done, Effect, Retry, Step
 from stepfast.errors import ArgumentsError, LeaseLostError
+from stepfast.jobs.outcome import Call
 from stepfast.notifications.settings import NotificationSettings
-from stepfast.notifications.signature import verify
+from stepfast.notifications.webhook import verify
 from stepfast.outbox.alerts import alert
+from stepfast.outbox.destinations import prune
 from stepfast.outbox.messages import webhook
-from stepfast.outbox.retention import prune
-from stepfast.steps.outcome import Call
 from tests import rows
 from tests.contract.engine import claim, settle, take, together, work_on
 from tests.receiver import SECRET, SETTINGS

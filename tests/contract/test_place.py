@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepfast.runs import place
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.steps.outcome import Again, Continue, Done
+from stepfast.jobs.outcome import Again, Continue, Done
+from stepfast.runs import page as place
+from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.testing import clock
 from tests import rows
 from tests.crash.points import watched

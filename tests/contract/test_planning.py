@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Concurrency, Rate
-from stepfast.runs.bounds import Bounds
 from stepfast.runs.feed import Page
 from stepfast.runs.partitioning.dimension import Dimension
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.partitioning.heatmap import Heatmap
-from stepfast.runs.ranges import Range, gap
+from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
+from stepfast.runs.partitioning.ranges import Bounds, Range, gap
 from stepfast.testing import crash_at, drain
-from stepfast.worker.gate import Gate
+from stepfast.worker.claimer import Gate
 from tests import rows
 from tests.contract.repairing import settle
 from tests.feeds import HIGHEST, Catalogue, Shop, prepare, price_ranges, target
@@ -34,8 +32,8 @@ from tests.run_facts import (
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.partitioning.listed import Listed
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.partitioners import Listed
     from stepfast.runs.window import Window
 
 COUNTED = Fixed(price_ranges(*range(100, HIGHEST, 100)), counted=True)  # ten ranges, three in a step

@@ -13,10 +13,10 @@ import pytest
 from devtools.pgbouncer import PgBouncer, PoolMode
 from devtools.server import Server
 from stepfast import Continue, Step, Stepfast
-from stepfast.admin.doctor import pooler as pooler_check
+from stepfast.admin.doctor import postgresql as pooler_check
 from stepfast.admin.doctor.examination import examine
 from stepfast.admin.doctor.finding import Finding, Level
-from stepfast.database import listening
+from stepfast.database import database as listening
 from stepfast.database.drivers import open_database
 from stepfast.database.migrate import migrate, schema_version
 from stepfast.errors import ConfigurationError

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepfast.admin.reports.quarantine import Entries
-from stepfast.database.bulk import BulkUpsert
+from stepfast.admin.quarantine import Entries
+from stepfast.database.upsert import BulkUpsert
 from stepfast.errors import ConfigurationError, ContentionError, NotFoundError, StateError
 from stepfast.runs.quarantine import EntryState, Refused, put_aside
-from stepfast.runs.run import find_run
-from stepfast.runs.states import RunState
+from stepfast.runs.run import RunState, find_run
 from tests import rows
 from tests.contract.consolidating import (
     LATER,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast.database.database import persist
-from stepfast.runs.raw import already_seen, observe, observed, remember_seen
+from stepfast.runs.raw_rows import already_seen, observe, observed, remember_seen
 from tests import rows
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast.errors import LeaseLostError
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.steps.outcome import Again, Continue, Done
+from stepfast.jobs.outcome import Again, Continue, Done
+from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.testing import crash_at, drain
 from tests import rows
 from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Stepfast
+    from stepfast.jobs.lease import Lease
     from stepfast.runs.feed import Page
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.window import Window
-    from stepfast.steps.lease import Lease
 
 PAGE = "catalogue.page"
 ONE = Fixed(price_ranges())

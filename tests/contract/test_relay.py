@@ -19,20 +19,19 @@ from stepfast import Stepfast
 from stepfast.database.connection import Connection
 from stepfast.database.database import persist as real_persist
 from stepfast.errors import DestinationLostError, UnknownCommitError
-from stepfast.notifications.delivery import Delivered, Failed
 from stepfast.notifications.settings import NotificationSettings
-from stepfast.outbox import relay as protocol
-from stepfast.outbox import verdict
+from stepfast.notifications.webhook import Delivered, Failed
+from stepfast.outbox import destinations as protocol
+from stepfast.outbox import destinations as verdict
 from stepfast.outbox.messages import Message, stage
-from stepfast.worker import courier
+from stepfast.worker import relay as courier
 from stepfast.worker import relay as worker_relay
-from stepfast.worker.courier import deliver, record
-from stepfast.worker.relay import Relay, take_heads
+from stepfast.worker.relay import Relay, deliver, record, take_heads
 from tests import rows
 from tests.receiver import SECRET, SETTINGS, Answer, Received, receiving
 
 if TYPE_CHECKING:
-    from stepfast.outbox.relay import Outgoing, Served
+    from stepfast.outbox.destinations import Outgoing, Served
     from tests.receiver import Receiver
 
 NOW = timedelta(0)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast.errors import StateError
-from stepfast.runs import remapping
-from stepfast.runs.states import RunState
+from stepfast.runs import raw_rows as remapping
+from stepfast.runs.run import RunState
 from tests import rows
 from tests.contract.consolidating import (
     LATER,

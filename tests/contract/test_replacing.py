@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Continue, Done, Step
-from stepfast.steps.step import Report
+from stepfast.jobs.step import Report
 from stepfast.worker.reporter import Reporter
 from tests import rows
 from tests.contract.engine import work_on
@@ -17,7 +17,7 @@ from tests.settling import SettlingWorker
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.steps.lease import Lease
+    from stepfast.jobs.lease import Lease
 
 PATIENCE = 15.0
 

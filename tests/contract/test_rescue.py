@@ -9,16 +9,15 @@ import pytest
 
 from stepfast import Continue, Done
 from stepfast.clock import new_fence
-from stepfast.steps.identity import this_process
-from stepfast.steps.lease import claim_suspect
-from stepfast.steps.outcome import GiveBack
-from stepfast.steps.rescue import declare_dead, rescue
+from stepfast.jobs.lease import claim_suspect
+from stepfast.jobs.outcome import GiveBack
+from stepfast.jobs.rescue import declare_dead, rescue, this_process
 from tests import rows
 from tests.contract.engine import ALICE, BOB, claim, settle, sweep, take, work_on
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.steps.lease import Lease
+    from stepfast.jobs.lease import Lease
 
 CRASH_NOTE = "Lease expired - worker crashed or timed out"
 
@@ -277,7 +276,7 @@ def test_a_process_that_renewed_is_not_declared_dead(app: Stepfast) -> None:
 
 def test_a_process_that_renews_at_the_last_moment_stays_alive(app: Stepfast) -> None:
     """The list of the silent was read before it renewed: the guard is repeated in the statement that kills."""
-    from stepfast.steps.rescue import DECLARE_DEAD
+    from stepfast.jobs.rescue import DECLARE_DEAD
 
     rows.add_worker(app, ALICE)
 
@@ -383,7 +382,7 @@ def test_rescue_takes_bounded_batches_until_nothing_is_left(app: Stepfast) -> No
 
 @pytest.mark.only_on("postgresql", "mariadb")
 def test_a_job_that_its_owner_is_committing_is_not_taken_from_it(app: Stepfast) -> None:
-    from stepfast.steps.commit import commit
+    from stepfast.jobs.commit import commit
 
     work_on(app).enqueue_many([{"n": n} for n in range(2)])
     committing, abandoned = crash(app, 2)

@@ -10,9 +10,9 @@ import pytest
 from stepfast import Done, ResultExpiredError
 from stepfast.admin.audit import Actor, record
 from stepfast.config import WorkerSettings
-from stepfast.results.expiry import expire
-from stepfast.worker import forgetting
-from stepfast.worker.forgetting import Forgetting
+from stepfast.results.outcome import expire
+from stepfast.worker import maintenance as forgetting
+from stepfast.worker.maintenance import Forgetting
 from tests import rows
 from tests.operations import ended
 

@@ -24,7 +24,7 @@ from stepfast import (
 )
 from stepfast.database.connection import Connection
 from stepfast.errors import NotFoundError, StateError
-from stepfast.results import waiting
+from stepfast.results import watch as waiting
 from stepfast.results.outcome import look
 from tests import rows
 from tests.crash.points import UNHARMED, Child

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Done, PermanentError, Reject, Retry, Snooze, Step, TransientError
-from stepfast.steps.outcome import Again
+from stepfast.jobs.outcome import Again
 from stepfast.worker.maintenance import promote
 from tests import rows
 from tests.contract.engine import drain, settle, take, work_on

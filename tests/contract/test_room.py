@@ -10,7 +10,7 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.notifications.settings import NotificationSettings
-from stepfast.tasks import room
+from stepfast.tasks import intake as room
 from stepfast.tasks.intake import Intake, IntakeSettings
 from stepfast.transports.memory import MemoryBroker, MemoryTransport
 from tests import rows

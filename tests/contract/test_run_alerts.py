@@ -23,8 +23,8 @@ from tests.run_facts import begin, run_of
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
 
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import PermanentError
-from stepfast.admin.reports.quarantine import Entries
+from stepfast.admin.quarantine import Entries
 from stepfast.errors import ConfigurationError, StateError, StepfastError, TransientError
+from stepfast.runs.feed import Sweep
 from stepfast.runs.partitioning.dimension import Dimension
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.partitioning.heatmap import Heatmap
-from stepfast.runs.sweep import Sweep
+from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
 from stepfast.testing import drain
 from tests import rows
 from tests.contract import engine
@@ -40,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Stepfast
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.window import Window
 
 FIRST, SECOND = (it.name for it in price_ranges(250, 500, 750)[:2])

@@ -12,8 +12,7 @@ from stepfast.errors import NotFoundError, StateError
 from stepfast.runs.debts import open_debt
 from stepfast.runs.partition import find_partition
 from stepfast.runs.partitioning.dimension import Dimension
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.partitioning.heatmap import Heatmap
+from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
 from stepfast.runs.run import find_run
 from tests import rows
 from tests.contract import engine
@@ -271,7 +270,7 @@ def test_whoever_watches_sees_every_partition_end_and_then_the_run(app: Stepfast
 
 
 def test_whoever_looks_again_is_told_only_what_is_new(app: Stepfast) -> None:
-    from stepfast.admin.reports.run_progress import RunObserver
+    from stepfast.admin.run_status import RunObserver
 
     catalogue(app)
     run = app.runs.start("catalogue")

@@ -12,16 +12,14 @@ import pytest
 
 from stepfast.clock import moment, new_id
 from stepfast.errors import DatabaseError
-from stepfast.runs.bounds import Bounds
-from stepfast.runs.fan_out import COUNT_NEW
+from stepfast.jobs.outcome import Again
 from stepfast.runs.feed import Page, Row
 from stepfast.runs.paging.paginators import Keyset
 from stepfast.runs.partition import ADVANCE, NewPartition, end_partition, insert_partitions, partitions_of
-from stepfast.runs.ranges import Range
-from stepfast.runs.run import create_run, end_run, find_run, move_run
-from stepfast.runs.states import PartitionState, RunState
+from stepfast.runs.partitioning.ranges import Bounds, Range
+from stepfast.runs.plan import COUNT_NEW
+from stepfast.runs.run import PartitionState, RunState, create_run, end_run, find_run, move_run
 from stepfast.runs.window import Window
-from stepfast.steps.outcome import Again
 from stepfast.testing import drain
 from tests import rows
 from tests.contract import run_queries as queries
@@ -30,7 +28,7 @@ from tests.feeds import Catalogue, Shop, prepare
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.paging.decision import Cursor
     from stepfast.runs.partition import Partition
 
 COLUMNS = {

@@ -15,10 +15,10 @@ from stepfast import Done
 from stepfast.clock import moment
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError, NotFoundError, StateError
-from stepfast.schedules import changes, firing
-from stepfast.schedules.definition import Definition, ScheduleOptions, define
+from stepfast.schedules import firing
+from stepfast.schedules import schedule as changes
+from stepfast.schedules.definition import BATCH, Definition, ScheduleOptions, define
 from stepfast.schedules.firing import Fate, Fired, Plan
-from stepfast.schedules.missed import BATCH
 from tests import rows
 from tests.contract.engine import settle, take, together, wait_until_somebody_waits
 from tests.contract.timetable import MINUTE, NOON, fire, jobs, planned, schedule

@@ -16,8 +16,7 @@ import pytest
 from stepfast import Retry, Step, Stepfast
 from stepfast.errors import ConstraintError, UnreachableError
 from stepfast.tasks import single_task
-from stepfast.tasks.child import SingleTask
-from stepfast.tasks.single_task import run_single_task
+from stepfast.tasks.single_task import SingleTask, run_single_task
 from stepfast.testing import drain
 from tests import rows
 from tests.polling import CLIENT, QUEUE, said

@@ -12,7 +12,7 @@ from stepfast.clock import instant, moment
 from stepfast.errors import ConfigurationError, OutageError, StateError, StepfastError
 from stepfast.runs import feeds
 from stepfast.runs.feed import Page
-from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.testing import crash_at, drain
 from tests import rows
 from tests.contract.engine import together
@@ -22,8 +22,8 @@ from tests.run_facts import begin, check_complete, raw, run_of
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
     from stepfast.runs.window import Window
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Page, Token
-from stepfast.runs import place, raw
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.steps.outcome import Again
+from stepfast.jobs.outcome import Again
+from stepfast.runs import page as place
+from stepfast.runs import raw_rows as raw
+from stepfast.runs.partitioning.partitioners import Fixed
 from tests import rows
 from tests.contract.test_place import Ear
 from tests.crash.points import watched

@@ -9,15 +9,13 @@ import pytest
 
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError, NotFoundError, StateError, TransientError
-from stepfast.runs import finishing, gone
-from stepfast.runs.gone import Unseen, strike, walk
-from stepfast.runs.jobs import enqueue_job
-from stepfast.runs.mending import mend_run
-from stepfast.runs.states import RunState
-from stepfast.runs.sweep import Sweep
-from stepfast.runs.sweep_start import applies, begin_sweep
-from stepfast.runs.sweep_state import SweepState, is_held, keep, state_of
-from stepfast.runs.vigil import stall
+from stepfast.runs import lifecycle as finishing
+from stepfast.runs import sweep as gone
+from stepfast.runs.feed import Sweep
+from stepfast.runs.lifecycle import applies, begin_sweep
+from stepfast.runs.run import RunState, enqueue_job
+from stepfast.runs.sweep import SweepState, Unseen, is_held, keep, state_of, strike, walk
+from stepfast.runs.watchdog import mend_run, stall
 from stepfast.testing import drain
 from tests import rows
 from tests.contract.engine import together
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.runs.declaration import Declaration
     from stepfast.runs.feed import Row
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
     from stepfast.runs.window import Window
 
@@ -427,7 +425,7 @@ def test_a_large_feed_is_swept_and_undone_in_small_pieces(
 def make_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches of seven rows, batches of three."""
     from stepfast.admin import sweeps
-    from stepfast.runs import sweeping
+    from stepfast.runs import sweep_step as sweeping
 
     for module in (gone, sweeping):
         monkeypatch.setattr(module, "STRETCH", 7)

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from stepfast import OutageError, Rate
 from stepfast.cli.command import app as commands
 from stepfast.database.database import persist
-from stepfast.runs.gone import Unseen, strike
-from stepfast.runs.states import RunState
-from stepfast.runs.sweep import Sweep
+from stepfast.runs.feed import Sweep
+from stepfast.runs.run import RunState
+from stepfast.runs.sweep import Unseen, strike
 from stepfast.testing import drain
 from tests import rows
 from tests.contract.test_breaker import Troubled, failures, refusal
@@ -25,8 +25,8 @@ from tests.run_facts import begin, run_of
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
 
 GONE, MOVING = "d00007", "d00011"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepfast.runs.states import RunState
+from stepfast.runs.run import RunState
 from tests import rows
 from tests.contract.consolidating import LATER, fetched, item, items, quarantine, run_of, waiting
 from tests.contract.engine import drain

@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast.errors import ConfigurationError
-from stepfast.notifications.signature import key_of, sign
-from stepfast.tasks.received import latest
-from stepfast.tasks.receiver import LARGEST_BODY, TaskReceiver
+from stepfast.notifications.webhook import key_of, sign
+from stepfast.tasks.receiver import LARGEST_BODY, TaskReceiver, latest
 from tests import rows
 from tests.receiver import SECRET
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.database.connection import Transaction
-    from stepfast.tasks.received import ReceivedEnd
+    from stepfast.tasks.receiver import ReceivedEnd
 
 TOLD = {
     "task_id": "t-1",

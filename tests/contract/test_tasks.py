@@ -11,19 +11,26 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Continue, PermanentError, Reject, Retry, Snooze, Step, Stepfast, Wait
-from stepfast.admin.reports.tasks import show_task
+from stepfast.admin.tasks import show_task
 from stepfast.database.database import persist
 from stepfast.errors import StepfastError
-from stepfast.steps.rescue import declare_dead, rescue
-from stepfast.steps.task_ends import TaskTimeoutError
-from stepfast.tasks.acceptance import Accepted, Origin, accept, forget_old, refuse
-from stepfast.tasks.child import SingleTask
-from stepfast.tasks.ends import ends, give_up, tell_again, why_unsent
-from stepfast.tasks.envelope import read
-from stepfast.tasks.failures import TaskRefusedError
-from stepfast.tasks.received import ReceivedEnd, latest, save
-from stepfast.tasks.refusal import understood
-from stepfast.tasks.single_task import run_single_task
+from stepfast.jobs.end_webhook import TaskTimeoutError
+from stepfast.jobs.rescue import declare_dead, rescue
+from stepfast.tasks.envelope import TaskRefusedError, read
+from stepfast.tasks.receiver import ReceivedEnd, latest, save
+from stepfast.tasks.single_task import SingleTask, run_single_task
+from stepfast.tasks.store import (
+    Accepted,
+    Origin,
+    accept,
+    ends,
+    forget_old,
+    give_up,
+    refuse,
+    tell_again,
+    understood,
+    why_unsent,
+)
 from stepfast.testing import drain
 from tests import rows
 from tests.crash.picture import ALL_TABLES

@@ -10,8 +10,8 @@ import pytest
 from stepfast.clock import moment
 from stepfast.database.connection import Connection
 from stepfast.errors import UnreachableError
-from stepfast.worker import ticks
-from stepfast.worker.ticks import LOOK, SOON, Ticks
+from stepfast.worker import scheduler as ticks
+from stepfast.worker.scheduler import LOOK, SOON, Ticks
 from tests import rows
 from tests.contract.engine import work_on
 from tests.contract.timetable import MINUTE, NOON, jobs, planned, schedule

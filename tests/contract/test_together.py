@@ -14,8 +14,8 @@ from stepfast.database.connection import Connection
 from stepfast.errors import ContentionError, UnreachableError
 from stepfast.runs.page import LEDGER
 from stepfast.runs.partition import ADVANCE
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.worker import settlement
+from stepfast.runs.partitioning.partitioners import Fixed
+from stepfast.worker import committer as settlement
 from tests import rows
 from tests.contract.engine import wait_until_somebody_waits
 from tests.contract.test_place import Ear
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stepfast import Cursor, Range, Stepfast, Window
+    from stepfast.jobs.lease import Lease
     from stepfast.runs.run import Run
-    from stepfast.steps.lease import Lease
-    from stepfast.worker.ended import Ended
+    from stepfast.worker.running import Ended
 
 PARTS = 4
 

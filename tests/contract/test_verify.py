@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepfast.runs.states import RunState
+from stepfast.runs.run import RunState
 from tests import rows
 from tests.contract.engine import drain
 from tests.feeds import Catalogue, Shop, prepare, target
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.admin.reports.runs import RunReport
+    from stepfast.admin.run_reports import RunReport
 
 
 def synced(app: Stepfast, shop: Shop, **settings: Any) -> None:

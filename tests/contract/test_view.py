@@ -10,14 +10,14 @@ import pytest
 from stepfast import Done
 from stepfast.clock import moment
 from stepfast.errors import DatabaseError
-from stepfast.steps.lease import claim_suspect
-from stepfast.steps.outcome import Again, Bury, GiveBack, Stop
+from stepfast.jobs.lease import claim_suspect
+from stepfast.jobs.outcome import Again, Bury, GiveBack, Stop
 from tests import rows
 from tests.contract.engine import ALICE, BOB, claim, settle, silence, sweep, take, work_on
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.steps.outcome import Ending
+    from stepfast.jobs.outcome import Ending
 
 COLUMNS = [
     "id",

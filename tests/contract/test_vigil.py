@@ -12,12 +12,12 @@ import pytest
 from stepfast.clock import duration, micros
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError
-from stepfast.runs import mending
+from stepfast.jobs.archive import archive
+from stepfast.runs import watchdog as mending
 from stepfast.runs.declaration import declare
-from stepfast.runs.sweep import Sweep
-from stepfast.steps.archive import archive
+from stepfast.runs.feed import Sweep
 from stepfast.testing import clock, drain
-from stepfast.worker.vigil import Vigil
+from stepfast.worker.run_watchdog import Vigil
 from tests import rows
 from tests.contract.engine import together
 from tests.events import hearing, named
@@ -27,10 +27,10 @@ from tests.run_facts import begin, check_complete, check_counters, partitions, r
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.mending import Act
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
+    from stepfast.runs.watchdog import Act
     from stepfast.runs.window import Window
 
 NINETY_DAYS = timedelta(days=90)

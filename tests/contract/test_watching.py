@@ -11,13 +11,12 @@ from stepfast import Retry, Step, WaitTimeoutError
 from stepfast.database.connection import Connection, Transaction
 from stepfast.database.statement import sql
 from stepfast.errors import NotFoundError, UnreachableError
-from stepfast.results import watching
-from stepfast.results.reading import ANYTHING
-from stepfast.results.watching import Ended, Logged, Observer, Progressed, StateChanged, Update
-from stepfast.steps.commit import commit
-from stepfast.steps.outcome import Bury, Done
-from stepfast.steps.reports import write_reports
-from stepfast.steps.step import Report
+from stepfast.jobs.commit import commit
+from stepfast.jobs.outcome import Bury, Done
+from stepfast.jobs.step import Report, write_reports
+from stepfast.results import watch as watching
+from stepfast.results.outcome import ANYTHING
+from stepfast.results.watch import Ended, Logged, Observer, Progressed, StateChanged, Update
 from tests import rows
 from tests.operations import died, ended, greeting, leased
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from stepfast import Stepfast
-    from stepfast.steps.lease import Lease
+    from stepfast.jobs.lease import Lease
 
 PATIENCE = 20
 SAY = sql("""

@@ -12,9 +12,8 @@ from stepfast.clock import instant, moment
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError, NotFoundError, StateError, StepfastError
 from stepfast.runs import watermark
-from stepfast.runs.feed_row import FeedRow, find_feed
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.run import create_run, find_run
+from stepfast.runs.partitioning.partitioners import Fixed
+from stepfast.runs.run import FeedRow, create_run, find_feed, find_run
 from stepfast.runs.window import Window
 from stepfast.testing import drain
 from tests import rows
@@ -25,9 +24,9 @@ from tests.run_facts import begin, run_of
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.partitioning.listed import Listed
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.partitioners import Listed
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
 
 MINUTE = timedelta(minutes=1)

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Continue, Done, Retry, Step, StepCancelled
-from stepfast.admin import actions
+from stepfast.admin import jobs as actions
 from stepfast.database.connection import Connection, Transaction
 from stepfast.errors import ContentionError, LeaseLostError, StepfastError, UnreachableError
-from stepfast.steps.identity import this_process
+from stepfast.jobs.rescue import this_process
 from tests import rows
 from tests.contract.engine import claim, drain, sweep
 

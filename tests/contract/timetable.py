@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from stepfast.clock import instant
-from stepfast.schedules import changes
+from stepfast.schedules import schedule as changes
 from stepfast.schedules.definition import ScheduleOptions, define
 from stepfast.schedules.schedule import get
-from stepfast.worker.ticks import fire_due
+from stepfast.worker.scheduler import fire_due
 from tests import rows
 from tests.contract.engine import work_on
 

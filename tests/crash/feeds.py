@@ -13,14 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.partitioning.partitioners import Fixed
 from tests.feeds import Catalogue, Shop, price_ranges
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.runs.feed import Page, Row
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.window import Window
 
 FOLDER = Path(os.environ.get("STEPFAST_TEST_FOLDER", "."))

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepfast import Done
-from stepfast.admin import trees
+from stepfast.admin import jobs as trees
 from stepfast.admin.audit import Actor
-from stepfast.steps.acknowledge import acknowledge
-from stepfast.steps.outcome import Bury
-from stepfast.steps.stranded import tell
+from stepfast.jobs.commit import acknowledge
+from stepfast.jobs.dependencies import tell
+from stepfast.jobs.outcome import Bury
 from tests.crash.operations import Operations
 from tests.crash.survivor import effect_of
 
 if TYPE_CHECKING:
     from stepfast import Transaction
-    from stepfast.steps.lease import Lease
+    from stepfast.jobs.lease import Lease
     from tests.crash.points import Act
     from tests.crash.scenes import Scene
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepfast import Wait
-from stepfast.steps.events import bring_together, forget_old
-from stepfast.steps.sending import SendEvent
+from stepfast.jobs.events import SendEvent, bring_together, forget_old
 from tests import rows
 from tests.crash.operations import Operations
 from tests.crash.survivor import effect_of

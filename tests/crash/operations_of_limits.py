@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepfast import Concurrency, Done, Rate
-from stepfast.limits.admission import Wanted, admit
-from stepfast.limits.release import free, sweep
-from stepfast.steps.commit import commit
+from stepfast.jobs.commit import commit
+from stepfast.limits.slots import Wanted, admit, free, sweep
 from tests.crash.operations import Operations
 from tests.crash.survivor import effect_of
 
 if TYPE_CHECKING:
     from stepfast import Transaction
+    from stepfast.jobs.lease import Lease
     from stepfast.limits.limit import Limit
-    from stepfast.steps.lease import Lease
     from tests.crash.points import Act
     from tests.crash.scenes import Scene
 

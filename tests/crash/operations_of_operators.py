@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Done
-from stepfast.admin import actions, audit, masks
-from stepfast.results.expiry import expire
-from stepfast.steps import rescue
-from stepfast.steps.outcome import Bury
+from stepfast.admin import audit, masks
+from stepfast.admin import jobs as actions
+from stepfast.jobs import rescue
+from stepfast.jobs.outcome import Bury
+from stepfast.results.outcome import expire
 from tests import rows
 from tests.crash.operations import Operations
 

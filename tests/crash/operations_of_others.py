@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepfast import Done
-from stepfast.admin import actions
-from stepfast.steps import dead_letters
-from stepfast.steps.commit import commit
-from stepfast.steps.keys import forget_expired
-from stepfast.steps.outcome import Bury
-from stepfast.steps.rescue import declare_dead, rescue
+from stepfast.admin import jobs as actions
+from stepfast.jobs import dead_letters
+from stepfast.jobs.commit import commit
+from stepfast.jobs.keys import forget_expired
+from stepfast.jobs.outcome import Bury
+from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.worker.maintenance import GONE_WORKERS, promote, prune
 from tests import rows
 from tests.crash.operations import Operations

@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING
 from stepfast import Done
 from stepfast.admin import outbox
 from stepfast.database.database import persist
-from stepfast.notifications.delivery import Delivered, Delivery, Failed
+from stepfast.jobs.outcome import Bury
+from stepfast.notifications.webhook import Delivered, Delivery, Failed
 from stepfast.outbox.alerts import tell
 from stepfast.outbox.broker import broker_message
+from stepfast.outbox.destinations import Again, GiveUp, Served, Verdict, due, heads, prune, release, renew
 from stepfast.outbox.messages import stage_many, webhook
-from stepfast.outbox.relay import Served, due, heads, release, renew
-from stepfast.outbox.retention import prune
-from stepfast.outbox.verdict import Again, GiveUp, Verdict
-from stepfast.steps.outcome import Bury
-from stepfast.worker import broker_courier
-from stepfast.worker.courier import record
-from stepfast.worker.deaths import notice
-from stepfast.worker.relay import take_heads
+from stepfast.worker import relay as broker_courier
+from stepfast.worker.relay import notice, record, take_heads
 from tests import rows
 from tests.crash.operations import Operations
 from tests.crash.survivor import effect_of
@@ -28,7 +24,7 @@ from tests.crash.survivor import effect_of
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.database.connection import Transaction
-    from stepfast.outbox.relay import Outgoing
+    from stepfast.outbox.destinations import Outgoing
     from tests.crash.points import Act
     from tests.crash.scenes import Scene
 

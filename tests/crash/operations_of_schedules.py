@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Unpack
 
 from stepfast.clock import instant
-from stepfast.schedules import changes
-from stepfast.schedules.declared import synchronise
+from stepfast.schedules import schedule as changes
 from stepfast.schedules.definition import Definition, ScheduleOptions, define
-from stepfast.worker.ticks import fire_due
+from stepfast.schedules.schedule import synchronise
+from stepfast.worker.scheduler import fire_due
 from tests.crash.operations import Operations
 
 if TYPE_CHECKING:

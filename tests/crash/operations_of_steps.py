@@ -6,18 +6,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from stepfast import Continue, Done, Reject, Snooze
-from stepfast.admin import actions
+from stepfast.admin import jobs as actions
 from stepfast.database.dialects import Whose
-from stepfast.database.lendable import require_same_database
-from stepfast.steps.acknowledge import acknowledge
-from stepfast.steps.commit import commit, give_back
-from stepfast.steps.fate import fates
-from stepfast.steps.joining import let_successors_go
-from stepfast.steps.lease import claim, claim_suspect
-from stepfast.steps.outcome import Again, Bury, GiveBack, Stop
-from stepfast.steps.reports import write_reports
-from stepfast.steps.step import Report
-from stepfast.worker.incarnation import RESIGN, register, stay_alive
+from stepfast.database.lending import require_same_database
+from stepfast.jobs.commit import acknowledge, commit, fates, give_back
+from stepfast.jobs.debounce import let_successors_go
+from stepfast.jobs.lease import claim, claim_suspect
+from stepfast.jobs.outcome import Again, Bury, GiveBack, Stop
+from stepfast.jobs.step import Report, write_reports
+from stepfast.worker.heartbeat import RESIGN, register, stay_alive
 from tests.crash.operations import Operations
 from tests.crash.scenes import KEY, SETTINGS, Scene
 from tests.crash.survivor import effect_of

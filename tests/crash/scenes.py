@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, TypeVar
 from stepfast import Done, Job, Stepfast
 from stepfast.config import WorkerSettings
 from stepfast.database.database import persist
-from stepfast.steps.commit import commit
-from stepfast.steps.lease import Lease, claim
-from stepfast.worker.incarnation import register
+from stepfast.jobs.commit import commit
+from stepfast.jobs.lease import Lease, claim
+from stepfast.worker.heartbeat import register
 from tests import rows
 from tests.crash.picture import ALL_TABLES
 from tests.crash.survivor import effect_of
 
 if TYPE_CHECKING:
     from stepfast import Transaction
-    from stepfast.steps.outcome import Effect, Ending
+    from stepfast.jobs.outcome import Effect, Ending
 
 T = TypeVar("T")
 SETTINGS = WorkerSettings(worker_id="victim", lease=timedelta(hours=1))

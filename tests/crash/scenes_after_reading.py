@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from stepfast.admin import quarantine, sweeps
-from stepfast.runs import gone, remapping, sweeping
-from stepfast.runs.sweep import Sweep
-from stepfast.runs.sweep_state import is_held, state_of
+from stepfast.runs import raw_rows as remapping
+from stepfast.runs import sweep as gone
+from stepfast.runs import sweep_step as sweeping
+from stepfast.runs.feed import Sweep
+from stepfast.runs.sweep import is_held, state_of
 from tests import rows
 from tests.crash.run_scenes import Scene
 from tests.feeds import Catalogue, Confirming, Shop, target

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 from stepfast import Continue, Done
 from stepfast.config import WorkerSettings
 from stepfast.database.database import persist
-from stepfast.limits.release import sweep
-from stepfast.steps.commit import commit
-from stepfast.steps.joining import let_successors_go
-from stepfast.steps.lease import Lease, claim, claim_suspect
-from stepfast.steps.outcome import Call, Effect
-from stepfast.steps.rescue import declare_dead, rescue
-from stepfast.steps.waiting import cursor_in
-from stepfast.worker.incarnation import register
+from stepfast.jobs.commit import commit
+from stepfast.jobs.debounce import let_successors_go
+from stepfast.jobs.lease import Lease, claim, claim_suspect
+from stepfast.jobs.outcome import Call, Effect
+from stepfast.jobs.rescue import declare_dead, rescue
+from stepfast.jobs.wait import cursor_in
+from stepfast.limits.slots import sweep
+from stepfast.worker.heartbeat import register
 from stepfast.worker.maintenance import promote
 from tests import rows
 

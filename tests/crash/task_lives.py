@@ -29,10 +29,9 @@ from stepfast.database.database import Database
 from stepfast.database.drivers import open_database
 from stepfast.database.migrate import migrate
 from stepfast.notifications.settings import NotificationSettings
-from stepfast.tasks.child import SingleTask
+from stepfast.tasks.envelope import queue_of
 from stepfast.tasks.intake import Acknowledge, Intake, IntakeSettings
-from stepfast.tasks.names import queue_of
-from stepfast.tasks.single_task import run_single_task
+from stepfast.tasks.single_task import SingleTask, run_single_task
 from stepfast.transports.contract import Delivery, Outgoing
 from stepfast.transports.database import DatabaseTransport
 from tests.receiver import SECRET

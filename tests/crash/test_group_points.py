@@ -25,7 +25,7 @@ from tests.snapshots import Snapshot
 
 if TYPE_CHECKING:
     from stepfast.runs.run import Run
-    from stepfast.worker.ended import Ended
+    from stepfast.worker.running import Ended
     from tests.crash.sample import Sample
 
 PARTS = 4

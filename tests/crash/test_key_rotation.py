@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Job, Step, Stepfast, Wait
-from stepfast.admin import keys
-from stepfast.sealing import Keyring, key_id
+from stepfast.admin import encryption as keys
+from stepfast.encryption import Keyring, key_id
 from stepfast.testing import drain
 from tests import rows
 from tests.crash.picture import TABLES

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Stepfast
-from stepfast.runs import breaker, place
+from stepfast.runs import breaker
+from stepfast.runs import page as place
 from stepfast.runs.broker import Broker
 from stepfast.runs.feed import Page
 from stepfast.runs.paging.paginators import Offset
 from stepfast.runs.partitioning.dimension import Dimension
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.partitioning.heatmap import Heatmap
+from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
 from tests import rows
 from tests.brokered import staged
 from tests.crash import scenes_after_reading
@@ -31,8 +31,8 @@ from tests.lone_worker import LoneWorker
 from tests.run_facts import begin, check_complete, check_counters, consolidations, partitions, raw, run_of
 
 if TYPE_CHECKING:
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
     from stepfast.runs.window import Window
     from tests.crash.points import Point

@@ -14,7 +14,7 @@ import pytest
 from stepfast import Job, Stepfast
 from stepfast.clock import instant
 from stepfast.schedules.firing import spelled
-from stepfast.worker.ticks import fire_due
+from stepfast.worker.scheduler import fire_due
 from tests import rows
 from tests.crash.conftest import make_effect_table
 from tests.crash.operations_of_schedules import MINUTE, NOON, add

@@ -12,16 +12,16 @@ import pytest
 
 from devtools.server import Server
 from stepfast import Stepfast, WaitTimeoutError
-from stepfast.results import waiting
-from stepfast.results.watching import Ended, Logged
-from stepfast.steps.outcome import Done
+from stepfast.jobs.outcome import Done
+from stepfast.results import watch as waiting
+from stepfast.results.watch import Ended, Logged
 from tests import rows
 from tests.databases import ENGINES, memory
 from tests.operations import ended
 
 if TYPE_CHECKING:
     from stepfast import Job
-    from stepfast.results.watching import Update
+    from stepfast.results.watch import Update
 
 pytestmark = pytest.mark.only_on("postgresql", "mariadb")
 

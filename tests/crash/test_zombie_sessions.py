@@ -14,8 +14,8 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.database.database import persist
-from stepfast.steps.lease import claim
-from stepfast.steps.rescue import Rescued, declare_dead, rescue
+from stepfast.jobs.lease import claim
+from stepfast.jobs.rescue import Rescued, declare_dead, rescue
 from tests import rows
 from tests.crash.conftest import make_effect_table
 from tests.crash.points import FAILED, UNHARMED, Act, Child

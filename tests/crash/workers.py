@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 TARGET = "tests.crash.jobs:app"
-RUN = "import json, sys; from stepfast.worker.command import run_worker; sys.exit(run_worker(*json.loads(sys.argv[1])))"
+RUN = "import json, sys; from stepfast.worker.process import run_worker; sys.exit(run_worker(*json.loads(sys.argv[1])))"
 PATIENCE = 30.0  # seconds; only a test that fails waits so long
 
 Entry = dict[str, Any]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from stepfast import Fixed, Page, Range, Window
-from stepfast.diamonds.mapping_feed import CanonicalFeed
+from stepfast.diamonds.feed import CanonicalFeed
 from stepfast.diamonds.repricing import Repricing
 from stepfast.diamonds.schema import prepare
 from tests import rows

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from stepfast import Stepfast, StepfastError
 from stepfast.cli.command import app as commands
 from stepfast.diamonds import client, source
-from stepfast.diamonds.answers import Answer, read
+from stepfast.diamonds.client import Answer, read
 from stepfast.diamonds.feed import LABGROWN, NATURAL, nivoda
 from stepfast.diamonds.query import SEARCH
 from stepfast.diamonds.schema import prepare
@@ -22,7 +22,7 @@ from tests import rows
 from tests.diamonds.asking import settings_for
 
 if TYPE_CHECKING:
-    from stepfast.admin.reports.runs import RunReport
+    from stepfast.admin.run_reports import RunReport
 
 Change = Callable[[dict[str, Any]], None]
 

@@ -13,8 +13,7 @@ import pytest
 
 from stepfast import AuthError, ConfigurationError, OutageError, PermanentError, ThrottledError
 from stepfast.diamonds import client, query
-from stepfast.diamonds.answers import BadAnswerError, RefusedError, read
-from stepfast.diamonds.client import Client
+from stepfast.diamonds.client import BadAnswerError, Client, RefusedError, read
 from stepfast.diamonds.settings import PRODUCTION, NivodaSettings, from_environment
 from stepfast.diamonds.simulator import Simulator
 from tests.diamonds.asking import Asking, settings_for

@@ -22,7 +22,7 @@ from tests import rows
 from tests.diamonds.asking import settings_for, truth
 
 if TYPE_CHECKING:
-    from stepfast.admin.reports.runs import RunReport
+    from stepfast.admin.run_reports import RunReport
 
 pytestmark = pytest.mark.sampled
 

@@ -13,9 +13,8 @@ from typer.testing import CliRunner
 
 from stepfast import Bounds, Range
 from stepfast.cli.command import app as program
-from stepfast.diamonds.adaptive_rows import PaceInDatabase
-from stepfast.diamonds.heatmap import DEAREST, DENSE, FEWEST, TARGET, nivoda_heatmap
-from stepfast.diamonds.heatmap_preview import preview
+from stepfast.diamonds.heatmap import DEAREST, DENSE, FEWEST, TARGET, nivoda_heatmap, preview
+from stepfast.diamonds.pace import PaceInDatabase
 from stepfast.diamonds.query import BASE, COLORS, LARGEST_INT, SHAPES, diamond_query
 from stepfast.diamonds.schema import prepare
 from stepfast.diamonds.simulator import Simulator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from stepfast.diamonds import mapping_feed
+from stepfast.diamonds import feed as mapping_feed
 from stepfast.diamonds.feed import LABGROWN, NATURAL, nivoda
 from stepfast.diamonds.mapping import map_offer
 from stepfast.diamonds.schema import prepare
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Stepfast
-    from stepfast.admin.reports.runs import RunReport
+    from stepfast.admin.run_reports import RunReport
     from tests.diamonds.world_process import Process
 
 

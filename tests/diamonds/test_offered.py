@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from stepfast.diamonds.answers import Answer, BadAnswerError, Problem
+from stepfast.diamonds.client import Answer, BadAnswerError, Problem
 from stepfast.diamonds.feed import NivodaFeed
-from stepfast.diamonds.offered import still_offered
 from stepfast.diamonds.simulator import Simulator
+from stepfast.diamonds.source import still_offered
 from stepfast.errors import OutageError
 from tests.diamonds.asking import Asking, truth
 

@@ -9,12 +9,11 @@ import pytest
 
 from stepfast.database.database import persist
 from stepfast.diamonds import repricing as jobs
-from stepfast.diamonds import repricing_rows
+from stepfast.diamonds import repricing as repricing_rows
 from stepfast.diamonds.datasets import dataset_version
 from stepfast.diamonds.money import stored
-from stepfast.diamonds.repricing_undo import list_repricings, undo
-from stepfast.diamonds.rules_dry_run import dry_run
-from stepfast.diamonds.rules_rows import find_rules
+from stepfast.diamonds.repricing import dry_run, list_repricings, undo
+from stepfast.diamonds.rule_sets import find_rules
 from stepfast.errors import NotFoundError, StateError
 from stepfast.testing import drain, kill_worker
 from tests import rows

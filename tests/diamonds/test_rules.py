@@ -13,9 +13,7 @@ from stepfast.database.database import persist
 from stepfast.diamonds.datasets import dataset_version
 from stepfast.diamonds.money import stored
 from stepfast.diamonds.repricing import Repricing
-from stepfast.diamonds.rules import RuleSet, default_rules
-from stepfast.diamonds.rules_file import read_rules
-from stepfast.diamonds.rules_rows import (
+from stepfast.diamonds.rule_sets import (
     Activated,
     activate,
     active_version,
@@ -24,6 +22,8 @@ from stepfast.diamonds.rules_rows import (
     list_rules,
     version_of,
 )
+from stepfast.diamonds.rules import RuleSet, default_rules
+from stepfast.diamonds.rules_file import read_rules
 from stepfast.diamonds.schema import prepare
 from stepfast.errors import NotFoundError, SchemaError, StateError
 from stepfast.testing import drain

@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast.diamonds.pricing import StoneType
+from stepfast.diamonds.rule_sets import digest, doubts, without_rules
 from stepfast.diamonds.rules import default_rules
-from stepfast.diamonds.rules_doubts import doubts, without_rules
-from stepfast.diamonds.rules_file import read_rules, written
-from stepfast.diamonds.rules_rows import digest
-from stepfast.diamonds.rules_text import RulesError, lines_of
+from stepfast.diamonds.rules_file import RulesError, lines_of, read_rules, written
 
 CSV = """\
 priority,stone_type,price_min,price_max,feed,margin_modifier,rating

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from stepfast.cli.command import app as commands
 from stepfast.diamonds import client
-from stepfast.diamonds.answers import Answer, read
+from stepfast.diamonds.client import Answer, read
 from stepfast.diamonds.feed import LABGROWN, NATURAL, nivoda
 from stepfast.diamonds.schema import prepare
 from stepfast.diamonds.simulator import Simulator

@@ -12,7 +12,7 @@ import pytest
 
 from stepfast.clock import instant
 from stepfast.diamonds.simulator import Simulator
-from stepfast.diamonds.simulator.knobs import DEFAULT, PRESETS, Knobs, parse_knobs
+from stepfast.diamonds.simulator.faults import DEFAULT, PRESETS, Knobs, parse_knobs
 from stepfast.diamonds.simulator.session import RefusedError, Sessions
 from stepfast.errors import ConfigurationError
 from tests.diamonds.nivoda import LOGIN, SEARCH, Client

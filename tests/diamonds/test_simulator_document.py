@@ -6,10 +6,23 @@ from typing import Any
 
 import pytest
 
-from stepfast.diamonds.simulator.document import DocumentError, Field, Variable, Word, parse
+from stepfast.diamonds.simulator.graphql import (
+    ENUMS,
+    INPUTS,
+    SCALARS,
+    TYPES,
+    DocumentError,
+    Field,
+    Variable,
+    Word,
+    is_leaf,
+    named,
+    parse,
+    plan,
+    read_arguments,
+    read_variables,
+)
 from stepfast.diamonds.simulator.offer import RESOLVERS
-from stepfast.diamonds.simulator.plan import plan, read_arguments, read_variables
-from stepfast.diamonds.simulator.schema import ENUMS, INPUTS, SCALARS, TYPES, is_leaf, named
 
 
 def arguments(text: str, variables: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from stepfast.diamonds.simulator import oracle
 from stepfast.diamonds.simulator.catalogue import Stone
 from stepfast.diamonds.simulator.control import mutate
+from stepfast.diamonds.simulator.faults import POLITE, turn
 from stepfast.diamonds.simulator.filter import EVERYTHING
-from stepfast.diamonds.simulator.knobs import POLITE, turn
-from stepfast.diamonds.simulator.mutation import BURST, MUTATIONS
+from stepfast.diamonds.simulator.history import BURST, MUTATIONS
 from stepfast.diamonds.simulator.virtual_clock import VirtualClock
 from stepfast.diamonds.simulator.world import World, make_world
 from stepfast.errors import ConfigurationError

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepfast.diamonds.simulator import Simulator
-from stepfast.diamonds.simulator.schema import INPUTS
+from stepfast.diamonds.simulator.graphql import INPUTS
 from stepfast.diamonds.simulator.service import Request
 from stepfast.diamonds.simulator.session import PASSWORD, USERNAME
 from stepfast.errors import ConfigurationError

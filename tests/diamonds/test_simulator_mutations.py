@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from stepfast.diamonds.simulator import answering, faults, listing, selection, service
-from stepfast.diamonds.simulator.blocks import Blocks
+from stepfast.diamonds.simulator import faults, service
+from stepfast.diamonds.simulator import search as listing
+from stepfast.diamonds.simulator import search as selection
+from stepfast.diamonds.simulator import service as answering
 from stepfast.diamonds.simulator.history import History
-from stepfast.diamonds.simulator.search import Ghosts
-from stepfast.diamonds.simulator.session import Sessions
-from stepfast.diamonds.simulator.throttle import Throttle
+from stepfast.diamonds.simulator.search import Blocks, Ghosts
+from stepfast.diamonds.simulator.session import Sessions, Throttle
 from tests.diamonds import (
     test_simulator_behaviour,
     test_simulator_faults,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stepfast.diamonds.simulator import Simulator
-from stepfast.diamonds.simulator.knobs import DEFAULT, REAL
+from stepfast.diamonds.simulator.faults import DEFAULT, REAL
 from stepfast.diamonds.simulator.profile import NATURAL_PER_CARAT
 from tests.diamonds.nivoda import BY_AGE, SEARCH, Client
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from stepfast.diamonds.simulator.faults import POLITE
 from stepfast.diamonds.simulator.filter import read_query
-from stepfast.diamonds.simulator.knobs import POLITE
 from stepfast.diamonds.simulator.virtual_clock import VirtualClock
 from stepfast.diamonds.simulator.world import World, make_world
 

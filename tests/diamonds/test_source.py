@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Bounds, ConfigurationError, Range, ThrottledError, Window
-from stepfast.diamonds.adaptive import EVERY, SECOND, SLOWEST, Pace, PaceInMemory
-from stepfast.diamonds.adaptive_rows import PaceInDatabase
-from stepfast.diamonds.answers import BadAnswerError
-from stepfast.diamonds.heatmap import nivoda_heatmap
-from stepfast.diamonds.heatmap_preview import preview
+from stepfast.diamonds.client import BadAnswerError
+from stepfast.diamonds.heatmap import nivoda_heatmap, preview
 from stepfast.diamonds.mapping import identity_of
+from stepfast.diamonds.pace import EVERY, SECOND, SLOWEST, Pace, PaceInDatabase, PaceInMemory
 from stepfast.diamonds.query import BASE, LARGEST_INT, diamond_query
 from stepfast.diamonds.schema import prepare
 from stepfast.diamonds.simulator import Simulator
@@ -384,7 +382,7 @@ def test_a_count_that_is_no_number_is_refused(
 
 
 def _answering(asking: Asking, monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
-    from stepfast.diamonds.answers import Answer
+    from stepfast.diamonds.client import Answer
 
     async def ask(*_: object, **__: object) -> Answer:
         await asyncio.sleep(0)

@@ -21,9 +21,7 @@ from stepfast.diamonds import token as tokens
 from stepfast.diamonds.schema import prepare
 from stepfast.diamonds.settings import NivodaSettings
 from stepfast.diamonds.simulator import Simulator
-from stepfast.diamonds.token import Session, Tokens, life_of
-from stepfast.diamonds.token_rows import Busy, Failed, Found, Free, TokenRows
-from stepfast.diamonds.token_seal import Seal
+from stepfast.diamonds.token import Busy, Failed, Found, Free, Seal, Session, TokenRows, Tokens, life_of
 from tests import rows
 from tests.diamonds.asking import KEY, Asking
 

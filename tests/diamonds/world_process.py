@@ -14,14 +14,14 @@ from stepfast import Stepfast
 from stepfast.diamonds.feed import nivoda
 from stepfast.diamonds.repricing import Repricing
 from stepfast.errors import LeaseLostError
-from stepfast.steps.failure import judge
-from stepfast.steps.outcome import Done, effects_of
-from stepfast.steps.step import Step
+from stepfast.jobs.outcome import Done, effects_of
+from stepfast.jobs.retry import judge
+from stepfast.jobs.step import Step
 from tests.diamonds.asking import settings_for
 from tests.lone_worker import LoneWorker, Thought, Unheard, _awaited
 
 if TYPE_CHECKING:
-    from stepfast.steps.lease import Lease
+    from stepfast.jobs.lease import Lease
     from tests.diamonds.worlds import World
 
 

@@ -21,20 +21,21 @@ from stepfast.clock import moment
 from stepfast.config import WorkerSettings
 from stepfast.database.database import persist
 from stepfast.database.dialects import Shift
-from stepfast.diamonds import adaptive, token
+from stepfast.diamonds import pace as adaptive
+from stepfast.diamonds import token
 from stepfast.diamonds.feed import LABGROWN, NATURAL
 from stepfast.diamonds.money import stored
 from stepfast.diamonds.query import BASE, LARGEST_CARATS, LARGEST_INT, SMALLEST_CARATS, diamond_query
-from stepfast.diamonds.rules_rows import activate, import_rules
+from stepfast.diamonds.rule_sets import activate, import_rules
 from stepfast.diamonds.schema import prepare
 from stepfast.diamonds.simulator import Simulator, catalogue
+from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.runs import breaker
 from stepfast.runs.debts import open_debts
-from stepfast.steps.rescue import declare_dead, rescue
 from stepfast.testing import crash_at
-from stepfast.testing.left import Scope, due_next
+from stepfast.testing.draining import Scope, due_next
 from stepfast.worker.maintenance import promote
-from stepfast.worker.vigil import Vigil
+from stepfast.worker.run_watchdog import Vigil
 from tests import rows
 from tests.diamonds.test_rules import flat
 from tests.diamonds.world_process import Process
@@ -42,7 +43,7 @@ from tests.diamonds.world_process import Process
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from stepfast.admin.reports.runs import RunReport
+    from stepfast.admin.run_reports import RunReport
     from stepfast.diamonds.simulator import Truth
 
 SECOND: Final = 1_000_000

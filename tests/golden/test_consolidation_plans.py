@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from stepfast import Stepfast
-from stepfast.runs import pending
+from stepfast.runs import raw_rows as pending
 from tests.contract.consolidating import items, see
 from tests.golden.test_plans import ANALYZE, plan, sorts
 

@@ -9,7 +9,7 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.clock import new_ids
-from stepfast.transports import message_rows
+from stepfast.transports import database as message_rows
 from tests.golden.test_plans import ANALYZE, plan, sorts
 
 STORED = """

@@ -9,8 +9,10 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.clock import new_ids
-from stepfast.outbox import relay, retention, waiting
-from stepfast.worker import deaths
+from stepfast.outbox import destinations as relay
+from stepfast.outbox import destinations as retention
+from stepfast.outbox import messages as waiting
+from stepfast.worker import relay as deaths
 from stepfast.worker import relay as worker_relay
 from tests import rows
 from tests.golden.test_plans import ANALYZE, plan, sorts

@@ -12,8 +12,12 @@ from stepfast import Stepfast
 from stepfast.admin import audit
 from stepfast.database.dialects import Whose
 from stepfast.database.statement import sql
-from stepfast.results import expiry, outcome
-from stepfast.steps import acknowledge, lease, manual, queues, rescue
+from stepfast.jobs import commit as acknowledge
+from stepfast.jobs import lease, rescue
+from stepfast.jobs import lease as queues
+from stepfast.jobs import manual_lease as manual
+from stepfast.results import outcome
+from stepfast.results import outcome as expiry
 from stepfast.worker import maintenance
 from tests import rows
 

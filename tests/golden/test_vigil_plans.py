@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Stepfast
-from stepfast.runs import pruning, vigil
+from stepfast.runs import watchdog as pruning
+from stepfast.runs import watchdog as vigil
 from tests import rows
 from tests.golden.test_plans import plan, sorts
 

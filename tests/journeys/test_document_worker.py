@@ -346,7 +346,7 @@ class TestOneMessage:
         not given back counts as a death.
         """
         monkeypatch.setattr("stepfast.worker.execution.UNWIND", 0.1)
-        monkeypatch.setattr("stepfast.worker.incarnation.TICK", 0.1)
+        monkeypatch.setattr("stepfast.worker.heartbeat.TICK", 0.1)
         monkeypatch.setattr(os, "execv", lambda *_: os._exit(77))  # whoever starts again
         for name in ("first", "second"):
             container.start("tasks", "send", "deaf", "--id", name, "--payload", '{"seconds": 60}').ended()
@@ -435,7 +435,7 @@ class TestSingleTask:
         assert received.headers["traceparent"].split("-")[1] == trace
 
     def test_webhooks_are_signed(self, container: Container) -> None:
-        from stepfast.notifications.signature import verify
+        from stepfast.notifications.webhook import verify
 
         container.run(container.task("summarize", filename="b"))
 

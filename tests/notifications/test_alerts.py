@@ -12,7 +12,7 @@ import pytest
 
 from stepfast.errors import ConfigurationError
 from stepfast.notifications.alert import AlertText, places, send
-from stepfast.notifications.delivery import Delivered, Delivery, Failed
+from stepfast.notifications.webhook import Delivered, Delivery, Failed
 from tests.mailbox import PASSWORD, mailbox
 from tests.receiver import Answer, Receiver
 

@@ -17,10 +17,18 @@ from typing import Any
 import pytest
 
 from stepfast.notifications import webhook as sending
-from stepfast.notifications.delivery import Delivered, Delivery, Failed, Patience
 from stepfast.notifications.settings import NotificationSettings
-from stepfast.notifications.signature import new_secret, verify
-from stepfast.notifications.webhook import LARGEST_ANSWER, Webhook, send
+from stepfast.notifications.webhook import (
+    LARGEST_ANSWER,
+    Delivered,
+    Delivery,
+    Failed,
+    Patience,
+    Webhook,
+    new_secret,
+    send,
+    verify,
+)
 from tests.receiver import SECRET, SETTINGS, Answer, Received, Receiver, receiving
 
 TLS = Path(__file__).parent / "tls"

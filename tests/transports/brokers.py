@@ -22,10 +22,9 @@ from devtools.proxy import Proxy, through
 from stepfast import Stepfast
 from stepfast.clock import new_id
 from stepfast.testing.service_bus import ServiceBusEmulator
-from stepfast.transports.checking import MOST_DELIVERIES
+from stepfast.transports.contract import MOST_DELIVERIES
 from stepfast.transports.database import DatabaseTransport
-from stepfast.transports.memory import MemoryTransport
-from stepfast.transports.memory_broker import MemoryBroker
+from stepfast.transports.memory import MemoryBroker, MemoryTransport
 from stepfast.transports.service_bus import ServiceBusTransport
 from stepfast.transports.storage_queue import POISON, StorageQueueTransport
 from tests.rows import change

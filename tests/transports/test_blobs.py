@@ -15,14 +15,14 @@ from azure.core.exceptions import ResourceNotFoundError
 from devtools.proxy import Proxy
 from stepfast.clock import new_id
 from stepfast.errors import ConfigurationError
-from stepfast.notifications.delivery import Delivered, Failed, Patience
-from stepfast.outbox import blobs
-from stepfast.outbox.blobs import Mark, write_blob
-from stepfast.outbox.exports import export_message, problem_of_export, write
-from stepfast.outbox.relay import Outgoing
+from stepfast.notifications.webhook import Delivered, Failed, Patience
+from stepfast.outbox import exports as blobs
+from stepfast.outbox.destinations import Outgoing
+from stepfast.outbox.exports import MarkBlobs as Mark
+from stepfast.outbox.exports import export_message, problem_of_export, write, write_blob
 from stepfast.transports.blob import Address, BlobChangedError, BlobStore, address_of
-from stepfast.transports.failures import TransportRefusedError, TransportUnavailableError
-from stepfast.transports.opening import TransportSettings
+from stepfast.transports.contract import TransportRefusedError, TransportUnavailableError
+from stepfast.transports.open import TransportSettings
 from tests.transports.brokers import REAL_ACCOUNT, REAL_STORAGE
 
 if TYPE_CHECKING:

@@ -15,10 +15,14 @@ import pytest
 
 from stepfast.clock import new_id
 from stepfast.errors import ConfigurationError
-from stepfast.transports.checking import MOST_DELIVERIES, TOO_OFTEN
-from stepfast.transports.contract import MOST_AT_ONCE, Delivery, Outgoing, Transport
-from stepfast.transports.failures import (
+from stepfast.transports.contract import (
+    MOST_AT_ONCE,
+    MOST_DELIVERIES,
+    TOO_OFTEN,
+    Delivery,
     DeliveryLostError,
+    Outgoing,
+    Transport,
     TransportRefusedError,
     TransportUnavailableError,
 )

@@ -12,10 +12,10 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.clock import new_id
-from stepfast.transports import database, message_rows
-from stepfast.transports.contract import Outgoing
+from stepfast.transports import database
+from stepfast.transports import database as message_rows
+from stepfast.transports.contract import DeliveryLostError, Outgoing, TransportUnavailableError
 from stepfast.transports.database import DatabaseTransport
-from stepfast.transports.failures import DeliveryLostError, TransportUnavailableError
 from tests import rows
 
 if TYPE_CHECKING:

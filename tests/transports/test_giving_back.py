@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast.tasks.envelope import read
-from stepfast.tasks.holding import DEATHS, FIRST_SENT, Holding
-from stepfast.transports.checking import MOST_DELIVERIES
+from stepfast.tasks.held_messages import DEATHS, FIRST_SENT, Holding
+from stepfast.transports.contract import MOST_DELIVERIES
 from tests.transports.brokers import HOLD, SHORT, Broker
 from tests.transports.test_conformance import AT_ONCE, message, nothing, one, take
 

@@ -28,9 +28,8 @@ from stepfast.clock import new_id
 from stepfast.testing.azurite import Azurite
 from stepfast.testing.service_bus import ServiceBusEmulator
 from stepfast.transports.blob import Address, BlobStore
-from stepfast.transports.contract import Outgoing
-from stepfast.transports.failures import TransportRefusedError
-from stepfast.transports.opening import TransportSettings, open_transport
+from stepfast.transports.contract import Outgoing, TransportRefusedError
+from stepfast.transports.open import TransportSettings, open_transport
 from stepfast.transports.storage_queue import StorageQueueTransport
 
 STORAGE = "https://storage.azure.com"

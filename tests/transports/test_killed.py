@@ -19,8 +19,7 @@ from stepfast.clock import new_id
 from stepfast.database.drivers import open_database
 from stepfast.testing.service_bus import ServiceBusEmulator
 from stepfast.transports.contract import Outgoing
-from stepfast.transports.link import Link
-from stepfast.transports.opening import TransportSettings, open_transport, transport_settings
+from stepfast.transports.open import Link, TransportSettings, open_transport, transport_settings
 
 if TYPE_CHECKING:
     from stepfast.testing.azurite import Azurite

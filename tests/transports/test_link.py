@@ -11,10 +11,9 @@ from datetime import timedelta
 import pytest
 
 from stepfast.clock import new_id
-from stepfast.transports.contract import Outgoing
-from stepfast.transports.failures import TransportRefusedError, TransportUnavailableError
-from stepfast.transports.link import Link
+from stepfast.transports.contract import Outgoing, TransportRefusedError, TransportUnavailableError
 from stepfast.transports.memory import MemoryTransport
+from stepfast.transports.open import Link
 
 HOLD = timedelta(seconds=30)
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepfast.transports import azure_failures, memory, storage_queue, storage_queue_format
-from stepfast.transports.failures import TransportError
-from stepfast.transports.memory import MemoryTransport
-from stepfast.transports.memory_broker import MemoryBroker
-from stepfast.transports.storage_queue import StorageQueueTransport
-from stepfast.transports.storage_queue_requests import delivery_of
+from stepfast.transports import azure as azure_failures
+from stepfast.transports import memory, storage_queue
+from stepfast.transports import storage_queue as storage_queue_format
+from stepfast.transports.contract import TransportError
+from stepfast.transports.memory import MemoryBroker, MemoryTransport
+from stepfast.transports.storage_queue import StorageQueueTransport, delivery_of
 from tests.transports import test_conformance as suite
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import pytest
 
 from stepfast.database.drivers import open_database
 from stepfast.errors import ConfigurationError
-from stepfast.transports.checking import MOST_DELIVERIES
+from stepfast.transports.contract import MOST_DELIVERIES
 from stepfast.transports.database import DatabaseTransport
 from stepfast.transports.memory import MemoryTransport
-from stepfast.transports.opening import (
+from stepfast.transports.open import (
     TransportSettings,
     open_transport,
     problem_of_transport,
@@ -99,6 +99,6 @@ def test_a_url_may_be_looked_at_without_opening_it() -> None:
 
 def test_naming_a_transport_imports_nothing_of_azure() -> None:
     """It would cost every program half a second."""
-    code = "import sys, stepfast.transports.opening, stepfast.outbox.exports; print([it for it in sys.modules if it.startswith('azure')])"
+    code = "import sys, stepfast.transports.open, stepfast.outbox.exports; print([it for it in sys.modules if it.startswith('azure')])"
 
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -16,14 +16,13 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusReceivedMessage
 
 from stepfast import Filter, Stepfast
-from stepfast.admin.dead_messages import list_dead_messages
+from stepfast.admin.dead_letters import list_dead_messages
 from stepfast.clock import new_id
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.runs.broker import Broker
-from stepfast.runs.states import RunState
+from stepfast.runs.run import RunState
 from stepfast.testing.service_bus import Moment, ServiceBusEmulator, busy
-from stepfast.transports.checking import TOO_OFTEN
-from stepfast.transports.contract import Outgoing
+from stepfast.transports.contract import TOO_OFTEN, Outgoing
 from stepfast.transports.service_bus import ServiceBusTransport
 from stepfast.worker.relay import Relay
 from tests import rows

@@ -20,13 +20,15 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 from stepfast.clock import new_id
 from stepfast.errors import ConfigurationError
 from stepfast.testing.service_bus import Moment, ServiceBusEmulator, busy
-from stepfast.transports.contract import Delivery, Outgoing, Transport
-from stepfast.transports.failures import (
+from stepfast.transports.contract import (
+    Delivery,
     DeliveryLostError,
+    Outgoing,
+    Transport,
     TransportRefusedError,
     TransportUnavailableError,
 )
-from stepfast.transports.opening import TransportSettings, open_transport
+from stepfast.transports.open import TransportSettings, open_transport
 from stepfast.transports.service_bus import ServiceBusTransport
 
 HOLD = timedelta(minutes=2)  # the queue decides

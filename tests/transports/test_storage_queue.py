@@ -17,17 +17,17 @@ from azure.storage.queue.aio import QueueClient, QueueServiceClient
 
 from stepfast.clock import new_id
 from stepfast.errors import ConfigurationError
-from stepfast.tasks import holding
+from stepfast.tasks import held_messages as holding
 from stepfast.testing.azurite import ACCOUNT, KEY, Azurite, AzuriteMissingError, find_azurite
-from stepfast.transports.checking import TOO_OFTEN
-from stepfast.transports.contract import Delivery, Outgoing
-from stepfast.transports.failures import (
+from stepfast.transports.contract import (
+    TOO_OFTEN,
+    Delivery,
     DeliveryLostError,
+    Outgoing,
     TransportRefusedError,
     TransportUnavailableError,
 )
-from stepfast.transports.storage_queue import POISON, StorageQueueTransport
-from stepfast.transports.storage_queue_format import LARGEST_TEXT
+from stepfast.transports.storage_queue import LARGEST_TEXT, POISON, StorageQueueTransport
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -26,10 +26,9 @@ from stepfast import (
     with_retry,
 )
 from stepfast.notifications.settings import NotificationSettings
-from stepfast.notifications.signature import verify
-from stepfast.outbox.messages import StagedMessage
-from stepfast.outbox.state import MessageState
-from stepfast.results.watching import Ended, Logged, Progressed, StateChanged
+from stepfast.notifications.webhook import verify
+from stepfast.outbox.messages import MessageState, StagedMessage
+from stepfast.results.watch import Ended, Logged, Progressed, StateChanged
 from stepfast.testing import (
     Report,
     StoredJob,

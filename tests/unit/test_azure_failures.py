@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from stepfast.errors import ConfigurationError
-from stepfast.transports.failures import TransportRefusedError
-from stepfast.transports.identity import checked_namespace, storage_url
+from stepfast.transports.azure import checked_namespace, storage_url
+from stepfast.transports.contract import TransportRefusedError
 from stepfast.transports.storage_queue import StorageQueueTransport
 
 NO_KEY = (

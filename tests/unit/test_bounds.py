@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepfast.errors import ConfigurationError
-from stepfast.runs.bounds import Bounds, say
+from stepfast.runs.partitioning.ranges import Bounds, say
 
 if TYPE_CHECKING:
-    from stepfast.runs.bounds import Closed
+    from stepfast.runs.partitioning.ranges import Closed
 
 some = settings(max_examples=60, deadline=None, database=None)
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from stepfast.runs.budget import overspent, rows_of
+from stepfast.runs.lifecycle import overspent, rows_of
 
 
 def declared(share: float, limit: int | None = None) -> Any:

@@ -4,14 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepfast.steps.lease import Lease
-from stepfast.worker.claiming import (
-    MARGIN,
-    UNHINTED_AFTER_WAKE,
-    UNHINTED_EVERY,
-    Hint,
-    appetite,
-)
+from stepfast.jobs.lease import Lease
+from stepfast.worker.claimer import MARGIN, UNHINTED_AFTER_WAKE, UNHINTED_EVERY, Hint, appetite
 
 few = settings(max_examples=80, deadline=None, database=None)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from stepfast.errors import OutageError
-from stepfast.runs.counting import count_next
-from stepfast.runs.partitioning.fixed import Fixed
+from stepfast.runs.partitioning.partitioners import Fixed
+from stepfast.runs.plan import count_next
 from stepfast.runs.window import Window
 from tests.feeds import price_ranges
 

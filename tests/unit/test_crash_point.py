@@ -9,7 +9,7 @@ import pytest
 from stepfast.database.connection import Connection
 from stepfast.database.dialects import SQLITE
 from stepfast.errors import ConfigurationError, UnreachableError
-from stepfast.testing.points import POINTS, Crashed, Point, Trap
+from stepfast.testing.crash import POINTS, Crashed, Point, Trap
 
 if TYPE_CHECKING:
     from collections.abc import Callable

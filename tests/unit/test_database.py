@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from stepfast import Stepfast
-from stepfast.database import turn as module
+from stepfast.database import database as module
 from stepfast.database.connection import Connection, Transaction
-from stepfast.database.database import persist
+from stepfast.database.database import WriterTurn, persist
 from stepfast.database.dialects import SQLITE
-from stepfast.database.turn import WriterTurn
 from stepfast.errors import ConfigurationError, ContentionError, UnknownCommitError, UnreachableError
 from tests import rows
 

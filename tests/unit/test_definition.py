@@ -22,7 +22,7 @@ from stepfast.schedules.definition import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stepfast.steps.kinds import Kind
+    from stepfast.jobs.kinds import Kind
 
 NOON = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
 

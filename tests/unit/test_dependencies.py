@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stepfast.errors import ConfigurationError, CycleError, NotFoundError
-from stepfast.steps.dependants import Death
-from stepfast.steps.dependencies import After, OnDead, Verdict, judge
-from stepfast.steps.tying import after_of
+from stepfast.jobs.archive import Death
+from stepfast.jobs.dependencies import After, OnDead, Verdict, judge
+from stepfast.jobs.groups import after_of
 
 
 @pytest.mark.parametrize("on_dead", ["wait", "fail", "run"])

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepfast.errors import ConfigurationError
-from stepfast.runs.bounds import Bounds
 from stepfast.runs.partitioning.dimension import Axis, Choices, Dimension, axis_from_json, prices
+from stepfast.runs.partitioning.ranges import Bounds
 
 some = settings(max_examples=80, deadline=None, database=None)
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from stepfast.admin.doctor.session import LONGEST_OUTLINE, Session, outline
+from stepfast.admin.doctor.finding import LONGEST_OUTLINE, Session, outline
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
-from stepfast.admin.doctor.facts import Facts
+from stepfast.admin.doctor.examination import Facts
 from stepfast.admin.doctor.finding import Finding, Level, fail, healthy, listed, ok, warn
 from stepfast.admin.doctor.work import judge
-from stepfast.admin.reports.queues import QueueReport
-from stepfast.admin.reports.workers import WorkerReport
-from stepfast.clock import moment
-from stepfast.steps.dead_letters import FailureGroup
-from stepfast.wording import counted
+from stepfast.admin.workers import QueueReport, WorkerReport
+from stepfast.clock import counted, moment
+from stepfast.jobs.dead_letters import FailureGroup
 
 NOW = moment(1_700_000_000_000_000)
 ALICE = WorkerReport(

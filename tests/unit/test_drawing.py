@@ -8,10 +8,8 @@ import pytest
 
 from stepfast.runs.partitioning.contract import capped
 from stepfast.runs.partitioning.dimension import Dimension, prices
-from stepfast.runs.partitioning.drawing import describe, draw
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.partitioning.heatmap import Heatmap
-from stepfast.runs.partitioning.key_ranges import KeyRanges
+from stepfast.runs.partitioning.heatmap import describe, draw
+from stepfast.runs.partitioning.partitioners import Fixed, Heatmap, KeyRanges
 from tests.density import LAB_GROWN, NATURAL, PRICE, Density, explore
 
 CARATS = Dimension("carats", 0, 30, 0.01)

@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast.errors import ConfigurationError
-from stepfast.runs.bounds import Bounds
-from stepfast.runs.partitioning.contract import Plan, Planned
-from stepfast.runs.partitioning.estimate import estimate, outgrown, pieces_of
-from stepfast.runs.ranges import Range
+from stepfast.runs.partitioning.contract import Plan, Planned, estimate, outgrown, pieces_of
+from stepfast.runs.partitioning.ranges import Bounds, Range
 
 
 def plan_of(*sizes: int | None) -> Plan:

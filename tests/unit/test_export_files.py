@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from stepfast.errors import ConfigurationError
-from stepfast.notifications.delivery import Delivered, Failed, Patience
-from stepfast.outbox import files
-from stepfast.outbox.exports import export_message, problem_of_export, write
-from stepfast.outbox.files import write_file
-from stepfast.outbox.relay import Outgoing
+from stepfast.notifications.webhook import Delivered, Failed, Patience
+from stepfast.outbox import exports as files
+from stepfast.outbox.destinations import Outgoing
+from stepfast.outbox.exports import export_message, problem_of_export, write, write_file
 
 OWNER = "feed catalogue"
 

@@ -7,8 +7,8 @@ import pytest
 
 from stepfast import PermanentError, Retry, StepCancelled, TransientError
 from stepfast.errors import ArgumentsError, ConstraintError, PoisonedTransactionError, StepTimeout
-from stepfast.steps.failure import describe, fingerprint, grouped, judge
-from stepfast.steps.outcome import Again, Bury, Stop
+from stepfast.jobs.outcome import Again, Bury, Stop
+from stepfast.jobs.retry import describe, fingerprint, grouped, judge
 from stepfast.telemetry.masking import storable, without_secrets
 
 RETRY = Retry(attempts=3, first="10s")

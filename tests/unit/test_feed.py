@@ -10,17 +10,16 @@ import pytest
 from stepfast import Stepfast
 from stepfast.errors import AnswerError, ConfigurationError
 from stepfast.runs.declaration import declare
-from stepfast.runs.feed import Feed, Page
+from stepfast.runs.feed import Feed, Page, Sweep
 from stepfast.runs.paging.paginators import Keyset, Offset, Token
-from stepfast.runs.starting import Request
-from stepfast.runs.sweep import Sweep
+from stepfast.runs.start import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from stepfast.runs.paging.state import Cursor
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.window import Window
 
 

@@ -12,11 +12,10 @@ from decimal import Decimal
 import pytest
 
 from stepfast.errors import ConfigurationError
-from stepfast.runs.bounds import Bounds
 from stepfast.runs.partitioning.contract import Frontier, Plan, capped
 from stepfast.runs.partitioning.dimension import LARGEST_INT, Choices, Dimension, prices
-from stepfast.runs.partitioning.heatmap import Heatmap
-from stepfast.runs.ranges import EVERYTHING, Range
+from stepfast.runs.partitioning.partitioners import Heatmap
+from stepfast.runs.partitioning.ranges import EVERYTHING, Bounds, Range
 from tests.density import LAB_GROWN, NATURAL, PRICE, Density, Items, explore
 
 CARATS = Dimension("carats", 0, 30, 0.01)

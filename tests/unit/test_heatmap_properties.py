@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepfast.runs.partitioning.contract import Planned
+from stepfast.runs.partitioning.contract import Planned, pieces_of
 from stepfast.runs.partitioning.dimension import Axis, Choices, Dimension
-from stepfast.runs.partitioning.estimate import pieces_of
-from stepfast.runs.partitioning.heatmap import Heatmap
+from stepfast.runs.partitioning.partitioners import Heatmap
 from tests.density import Items, explore
 
 if TYPE_CHECKING:
-    from stepfast.runs.bounds import Closed
-    from stepfast.runs.ranges import Range
+    from stepfast.runs.partitioning.ranges import Closed, Range
 
 some = settings(max_examples=30, deadline=None, database=None)
 

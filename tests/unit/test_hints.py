@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepfast.runs.hints import Consolidation, Unreadable, WorkItem, read
+from stepfast.runs.messages import Consolidation, Unreadable, WorkItem, read
 
 RUN = "0b9d2a7e-1111-7000-8000-000000000001"
 

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast.clock import new_id
-from stepfast.tasks import holding as module
-from stepfast.tasks.holding import DEATHS, FIRST_SENT, Holding, deaths_before, sent_anew
-from stepfast.transports.contract import Delivery, Outgoing
-from stepfast.transports.failures import TransportUnavailableError
+from stepfast.tasks import held_messages as module
+from stepfast.tasks.held_messages import DEATHS, FIRST_SENT, Holding, deaths_before, sent_anew
+from stepfast.transports.contract import Delivery, Outgoing, TransportUnavailableError
 from stepfast.transports.memory import MemoryBroker, MemoryTransport
 
 if TYPE_CHECKING:
-    from stepfast.tasks.holding import Held
+    from stepfast.tasks.held_messages import Held
 
 HOLD = timedelta(minutes=1)
 QUEUE = "south-tasks"

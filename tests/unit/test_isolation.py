@@ -14,12 +14,13 @@ import pytest
 from stepfast import Retry, Stepfast
 from stepfast.config import WorkerSettings, size, spoken_size
 from stepfast.errors import ConfigurationError, StepCrashed
-from stepfast.steps.failure import judge_crash
-from stepfast.steps.isolation import Isolation, checked_isolation
-from stepfast.steps.outcome import Again, Bury
-from stepfast.worker import isolated_wire, recycling
-from stepfast.worker.isolated_step import fate
-from stepfast.worker.recycling import Wear
+from stepfast.jobs.kinds import Isolation, checked_isolation
+from stepfast.jobs.outcome import Again, Bury
+from stepfast.jobs.retry import judge_crash
+from stepfast.worker import worker as recycling
+from stepfast.worker.isolation import protocol as isolated_wire
+from stepfast.worker.isolation.step import fate
+from stepfast.worker.worker import Wear
 
 
 def handler(n: int) -> None: ...

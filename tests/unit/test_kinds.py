@@ -8,7 +8,7 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.errors import ConfigurationError, UnknownKindError
-from stepfast.steps.kinds import checked_name, is_async
+from stepfast.jobs.kinds import checked_name, is_async
 
 
 @pytest.fixture

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from stepfast import Continue, Done, Snooze
+from stepfast.jobs.lease import Lease
+from stepfast.jobs.outcome import Call, GiveBack
+from stepfast.jobs.retry import Retry
 from stepfast.runs.page import PageCommit
-from stepfast.steps.lease import Lease
-from stepfast.steps.outcome import Call, GiveBack
-from stepfast.steps.retry import Retry
-from stepfast.worker.ended import Ended
-from stepfast.worker.lanes import LARGEST_GROUP, Lanes
-from stepfast.worker.together import joins
+from stepfast.worker.committer import LARGEST_GROUP, Lanes, joins
+from stepfast.worker.running import Ended
 
 PATIENCE = 10  # seconds; only a test that fails waits so long
 LEASE = Lease("id", "kind", "queue", 0, 0, 0, 0, 0, None, None, "{}", 1)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stepfast import Concurrency, Rate, Stepfast
 from stepfast.errors import ConfigurationError
-from stepfast.limits.admission import Meter, Wanted, decide
 from stepfast.limits.limit import LONGEST_ID, Limit, arrival_after, limit_id, room_in_rate
+from stepfast.limits.slots import Meter, Wanted, decide
 
 SECOND = 1_000_000
 many = settings(max_examples=150, deadline=None, database=None)

@@ -11,13 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepfast.errors import ConfigurationError
-from stepfast.runs.bounds import Bounds
 from stepfast.runs.partitioning.contract import Partitioner, capped
-from stepfast.runs.partitioning.fixed import Fixed
-from stepfast.runs.partitioning.heatmap import Heatmap
-from stepfast.runs.partitioning.key_ranges import KeyRanges
-from stepfast.runs.partitioning.time_slices import TimeSlices
-from stepfast.runs.ranges import EVERYTHING, Range, tiles
+from stepfast.runs.partitioning.partitioners import Fixed, Heatmap, KeyRanges, TimeSlices
+from stepfast.runs.partitioning.ranges import EVERYTHING, Bounds, Range, tiles
 from tests.density import explore, through_json
 
 if TYPE_CHECKING:

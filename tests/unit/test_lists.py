@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from stepfast.database.connection import BORDER, as_parameter
 from stepfast.database.dialects import MARIADB, POSTGRESQL, SQLITE
-from stepfast.database.lists import BORDER, as_parameter
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 
 from stepfast.errors import ConfigurationError
-from stepfast.steps.lease import Lease
+from stepfast.jobs.lease import Lease
 from stepfast.telemetry import happened
 from stepfast.telemetry.logs import (
     ConsoleFormatter,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.steps.identity import age
-from stepfast.worker.lone import BURST, additional, patience
+from stepfast.jobs.rescue import age
+from stepfast.worker.children import BURST, additional, patience
 
 
 def test_one_process_is_enough_while_it_gets_through_them() -> None:

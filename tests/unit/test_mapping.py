@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from stepfast.runs.declaration import Declaration, declare
-from stepfast.runs.mapping import map_rows
-from stepfast.runs.pending import Lot
-from stepfast.runs.sweep import Sweep
+from stepfast.runs.feed import Sweep
+from stepfast.runs.raw_rows import Lot
+from stepfast.runs.target import map_rows
 from tests.feeds import Catalogue, Shop
 
 COLUMNS = {"id": "text", "price": "integer", "stale_since": "bigint", "deleted_at": "bigint"}

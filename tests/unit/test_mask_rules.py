@@ -12,7 +12,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from stepfast.errors import ConfigurationError
-from stepfast.telemetry.mask_rules import Rules, hiding, read, spelled
+from stepfast.telemetry.masking import Rules, hiding, read, spelled
 
 
 def rules(*given: Any) -> Rules:

@@ -16,10 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stepfast.errors import ConfigurationError
 from stepfast.telemetry import EVENTS, listen, unlisten
-from stepfast.telemetry.measures import BUCKETS, COUNTERS, HISTOGRAMS
-from stepfast.telemetry.metrics import HEARD, MOST_VALUES, Metrics, prometheus
+from stepfast.telemetry.metrics import BUCKETS, COUNTERS, HEARD, HISTOGRAMS, MOST_VALUES, Metrics, prometheus
 from stepfast.telemetry.sinks import happened
-from stepfast.worker.uplink import Downlink, Uplink
+from stepfast.worker.children import Downlink, Uplink
 from tests import rows
 
 

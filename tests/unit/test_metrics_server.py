@@ -15,7 +15,7 @@ import pytest
 
 from stepfast.errors import ConfigurationError
 from stepfast.telemetry.metrics import Metrics
-from stepfast.worker.metrics_server import MetricsServer
+from stepfast.worker.metrics import MetricsServer
 from tests.events import hearing, named
 
 

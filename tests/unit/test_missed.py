@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.schedules.missed import BATCH, LATE, MOST, Decision, Missed, decide
-from stepfast.schedules.timing import Every, Once
+from stepfast.schedules.cron import Every, Once
+from stepfast.schedules.definition import BATCH, LATE, MOST, Decision, Missed, decide
 
 MINUTE = 60_000_000
 every_minute = Every(MINUTE)

@@ -9,7 +9,7 @@ import pytest
 
 from stepfast.errors import ConfigurationError
 from stepfast.notifications.settings import NotificationSettings, from_environment
-from stepfast.notifications.signature import new_secret
+from stepfast.notifications.webhook import new_secret
 
 
 def test_an_empty_environment_means_the_defaults() -> None:

@@ -7,23 +7,29 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from stepfast.runs.paging.deciding import decide
+from stepfast.runs.paging.decide import decide
 from stepfast.runs.paging.decision import (
     Advance,
+    Answer,
+    Ask,
     Decision,
     EndOfPass,
     Fail,
+    PageState,
     RestartPass,
     Stale,
     StepBack,
+    Verdict,
+    begin,
     explain,
     keeps_rows,
+    next_request,
+    retried,
     state_of_partition,
     word,
 )
 from stepfast.runs.paging.paginators import Keyset, Offset, Token
-from stepfast.runs.paging.state import Answer, Ask, PageState, Verdict, begin, next_request, retried
-from stepfast.runs.states import PartitionState
+from stepfast.runs.run import PartitionState
 from tests.paged_source import Source, read, rows
 
 DEBT = "what was read is kept, and the range is a debt that the next run reads again"

@@ -7,11 +7,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.runs.paging.contents import LONGEST_ID, contents
-from stepfast.runs.paging.deciding import decide
-from stepfast.runs.paging.decision import Advance, EndOfPass
+from stepfast.runs.paging.decide import decide
+from stepfast.runs.paging.decision import (
+    LONGEST_ID,
+    Advance,
+    Answer,
+    EndOfPass,
+    PageState,
+    contents,
+    next_request,
+)
 from stepfast.runs.paging.paginators import Offset
-from stepfast.runs.paging.state import Answer, PageState, next_request
 from tests.paged_source import Source, read, rows
 
 

@@ -7,11 +7,18 @@ from random import Random
 
 import pytest
 
-from stepfast.runs.paging.deciding import decide
-from stepfast.runs.paging.decision import Advance, EndOfPass, Fail, RestartPass, StepBack
-from stepfast.runs.paging.offset import FURTHEST
+from stepfast.runs.paging.decide import FURTHEST, decide
+from stepfast.runs.paging.decision import (
+    Advance,
+    Answer,
+    EndOfPass,
+    Fail,
+    PageState,
+    RestartPass,
+    StepBack,
+    next_request,
+)
 from stepfast.runs.paging.paginators import Offset
-from stepfast.runs.paging.state import Answer, PageState, next_request
 from tests.paged_source import (
     Change,
     Source,

@@ -10,16 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.runs.paging.decision import EndOfPass, Fail
-from stepfast.runs.paging.loops import follow
+from stepfast.runs.paging.decide import follow
+from stepfast.runs.paging.decision import Answer, EndOfPass, Fail, PageState
 from stepfast.runs.paging.paginators import Keyset, Token
-from stepfast.runs.paging.state import Answer, PageState
 from tests.paged_source import Source, before_request, by_key, by_token, missed, read, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepfast.runs.paging.state import Cursor
+    from stepfast.runs.paging.decision import Cursor
 
 
 def numbered(*pages: list[str], then: Callable[[int], Any]) -> Callable[[Cursor], Answer]:

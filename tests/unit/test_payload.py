@@ -18,7 +18,7 @@ import pytest
 from stepfast import Step
 from stepfast.config import MAX_PAYLOAD
 from stepfast.errors import AnswerError, ArgumentsError, ConfigurationError
-from stepfast.steps.payload import Arguments, decode, encode
+from stepfast.jobs.payload import Arguments, decode, encode
 from tests.unit import handlers_with_text_hints as text_hints
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stepfast.database.places import Places
+from stepfast.database.database import Places
 from stepfast.errors import UnreachableError
 
 

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepfast.errors import ConfigurationError
-from stepfast.runs.bounds import Bounds
-from stepfast.runs.ranges import EVERYTHING, LONGEST_NAME, Range, gap, tiles
+from stepfast.runs.partitioning.ranges import EVERYTHING, LONGEST_NAME, Bounds, Range, gap, tiles
 
 some = settings(max_examples=80, deadline=None, database=None)
 

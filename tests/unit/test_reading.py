@@ -13,8 +13,8 @@ import pytest
 
 from stepfast import Continue, Done, Reject, Snooze
 from stepfast.errors import ResultTypeError
-from stepfast.results.reading import ANYTHING, Reading, returned
-from stepfast.steps.payload import encode
+from stepfast.jobs.payload import encode
+from stepfast.results.outcome import ANYTHING, Reading, returned
 from tests.unit import handlers_with_text_hints
 
 if TYPE_CHECKING:

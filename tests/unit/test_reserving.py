@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast import Rate
-from stepfast.limits.reserving import places
-from stepfast.limits.rows import LimitRow
+from stepfast.limits.slots import LimitRow, places
 
 SECOND = 1_000_000
 

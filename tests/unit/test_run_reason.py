@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from stepfast.admin.reports.partitions import ErrorGroup, group_errors
-from stepfast.admin.reports.run_progress import Pace
-from stepfast.admin.reports.run_reason import JobFacts, Reason, RunFacts, why
-from stepfast.runs.states import RunState
+from stepfast.admin.run_reports import ErrorGroup, group_errors
+from stepfast.admin.run_status import JobFacts, Pace, Reason, RunFacts, why
+from stepfast.runs.run import RunState
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 BUSY = JobFacts(queue="sync", ready=3, running=2)

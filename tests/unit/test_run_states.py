@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from stepfast.errors import StateError
-from stepfast.runs.states import (
+from stepfast.runs.run import (
     ACTIVE_RUN,
     ENDED_PARTITION,
     ENDED_RUN,

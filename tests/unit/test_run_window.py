@@ -15,7 +15,7 @@ from stepfast.errors import ConfigurationError
 from stepfast.runs.window import Window, backfill_window, next_window, skew, source_time, watermark_after
 
 if TYPE_CHECKING:
-    from stepfast.runs.states import RunKind
+    from stepfast.runs.run import RunKind
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SETTLE = timedelta(seconds=120)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
+from stepfast.encryption import Keyring, is_sealed, key_id, opened, split
 from stepfast.errors import ConfigurationError, SealedError, TransientError
-from stepfast.sealing import Keyring, is_sealed, key_id, opened, split
 
 OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
 

@@ -7,18 +7,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from stepfast.tasks import second_chance
-from stepfast.tasks.second_chance import SecondChance
-from stepfast.tasks.storing import Stored
-from stepfast.transports.checking import TOO_OFTEN
-from stepfast.transports.contract import MOST_AT_ONCE, Delivery, Outgoing
+from stepfast.tasks import intake as second_chance
+from stepfast.tasks.intake import SecondChance
+from stepfast.tasks.store import Stored
+from stepfast.transports.contract import MOST_AT_ONCE, TOO_OFTEN, Delivery, Outgoing
 from stepfast.transports.memory import MemoryTransport
 from tests.events import hearing, named
 
 if TYPE_CHECKING:
     import pytest
 
-    from stepfast.tasks.holding import Held
+    from stepfast.tasks.held_messages import Held
 
 HOLD = timedelta(minutes=1)
 QUEUE = "south-tasks"

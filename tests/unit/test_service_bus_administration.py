@@ -16,8 +16,7 @@ from azure.core.exceptions import (
 )
 
 from stepfast.transports import service_bus_administration
-from stepfast.transports.contract import Depth
-from stepfast.transports.failures import TransportRefusedError, TransportUnavailableError
+from stepfast.transports.contract import Depth, TransportRefusedError, TransportUnavailableError
 from stepfast.transports.service_bus_administration import Administration
 
 AZURE = "Endpoint=sb://name.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=a2V5"

@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as any_of
 
-from stepfast.testing.service_bus.authorization import Key, complaint, entity
-from stepfast.testing.service_bus.codec import MalformedError, decode, encode
-from stepfast.testing.service_bus.values import (
+from stepfast.testing.service_bus.amqp import (
     Array,
     Byte,
     Described,
     Int,
     Long,
+    MalformedError,
     Opaque,
     Short,
     Symbol,
@@ -30,7 +29,10 @@ from stepfast.testing.service_bus.values import (
     UInt,
     ULong,
     UShort,
+    decode,
+    encode,
 )
+from stepfast.testing.service_bus.broker import Key, complaint, entity
 
 KEY = Key("Root", "secret")
 

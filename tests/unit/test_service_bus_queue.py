@@ -9,13 +9,12 @@ from uuid import UUID
 import pytest
 
 from stepfast.errors import ConfigurationError
-from stepfast.testing.service_bus.codec import described
+from stepfast.testing.service_bus.amqp import Code, Timestamp, UInt, described
+from stepfast.testing.service_bus.emulator import QueueSettings, parse_queue
+from stepfast.testing.service_bus.faults import RefusedError
 from stepfast.testing.service_bus.message import SCHEDULED_AT, Message, parse
 from stepfast.testing.service_bus.queue import DETAIL, REASON, Outcome, Queue
-from stepfast.testing.service_bus.refusals import RefusedError
-from stepfast.testing.service_bus.settings import QueueSettings, parse_queue
 from stepfast.testing.service_bus.timeline import Timeline
-from stepfast.testing.service_bus.values import Code, Timestamp, UInt
 
 MINUTE = 60_000
 

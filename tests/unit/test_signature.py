@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from stepfast.errors import ConfigurationError, SignatureError
-from stepfast.notifications.signature import TOLERANCE, Secrets, key_of, new_secret, sign, verify
+from stepfast.notifications.webhook import TOLERANCE, Secrets, key_of, new_secret, sign, verify
 
 # The example that the libraries of Standard Webhooks test themselves with.
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"

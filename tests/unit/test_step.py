@@ -7,9 +7,9 @@ import pytest
 
 from stepfast import LeaseLostError, Step, StepCancelled, Upsert
 from stepfast.errors import ConfigurationError
-from stepfast.steps.lease import Lease
-from stepfast.steps.outcome import Call, Snooze
-from stepfast.steps.step import Halt, Report
+from stepfast.jobs.lease import Lease
+from stepfast.jobs.outcome import Call, Snooze
+from stepfast.jobs.step import Halt, Report
 
 LEASE = Lease("id-1", "work", "mail", 3, 5, 2, 1, 1, '{"page":2}', None, "{}", 7)
 

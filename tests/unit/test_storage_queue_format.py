@@ -12,14 +12,7 @@ from azure.storage.queue import QueueMessage
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stepfast.transports.storage_queue_format import (
-    LARGEST_TEXT,
-    Parts,
-    packed,
-    packed_dead,
-    unpacked,
-)
-from stepfast.transports.storage_queue_requests import delivery_of
+from stepfast.transports.storage_queue import LARGEST_TEXT, Parts, delivery_of, packed, packed_dead, unpacked
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=60)
 VALUES = st.recursive(

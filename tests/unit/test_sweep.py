@@ -9,8 +9,8 @@ import pytest
 
 from stepfast.errors import ConfigurationError
 from stepfast.runs.declaration import declare
-from stepfast.runs.sweep import Sweep
-from stepfast.runs.sweep_state import SweepState, read_state
+from stepfast.runs.feed import Sweep
+from stepfast.runs.sweep import SweepState, read_state
 from stepfast.runs.target import TargetColumn
 from tests.unit.test_feed import a_feed
 

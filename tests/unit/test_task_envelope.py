@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.tasks.acceptance import key_of
-from stepfast.tasks.envelope import Envelope, read
-from stepfast.tasks.failures import TaskRefusedError
+from stepfast.tasks.envelope import Envelope, TaskRefusedError, read
+from stepfast.tasks.store import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

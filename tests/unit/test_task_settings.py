@@ -12,8 +12,7 @@ import pytest
 import stepfast
 from stepfast import Stepfast
 from stepfast.errors import ConfigurationError
-from stepfast.tasks.settings import TaskSettings, read_env_file, task_settings, variables
-from stepfast.tasks.surroundings import surroundings
+from stepfast.tasks.settings import TaskSettings, read_env_file, surroundings, task_settings, variables
 
 STORAGE = "DefaultEndpointsProtocol=https;AccountName=acct;AccountKey=c2VjcmV0"
 BUS = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
@@ -124,7 +123,7 @@ def test_a_url_that_leads_to_no_database_is_one_problem_among_others(
 def test_a_file_on_a_share_is_refused_before_anything_is_written_to_it(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], kind: str, *, works: bool
 ) -> None:
-    monkeypatch.setattr("stepfast.tasks.problems.disk_of", lambda _: kind)
+    monkeypatch.setattr("stepfast.tasks.settings.disk_of", lambda _: kind)
 
     if works:
         given(monkeypatch, **environment)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from stepfast.telemetry import EVENTS, LEVELS, Fact, happened, listen, sinks, unlisten, wanted
-from stepfast.telemetry.facts import camel, plain, sentence
 from stepfast.telemetry.masking import without_data, without_secrets
+from stepfast.telemetry.sinks import camel, plain, sentence
 from tests.events import hearing, named
 
 

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from stepfast.steps.threads import in_own_thread
+from stepfast.threads import in_own_thread
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 

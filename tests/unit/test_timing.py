@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 
 from stepfast.clock import instant, moment
 from stepfast.errors import ConfigurationError
-from stepfast.schedules.cron import parse
-from stepfast.schedules.timing import Calendar, Every, Once, Timing
-from stepfast.schedules.zone import zone
+from stepfast.schedules.cron import Calendar, Every, Once, Timing, parse, zone
 
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE

@@ -17,14 +17,14 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRat
 
 from stepfast.clock import new_id, new_ids
 from stepfast.errors import ConfigurationError
-from stepfast.steps.lease import Lease
-from stepfast.telemetry.export import export_spans
+from stepfast.jobs.lease import Lease
 from stepfast.telemetry.traces import (
     CURRENT,
     begin_step,
     current_trace,
     end_step,
     enqueuing,
+    export_spans,
     inside,
     trace_id_of,
     traceparent_of,

@@ -16,7 +16,7 @@ import pytest
 
 from stepfast import AuthError, OutageError, PermanentError, ThrottledError, TransientError
 from stepfast.errors import AnswerError, CursorExpiredError
-from stepfast.runs.trouble import LONGEST_RETRY_AFTER, Trouble, TroubleKind, classify
+from stepfast.runs.breaker import LONGEST_RETRY_AFTER, Trouble, TroubleKind, classify
 
 NOW = datetime(2031, 3, 1, 12, tzinfo=UTC)
 SECONDS_90 = timedelta(seconds=90)

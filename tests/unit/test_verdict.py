@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from stepfast.notifications.delivery import Failed, Patience
 from stepfast.notifications.settings import NotificationSettings
-from stepfast.notifications.webhook import asked_wait
-from stepfast.outbox.verdict import Again, GiveUp, Verdict, backoff, decide
+from stepfast.notifications.webhook import Failed, Patience, asked_wait
+from stepfast.outbox.destinations import Again, GiveUp, Verdict, backoff, decide
 
 SETTINGS = NotificationSettings()
 OUTAGE = Failed("HTTP 503")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.sealing import Keyring
-from stepfast.steps import waiting
-from stepfast.steps.waiting import arrived, cursor_in, event_in, has_arrived, waited_for
+from stepfast.encryption import Keyring
+from stepfast.jobs import wait as waiting
+from stepfast.jobs.wait import arrived, cursor_in, event_in, has_arrived, waited_for
 
 OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
 

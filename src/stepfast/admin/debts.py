@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stepfast.admin.audit import Actor, Detail, record, whoever
+from stepfast.admin.rows import reader
+from stepfast.clock import moment
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, NotFoundError, StateError
+from stepfast.runs.debts import TRIES
 from stepfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from stepfast.database.connection import Transaction
+
 
 LONGEST_REASON: Final = 500
 
@@ -53,3 +60,43 @@ def _locked(tx: Transaction, debt_id: int) -> tuple[str, str, str, int]:
         raise NotFoundError(f"there is no debt {debt_id}; see: stepfast debts list --all")
     feed, name, state, tries = found[0]
     return str(feed), str(name), str(state), int(tries)
+
+
+# Debts: what has to be read again, how often that was tried, and what became of it.
+
+
+@dataclass(frozen=True)
+class DebtReport:
+    """A range that was not verified in a window, which is on the source's clock."""
+
+    id: int
+    feed: str
+    state: str  # open, given up (nobody reads it again by himself), or closed
+    range: str
+    window_from: datetime | None
+    window_to: datetime
+    tries: int
+    run_id: str  # the run that missed it first
+    opened_at: datetime
+    closed_at: datetime | None
+    closed_by: str | None  # the run that read it; None if a person closed it
+    reason: str | None
+
+
+LIST = sql("""
+    SELECT id, feed, CASE WHEN state = 'open' AND tries >= :tries THEN 'given up' ELSE state END, name, window_from,
+           window_to, tries, run_id, opened_at, closed_at, closed_by, reason
+      FROM stepfast_debt
+     WHERE (:any_feed = 1 OR feed = :feed) AND (:everything = 1 OR state = 'open')
+     ORDER BY id DESC LIMIT :limit
+""")
+
+_read = reader(DebtReport, window_from=moment, window_to=moment)
+
+
+def list_debts(
+    tx: Transaction, *, feed: str | None = None, everything: bool = False, limit: int = 50
+) -> list[DebtReport]:
+    """Those that are open, or with `everything` all; the latest first."""
+    asked = {"feed": feed, "any_feed": int(feed is None), "everything": int(everything), "limit": limit}
+    return tx.all(LIST, _read, **asked, tries=TRIES)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from stepfast.admin.audit import Actor, record, whoever
+from stepfast.admin.jobs import shown
+from stepfast.admin.rows import reader
+from stepfast.clock import moment
+from stepfast.database.statement import sql
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from stepfast.database.connection import Transaction
-    from stepfast.steps.events import Sent
-    from stepfast.steps.sending import SendEvent
+    from stepfast.jobs.events import SendEvent, Sent
 
 
 def send_event(tx: Transaction, event: SendEvent, *, by: Actor | None = None) -> Sent:
@@ -18,3 +24,53 @@ def send_event(tx: Transaction, event: SendEvent, *, by: Actor | None = None) ->
     if not sent.repeated:
         record(tx, by or whoever(), "event.send", event.name, detail={"job_id": sent.job_id, "id": sent.id})
     return sent
+
+
+# What jobs wait for, and which events nobody has waited for yet.
+
+
+@dataclass(frozen=True)
+class WaitReport:
+    """A job that waits."""
+
+    event: str
+    job_id: str
+    kind: str
+    queue: str
+    waits_until: datetime
+
+
+@dataclass(frozen=True)
+class KeptEvent:
+    """An event that is kept for whoever comes to wait for it."""
+
+    event: str
+    id: str
+    sent_at: datetime
+    kept_until: datetime
+    payload: Any
+
+
+# A wait whose fence has moved on is none any more.
+WAITS = sql("""
+    SELECT w.name, w.job_id, j.kind, j.queue, j.ready_at
+      FROM stepfast_wait w JOIN stepfast_job j ON j.id = w.job_id AND j.fence = w.fence AND j.state = 'scheduled'
+     ORDER BY w.id LIMIT :limit
+""")
+KEPT = sql("""
+    SELECT name, event_id, sent_at, until_at, payload FROM stepfast_event
+     WHERE until_at > {now} ORDER BY id LIMIT :limit
+""")
+
+
+def list_waits(tx: Transaction, *, limit: int = 50) -> list[WaitReport]:
+    """Who waits, the longest first."""
+    return tx.all(WAITS, reader(WaitReport), limit=limit)
+
+
+def list_kept_events(tx: Transaction, *, limit: int = 50) -> list[KeptEvent]:
+    """What is kept, the oldest first."""
+    return [
+        KeptEvent(name, event_id, moment(sent), moment(until), shown(payload, f"event {name}"))
+        for name, event_id, sent, until, payload in tx.rows(KEPT, limit=limit)
+    ]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from stepfast.database.statement import sql
-from stepfast.telemetry.mask_rules import read
-from stepfast.telemetry.masking import hide, rules
+from stepfast.telemetry.masking import hide, read, rules
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
+
 
 DAY: Final = 24 * 3600 * 1_000_000
 KEPT: Final = 30 * DAY

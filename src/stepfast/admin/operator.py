@@ -5,51 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
-from stepfast.admin import actions, debts, outbox, sweeps, trees, watermark
-from stepfast.admin.audit import Actor
+from stepfast.admin import debts, outbox, sweeps
+from stepfast.admin import jobs as actions
+from stepfast.admin import jobs as trees
+from stepfast.admin import watermarks as watermark
+from stepfast.admin.audit import Actor, list_audit
+from stepfast.admin.dead_letters import list_dead_letters
+from stepfast.admin.debts import list_debts
 from stepfast.admin.doctor.examination import examine
+from stepfast.admin.events import list_kept_events, list_waits
+from stepfast.admin.jobs import list_jobs, show_job, tree_of
+from stepfast.admin.outbox import list_alerts, list_destinations, list_messages, show_message
 from stepfast.admin.quarantine import Quarantine
-from stepfast.admin.reports.audit import list_audit
-from stepfast.admin.reports.dead_letters import list_dead_letters
-from stepfast.admin.reports.debts import list_debts
-from stepfast.admin.reports.events import list_kept_events, list_waits
-from stepfast.admin.reports.jobs import list_jobs, show_job
-from stepfast.admin.reports.leases import list_leases
-from stepfast.admin.reports.limits import list_limits
-from stepfast.admin.reports.outbox import list_alerts, list_destinations, list_messages, show_message
-from stepfast.admin.reports.queues import list_queues
-from stepfast.admin.reports.statistics import kind_statistics
-from stepfast.admin.reports.sweeps import list_sweeps
-from stepfast.admin.reports.trees import tree_of
-from stepfast.admin.reports.watermarks import list_watermarks
-from stepfast.admin.reports.workers import list_workers
+from stepfast.admin.statistics import kind_statistics, list_limits
+from stepfast.admin.sweeps import list_sweeps
+from stepfast.admin.watermarks import list_watermarks
+from stepfast.admin.workers import list_leases, list_queues, list_workers
 from stepfast.clock import Duration, duration
 from stepfast.database.database import persist
-from stepfast.steps.dead_letters import FailureGroup, Filter, failure_groups
+from stepfast.jobs.dead_letters import FailureGroup, Filter, failure_groups
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from stepfast.admin.audit import AuditEntry
+    from stepfast.admin.debts import DebtReport
     from stepfast.admin.doctor.finding import Finding
-    from stepfast.admin.reports.audit import AuditEntry
-    from stepfast.admin.reports.debts import DebtReport
-    from stepfast.admin.reports.events import KeptEvent, WaitReport
-    from stepfast.admin.reports.jobs import JobDetail, JobSummary
-    from stepfast.admin.reports.leases import LeaseReport
-    from stepfast.admin.reports.limits import LimitReport
-    from stepfast.admin.reports.outbox import AlertReport, DestinationReport, MessageDetail, MessageSummary
-    from stepfast.admin.reports.queues import QueueReport
-    from stepfast.admin.reports.statistics import KindStatistics
-    from stepfast.admin.reports.sweeps import SweepReport
-    from stepfast.admin.reports.trees import TreeLine
-    from stepfast.admin.reports.watermarks import WatermarkReport
-    from stepfast.admin.reports.workers import WorkerReport
+    from stepfast.admin.events import KeptEvent, WaitReport
+    from stepfast.admin.jobs import JobDetail, JobSummary, TreeLine
+    from stepfast.admin.outbox import AlertReport, DestinationReport, MessageDetail, MessageSummary
+    from stepfast.admin.statistics import KindStatistics, LimitReport
+    from stepfast.admin.sweeps import SweepReport
+    from stepfast.admin.watermarks import WatermarkReport
+    from stepfast.admin.workers import LeaseReport, QueueReport, WorkerReport
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
-    from stepfast.outbox.state import MessageState
+    from stepfast.jobs.state import JobState
+    from stepfast.outbox.messages import MessageState
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.sweep_state import SweepState
-    from stepfast.steps.job import JobState
+    from stepfast.runs.sweep import SweepState
+
 
 T = TypeVar("T")
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from stepfast.database.connection import Transaction
 
+
 D = TypeVar("D", bound="DataclassInstance")
 Reader = Callable[[Any], Any]
 

@@ -6,15 +6,21 @@ work wherever the database can be reached. The others need the feed's code, beca
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from stepfast.admin.audit import Actor, record, whoever
-from stepfast.admin.reports.partitions import PartitionReport, list_partitions
-from stepfast.admin.reports.run_facts import RunDetail, show_run
-from stepfast.admin.reports.run_progress import RunObserver, RunProgress, watch_run
-from stepfast.admin.reports.runs import RunReport, list_runs, resolve, run_report
+from stepfast.admin.run_reports import (
+    PartitionReport,
+    RunReport,
+    list_partitions,
+    list_runs,
+    resolve,
+    run_report,
+)
+from stepfast.admin.run_status import RunDetail, RunObserver, RunProgress, show_run, watch_run
 from stepfast.database.database import persist
 from stepfast.errors import (
     ConfigurationError,
@@ -24,23 +30,32 @@ from stepfast.errors import (
     StepfastError,
     TransientError,
 )
+from stepfast.jobs.retry import describe
 from stepfast.runs import repair
-from stepfast.runs.asking import wait_for
-from stepfast.runs.run import find_run
-from stepfast.runs.starting import Request, source_clock, start_remap, start_run
-from stepfast.steps.failure import describe
+from stepfast.runs.calls import answer_of, wait_for
+from stepfast.runs.debts import covers, open_debts
+from stepfast.runs.paging.paginators import Offset
+from stepfast.runs.partitioning.contract import VERIFYING_COUNTS, Estimate, beginning, estimate
+from stepfast.runs.partitioning.heatmap import describe as describe_run_plan
+from stepfast.runs.partitioning.heatmap import draw
+from stepfast.runs.plan import count_next, first_frontier, planned, prior_ranges
+from stepfast.runs.run import FeedRow, find_feed, find_run
+from stepfast.runs.start import Request, kind_for, source_clock, start_remap, start_run, window_of
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from stepfast.admin.run_plan import RunPlan
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.runs.declaration import Declaration
     from stepfast.runs.feeds import Feeds
+    from stepfast.runs.partitioning.contract import Frontier, Plan
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.repair import Repaired
-    from stepfast.runs.states import RunKind, RunState
+    from stepfast.runs.run import RunKind, RunState
+    from stepfast.runs.window import Window
+
 
 T = TypeVar("T")
 Action = Callable[["Transaction", str], "Repaired"]
@@ -106,7 +121,7 @@ class Runs:
         max_rows: int | None = None,
     ) -> RunPlan:
         """What such a run would read, and what it would cost. The source is asked from here; nothing is started."""
-        from stepfast.admin.run_plan import plan_run
+        from stepfast.admin.runs import plan_run
 
         request = Request(kind=kind, from_=from_, to=to, most_rows=max_rows)
         return _asked(feed, plan_run(self.database, self._declared(feed), request))
@@ -271,3 +286,114 @@ def _blocked(done: Repaired) -> str:
         "the range it lacks is a debt" if done.debts == 1 else f"the {done.debts} ranges it lacks are debts"
     )
     return f"{told}; {ranges}, which the next run reads (see: stepfast debts list)"
+
+
+# What a run would read, and what that would cost: planned as a run plans it, from here, and without starting one.
+
+MOST_COUNTS: Final = 1_000  # of partitions that planning itself does not count
+
+
+@dataclass(frozen=True)
+class PlannedPartition:
+    name: str
+    rows: int | None  # None: nobody counted
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """A run that nobody has started."""
+
+    feed: str
+    kind: RunKind
+    window_from: datetime | None
+    window_to: datetime
+    scope: str
+    partitions: tuple[PlannedPartition, ...]
+    rows: int | None
+    baseline: int | None  # rows of the source without any partition
+    debts: int  # ranges of earlier runs that it would read as well
+    requests: Estimate
+    summary: str
+    drawing: str
+
+
+async def plan_run(database: Database, declared: Declaration, request: Request) -> RunPlan:
+    """Ask the source what the plan of such a run asks, and count its partitions where the feed can."""
+    clock = await source_clock(database, declared)
+    row = await asyncio.to_thread(_feed, database, declared.name)
+    kind = kind_for(request, row)
+    window = window_of(declared, request, kind, row, clock)
+    prior, debts = await asyncio.to_thread(_known, database, declared.name, kind, window)
+    if window.is_empty:
+        return _told(declared, kind, window, None, debts=debts)
+    frontier = await first_frontier(declared, window, prior)
+    while not frontier.finished:
+        frontier, _ = await count_next(database, declared, window, frontier, admitted=0)
+    read = planned(frontier, window, request.most_rows).partitions  # as a run decides, before anybody counts
+    frontier = await _counted(declared, window, frontier)
+    found = _told(declared, kind, window, frontier, debts=debts, read=len(read))
+    return found if request.most_rows is None else _trial(found, blind=read[-1].estimate is None)
+
+
+def _trial(found: RunPlan, *, blind: bool) -> RunPlan:
+    """However much it reads, it does not pass for everything."""
+    told = "; the trial ends with a partition that nobody has counted, and reads all of it" if blind else ""
+    return replace(found, scope="partial", summary=found.summary + told)
+
+
+def _feed(database: Database, feed: str) -> FeedRow:
+    with database.reading() as tx:
+        return find_feed(tx, feed)
+
+
+def _known(database: Database, feed: str, kind: RunKind, window: Window) -> tuple[list[Range], int]:
+    with database.reading() as tx:
+        owed = [it for it in open_debts(tx, feed) if not it.is_given_up and not covers(window, it.window)]
+        return prior_ranges(tx, feed, kind), len(owed) if kind in ("full", "incremental") else 0
+
+
+async def _counted(declared: Declaration, window: Window, frontier: Frontier) -> Frontier:
+    """The same partitions, each with its count: a run finds that out while it reads."""
+    unknown = [it.range for it in frontier.plan().partitions if it.estimate is None]
+    if not declared.counts or len(unknown) > MOST_COUNTS:
+        return frontier
+    counts = {it.name: await answer_of(declared.feed.count, it, window) for it in unknown}
+    return frontier.learn(counts) if counts else frontier
+
+
+def _told(
+    declared: Declaration,
+    kind: RunKind,
+    window: Window,
+    frontier: Frontier | None,
+    *,
+    debts: int,
+    read: int = 0,
+) -> RunPlan:
+    plan = None if frontier is None else beginning(frontier.plan(), read)
+    nothing = "the window is empty: there is nothing to read"
+    return RunPlan(
+        feed=declared.name,
+        kind=kind,
+        window_from=window.from_,
+        window_to=window.to,
+        scope="complete" if plan is None else plan.scope,
+        partitions=()
+        if plan is None
+        else tuple(PlannedPartition(it.range.name, it.estimate, it.problem) for it in plan.partitions),
+        rows=0 if plan is None else plan.rows,
+        baseline=None if plan is None else plan.baseline,
+        debts=debts,
+        requests=_requests(declared, plan),
+        summary=nothing if plan is None else describe_run_plan(plan),
+        drawing=nothing if frontier is None else draw(frontier),
+    )
+
+
+def _requests(declared: Declaration, plan: Plan | None) -> Estimate:
+    if plan is None:
+        return Estimate(planning=0, counts=0, pages=0, longest=0, unknown=0)
+    overlap = declared.paging.overlap if isinstance(declared.paging, Offset) else 0
+    counts = VERIFYING_COUNTS if declared.counts else 0
+    return estimate(plan, declared.page_size, overlap=overlap, counts=counts)

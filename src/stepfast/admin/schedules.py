@@ -1,23 +1,187 @@
-"""What an operator may do to schedules, from Python; the command line is thin over it. Each change is written down."""
+"""Schedules: what each says, when it is due, and what became of its last ticks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, Unpack
 
 from stepfast.admin.audit import Actor, record, whoever
-from stepfast.admin.reports.schedules import list_schedules, report, show_schedule
+from stepfast.clock import moment
 from stepfast.database.database import persist
-from stepfast.results.handle import EnqueuedJob
-from stepfast.schedules import changes, declared
+from stepfast.database.statement import sql
+from stepfast.jobs.payload import decode
+from stepfast.results.watch import EnqueuedJob
+from stepfast.schedules import schedule as changes
+from stepfast.schedules import schedule as declared
+from stepfast.schedules.cron import zone
 from stepfast.schedules.definition import ScheduleOptions, checked_schedule_name, define
+from stepfast.schedules.firing import REMEMBERED, SCOPE
+from stepfast.schedules.schedule import clock, get, schedules
 
 if TYPE_CHECKING:
-    from stepfast.admin.reports.schedules import ScheduleDetail, ScheduleReport
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
+    from stepfast.jobs.kinds import Kind, Kinds
     from stepfast.schedules.definition import Definition
-    from stepfast.steps.kinds import Kind, Kinds
+    from stepfast.schedules.schedule import Schedule
+
+
+SHOWN: Final = 5  # ticks ahead, and ticks behind
+UNITS: Final = (("d", 86_400_000_000), ("h", 3_600_000_000), ("m", 60_000_000), ("s", 1_000_000))
+
+State = Literal["active", "paused", "finished", "removed"]
+
+# Ticks are remembered under the schedule's name, in the order of time; ";" follows ":".
+# A tick is remembered before its job is made: a job that is older than that is another one's.
+RECENT = sql("""
+    SELECT k.id, k.job_id, COALESCE(j.state, a.state),
+           CASE WHEN COALESCE(j.created_at, a.created_at) < k.until_at - :remembered THEN 1 ELSE 0 END
+      FROM stepfast_key k LEFT JOIN stepfast_job j ON j.id = k.job_id LEFT JOIN stepfast_archive a ON a.id = k.job_id
+     WHERE k.id > :first AND k.id < :last
+     ORDER BY k.id DESC LIMIT :limit
+""")
+
+
+@dataclass(frozen=True)
+class ScheduleReport:
+    """A schedule in one line."""
+
+    name: str
+    state: State
+    when: str  # for people
+    kind: str
+    queue: str
+    priority: int
+    cron: str | None
+    every_seconds: float | None
+    at: datetime | None
+    tz: str
+    missed: str
+    overlap: str
+    tick_as: str | None
+    next_at: datetime | None
+    last_at: datetime | None  # the last tick that fired
+    paused_at: datetime | None
+    removed_at: datetime | None
+    source: str  # code or operator: who says what it is now
+    declared: bool  # whether code declares it
+    note: str | None
+    changed_at: datetime
+
+
+@dataclass(frozen=True)
+class TickAhead:
+    """An instant, as the world and as the schedule's own clock show it."""
+
+    utc: datetime
+    local: datetime
+
+
+@dataclass(frozen=True)
+class TickBehind:
+    """A tick that was handled, and the job that it became or that kept it from becoming one."""
+
+    utc: datetime
+    job_id: str
+    job_state: str | None  # None: forgotten
+    skipped: bool  # it became no job: this one, of an earlier tick or of a trigger, was unfinished
+
+
+@dataclass(frozen=True)
+class ScheduleDetail:
+    schedule: ScheduleReport
+    arguments: Any
+    ahead: tuple[TickAhead, ...]  # of a paused one: if it were resumed now
+    behind: tuple[TickBehind, ...]  # newest first; remembered for 30 days
+
+
+def list_schedules(tx: Transaction, *, everyone: bool = False) -> list[ScheduleReport]:
+    """All by name; with `everyone` also those that were removed although the code declares them."""
+    return [report(it) for it in schedules(tx, everyone=everyone)]
+
+
+def show_schedule(tx: Transaction, name: str, *, now: int | None = None) -> ScheduleDetail:
+    """One, with its next and its last ticks."""
+    it = get(tx, name)
+    return ScheduleDetail(
+        report(it), decode(it.definition.payload), _ahead(it, clock(tx, now)), _behind(tx, name)
+    )
+
+
+def report(schedule: Schedule) -> ScheduleReport:
+    it = schedule.definition
+    return ScheduleReport(
+        name=schedule.name,
+        state=_state(schedule),
+        when=_when(it),
+        kind=it.kind,
+        queue=it.queue,
+        priority=it.priority,
+        cron=it.cron,
+        every_seconds=None if it.every is None else it.every / 1e6,
+        at=_moment(it.once_at),
+        tz=it.tz,
+        missed=it.missed,
+        overlap=it.overlap,
+        tick_as=it.tick_as,
+        next_at=_moment(schedule.next_at),
+        last_at=_moment(schedule.last_at),
+        paused_at=_moment(schedule.paused_at),
+        removed_at=_moment(schedule.removed_at),
+        source=schedule.source,
+        declared=schedule.declared is not None,
+        note=schedule.note,
+        changed_at=moment(schedule.changed_at),
+    )
+
+
+def _ahead(schedule: Schedule, now: int) -> tuple[TickAhead, ...]:
+    timing, where = schedule.definition.timing, zone(schedule.definition.tz)
+    tick = schedule.next_at if schedule.paused_at is None else timing.next_after(now)
+    found: list[TickAhead] = []
+    while tick is not None and len(found) < SHOWN:
+        found.append(TickAhead(moment(tick), moment(tick).astimezone(where)))
+        tick = timing.next_after(tick)
+    return tuple(found)
+
+
+def _behind(tx: Transaction, name: str) -> tuple[TickBehind, ...]:
+    prefix = f"{SCOPE}:{name}:"
+    rows = tx.rows(RECENT, first=prefix, last=f"{SCOPE}:{name};", limit=SHOWN + 1, remembered=REMEMBERED)
+    before = [*(row[1] for row in rows[1:]), None]  # the age of a job that is forgotten is, too
+    found = (
+        TickBehind(
+            datetime.fromisoformat(key.removeprefix(prefix)), job_id, state, bool(older) or job_id == earlier
+        )
+        for (key, job_id, state, older), earlier in zip(rows, before, strict=False)
+    )
+    return tuple(found)[:SHOWN]
+
+
+def _state(schedule: Schedule) -> State:
+    if schedule.removed_at is not None:
+        return "removed"
+    if schedule.paused_at is not None:
+        return "paused"
+    return "finished" if schedule.next_at is None else "active"
+
+
+def _when(it: Definition) -> str:
+    if it.cron is not None:
+        return it.cron
+    if it.every is not None:
+        unit, size = next(((unit, size) for unit, size in UNITS if it.every % size == 0), ("s", 1_000_000))
+        return f"every {it.every / size:g}{unit}"
+    return f"once, {moment(it.once_at or 0):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _moment(at: int | None) -> datetime | None:
+    return None if at is None else moment(at)
+
+
+# What an operator may do to schedules, from Python; the command line is thin over it. Each change is written down.
 
 T = TypeVar("T")
 

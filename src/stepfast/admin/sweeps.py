@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from stepfast.admin.actions import HASTEN
 from stepfast.admin.audit import Actor, Command, record, whoever
-from stepfast.admin.reports.runs import resolve
+from stepfast.admin.jobs import HASTEN
+from stepfast.admin.run_reports import resolve
+from stepfast.clock import moment
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, StateError
-from stepfast.runs.gone import BATCH, bring_back, end_of_stretch, removed
 from stepfast.runs.run import Run, find_run, lock_run
-from stepfast.runs.sweep_state import SweepState, keep, state_of
+from stepfast.runs.sweep import (
+    BATCH,
+    SweepState,
+    bring_back,
+    end_of_stretch,
+    keep,
+    read_state,
+    removed,
+    state_of,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
-    from stepfast.runs.sweep_state import Phase
+    from stepfast.runs.sweep import Phase
+
 
 Progress = Callable[[int], object]  # told how many are behind us
 
@@ -109,3 +123,58 @@ def _because(by: Actor | None, done: str) -> Actor:
     if not by.reason:
         raise ConfigurationError(f"say why the sweep is {done}; the reason is kept with it")
     return by
+
+
+# Sweeps: who is looked for, who waits for a decision, and how many rows went.
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """The sweep of one run."""
+
+    run_id: str
+    feed: str
+    run_state: str
+    phase: str  # counting, held, striking, declined, skipped or done
+    living: int  # rows that were there when it began
+    unseen: int  # of them, those that the run did not see
+    going: int  # of them, those that had enough strikes
+    struck: int
+    gone: int  # rows that this run has marked as gone, and nobody brought back
+    started_at: datetime
+    note: str | None
+    still_there: int  # rows that would have gone, but the source has them
+
+
+LIST = sql("""
+    SELECT id, feed, state, gone, started_at, frontier FROM stepfast_run
+     WHERE kind = 'full' AND (:any_feed = 1 OR feed = :feed) AND frontier LIKE '{"type":"sweep"%'
+     ORDER BY started_at DESC, id DESC LIMIT :limit
+""")
+
+
+def list_sweeps(tx: Transaction, *, feed: str | None = None, limit: int = 50) -> list[SweepReport]:
+    """The latest first."""
+    found = tx.rows(LIST, feed=feed, any_feed=int(feed is None), limit=limit)
+    return [report for row in found if (report := _report(row)) is not None]
+
+
+def _report(row: Sequence[Any]) -> SweepReport | None:
+    run_id, feed, run_state, gone, started_at, frontier = row
+    state = read_state(frontier)
+    if state is None:
+        return None
+    return SweepReport(
+        run_id,
+        feed,
+        run_state,
+        state.phase,
+        state.living,
+        state.unseen,
+        state.going,
+        state.struck,
+        gone,
+        moment(started_at),
+        state.note,
+        state.still_there,
+    )

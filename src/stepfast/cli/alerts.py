@@ -15,7 +15,7 @@ def list_(
     ctx: typer.Context, *, limit: Limit = 50, json: Json = False, database_url: DatabaseUrl = None
 ) -> None:
     """List alerts by cause, the latest raised first."""
-    from stepfast.admin.reports.outbox import list_alerts
+    from stepfast.admin.outbox import list_alerts
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_alerts(tx, limit=limit)
@@ -49,8 +49,8 @@ def send_test(*, json: Json = False) -> None:
     """Send a test alert to every place in STEPFAST_ALERT_URLS, from here and now. Exits with 1 if one did not get it."""
     from stepfast.errors import ConfigurationError
     from stepfast.notifications.alert import AlertText, places, send
-    from stepfast.notifications.delivery import Failed
     from stepfast.notifications.settings import from_environment
+    from stepfast.notifications.webhook import Failed
 
     urls = from_environment().alert_urls
     if not urls:

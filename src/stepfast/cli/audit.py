@@ -57,7 +57,7 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List what operators did, newest first: who, what, to what, and why."""
-    from stepfast.admin.reports.audit import list_audit
+    from stepfast.admin.audit import list_audit
     from stepfast.clock import duration
 
     with usage("--since"):

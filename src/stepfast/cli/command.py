@@ -13,8 +13,6 @@ from stepfast.cli import (
     config,
     dead_letters,
     debts,
-    demo,
-    diamonds,
     doctor,
     events,
     jobs,
@@ -36,6 +34,8 @@ from stepfast.cli import (
 )
 from stepfast.cli.options import URL_HELP, Json
 from stepfast.cli.output import complain, print_json
+from stepfast.demo import command as demo
+from stepfast.diamonds.commands import diamonds
 from stepfast.errors import StepfastError
 
 

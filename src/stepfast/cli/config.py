@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json  # noqa: TC001 - options are read at run time
+from stepfast.cli.options import DatabaseUrl, Json
 from stepfast.cli.output import print_json, print_table
 
 
@@ -32,9 +32,7 @@ def config(
     import os
 
     from stepfast.notifications.settings import from_environment
-    from stepfast.tasks.problems import DATABASE, missing_secret
-    from stepfast.tasks.settings import read_env_file, task_settings
-    from stepfast.tasks.surroundings import surroundings
+    from stepfast.tasks.settings import DATABASE, missing_secret, read_env_file, surroundings, task_settings
 
     given = database_url or ctx.obj
     from_option = {DATABASE: given} if given and given != os.environ.get(DATABASE) else {}

@@ -2,28 +2,63 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepfast.cli.dead_messages import message_facts, print_both, print_message
 from stepfast.cli.jobs import print_job, print_jobs
-from stepfast.cli.options import (
-    By,
-    DatabaseUrl,
-    ErrorGroup,
-    Json,
-    Kind,
-    Limit,
-    Queue,
-    Reason,
-    actor,
-    opened,
-)
-from stepfast.cli.output import print_json, print_table, progress
+from stepfast.cli.options import By, DatabaseUrl, ErrorGroup, Json, Kind, Limit, Queue, Reason, actor, opened
+from stepfast.cli.output import print_facts, print_json, print_table, progress
 
 if TYPE_CHECKING:
-    from stepfast.steps.dead_letters import Filter
+    from collections.abc import Sequence
+
+    from stepfast.admin.jobs import JobSummary
+    from stepfast.jobs.dead_letters import Filter
+    from stepfast.transports.dead_messages import DeadMessage
+
+
+# Dead letters of brokers, as the commands about dead letters show them.
+
+OURS = "job"  # the origin of a dead letter that is a job
+
+
+def print_both(jobs: Sequence[JobSummary], messages: Sequence[DeadMessage], limit: int) -> None:
+    """One list, the latest first, with where each comes from."""
+    rows: list[tuple[Any, ...]] = [
+        (it.id, OURS, it.kind, it.queue, it.attempts, it.finished_at, it.last_error) for it in jobs
+    ]
+    rows += [(it.id, it.origin, it.subject, it.queue, it.attempts, it.found_at, said(it)) for it in messages]
+    rows.sort(key=lambda row: (row[5] is not None, row[5]), reverse=True)
+    print_table(
+        ("id", "origin", "kind", "queue", "try", "died (UTC)", "error"),
+        rows[:limit],
+        empty="no dead letters",
+        less=("try", "queue", "died (UTC)"),
+    )
+
+
+def print_message(message: DeadMessage, *, json: bool) -> None:
+    """Everything about one."""
+    facts = message_facts(message) | {"properties": dict(message.properties), "body": message.body}
+    if json:
+        print_json(facts)
+    else:
+        print_facts([(name.replace("_", " "), value) for name, value in facts.items()])
+
+
+def message_facts(message: DeadMessage) -> dict[str, Any]:
+    """As JSON tells it in a list: without what it says, which may be long."""
+    facts = asdict(message)
+    for name in ("properties", "body"):
+        del facts[name]
+    return {"origin": message.origin, **facts}
+
+
+def said(message: DeadMessage) -> str:
+    return f"{message.reason}: {message.detail}" if message.detail else message.reason
+
 
 app = typer.Typer(help="Jobs that gave up, and messages put aside: list, retry, purge.", no_args_is_help=True)
 
@@ -44,8 +79,7 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List dead letters, also those of brokers, the latest first; or what they died of."""
-    from stepfast.admin.dead_messages import list_dead_messages
-    from stepfast.admin.reports.dead_letters import Filter, failure_groups, list_dead_letters
+    from stepfast.admin.dead_letters import Filter, failure_groups, list_dead_letters, list_dead_messages
 
     which = Filter(kind, queue, error)
     with opened(ctx, database_url) as database, database.reading() as tx:
@@ -76,7 +110,7 @@ def show(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Show everything about one dead letter."""
-    from stepfast.admin.reports.dead_letters import show_dead_letter
+    from stepfast.admin.dead_letters import show_dead_letter
     from stepfast.transports.dead_messages import find
 
     with opened(ctx, database_url) as database, database.reading() as tx:
@@ -101,7 +135,7 @@ def retry(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Try dead letters again, with fresh attempts: one, those that match, or all."""
-    from stepfast.admin.actions import count_dead, retry_dead, retry_dead_letter
+    from stepfast.admin.jobs import count_dead, retry_dead, retry_dead_letter
     from stepfast.database.database import persist
 
     who = actor(by, reason)
@@ -140,7 +174,7 @@ def purge(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Delete dead letters and their logs for good: one, those that match, or all."""
-    from stepfast.admin.actions import count_dead, purge_dead, purge_dead_letter
+    from stepfast.admin.jobs import count_dead, purge_dead, purge_dead_letter
     from stepfast.database.database import persist
 
     who = actor(by, reason)
@@ -166,7 +200,7 @@ def _chosen(
     job_id: str | None, kind: str | None, queue: str | None, error: str | None, *, every: bool
 ) -> Filter:
     """What was meant, which must be said in exactly one way: nobody deletes everything by leaving something out."""
-    from stepfast.steps.dead_letters import Filter
+    from stepfast.jobs.dead_letters import Filter
 
     filtered = any(it is not None for it in (kind, queue, error))
     if [job_id is not None, filtered, every].count(True) != 1:

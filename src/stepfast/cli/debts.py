@@ -25,7 +25,7 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List debts, the latest first. One that was given up is read again only after `debts retry`."""
-    from stepfast.admin.reports.debts import list_debts
+    from stepfast.admin.debts import list_debts
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_debts(tx, feed=feed, everything=everything, limit=limit)

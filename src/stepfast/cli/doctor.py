@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.app_target import Target, loaded
-from stepfast.cli.options import DatabaseUrl, Json, opened
+from stepfast.cli.options import DatabaseUrl, Json, Target, loaded, opened
 from stepfast.cli.output import STYLES, console, print_json
 from stepfast.telemetry.masking import visible
 
@@ -50,7 +49,7 @@ def doctor(
 def _brokers(ctx: typer.Context, target: str | None, url: str | None) -> tuple[list[Broker], list[Finding]]:
     """Those of the app's feeds, where we are told of an app; and what is wrong with it."""
     from stepfast.admin.doctor.finding import warn
-    from stepfast.steps.failure import describe
+    from stepfast.jobs.retry import describe
 
     if target is None:
         return [], []

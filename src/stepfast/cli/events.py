@@ -39,7 +39,7 @@ def send(
     """Send an event: to the job that has waited longest for it, or to the first that will."""
     from stepfast.admin.events import send_event
     from stepfast.database.database import persist
-    from stepfast.steps.sending import SendEvent
+    from stepfast.jobs.events import SendEvent
 
     with usage():
         event = SendEvent.of(name, _value(payload), span(keep) or 0, id, encrypted=encrypted)
@@ -60,8 +60,8 @@ def list_(
     ctx: typer.Context, *, limit: Limit = 50, json: Json = False, database_url: DatabaseUrl = None
 ) -> None:
     """List events that are kept, the oldest first."""
-    from stepfast.admin.reports.events import list_kept_events
-    from stepfast.steps.payload import to_json
+    from stepfast.admin.events import list_kept_events
+    from stepfast.jobs.payload import to_json
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_kept_events(tx, limit=limit)
@@ -81,7 +81,7 @@ def waits(
     ctx: typer.Context, *, limit: Limit = 50, json: Json = False, database_url: DatabaseUrl = None
 ) -> None:
     """List jobs that wait for an event, the longest first."""
-    from stepfast.admin.reports.events import list_waits
+    from stepfast.admin.events import list_waits
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_waits(tx, limit=limit)

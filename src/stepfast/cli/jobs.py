@@ -2,25 +2,341 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from stepfast.cli.job_tree import Tree, cancelling, print_relatives, retrying
-from stepfast.cli.job_tree import tree as job_tree
-from stepfast.cli.options import By, DatabaseUrl, Json, Kind, Limit, Queue, Reason, actor, opened
-from stepfast.cli.output import complain, print_facts, print_json, print_table, said
-from stepfast.cli.statistics import stats
-from stepfast.cli.watch import watch
+from stepfast.cli.options import By, DatabaseUrl, Json, Kind, Limit, Queue, Reason, actor, opened, span, usage
+from stepfast.cli.output import complain, console, print_facts, print_json, print_table, said
 from stepfast.errors import StepfastError
+from stepfast.telemetry.masking import masked
 
 if TYPE_CHECKING:
-    from stepfast.admin.reports.jobs import JobDetail, JobSummary
+    from stepfast.admin.audit import Actor
+    from stepfast.admin.jobs import JobDetail, JobSummary, TreeLine
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
-    from stepfast.steps.job import JobState
+    from stepfast.jobs.state import JobState
+    from stepfast.results.outcome import JobOutcome
+    from stepfast.results.watch import Update
+
+
+# `stepfast jobs tree`: a job and what comes after it; and the two commands that concern all of it.
+
+Tree = Annotated[
+    bool,
+    typer.Option(
+        "--tree",
+        help="Also all that comes after it; of a group's completion job also its members. Together or not at all.",
+    ),
+]
+Act = Callable[["Transaction", str], "JobState"]
+
+
+def tree(
+    ctx: typer.Context,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Which job.")],
+    *,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Show a job and all that comes after it; of the completion job of a group also its members."""
+    from stepfast.admin.jobs import MOST, tree_of
+
+    with opened(ctx, database_url) as database, database.reading() as tx:
+        lines = tree_of(tx, job_id)
+    if json:
+        print_json(lines)
+        return
+    print_table(
+        ("job", "state", "kind", "edge"),
+        [(_place(it), it.state, it.kind, _edge(it)) for it in lines],
+        empty="nothing",
+        less=("kind",),
+    )
+    if len(lines) >= MOST:
+        typer.echo(f"only the first {MOST:,} are shown", err=True)
+
+
+def _place(line: TreeLine) -> str:
+    return f"{'│ ' * (line.depth - 1)}└ {line.id}" if line.depth else line.id
+
+
+def _edge(line: TreeLine) -> str:
+    if line.bond is None:
+        return ""
+    bond = "member" if line.bond == "member" else f"after, {line.edge}, on_dead={line.on_dead}"
+    return f"{bond} (shown above)" if line.again else bond
+
+
+def print_relatives(detail: JobDetail) -> None:
+    """What a job comes after, and what comes after it, if anything."""
+    rows = [("after", it) for it in detail.parents] + [("before", it) for it in detail.children]
+    if rows:
+        typer.echo()
+        print_table(
+            ("", "job", "state", "kind", "edge"),
+            [
+                ("member" if it.bond == "member" else word, it.id, it.state, it.kind, it.edge)
+                for word, it in rows
+            ],
+            empty="",
+            less=("kind",),
+        )
+
+
+def cancelling(who: Actor, *, tree: bool) -> Act:
+    """How `jobs cancel` ends one job."""
+    from stepfast.admin.jobs import cancel, cancel_tree
+
+    if tree:
+        return lambda tx, job_id: cancel_tree(tx, job_id, by=who).state
+    return lambda tx, job_id: cancel(tx, job_id, by=who)
+
+
+def retrying(who: Actor, *, tree: bool) -> Act:
+    """How `jobs retry` revives one job."""
+    from stepfast.admin.jobs import retry, retry_tree
+
+    if tree:
+        return lambda tx, job_id: retry_tree(tx, job_id, by=who).state
+    return lambda tx, job_id: retry(tx, job_id, by=who)
+
+
+# `stepfast jobs stats`: how each kind of job fares.
+
+
+def stats(
+    ctx: typer.Context,
+    *,
+    since: Annotated[
+        str, typer.Option("--since", metavar="DURATION", help="How far to look back: 90s, 10m, 2h, 7d.")
+    ] = "24h",
+    kind: Kind = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Tell by kind how many jobs ended, how well, how long they took, and what they failed of."""
+    from stepfast.admin.statistics import kind_statistics
+    from stepfast.clock import duration
+
+    with usage("--since"):
+        past = duration(span(since) or 0, "since")
+    with opened(ctx, database_url) as database, database.reading() as tx:
+        found = kind_statistics(tx, past, kind)
+    if json:
+        print_json(found)
+        return
+    print_table(
+        (
+            "kind",
+            "done",
+            "dead",
+            "cancelled",
+            "success",
+            "average s",
+            "median s",
+            "95 % s",
+            "longest s",
+            "wait s",
+        ),
+        [
+            (
+                it.kind,
+                it.done,
+                it.dead,
+                it.cancelled,
+                "" if it.success_rate is None else f"{it.success_rate:.1%}",
+                it.average_seconds,
+                it.median_seconds,
+                it.p95_seconds,
+                it.longest_seconds,
+                it.average_wait_seconds,
+            )
+            for it in found
+        ],
+        empty=f"no job ended in the last {since}",
+        less=("wait s", "average s", "cancelled", "longest s"),
+    )
+    failures = [(it.kind, failure) for it in found for failure in it.failures]
+    if failures:
+        typer.echo()
+        print_table(
+            ("kind", "dead", "retrying", "recovered", "last (UTC)", "error"),
+            [(name, it.dead, it.retrying, it.recovered, it.last_at, it.error_group) for name, it in failures],
+            empty="",
+            less=("recovered", "last (UTC)"),
+        )
+
+
+# `stepfast jobs watch`: one job as it comes along: a bar for people, lines for pipes, JSON lines for programs.
+
+TIMED_OUT: Final = 3  # exit code
+
+Show = Callable[["Update"], None]
+
+
+def watch(
+    ctx: typer.Context,
+    job_id: Annotated[str, typer.Argument(metavar="ID", help="Which job.")],
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on when it is dead or cancelled: somebody may revive it.")
+    ] = False,
+    timeout: Annotated[
+        str | None,
+        typer.Option(
+            "--timeout", metavar="DURATION", help="Watch for so long: 90s, 10m, 2h.", show_default="for ever"
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Show a job's states, progress and log lines as they come, and its result.
+
+    Exits with 0 when it is done, with 1 when it is dead or cancelled, with 3 when the time is over.
+    """
+    from stepfast.clock import duration
+    from stepfast.errors import WaitTimeoutError
+    from stepfast.jobs.state import JobState
+    from stepfast.results.outcome import ANYTHING
+    from stepfast.results.watch import Watch
+
+    given = span(timeout)
+    with usage("--timeout"):
+        patience = None if given is None else duration(given, "timeout")
+    with opened(ctx, database_url) as database:
+        updates = Watch(database, job_id, patience, lambda _: ANYTHING, beyond_death=follow)
+        try:
+            with _shown(json=json) as show:
+                end = _last(updates, show)
+        except WaitTimeoutError as error:
+            complain(str(error))
+            raise typer.Exit(TIMED_OUT) from None
+    if end.state is not JobState.DONE:
+        raise typer.Exit(1)
+
+
+def _last(updates: Any, show: Show) -> JobOutcome[Any]:
+    from stepfast.results.watch import Ended
+
+    for update in updates:
+        show(update)
+        if isinstance(update, Ended):
+            return update.outcome
+    raise AssertionError("a watch ends with the job's end")
+
+
+@contextmanager
+def _shown(*, json: bool) -> Iterator[Show]:
+    if json:
+        yield _print_json
+    elif not console().is_terminal:
+        yield lambda update: typer.echo(_line(update))
+    else:
+        with _bar() as show:
+            yield show
+
+
+def _print_json(update: Update) -> None:
+    import msgspec
+
+    from stepfast.results.watch import Ended, Logged, Progressed
+
+    match update:
+        case Ended(outcome):
+            facts = _facts(outcome) | {"result": _result(outcome)}
+            line = {"update": "ended", **facts}
+        case Logged():
+            line = {"update": "log", **asdict(update)}
+        case Progressed():
+            line = {"update": "progress", **asdict(update)}
+        case _:
+            line = {"update": "state", **asdict(update)}
+    typer.echo(msgspec.json.encode(masked(msgspec.to_builtins(line))).decode())
+
+
+def _facts(outcome: JobOutcome[Any]) -> dict[str, Any]:
+    hidden = {"stored", "reading"}
+    return {name: value for name, value in vars(outcome).items() if name not in hidden}
+
+
+def _result(outcome: JobOutcome[Any]) -> Any:
+    """The result as plain JSON values; None where there is none (its state and result_expired_at say why)."""
+    from stepfast.admin.jobs import shown
+
+    return shown(outcome.stored, f"result of {outcome.kind}")
+
+
+def _line(update: Update) -> str:
+    from stepfast.results.watch import Ended, Logged, Progressed
+
+    match update:
+        case Ended(outcome):
+            return _end(outcome)
+        case Logged(at, level, step, message):
+            return f"{said(at)}  step {step}  {level:<7}  {said(message).rstrip()}"
+        case Progressed(percent, note):
+            return f"{percent} %  {said(note)}".rstrip()
+        case _:
+            return _state(update)
+
+
+def _state(update: Any) -> str:
+    error = f": {said(update.error)}" if update.error else ""
+    return f"{update.state}, step {update.step}, try {update.attempts}{error}"
+
+
+def _end(outcome: JobOutcome[Any]) -> str:
+    from stepfast.jobs.payload import to_json
+
+    tries = f"step {outcome.step}, try {outcome.attempts}"
+    if outcome.error and outcome.state != "done":
+        return f"{outcome.state}, {tries}: {said(outcome.error)}"
+    if outcome.result_expired_at is not None:
+        return f"{outcome.state}, {tries}; its result expired at {said(outcome.result_expired_at)}"
+    return f"{outcome.state}, {tries}" + (f": {said(to_json(_result(outcome)))}" if outcome.stored else "")
+
+
+@contextmanager
+def _bar() -> Iterator[Show]:
+    """A bar that stays at the bottom while lines pass above it."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    from stepfast.cli.output import STYLES
+    from stepfast.results.watch import Ended, Logged, Progressed
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        console=console(),
+    )
+
+    def show(update: Update) -> None:
+        match update:
+            case Progressed(percent, note):
+                bar.update(task, completed=percent, note=said(note))
+            case Logged():
+                bar.console.print(Text(_line(update)))
+            case Ended(outcome):
+                done = 100 if outcome.state == "done" else outcome.progress
+                bar.update(task, description=outcome.state.value, completed=done)
+                bar.console.print(Text(_line(update), style=STYLES.get(outcome.state.value, "")))
+            case _:
+                bar.update(task, description=f"{update.state}, try {update.attempts}")
+                bar.console.print(Text(_line(update), style="dim"))
+
+    with bar:
+        task = bar.add_task("", total=100, note="")
+        yield show
+
 
 app = typer.Typer(help="Look at jobs, revive them, stop them.", no_args_is_help=True)
 
@@ -54,7 +370,7 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List jobs, newest first."""
-    from stepfast.admin.reports.jobs import list_jobs
+    from stepfast.admin.jobs import list_jobs
 
     wanted = _states(state or [])
     with opened(ctx, database_url) as database, database.reading() as tx:
@@ -87,8 +403,8 @@ def show(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Show everything about one job: state, attempts, lease, error, progress, payload, result and log."""
-    from stepfast.admin.keys import show_decrypted
-    from stepfast.admin.reports.jobs import show_job
+    from stepfast.admin.encryption import show_decrypted
+    from stepfast.admin.jobs import show_job
     from stepfast.database.database import persist
 
     with opened(ctx, database_url) as database:
@@ -145,7 +461,7 @@ def cancel(
     _each(ctx, ids, act, words, json=json, database_url=database_url)
 
 
-app.command("tree", short_help="Show what comes after a job.")(job_tree)
+app.command("tree", short_help="Show what comes after a job.")(tree)
 app.command("stats")(stats)
 
 
@@ -172,7 +488,7 @@ def print_jobs(found: list[JobSummary], empty: str) -> None:
 
 
 def print_job(detail: JobDetail, *, json: bool) -> None:
-    from stepfast.steps.payload import to_json
+    from stepfast.jobs.payload import to_json
 
     job = asdict(detail.job)
     if json:
@@ -201,7 +517,7 @@ def print_job(detail: JobDetail, *, json: bool) -> None:
 
 
 def _states(names: list[str]) -> set[JobState]:
-    from stepfast.steps.job import ENDED, LIVE, JobState
+    from stepfast.jobs.state import ENDED, LIVE, JobState
 
     groups = {"live": set(LIVE), "ended": set(ENDED)} | {state.value: {state} for state in JobState}
     wanted: set[JobState] = set()

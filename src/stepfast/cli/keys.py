@@ -13,8 +13,8 @@ app = typer.Typer(help="Keys of what is stored encrypted.", no_args_is_help=True
 @app.command("list")
 def list_(ctx: typer.Context, *, json: Json = False, database_url: DatabaseUrl = None) -> None:
     """List the keys that encrypted rows need, and whether STEPFAST_SECRET_KEY has them here. Reads every such row."""
-    from stepfast.admin.keys import keys_in_use
-    from stepfast.sealing import key_ids
+    from stepfast.admin.encryption import keys_in_use
+    from stepfast.encryption import key_ids
 
     here = key_ids()
     with opened(ctx, database_url) as database:
@@ -51,7 +51,7 @@ def rotate(
 
     Exits with 1 if rows are left whose key is not here.
     """
-    from stepfast.admin.keys import rotate as rotate_keys
+    from stepfast.admin.encryption import rotate as rotate_keys
 
     with opened(ctx, database_url) as database:
         done = rotate_keys(database, by=actor(by, reason))

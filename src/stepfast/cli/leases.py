@@ -25,7 +25,7 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List leases, the longest held first."""
-    from stepfast.admin.reports.leases import list_leases
+    from stepfast.admin.workers import list_leases
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_leases(tx, expired=True if expired else None, limit=limit)
@@ -76,7 +76,7 @@ def reset(
     Running workers do the same every two seconds. Right after an outage of the database, give living workers a
     few seconds to renew first.
     """
-    from stepfast.admin.actions import reset_leases
+    from stepfast.admin.jobs import reset_leases
 
     with opened(ctx, database_url) as database:
         done = reset_leases(database, crash_limit, by=actor(by, reason))

@@ -29,7 +29,7 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List limits, those that hold jobs first."""
-    from stepfast.admin.reports.limits import list_limits
+    from stepfast.admin.statistics import list_limits
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_limits(tx, everything=everything, limit=limit)

@@ -8,11 +8,11 @@ import typer
 
 from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, actor, opened
 from stepfast.cli.output import print_facts, print_json, print_table, progress
-from stepfast.outbox.state import Channel, MessageState
+from stepfast.outbox.messages import Channel, MessageState
 
 if TYPE_CHECKING:
-    from stepfast.admin.outbox import DeadMessages
-    from stepfast.admin.reports.outbox import MessageDetail
+    from stepfast.admin.outbox import DeadMessages, MessageDetail
+
 
 app = typer.Typer(help="Messages: list, show, retry, purge.", no_args_is_help=True)
 
@@ -50,7 +50,7 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List messages, the newest first."""
-    from stepfast.admin.reports.outbox import list_messages
+    from stepfast.admin.outbox import list_messages
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_messages(tx, state, channel=channel and channel.value, job_id=job, limit=limit)
@@ -100,7 +100,7 @@ def show(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Show everything about one message."""
-    from stepfast.admin.reports.outbox import show_message
+    from stepfast.admin.outbox import show_message
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = show_message(tx, message_id)
@@ -111,7 +111,7 @@ def show(
 
 
 def _print(found: MessageDetail) -> None:
-    from stepfast.steps.payload import to_json
+    from stepfast.jobs.payload import to_json
 
     it = found.message
     print_facts(
@@ -141,7 +141,7 @@ def destinations(
     ctx: typer.Context, *, limit: Limit = 200, json: Json = False, database_url: DatabaseUrl = None
 ) -> None:
     """List destinations for which something waits or was given up."""
-    from stepfast.admin.reports.outbox import list_destinations
+    from stepfast.admin.outbox import list_destinations
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_destinations(tx, limit=limit)
@@ -231,7 +231,7 @@ def purge(
 @app.command("secret")
 def secret(*, json: Json = False) -> None:
     """Make a new secret to sign webhooks with: for STEPFAST_WEBHOOK_SECRETS, and for the receiver."""
-    from stepfast.notifications.signature import new_secret
+    from stepfast.notifications.webhook import new_secret
 
     made = new_secret()
     if json:

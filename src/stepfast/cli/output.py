@@ -21,6 +21,7 @@ from stepfast.telemetry.masking import masked, visible, without_rules
 if TYPE_CHECKING:
     from rich.console import Console
 
+
 WIDE: Final = 160  # columns where nobody says how many there are: a pipe, a file
 GAP: Final = 2
 LAST_COLUMN: Final = 20

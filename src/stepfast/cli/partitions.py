@@ -10,7 +10,8 @@ from stepfast.cli.options import DatabaseUrl, Json, Limit, opened
 from stepfast.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
-    from stepfast.admin.reports.partitions import PartitionReport
+    from stepfast.admin.run_reports import PartitionReport
+
 
 app = typer.Typer(help="Look at the partitions of runs.", no_args_is_help=True)
 

@@ -10,7 +10,8 @@ from stepfast.cli.options import By, DatabaseUrl, Json, Limit, OneFeed, Reason, 
 from stepfast.cli.output import print_facts, print_json, print_table, progress
 
 if TYPE_CHECKING:
-    from stepfast.admin.reports.quarantine import Entries, EntryDetail
+    from stepfast.admin.quarantine import Entries, EntryDetail
+
 
 app = typer.Typer(
     help="Rows that could not be mapped or stored: list, show, replay, discard.", no_args_is_help=True
@@ -46,7 +47,7 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List rows that wait for a fix, the latest first, or what they were refused for."""
-    from stepfast.admin.reports.quarantine import Entries, entry_groups, list_entries
+    from stepfast.admin.quarantine import Entries, entry_groups, list_entries
 
     which = Entries(feed, stage, code, run)
     with opened(ctx, database_url) as database, database.reading() as tx:
@@ -97,7 +98,7 @@ def show(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Show one row with its reason and its payload."""
-    from stepfast.admin.reports.quarantine import show_entry
+    from stepfast.admin.quarantine import show_entry
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = show_entry(tx, entry_id)
@@ -108,7 +109,7 @@ def show(
 
 
 def _print(found: EntryDetail) -> None:
-    from stepfast.steps.payload import to_json
+    from stepfast.jobs.payload import to_json
 
     it = found.entry
     print_facts(
@@ -206,7 +207,7 @@ def _chosen(
     feed: str | None, stage: str | None, code: str | None, run: str | None, entry: int | None, *, every: bool
 ) -> Entries:
     """What was meant, which must be said in exactly one way: nobody discards everything by leaving something out."""
-    from stepfast.admin.reports.quarantine import Entries
+    from stepfast.admin.quarantine import Entries
 
     filtered = any(it is not None for it in (feed, stage, code, run))
     if [entry is not None, filtered, every].count(True) != 1:

@@ -18,7 +18,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Which queue.")]
 @app.command("list")
 def list_(ctx: typer.Context, *, json: Json = False, database_url: DatabaseUrl = None) -> None:
     """List queues with what waits in them."""
-    from stepfast.admin.reports.queues import list_queues
+    from stepfast.admin.workers import list_queues
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_queues(tx)
@@ -74,8 +74,8 @@ def pause(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Let nobody take jobs of this queue; what runs goes on."""
-    from stepfast.admin.actions import pause_queue
-    from stepfast.admin.reports.queues import has_jobs
+    from stepfast.admin.jobs import pause_queue
+    from stepfast.admin.workers import has_jobs
     from stepfast.database.database import persist
 
     who = actor(by, reason)
@@ -104,7 +104,7 @@ def resume(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Let workers take its jobs again."""
-    from stepfast.admin.actions import resume_queue
+    from stepfast.admin.jobs import resume_queue
     from stepfast.database.database import persist
 
     who = actor(by, reason)

@@ -17,8 +17,9 @@ from stepfast.clock import spoken
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-    from stepfast.admin.reports.run_progress import PartitionProgress, RunObserver, RunProgress
+    from stepfast.admin.run_status import PartitionProgress, RunObserver, RunProgress
     from stepfast.database.database import Database
+
 
 LINE_EVERY: Final = 5.0  # seconds between two lines in a pipe, while nothing but numbers change
 REFRESH: Final = 1.0  # seconds between two pictures of a terminal: speeds fall also while nothing changes
@@ -46,8 +47,8 @@ def watch(
 
     Exits with 0 when it is completed or published, with 1 when it has failed or was cancelled.
     """
-    from stepfast.admin.reports.run_progress import RunObserver, watch_run
-    from stepfast.admin.reports.runs import resolve
+    from stepfast.admin.run_reports import resolve
+    from stepfast.admin.run_status import RunObserver, watch_run
 
     with opened(ctx, database_url) as database:
         with database.reading() as tx:
@@ -80,7 +81,7 @@ class Asked:
             return []
         if progress.still_for < self._next:
             return []
-        from stepfast.admin.reports.run_facts import show_run
+        from stepfast.admin.run_status import show_run
 
         self._next = progress.still_for + STILL
         with self._database.reading() as tx:

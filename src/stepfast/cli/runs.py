@@ -4,20 +4,198 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
 
-from stepfast.cli import run_start, run_watch
-from stepfast.cli.app_target import Target, loaded
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, actor, opened
+from stepfast.cli import run_watch
+from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, Target, actor, loaded, opened, usage
 from stepfast.cli.output import print_facts, print_json, print_table, said
+from stepfast.clock import counted
 
 if TYPE_CHECKING:
-    from stepfast.admin.reports.run_facts import RunDetail
-    from stepfast.admin.reports.runs import RunReport
-    from stepfast.admin.runs import RunRepair, Runs
+    from stepfast.admin.run_reports import RunReport
+    from stepfast.admin.run_status import RunDetail
+    from stepfast.admin.runs import RunPlan, RunRepair, Runs
+
+
+# `stepfast runs plan` and `start`: what a run would read, and beginning one.
+
+PER_SECOND: Final = 10.0  # a rate to say how long so many requests take
+
+Feed = Annotated[str, typer.Argument(metavar="FEED", help="Which feed.")]
+Kind = Annotated[
+    str | None,
+    typer.Option(
+        "--kind",
+        metavar="KIND",
+        help="full, incremental, backfill or verify.",
+        show_default="full the first time, then incremental",
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="TIME", help="Where a backfill begins: 2026-05-01T00:00 (UTC).", show_default=False
+    ),
+]
+To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="TIME", help="Where a backfill ends.", show_default="now"),
+]
+MaxRows = Annotated[
+    int | None,
+    typer.Option(
+        "--max-rows",
+        metavar="N",
+        min=1,
+        help="A trial: read about so many rows. It moves no watermark and sweeps nothing.",
+        show_default="all",
+    ),
+]
+
+
+def start(
+    ctx: typer.Context,
+    feed: Feed,
+    *,
+    kind: Kind = None,
+    from_: From = None,
+    to: To = None,
+    max_rows: MaxRows = None,
+    target: Target = None,
+    reason: Reason = None,
+    by: By = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Begin a run of a feed; workers do the rest."""
+    from stepfast.admin.runs import Runs
+
+    request = _request(kind, from_, to, max_rows)
+    with loaded(ctx, target, database_url) as app:
+        run = Runs(app.database, app.feeds, actor(by, reason)).start(feed, **request)
+    if json:
+        print_json(run)
+        return
+    typer.echo(
+        f"run {run.id} of feed {feed} is started: {run.kind}, {_window(run.window_from, run.window_to)}"
+    )
+    typer.echo(f"watch it with: stepfast runs watch {run.id}")
+
+
+def remap(
+    ctx: typer.Context,
+    feed: Feed,
+    *,
+    target: Target = None,
+    reason: Reason = None,
+    by: By = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Map and write all rows of a feed once more, after its map() was mended. The source is not asked."""
+    from stepfast.admin.runs import Runs
+
+    with loaded(ctx, target, database_url) as app:
+        run = Runs(app.database, app.feeds, actor(by, reason)).remap(feed)
+    if json:
+        print_json(run)
+        return
+    typer.echo(f"run {run.id} of feed {feed} is started: all its rows are mapped and written again")
+    typer.echo(f"watch it with: stepfast runs watch {run.id}")
+
+
+def plan(
+    ctx: typer.Context,
+    feed: Feed,
+    *,
+    kind: Kind = None,
+    from_: From = None,
+    to: To = None,
+    max_rows: MaxRows = None,
+    each: Annotated[bool, typer.Option("--partitions", help="List every partition.")] = False,
+    target: Target = None,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Show what a run would read and how many requests it would take, without starting one.
+
+    The source is asked for counts from here, within the limits of the feed.
+    """
+    request = _request(kind, from_, to, max_rows)
+    with loaded(ctx, target, database_url) as app:
+        found = app.runs.plan(feed, **request)
+    if json:
+        print_json(found)
+        return
+    _print(found, each=each)
+
+
+def _print(found: RunPlan, *, each: bool) -> None:
+    requests = found.requests
+    unknown = (
+        f", and {counted(requests.unknown, 'partition')} that nobody counted" if requests.unknown else ""
+    )
+    print_facts(
+        (
+            ("feed", found.feed),
+            ("kind", found.kind),
+            ("window", _window(found.window_from, found.window_to)),
+            ("scope", found.scope),
+            ("plan", found.summary),
+            (
+                "debts",
+                f"{counted(found.debts, 'range')} of earlier runs, read as well" if found.debts else None,
+            ),
+            (
+                "requests",
+                f"{counted(requests.pages, 'page')} and {counted(requests.counts, 'count')}{unknown}",
+            ),
+            ("longest", f"{counted(requests.longest, 'page')}, one after the other"),
+            ("at 10/s", requests.duration(PER_SECOND) if requests.requests else None),
+        )
+    )
+    typer.echo()
+    if each:
+        rows = [(number, it.name, it.rows, it.problem) for number, it in enumerate(found.partitions)]
+        print_table(("partition", "range", "rows", "problem"), rows, empty="no partitions")
+    else:
+        typer.echo("\n".join(found.drawing.splitlines()[1:]))
+    typer.echo(f"nothing was started; begin it with: stepfast runs start {found.feed}")
+
+
+def _request(kind: str | None, from_: str | None, to: str | None, max_rows: int | None) -> dict[str, Any]:
+    from stepfast.runs.run import RunKind
+    from stepfast.runs.start import Request
+
+    if kind is not None and kind not in get_args(RunKind):
+        raise typer.BadParameter(
+            f"{kind!r} is no kind of run; use {', '.join(get_args(RunKind))}", param_hint="--kind"
+        )
+    given: dict[str, Any] = {"kind": kind, "from_": _time(from_, "--from"), "to": _time(to, "--to")}
+    with usage():
+        Request(**given, most_rows=max_rows)
+    return {**given, "max_rows": max_rows}
+
+
+def _time(text: str | None, option: str) -> datetime | None:
+    """A time as it is typed; one without an offset is UTC."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is no time; write 2026-12-24T18:00 or 2026-12-24T18:00+01:00", param_hint=option
+        ) from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def _window(from_: datetime | None, to: datetime) -> str:
+    return f"{'since ever' if from_ is None else 'from ' + said(from_)} to {said(to)}"
+
 
 app = typer.Typer(help="Plan, start, watch, retry, cancel and resume runs of feeds.", no_args_is_help=True)
 
@@ -28,9 +206,9 @@ Name = Annotated[
     ),
 ]
 
-app.command("start", short_help="Begin a run of a feed; workers do the rest.")(run_start.start)
-app.command("remap", short_help="Map and write all rows of a feed once more.")(run_start.remap)
-app.command("plan", short_help="Show what a run would read, and what it would cost.")(run_start.plan)
+app.command("start", short_help="Begin a run of a feed; workers do the rest.")(start)
+app.command("remap", short_help="Map and write all rows of a feed once more.")(remap)
+app.command("plan", short_help="Show what a run would read, and what it would cost.")(plan)
 
 
 @app.command("list")
@@ -136,7 +314,7 @@ def retry(
     what = (
         f"{count} partition{' is' if count == 1 else 's are'} read again" if count else "it is planned again"
     )
-    _print(done, what, json=json)
+    _print_runs(done, what, json=json)
 
 
 @app.command("consolidate")
@@ -164,7 +342,7 @@ def consolidate(
         if done.debts
         else ""
     )
-    _print(done, f"what it read is consolidated{owed}", json=json)
+    _print_runs(done, f"what it read is consolidated{owed}", json=json)
 
 
 @app.command("cancel")
@@ -180,7 +358,7 @@ def cancel(
     """Stop a run. What it read stays, and it can be resumed until a newer run of its feed begins."""
     with _runs(ctx, database_url, by, reason) as runs:
         done = runs.cancel(name)
-    _print(done, f"it was {done.was}; resume it with: stepfast runs resume {done.run.id}", json=json)
+    _print_runs(done, f"it was {done.was}; resume it with: stepfast runs resume {done.run.id}", json=json)
 
 
 @app.command("resume")
@@ -197,7 +375,7 @@ def resume(
     """Let a cancelled or stalled run go on from where it was."""
     with _repairing(ctx, target, database_url, by, reason) as runs:
         done = runs.resume(name)
-    _print(done, f"it was {done.was}", json=json)
+    _print_runs(done, f"it was {done.was}", json=json)
 
 
 @contextmanager
@@ -222,7 +400,7 @@ def _repairing(
         yield Runs(app.database, app.feeds, actor(by, reason))
 
 
-def _print(done: RunRepair, what: str, *, json: bool) -> None:
+def _print_runs(done: RunRepair, what: str, *, json: bool) -> None:
     if json:
         print_json(done)
     else:

@@ -26,7 +26,7 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List sweeps, the latest first. One that is held waits for `approve` or `decline`."""
-    from stepfast.admin.reports.sweeps import list_sweeps
+    from stepfast.admin.sweeps import list_sweeps
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_sweeps(tx, feed=feed, limit=limit)
@@ -112,7 +112,7 @@ def undo(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Bring back all rows that a run has marked as gone, as far as nobody has seen them since."""
-    from stepfast.admin.reports.runs import resolve, run_report
+    from stepfast.admin.run_reports import resolve, run_report
     from stepfast.admin.sweeps import undo_sweep
 
     who = actor(by, reason)

@@ -3,16 +3,58 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json, Limit, opened
+from stepfast.cli.options import DatabaseUrl, Json, Limit, opened, url
 from stepfast.cli.output import print_facts, print_json, print_table
-from stepfast.cli.task_receiver import receiver
+from stepfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from stepfast.admin.reports.tasks import TaskDetail
+    from stepfast.admin.tasks import TaskDetail
+
+
+# `stepfast tasks receiver`: the other side of a task's webhook, as a server of its own.
+
+
+def receiver(
+    ctx: typer.Context,
+    *,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Listen here.")
+    ] = 8080,
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host", metavar="ADDRESS", help="Listen on this address; 0.0.0.0 lets other machines post."
+        ),
+    ] = "127.0.0.1",
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Receive webhooks until SIGTERM or Ctrl-C: verify each, and save what it says, once.
+
+    STEPFAST_WEBHOOK_SECRETS has the secrets, as for the worker that signs; 'none' believes anybody.
+    """
+    from stepfast.tasks.receiver import TaskReceiver
+
+    try:
+        import uvicorn
+    except ImportError as missing:
+        raise ConfigurationError("the receiver needs an extra: pip install 'stepfast[tasks]'") from missing
+    given = re.split(r"[\s,]+", os.environ.get("STEPFAST_WEBHOOK_SECRETS", "").strip())
+    secrets = [
+        (it.partition("=whsec_")[2] and f"whsec_{it.partition('=whsec_')[2]}") or it for it in given if it
+    ]
+    served = TaskReceiver(url(ctx, database_url), secrets=secrets)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(
+            number, lambda *_: None
+        )  # raised once more by the server that has heeded it: a good end
+    uvicorn.run(served, host=host, port=port, log_level="info", access_log=False, server_header=False)
+
 
 app = typer.Typer(help="Tasks from queues: work on them, send and list them.", no_args_is_help=True)
 app.command("receiver", short_help="Receive the webhooks of tasks, and save what they say.")(receiver)
@@ -134,7 +176,7 @@ def send(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Hand in a task: send it to the client's queue."""
-    from stepfast.tasks.sending import send_task
+    from stepfast.tasks.send import send_task
     from stepfast.telemetry.logs import leave_out_others
 
     leave_out_others()
@@ -160,7 +202,7 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List tasks, the latest first."""
-    from stepfast.admin.reports.tasks import list_tasks
+    from stepfast.admin.tasks import list_tasks
 
     client = client or _own_client()
     with opened(ctx, database_url) as database, database.reading() as tx:
@@ -197,7 +239,7 @@ def show(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Show a task: its job, its end, its webhooks, and what a receiver on this database was told."""
-    from stepfast.admin.reports.tasks import show_task
+    from stepfast.admin.tasks import show_task
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = show_task(tx, task_id, client=client or _own_client())

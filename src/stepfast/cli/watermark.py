@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.app_target import Target, loaded
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Why, actor, opened
+from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Target, Why, actor, loaded, opened
 from stepfast.cli.output import print_facts, print_json, print_table
 
 if TYPE_CHECKING:
-    from stepfast.admin.reports.watermarks import WatermarkReport
+    from stepfast.admin.watermarks import WatermarkReport
+
 
 app = typer.Typer(help="Watermarks of feeds: show, set.", no_args_is_help=True)
 
@@ -29,7 +29,7 @@ def show(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Show up to when everything that the source changed is in the target, on the source's clock."""
-    from stepfast.admin.reports.watermarks import list_watermarks, show_watermark
+    from stepfast.admin.watermarks import list_watermarks, show_watermark
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_watermarks(tx, limit=limit) if feed is None else [show_watermark(tx, feed)]
@@ -86,7 +86,7 @@ def set_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Move a watermark by hand, while no run of the feed is active. What is exported is written again."""
-    from stepfast.admin.watermark import set_watermark
+    from stepfast.admin.watermarks import set_watermark
     from stepfast.database.database import persist
 
     at, who = _instant(to), actor(by, reason)

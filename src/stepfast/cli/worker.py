@@ -200,7 +200,7 @@ def worker(
     A --database-url reaches apps that do not name a database themselves.
     """
     from stepfast.config import size
-    from stepfast.worker.command import run_worker
+    from stepfast.worker.process import run_worker
 
     if given := database_url or ctx.obj:
         os.environ["STEPFAST_DATABASE_URL"] = (

@@ -28,7 +28,7 @@ def list_(
     database_url: DatabaseUrl = None,
 ) -> None:
     """List workers with what their last heartbeat said."""
-    from stepfast.admin.reports.workers import list_workers
+    from stepfast.admin.workers import list_workers
 
     with opened(ctx, database_url) as database, database.reading() as tx:
         found = list_workers(tx, everyone=everyone)

@@ -12,20 +12,148 @@ import random
 import threading
 import time
 import weakref
-from contextlib import contextmanager, suppress
+from collections import deque
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from stepfast.database.connection import Connection, Transaction
 from stepfast.database.dialects import DIALECTS, Whose
-from stepfast.database.places import Places
-from stepfast.database.turn import WRITER_DEADLINE, WriterTurn
-from stepfast.database.wakeup import notify
-from stepfast.errors import ContentionError, StepfastError, UnreachableError
+from stepfast.database.wakeup import CHANNEL, NOTIFY, notify
+from stepfast.errors import ConfigurationError, ContentionError, StepfastError, UnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from stepfast.database.dialects import Dialect, Shift
+
+
+# How many connections of the pool may be in use at once; who finds all of them taken waits.
+#
+# A thread that holds one already gets a second without waiting: it would wait for itself, or for others that do the
+# same. (Coroutines share their thread, and so this exception.) A connection may come back from another thread than
+# the one that took it, as the dependencies of a web framework do, so the holder is remembered with it.
+
+PATIENCE: Final = 30.0  # seconds
+
+
+class Holder:
+    """One thread, and how many connections it has not given back."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = 0
+
+
+class Places:
+    """As many as connections may be in use."""
+
+    def __init__(self, most: int, patience: float = PATIENCE) -> None:
+        self._most = most
+        self._patience = patience
+        self._free = threading.Semaphore(most)
+        self._lock = threading.Lock()  # guards what holders hold
+        self._here = threading.local()
+
+    def take(self) -> Holder:
+        """Wait for a place; whoever gives it back says whose it was."""
+        holder: Holder | None = getattr(self._here, "holder", None)
+        if holder is None:
+            holder = self._here.holder = Holder()
+        with self._lock:
+            holder.held += 1
+            first = holder.held == 1
+        if first and not self._free.acquire(timeout=self._patience):
+            with self._lock:
+                holder.held -= 1
+            raise UnreachableError(
+                f"all {self._most} connections of this process were in use for {self._patience:g} s: end transactions "
+                "sooner, or raise STEPFAST_MAX_CONNECTIONS"
+            )
+        return holder
+
+    def give(self, holder: Holder) -> None:
+        with self._lock:
+            holder.held -= 1
+            last = holder.held == 0
+        if last:
+            self._free.release()
+
+
+# Who may write to SQLite next, among the threads of this process.
+
+WRITER_DEADLINE: Final = 20.0  # seconds to wait for SQLite's one writer
+
+
+class Place:
+    """A thread's place in the line. Most find nobody before them: an event for each would cost a step 5 µs."""
+
+    __slots__ = ("come", "thread")
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.come: threading.Event | None = None  # made for who has to wait
+
+
+class WriterTurn:
+    """A lock that is handed from one waiter to the next, urgent ones first, then in the order of asking.
+
+    A plain lock may be taken again at once by the thread that gave it, and starve the others.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder: Place | None = None
+        self._urgent: deque[Place] = deque()
+        self._others: deque[Place] = deque()
+
+    @property
+    def mine(self) -> bool:
+        """Whether this very thread has the turn."""
+        holder = self._holder
+        return holder is not None and holder.thread == threading.get_ident()
+
+    def take(self, *, urgent: bool) -> None:
+        """Wait for the turn. Whoever has it already would wait for itself, and is told so."""
+        if self.mine:
+            raise ConfigurationError(
+                "you are inside a transaction of this thread; pass tx=tx to join it (and never await inside one): "
+                "SQLite has one writer at a time, and this one would wait for itself"
+            )
+        place = Place()
+        try:
+            with self._lock:
+                if self._holder is None:
+                    self._holder = place
+                    return
+                come = place.come = threading.Event()
+                (self._urgent if urgent else self._others).append(place)
+            in_time = come.wait(WRITER_DEADLINE)
+        except BaseException:  # of a signal: nobody may hand the turn to who has left
+            self._leave(place)
+            raise
+        if not in_time:
+            self._leave(place)
+            raise ContentionError("another thread of this process has been writing for too long")
+
+    def give(self) -> None:
+        with self._lock:
+            self._pass_on()
+
+    def _leave(self, place: Place) -> None:
+        with self._lock:
+            if self._holder is place:
+                self._pass_on()
+            for line in (self._urgent, self._others):
+                if place in line:
+                    line.remove(place)
+
+    def _pass_on(self) -> None:
+        line = self._urgent or self._others
+        self._holder = line.popleft() if line else None
+        if self._holder is not None and self._holder.come is not None:
+            self._holder.come.set()
+
 
 T = TypeVar("T")
 MOST_IDLE: Final = 6  # connections kept open between uses
@@ -282,3 +410,30 @@ def persist(
 
 
 __all__ = ["Database", "UnreachableError", "persist"]
+
+
+# Whether what is notified on a database is heard where we listen.
+#
+# A second URL may lead to another database, and a pooler swallows LISTEN without a word: hearing oneself is the proof.
+
+GREETING: Final = "!hello:"  # begins a payload that is no queue, and means nobody but its sender
+GREETING_SECONDS: Final = 5.0
+
+
+def greet(database: Database) -> str:
+    """Notify everybody who listens of a word that only we wait for; returns the word."""
+    word = GREETING + os.urandom(8).hex()
+
+    def say(tx: Transaction) -> int:
+        return tx.run(NOTIFY, queue=word)
+
+    persist(database, say)
+    return word
+
+
+def hears_itself(database: Database, seconds: float = GREETING_SECONDS) -> bool:
+    """Whether a worker on this database would be woken."""
+    with closing(database.connect_to_listen()) as connection:
+        connection.execute(f"LISTEN {CHANNEL}")
+        word = greet(database)
+        return any(notice.payload == word for notice in connection.raw.notifies(timeout=seconds))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stepfast.database.database import Database
     from stepfast.database.dialects import Dialect
 
+
 _ONLY: Final = re.compile(r"^-- only: ([\w, ]+)$", re.MULTILINE)
 _ADVISORY_KEY: Final = 4_846_171_025
 _ALREADY_THERE: Final = (

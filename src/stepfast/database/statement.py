@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from stepfast.database.dialects import Dialect
 
+
 _WORD = re.compile(r"\{(\w+)(?::(\w+))?\}")
 # A parameter, or something a colon may legally stand in: a quoted text, a comment, a cast.
 _PARAMETER = re.compile(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from stepfast.database.connection import Transaction
 
+
 _ATTRIBUTES = """
     SELECT attname, format_type(atttypid, {length}) FROM pg_attribute
      WHERE attrelid = to_regclass(COALESCE(quote_ident(CAST(:folder AS TEXT)) || '.', '') || quote_ident(CAST(:table AS TEXT)))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.demo.source import Stone
 
+
 BATCH: Final = 10_000
 
 ROWS = sql("""

@@ -15,7 +15,8 @@ from stepfast.database.statement import sql
 
 if TYPE_CHECKING:
     from stepfast import Stepfast, Transaction
-    from stepfast.demo.workers import Workers
+    from stepfast.demo.processes import Workers
+
 
 CLOCK = sql("SELECT {now}")
 BUSIEST = sql("""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import secrets
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -16,10 +20,15 @@ import msgspec
 from stepfast.demo.processes import end
 from stepfast.diamonds.query import BASE
 from stepfast.diamonds.settings import NivodaSettings
+from stepfast.diamonds.simulator import Simulator
 from stepfast.errors import ConfigurationError, StepfastError
+from stepfast.worker.process import on_parent_gone
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import httpx
+
 
 # What has been seen of the real API, without its limits, and with a line on which answers get lost. Waits are short,
 # so that a newcomer's patience is not what is tested.
@@ -111,7 +120,7 @@ def serving(stones: int, *, port: int, seed: int, faults: str) -> Iterator[Sourc
 
     asked = {"profile": str(stones), "port": port, "seed": seed, "faults": faults}
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", "stepfast.demo.simulation", json.dumps(asked)],
+        [sys.executable, "-m", "stepfast.demo.source", json.dumps(asked)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -146,3 +155,38 @@ def _facts(process: subprocess.Popen[str]) -> Any:
     if process.wait() == 1 and len(lines) == 1:
         raise ConfigurationError(lines[0])
     raise StepfastError(f"the simulator did not start: {lines[-1] if lines else 'it says nothing'}")
+
+
+# The process in which the simulator of the demo runs. It ends when the process that started it does.
+
+QUIET: Final = timedelta(
+    days=1
+)  # before today nothing happened for so long: what has changed, has changed before our eyes
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Its one argument is what the parent wrote; where it can be reached is the one line it prints."""
+    try:
+        simulator = Simulator(**json.loads(arguments[0]), start=datetime.now(UTC) - QUIET)
+        simulator.advance(QUIET)
+        on_parent_gone(lambda: os.kill(os.getpid(), signal.SIGTERM))
+        asyncio.run(simulator.serve(_tell, signals=True))
+    except StepfastError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+def _tell(simulator: Simulator) -> None:
+    facts = {
+        "url": simulator.url,
+        "oracle": f"{simulator.base_url}/oracle",
+        "username": simulator.username,
+        "password": simulator.password,
+    }
+    sys.stdout.write(json.dumps(facts) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

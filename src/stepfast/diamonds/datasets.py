@@ -9,6 +9,7 @@ from stepfast.database.statement import sql
 if TYPE_CHECKING:
     from stepfast import Transaction
 
+
 _BUMP = "INSERT INTO dataset_versions (feed, version, changed_at) VALUES (:feed, 1, {now})"
 BUMP = sql(
     _BUMP + " ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = {now}",

@@ -18,6 +18,7 @@ from stepfast.diamonds.money import EXACT, rounded
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+
 RATIO_GRAIN: Final = Decimal("0.0001")
 HUNDRED: Final = Decimal(100)
 

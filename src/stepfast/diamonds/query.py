@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stepfast import Range, Window
     from stepfast.diamonds.settings import Style
 
+
 LARGEST_INT: Final = 2_147_483_647  # bounds of prices are required: this one stands for "no end"
 SMALLEST_CARATS: Final = 0.4
 LARGEST_CARATS: Final = 15.01

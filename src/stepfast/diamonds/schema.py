@@ -10,7 +10,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from stepfast.database.statement import Statement, sql
-from stepfast.diamonds.rules_rows import begin_with
+from stepfast.diamonds.rule_sets import begin_with
 from stepfast.errors import DatabaseError, SchemaError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from stepfast import Stepfast
     from stepfast.database.dialects import Dialect
+
 
 ADVISORY_KEY: Final = 4_846_171_026
 _MISSING: Final = ("no such table", "does not exist", "doesn't exist")

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from stepfast.clock import duration
+from stepfast.encryption import SECRET_KEY, check, split
 from stepfast.errors import ConfigurationError
-from stepfast.sealing import SECRET_KEY, check, split
 
 PRODUCTION: Final = "https://integrations.nivoda.net/api/diamonds"
 STAGING: Final = "https://intg-customer-staging.nivodaapi.net/api/diamonds"

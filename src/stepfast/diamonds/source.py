@@ -3,39 +3,120 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import Page, Range
-from stepfast.diamonds.adaptive import PaceInMemory, Pacing
-from stepfast.diamonds.adaptive_rows import PaceInDatabase
-from stepfast.diamonds.answers import Answer, BadAnswerError
-from stepfast.diamonds.client import Client
-from stepfast.diamonds.offered import still_offered
+from stepfast.clock import counted
+from stepfast.diamonds import mapping_words as words
+from stepfast.diamonds.client import Answer, BadAnswerError, Client
+from stepfast.diamonds.mapping import can_be_shown
+from stepfast.diamonds.money import number
+from stepfast.diamonds.pace import PaceInDatabase, PaceInMemory, Pacing
 from stepfast.diamonds.query import (
     BASE,
     BY_ID,
     COUNT,
+    LARGEST_CARATS,
     NEWEST_FIRST,
     OFFERED,
     OLDEST_FIRST,
     ONE,
     SEARCH,
+    SHAPES,
+    SMALLEST_CARATS,
     diamond_query,
 )
 from stepfast.diamonds.settings import LARGEST_PAGE
-from stepfast.diamonds.source_doubts import Doubts
-from stepfast.diamonds.token_rows import TokenRows
-from stepfast.diamonds.token_seal import Seal
+from stepfast.diamonds.token import Seal, TokenRows
 from stepfast.errors import PermanentError
-from stepfast.wording import counted
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from stepfast import Cursor, Stepfast, Window
-    from stepfast.diamonds.answers import Problem
+    from stepfast.diamonds.client import Problem
     from stepfast.diamonds.settings import NivodaSettings
+
+
+# A page with errors beside its stones is asked for once more: a value that failed may come the second time.
+#
+# What still fails then is a hole in the source, and the page is taken as it is. Which try it is the database knows,
+# whichever process makes it. A field that keeps failing, as whole enums do on staging, is not asked about again and
+# again: that is remembered in the process alone, and who forgets it asks once too often.
+
+SETTLED: Final = 3  # times that a field has failed again
+
+
+class Doubts:
+    """Which fields have failed again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failed_again: Counter[str] = Counter()
+
+    def arise(self, attempt: int, problems: Iterable[Problem]) -> bool:
+        """Whether this answer should be asked for once more."""
+        fields = {_field(it) for it in problems}
+        with self._lock:
+            unsettled = {it for it in fields if self._failed_again[it] < SETTLED}
+            if attempt > 1:
+                self._failed_again.update(unsettled)
+                return False
+            return bool(unsettled)
+
+
+def _field(problem: Problem) -> str:
+    """Which field failed, whichever stone it was of."""
+    return ".".join(it for it in problem.path if isinstance(it, str))
+
+
+# Whether a stone that no page has shown is still on offer: the base query, asked about one stone.
+#
+# For a feed a stone is gone if it is held or sold, if it has lost its picture and its film, or if it is of another kind,
+# shape, size or cut by now than the feed asks for. The words are those of the mapping. What a stone does not tell counts
+# for it: nobody goes because a value was lost on the way.
+
+FAIR_OR_POOR: Final = frozenset({"FR", "F", "FAIR", "PR", "P", "POOR"})
+LIGHTEST: Final = Decimal(str(SMALLEST_CARATS))
+HEAVIEST: Final = Decimal(str(LARGEST_CARATS))
+
+
+def still_offered(answer: Answer, *, lab_grown: bool) -> bool:
+    """What the answer to a question about one stone means."""
+    found = None if answer.data is None else answer.data.get(BY_ID)
+    if found is None and any(it.is_missing and _is_about_all(it) for it in answer.problems):
+        return False
+    if any(not _is_about_all(it) for it in answer.problems):
+        return True  # there is a stone, of which something cannot be told
+    offer = answer.field(BY_ID)
+    diamond = offer.get("diamond") if isinstance(offer, dict) else None
+    if not isinstance(diamond, dict):
+        raise BadAnswerError(f"Nivoda answered {type(diamond).__name__} instead of a stone")
+    certificate = diamond.get("certificate")
+    return fits(diamond, certificate if isinstance(certificate, dict) else {}, lab_grown=lab_grown)
+
+
+def fits(diamond: Mapping[str, Any], certificate: Mapping[str, Any], *, lab_grown: bool) -> bool:
+    """Whether the base query would find it."""
+    shape, carats = words.word(certificate.get("shape")), number(certificate.get("carats"))
+    grown, available = certificate.get("labgrown"), diamond.get("availability")
+    return (
+        (available is None or words.availability(available) == "available")
+        and can_be_shown(diamond, certificate)
+        and (grown is None or grown is lab_grown)
+        and (shape is None or shape in SHAPES)
+        and (carats is None or LIGHTEST <= carats <= HEAVIEST)
+        and words.word(certificate.get("cut")) not in FAIR_OR_POOR
+    )
+
+
+def _is_about_all(problem: Problem) -> bool:
+    """Whether it names no field of the stone."""
+    return not problem.path or problem.path[-1] in {BY_ID, "as"}
+
 
 SEVERAL: Final = 3  # stones without an identity: one may be a bad one, all of them are another schema
 

@@ -17,6 +17,7 @@ from stepfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+
 LONGEST_ID: Final = 200
 BURST_SHARE: Final = 10  # by default a tenth of the count may start at once
 

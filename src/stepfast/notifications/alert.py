@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
 from stepfast.errors import ConfigurationError
-from stepfast.notifications.delivery import Delivered, Delivery, Failed, Patience
+from stepfast.notifications.webhook import Delivered, Delivery, Failed, Patience
 from stepfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
 
 Severity = Literal["info", "warning", "failure"]
 SEVERITIES: Final = ("info", "warning", "failure")

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from stepfast.clock import duration
 from stepfast.errors import ConfigurationError
-from stepfast.notifications.addresses import Allowed
-from stepfast.notifications.signature import UNSIGNED, Secrets
+from stepfast.notifications.network import Allowed
+from stepfast.notifications.webhook import UNSIGNED, Secrets
 
 PREFIX: Final = "STEPFAST_"
 ON: Final = frozenset({"1", "on", "true", "yes"})

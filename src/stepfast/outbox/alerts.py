@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from stepfast.database.connection import Transaction
 
+
 LONGEST_CAUSE: Final = 200
 LONGEST_TITLE: Final = 200
 LONGEST_BODY: Final = 8_000

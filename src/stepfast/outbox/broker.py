@@ -16,18 +16,18 @@ from urllib.parse import urlsplit
 
 from stepfast.clock import new_id
 from stepfast.errors import ConfigurationError
-from stepfast.notifications.delivery import Delivered, Delivery, Failed, Patience
+from stepfast.notifications.webhook import Delivered, Delivery, Failed, Patience
 from stepfast.outbox.alerts import Alert, alert
 from stepfast.outbox.messages import BROKER, Message, destination_of
 from stepfast.transports.contract import Outgoing as Sent
-from stepfast.transports.failures import TransportError, TransportRefusedError, TransportUnavailableError
-from stepfast.transports.link import Link
-from stepfast.transports.opening import open_transport, transport_settings
+from stepfast.transports.contract import TransportError, TransportRefusedError, TransportUnavailableError
+from stepfast.transports.open import Link, open_transport, transport_settings
 
 if TYPE_CHECKING:
     from stepfast.database.database import Database
-    from stepfast.outbox.relay import Outgoing
+    from stepfast.outbox.destinations import Outgoing
     from stepfast.transports.contract import Transport
+
 
 AT_ONCE: Final = 100  # messages of one call
 

@@ -5,22 +5,114 @@ What a URL may begin with is one table here; another place is another line in it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
 
 from stepfast.clock import new_id
 from stepfast.errors import ConfigurationError
-from stepfast.notifications.delivery import Delivery, Failed, Patience
+from stepfast.notifications.webhook import Delivered, Delivery, Failed, Patience
 from stepfast.outbox.alerts import Alert, alert
-from stepfast.outbox.files import write_file
 from stepfast.outbox.messages import EXPORT, Message, destination_of
 from stepfast.telemetry import current_trace
 from stepfast.telemetry.masking import without_secrets
+from stepfast.transports.blob import Address, Blob, BlobChangedError, BlobStore, address_of
+from stepfast.transports.contract import TransportRefusedError, TransportUnavailableError
+from stepfast.transports.open import TransportSettings, transport_settings
 
 if TYPE_CHECKING:
-    from stepfast.outbox.relay import Outgoing
+    from stepfast.outbox.destinations import Outgoing
+
+
+# Replace a file by a newer one: whoever reads it finds the whole old or the whole new text, also after a power cut.
+#
+# Beside the file stands a small one that says whose it is and which version was written last, or was about to be. It is
+# locked while the file is replaced, so that somebody who was paused cannot put an older text over a newer one.
+
+MARK: Final = ".stepfast"  # what the name of the small one ends with
+
+
+def write_file(name: str, text: str, owner: str, version: int, made_at: int) -> Delivery:
+    """Write it, unless what is there is newer. An owner that began anew, with a new database, comes later."""
+    path = Path(name)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(path.with_name(f".{path.name}{MARK}")) as mark:
+            last = _read(mark)
+            if last and last["owner"] != owner:
+                return Failed(
+                    f"{path} is written for {last['owner']}; give {owner} a file of its own, or remove {mark.name}",
+                    Patience.LITTLE,
+                )
+            if last and version < last["version"] and made_at <= last["made_at"]:
+                return Delivered()  # a newer one is there
+            # The mark first: who comes late is refused from now on, and a try that dies here is repeated.
+            _put(mark, msgspec.json.encode({"owner": owner, "version": version, "made_at": made_at}))
+            _replace(path, text)
+    except OSError as error:
+        return Failed(f"{path}: {error.strerror or error}")
+    return Delivered()
+
+
+class Mark:
+    """The small file, open and locked."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.name = str(path)
+        self.descriptor = descriptor
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[Mark]:
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield Mark(path, descriptor)
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def _read(mark: Mark) -> dict[str, Any] | None:
+    """Whose it is; None before the first, and if a power cut left half a mark."""
+    try:
+        found = msgspec.json.decode(os.pread(mark.descriptor, 4096, 0))
+        return {
+            "owner": str(found["owner"]),
+            "version": int(found["version"]),
+            "made_at": int(found["made_at"]),
+        }
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _put(mark: Mark, text: bytes) -> None:
+    os.ftruncate(mark.descriptor, 0)
+    os.pwrite(mark.descriptor, text, 0)
+    os.fsync(mark.descriptor)
+
+
+def _replace(path: Path, text: str) -> None:
+    """The text gets to the disk under another name, then takes the place of the old one."""
+    other = path.with_name(f".{path.name}.new")
+    with other.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    other.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)  # else the new name may be forgotten
+    finally:
+        os.close(folder)
+
 
 LONGEST_URL: Final = 1_000
 
@@ -107,13 +199,14 @@ def _write_file(url: str, document: Document) -> Delivery:
 
 
 def _problem_of_blob(url: str) -> str | None:
-    from stepfast.transports.blob import problem_of_blob  # most programs write files, if anything
+    from stepfast.transports.blob import problem_of_blob
 
     return problem_of_blob(url)
 
 
 def _write_blob(url: str, document: Document) -> Delivery:
-    from stepfast.outbox.blobs import Mark, write_blob
+    from stepfast.outbox.exports import MarkBlobs as Mark
+    from stepfast.outbox.exports import write_blob
 
     return write_blob(url, document.text, Mark(document.owner, document.version, document.made_at))
 
@@ -130,3 +223,72 @@ PLACES: Final[dict[str, Place]] = {
     "file": Place(_problem_of_file, _write_file),
     "azblob": Place(_problem_of_blob, _write_blob),
 }
+
+
+# Replace a blob by a newer document: whoever reads it finds the whole old or the whole new text.
+#
+# Whose it is and which version it is stands in the blob's metadata, written with it. A write names the version it
+# replaces, so that somebody who was paused cannot put an older text over a newer one.
+
+RACES: Final = 5  # that one try may lose; afterwards it is tried again later
+OWNER, VERSION, MADE_AT = "stepfast_owner", "stepfast_version", "stepfast_made_at"
+
+
+@dataclass(frozen=True)
+class MarkBlobs:
+    """Whose document it is, and which of several writings."""
+
+    owner: str
+    version: int
+    made_at: int
+
+
+def write_blob(url: str, text: str, mark: MarkBlobs, settings: TransportSettings | None = None) -> Delivery:
+    """Write it, unless what is there is newer. An owner that began anew, with a new database, comes later."""
+    try:
+        address = address_of(url)
+        with BlobStore(settings or transport_settings()) as store:
+            return _write(store, address, (text + "\n").encode(), mark)
+    except ConfigurationError as error:
+        return Failed(str(error), Patience.FREE)  # another worker may have what this one lacks
+    except TransportUnavailableError as error:
+        return Failed(str(error))
+    except TransportRefusedError as error:
+        return Failed(str(error), Patience.LITTLE)
+
+
+def _write(store: BlobStore, address: Address, content: bytes, mark: MarkBlobs) -> Delivery:
+    metadata = {OWNER: quote(mark.owner), VERSION: str(mark.version), MADE_AT: str(mark.made_at)}
+    for _ in range(RACES):
+        there = store.look(address)
+        last = None if there is None else _last(there.metadata)
+        if last is not None and last.owner != mark.owner:
+            return Failed(
+                f"{address} is written for {last.owner}; give {mark.owner} a blob of its own, or remove that one",
+                Patience.LITTLE,
+            )
+        if last is not None and mark.version < last.version and mark.made_at <= last.made_at:
+            return Delivered()  # a newer one is there
+        try:
+            _put_blobs(store, address, there, content, metadata)
+        except BlobChangedError:
+            continue  # look again: the other one may be newer
+        return Delivered()
+    return Failed(f"{address}: others write it all the time")
+
+
+def _put_blobs(
+    store: BlobStore, address: Address, there: Blob | None, content: bytes, metadata: Mapping[str, str]
+) -> None:
+    if there is None:
+        store.create(address, content, metadata)
+    else:
+        store.replace(address, content, there.etag, metadata)
+
+
+def _last(metadata: Mapping[str, str]) -> MarkBlobs | None:
+    """Owner, version and time of what is there; None if a person put it there, or another program."""
+    try:
+        return MarkBlobs(unquote(metadata[OWNER]), int(metadata[VERSION]), int(metadata[MADE_AT]))
+    except (KeyError, ValueError):
+        return None

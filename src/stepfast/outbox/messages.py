@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import urlsplit
 
@@ -20,11 +21,37 @@ from stepfast.database.statement import sql
 from stepfast.database.wakeup import OUTBOX
 from stepfast.errors import ArgumentsError
 from stepfast.notifications.webhook import LARGEST_BODY, problem_of, shown
-from stepfast.outbox.state import Channel
 from stepfast.telemetry import current_trace
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
+
+
+# The states that a message may pass through, and the channels through which it leaves.
+
+
+class MessageState(StrEnum):
+    WAITING = "waiting"  # stands in the line of its destination
+    SENT = "sent"  # the receiver has it; forgotten after the retention time, a hint for workers at once
+    DEAD = "dead"  # given up; waits for an operator
+
+
+class Channel(StrEnum):
+    WEBHOOK = "webhook"  # a request to a program
+    ALERT = "alert"  # a message to a person
+    EXPORT = "export"  # a document for others
+    BROKER = "broker"  # a message for a queue of others
+
+
+TRANSITIONS: Final[dict[MessageState, dict[MessageState, str]]] = {
+    MessageState.WAITING: {
+        MessageState.WAITING: "fail, and try again later",
+        MessageState.SENT: "the receiver has it",
+        MessageState.DEAD: "give up",
+    },
+    MessageState.SENT: {},
+    MessageState.DEAD: {MessageState.WAITING: "retry"},
+}
 
 WEBHOOK: Final = Channel.WEBHOOK.value
 ALERT: Final = Channel.ALERT.value
@@ -191,3 +218,26 @@ def _problem_of_header(name: object, value: object) -> str | None:
     if _SECRET_HEADERS.fullmatch(name.lower()):
         return "looks like a credential, which would be stored in the clear; receivers verify the signature instead"
     return None
+
+
+# Why a message that nobody has tried yet does not leave: those before it in its line have to go first.
+
+_BEFORE = """
+    SELECT (SELECT count(*) FROM stepfast_outbox b {index}
+             WHERE b.state = 'waiting' AND b.destination = o.destination AND b.seq < o.seq),
+           (SELECT h.last_error FROM stepfast_outbox h {index}
+             WHERE h.state = 'waiting' AND h.destination = o.destination ORDER BY h.seq LIMIT 1)
+      FROM stepfast_outbox o WHERE o.id = :id AND o.state = 'waiting'
+"""
+# MariaDB might count along the primary key, over everything that was sent before.
+BEFORE = sql(_BEFORE.format(index=""), mariadb=_BEFORE.format(index="FORCE INDEX (stepfast_outbox_waiting)"))
+
+
+def stands_behind(tx: Transaction, message_id: str) -> str | None:
+    """How many go first, and what holds up the first of them; None if it is the first itself, or has ended."""
+    rows = tx.rows(BEFORE, id=message_id)
+    if not rows or not rows[0][0]:
+        return None
+    count, error = rows[0]
+    others = "1 other" if count == 1 else f"{count:,} others"
+    return f"stands behind {others} to the same address{f', the first of which failed: {error}' if error else ''}"

@@ -2,26 +2,104 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
+import types
+import typing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
 
 from stepfast.clock import moment
 from stepfast.database.statement import sql
+from stepfast.encryption import opened
 from stepfast.errors import (
     JobCancelledError,
     JobFailedError,
     NotFoundError,
     ResultExpiredError,
+    ResultTypeError,
     StateError,
 )
-from stepfast.results.reading import ANYTHING, Reading
-from stepfast.steps.job import ENDED, JobState
+from stepfast.jobs.archive import NOT_NEEDED, not_needed
+from stepfast.jobs.outcome import Continue, Done, Reject, Snooze, Wait
+from stepfast.jobs.payload import from_builtin
+from stepfast.jobs.state import ENDED, JobState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
     from stepfast.database.connection import Transaction
+    from stepfast.jobs.kinds import Kinds
+
+
+# A stored result, read into the type that its handler returns.
+
+NO_RESULT: Final = (Continue, Snooze, Wait, Reject)  # answers after which the job has no result
+
+
+class Reading:
+    """How results of one kind are read. Without a return annotation that says more, they stay plain JSON values."""
+
+    def __init__(self, returns: Any = Any) -> None:
+        try:
+            self._decoder = msgspec.json.Decoder(returns, dec_hook=from_builtin)
+        except (TypeError, RuntimeError):  # a type that JSON cannot be read into: the values stay plain
+            self._decoder = msgspec.json.Decoder(Any)
+
+    def read(self, job_id: str, kind: str, stored: str | None) -> Any:
+        """The result; `stored` is None where the handler answered with None."""
+        if stored is None:
+            return None
+        try:
+            return self._decoder.decode(opened(stored, f"result of {kind}"))
+        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            raise ResultTypeError(job_id, kind, str(error)) from error
+
+
+ANYTHING: Final = Reading()
+
+
+def reading_of(kinds: Kinds, kind: str) -> Reading:
+    """How results of this kind are read; those of an unknown kind stay plain JSON values."""
+    found = kinds.find(kind)
+    return ANYTHING if found is None else _reading(found.handler)
+
+
+@lru_cache(maxsize=1_024)
+def _reading(handler: Callable[..., Any]) -> Reading:
+    return Reading(returned(handler))
+
+
+def returned(handler: Callable[..., Any]) -> Any:
+    """The type of the result of `handler`, as its annotation says; Any where it says nothing, or only `Done`."""
+    note = _annotation(inspect.unwrap(handler))
+    if typing.get_origin(note) in {typing.Union, types.UnionType}:
+        parts = tuple(it for it in typing.get_args(note) if it not in NO_RESULT)
+        note = typing.Union[parts] if parts else Any  # noqa: UP007 - the parts are known at run time only
+    parts = typing.get_args(note) or (note,)
+    return Any if Done in parts or note in NO_RESULT else note
+
+
+def _annotation(function: Callable[..., Any]) -> Any:
+    note = getattr(function, "__annotations__", {}).get("return", Any)
+    if not isinstance(note, str):
+        return note
+    try:  # alone: a parameter's type may be imported for type checking only
+        holder = type("holder", (), {"__annotations__": {"returned": note}})
+        hints = typing.get_type_hints(
+            holder,
+            getattr(function, "__globals__", {}),
+            inspect.getclosurevars(function).nonlocals,
+            include_extras=True,
+        )
+    except (NameError, TypeError):
+        return Any
+    return hints["returned"]
+
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -110,3 +188,43 @@ def _outcome(row: Any, reading: Reading) -> JobOutcome[Any]:
         stored=stored,
         reading=reading,
     )
+
+
+# Results are kept for a while; then they are emptied, and the rest of the job stays until its retention is over.
+#
+# A result that an unfinished job may still ask for (`step.parents`) is kept until that one has ended.
+
+# MariaDB has no partial index: there the column that the index is about says which kind, where there is a result.
+_OLD = """
+    SELECT id FROM stepfast_archive
+     WHERE {kind} = :kind AND result IS NOT NULL AND finished_at < {{now}} - :age AND {needed}
+     ORDER BY finished_at LIMIT :limit
+"""
+_ANYWHERE = _OLD.format(kind="kind", needed=NOT_NEEDED)
+_MARIADB = _OLD.format(kind="result_kind", needed=NOT_NEEDED)
+LOOK_EXPIRY = sql(_ANYWHERE, mariadb=_MARIADB)
+OLD = sql(_ANYWHERE + "{skip_locked}", mariadb=_MARIADB + "{skip_locked}")
+EMPTY = sql("""
+    UPDATE stepfast_archive SET result = NULL, result_expired_at = {now}
+     WHERE id {any_of:ids} AND result IS NOT NULL
+""")
+
+
+def any_expired(tx: Transaction, kind: str, age: int) -> bool:
+    """Whether results of this kind are older than `age`; a look, so that an idle worker takes no lock."""
+    return bool(tx.rows(LOOK_EXPIRY, kind=kind, age=age, limit=1))
+
+
+def expire(tx: Transaction, kind: str, age: int, limit: int) -> int:
+    """Empty one batch of results older than `age`; returns how many."""
+    ids = not_needed(tx, [row[0] for row in tx.rows(OLD, kind=kind, age=age, limit=limit)])
+    return tx.run(EMPTY, ids=ids) if ids else 0
+
+
+# A thread that runs an event loop must not block: everything on it would stand still, perhaps the very job.
+
+
+def refuse_in_loop(blocking: str, instead: str) -> None:
+    asyncio = sys.modules.get("asyncio")  # whoever has a running loop has imported it
+    if asyncio is not None and asyncio._get_running_loop() is not None:  # noqa: SLF001 - documented, and never raises
+        raise StateError(f"{blocking} would block the event loop that runs here; write: {instead}")

@@ -11,9 +11,10 @@ from stepfast.outbox.alerts import Alert, alert, raise_alert
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
-    from stepfast.runs.collisions import Alike
+    from stepfast.runs.consolidation import Alike
     from stepfast.runs.partitioning.contract import Plan
     from stepfast.runs.run import Run
+
 
 QUIET = timedelta(hours=1)  # for causes that are looked at again and again
 

@@ -15,37 +15,371 @@ No call is ever repeated inside a step: the step is the one who tries again.
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
+import socket
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Literal, assert_never
 
-from stepfast.clock import micros, moment, spoken
-from stepfast.errors import ContentionError, TransientError, UnreachableError
-from stepfast.runs.asking import Begun
-from stepfast.runs.feed_row import FeedRow, find_feed
-from stepfast.runs.pause import (
-    TroubleMet,
-    TroubleOver,
-    Waiter,
-    is_alone,
-    mark,
-    own_wait,
-    pause_for,
-    paused,
-    waited_for,
+from stepfast.clock import duration, micros, moment, spoken
+from stepfast.database.statement import sql
+from stepfast.errors import (
+    AuthError,
+    ConfigurationError,
+    ContentionError,
+    DatabaseError,
+    StepfastError,
+    ThrottledError,
+    TransientError,
+    UnreachableError,
 )
-from stepfast.runs.trouble import TroubleKind, classify
-from stepfast.steps.failure import describe
-from stepfast.steps.outcome import Outcome, Reject, Snooze
+from stepfast.jobs.outcome import Outcome, Reject, Snooze
+from stepfast.jobs.retry import describe
+from stepfast.runs import alerts
+from stepfast.runs.calls import Begun
+from stepfast.runs.run import FeedRow, find_feed, lock_feed
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
+    from stepfast.jobs.step import Step
     from stepfast.runs.declaration import Declaration
-    from stepfast.steps.step import Step
+
+
+# What an exception of the source means: wait, or try again as often as the policy allows. Pure.
+#
+# Who waits for a source that is busy, away or locked spends no attempt; who brought a bad page or has a bug does.
+# Exceptions of HTTP libraries are told apart by what they carry, so that none of them has to be installed.
+
+LONGEST_RETRY_AFTER: Final = timedelta(hours=24)
+DEEPEST_CAUSE: Final = 5
+
+THROTTLED: Final = 429
+LOCKED_OUT: Final = (401, 403, 407)
+TRY_LATER: Final = 503
+AWAY: Final = (408, 425, 500, 502, 503, 504)
+GATEWAYS: Final = range(
+    506, 600
+)  # such as 520 to 527 of content networks; 501 and 505 will not change by waiting
+
+NETWORK_LIBRARIES: Final = ("httpx", "httpcore", "aiohttp", "requests", "urllib3", "urllib", "http", "anyio")
+NETWORK_ERRORS: Final = (
+    "TimeoutException",
+    "NetworkError",
+    "RemoteProtocolError",
+    "ProxyError",
+    "ClientConnectionError",
+    "ClientPayloadError",
+    "ConnectionError",
+    "Timeout",
+    "ChunkedEncodingError",
+    "IncompleteRead",
+    "RemoteDisconnected",
+    "ProtocolError",
+    "URLError",
+)
+NETWORK_CODES: Final = {
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.ETIMEDOUT,
+    errno.ECONNRESET,
+    errno.ECONNREFUSED,
+    errno.ECONNABORTED,
+    errno.EPIPE,
+}
+
+
+class TroubleKind(StrEnum):
+    THROTTLE = "throttle"  # the source wants fewer requests
+    OUTAGE = "outage"  # it does not answer, or not as it should
+    AUTH = "auth"  # it does not let us in
+    DATA = "data"  # it answered something that cannot be right
+    BUG = "bug"  # our code, or the feed's
+
+
+WAITS: Final = (TroubleKind.THROTTLE, TroubleKind.OUTAGE, TroubleKind.AUTH)
+
+
+@dataclass(frozen=True)
+class Trouble:
+    kind: TroubleKind
+    retry_after: timedelta | None = None  # what the source itself asks for
+
+    @property
+    def waits(self) -> bool:
+        """Whether waiting may cure it: then the feed pauses, and no attempt is spent."""
+        return self.kind in WAITS
+
+
+def classify(error: BaseException, now: datetime) -> Trouble:
+    """Judge what a call to the source raised; `now` is for a Retry-After that names a date."""
+    seen: BaseException | None = error
+    for _ in range(DEEPEST_CAUSE):
+        if seen is None:
+            break
+        if (trouble := _recognised(seen, now)) is not None:
+            return trouble
+        seen = seen.__cause__  # a feed that wraps an error in its own has not changed what happened
+    return Trouble(TroubleKind.DATA if isinstance(error, ValueError | StepfastError) else TroubleKind.BUG)
+
+
+def _recognised(error: BaseException, now: datetime) -> Trouble | None:
+    if isinstance(error, TransientError):
+        return Trouble(_kind_of(error), _span(error.delay))
+    if isinstance(error, StepfastError) and not isinstance(error, DatabaseError):
+        return Trouble(TroubleKind.DATA)
+    status, headers = _answer(error)
+    if status is not None:
+        return _of_status(status, _retry_after(headers, now))
+    return Trouble(TroubleKind.OUTAGE) if _is_network(error) else None
+
+
+def _kind_of(error: TransientError) -> TroubleKind:
+    if isinstance(error, ThrottledError):
+        return TroubleKind.THROTTLE
+    return TroubleKind.AUTH if isinstance(error, AuthError) else TroubleKind.OUTAGE
+
+
+def _of_status(status: int, retry_after: timedelta | None) -> Trouble:
+    if status == THROTTLED or (status in (*LOCKED_OUT, TRY_LATER) and retry_after is not None):
+        return Trouble(TroubleKind.THROTTLE, retry_after)
+    if status in LOCKED_OUT:
+        return Trouble(TroubleKind.AUTH)
+    if status in AWAY or status in GATEWAYS:
+        return Trouble(TroubleKind.OUTAGE, retry_after)
+    return Trouble(TroubleKind.DATA)
+
+
+def _answer(error: BaseException) -> tuple[int | None, Mapping[str, Any]]:
+    """The HTTP status and headers that the exception carries: of httpx and requests, aiohttp, urllib."""
+    response = getattr(error, "response", None)
+    for owner, name in ((response, "status_code"), (response, "status"), (error, "status_code"), (error, "status"), (error, "code")):  # fmt: skip
+        status = getattr(owner, name, None)
+        if isinstance(status, int) and not isinstance(status, bool) and 100 <= status < 600:  # noqa: PLR2004 - of HTTP
+            headers: Any = getattr(owner, "headers", None)
+            return status, headers if hasattr(headers, "get") else {}
+    return None, {}
+
+
+def _retry_after(headers: Mapping[str, Any], now: datetime) -> timedelta | None:
+    """Seconds, or a date: then by the source's own clock, if it shows it."""
+    text = str(headers.get("Retry-After") or headers.get("retry-after") or "").strip()
+    if not text:
+        return None
+    try:
+        return _bounded(timedelta(seconds=float(text)))
+    except (ValueError, OverflowError):
+        at = _date(text)
+    if at is None:
+        return None
+    shown = _date(str(headers.get("Date") or headers.get("date") or ""))
+    return _bounded(at - (shown or now))
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        at = parsedate_to_datetime(text)
+    except (TypeError, ValueError):
+        return None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
+def _span(delay: timedelta | float | str | None) -> timedelta | None:
+    try:
+        return None if delay is None else _bounded(duration(delay))
+    except ConfigurationError:  # a wait that nobody can read is no wait
+        return None
+
+
+def _bounded(span: timedelta) -> timedelta:
+    return max(timedelta(0), min(span, LONGEST_RETRY_AFTER))
+
+
+def _is_network(error: BaseException) -> bool:
+    if isinstance(error, ConnectionError | TimeoutError | socket.gaierror | socket.herror):
+        return True
+    if isinstance(error, OSError) and error.errno in NETWORK_CODES:
+        return True
+    return any(
+        it.__name__ == "SSLError"
+        or (it.__module__.partition(".")[0] in NETWORK_LIBRARIES and it.__name__ in NETWORK_ERRORS)
+        for it in type(error).__mro__
+    )
+
+
+# The pause of a feed, as its row has it: who begins it, how long it lasts, who asks first after it, who ends it.
+#
+# Pure decisions, and the effects that write them. `breaker` is who uses them.
+
+FIRST: Final = {
+    TroubleKind.THROTTLE: timedelta(seconds=1),
+    TroubleKind.OUTAGE: timedelta(seconds=1),
+    TroubleKind.AUTH: timedelta(
+        seconds=30
+    ),  # a password does not change in a second; an account may be locked
+}
+LONGEST: Final = timedelta(minutes=5)
+LONGEST_LEAD: Final = timedelta(seconds=5)  # of the one who asks first
+MARGIN: Final = timedelta(seconds=10)  # that a commit may come after its answer
+TOLD_AFTER: Final = timedelta(minutes=5)
+
+# The first of those who meet trouble at the same time begins the pause; the others find it begun.
+PAUSE = sql("""
+    UPDATE stepfast_feed
+       SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, {now}), paused_until = {now} + :pause,
+           pause_reason = :reason, probe = :job_id, updated_at = {now}
+     WHERE id = :feed AND (paused_until IS NULL OR paused_until <= {now})
+""")
+LENGTHEN = sql("""
+    UPDATE stepfast_feed SET paused_until = {now} + :pause, updated_at = {now}
+     WHERE id = :feed AND paused_until < {now} + :pause
+""")
+# Only if nobody has met trouble since this step looked.
+ALL_IS_WELL = sql("""
+    UPDATE stepfast_feed
+       SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = {now}
+     WHERE id = :feed AND troubles = :troubles AND paused_until = :paused_until
+""")
+
+# Since when a partition or a plan waits: trouble that is older than its last movement is over.
+PARTITION_WAITS = sql("""
+    UPDATE stepfast_partition
+       SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE {now} END, last_error = :error
+     WHERE id = :id AND state IN ('ready', 'running')
+""")
+RUN_WAITS = sql("""
+    UPDATE stepfast_run SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE {now} END
+     WHERE id = :id AND ended_at IS NULL
+""")
+PARTITION_WAITED = sql(
+    "SELECT {now} - troubled_at FROM stepfast_partition WHERE id = :id AND troubled_at >= updated_at"
+)
+RUN_WAITED = sql("SELECT {now} - troubled_at FROM stepfast_run WHERE id = :id AND troubled_at >= updated_at")
+
+# Another partition of the run, so that all of them get their turn.
+NEXT_PROBE = sql("""
+    SELECT job_id FROM stepfast_partition
+     WHERE run_id = (SELECT m.run_id FROM stepfast_partition m WHERE m.id = :id)
+       AND id <> :id AND state IN ('ready', 'running')
+     ORDER BY CASE WHEN id > :id THEN 0 ELSE 1 END, id LIMIT 1
+""")
+# A page of another partition that was asked for after the trouble began, and answered.
+OTHERS_ARE_ANSWERED = sql("""
+    SELECT g.seq FROM stepfast_partition p
+      JOIN stepfast_partition o ON o.run_id = p.run_id AND o.id <> p.id AND o.updated_at > p.troubled_at
+      JOIN stepfast_page g ON g.partition_id = o.id
+     WHERE p.id = :id AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + :margin
+     LIMIT 1
+""")
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """On whose behalf the source is asked: a partition, the plan of a run, or a run that has not begun."""
+
+    what: Literal["partition", "run", "start"]
+    id: str = ""
+
+
+def paused(feed: FeedRow, job_id: str) -> timedelta:
+    """How long this job must not ask the source; zero: it may."""
+    if feed.paused_until is None:
+        return timedelta(0)
+    lead = 0 if job_id == feed.probe else micros(_lead(feed.troubles))
+    return timedelta(microseconds=max(0, feed.paused_until + lead - feed.now))
+
+
+def pause_for(trouble: Trouble, troubles: int, dice: float) -> timedelta:
+    """How long to leave the source alone after `troubles` earlier ones in a row; `dice` is uniform in [0, 1)."""
+    ceiling = min(FIRST[trouble.kind] * (1 << min(troubles, 20)), LONGEST)
+    return max(ceiling * (0.75 + 0.25 * dice), (trouble.retry_after or timedelta(0)) * (1 + 0.05 * dice))
+
+
+def own_wait(pause: timedelta, waited: timedelta) -> timedelta:
+    """How long the one who met it waits: who keeps meeting it while others do not asks more and more seldom."""
+    return max(pause, min(waited / 2, LONGEST))
+
+
+def _lead(troubles: int) -> timedelta:
+    return min(LONGEST_LEAD, timedelta(seconds=1 << min(max(0, troubles - 1), 10)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TroubleMet:
+    """The effect of a step that met trouble: its partition waits, and so does the feed."""
+
+    feed: str
+    job_id: str
+    waiter: Waiter
+    trouble: Trouble
+    pause: timedelta
+    reason: str
+
+    def apply(self, tx: Transaction, /) -> None:
+        mark(tx, self.waiter, self.reason)
+        row = lock_feed(tx, self.feed)
+        span = {"feed": self.feed, "pause": micros(self.pause)}
+        begun = tx.run(PAUSE, **span, reason=self.reason, job_id=self._probe(tx))
+        if begun != 1 and self.trouble.retry_after:
+            tx.run(LENGTHEN, **span)
+        since = row.troubled_at or row.now
+        if self.trouble.kind is TroubleKind.AUTH or row.now - since >= micros(TOLD_AFTER):
+            alerts.source_in_trouble(tx, self.feed, self.trouble.kind.value, self.reason, moment(since))
+
+    def _probe(self, tx: Transaction) -> str:
+        if self.waiter.what != "partition":
+            return self.job_id
+        return str(tx.first(NEXT_PROBE, id=self.waiter.id) or self.job_id)
+
+
+@dataclass(frozen=True)
+class TroubleOver:
+    """The effect of a good answer after trouble. Last in a commit: the feed's row is the last to be locked."""
+
+    row: FeedRow
+
+    def apply(self, tx: Transaction, /) -> None:
+        tx.run(
+            ALL_IS_WELL,
+            feed=self.row.feed,
+            troubles=self.row.troubles,
+            paused_until=self.row.paused_until,
+        )
+
+
+def mark(tx: Transaction, waiter: Waiter, reason: str) -> None:
+    """Remember since when it waits, and for what."""
+    match waiter.what:
+        case "partition":
+            tx.run(PARTITION_WAITS, id=waiter.id, error=reason)
+        case "run":
+            tx.run(RUN_WAITS, id=waiter.id)
+        case "start":
+            pass  # the feed's own row says it
+        case _:
+            assert_never(waiter.what)
+
+
+def is_alone(tx: Transaction, waiter: Waiter) -> bool:
+    """Whether the source answers the others, while this one waits for it."""
+    if waiter.what != "partition":
+        return False
+    return bool(tx.rows(OTHERS_ARE_ANSWERED, id=waiter.id, margin=micros(MARGIN)))
+
+
+def waited_for(tx: Transaction, waiter: Waiter) -> timedelta:
+    """For how long it has waited without a movement in between."""
+    statement = PARTITION_WAITED if waiter.what == "partition" else RUN_WAITED
+    return timedelta(microseconds=int(tx.first(statement, id=waiter.id) or 0))
+
 
 OWN_TROUBLE: Final = timedelta(minutes=15)  # who alone meets outages so long does not wait for the source
 BELIEVED: Final = 0.25  # seconds for which a process believes that all is well

@@ -8,7 +8,7 @@ from typing import Final
 
 from stepfast.clock import Duration, duration, micros
 from stepfast.errors import ConfigurationError
-from stepfast.transports.opening import problem_of_transport, shown_transport
+from stepfast.transports.open import problem_of_transport, shown_transport
 
 HEAD_START: Final = timedelta(seconds=30)
 

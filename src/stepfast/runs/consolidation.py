@@ -13,24 +13,19 @@ import asyncio
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepfast.database.bulk import SortedRows
 from stepfast.database.statement import sql
+from stepfast.database.tables import blurred
+from stepfast.database.upsert import SortedRows
 from stepfast.errors import ConfigurationError, NotFoundError, TransientError
+from stepfast.jobs.outcome import Continue, Done, Outcome, Reject
 from stepfast.runs import alerts
-from stepfast.runs.applying import Application, Applied, target_columns
-from stepfast.runs.collisions import items_alike
-from stepfast.runs.finishing import stop_if_overspent
-from stepfast.runs.jobs import enqueue_jobs, new_job
-from stepfast.runs.mapping import map_rows
-from stepfast.runs.pending import Span, divide, read_pending
+from stepfast.runs.lifecycle import end_round, shard_id, stop_if_overspent
 from stepfast.runs.quarantine import waiting_between
-from stepfast.runs.remapping import next_lot
-from stepfast.runs.rounds import end_round, shard_id
-from stepfast.runs.run import Run, find_run, lock_run
-from stepfast.runs.states import RunState
-from stepfast.steps.outcome import Continue, Done, Outcome, Reject
-from stepfast.steps.threads import in_own_thread
+from stepfast.runs.raw_rows import Span, divide, next_lot, read_pending
+from stepfast.runs.run import Run, RunState, enqueue_jobs, find_run, lock_run, new_job
+from stepfast.runs.target import Application, Applied, map_rows, target_columns
 from stepfast.telemetry import happened
+from stepfast.threads import in_own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,11 +33,54 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.database.dialects import Dialect
-    from stepfast.runs.collisions import Alike
+    from stepfast.jobs.state import NewJob
+    from stepfast.jobs.step import Step
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.mapping import Batch
-    from stepfast.steps.job import NewJob
-    from stepfast.steps.step import Step
+    from stepfast.runs.target import Batch
+
+
+# Items that differ, and are one for the target: MariaDB compares texts by a column's collation, which may ignore case
+# and accents. The later one would replace the other without a trace.
+
+# The collation that takes most texts for equal: whichever the column has, it finds what that one would.
+ALIKE = sql(
+    "",
+    mariadb="""
+    SELECT min(item_id), max(item_id) FROM stepfast_raw WHERE feed = :feed AND gone_at IS NULL
+     GROUP BY item_id COLLATE utf8mb4_unicode_ci HAVING count(*) > 1 LIMIT 1
+    """,
+)
+# Texts of one case with nothing that a collation folds cannot collide. Looking for one that is not so takes a tenth of
+# the time, and stops at the first.
+FOLDABLE = sql(
+    "",
+    mariadb="""
+    SELECT EXISTS (SELECT 1 FROM stepfast_raw WHERE feed = :feed AND item_id NOT REGEXP '^[0-9a-z_.:-]*$')
+       AND EXISTS (SELECT 1 FROM stepfast_raw WHERE feed = :feed AND item_id NOT REGEXP '^[0-9A-Z_.:-]*$')
+    """,
+)
+
+
+class Alike(NamedTuple):
+    """Two of the items, and the column that cannot tell them apart."""
+
+    one: str
+    other: str
+    column: str
+    collation: str
+
+
+def items_alike(tx: Transaction, declared: Declaration) -> Alike | None:
+    """An example, if the feed has any. Of items that are not found by their identity nobody can tell."""
+    column = declared.item_column
+    if declared.stores or column is None or tx.dialect.name != "mariadb":
+        return None
+    collation = blurred(tx, declared.table).get(column)
+    if collation is None or not tx.first(FOLDABLE, feed=declared.name):
+        return None
+    found = tx.rows(ALIKE, feed=declared.name)
+    return Alike(str(found[0][0]), str(found[0][1]), column, str(collation)) if found else None
+
 
 STALE = "this run is no longer consolidated by this job"
 

@@ -14,13 +14,14 @@ import msgspec
 
 from stepfast.database.statement import sql
 from stepfast.runs import alerts
-from stepfast.runs.ranges import Range
+from stepfast.runs.partitioning.ranges import Range
 from stepfast.runs.window import Window
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.runs.partition import Partition
     from stepfast.runs.run import Run
+
 
 TRIES: Final = 3  # after so many a person decides
 

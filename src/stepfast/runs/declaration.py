@@ -3,41 +3,105 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast.clock import duration
+from stepfast.clock import Duration, duration
 from stepfast.errors import ConfigurationError
+from stepfast.jobs.kinds import checked_name, checked_priority, is_async
 from stepfast.limits.limit import Limit, checked_limits
 from stepfast.outbox.exports import problem_of_export
-from stepfast.runs.feed import Feed
+from stepfast.runs.feed import Feed, Sweep
 from stepfast.runs.paging.paginators import Keyset, Offset, Token
-from stepfast.runs.setting_checks import (
-    COLUMN,
-    TABLE,
-    checked_columns,
-    checked_count,
-    checked_fields,
-    checked_identifier,
-    checked_number,
-    checked_share,
-    checked_span,
-    checked_switch,
-    checked_text,
-    checked_version,
-)
-from stepfast.runs.states import LATEST
-from stepfast.runs.sweep import Sweep
-from stepfast.steps.kinds import checked_name, checked_priority, is_async
+from stepfast.runs.run import LATEST
 from stepfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
     from stepfast.runs.broker import Broker
     from stepfast.runs.paging.paginators import Paging
     from stepfast.runs.partitioning.contract import Partitioner
+
+
+# The values that settings of a feed may have; who gives another is told what would be right.
+
+TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
+COLUMN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+LONGEST_VERSION: Final = 200
+
+
+def checked_number(name: str, value: object, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise ConfigurationError(f"{name}={value!r}: a whole number from 1 to {most:,}")
+    return value
+
+
+def checked_count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"{name}={value!r}: a number of rows, or None for any")
+    return value
+
+
+def checked_switch(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{name}={value!r:.80}: True or False")
+    return value
+
+
+def checked_span(name: str, value: Duration) -> timedelta:
+    found = duration(value, name)
+    if not found:
+        raise ConfigurationError(f"{name}={value!r}: more than no time at all; '30m' is half an hour")
+    return found
+
+
+def checked_share(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ConfigurationError(f"{name}={value!r}: a share of the rows, from 0 to 1; 0.05 is one in twenty")
+    return float(value)
+
+
+def checked_text(name: str, value: object) -> str | None:
+    if value is not None and (not isinstance(value, str) or not value.strip()):
+        raise ConfigurationError(f"{name}={value!r}: a text, or leave it out")
+    return value
+
+
+def checked_version(name: str, value: object) -> str:
+    text = checked_text(name, str(value)) or ""
+    if len(text) > LONGEST_VERSION:
+        raise ConfigurationError(f"{name} has {len(text):,} characters; at most {LONGEST_VERSION} fit")
+    return text
+
+
+def checked_fields(name: str, value: object) -> tuple[str, ...]:
+    """One text is one field."""
+    fields = (value,) if isinstance(value, str) else value
+    if not isinstance(fields, Collection) or not all(isinstance(it, str) and it for it in fields):
+        raise ConfigurationError(f"{name}={value!r:.80}: names of fields, such as ['seen_at']")
+    return tuple(fields)
+
+
+def checked_columns(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
+    if not isinstance(value, Collection):
+        raise ConfigurationError(f"{name}={value!r:.80}: a column, or a list of them")
+    columns = (value,) if isinstance(value, str) else tuple(value)
+    if not columns or len(set(columns)) < len(columns):
+        raise ConfigurationError(f"{name}={value!r}: one column or more, each once")
+    return tuple(checked_identifier(name, it, COLUMN) for it in columns)
+
+
+def checked_identifier(what: str, value: object, pattern: re.Pattern[str]) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ConfigurationError(
+            f"{what}={value!r}: letters, digits and _, as the database has it"
+            + ("; set table, if the feed's name is not the table's" if what == "table" else "")
+        )
+    return value
+
 
 LONGEST_NAME: Final = 100
 MOST: Final = {
@@ -284,7 +348,7 @@ def _confirms(feed: Feed) -> bool:
 def _broker(given: str | Broker | None) -> Broker | None:
     if given is None:
         return None
-    from stepfast.runs.broker import checked_broker  # most feeds have none
+    from stepfast.runs.broker import checked_broker
 
     return checked_broker(given)
 

@@ -9,23 +9,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.errors import ConfigurationError, NotFoundError, StateError
-from stepfast.runs import sweeping
-from stepfast.runs.breaker import Breaker
+from stepfast.jobs.kinds import Kind, Kinds
+from stepfast.jobs.outcome import Done, Outcome
+from stepfast.jobs.payload import Arguments
+from stepfast.jobs.retry import Retry
+from stepfast.jobs.step import Step
+from stepfast.runs import sweep_step as sweeping
+from stepfast.runs.breaker import Breaker, Waiter
 from stepfast.runs.consolidation import consolidate
 from stepfast.runs.declaration import Declaration, declare
-from stepfast.runs.jobs import PARTS, Part, kind_of
-from stepfast.runs.pause import Waiter
-from stepfast.runs.place import Places
-from stepfast.runs.planning import plan_step
-from stepfast.runs.reading import read_page
-from stepfast.runs.replaying import replay
-from stepfast.runs.starting import Request, SourceClock, source_clock, start_run
-from stepfast.runs.states import RunKind  # noqa: TC001 - handlers' hints are read at run time
-from stepfast.steps.kinds import Kind, Kinds
-from stepfast.steps.outcome import Done, Outcome
-from stepfast.steps.payload import Arguments
-from stepfast.steps.retry import Retry
-from stepfast.steps.step import Step  # noqa: TC001 - as above
+from stepfast.runs.page import Places, read_page
+from stepfast.runs.plan import plan_step
+from stepfast.runs.replay import replay
+from stepfast.runs.run import PARTS, Part, RunKind, kind_of
+from stepfast.runs.start import Request, SourceClock, source_clock, start_run
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
     from stepfast.database.database import Database
     from stepfast.runs.broker import Broker
     from stepfast.runs.feed import Feed
+
 
 TRANSPORT: Final = "STEPFAST_TRANSPORT"
 LONG: Final = timedelta(minutes=10)  # for steps that only talk to our own database
@@ -173,7 +171,7 @@ class Feeds:
         given = os.environ.get(TRANSPORT) if self._transport is None else self._transport
         if declared.broker is not None or not given:
             return declared
-        from stepfast.runs.broker import checked_broker  # most applications have none
+        from stepfast.runs.broker import checked_broker
 
         return replace(declared, broker=checked_broker(given))
 

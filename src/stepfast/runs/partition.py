@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepfast.database.statement import sql
-from stepfast.runs.ranges import Range
-from stepfast.runs.states import PartitionState, arrow
+from stepfast.runs.partitioning.ranges import Range
+from stepfast.runs.run import PartitionState, arrow
 from stepfast.runs.window import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepfast.database.connection import Transaction
+
 
 INSERT = sql("""
     INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,

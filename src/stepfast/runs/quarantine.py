@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from stepfast.database.lists import as_document
+from stepfast.database.connection import as_document
 from stepfast.database.statement import sql
 
 if TYPE_CHECKING:

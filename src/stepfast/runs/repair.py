@@ -9,37 +9,270 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, ContentionError, StateError
-from stepfast.runs.completion import evaluate
-from stepfast.runs.instead import consolidation_failed, instead, not_again
-from stepfast.runs.partition import Partition, end_partition
-from stepfast.runs.restarting import (
-    FORGET_FRONTIER,
-    OF_THE_WHOLE,
-    ask_for,
-    blocked_by,
-    live_jobs,
-    locked,
-    owe,
-    recount,
-    renew_jobs,
-    reopen,
-    restart_partitions,
-    was_planned,
+from stepfast.jobs.cancel import cancel_jobs
+from stepfast.jobs.dead_letters import answer
+from stepfast.runs.debts import covers, open_debt
+from stepfast.runs.lifecycle import begin_consolidation, consolidation_failed, evaluate, instead, not_again
+from stepfast.runs.messages import announce_pages, next_page
+from stepfast.runs.paging.decision import PageState, retried
+from stepfast.runs.partition import Partition, end_partition, lock_partitions, partitions_of
+from stepfast.runs.run import (
+    ACTIVE_RUN,
+    PartitionState,
+    Run,
+    RunState,
+    arrow,
+    end_run,
+    enqueue_job,
+    enqueue_jobs,
+    find_run,
+    kind_of,
+    lock_feed,
+    lock_run,
+    move_run,
+    told_job,
+    watch_job,
 )
-from stepfast.runs.rounds import begin_consolidation
-from stepfast.runs.run import Run, end_run, find_run, move_run
-from stepfast.runs.states import ACTIVE_RUN, PartitionState, RunState
-from stepfast.runs.sweep_state import is_held
-from stepfast.steps.cancellation import cancel_jobs
+from stepfast.runs.sweep import is_held
+from stepfast.runs.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from stepfast.database.connection import Transaction
+    from stepfast.database.statement import Statement
+    from stepfast.jobs.state import NewJob
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.jobs import Part
+    from stepfast.runs.run import Part
+
+
+# Another beginning for runs and partitions.
+#
+# Each adds one to an epoch, so that whatever still runs for the old one finds out that it is stale: its page, however
+# late, changes nothing. What is counted about a run is counted again from its partitions, in the same transaction.
+
+OF_THE_WHOLE: tuple[Part, ...] = ("plan", "consolidate", "sweep")  # jobs that are not about one partition
+
+RESTART = sql("""
+    UPDATE stepfast_partition
+       SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = :paging, ended_at = NULL, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND state = :source
+""")
+BEGIN_ANEW = sql("""
+    UPDATE stepfast_partition
+       SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = NULL, frontier = NULL, next_offset = 0,
+           seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND state = :source
+""")
+FORGET_SEEN = sql("DELETE FROM stepfast_seen WHERE partition_id {any_of:ids}")
+ANOTHER_JOB = sql("""
+    UPDATE stepfast_partition SET epoch = epoch + 1, job_id = :job_id, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
+""")
+
+REOPEN = sql("""
+    UPDATE stepfast_run
+       SET state = :target, stalled_in = NULL, active_feed = :active_feed, ended_at = NULL, reason = NULL,
+           epoch = epoch + 1, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = {now}
+     WHERE id = :id AND state = :source AND epoch = :epoch
+""")
+RECOUNT = sql("""
+    UPDATE stepfast_run
+       SET completed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified')),
+           failed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'failed'),
+           unverified = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'done_unverified'),
+           seen = (SELECT COALESCE(sum(p.seen), 0) FROM stepfast_partition p
+                    WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
+           rejected = (SELECT COALESCE(sum(p.rejected), 0) FROM stepfast_partition p
+                        WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
+           updated_at = {now}
+     WHERE id = :id
+""")
+PLANNED_AT = sql("SELECT planned_at FROM stepfast_run WHERE id = :id")
+FORGET_FRONTIER = sql("UPDATE stepfast_run SET frontier = NULL WHERE id = :id AND epoch = :epoch")
+
+# A backfill runs beside the others, a remap asks the source for nothing: once they have ended they stand in nobody's way.
+OTHERS = sql("""
+    SELECT id, state FROM stepfast_run
+     WHERE feed = :feed AND id <> :id
+       AND (active_feed = :feed OR (kind NOT IN ('backfill', 'remap')
+                                    AND (started_at > :started_at OR (started_at = :started_at AND id > :id))))
+     ORDER BY started_at DESC, id DESC LIMIT 1
+""")
+LATER_WINDOWS = sql("""
+    SELECT window_from, window_to FROM stepfast_run
+     WHERE feed = :feed AND id <> :id AND started_at >= :started_at AND kind IN ('full', 'incremental')
+       AND state = 'completed' AND scope = 'complete'
+""")
+OWED = sql("SELECT span, window_from, window_to FROM stepfast_debt WHERE feed = :feed AND state = 'open'")
+# Opened by the reading that is repeated now; if that is no better, it opens it again.
+READ_AGAIN = sql("""
+    UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = {now}, reason = 'its run reads it again'
+     WHERE feed = :feed AND run_id = :run_id AND span = :span AND window_to = :window_to AND state = 'open'
+""")
+# The jobs of a run: of its partitions, the one that it watches, and its shards, whose ids begin with its own. All by key:
+# a queue may be long.
+JOIN_JOBS = """
+      JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = :run_id
+            UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = :run_id
+            UNION SELECT s.id FROM {table} s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
+"""
+LIVE_JOBS = sql("SELECT j.id, j.kind FROM stepfast_job j" + JOIN_JOBS.format(table="stepfast_job"))
+DEAD_JOBS = sql(
+    "SELECT j.id, j.kind FROM stepfast_archive j"
+    + JOIN_JOBS.format(table="stepfast_archive")
+    + "WHERE j.state = 'dead'"
+)
+
+
+def locked(tx: Transaction, run_id: str) -> tuple[list[Partition], Run]:
+    """A run with its partitions, ours until the commit, in the order of locks: partitions first."""
+    partitions = lock_partitions(tx, run_id)
+    run = lock_run(tx, run_id)
+    if len(partitions_of(tx, run_id)) != len(partitions):
+        raise ContentionError(f"run {run_id} got partitions while we looked; try again")
+    return partitions, run
+
+
+def was_planned(tx: Transaction, run: Run) -> bool:
+    return tx.first(PLANNED_AT, id=run.id) is not None
+
+
+def live_jobs(tx: Transaction, run: Run, *parts: Part) -> list[str]:
+    """The unfinished jobs of a run that do one of these parts. A look: nothing is locked."""
+    return _jobs(tx, LIVE_JOBS, run, parts)
+
+
+def jobs_of(run: Run) -> dict[str, str]:
+    """What statements about the jobs of a run ask for."""
+    return {"run_id": run.id, "first": f"{run.id}.", "beyond": f"{run.id}/"}
+
+
+def _jobs(tx: Transaction, statement: Statement, run: Run, parts: Sequence[Part]) -> list[str]:
+    kinds = {kind_of(run.feed, part) for part in parts}
+    return [str(row[0]) for row in tx.rows(statement, **jobs_of(run)) if row[1] in kinds]
+
+
+def blocked_by(tx: Transaction, run: Run) -> str | None:
+    """The run because of which this one cannot go on: a newer one of its feed, or one that is active."""
+    lock_feed(tx, run.feed)
+    if run.kind == "backfill":
+        return None
+    found = tx.rows(OTHERS, feed=run.feed, id=run.id, started_at=run.started_at)
+    return str(found[0][0]) if found else None
+
+
+def restart_partitions(
+    tx: Transaction, declared: Declaration, run: Run, chosen: Sequence[Partition], *, from_start: bool
+) -> None:
+    """Ready again, each with a job of its new epoch: where it stopped, or at its beginning. Their rows are locked."""
+    jobs = [told_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in chosen]
+    enqueue_jobs(tx, jobs)
+    for it, job in zip(chosen, jobs, strict=True):
+        arrow(it.state, PartitionState.READY)
+        place = {"id": it.id, "epoch": it.epoch, "source": it.state.value, "job_id": job.id}
+        if from_start:
+            matched = tx.run(BEGIN_ANEW, **place)
+        else:
+            matched = tx.run(RESTART, **place, paging=_fresh(it.paging))
+        if matched != 1:
+            raise ContentionError(f"{it.name} changed while we looked; try again")
+        if it.state is PartitionState.DONE_UNVERIFIED:
+            tx.run(READ_AGAIN, feed=run.feed, run_id=run.id, span=it.span, window_to=it.window_to)
+    if from_start and chosen:
+        tx.run(FORGET_SEEN, ids=[it.id for it in chosen])
+    answer(tx, [it.job_id for it in chosen if it.job_id is not None])
+    _announce(tx, declared, run, zip(chosen, jobs, strict=True), from_start=from_start)
+
+
+def renew_jobs(tx: Transaction, declared: Declaration, run: Run, orphans: Sequence[Partition]) -> None:
+    """Jobs for open partitions that have lost theirs."""
+    jobs = [told_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in orphans]
+    enqueue_jobs(tx, jobs)
+    for it, job in zip(orphans, jobs, strict=True):
+        if tx.run(ANOTHER_JOB, id=it.id, epoch=it.epoch, job_id=job.id) != 1:
+            raise ContentionError(f"{it.name} changed while we looked; try again")
+    _announce(tx, declared, run, zip(orphans, jobs, strict=True), from_start=False)
+
+
+def reopen(tx: Transaction, run: Run, target: RunState, *, forced: bool = False) -> Run:
+    """Along an arrow that leads back into its life, under a new epoch; what is counted about it is counted again."""
+    arrow(run.state, target)
+    matched = tx.run(
+        REOPEN,
+        id=run.id,
+        source=run.state.value,
+        epoch=run.epoch,
+        target=target.value,
+        active_feed=None if run.kind == "backfill" else run.feed,
+        forced=int(forced),
+        fetched=int(target in (RunState.APPLYING, RunState.SWEEPING)),
+    )
+    if matched != 1:
+        raise StateError(
+            f"run {run.id} is no longer {run.state}; look again with: stepfast runs show {run.id}"
+        )
+    recount(tx, run)
+    answer(tx, _jobs(tx, DEAD_JOBS, run, OF_THE_WHOLE))
+    return find_run(tx, run.id)
+
+
+def recount(tx: Transaction, run: Run) -> None:
+    """The run's counters, from the states of its partitions. The caller holds its row."""
+    tx.run(RECOUNT, id=run.id)
+
+
+def ask_for(tx: Transaction, declared: Declaration, run: Run, part: Part) -> None:
+    """The job that plans the run, or sweeps for it, in its epoch."""
+    watch_job(tx, run, enqueue_job(tx, declared, run, part, run_id=run.id, epoch=run.epoch))
+
+
+def owe(tx: Transaction, run: Run, missing: Sequence[Partition]) -> tuple[int, int]:
+    """Debts for ranges that this run will not read any more, unless a later one has.
+
+    Answers how many ranges are owed, and for how many of them nobody had known that before.
+
+    Trials and checks owe nothing.
+    """
+    if run.kind == "verify" or run.most_rows is not None:
+        return 0, 0
+    later = [
+        Window.of(begins, int(ends))
+        for begins, ends in tx.rows(LATER_WINDOWS, feed=run.feed, id=run.id, started_at=run.started_at)
+    ]
+    known = {(str(span), begins, int(ends)) for span, begins, ends in tx.rows(OWED, feed=run.feed)}
+    owed = [it for it in missing if not any(covers(window, it.window) for window in later)]
+    new = [it for it in owed if (it.span, it.window_from, it.window_to) not in known]
+    for it in new:
+        open_debt(tx, run, it)
+    return len(owed), len(new)
+
+
+def _announce(
+    tx: Transaction,
+    declared: Declaration,
+    run: Run,
+    restarted: Iterable[tuple[Partition, NewJob]],
+    *,
+    from_start: bool,
+) -> None:
+    """Tell of their next pages. Each is in a new epoch, so that no broker takes its message for one it has seen."""
+    if declared.broker is not None:
+        announce_pages(
+            tx, declared, run, [next_page(it, job.id, from_start=from_start) for it, job in restarted]
+        )
+
+
+def _fresh(paging: str | None) -> str | None:
+    """The same place, with a fresh budget of requests."""
+    if paging is None:
+        return None
+    return msgspec.json.encode(retried(msgspec.json.decode(paging, type=PageState))).decode()
+
 
 NEXT_EPOCH = sql(
     "UPDATE stepfast_run SET epoch = epoch + 1, updated_at = {now} WHERE id = :id AND epoch = :epoch"

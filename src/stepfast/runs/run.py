@@ -2,18 +2,162 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from stepfast.clock import new_id
 from stepfast.database.statement import sql
 from stepfast.errors import NotFoundError, StateError
-from stepfast.runs.states import AnyKind, RunState, arrow
+from stepfast.jobs.enqueue import enqueue, enqueue_many
+from stepfast.jobs.payload import to_json
+from stepfast.jobs.state import NewJob
 from stepfast.runs.window import Window
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stepfast.database.connection import Transaction
+    from stepfast.runs.declaration import Declaration
+
+
+# The kinds of runs, the states of runs and of partitions, and the arrows between them.
+#
+# A state is a column, never a guess: every UPDATE that changes it names the state it leaves, and the diagrams of the
+# documentation are drawn from these two tables.
+
+LATEST: Final = "latest"  # how people name the newest run of all
+RunKind = Literal["full", "incremental", "backfill", "verify"]  # what somebody may ask the source for
+AnyKind = RunKind | Literal["remap"]  # the last one asks nobody: it maps again what was read before
+
+
+class RunState(StrEnum):
+    PLANNING = "planning"  # its partitions are being found
+    FETCHING = "fetching"  # partitions are read, page by page
+    APPLYING = "applying"  # raw rows become target rows
+    SWEEPING = "sweeping"  # rows that are gone at the source are looked for
+    STALLED = "stalled"  # nothing has moved it for too long; somebody was told
+    COMPLETED = "completed"  # every row of its window is in the target
+    PUBLISHED_PARTIAL = "published_partial"  # forced: what was read is in the target, the rest are debts
+    FAILED = "failed"  # planning, a partition or a consolidation gave up
+    FAILED_QUALITY = "failed_quality"  # more rows in quarantine than the error budget allows
+    CANCELLED = "cancelled"  # somebody asked it to stop
+
+
+class PartitionState(StrEnum):
+    READY = "ready"  # no page of it has been asked for
+    RUNNING = "running"  # a job reads it
+    DONE = "done"  # read, and shown to be complete
+    DONE_UNVERIFIED = "done_unverified"  # read, but nothing shows that it is complete: a debt
+    SPLIT = "split"  # outgrew its estimate; its pieces are read instead
+    FAILED = "failed"  # its job gave up
+    CANCELLED = "cancelled"  # its run was cancelled
+
+
+RUN_TRANSITIONS: Final[dict[RunState, dict[RunState, str]]] = {
+    RunState.PLANNING: {
+        RunState.FETCHING: "partitions written",
+        RunState.APPLYING: "nothing to fetch",
+        RunState.STALLED: "no step for too long",
+        RunState.FAILED: "planning gave up",
+        RunState.CANCELLED: "cancel",
+    },
+    RunState.FETCHING: {
+        RunState.APPLYING: "last partition ended, none failed",
+        RunState.STALLED: "no step for too long",
+        RunState.FAILED: "last partition ended, some failed",
+        RunState.CANCELLED: "cancel",
+    },
+    RunState.APPLYING: {
+        RunState.SWEEPING: "all rows applied, full and verified",
+        RunState.COMPLETED: "all rows applied",
+        RunState.PUBLISHED_PARTIAL: "all rows applied, forced",
+        RunState.STALLED: "no step for too long",
+        RunState.FAILED: "consolidation gave up",
+        RunState.FAILED_QUALITY: "error budget spent",
+        RunState.CANCELLED: "cancel",
+    },
+    RunState.SWEEPING: {
+        RunState.COMPLETED: "swept",
+        RunState.STALLED: "no step for too long",
+        RunState.FAILED: "sweep gave up",
+        RunState.CANCELLED: "cancel",
+    },
+    RunState.STALLED: {
+        RunState.PLANNING: "a step, or resume",
+        RunState.FETCHING: "a step, or resume",
+        RunState.APPLYING: "a step, or resume",
+        RunState.SWEEPING: "a step, or resume",
+        RunState.FAILED: "gave up",
+        RunState.CANCELLED: "cancel",
+    },
+    RunState.COMPLETED: {},
+    RunState.PUBLISHED_PARTIAL: {},
+    RunState.FAILED: {
+        RunState.PLANNING: "retry the plan",
+        RunState.FETCHING: "retry partitions",
+        RunState.APPLYING: "consolidate, or force",
+    },
+    RunState.FAILED_QUALITY: {RunState.APPLYING: "consolidate, or force"},
+    RunState.CANCELLED: {
+        RunState.PLANNING: "resume",
+        RunState.FETCHING: "resume",
+        RunState.APPLYING: "resume",
+    },
+}
+
+PARTITION_TRANSITIONS: Final[dict[PartitionState, dict[PartitionState, str]]] = {
+    PartitionState.READY: {
+        PartitionState.RUNNING: "first request",
+        PartitionState.DONE: "one page, verified",
+        PartitionState.DONE_UNVERIFIED: "one page, unverified",
+        PartitionState.SPLIT: "outgrown",
+        PartitionState.FAILED: "give up",
+        PartitionState.CANCELLED: "cancel",
+    },
+    PartitionState.RUNNING: {
+        PartitionState.RUNNING: "next request",
+        PartitionState.DONE: "end, verified",
+        PartitionState.DONE_UNVERIFIED: "end, unverified",
+        PartitionState.SPLIT: "outgrown",
+        PartitionState.FAILED: "give up",
+        PartitionState.CANCELLED: "cancel",
+    },
+    PartitionState.DONE: {},
+    PartitionState.DONE_UNVERIFIED: {PartitionState.READY: "retry from the start"},
+    PartitionState.SPLIT: {},
+    PartitionState.FAILED: {PartitionState.READY: "retry"},
+    PartitionState.CANCELLED: {PartitionState.READY: "resume"},
+}
+
+# A run that is active keeps the next one of its feed from starting.
+ACTIVE_RUN: Final = (
+    RunState.PLANNING,
+    RunState.FETCHING,
+    RunState.APPLYING,
+    RunState.SWEEPING,
+    RunState.STALLED,
+)
+ENDED_RUN: Final = tuple(it for it in RunState if it not in ACTIVE_RUN)
+
+# A run goes on to consolidation once none of its partitions is open.
+OPEN_PARTITION: Final = (PartitionState.READY, PartitionState.RUNNING)
+ENDED_PARTITION: Final = tuple(it for it in PartitionState if it not in OPEN_PARTITION)
+
+S = TypeVar("S", RunState, PartitionState)
+
+
+def arrow(source: S, target: S) -> str:
+    """What moves a run or a partition from one state to another; a move that has no arrow is refused."""
+    if isinstance(source, RunState):
+        what, found = "run", RUN_TRANSITIONS[source].get(RunState(target))
+    else:
+        what, found = "partition", PARTITION_TRANSITIONS[source].get(PartitionState(target))
+    if found is None:
+        raise StateError(f"a {what} that is {source} cannot become {target}")
+    return found
+
 
 BACKGROUND: Final = -10  # added to the priority of runs that nobody waits for
 
@@ -189,3 +333,86 @@ def _one(found: list[Run], run_id: str) -> Run:
     if not found:
         raise NotFoundError(f"there is no run {run_id}; see: stepfast runs list")
     return found[0]
+
+
+# What is remembered of a feed between its runs: its watermark, and whether its source is in trouble.
+
+_COLUMNS = (
+    "id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, "
+    "troubled_at, probe, {now}, export_to"
+)
+ENSURE = sql("INSERT INTO stepfast_feed (id) VALUES (:feed) {keep_existing}")
+FIND_FEED_ROW = sql(f"SELECT {_COLUMNS} FROM stepfast_feed WHERE id = :feed")
+LOCK_FEED_ROW = sql(f"SELECT {_COLUMNS} FROM stepfast_feed WHERE id = :feed {{for_update}}")
+
+
+@dataclass(frozen=True)
+class FeedRow:
+    feed: str
+    watermark: int | None = None  # everything the source changed before it is in the target
+    version: int = 0  # counts the moves of the watermark
+    last_run: str | None = None
+    skew: int = 0  # how far the source's clock is ahead of ours
+    last_took: int = 0  # how long the last completed run took
+    troubles: int = 0  # throttles and outages since the last good answer
+    paused_until: int | None = None
+    pause_reason: str | None = None
+    updated_at: int = 0
+    troubled_at: int | None = None  # when the first of these troubles was met
+    probe: str | None = None  # the job that asks first when the pause is over
+    now: int = 0  # the database's time when this was read
+    export_to: str | None = None  # where the watermark is written for others
+
+
+def find_feed(tx: Transaction, feed: str) -> FeedRow:
+    """As it stands; a feed that never ran has no watermark."""
+    found = tx.all(FIND_FEED_ROW, FeedRow, feed=feed)
+    return found[0] if found else FeedRow(feed)
+
+
+def lock_feed(tx: Transaction, feed: str) -> FeedRow:
+    """The feed's row, ours until the commit. After the run's in the order of locks."""
+    tx.run(ENSURE, feed=feed)
+    return tx.all(LOCK_FEED_ROW, FeedRow, feed=feed)[0]
+
+
+# The jobs a run is made of, each of a kind that its feed has.
+
+# start: begins a run by the calendar. plan: finds its partitions. page: reads one of them. consolidate: makes target
+# rows of raw rows. sweep: looks for rows that are gone. replay: tries rows in quarantine again; it belongs to no run.
+Part = Literal["start", "plan", "page", "consolidate", "sweep", "replay"]
+PARTS: tuple[Part, ...] = ("start", "plan", "page", "consolidate", "sweep", "replay")
+
+
+def kind_of(feed: str, part: Part) -> str:
+    return f"{feed}.{part}"
+
+
+def new_job(declared: Declaration, run: Run, part: Part, **arguments: Any) -> NewJob:
+    """A job of this run; it belongs to the run's trace, and has its priority."""
+    return NewJob(
+        id=new_id(),
+        queue=declared.queue,
+        kind=kind_of(declared.name, part),
+        payload=to_json(arguments),
+        priority=run.priority,
+        trace=run.trace,
+    )
+
+
+def told_job(declared: Declaration, run: Run, part: Part, **arguments: Any) -> NewJob:
+    """The same where a broker tells workers of it: at first only they may take it. The caller stages the message."""
+    job = new_job(declared, run, part, **arguments)
+    broker = declared.broker
+    return job if broker is None else replace(job, head_start=broker.head_start_micros)
+
+
+def enqueue_job(tx: Transaction, declared: Declaration, run: Run, part: Part, **arguments: Any) -> str:
+    """Ask for one; returns its id."""
+    return enqueue(tx, new_job(declared, run, part, **arguments)).id
+
+
+def enqueue_jobs(tx: Transaction, jobs: Sequence[NewJob]) -> None:
+    """Jobs that differ in nothing but their arguments, in one statement."""
+    if jobs:
+        enqueue_many(tx, jobs[0], [(it.id, None, it.payload) for it in jobs], "reject")

@@ -1,75 +1,288 @@
-"""Rows that are gone at the source are marked as deleted, never removed. Off unless a feed asks for it.
+"""Raw rows that a full run did not see: counted, struck, marked as gone, brought back.
 
-Not to be seen proves nothing in most runs. Only one that was full, complete and verified strikes the rows that it did
-not see, and a row goes only after several such runs in a row. If more would go at once than a fuse allows, a person
-decides. A row that is seen again is back.
+A row is unseen if its newest observation is of another run, and older than everything this run can have observed.
+`struck_by` is the run that struck it last: no run strikes a row twice, however often its sweep is begun anew.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from stepfast.clock import Duration, duration
-from stepfast.errors import ConfigurationError
+import msgspec
 
-MOST_STRIKES: Final = 100
-_COLUMN: Final = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+from stepfast.database.statement import sql
+from stepfast.database.tables import as_instant
+from stepfast.errors import TransientError
+from stepfast.runs.run import RunState
+from stepfast.runs.target import TargetColumn
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.run import Run
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sweep:
-    """How rows that are gone at the source are marked.
+# Where a sweep stands. It is kept with its run, so that anybody can go on with it, approve it, or undo it later.
 
-    `fuse`: the share of the living rows that may go in one run without a person; `most`: how many, whatever the share.
-    `keep`: how long what is known about a row is kept after it has gone; None for ever. Undoing ends with it.
-    """
+# counting: how many would go. held: more than the fuse allows, a person decides. striking: they are struck. declined: a
+# person let nobody go. skipped: the run may not judge who is gone. done: nobody is left to strike.
+Phase = Literal["counting", "held", "striking", "declined", "skipped", "done"]
 
-    column: str = "deleted_at"  # of the target: since when the row is gone, NULL while it is there
-    strikes: int = 2  # full runs in a row that did not see it
-    fuse: float = 0.02
-    most: int | None = None
-    keep: Duration | None = None
+HELD: Final = '{"type":"sweep","phase":"held",%'  # how the frontier of a held one begins
 
-    def __post_init__(self) -> None:
-        for name, fits, wanted in (
-            ("column", _is_column, "the name of a column of the target"),
-            ("strikes", _is_strikes, f"a whole number from 1 to {MOST_STRIKES}"),
-            ("fuse", _is_share, "a share of the rows, from 0 to 1; 0.02 is one in fifty"),
-            ("most", _is_most, "a number of rows, or None"),
-        ):
-            value = getattr(self, name)
-            if not fits(value):
-                raise ConfigurationError(f"Sweep({name}={value!r:.80}): {wanted}")
-        if self.keep is not None:
-            duration(self.keep, "Sweep(keep=…)")
+KEEP = sql("""
+    UPDATE stepfast_run SET frontier = :kept, gone = gone + :gone, reason = :reason, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = :was
+""")
+BEGIN = sql("""
+    UPDATE stepfast_run SET frontier = :kept, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND state = 'sweeping'
+""")
+
+
+class SweepState(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sweep"):
+    phase: Phase
+    target: TargetColumn  # what it marks; whoever undoes it needs no code of the feed
+    strikes: int
+    before: int  # on the source's clock: an older observation is of an earlier run
+    steps: int = 0  # so that no two states are equal
+    after: str = ""  # the row up to which it has walked
+    living: int = 0
+    unseen: int = 0
+    going: int = 0
+    struck: int = 0
+    still_there: int = 0  # they would have gone, but the source has them
+    note: str | None = None  # why it is held, or skipped; or who was not let go
 
     @property
-    def keeps(self) -> timedelta | None:
-        return None if self.keep is None else duration(self.keep, "Sweep(keep=…)")
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
 
-    def holds(self, going: int, living: int) -> str | None:
-        """Why so many of so many living rows may not go without a person; None if they may."""
-        if self.most is not None and going > self.most:
-            return f"{going:,} rows would go, more than {self.most:,}"
-        if going > self.fuse * living:
-            return f"{going:,} of {living:,} rows would go ({going / living:.1%}), more than {self.fuse:.1%}"
-        return None
+    def then(self, **changes: object) -> SweepState:
+        """The next one."""
+        return msgspec.structs.replace(self, **changes, steps=self.steps + 1)
 
 
-def _is_column(value: object) -> bool:
-    return isinstance(value, str) and bool(_COLUMN.fullmatch(value))
+def state_of(run: Run) -> SweepState | None:
+    """Of a run that has been swept, or is; None for all others."""
+    return read_state(run.frontier)
 
 
-def _is_strikes(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_STRIKES
+def read_state(frontier: str | None) -> SweepState | None:
+    try:
+        return None if frontier is None else msgspec.json.decode(frontier, type=SweepState)
+    except msgspec.ValidationError:
+        return None  # the frontier of its plan
 
 
-def _is_share(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+def is_held(run: Run) -> bool:
+    """Whether it waits for a person, and for nothing else."""
+    found = state_of(run) if run.at is RunState.SWEEPING else None
+    return found is not None and found.phase == "held"
 
 
-def _is_most(value: object) -> bool:
-    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+def keep(tx: Transaction, run: Run, was: SweepState, now: SweepState, *, gone: int = 0) -> None:
+    """Go on from where the caller saw it; if somebody else did, everything rolls back."""
+    matched = tx.run(
+        KEEP,
+        id=run.id,
+        epoch=run.epoch,
+        was=was.text,
+        kept=now.text,
+        gone=gone,
+        reason=now.note if now.phase == "held" else None,
+    )
+    if matched != 1:
+        raise TransientError(
+            f"the sweep of run {run.id} was moved on by somebody else; nothing of this step is written",
+            delay=0,
+        )
+
+
+def begin(tx: Transaction, run: Run, state: SweepState) -> None:
+    tx.run(BEGIN, id=run.id, epoch=run.epoch, kept=state.text)
+
+
+BATCH: Final = 500  # rows of one commit
+STRETCH: Final = 10_000  # rows that one statement walks over, however large the feed is
+
+_UNSEEN = """gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
+                  AND (struck_by IS NULL OR struck_by <> :run_id)"""
+
+WALK = sql(f"""
+    SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
+      FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
+                   CASE WHEN {_UNSEEN} THEN 1 ELSE 0 END AS unseen,
+                   CASE WHEN strikes + 1 >= :strikes AND {_UNSEEN} THEN 1 ELSE 0 END AS going
+              FROM stepfast_raw WHERE feed = :feed AND item_id > :after
+             ORDER BY item_id LIMIT :stretch) walked
+""")
+UNSEEN = sql(f"""
+    SELECT item_id, CASE WHEN strikes + 1 >= :strikes THEN 1 ELSE 0 END FROM stepfast_raw
+     WHERE feed = :feed AND item_id > :after AND item_id <= :until AND {_UNSEEN}
+     ORDER BY item_id LIMIT :limit
+""")
+# Again, and locked: one of them may have been observed since it was found.
+LOCK_UNSEEN = sql(f"""
+    SELECT item_id, strikes FROM stepfast_raw WHERE feed = :feed AND item_id {{any_of:ids}} AND {_UNSEEN}
+     ORDER BY item_id {{for_update}}
+""")
+STRIKE = sql("""
+    UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id
+     WHERE feed = :feed AND item_id {any_of:ids} AND gone_at IS NULL
+""")
+# What is in the target is not what was applied: should the row come back as it was, it is applied again.
+GO = sql("""
+    UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id, gone_at = :at, applied_hash = NULL
+     WHERE feed = :feed AND item_id {any_of:ids} AND gone_at IS NULL
+""")
+CLOCK = sql("SELECT {now}")
+
+_REMOVED = "gone_at IS NOT NULL AND struck_by = :run_id"
+END_OF_STRETCH = sql("""
+    SELECT max(item_id), count(*) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
+                                         ORDER BY item_id LIMIT :stretch) walked
+""")
+REMOVED = sql(f"""
+    SELECT item_id FROM stepfast_raw
+     WHERE feed = :feed AND item_id > :after AND item_id <= :until AND {_REMOVED}
+     ORDER BY item_id LIMIT :limit
+""")
+LOCK_REMOVED = sql(f"""
+    SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id {{any_of:ids}} AND {_REMOVED}
+     ORDER BY item_id {{for_update}}
+""")
+BRING_BACK = sql("""
+    UPDATE stepfast_raw
+       SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
+     WHERE feed = :feed AND item_id {any_of:ids} AND gone_at IS NOT NULL
+""")
+
+_FORGETTABLE = "gone_at IS NOT NULL AND gone_at < {now} - :keep"
+OLD = sql(f"""
+    SELECT item_id FROM stepfast_raw
+     WHERE feed = :feed AND item_id > :after AND item_id <= :until AND {_FORGETTABLE}
+     ORDER BY item_id LIMIT :limit
+""")
+FORGET = sql(f"DELETE FROM stepfast_raw WHERE feed = :feed AND item_id {{any_of:ids}} AND {_FORGETTABLE}")
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What a run did not see."""
+
+    feed: str
+    run_id: str
+    before: int  # the run observed nothing earlier, on the source's clock
+    strikes: int  # so many make a row gone
+
+
+class Walked(NamedTuple):
+    """A stretch of rows in the order of their ids, and what was found there."""
+
+    last: str | None  # where it ends; None: nothing was left to walk over
+    rows: int
+    living: int
+    unseen: int
+    going: int  # unseen, and with this strike they are gone
+
+
+class Missed(NamedTuple):
+    """A row that was not seen."""
+
+    item_id: str
+    goes: bool  # with this strike
+
+
+class Struck(NamedTuple):
+    struck: int
+    gone: int
+
+
+def walk(tx: Transaction, it: Unseen, after: str) -> Walked:
+    """Count the next stretch."""
+    row = tx.rows(
+        WALK,
+        feed=it.feed,
+        run_id=it.run_id,
+        before=it.before,
+        after=after,
+        strikes=it.strikes,
+        stretch=STRETCH,
+    )[0]
+    return Walked(row[0], *(int(value) for value in row[1:]))
+
+
+def end_of_stretch(tx: Transaction, feed: str, after: str) -> tuple[str | None, bool]:
+    """Where the next stretch ends (None: nothing is left), and whether it is the last."""
+    last, rows = tx.rows(END_OF_STRETCH, feed=feed, after=after, stretch=STRETCH)[0]
+    return last, int(rows) < STRETCH
+
+
+def unseen(tx: Transaction, it: Unseen, after: str, until: str) -> list[Missed]:
+    """The next rows of a stretch that were not seen, at most a batch."""
+    rows = tx.rows(
+        UNSEEN,
+        feed=it.feed,
+        run_id=it.run_id,
+        before=it.before,
+        strikes=it.strikes,
+        after=after,
+        until=until,
+        limit=BATCH,
+    )
+    return [Missed(str(row[0]), bool(row[1])) for row in rows]
+
+
+def strike(  # noqa: PLR0917 - all that decides about a batch
+    tx: Transaction,
+    it: Unseen,
+    ids: Sequence[str],
+    target: TargetColumn,
+    column_type: str,
+    may_go: Collection[str] | None = None,
+) -> Struck:
+    """Strike those of them that are still unseen; who has enough strikes is gone, here and in the target.
+
+    With `may_go` nobody goes who is not in it: who would is not struck.
+    """
+    found = tx.rows(LOCK_UNSEEN, feed=it.feed, run_id=it.run_id, before=it.before, ids=list(ids))
+    going = [
+        str(row[0]) for row in found if row[1] + 1 >= it.strikes and (may_go is None or str(row[0]) in may_go)
+    ]
+    staying = [str(row[0]) for row in found if row[1] + 1 < it.strikes]
+    if staying:
+        tx.run(STRIKE, feed=it.feed, run_id=it.run_id, ids=staying)
+    if going:
+        now = int(tx.first(CLOCK))
+        tx.run(GO, feed=it.feed, run_id=it.run_id, ids=going, at=now)
+        target.set(tx, going, as_instant(now, column_type))
+    return Struck(len(staying) + len(going), len(going))
+
+
+def removed(tx: Transaction, feed: str, run_id: str, after: str, until: str) -> list[str]:
+    """The next rows of a stretch that this run has marked as gone, and nobody has seen since."""
+    rows = tx.rows(REMOVED, feed=feed, run_id=run_id, after=after, until=until, limit=BATCH)
+    return [str(row[0]) for row in rows]
+
+
+def bring_back(tx: Transaction, feed: str, run_id: str, ids: Sequence[str], target: TargetColumn) -> int:
+    """Undo it, here and in the target; returns how many."""
+    found = [str(row[0]) for row in tx.rows(LOCK_REMOVED, feed=feed, run_id=run_id, ids=list(ids))]
+    if found:
+        tx.run(BRING_BACK, feed=feed, ids=found)
+        target.set(tx, found, None)
+    return len(found)
+
+
+def forgettable(tx: Transaction, feed: str, after: str, until: str, keep: int) -> list[str]:
+    """Rows that have been gone for longer than `keep`, at most a batch; the others wait for the next sweep."""
+    rows = tx.rows(OLD, feed=feed, after=after, until=until, keep=keep, limit=BATCH)
+    return [str(row[0]) for row in rows]
+
+
+def forget(tx: Transaction, feed: str, ids: Sequence[str], keep: int) -> int:
+    """Their target rows stay as they are."""
+    return tx.run(FORGET, feed=feed, ids=list(ids), keep=keep)

@@ -3,20 +3,243 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from stepfast.database.upsert import plain
-from stepfast.errors import ConfigurationError
+from stepfast.database.failures import blames_a_row
+from stepfast.database.statement import sql
+from stepfast.database.tables import as_instant, columns_of, is_unique, types_of
+from stepfast.database.upsert import plain, quoted
+from stepfast.errors import ConfigurationError, DatabaseError
+from stepfast.runs.quarantine import EntryState, Refused, put_aside_for, settle
+from stepfast.runs.raw_rows import mark, set_aside
+from stepfast.telemetry.masking import without_secrets
+from stepfast.telemetry.sinks import message_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from stepfast.database.connection import Transaction
     from stepfast.database.dialects import Dialect
     from stepfast.runs.declaration import Declaration
+    from stepfast.runs.feed import Feed, Row
+    from stepfast.runs.raw_rows import Lot, Waiting
+
+
+# Target rows are written together; if the database refuses them, the guilty ones are found and the others written.
+#
+# A batch is tried inside a savepoint. What the database refuses is halved until the rows that it refuses stand alone. Who
+# meets a deadlock or a lost connection has no guilty row to look for: the whole step is done again.
+
+
+class Guilty(NamedTuple):
+    """A row that the target does not take, and why."""
+
+    place: int  # among those that were to be written
+    error: Exception
+
+
+def store(tx: Transaction, feed: Feed, rows: Sequence[Row], first: int = 0) -> list[Guilty]:
+    """Write them, and return those that were refused; `first` is the place of the first of them."""
+    if not rows:
+        return []
+    try:
+        with tx.savepoint():
+            feed.store(tx, rows)
+    except Exception as error:
+        if isinstance(error, DatabaseError) and not blames_a_row(error):
+            raise
+        if len(rows) == 1:
+            return [Guilty(first, error)]
+        middle = len(rows) // 2
+        return store(tx, feed, rows[:middle], first) + store(tx, feed, rows[middle:], first + middle)
+    return []
+
+
+# Raw rows become target rows by the feed's map(); what it cannot map is refused with the reason. Touches no database.
+
+LONGEST_MESSAGE: Final = 2_000
+LONGEST_CODE: Final = 100
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Target rows, the raw rows they were made of (one for one), and what could not be mapped."""
+
+    raw: Lot
+    rows: list[Row]
+    refused: list[Refused]
+
+    def only(self, ids: Collection[str]) -> Batch:
+        """Those of these items."""
+        places = [place for place, item_id in enumerate(self.raw.ids) if item_id in ids]
+        rows = [self.rows[place] for place in places]
+        return Batch(self.raw.only(places), rows, [it for it in self.refused if it.item_id in ids])
+
+
+class UnfitError(Exception):
+    """What map() answered is no row of the target."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def map_rows(
+    declared: Declaration,
+    waiting: Lot,
+    columns: Collection[str],
+    to_row: Callable[[Any], Row] | None = None,
+) -> Batch:
+    """Map each of them, by the feed's map() if no other is given; `columns` are those of the target."""
+    rows: list[Row] = []
+    bad: dict[int, Refused] = {}
+    to_row = to_row or declared.feed.map
+    cleared, keep = declared.cleared, rows.append
+    known = None if declared.stores else frozenset(columns)
+    fit: tuple[str, ...] | None = None  # columns that were looked at: most rows have the same
+    decode = msgspec.json.Decoder().decode  # one by one: thousands of items that live at once take longer
+    for place, payload in enumerate(waiting.payloads):
+        try:
+            row = to_row(decode(payload))
+            if type(row) is not dict or tuple(row) != fit:
+                fit = _fitting(declared, row, known)
+            if known is not None:
+                for name in declared.key:
+                    if row[name] is None:
+                        raise _no_key(declared, name)  # noqa: TRY301 - one function call per row less
+        except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the row is put aside with it
+            bad[place] = refused(declared, waiting.at(place), "map", error)
+        else:
+            keep({**cleared, **row} if cleared else row)
+    if known is not None:
+        rows = _one_for_each_key(declared, waiting, rows, bad)
+    raw = waiting.only([it for it in range(len(waiting.ids)) if it not in bad]) if bad else waiting
+    return Batch(raw, rows, list(bad.values()))
+
+
+def _one_for_each_key(
+    declared: Declaration, waiting: Lot, rows: list[Row], bad: dict[int, Refused]
+) -> list[Row]:
+    """The last row of each key; the others would be overwritten without a trace, so they join those that are bad."""
+    keys = list(map(itemgetter(*declared.key), rows))
+    try:
+        last = dict(zip(keys, range(len(keys)), strict=True))
+    except TypeError:  # a list or a dict: the table will have its say
+        return rows
+    if len(last) == len(rows):
+        return rows
+    places = [it for it in range(len(waiting.ids)) if it not in bad]
+    for number, key in enumerate(keys):
+        if last[key] != number:
+            other = waiting.ids[places[last[key]]]
+            shown = ", ".join(declared.key)
+            told = f"map() answered the same key as item {other} ({shown}); only one of them can be in {declared.table}"
+            bad[places[number]] = refused(
+                declared, waiting.at(places[number]), "map", UnfitError("same key", told)
+            )
+    return [rows[number] for number in sorted(last.values())]
+
+
+def refused(declared: Declaration, it: Waiting, stage: str, error: BaseException) -> Refused:
+    """The row, with its reason in words that may be shown."""
+    said = getattr(error, "code", None)
+    code = said if isinstance(said, str) and said else type(error).__qualname__
+    message = without_secrets(message_of(error)[: 2 * LONGEST_MESSAGE])[:LONGEST_MESSAGE]
+    return Refused(
+        item_id=it.item_id,
+        stage=stage,
+        code=code[:LONGEST_CODE],
+        message=message or code,
+        content_hash=it.content_hash,
+        payload=it.payload,
+        mapper_version=declared.mapper_version,
+    )
+
+
+def _fitting(declared: Declaration, row: object, known: frozenset[str] | None) -> tuple[str, ...]:
+    """The columns of a row that the target has."""
+    if not isinstance(row, Mapping):
+        raise UnfitError("no row", f"map() answered {type(row).__name__}; a row is a dict of columns")
+    if known is not None and (strangers := row.keys() - known):
+        shown = ", ".join(sorted(map(str, strangers)))
+        raise UnfitError(
+            "unknown column", f"map() answered {shown}, which table {declared.table} does not have"
+        )
+    if known is not None and (missing := [name for name in declared.key if name not in row]):
+        raise _no_key(declared, missing[0])
+    return tuple(row)
+
+
+def _no_key(declared: Declaration, name: str) -> UnfitError:
+    return UnfitError("no key", f"map() answered no {name}, which is in the key of {declared.table}")
+
+
+# What is in the target, beside what is written into it: a verify counts the rows that differ.
+#
+# The target is read before and after the write, and the database says both: nobody has to know how a column keeps a value.
+
+PARAMETERS: Final = 500  # of one statement
+
+Stored = dict[str, "Mapping[str, Any]"]  # by key
+
+
+def stored_rows(tx: Transaction, declared: Declaration, rows: Sequence[Row]) -> Stored:
+    """The rows of the target that have these keys, in the columns that are written."""
+    if not rows:
+        return {}
+    columns = sorted({name for row in rows for name in row})
+    types = types_of(tx, declared.table) if tx.dialect.name == "postgresql" else {}
+    found: Stored = {}
+    step = max(1, PARAMETERS // len(declared.key))
+    for start in range(0, len(rows), step):
+        chunk = rows[start : start + step]
+        text = _text(tx, declared, columns, types, len(chunk))
+        given = {
+            f"k{number}_{place}": _given(tx, row[name], types)
+            for number, row in enumerate(chunk)
+            for place, name in enumerate(declared.key)
+        }
+        for row in tx.query(text, given):
+            found[repr([row[name] for name in declared.key])] = row
+    return found
+
+
+def differences(before: Stored, after: Stored) -> int:
+    """How many of the rows that are there now were missing, or had another value."""
+    return sum(before.get(key) != row for key, row in after.items())
+
+
+def _text(
+    tx: Transaction, declared: Declaration, columns: Sequence[str], types: Mapping[str, str], count: int
+) -> str:
+    dialect = tx.dialect
+    table = ".".join(quoted(dialect, part) for part in declared.table.split("."))
+    chosen = ", ".join(quoted(dialect, name) for name in columns)
+    keys = [
+        " AND ".join(
+            f"{quoted(dialect, name)} = {_typed(f':k{number}_{place}', types.get(name))}"
+            for place, name in enumerate(declared.key)
+        )
+        for number in range(count)
+    ]
+    return f"SELECT {chosen} FROM {table} WHERE {' OR '.join(f'({it})' for it in keys)}"
+
+
+def _typed(parameter: str, kind: str | None) -> str:
+    return parameter if kind is None else f"CAST({parameter} AS {kind})"
+
+
+def _given(tx: Transaction, value: Any, types: Mapping[str, str]) -> Any:
+    """PostgreSQL reads every text as what the column is, as it does when rows are written."""
+    it = plain(value, tx.dialect)
+    return str(it) if types and not isinstance(it, str | bytes) else it
+
 
 CHUNK: Final = 500
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -67,3 +290,92 @@ def _quoted(dialect: Dialect, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} is no table or column name; use letters, digits and underscores")
     return f"{dialect.quote}{name}{dialect.quote}"
+
+
+# The commit of one batch of consolidation: an effect of its step, so that all of it happens or nothing.
+#
+# First the raw rows are marked under the content that was read, which also locks them. Then the target rows are written
+# of those that were still so. What could not be mapped or stored goes into quarantine.
+
+CLOCK = sql("SELECT {now}")
+
+
+class Applied(NamedTuple):
+    """What became of a batch."""
+
+    applied: int = 0
+    refused: int = 0
+    differing: int = 0  # rows that were not in the target as they are now, if anybody compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Application:
+    """One batch, mapped, on its way into the target."""
+
+    declared: Declaration
+    run_id: str
+    batch: Batch
+    columns: Mapping[str, str]  # of the target, with their types; empty if nobody asked
+    entries: Collection[str] = ()  # items of the batch that have an entry in quarantine
+    settled_as: EntryState = EntryState.SUPERSEDED
+    compares: bool = False  # whether rows that differ from what was in the target are counted
+
+    def write(self, tx: Transaction) -> Applied:
+        batch = self._current(tx)
+        feed, bad = self.declared.name, batch.refused
+        before = stored_rows(tx, self.declared, batch.rows) if self.compares else {}
+        guilty = store(tx, self.declared.feed, batch.rows)
+        differing = differences(before, stored_rows(tx, self.declared, batch.rows)) if self.compares else 0
+        if guilty:
+            set_aside(tx, feed, [batch.raw.ids[it.place] for it in guilty])
+            bad = bad + [refused(self.declared, batch.raw.at(it.place), "store", it.error) for it in guilty]
+        if self.entries:
+            # All entries of these items are answered; those of rows that are refused again are opened again below.
+            touched = {*batch.raw.ids, *(it.item_id for it in bad)}
+            settle(tx, feed, sorted(touched.intersection(self.entries)), self.settled_as)
+        put_aside_for(tx, feed, self.run_id, bad)
+        self._mark_stale(tx, sorted(it.item_id for it in bad))
+        return Applied(len(batch.rows) - len(guilty), len(bad), differing)
+
+    def _current(self, tx: Transaction) -> Batch:
+        """Those rows that still have the content which was read; all of them are ours from here on."""
+        batch = self.batch
+        read = dict(zip(batch.raw.ids, batch.raw.hashes, strict=True))
+        if batch.refused:
+            read = dict(sorted({**read, **{it.item_id: it.content_hash for it in batch.refused}}.items()))
+        current = mark(tx, self.declared.name, read, [it.item_id for it in batch.refused]) if read else None
+        return batch if current is None else batch.only(current)
+
+    def _mark_stale(self, tx: Transaction, ids: list[str]) -> None:
+        """Otherwise an old price would stay on sale, and nobody could tell that it is old. The next good row clears it."""
+        stale = self.declared.stale
+        if ids and stale is not None and self.declared.item_column is not None:
+            since = as_instant(int(tx.first(CLOCK)), self.columns[stale])
+            target_column(self.declared, stale).set(tx, ids, since)
+
+
+def target_columns(tx: Transaction, declared: Declaration) -> dict[str, str]:
+    """The columns that rows may have; of a feed that stores its rows itself nobody else needs to know them."""
+    if declared.stores and declared.stale is None:
+        return {}
+    columns = columns_of(tx, declared.table)
+    if missing := [name for name in declared.cleared if name not in columns]:
+        raise ConfigurationError(
+            f"table {declared.table} has no column {missing[0]}; add one that may be NULL, or set another for the feed"
+        )
+    if not declared.stores and not is_unique(tx, declared.table, declared.key):
+        raise _not_unique(declared, columns)
+    return columns
+
+
+def _not_unique(declared: Declaration, columns: Collection[str]) -> ConfigurationError:
+    """Every run would add its rows to those that are there."""
+    table, key = declared.table, ", ".join(declared.key)
+    if missing := [name for name in declared.key if name not in columns]:
+        return ConfigurationError(
+            f"table {table} has no column {missing[0]}, which is in the feed's key; add it, or set another key for the feed"
+        )
+    return ConfigurationError(
+        f"table {table} has no primary key or unique index over exactly {key}, by which rows replace each other; "
+        f"add it with: CREATE UNIQUE INDEX {table.rpartition('.')[2]}_key ON {table} ({key}), or set another key for the feed"
+    )

@@ -17,7 +17,7 @@ from stepfast.clock import instant, moment, utc
 from stepfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from stepfast.runs.states import RunKind
+    from stepfast.runs.run import RunKind
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,16 @@ enough. Which instant a wall-clock minute is, or whether it is one at all, is th
 from __future__ import annotations
 
 import re
+import zoneinfo
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from difflib import get_close_matches
 from functools import cached_property, lru_cache
 from typing import Final, NoReturn
 
+from stepfast.clock import instant, moment
 from stepfast.errors import ConfigurationError
 
 LONGEST: Final = 200  # characters of an expression
@@ -221,3 +224,165 @@ def _refuse(text: str, field: Field, part: str, why: str) -> NoReturn:
 
 def _next_month(day: date) -> date:
     return (day.replace(day=28) + timedelta(days=4)).replace(day=1)
+
+
+# Time zones: which instants a wall clock shows a minute at. Pure.
+#
+# Twice a year a wall clock jumps. Forwards, some minutes never come; backwards, some come twice. Both are found here, so
+# that a schedule can say what it does about them.
+
+SECOND: Final = 1_000_000
+AROUND: Final = timedelta(hours=26)  # a jump over the date line takes a day
+
+
+@lru_cache(maxsize=1_024)
+def zone(name: str) -> tzinfo:
+    """The zone of this name; UTC needs no data, every other one does."""
+    if name == "UTC":
+        return UTC
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+        known = zoneinfo.available_timezones()
+        if not known:
+            raise ConfigurationError(
+                f"tz {name!r}: this machine has no time zone data; install it: pip install tzdata"
+            ) from error
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "write an IANA name such as 'Europe/Paris'"
+        raise ConfigurationError(f"tz {name!r} is no time zone; {hint}") from error
+
+
+def wall_at(at: int, where: tzinfo) -> datetime:
+    """What the clock on the wall shows at an instant; `fold` is 1 while it shows it for the second time."""
+    return moment(at).astimezone(where).replace(tzinfo=None)
+
+
+def occurrences(wall: datetime, where: tzinfo) -> tuple[int, ...]:
+    """The instants at which the clock shows `wall`: one, or two, or none."""
+    found = sorted({_by_offset(wall, where, fold) for fold in (0, 1)})
+    return tuple(at for at in found if wall_at(at, where).replace(fold=0) == wall.replace(fold=0))
+
+
+def first_occurrence(wall: datetime, where: tzinfo) -> int:
+    """When the clock shows `wall`, for the first time; if it never does, when it has jumped over it."""
+    found = occurrences(wall, where)
+    return found[0] if found else _jump(wall, where)
+
+
+def repeated(at: int, where: tzinfo) -> timedelta:
+    """How far the clock has jumped back, if it shows for the second time what it shows at this instant; else nothing."""
+    wall = wall_at(at, where)
+    if not wall.fold:
+        return timedelta(0)
+    return timedelta(microseconds=at - _by_offset(wall, where, 0))
+
+
+def unrest(at: int, where: tzinfo) -> timedelta:
+    """How far the clock jumps around this instant, a day before and after it."""
+    before, after = ((moment(at) + span).astimezone(where).utcoffset() for span in (-AROUND, AROUND))
+    return abs((after or timedelta(0)) - (before or timedelta(0)))
+
+
+def _by_offset(wall: datetime, where: tzinfo, fold: int) -> int:
+    return instant(wall.replace(tzinfo=where, fold=fold), "tick")
+
+
+def _jump(wall: datetime, where: tzinfo) -> int:
+    """The instant at which the clock jumps over `wall`.
+
+    Read with the offset that was in force before, it lies after the jump; read with the one after, before it.
+    """
+    early = _by_offset(wall, where, 1) // SECOND * SECOND
+    late = -(-_by_offset(wall, where, 0) // SECOND) * SECOND
+    after = moment(late).astimezone(where).utcoffset()
+    while late - early > SECOND:
+        middle = (early + late) // (2 * SECOND) * SECOND
+        if moment(middle).astimezone(where).utcoffset() == after:
+            late = middle
+        else:
+            early = middle
+    return late
+
+
+# When a schedule ticks: by the calendar, at a steady beat, or once. Pure; instants in, instants out.
+#
+# A calendar that names certain hours means times of the day. One that the clock jumps over ticks when the clock has
+# jumped; one that the clock shows twice ticks the first time. A calendar of every hour means the hours that pass: it
+# ticks whenever the clock shows one of its minutes, and nothing is made up or left out.
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """The minutes that a cron expression names on the clocks of a time zone."""
+
+    cron: Cron
+    where: tzinfo
+
+    def next_after(self, at: int) -> int | None:
+        """The first tick after this instant; None if there is none before the end of the calendar."""
+        wall = wall_at(at, self.where).replace(second=0, microsecond=0)
+        if self.cron.every_hour:
+            return self._next_shown(at)
+        ticks = (first_occurrence(it, self.where) for it in self.cron.forwards(wall))
+        return next((tick for tick in ticks if tick > at), None)
+
+    def latest(self, at: int) -> int | None:
+        """The last tick up to this instant."""
+        if self.cron.every_hour:
+            return self._latest_shown(at)
+        wall = wall_at(at, self.where) + repeated(at, self.where)  # what the clock has shown by then
+        ticks = (first_occurrence(it, self.where) for it in self.cron.backwards(wall))
+        return next((tick for tick in ticks if tick <= at), None)
+
+    def _next_shown(self, at: int) -> int | None:
+        best: int | None = None
+        wall = wall_at(at, self.where).replace(second=0, microsecond=0)
+        for minute in self.cron.forwards(wall - unrest(at, self.where)):
+            shown = occurrences(minute, self.where)
+            for tick in shown:
+                if tick > at and (best is None or tick < best):
+                    best = tick
+            if shown and shown[0] > at:  # all that follow are shown later than this one
+                break
+        return best
+
+    def _latest_shown(self, at: int) -> int | None:
+        best: int | None = None
+        for minute in self.cron.backwards(wall_at(at, self.where) + unrest(at, self.where)):
+            shown = occurrences(minute, self.where)
+            for tick in shown:
+                if tick <= at and (best is None or tick > best):
+                    best = tick
+            if shown and shown[-1] <= at:
+                break
+        return best
+
+
+@dataclass(frozen=True)
+class Every:
+    """A steady beat, counted from 1970: it cannot drift, and every process knows it without asking."""
+
+    period: int  # microseconds
+
+    def next_after(self, at: int) -> int | None:
+        return (at // self.period + 1) * self.period
+
+    def latest(self, at: int) -> int | None:
+        return at // self.period * self.period
+
+
+@dataclass(frozen=True)
+class Once:
+    """One tick."""
+
+    at: int
+
+    def next_after(self, at: int) -> int | None:
+        return self.at if self.at > at else None
+
+    def latest(self, at: int) -> int | None:
+        return self.at if self.at <= at else None
+
+
+Timing = Calendar | Every | Once

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Final
 
 from stepfast.clock import moment
 from stepfast.database.statement import sql
-from stepfast.schedules.missed import Decision, decide
+from stepfast.jobs.enqueue import enqueue
+from stepfast.jobs.keys import hand_over, remember
+from stepfast.schedules.definition import Decision, decide
 from stepfast.schedules.schedule import COLUMNS, Schedule, Seal, as_is, clock, job_of, read
-from stepfast.steps.enqueue import enqueue
-from stepfast.steps.keys import hand_over, remember
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepfast.database.connection import Transaction
+
 
 SCOPE: Final = "schedule"  # of remembered ticks: schedule:nightly:2026-11-15T02:00:00Z
 REMEMBERED: Final = 30 * 24 * 3600 * 1_000_000  # microseconds; longer than any clock is wrong

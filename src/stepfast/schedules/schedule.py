@@ -10,14 +10,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from stepfast.clock import new_fence, new_id
+from stepfast.clock import moment, new_fence, new_id
 from stepfast.database.statement import sql
-from stepfast.errors import ContentionError, NotFoundError
-from stepfast.schedules.definition import Definition, Overlap, restored, stored
-from stepfast.steps.job import NewJob
+from stepfast.errors import ConfigurationError, ContentionError, NotFoundError, StateError
+from stepfast.jobs.enqueue import enqueue
+from stepfast.jobs.payload import decode, to_json
+from stepfast.jobs.state import NewJob
+from stepfast.schedules.cron import Once
+from stepfast.schedules.definition import Definition, Overlap, checked_schedule_name, define, restored, stored
+from stepfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from stepfast.database.connection import Transaction
+    from stepfast.jobs.kinds import Kind
+    from stepfast.jobs.state import Enqueued
+    from stepfast.schedules.definition import ScheduleOptions
+
 
 Source = Literal["code", "operator"]
 Seal = Callable[[str, str], str]  # of a kind and a payload: the payload as it is stored
@@ -155,3 +165,223 @@ def _present(name: str, found: list[Schedule]) -> Schedule:
     if not found or found[0].removed_at is not None:
         raise NotFoundError(f"there is no schedule {name!r}; `stepfast schedules list` shows all")
     return found[0]
+
+
+# What may be done to a schedule at run time. Each change locks the row, so that no tick fires meanwhile.
+
+LONGEST_NOTE: Final = 500
+
+DELETE = sql("DELETE FROM stepfast_schedule WHERE id = :id AND revision = :revision")
+
+# A one-off that fired is nothing but history. One that the code declares stays: it must not fire again.
+FORGET = sql("""
+    DELETE FROM stepfast_schedule
+     WHERE next_at IS NULL AND declared IS NULL AND COALESCE(last_at, once_at) < {now} - :age
+""")
+
+
+def add(
+    tx: Transaction, name: str, definition: Definition, *, note: str | None = None, now: int | None = None
+) -> Schedule:
+    """A new one, made at run time."""
+    at = clock(tx, now)
+    _refuse_past(definition, at)
+    fresh = Schedule(
+        name=name,
+        definition=definition,
+        next_at=first_tick(definition, at),
+        source="operator",
+        note=kept_note(note),
+        changed_at=at,
+        revision=new_fence(),
+    )
+    found = create(tx, fresh)
+    if found.revision == fresh.revision:
+        return found
+    if found.removed_at is None:
+        raise StateError(f"schedule {name!r} exists already; change it, or remove it first")
+    return write(tx, found, replace(fresh, declared=found.declared, last_at=found.last_at))
+
+
+def change(
+    tx: Transaction,
+    name: str,
+    revise: Callable[[Definition], Definition],
+    *,
+    note: str | None = None,
+    now: int | None = None,
+) -> Schedule:
+    """Let it be what `revise` makes of it. If that concerns its ticks, they are counted from now on."""
+    before = lock(tx, name)
+    definition, at = revise(before.definition), clock(tx, now)
+    next_at = before.next_at
+    if definition.when != before.definition.when:
+        _refuse_past(definition, at)
+        next_at = first_tick(definition, at)
+    return write(
+        tx,
+        before,
+        replace(
+            before,
+            definition=definition,
+            next_at=next_at,
+            source="operator",
+            note=kept_note(note),
+            changed_at=at,
+        ),
+    )
+
+
+def pause(tx: Transaction, name: str, *, note: str | None = None, now: int | None = None) -> bool:
+    """Let no tick fire. False if it was paused before."""
+    before = lock(tx, name)
+    if before.paused_at is not None:
+        return False
+    at = clock(tx, now)
+    write(tx, before, replace(before, paused_at=at, note=kept_note(note), changed_at=at))
+    return True
+
+
+def resume(tx: Transaction, name: str, *, note: str | None = None, now: int | None = None) -> bool:
+    """Go on with the next tick; those that passed in the pause are not made up. False if it was not paused.
+
+    A one-off whose time has come meanwhile is due at once: then its policy for missed ticks decides.
+    """
+    before = lock(tx, name)
+    if before.paused_at is None:
+        return False
+    at = clock(tx, now)
+    once = isinstance(before.definition.timing, Once)
+    next_at = before.next_at if once else before.definition.timing.next_after(at)
+    after = replace(before, paused_at=None, next_at=next_at, note=kept_note(note), changed_at=at)
+    write(tx, before, after)
+    return True
+
+
+def trigger(tx: Transaction, name: str, *, now: int | None = None, seal: Seal = as_is) -> Enqueued:
+    """One job now, whatever the plan, which stays as it is."""
+    schedule = lock(tx, name)
+    job = enqueue(tx, job_of(schedule, clock(tx, now), seal), "skip")
+    if not job.created:
+        raise StateError(
+            f"schedule {name!r}: its job {job.id} is unfinished, and overlap is 'skip'; wait for it or cancel it"
+        )
+    return job
+
+
+def remove(tx: Transaction, name: str, *, note: str | None = None, now: int | None = None) -> None:
+    """Let it be gone. One that the code declares leaves a mark, so that no worker brings it back."""
+    before = lock(tx, name)
+    if before.declared is None:
+        if tx.run(DELETE, id=name, revision=before.revision) != 1:
+            raise ContentionError(f"schedule {name!r} changed while we held it")
+        return
+    at = clock(tx, now)
+    after = replace(
+        before,
+        removed_at=at,
+        paused_at=None,
+        next_at=None,
+        source="operator",
+        note=kept_note(note),
+        changed_at=at,
+    )
+    write(tx, before, after)
+
+
+def forget_finished(tx: Transaction, age: int) -> int:
+    """Drop one-offs made at run time that are over since so many microseconds; returns how many."""
+    return tx.run(FORGET, age=age)
+
+
+def kept_note(text: str | None) -> str | None:
+    return None if text is None else without_secrets(text)[:LONGEST_NOTE]
+
+
+def _refuse_past(definition: Definition, now: int) -> None:
+    if definition.once_at is not None and definition.once_at <= now:
+        raise ConfigurationError(
+            f"at: {moment(definition.once_at).isoformat()} has passed; enqueue the job instead, or trigger the schedule"
+        )
+
+
+# Schedules that the code declares: how they get into the table, and who wins.
+#
+# A worker that starts writes down what its code says. A row that no operator has changed follows the code; one that an
+# operator changed, paused or removed stays as the operator left it, until it is reset.
+
+KNOWN = sql("SELECT id, declared FROM stepfast_schedule WHERE id {any_of:ids}")
+
+
+def declare(known: dict[str, Definition], name: str, kind: Kind, given: ScheduleOptions) -> None:
+    """Add a schedule to those that an application declares."""
+    definition = define(kind.name, kind, given)
+    if known.setdefault(checked_schedule_name(name), definition) != definition:
+        raise ConfigurationError(f"schedule {name!r} is declared twice; give one of them another name")
+
+
+def outdated(tx: Transaction, declared: Mapping[str, Definition]) -> dict[str, Definition]:
+    """Those that the table does not know as they are declared."""
+    if not declared:
+        return {}
+    known = {row[0]: row[1] for row in tx.rows(KNOWN, ids=list(declared))}
+    return {name: it for name, it in declared.items() if known.get(name) != _text(it)}
+
+
+def synchronise(tx: Transaction, declared: Mapping[str, Definition], *, now: int | None = None) -> list[str]:
+    """Write down what the code says; returns the names of those that follow it from now on."""
+    at = clock(tx, now)
+    return [name for name in sorted(declared) if _follows(tx, name, declared[name], at)]
+
+
+def _follows(tx: Transaction, name: str, definition: Definition, now: int) -> bool:
+    text = _text(definition)
+    fresh = Schedule(
+        name=name,
+        definition=definition,
+        next_at=first_tick(definition, now),
+        source="code",
+        declared=text,
+        changed_at=now,
+        revision=new_fence(),
+    )
+    found = create(tx, fresh)
+    if found.revision == fresh.revision:
+        return True
+    if found.declared == text:  # a colleague was faster
+        return False
+    if found.source == "operator":
+        write(tx, found, replace(found, declared=text))
+        return False
+    write(tx, found, replace(_following(found, definition, now), declared=text))
+    return True
+
+
+def reset(tx: Transaction, name: str, *, note: str | None = None, now: int | None = None) -> Schedule:
+    """Let it be what the code says: not changed, not paused, not removed."""
+    rows = tx.all(LOCK, read, id=name)
+    if not rows:
+        raise NotFoundError(f"there is no schedule {name!r}; `stepfast schedules list --all` shows all")
+    (found,) = rows
+    if found.declared is None:
+        raise StateError(f"schedule {name!r} is declared by no code; there is nothing to reset it to")
+    plain = replace(found, paused_at=None, removed_at=None)
+    gone = found.removed_at is not None or found.paused_at is not None
+    after = _following(plain, restored(decode(found.declared)), clock(tx, now), anew=gone)
+    return write(tx, found, replace(after, note=kept_note(note)))
+
+
+def _following(found: Schedule, definition: Definition, now: int, *, anew: bool = False) -> Schedule:
+    """The row as `definition` has it; its plan is kept if its ticks are the same, unless it begins `anew`."""
+    same = definition.when == found.definition.when and not anew
+    return replace(
+        found,
+        definition=definition,
+        next_at=found.next_at if same else first_tick(definition, now, found.last_at),
+        source="code",
+        changed_at=now,
+    )
+
+
+def _text(definition: Definition) -> str:
+    return to_json(stored(definition))

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from stepfast.config import MAX_PAYLOAD
+from stepfast.errors import PermanentError
 from stepfast.notifications.webhook import problem_of
-from stepfast.tasks.failures import TaskRefusedError
+
+if TYPE_CHECKING:
+    from stepfast.jobs.kinds import Kinds
+
+
+# What is wrong with a task.
+
+
+class TaskRefusedError(PermanentError):
+    """A message is no task that this worker can do. The sentence says why; what could be read of it comes along."""
+
+    def __init__(
+        self, reason: str, *, task_id: str = "", task_type: str = "", webhook_url: str | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.task_id = task_id
+        self.task_type = task_type
+        self.webhook_url = webhook_url
+
 
 VERSION: Final = 1  # the newest schema that is understood here
 LONGEST_ID: Final = 200
@@ -186,3 +207,44 @@ def _payload(raw: msgspec.Raw | None, problems: list[str]) -> str:
     else:
         return data.decode()
     return "{}"
+
+
+# How tasks are called here: their kinds of jobs, their queues, and whose they are.
+
+PREFIX: Final = "task."
+REFUSED: Final = "refused-task"  # a message that no task could be made of
+DEFAULT_CLIENT: Final = "default"
+TASK_DATA: Final = "TASK_DATA"  # where a task comes from that no broker brought
+
+
+def kind_of(task_type: str) -> str:
+    return PREFIX + task_type
+
+
+def queue_of(client: str) -> str:
+    """The client's queue, at the broker and of ours."""
+    return f"{client}-tasks"
+
+
+def own_queue(client: str, text: str) -> str:
+    """A queue of ours in which one task stands alone: the same for the same task, so that a second try finds it."""
+    digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+    return f"{queue_of(client)}.only.{digest[:24]}"
+
+
+def own_queues(queue: str) -> tuple[str, str]:
+    """Between these names stand all such queues of a client."""
+    return f"{queue}.only.", f"{queue}.only/"  # a slash follows the dot
+
+
+def types(kinds: Kinds) -> list[str]:
+    """The types of tasks that have a handler here."""
+    return [name.removeprefix(PREFIX) for name in kinds.names() if name.startswith(PREFIX)]
+
+
+def unknown_type(task_type: str, kinds: Kinds) -> str | None:
+    """Why nobody here can do tasks of this type; None if somebody can."""
+    if kinds.find(kind_of(task_type)) is not None:
+        return None
+    known = ", ".join(types(kinds)) or "none"
+    return f"no handler for task type {task_type!r} in this worker (it knows: {known}); deploy the code that has it"

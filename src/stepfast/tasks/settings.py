@@ -7,17 +7,178 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from stepfast.config import DEFAULT_URL
-from stepfast.errors import ConfigurationError
-from stepfast.tasks.parsing import MOST_RETRIES, retries, span
-from stepfast.tasks.problems import DATABASE, TRANSPORT, problems_between, transport_chosen
-from stepfast.telemetry.masking import without_secrets
-from stepfast.transports.opening import SERVICE_BUS, problem_of_transport, shown_transport
+from pydantic import SecretStr
+
+from stepfast.admin.doctor.sqlite import NETWORK, disk_of
+from stepfast.clock import spoken
+from stepfast.config import DEFAULT_URL, MAX_CONNECTIONS, max_connections
+from stepfast.database.drivers import masked, open_database, sqlite_path
+from stepfast.encryption import SECRET_KEY, check, split
+from stepfast.errors import ConfigurationError, StepfastError
+from stepfast.jobs.callbacks import CALLBACK_URL
+from stepfast.notifications.network import shown as shown_addresses
+from stepfast.notifications.settings import NotificationSettings, problems_of_environment, variable
+from stepfast.notifications.webhook import UNSIGNED
+from stepfast.tasks.handlers import MOST_RETRIES, retries, span
+from stepfast.telemetry.logs import known_format, known_level
+from stepfast.telemetry.masking import visible, without_secrets
+from stepfast.transports.open import (
+    SERVICE_BUS,
+    open_transport,
+    problem_of_transport,
+    shown_transport,
+    transport_settings,
+)
+
+# What is wrong with the environment that no variable of a task's settings shows alone: all of it, not only the first.
+#
+# Nobody is reached: whether the database and the broker answer is another question, and the doctor's.
+
+DATABASE: Final = "STEPFAST_DATABASE_URL"
+TRANSPORT: Final = "STEPFAST_TRANSPORT"
+SECRETS: Final = "STEPFAST_WEBHOOK_SECRETS"
+METRICS_PORT: Final = "STEPFAST_METRICS_PORT"
+PORTS: Final = range(65_536)
+LONGEST_PORT: Final = 5  # digits
+WEB: Final = ("https://", "http://")
+SHARES: Final = NETWORK - {"9p"}  # some sandboxes have their local disk behind it
+
+
+def problems_between() -> list[str]:
+    """One sentence each, with the name of the variable that it is about."""
+    return [
+        *_of_database(),
+        *_of_connections(),
+        *_of_transport(),
+        *problems_of_environment(),  # webhooks and alerts, which a worker sends as well
+        *_of_logs(),
+        *_of_metrics(),
+        *_of_key(),
+    ]
+
+
+def missing_secret(settings: NotificationSettings) -> str | None:
+    """Why no webhook of a task can leave. No reason to stop: perhaps no task has a `webhook_url`."""
+    secrets = settings.secrets
+    if secrets.of_host or secrets.unsigned or not settings.outbox_relay:
+        return None
+    return (
+        f"{SECRETS} is not set: whoever gave a task its webhook_url is not told of the end, and where messages are held "
+        f"until then (WORKER_ACKNOWLEDGE) no more are taken after a while; make a secret with `stepfast outbox secret`, "
+        f"or write {UNSIGNED} to send unsigned"
+    )
+
+
+def transport_chosen(named: str | None, *, storage: bool, service_bus: bool) -> str:
+    """The one that was named, else the one whose keys are there, else the application's own database."""
+    return named or ("storage-queue://" if storage else "service-bus://" if service_bus else "database://")
+
+
+def _of_database() -> list[str]:
+    named, supabase = _said(DATABASE), _said("SUPABASE_URL")
+    if named.startswith(WEB):
+        return [
+            f"{DATABASE} is the address of a web API; write the database's connection string, postgresql://…"
+        ]
+    if named:
+        return _of_url(DATABASE, named)
+    if supabase.startswith(WEB):
+        problem = (
+            f"SUPABASE_URL is the address of Supabase's web API, which has no transactions; set {DATABASE} to the "
+            "project's connection string (postgresql://…, under 'Connect'), or to sqlite:///work.db to do without"
+        )
+        return [problem]
+    if supabase and not supabase.startswith(("postgres://", "postgresql://")):
+        return [f"SUPABASE_URL is no URL of Supabase; set {DATABASE} instead"]
+    return _of_url("SUPABASE_URL", supabase) if supabase else _of_url(DATABASE, DEFAULT_URL)
+
+
+def _of_url(name: str, url: str) -> list[str]:
+    try:
+        database = open_database(url)
+    except ConfigurationError as error:
+        said = str(error)
+        return [
+            said if said.startswith("STEPFAST_") else f"{name}: {said}"
+        ]  # it may be about another variable
+    return _of_disk(name, Path(sqlite_path(url))) if database.dialect.name == "sqlite" else []
+
+
+def _of_disk(name: str, path: Path) -> list[str]:
+    """A container's folder is often a share, and looks like any other."""
+    if (kind := disk_of(path)) not in SHARES:
+        return []
+    problem = (
+        f"{name}: the SQLite file {str(path)!r} is on a network file system ({kind}), where its log (WAL) and its locks "
+        "do not work; name a file on a local disk, such as sqlite:////tmp/work.db, or a database server"
+    )
+    return [problem]
+
+
+def _of_connections() -> list[str]:
+    try:
+        max_connections()
+    except ConfigurationError as error:
+        return [str(error)]
+    return []
+
+
+def _of_transport() -> list[str]:
+    """Whether what is there is enough for the transport that was chosen."""
+    if _said("TASK_DATA"):
+        return []  # it comes from no transport
+    keys = transport_settings()
+    chosen = transport_chosen(
+        _said(TRANSPORT),
+        storage=bool(keys.storage_connection_string or keys.storage_account),
+        service_bus=bool(keys.service_bus_connection_string or keys.service_bus_namespace),
+    )
+    if problem_of_transport(chosen) is not None or chosen.partition("://")[0] == "database":
+        return []  # said of the variable; the database is the application's own
+    try:
+        open_transport(chosen, keys)
+    except StepfastError as error:
+        return [str(error)]
+    return []
+
+
+def _of_logs() -> list[str]:
+    found = []
+    for name, judge in (("STEPFAST_LOG_LEVEL", known_level), ("STEPFAST_LOG_FORMAT", known_format)):
+        try:
+            if said := _said(name):
+                judge(said)
+        except ConfigurationError as error:
+            found.append(f"{name}: {error}")
+    return found
+
+
+def _of_metrics() -> list[str]:
+    said = _said(METRICS_PORT)
+    if not said or (said.isdecimal() and len(said) <= LONGEST_PORT and int(said) in PORTS):
+        return []
+    return [f"{METRICS_PORT}={without_secrets(said)[:50]!r}: use 1 to 65535, or 0 for any that is free"]
+
+
+def _of_key() -> list[str]:
+    """Not having one is no problem, as long as nothing is sealed."""
+    try:
+        if keys := split(_said(SECRET_KEY)):
+            check(keys)
+    except ConfigurationError as error:
+        return [str(error)]
+    return []
+
+
+def _said(name: str) -> str:
+    return os.environ.get(name, "").strip()
+
 
 try:
     from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
@@ -229,3 +390,116 @@ def _spoken(error: Any) -> str:
     name = str(error["loc"][0]) if error["loc"] else "?"
     message = str(error["msg"]).removeprefix("Value error, ")
     return f"{name}: {message}"
+
+
+# The environment as it is understood: each variable, its value fit to be shown, and where it comes from.
+
+DEFAULT: Final = "default"
+ENVIRONMENT: Final = "environment"
+HIDDEN: Final = "***"
+URLS: Final = {"database_url", "supabase_url"}
+OTHERS: Final = {
+    "STEPFAST_LOG_LEVEL": ("info", "how much is logged: debug, info, warning or error"),
+    "STEPFAST_LOG_FORMAT": ("console", "console for people, json for machines"),
+    "STEPFAST_METRICS_PORT": ("", "where a worker serves /metrics and /healthz"),
+    "STEPFAST_METRICS_HOST": ("127.0.0.1", "on which address"),
+    "STEPFAST_OPERATOR": ("", "who acts, in the audit; without it user@host"),
+    "STEPFAST_APP": ("", "MODULE:APP of the commands that need the code of a feed"),
+    "STEPFAST_MAX_CONNECTIONS": (
+        str(MAX_CONNECTIONS),
+        "connections to a database server that a process may use",
+    ),
+    "STEPFAST_LISTEN_URL": ("", "where workers listen, if a pooler stands before the database"),
+    CALLBACK_URL: ("", "where callbacks are received, as the world sees it"),
+    SECRET_KEY: ("", "what is encrypted and signed with, the newest key first"),
+}
+MEANINGS: Final = {
+    "webhook_secrets": "what webhooks are signed with",
+    "webhook_allow": "hosts and networks inside your walls that webhooks may reach",
+    "webhook_timeout": "for one try to deliver a webhook",
+    "alert_urls": "where alerts go, as URLs of Apprise",
+    "alert_cooldown": "how long a cause stays quiet after it was told",
+    "alert_deaths": "whether a job that dies raises an alert",
+    "outbox_relay": "whether this worker sends",
+    "outbox_attempts": "tries before a message is dead",
+    "outbox_age": "a message that fails at this age is dead",
+    "outbox_retention": "how long messages that were sent are kept",
+}
+SECRETS_SURROUNDINGS: Final = {"webhook_secrets", "alert_urls"}
+# Where more is hidden than whatever looks like a secret.
+SHOWN: Final[dict[str, Callable[[str], str]]] = {
+    "webhook_allow": shown_addresses,
+    "STEPFAST_LISTEN_URL": masked,
+    CALLBACK_URL: masked,
+    SECRET_KEY: lambda _: HIDDEN,
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    variable: str
+    value: str
+    source: str
+    meaning: str
+
+
+def surroundings(other_sources: Mapping[str, str]) -> list[Setting]:
+    """All of them, in the order in which they are explained; `other_sources` are of names that are not the environment's."""
+    found = [_of_tasks(name, names, other_sources) for name, names in variables().items()]
+    found += [_of_messages(it.name, _default(it), other_sources) for it in fields(NotificationSettings)]
+    for name, (default, meaning) in OTHERS.items():
+        text = os.environ.get(name, "").strip()
+        value = _shown(text, name) if text else default
+        found.append(Setting(name, value, _source(name, text, other_sources), meaning))
+    return found
+
+
+def _of_tasks(field: str, names: tuple[str, ...], other_sources: Mapping[str, str]) -> Setting:
+    name = next((it for it in names if os.environ.get(it, "").strip()), names[0])
+    text = os.environ.get(name, "").strip()
+    described = TaskSettings.model_fields[field]
+    if not text:
+        default = DEFAULT_URL if name == DATABASE else _written(described.default)
+        return Setting(name, default, DEFAULT, described.description or "")
+    if field in URLS:
+        value = visible(without_secrets(masked(text))) if "://" in text else HIDDEN
+    elif field == "transport":
+        value = visible(shown_transport(text))
+    elif SecretStr.__name__ in str(described.annotation):
+        value = f"{HIDDEN} ({len(text):,} characters)"
+    else:
+        value = _shown(text)
+    return Setting(name, value, _source(name, text, other_sources), described.description or "")
+
+
+def _of_messages(field: str, default: Any, other_sources: Mapping[str, str]) -> Setting:
+    name = variable(field)
+    text = os.environ.get(name, "").strip()
+    value = (
+        HIDDEN
+        if text and field in SECRETS_SURROUNDINGS
+        else _shown(text, field)
+        if text
+        else _written(default)
+    )
+    return Setting(name, value, _source(name, text, other_sources), MEANINGS[field])
+
+
+def _default(field: Any) -> Any:
+    return None if field.default is MISSING else field.default
+
+
+def _source(name: str, text: str, other_sources: Mapping[str, str]) -> str:
+    return other_sources.get(name, ENVIRONMENT) if text else DEFAULT
+
+
+def _written(value: object) -> str:
+    if isinstance(value, timedelta):
+        return spoken(value)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "" if value is None or value == () else str(value)
+
+
+def _shown(text: str, name: str = "") -> str:
+    return visible(without_secrets(SHOWN.get(name, str)(text)))

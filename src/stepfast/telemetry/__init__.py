@@ -8,8 +8,7 @@ The list of names is `events`; the reference in the documentation is made from i
 from __future__ import annotations
 
 from stepfast.telemetry.events import EVENTS, LEVELS, Event
-from stepfast.telemetry.facts import Fact
-from stepfast.telemetry.sinks import Subject, happened, listen, unlisten, wanted
+from stepfast.telemetry.sinks import Fact, Subject, happened, listen, unlisten, wanted
 from stepfast.telemetry.traces import current_trace, trace_id_of
 
 __all__ = [

@@ -15,12 +15,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.errors import ConfigurationError
-from stepfast.telemetry.facts import Plain, camel, plain, sentence
 from stepfast.telemetry.masking import without_data
+from stepfast.telemetry.sinks import Plain, camel, plain, sentence
 from stepfast.telemetry.traces import current_facts
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
+
 
 FORMATS: Final = ("console", "json")
 _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "event", "facts"}

@@ -6,10 +6,218 @@ the whole process from then on, wherever a payload, a result, an error or a line
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from fnmatch import fnmatchcase
+from typing import Any, Final
+from urllib.parse import quote, quote_plus
 
-from stepfast.telemetry.mask_rules import HIDDEN, Rule, Rules, hide_here, hiding
+from stepfast.errors import ConfigurationError
+
+# What an application never wants to see shown: fields by their names, and texts by a pattern.
+#
+# A rule that is a text names fields: `password` whatever it belongs to, `card.*` all that belongs to a card,
+# `customer.mail` one field. `*` stands for any letters of one name; upper and lower case are the same. A field that is
+# named is hidden with all that is in it. In a text without structure, such as the message of an error, the last name
+# counts: `mail=…` and `'mail': …` are hidden there. A rule that is a compiled pattern is hidden wherever it matches.
+
+Rule = str | re.Pattern[str]
+
+HIDDEN: Final = "***"
+SHORTEST_VALUE: Final = 3  # characters: hiding every "1" would leave no text at all
+LONGEST_TWICE: Final = 10_000  # characters of a value that is looked for in quotations of quotations
+LONGEST: Final = 180  # characters of a rule: it is kept in a row
+_FIELDS: Final = re.compile(r"[\w*-]{1,100}(?:\.[\w*-]{1,100}){0,10}")
+# What may follow a name: quoted, a small document or list, or a word. Bounded, as everything here.
+_VALUE: Final = (
+    r"""(?:\\"[^"\n]{0,99999}"?|\\'[^'\n]{0,99999}'?"""  # quoted inside a quotation
+    r"""|"(?:[^"\\\n]|\\.){0,99999}"?|'(?:[^'\\\n]|\\.){0,99999}'?"""
+    r"""|\{[^{}\n]{0,9999}\}|\[[^\[\]\n]{0,9999}\]|[^\s,;&)}\]'"]{1,9999})"""
+)
+
+_PLAIN: Final = re.compile(r"[\w.-]*", re.ASCII)  # the same wherever it is quoted
+_QUOTES: Final[tuple[Callable[[str], str], ...]] = (
+    lambda text: repr(text)[1:-1],
+    lambda text: repr(f"\"'{text}")[
+        4:-1
+    ],  # beside others, an apostrophe may have to be marked that needs no mark alone
+    lambda text: ascii(text)[1:-1],
+    lambda text: json.dumps(text)[1:-1],
+    lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
+)
+
+# What the rules hide in the arguments of the step that runs here.
+_VALUES: Final[ContextVar[tuple[str, ...]]] = ContextVar("stepfast_hidden", default=())
+
+
+@contextmanager
+def hiding(values: tuple[str, ...]) -> Iterator[None]:
+    """In this block these texts are hidden wherever they appear."""
+    before = _VALUES.set(values)
+    try:
+        yield
+    finally:
+        _VALUES.reset(before)
+
+
+def hide_here(values: tuple[str, ...]) -> None:
+    """The same, for the rest of this context."""
+    _VALUES.set(values)
+
+
+class Rules:
+    """Those of one process. There are few, and mostly none: then nothing here costs anything."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, Rule] = {}
+        self._fields: list[tuple[str, ...]] = []
+        self._texts: list[re.Pattern[str]] = []
+        self._named: re.Pattern[str] | None = None
+
+    def add(self, given: Iterable[Rule]) -> tuple[Rule, ...]:
+        """Check these rules, and let them hold from now on; returns them."""
+        if isinstance(given, str | re.Pattern):
+            raise ConfigurationError(f"mask={given!r}: give a list of rules")
+        rules = tuple(given)
+        for rule in rules:
+            _check(rule)
+        for rule in rules:
+            if spelled(rule) in self._rules:
+                continue
+            self._rules[spelled(rule)] = rule
+            if isinstance(rule, str):
+                self._fields.append(tuple(rule.lower().split(".")))
+            else:
+                self._texts.append(rule)
+        self._named = _named(self._fields)
+        return rules
+
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._rules)
+
+    def all(self) -> list[str]:
+        """As they are kept."""
+        return sorted(self._rules)
+
+    def names(self, *path: str) -> bool:
+        """Whether the field at the end of `path` is hidden."""
+        return any(_fits(path, parts) for parts in self._fields)
+
+    def masked(self, value: Any) -> Any:
+        """A value of JSON without what the rules hide."""
+        return self._masked(value, ()) if self._rules else value
+
+    def values(self, value: Any) -> tuple[str, ...]:
+        """What the rules hide in a value of JSON, as texts, the longest first: it may be quoted anywhere."""
+        found: set[str] = set()
+        self._collect(value, (), found, hidden=False)
+        return tuple(sorted(found, key=len, reverse=True))
+
+    def cleaned(self, text: str) -> str:
+        """A text without what the rules hide, and without what is hidden of the step that runs here."""
+        for value in _VALUES.get():
+            text = text.replace(value, HIDDEN)
+        if self._named is not None:
+            text = self._named.sub(lambda found: f"{found[1]}{HIDDEN}", text)
+        for pattern in self._texts:
+            text = pattern.sub(HIDDEN, text)
+        return text
+
+    def _collect(self, value: Any, path: tuple[str, ...], found: set[str], *, hidden: bool) -> None:
+        match value:
+            case dict():
+                for name, it in value.items():
+                    below = (*path, str(name))
+                    self._collect(it, below, found, hidden=hidden or self.names(*below))
+            case list():
+                for it in value:
+                    self._collect(it, path, found, hidden=hidden)
+            case bool():
+                return  # "True" says nothing, and stands in many texts
+            case str() | int() | float() if hidden and len(str(value)) >= SHORTEST_VALUE:
+                found |= quotations(str(value))
+
+    def _masked(self, value: Any, path: tuple[str, ...]) -> Any:
+        match value:
+            case dict():
+                return {
+                    name: HIDDEN
+                    if self.names(*path, str(name))
+                    else self._masked(it, (*path, str(name).lower()))
+                    for name, it in value.items()
+                }
+            case list() | tuple():
+                return [self._masked(it, path) for it in value]
+            case str():
+                return self.cleaned(value)
+            case int() | float() if self._texts and self.cleaned(str(value)) != str(value):
+                return HIDDEN
+            case _:
+                return value
+
+
+def quotations(text: str) -> set[str]:
+    """The text, and how it looks where Python, JSON or an address quotes it, or quotes what quotes it."""
+    if _PLAIN.fullmatch(text):
+        return {text}
+    once = {text} | {quoted(text) for quoted in _QUOTES}
+    twice = {quoted(it) for it in once for quoted in _QUOTES} if len(text) <= LONGEST_TWICE else set()
+    return (
+        once
+        | twice
+        | {
+            quote(text, "", errors="replace"),
+            quote(text, errors="replace"),
+            quote_plus(text, errors="replace"),
+        }
+    )
+
+
+def spelled(rule: Rule) -> str:
+    """A rule as it is kept: a pattern with its flags in front."""
+    return rule if isinstance(rule, str) else f"re:{rule.flags & ~re.UNICODE:d}:{rule.pattern}"
+
+
+def read(text: str) -> Rule:
+    """A rule as it was kept."""
+    if not text.startswith("re:"):
+        return text
+    _, flags, pattern = text.split(":", 2)
+    return re.compile(pattern, int(flags))
+
+
+def _check(rule: object) -> None:
+    if isinstance(rule, re.Pattern):
+        if not isinstance(rule.pattern, str) or rule.search(""):
+            raise ConfigurationError(f"mask: the pattern {rule.pattern!r} matches nothing at all, or no text")
+    elif not isinstance(rule, str) or not _FIELDS.fullmatch(rule) or not rule.strip("*."):
+        raise ConfigurationError(
+            f"mask: {rule!r} is no rule; name fields ('password', 'card.*'), or give a compiled pattern"
+        )
+    if len(spelled(rule)) > LONGEST:
+        raise ConfigurationError(f"mask: a rule of {len(spelled(rule))} characters; at most {LONGEST}")
+
+
+def _fits(path: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    """Whether the end of the path is what the rule says."""
+    if len(path) < len(parts):
+        return False
+    end = path[len(path) - len(parts) :]
+    return all(fnmatchcase(name.lower(), part) for name, part in zip(end, parts, strict=True))
+
+
+def _named(fields: list[tuple[str, ...]]) -> re.Pattern[str] | None:
+    """How the fields look in a text: their last name that says anything, and what follows it."""
+    if not fields:
+        return None
+    last = {next(part for part in reversed(parts) if part.strip("*")) for parts in fields}
+    names = "|".join(sorted(re.escape(it).replace(r"\*", r"[\w-]{0,50}") for it in last))
+    return re.compile(rf"(\b(?:{names})\\?['\"]?\s{{0,5}}[=:]\s{{0,5}}){_VALUE}", re.IGNORECASE)
+
 
 __all__ = [
     "HIDDEN", "Rule", "any_rules", "hidden_in", "hide", "hide_here", "hides", "hiding", "masked", "rules", "storable",

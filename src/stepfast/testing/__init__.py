@@ -5,14 +5,11 @@ Everything runs on a real database and through the real worker; nothing here imi
 
 from __future__ import annotations
 
-from stepfast.testing.assertions import assert_enqueued, assert_not_enqueued, enqueued
-from stepfast.testing.crash import Crash, crash_at, kill_worker
-from stepfast.testing.inline_mode import inline
-from stepfast.testing.moved_clock import Clock, clock
-from stepfast.testing.points import POINTS, Crashed
-from stepfast.testing.report import Report, Run
-from stepfast.testing.stored import StoredJob
-from stepfast.testing.until_idle import drain
+from stepfast.testing.assertions import StoredJob, assert_enqueued, assert_not_enqueued, enqueued
+from stepfast.testing.crash import POINTS, Crash, Crashed, crash_at, kill_worker
+from stepfast.testing.draining import Report, Run, drain
+from stepfast.testing.inline_run import inline
+from stepfast.testing.test_clock import Clock, clock
 
 __all__ = [
     "POINTS",

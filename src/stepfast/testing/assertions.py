@@ -7,19 +7,150 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.clock import Duration, duration, moment, spoken
-from stepfast.database.borrowed import within as in_transaction
+from stepfast.database.lending import within as in_transaction
+from stepfast.database.statement import sql
+from stepfast.encryption import ENCRYPTED, opened
+from stepfast.errors import SealedError
 from stepfast.job import Job
-from stepfast.steps.payload import decode, to_json
-from stepfast.testing.stored import CLOCK, finished, unfinished
+from stepfast.jobs.payload import decode, to_json
+from stepfast.jobs.state import ENDED, JobState
+from stepfast.jobs.wait import cursor_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
     from stepfast.app import Stepfast
-    from stepfast.database.borrowed import Lent
-    from stepfast.database.connection import Transaction
-    from stepfast.testing.stored import StoredJob
+    from stepfast.database.connection import Transaction, Value
+    from stepfast.database.lending import Lent
+
+
+# Jobs as they stand in the tables: what assertions look at, and what a drain reports about.
+
+
+@dataclass(frozen=True)
+class StoredJob:
+    """A job as the database has it."""
+
+    id: str
+    kind: str
+    queue: str
+    state: JobState
+    priority: int
+    key: str | None
+    step: int  # how many steps are committed
+    failures: int  # of its current step
+    crashes: int
+    due_at: datetime  # when it may run, or could have run
+    created_at: datetime
+    error: str | None  # what went wrong last
+    cursor: Any
+    arguments: dict[str, Any]
+
+    @property
+    def ended(self) -> bool:
+        return self.state in ENDED
+
+
+_COLUMNS = """
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+"""
+
+UNFINISHED = sql(f"SELECT {_COLUMNS} FROM stepfast_job ORDER BY created_at, id")
+FINISHED = sql(f"SELECT {_COLUMNS} FROM stepfast_archive ORDER BY created_at, id")
+
+MARKS = sql("SELECT id, fence, last_error FROM stepfast_job")
+TOUCHED = sql(f"SELECT {_COLUMNS}, fence FROM stepfast_job ORDER BY created_at, id")
+ENDED_SINCE = sql("""
+    SELECT id FROM stepfast_archive
+     WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
+""")
+ENDED_JOBS_SINCE = sql(f"""
+    SELECT {_COLUMNS} FROM stepfast_archive
+     WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
+     ORDER BY created_at, id
+""")
+CLOCK = sql("SELECT {now}")
+
+
+def unfinished(tx: Transaction) -> list[StoredJob]:
+    """Jobs that have not ended, oldest first."""
+    return tx.all(UNFINISHED, _job)
+
+
+def finished(tx: Transaction) -> list[StoredJob]:
+    """Jobs that have ended and are still kept, oldest first."""
+    return tx.all(FINISHED, _job)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What there was at one moment, so that later one sees what was touched since."""
+
+    at: int
+    fences: dict[str, int]  # of unfinished jobs
+    errors: frozenset[tuple[str, str]]  # that they had met
+    ended: frozenset[str]  # who had ended in that very moment
+
+    @staticmethod
+    def taken(tx: Transaction) -> Picture:
+        at = int(tx.first(CLOCK))
+        marks = tx.rows(MARKS)
+        return Picture(
+            at,
+            {row[0]: row[1] for row in marks},
+            frozenset((row[0], row[2]) for row in marks if row[2] is not None),
+            frozenset(row[0] for row in tx.rows(ENDED_SINCE, since=at)),
+        )
+
+    def touched(self, tx: Transaction) -> list[StoredJob]:
+        """Jobs that were leased or ended since then, as they are now. Whoever owns a step writes a new fence."""
+        live = [
+            _job(*row[:-1])
+            for row in tx.rows(TOUCHED)
+            if row[-1] != self.fences.get(row[0], 0)  # a new job has the fence 0
+        ]
+        gone = [it for it in tx.all(ENDED_JOBS_SINCE, _job, since=self.at) if it.id not in self.ended]
+        return gone + live
+
+
+def _job(*row: Value) -> StoredJob:
+    *plain, ready_at, created_at, error, cursor, payload = row
+    job_id, kind, queue, state, priority, key, step, failures, crashes = plain
+    return StoredJob(
+        id=job_id,
+        kind=kind,
+        queue=queue,
+        state=JobState(state),
+        priority=priority,
+        key=key,
+        step=step,
+        failures=failures,
+        crashes=crashes,
+        due_at=moment(ready_at),
+        created_at=moment(created_at),
+        error=error,
+        cursor=_cursor(cursor, kind),
+        arguments=_arguments(payload, kind),
+    )
+
+
+def _cursor(stored: str | None, kind: str) -> Any:
+    found = cursor_in(stored)
+    try:
+        return None if found is None else decode(opened(found, f"cursor of {kind}"))
+    except SealedError:
+        return ENCRYPTED
+
+
+def _arguments(payload: str, kind: str) -> dict[str, Any]:
+    """A row of somebody else's may hold anything; it has no arguments then, but it is there."""
+    try:
+        found = decode(opened(payload, f"payload of {kind}"))
+    except (ValueError, SealedError):  # msgspec's own is one
+        return {}
+    return found if isinstance(found, dict) else {}
+
 
 SHOWN: Final = 10  # jobs in a failure's message
 

@@ -18,12 +18,13 @@ from stepfast.app import Stepfast
 from stepfast.database.drivers import masked, open_database
 from stepfast.database.migrate import migrate
 from stepfast.errors import ConfigurationError, DatabaseError, UnreachableError
-from stepfast.worker.command import load
+from stepfast.worker.process import load
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepfast.database.connection import Connection
+
 
 VARIABLE: Final = "STEPFAST_TEST_DATABASE_URL"
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from stepfast.database.upsert import Upsert
-from stepfast.steps.kinds import Kinds
-from stepfast.steps.outcome import Continue, Done, Effect, Snooze, Wait, effects_of
+from stepfast.jobs.kinds import Kinds
+from stepfast.jobs.outcome import Continue, Done, Effect, Snooze, Wait, effects_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from stepfast.database.connection import Transaction
-    from stepfast.steps.kinds import Kind
-    from stepfast.steps.step import Step
+    from stepfast.jobs.kinds import Kind
+    from stepfast.jobs.step import Step
 
 
 FOREVER: Final = 3600.0

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from stepfast.errors import ConfigurationError
-from stepfast.transports.azure_failures import code_of, told_as_ours
-from stepfast.transports.failures import TransportError, TransportRefusedError
-from stepfast.transports.identity import CURE, credential, storage_url
-from stepfast.transports.opening import STORAGE, STORAGE_ACCOUNT, TransportSettings
+from stepfast.transports.azure import CURE, code_of, credential, storage_url, told_as_ours
+from stepfast.transports.contract import TransportError, TransportRefusedError
+from stepfast.transports.open import STORAGE, STORAGE_ACCOUNT, TransportSettings
 
 if TYPE_CHECKING:
     from azure.storage.blob import BlobClient, BlobServiceClient
+
 
 NAME: Final = "blob"
 SCHEME: Final = "azblob"

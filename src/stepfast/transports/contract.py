@@ -8,11 +8,16 @@ that a step is ready, and the lease in the database decides. Each transport is t
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
+
+from stepfast.clock import instant
+from stepfast.errors import StepfastError
+from stepfast.telemetry.masking import without_secrets
 
 MOST_AT_ONCE: Final = 32  # messages of one receive; what the smallest of the queues gives
 
@@ -138,3 +143,91 @@ class Transport(ABC):
     @abstractmethod
     async def depth(self, queue: str) -> Depth:
         """How full it is, as far as the broker tells."""
+
+
+# What a queue of others may answer, in three sentences: not now, never so, no longer yours.
+#
+# TransportError
+# ├── TransportUnavailableError   nothing is known: try later, with the same ids
+# ├── TransportRefusedError       it will never work so: somebody has to change something
+# └── DeliveryLostError           another may hold the message by now: go on, the database decides
+
+
+class TransportError(StepfastError):
+    """Base of what queues answer."""
+
+    def __init__(self, transport: str, problem: str) -> None:
+        super().__init__(f"{transport}: {without_secrets(problem)}")
+        self.transport = transport
+
+
+class TransportUnavailableError(TransportError):
+    """The broker does not answer, or is busy. Nothing is known of what was asked: try later, with the same ids."""
+
+
+class TransportRefusedError(TransportError):
+    """The broker said no, and will say no again: a wrong key, no such queue, a message that is too large."""
+
+
+class DeliveryLostError(TransportError):
+    """The message was held for too long, or was ended before. Go on: whoever has it now asks the database too."""
+
+    def __init__(self, transport: str, queue: str, message_id: str) -> None:
+        super().__init__(
+            transport, f"message {message_id} of {queue} is no longer held by us; another may have it"
+        )
+        self.queue = queue
+        self.message_id = message_id
+
+
+# What no queue would take is refused before it is sent, with a sentence.
+
+LONGEST_ID: Final = 128  # characters; what Service Bus keeps
+LONGEST_NAME: Final = 128
+MOST_DELIVERIES: Final = 5  # afterwards a message is put aside, so that one that kills its receivers ends
+TOO_OFTEN: Final = "MaxDeliveryCountExceeded"  # the word of Service Bus; all of ours use it
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?")
+
+
+def check_messages(transport: str, abilities: Abilities, messages: Sequence[Outgoing]) -> None:
+    """Raise before anything is sent: half a batch would be worse than none."""
+    for it in messages:
+        if not it.id or len(it.id) > LONGEST_ID or not it.id.isprintable():
+            raise TransportRefusedError(
+                transport, f"message id {it.id!r:.150}: 1 to {LONGEST_ID} characters that can be printed"
+            )
+        if len(it.subject) > LONGEST_ID:
+            raise TransportRefusedError(
+                transport, f"message {it.id}: a subject has at most {LONGEST_ID} characters"
+            )
+        if not all(map(_sendable, (it.body, it.subject, *it.properties.values()))):
+            raise TransportRefusedError(
+                transport, f"message {it.id}: a text with a NUL or with half a character in it cannot be sent"
+            )
+        if (size := len(it.body.encode())) > abilities.largest_body:
+            raise TransportRefusedError(
+                transport,
+                f"message {it.id}: its body takes {size:,} bytes, at most {abilities.largest_body:,} fit; "
+                "keep the data where the receiver can fetch it, and send its address",
+            )
+        if it.not_before is not None:
+            instant(it.not_before, "not_before")  # a naive one is refused
+        for name, value in it.properties.items():
+            if not isinstance(value, str | int | bool):
+                raise TransportRefusedError(
+                    transport,
+                    f"message {it.id}: property {name!r:.80} must be a text, an integer or a boolean",
+                )
+
+
+def check_queue(transport: str, queue: str) -> None:
+    """Names that all of them can have; each may ask for more."""
+    if len(queue) > LONGEST_NAME or not _NAME.fullmatch(queue):
+        raise TransportRefusedError(
+            transport,
+            f"queue {queue!r:.150}: a name is 1 to {LONGEST_NAME} letters, digits and . _ / - between them",
+        )
+
+
+def _sendable(value: object) -> bool:
+    return not isinstance(value, str) or not re.search("[\0\ud800-\udfff]", value)

@@ -6,31 +6,235 @@ Database code is synchronous: each call is one short transaction on a thread of 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from stepfast.clock import instant, micros, moment, new_fence, new_ids
 from stepfast.database.database import persist
 from stepfast.database.dialects import Whose
+from stepfast.database.statement import sql
 from stepfast.database.wakeup import MESSAGES
 from stepfast.errors import DatabaseError
-from stepfast.transports import message_rows as rows
-from stepfast.transports.checking import MOST_DELIVERIES, check_messages, check_queue
-from stepfast.transports.contract import Abilities, Delivery, Depth, Outgoing, Transport
-from stepfast.transports.failures import (
+from stepfast.transports.contract import (
+    MOST_DELIVERIES,
+    TOO_OFTEN,
+    Abilities,
+    Delivery,
     DeliveryLostError,
+    Depth,
+    Outgoing,
+    Transport,
     TransportError,
     TransportRefusedError,
     TransportUnavailableError,
+    check_messages,
+    check_queue,
 )
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
+
+
+# Messages as rows: sent, taken under a fence, ended. The lease in miniature.
+#
+# A row whose hold is over may be taken by another, who writes a fence of his own: whoever comes late shows the old one
+# and changes nothing.
+
+REMEMBERED: Final = timedelta(minutes=10)  # how long an id is swallowed after it was sent
+LONGEST_REASON: Final = 200
+
+MAKE = sql("INSERT INTO stepfast_message_queue (id) VALUES (:queue) {keep_existing}")
+KNOWN = sql("SELECT id FROM stepfast_message_queue WHERE id = :queue")
+
+FORGET = sql("""
+    UPDATE stepfast_message SET remembered = NULL
+     WHERE queue = :queue AND remembered {any_of:ids}
+       AND (until_at <= {now} OR (state IN ('done', 'dead') AND sent_at <= {now} - :remembered))
+""")
+SEND = sql("""
+    INSERT INTO stepfast_message (id, queue, message_id, remembered, visible_at, until_at, subject, properties, body)
+    VALUES (:id, :queue, :message_id, :message_id, CASE WHEN :visible_at > {now} THEN :visible_at ELSE {now} END,
+            {now} + :lives_for, :subject, :properties, :body)
+    {keep_existing}
+""")
+
+_PICK = """
+    SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, {{now}}
+      FROM stepfast_message {index}
+     WHERE queue = :queue AND state = '{state}' AND visible_at <= {{now}} AND (until_at IS NULL OR until_at > {{now}})
+     ORDER BY visible_at, id
+     LIMIT :limit
+    {{skip_locked}}
+"""
+# MariaDB would sort the whole queue, and lock it while it does.
+_FORCED = "FORCE INDEX (stepfast_message_ready)"
+PICK = sql(_PICK.format(state="ready", index=""), mariadb=_PICK.format(state="ready", index=_FORCED))
+PICK_DEAD = sql(_PICK.format(state="dead", index=""), mariadb=_PICK.format(state="dead", index=_FORCED))
+
+TAKE = sql("""
+    UPDATE stepfast_message SET fence = :fence, attempts = attempts + 1, visible_at = {now} + :hold
+     WHERE id {any_of:ids} AND state IN ('ready', 'dead') AND visible_at <= {now}
+""")
+RENEW = sql("""
+    UPDATE stepfast_message SET visible_at = {now} + :hold
+     WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > {now}
+""")
+RELEASE = sql("""
+    UPDATE stepfast_message SET fence = 0, visible_at = {now} + :after
+     WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > {now}
+""")
+GIVE_BACK = sql("""
+    UPDATE stepfast_message SET fence = 0, visible_at = {now}, attempts = attempts - 1
+     WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > {now}
+""")
+COMPLETE = sql("""
+    UPDATE stepfast_message SET state = 'done', fence = 0, until_at = sent_at + :remembered, body = '', detail = NULL
+     WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > {now}
+""")
+PUT_ASIDE = sql("""
+    UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = {now}, until_at = NULL,
+                                reason = :reason, detail = :detail
+     WHERE id = :id AND fence = :fence AND state = 'ready' AND visible_at > {now}
+""")
+PUT_ASIDE_UNTAKEN = sql("""
+    UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = {now}, until_at = NULL,
+                                reason = :reason, detail = :detail
+     WHERE id = :id AND state = 'ready' AND visible_at <= {now}
+""")
+
+DEPTH = sql("""
+    SELECT count(CASE WHEN state = 'ready' AND visible_at <= {now} THEN 1 END),
+           count(CASE WHEN state = 'ready' AND visible_at > {now} AND fence <> 0 THEN 1 END),
+           count(CASE WHEN state = 'ready' AND visible_at > {now} AND fence = 0 THEN 1 END),
+           count(CASE WHEN state = 'dead' THEN 1 END)
+      FROM stepfast_message
+     WHERE queue = :queue AND state IN ('ready', 'dead') AND (until_at IS NULL OR until_at > {now})
+""")
+OLD = sql(
+    "SELECT id FROM stepfast_message WHERE until_at <= {now} ORDER BY until_at LIMIT :limit {skip_locked}"
+)
+PRUNE = sql("DELETE FROM stepfast_message WHERE id {any_of:ids} AND until_at <= {now}")
+
+
+@dataclass(frozen=True)
+class Receipt:
+    id: str
+    fence: int
+
+
+def make(tx: Transaction, queue: str) -> None:
+    tx.run(MAKE, queue=queue)
+
+
+def is_known(tx: Transaction, queue: str) -> bool:
+    return tx.first(KNOWN, queue=queue) is not None
+
+
+def send(tx: Transaction, queue: str, messages: Sequence[Outgoing]) -> None:
+    """Store them; one whose id is remembered is swallowed."""
+    wanted = sorted({it.id for it in messages})
+    tx.run(FORGET, queue=queue, ids=wanted, remembered=micros(REMEMBERED))
+    rows = [
+        {
+            "id": row_id,
+            "queue": queue,
+            "message_id": it.id,
+            "visible_at": 0 if it.not_before is None else instant(it.not_before),
+            "lives_for": None if it.lives_for is None else micros(it.lives_for),
+            "subject": it.subject,
+            "properties": json.dumps(dict(it.properties)),
+            "body": it.body,
+        }
+        for row_id, it in zip(new_ids(len(messages)), messages, strict=True)
+    ]
+    tx.run_many(SEND, rows)
+    tx.wakes.add(MESSAGES)
+
+
+def take(
+    tx: Transaction, queue: str, limit: int, hold: timedelta, most_deliveries: int, *, dead: bool
+) -> list[Delivery]:
+    """Up to so many, under one new fence; what was delivered too often is put aside on the way."""
+    rows = tx.rows(PICK_DEAD if dead else PICK, queue=queue, limit=limit)
+    worn = [] if dead else [row for row in rows if row[3] >= most_deliveries]
+    for row in worn:
+        tx.run(PUT_ASIDE_UNTAKEN, id=row[0], reason=TOO_OFTEN, detail=f"not ended after {row[3]} deliveries")
+    fresh = [row for row in rows if row not in worn]
+    if not fresh:
+        return []
+    fence = new_fence()
+    tx.run(TAKE, ids=[row[0] for row in fresh], fence=fence, hold=micros(hold))
+    return [_delivery(row, queue, fence, hold) for row in fresh]
+
+
+def renew(tx: Transaction, receipt: Receipt, hold: timedelta) -> bool:
+    return tx.run(RENEW, id=receipt.id, fence=receipt.fence, hold=micros(hold)) == 1
+
+
+def release(tx: Transaction, receipt: Receipt, after: timedelta) -> bool:
+    tx.wakes.add(MESSAGES)
+    return tx.run(RELEASE, id=receipt.id, fence=receipt.fence, after=micros(after)) == 1
+
+
+def give_back(tx: Transaction, receipts: Sequence[Receipt]) -> None:
+    """What was taken and never handed to anybody: it counts as no delivery."""
+    tx.run_many(GIVE_BACK, [{"id": it.id, "fence": it.fence} for it in receipts])
+    tx.wakes.add(MESSAGES)
+
+
+def complete(tx: Transaction, receipt: Receipt) -> bool:
+    return tx.run(COMPLETE, id=receipt.id, fence=receipt.fence, remembered=micros(REMEMBERED)) == 1
+
+
+def complete_all(tx: Transaction, receipts: Sequence[Receipt]) -> list[bool]:
+    """Each for itself: one that was lost does not hold up the others."""
+    ended = [False] * len(receipts)
+    for at in sorted(
+        range(len(receipts)), key=lambda it: receipts[it].id
+    ):  # in one order: nobody waits in a circle
+        ended[at] = complete(tx, receipts[at])
+    return ended
+
+
+def put_aside(tx: Transaction, receipt: Receipt, reason: str, detail: str) -> bool:
+    short = reason[:LONGEST_REASON]
+    return tx.run(PUT_ASIDE, id=receipt.id, fence=receipt.fence, reason=short, detail=detail) == 1
+
+
+def depth(tx: Transaction, queue: str) -> Depth:
+    ready, held, scheduled, dead = map(int, tx.rows(DEPTH, queue=queue)[0])
+    return Depth(ready=ready, held=held, scheduled=scheduled, dead=dead)
+
+
+def prune(tx: Transaction, limit: int) -> int:
+    """Remove what nobody needs to remember any more."""
+    old = [row[0] for row in tx.rows(OLD, limit=limit)]
+    return tx.run(PRUNE, ids=old) if old else 0
+
+
+def _delivery(row: Sequence[Any], queue: str, fence: int, hold: timedelta) -> Delivery:
+    row_id, message_id, body, attempts, subject, properties, sent_at, reason, detail, now = row
+    return Delivery(
+        id=message_id,
+        body=body,
+        queue=queue,
+        attempt=attempts + 1,
+        held_until=moment(int(now)) + hold,
+        properties=json.loads(properties),
+        subject=subject,
+        sent_at=moment(sent_at),
+        dead_reason=reason or "",
+        dead_detail=detail or "",
+        receipt=Receipt(row_id, fence),
+    )
+
 
 T = TypeVar("T")
 
@@ -52,7 +256,7 @@ class DatabaseTransport(Transport):
         self._known: set[str] = set()
         self._held: dict[str, Delivery] = {}
         self._pruned_at = time.monotonic()
-        self._ending: list[tuple[rows.Receipt, asyncio.Future[bool]]] = []
+        self._ending: list[tuple[Receipt, asyncio.Future[bool]]] = []
         self._completing: asyncio.Task[None] | None = None
         self._bell: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -68,7 +272,7 @@ class DatabaseTransport(Transport):
     async def open(self) -> None:
         if self._loop is not None:
             return
-        await self._persist(lambda tx: rows.is_known(tx, ""))
+        await self._persist(lambda tx: is_known(tx, ""))
         self._loop, self._bell = asyncio.get_running_loop(), asyncio.Event()
         self._database.listen(self._heard)
 
@@ -88,14 +292,14 @@ class DatabaseTransport(Transport):
 
     async def ensure(self, queue: str) -> None:
         check_queue(NAME, queue)
-        await self._persist(lambda tx: rows.make(tx, queue))
+        await self._persist(lambda tx: make(tx, queue))
         self._known.add(queue)
 
     async def send(self, queue: str, messages: Sequence[Outgoing]) -> None:
         check_messages(NAME, self.abilities, messages)
         await self._require(queue)
         if messages:
-            await self._persist(lambda tx: rows.send(tx, queue, messages))
+            await self._persist(lambda tx: send(tx, queue, messages))
 
     async def receive(self, queue: str, *, at_most: int, wait: timedelta, hold: timedelta) -> list[Delivery]:
         await self._require(queue)
@@ -113,7 +317,7 @@ class DatabaseTransport(Transport):
             pause = min(LONGEST_PAUSE, pause * 1.5)
 
     async def renew(self, delivery: Delivery, hold: timedelta) -> Delivery:
-        await self._end(delivery, lambda tx: rows.renew(tx, delivery.receipt, hold))
+        await self._end(delivery, lambda tx: renew(tx, delivery.receipt, hold))
         renewed = replace(delivery, held_until=datetime.now(UTC) + hold)
         self._held[delivery.receipt.id] = renewed
         return renewed
@@ -130,10 +334,10 @@ class DatabaseTransport(Transport):
         self._held.pop(delivery.receipt.id, None)
 
     async def release(self, delivery: Delivery, after: timedelta = timedelta(0)) -> None:
-        await self._end(delivery, lambda tx: rows.release(tx, delivery.receipt, after))
+        await self._end(delivery, lambda tx: release(tx, delivery.receipt, after))
 
     async def dead_letter(self, delivery: Delivery, reason: str, detail: str = "") -> None:
-        await self._end(delivery, lambda tx: rows.put_aside(tx, delivery.receipt, reason, detail))
+        await self._end(delivery, lambda tx: put_aside(tx, delivery.receipt, reason, detail))
 
     async def dead_letters(self, queue: str, *, at_most: int, hold: timedelta) -> list[Delivery]:
         await self._require(queue)
@@ -141,7 +345,7 @@ class DatabaseTransport(Transport):
 
     async def depth(self, queue: str) -> Depth:
         await self._require(queue)
-        return await self._persist(lambda tx: rows.depth(tx, queue))
+        return await self._persist(lambda tx: depth(tx, queue))
 
     async def _take(self, queue: str, at_most: int, hold: timedelta, *, dead: bool) -> list[Delivery]:
         """What there is. A receive that is cancelled while the database works gives back what it then finds."""
@@ -149,7 +353,7 @@ class DatabaseTransport(Transport):
         work = asyncio.get_running_loop().run_in_executor(
             None,
             self._run,
-            lambda tx: rows.take(tx, queue, at_most, hold, most, dead=dead),
+            lambda tx: take(tx, queue, at_most, hold, most, dead=dead),
             Whose.OURS,
         )
         try:
@@ -165,7 +369,7 @@ class DatabaseTransport(Transport):
             return
         if receipts := [it.receipt for it in work.result()]:
             undone = work.get_loop().run_in_executor(
-                None, self._run, lambda tx: rows.give_back(tx, receipts), Whose.OURS
+                None, self._run, lambda tx: give_back(tx, receipts), Whose.OURS
             )
             undone.add_done_callback(lambda done: done.exception())  # else it comes back by itself
 
@@ -180,7 +384,7 @@ class DatabaseTransport(Transport):
             batch, self._ending = self._ending[:COMPLETED_AT_ONCE], self._ending[COMPLETED_AT_ONCE:]
             receipts = [receipt for receipt, _ in batch]
             try:
-                answers = await self._persist(partial(rows.complete_all, receipts=receipts))
+                answers = await self._persist(partial(complete_all, receipts=receipts))
             except Exception as error:  # noqa: BLE001 - told to each who asked
                 for _, ended in batch:
                     if not ended.done():
@@ -192,14 +396,14 @@ class DatabaseTransport(Transport):
 
     async def _require(self, queue: str) -> None:
         if queue not in self._known:
-            if not await self._persist(lambda tx: rows.is_known(tx, queue)):
+            if not await self._persist(lambda tx: is_known(tx, queue)):
                 raise TransportRefusedError(NAME, f"there is no queue {queue!r}; create it first")
             self._known.add(queue)
 
     async def _prune(self) -> None:
         if time.monotonic() - self._pruned_at > PRUNED_EVERY:
             self._pruned_at = time.monotonic()
-            while await self._persist(lambda tx: rows.prune(tx, PRUNED_AT_ONCE)) == PRUNED_AT_ONCE:
+            while await self._persist(lambda tx: prune(tx, PRUNED_AT_ONCE)) == PRUNED_AT_ONCE:
                 continue
 
     async def _persist(self, work: Callable[[Transaction], T]) -> T:

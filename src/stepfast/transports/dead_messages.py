@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.transports.contract import Delivery
 
+
 LONGEST_REASON: Final = 200
 LONGEST_DETAIL: Final = 4_000
 

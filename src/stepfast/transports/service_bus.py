@@ -16,9 +16,19 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from stepfast.errors import ConfigurationError
-from stepfast.transports.checking import check_messages, check_queue
-from stepfast.transports.contract import MOST_AT_ONCE, Abilities, Delivery, Depth, Outgoing, Transport
-from stepfast.transports.failures import DeliveryLostError, TransportError, TransportUnavailableError
+from stepfast.transports.contract import (
+    MOST_AT_ONCE,
+    Abilities,
+    Delivery,
+    DeliveryLostError,
+    Depth,
+    Outgoing,
+    Transport,
+    TransportError,
+    TransportUnavailableError,
+    check_messages,
+    check_queue,
+)
 
 try:
     from azure.servicebus.exceptions import MessageSizeExceededError

@@ -20,13 +20,13 @@ from azure.servicebus.aio import ServiceBusClient
 from azure.servicebus.aio.management import ServiceBusAdministrationClient
 
 from stepfast.errors import ConfigurationError
-from stepfast.transports.contract import Depth
-from stepfast.transports.failures import TransportRefusedError, TransportUnavailableError
+from stepfast.transports.contract import Depth, TransportRefusedError, TransportUnavailableError
 from stepfast.transports.service_bus_failures import NAME
 
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential
     from azure.servicebus.aio import ServiceBusReceiver
+
 
 # How a queue of ours is made: see docs/howto/azure-service-bus.md.
 LOCK: Final = timedelta(minutes=2)
@@ -130,7 +130,7 @@ class Administration:
         if self._credential is not None:
             return self._credential
         if self._own_credential is None:
-            from stepfast.transports.identity import async_credential
+            from stepfast.transports.azure import async_credential
 
             self._own_credential = async_credential()
         return self._own_credential

@@ -18,7 +18,7 @@ from azure.servicebus.exceptions import (
     ServiceBusAuthorizationError,
 )
 
-from stepfast.transports.failures import (
+from stepfast.transports.contract import (
     DeliveryLostError,
     TransportError,
     TransportRefusedError,
@@ -27,6 +27,7 @@ from stepfast.transports.failures import (
 
 if TYPE_CHECKING:
     from stepfast.transports.contract import Delivery
+
 
 NAME: Final = "service-bus"
 LOST: Final = (MessageLockLostError, MessageAlreadySettled, MessageNotFoundError)

@@ -20,6 +20,7 @@ from stepfast.transports.service_bus_failures import UNAVAILABLE, may_work_again
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusClient, ServiceBusReceiver, ServiceBusSender
 
+
 OPENING: Final = 30.0  # seconds
 ASKING: Final = 30.0
 CLOSING: Final = 5.0

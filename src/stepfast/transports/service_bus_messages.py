@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from azure.servicebus import ServiceBusMessage, ServiceBusReceivedMessage
 from azure.servicebus.amqp import AmqpMessageBodyType
 
-from stepfast.transports.contract import Delivery, Outgoing
-from stepfast.transports.failures import TransportRefusedError
+from stepfast.transports.contract import Delivery, Outgoing, TransportRefusedError
 from stepfast.transports.service_bus_failures import NAME
 
 if TYPE_CHECKING:
     from azure.servicebus.aio import ServiceBusReceiver
 
     from stepfast.transports.service_bus_links import Place
+
 
 OF_DEAD_LETTERS: Final = {"DeadLetterReason", "DeadLetterErrorDescription"}
 

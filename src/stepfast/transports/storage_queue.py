@@ -8,42 +8,269 @@ a message that nobody has received since. The lease in the database is the fence
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import json
+import math
+import re
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from stepfast.errors import ConfigurationError
-from stepfast.transports.azure_failures import told_as_ours
-from stepfast.transports.checking import MOST_DELIVERIES, TOO_OFTEN, check_messages, check_queue
+from stepfast.transports.azure import CURE, async_credential, storage_url, told_as_ours
 from stepfast.transports.contract import (
     MOST_AT_ONCE,
+    MOST_DELIVERIES,
+    TOO_OFTEN,
     Abilities,
     Delivery,
+    DeliveryLostError,
     Depth,
     Outgoing,
     Transport,
-)
-from stepfast.transports.failures import DeliveryLostError, TransportRefusedError
-from stepfast.transports.identity import async_credential
-from stepfast.transports.storage_queue_format import LARGEST_TEXT, Parts, packed, packed_dead
-from stepfast.transports.storage_queue_requests import (
-    LONGEST,
-    NAME,
-    Receipt,
-    all_or_raise,
-    aware,
-    create,
-    delay,
-    delivery_of,
-    open_service,
-    seconds,
+    TransportRefusedError,
+    check_messages,
+    check_queue,
 )
 
 if TYPE_CHECKING:
+    from azure.storage.queue import QueueMessage
     from azure.storage.queue.aio import QueueClient, QueueServiceClient
+
+
+# How a message looks in Storage Queue, which knows texts only: no ids of ours, no properties, no reasons.
+#
+# What is ours stands in front, inside the object that the body is:
+#
+#     {"_stepfast":{"id":"…","subject":"…","properties":{…}},"task_id":"t-1",…}
+#
+# so that whoever knows nothing of us (a Logic App that hands the text to a container, a person) still reads the body. A
+# body that is no JSON object, or that XML would spoil, travels as a text in "_text". What others send is taken as it is,
+# or as base64 of JSON, which is what many of their libraries write.
+
+OURS: Final = '{"_stepfast":'
+TEXT: Final = ',"_text":'
+LARGEST_TEXT: Final = 65_536  # bytes of a message
+LONGEST_DETAIL: Final = 4_000
+# What XML 1.0 has no way to write, or reads differently: \r becomes \n.
+_SPOILT: Final = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """A message, taken out of its text."""
+
+    id: str
+    body: str
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    subject: str = ""
+    dead: Mapping[str, str] = field(default_factory=dict)  # reason, detail, sent_at of a dead letter
+
+
+def packed(parts: Parts) -> str:
+    """The text that is sent."""
+    head: dict[str, Any] = {"id": parts.id}
+    head |= {"subject": parts.subject} if parts.subject else {}
+    head |= {"properties": dict(parts.properties)} if parts.properties else {}
+    head |= {"dead": dict(parts.dead)} if parts.dead else {}
+    if _stands_alone(parts.body):
+        rest = "}" if parts.body == "{}" else f",{parts.body[1:]}"
+        return OURS + _json(head) + rest
+    return OURS + _json({**head, "text": True}) + TEXT + _json(parts.body) + "}"
+
+
+def packed_dead(parts: Parts) -> str | None:
+    """The same for a dead letter; None where a stranger's text leaves no room for the reason."""
+    detail = parts.dead.get("detail", "")
+    for length in (LONGEST_DETAIL, 200, 0):
+        dead = {**parts.dead, "detail": detail[:length], "reason": parts.dead.get("reason", "")[:200]}
+        text = packed(Parts(**{**_fields(parts), "dead": dead}))
+        if len(text.encode()) <= LARGEST_TEXT:
+            return text
+    return None
+
+
+def unpacked(text: str, broker_id: str) -> Parts:
+    """What a text holds, whoever sent it. Nothing is refused here: who cannot use it puts it aside with a reason."""
+    if not _is_json(text) and (inside := _from_base64(text)) is not None:
+        text = inside
+    if text.startswith(OURS):
+        try:
+            return _ours(text)
+        except Exception:  # noqa: BLE001, S110 - somebody else's, in the end, and no text of his may end a worker
+            pass
+    return Parts(id=broker_id, body=text)
+
+
+def _ours(text: str) -> Parts:
+    head, end = json.JSONDecoder().raw_decode(text, len(OURS))
+    rest = text[end:]
+    if head.get("text"):
+        if not rest.startswith(TEXT):
+            raise ValueError("no text")
+        body = json.loads(rest[len(TEXT) : -1])
+    else:
+        body = "{}" if rest == "}" else "{" + rest.removeprefix(",")
+    return Parts(
+        id=str(head["id"]),
+        body=str(body),
+        properties=dict(head.get("properties", {})),
+        subject=str(head.get("subject", "")),
+        dead={str(name): str(value) for name, value in dict(head.get("dead", {})).items()},
+    )
+
+
+def _stands_alone(body: str) -> bool:
+    """Whether it is a JSON object that arrives as it is."""
+    if not body.startswith("{") or body != body.rstrip() or _SPOILT.search(body):
+        return False
+    try:
+        found = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError):
+        return False
+    return "_stepfast" not in found and (bool(found) or body == "{}")
+
+
+def _json(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(value, separators=(",", ":")) if _SPOILT.search(text) else text
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+        msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
+def _from_base64(text: str) -> str | None:
+    """JSON that somebody wrapped up; None if it is not that."""
+    try:
+        inside = base64.b64decode(text.strip(), validate=True).decode()
+    except (binascii.Error, ValueError):
+        return None
+    return inside if _is_json(inside) else None
+
+
+def _fields(parts: Parts) -> dict[str, Any]:
+    return {"id": parts.id, "body": parts.body, "properties": parts.properties, "subject": parts.subject}
+
+
+# Single requests to Storage Queue: how its client is opened, and what its answers mean.
+
+NAME: Final = "storage-queue"
+LONGEST: Final = timedelta(days=7)  # that a message may be hidden
+TRIES: Final = 3  # of one request; afterwards the caller decides
+
+
+@dataclass(frozen=True)
+class Receipt:
+    place: str  # the queue itself, or the one with its dead letters
+    message_id: str
+    pop_receipt: str
+    text: str
+
+
+def open_service(
+    connection_string: str, account: str, credential: Any, given: dict[str, Any]
+) -> QueueServiceClient:
+    """The client; it reaches nobody yet."""
+    try:
+        from azure.storage.queue.aio import QueueServiceClient
+    except ImportError as missing:
+        raise ConfigurationError(f"Storage Queue needs an extra: {CURE}") from missing
+    # The library's own patience is a minute and a half; ours is the caller's.
+    patience = {
+        "initial_backoff": 0,
+        "increment_base": 1,
+        "retry_total": TRIES - 1,
+        "random_jitter_range": 0.5,
+    }
+    options = {"connection_timeout": 5, "read_timeout": 30, **patience, **given}
+    try:
+        if connection_string:
+            return QueueServiceClient.from_connection_string(connection_string, **options)
+        return QueueServiceClient(storage_url(account, "queue"), credential=credential, **options)
+    except ValueError as error:
+        raise TransportRefusedError(
+            NAME, f"the connection string or account cannot be read: {error}"
+        ) from error
+
+
+async def create(client: QueueClient) -> None:
+    """Make it, or see that it is there where we may not make it."""
+    from azure.core.exceptions import HttpResponseError, ResourceExistsError
+
+    try:
+        await client.create_queue()
+    except ResourceExistsError:
+        return
+    except HttpResponseError as error:
+        if error.status_code != 403:  # noqa: PLR2004 - forbidden: others make the queues
+            raise
+        await client.get_queue_properties()
+
+
+async def all_or_raise(calls: Sequence[Any]) -> None:
+    """Wait for all of them, then raise the first error: no request is left behind on its own."""
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    for it in answers:
+        if isinstance(it, BaseException):
+            raise it
+
+
+def delivery_of(message: QueueMessage, queue: str, place: str, hold: timedelta) -> Delivery:
+    text = str(message.content or "")
+    parts = unpacked(text, message.id)
+    return Delivery(
+        id=parts.id,
+        body=parts.body,
+        queue=queue,
+        attempt=message.dequeue_count or 1,
+        held_until=aware(message.next_visible_on) if message.next_visible_on else datetime.now(UTC) + hold,
+        properties=parts.properties,
+        subject=parts.subject,
+        sent_at=_moment(parts.dead.get("sent_at", "")) or aware(message.inserted_on),
+        dead_reason=parts.dead.get("reason", ""),
+        dead_detail=parts.dead.get("detail", ""),
+        receipt=Receipt(place, message.id, str(message.pop_receipt), text),
+    )
+
+
+def delay(message: Outgoing) -> int:
+    if message.not_before is None:
+        return 0
+    delay = message.not_before - datetime.now(UTC)
+    if delay > LONGEST:
+        raise TransportRefusedError(
+            NAME, f"message {message.id}: it can be scheduled at most 7 days ahead; use a schedule instead"
+        )
+    return max(0, math.ceil(delay.total_seconds()))
+
+
+def seconds(span: timedelta, least: int = 1) -> int:
+    return max(least, math.ceil(min(span, LONGEST).total_seconds()))
+
+
+def _moment(text: str) -> datetime | None:
+    """When a dead letter was sent; None if whoever wrote it did not use our words."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC) if text else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def aware(at: datetime | None) -> datetime:
+    return datetime.now(UTC) if at is None else at.astimezone(UTC)
+
 
 POISON: Final = "-poison"
 LONGEST_NAME: Final = 63 - len(POISON)

@@ -5,28 +5,104 @@ from __future__ import annotations
 import random
 import threading
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
 
 from stepfast.database.database import persist
 from stepfast.database.dialects import Whose
-from stepfast.errors import DatabaseError
-from stepfast.steps.commit import give_back
-from stepfast.steps.lease import Lease, claim, claim_named, claim_suspect
-from stepfast.steps.queues import queues_with_work
+from stepfast.encryption import is_sealed, keyring, opened
+from stepfast.errors import DatabaseError, SealedError
+from stepfast.jobs.commit import give_back
+from stepfast.jobs.lease import Lease, claim, claim_named, claim_suspect, queues_with_work
+from stepfast.limits.limit import limit_id
+from stepfast.limits.slots import Wanted, admit, free
 from stepfast.telemetry import happened, wanted
-from stepfast.worker.claiming import Hint, appetite
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from stepfast.config import WorkerSettings
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
+    from stepfast.jobs.kinds import Kinds
+    from stepfast.limits.limit import Limit
     from stepfast.worker.execution import Execution
-    from stepfast.worker.gate import Gate
-    from stepfast.worker.incarnation import Heartbeat
+    from stepfast.worker.heartbeat import Heartbeat
     from stepfast.worker.wakeups import Wakeups
+
+
+# Which queue to ask next, how many jobs to take, and where to start looking. Decisions only; no database.
+
+HORIZON: Final = 0.2  # seconds of work to hold in advance: what a crash may leave behind
+UNHINTED_EVERY: Final = 1.0  # a long transaction may commit an older time
+UNHINTED_AFTER_WAKE: Final = 0.1  # a wake-up may mean more urgent work
+UNHINTED_SHARE: Final = 20  # claims without the hint take a twentieth of the time at most
+MARGIN: Final = 100_000  # microseconds before the lowest time seen: transactions commit out of order
+
+
+@dataclass(frozen=True)
+class Appetite:
+    """How much to hold, and when to ask for more.
+
+    Slow handlers get what they can start at once. Fast ones get `HORIZON` seconds of work in advance, up to
+    one batch that runs and one that waits, and ask again when half of it is gone.
+    """
+
+    most: int
+    low_water: int  # ask again when no more than this is held
+    batch: int
+
+    def want(self, held: int) -> int:
+        """How many jobs to claim now."""
+        return min(self.batch, self.most - held) if held <= self.low_water else 0
+
+
+def appetite(slots: int, average: float, batch: int) -> Appetite:
+    """The appetite of `slots` handlers that take `average` seconds each (0: not known yet)."""
+    ahead = 0 if average <= 0 else min(2 * batch, int(slots * HORIZON / max(average, 1e-6)))
+    if ahead <= slots:
+        return Appetite(slots, slots - 1, batch)
+    most = slots + ahead
+    return Appetite(most, most - min(batch, most // 2), batch)
+
+
+@dataclass
+class Hint:
+    """Where the next claim of one queue may start, so that it does not walk over dead index entries."""
+
+    priority: int | None = None
+    lowest: int = 0
+    unhinted_at: float = field(default=-1e9)
+    unhinted_took: float = 0.0  # seconds; with a foreign transaction open it grows with every job done
+    woken: bool = False
+
+    def start(self, now: float) -> tuple[int, int] | None:
+        """(priority, lowest time), or None when the whole queue must be asked."""
+        since = now - self.unhinted_at
+        dear = self.unhinted_took * UNHINTED_SHARE
+        if self.priority is None or since >= max(UNHINTED_EVERY, dear):
+            return None
+        if self.woken and since >= max(UNHINTED_AFTER_WAKE, dear):
+            return None
+        return (self.priority, self.lowest)
+
+    def learn(
+        self, leases: Sequence[Lease], limit: int, now: float, *, hinted: bool, took: float = 0.0
+    ) -> None:
+        """Remember what a claim saw. A claim that came back short knows nothing about where to start."""
+        if not hinted:
+            self.unhinted_at = now
+            self.unhinted_took = took
+            self.woken = False
+        if len(leases) < limit or leases[0].priority != leases[-1].priority:
+            self.priority = None
+            return
+        self.priority = leases[0].priority
+        self.lowest = leases[0].ready_at - MARGIN
+
 
 T = TypeVar("T")
 
@@ -282,3 +358,93 @@ class Claimer:
         if lease is not None:
             self._execution.start(self._gate.admit([lease]))
         return lease is not None
+
+
+# What stands between a claim and a start: the limits.
+#
+# A claim takes jobs in their order, whatever they are. Those whose limits have no room are held, so that the
+# ones behind them are reached; the others start. The slots taken here are freed in the transaction that ends the
+# step, or by whoever finds that their fence has moved on.
+
+
+class Gate:
+    """Asks for all jobs of a claim at once, and remembers whose slots were taken here."""
+
+    def __init__(self, database: Database, kinds: Kinds) -> None:
+        self._database = database
+        self._kinds = kinds
+        self._slots: dict[tuple[str, int], tuple[str, ...]] = {}  # (job, fence) → limits whose slot it has
+
+    @property
+    def open(self) -> bool:
+        """Nothing here has a limit."""
+        return not self._kinds.limited
+
+    def limits(self, lease: Lease) -> bool:
+        """Whether this job has limits; the next step of such a job has to ask again."""
+        return not self.open and bool(self._kinds.limits_of(lease.kind, lease.queue))
+
+    def admit(self, leases: list[Lease]) -> list[Lease]:
+        """Those that may start now. The others are held, and no longer ours."""
+        if self.open:
+            return leases
+        asking: dict[int, list[Wanted]] = defaultdict(list)  # by fence: one for each claim
+        known: dict[tuple[str, str], list[tuple[str, Limit]]] = {}
+        for lease in leases:
+            place = (lease.kind, lease.queue)
+            limits = known.get(place)
+            if limits is None:
+                limits = known[place] = self._kinds.limits_of(*place)
+            if limits:
+                arguments = _arguments(lease) if any(it.by for _, it in limits) else None
+                named = tuple((limit_id(it, scope, arguments), it) for scope, it in limits)
+                asking[lease.fence].append(Wanted(lease.job_id, named))
+        held: set[str] = set()
+        for fence, wanted in asking.items():
+            held |= self._ask(wanted, fence)
+        return [lease for lease in leases if lease.job_id not in held] if held else leases
+
+    def _ask(self, wanted: list[Wanted], fence: int) -> set[str]:
+        answer = persist(self._database, lambda tx: admit(tx, wanted, fence))
+        held = set(answer.held)
+        for it in wanted:
+            taken = tuple(name for name, limit in it.limits if limit.slots)
+            if taken and it.job_id not in held:
+                self._slots[it.job_id, fence] = taken
+        if held:
+            happened("jobs.held", jobs=len(held), limits=len(set(answer.held.values())))
+        return held
+
+    def free(self, tx: Transaction, leases: Sequence[Lease]) -> None:
+        """These steps end in this transaction."""
+        if not self._slots:
+            return
+        by_fence: dict[int, list[str]] = defaultdict(list)
+        freed: dict[int, Counter[str]] = defaultdict(Counter)
+        for lease in leases:
+            if taken := self._slots.get((lease.job_id, lease.fence)):
+                by_fence[lease.fence].append(lease.job_id)
+                freed[lease.fence].update(taken)
+        for fence, ids in by_fence.items():
+            free(tx, ids, fence, freed[fence])
+
+    def forget(self, leases: Sequence[Lease]) -> None:
+        """They have ended, one way or another."""
+        if self._slots:
+            for lease in leases:
+                self._slots.pop((lease.job_id, lease.fence), None)
+
+
+def _arguments(lease: Lease) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(opened(lease.payload, f"payload of {lease.kind}"))
+    except (msgspec.DecodeError, SealedError):
+        return {}  # the handler's own check says what is wrong with it
+    if not isinstance(found, dict):
+        return {}
+    # A limit's name stands in the clear: of what is encrypted it holds a fingerprint.
+    return {name: fingerprint(it) for name, it in found.items()} if is_sealed(lease.payload) else found
+
+
+def fingerprint(value: Any) -> str:
+    return keyring().sign(msgspec.json.encode(value).decode(), "limit").hex()[:32]

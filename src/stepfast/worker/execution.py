@@ -6,27 +6,92 @@ import asyncio
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Any, Final
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stepfast.steps.failure import judge
-from stepfast.steps.outcome import Ending, GiveBack
-from stepfast.steps.step import Halt, Reports, Step
+from stepfast.errors import UnknownKindError
+from stepfast.jobs.outcome import Again, Ending, GiveBack
+from stepfast.jobs.retry import Retry, describe, judge
+from stepfast.jobs.step import Halt, Reports, Step
 from stepfast.telemetry import happened
-from stepfast.worker.ended import Ended
-from stepfast.worker.isolated_step import IsolatedRunning
-from stepfast.worker.running import InContext, LoopPulse, Running, Watch
-from stepfast.worker.unknown_kinds import UnknownKinds
-from stepfast.worker.unstarted import UnstartedLeases
+from stepfast.worker.isolation.step import IsolatedRunning
+from stepfast.worker.running import Ended, InContext, LoopPulse, Running, Watch
 
 if TYPE_CHECKING:
     from stepfast.config import WorkerSettings
-    from stepfast.steps.kinds import Kind, Kinds
-    from stepfast.steps.lease import Lease
-    from stepfast.worker.isolated import HandlerProcesses
-    from stepfast.worker.unstarted import Unstarted
+    from stepfast.jobs.kinds import Kind, Kinds
+    from stepfast.jobs.lease import Lease
+    from stepfast.worker.isolation.pool import HandlerProcesses
+
+
+# Leases that this process holds and has not started: what a crash would leave behind untouched.
+
+
+class Unstarted(NamedTuple):
+    lease: Lease
+    chain: int  # how many steps its job has taken here in a row ...
+    chain_since: float  # ... and since when
+    waits_since: float
+
+
+class UnstartedLeases:
+    """Filled by the claimer, taken from the front by the event loop and from the back by who gives them back."""
+
+    def __init__(self) -> None:
+        self._leases: deque[Unstarted] = deque()
+
+    def add(self, leases: Iterable[Lease], chain: int = 0, chain_since: float = 0.0) -> None:
+        now = time.monotonic()
+        new = tuple.__new__  # what Unstarted(…) does in the end, without its Python
+        self._leases.extend([new(Unstarted, (lease, chain, chain_since, now)) for lease in leases])
+
+    def take(self) -> Unstarted | None:
+        """The next to start."""
+        try:  # asking first would not help: another thread takes from the other end
+            return self._leases.popleft()
+        except IndexError:
+            return None
+
+    def take_last(self) -> Unstarted | None:
+        """The last that would start."""
+        try:
+            return self._leases.pop()
+        except IndexError:
+            return None
+
+    def longest_wait(self) -> float:
+        """For how many seconds the first of them has waited here."""
+        try:
+            return time.monotonic() - self._leases[0].waits_since
+        except IndexError:
+            return 0.0
+
+
+# Jobs of a kind that nobody here knows: they go back for a while, perhaps a newer worker knows them.
+
+UNKNOWN_KIND_DELAY: Final = timedelta(seconds=15)  # a rolling deployment may bring the code
+DEFAULT_RETRY: Final = Retry()
+
+
+class UnknownKinds:
+    """Postpones them, and says so once for each kind: a backlog of them would flood the log."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
+        self._announced: set[str] = set()
+
+    def postponed(self, lease: Lease) -> Ended:
+        error = UnknownKindError(lease.kind, self._kinds.names())
+        if lease.kind not in self._announced:
+            self._announced.add(lease.kind)
+            happened("kind.unknown", lease, error=error)
+        text = describe(error)
+        return Ended(lease, Again(UNKNOWN_KIND_DELAY, text, text[:200], charged=False), (), DEFAULT_RETRY)
+
 
 WATCH: Final = 0.1  # seconds between looks at the deadlines
 UNWIND: Final = 5.0  # seconds a handler gets to clean up after its timeout

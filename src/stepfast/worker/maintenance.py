@@ -9,25 +9,29 @@ from __future__ import annotations
 import random
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from stepfast.admin import audit, masks
 from stepfast.clock import boot_time, micros
 from stepfast.database.database import persist
 from stepfast.database.dialects import Whose
 from stepfast.database.statement import sql
-from stepfast.errors import CRASH_GROUP, ContentionError, DatabaseError
-from stepfast.limits.release import Declared, forget_idle, look_at_all, sweep
-from stepfast.steps.ageing import age
-from stepfast.steps.commit import give_back
-from stepfast.steps.dead_letters import purge
-from stepfast.steps.joining import free_to_go, take_key
-from stepfast.steps.kept import NOT_NEEDED, not_needed
-from stepfast.steps.keys import forget_expired
-from stepfast.steps.queues import queues_with_work
-from stepfast.steps.rescue import Rescued, declare_dead, late, rescue
+from stepfast.errors import CRASH_GROUP, ContentionError, DatabaseError, UnreachableError
+from stepfast.jobs.archive import NOT_NEEDED, not_needed
+from stepfast.jobs.commit import give_back
+from stepfast.jobs.dead_letters import purge
+from stepfast.jobs.debounce import free_to_go, take_key
+from stepfast.jobs.dependencies import BEGINNING, stranded, tell
+from stepfast.jobs.events import anything_old, bring_together, forget_old, missed
+from stepfast.jobs.keys import forget_expired
+from stepfast.jobs.lease import age, queues_with_work
+from stepfast.jobs.rescue import Rescued, declare_dead, late, rescue
+from stepfast.limits.slots import Declared, forget_idle, look_at_all, sweep
+from stepfast.results.outcome import any_expired, expire
 from stepfast.telemetry import happened
-from stepfast.worker.stranded import StrandedJobs
+from stepfast.telemetry.masking import any_rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +39,31 @@ if TYPE_CHECKING:
     from stepfast.config import WorkerSettings
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
-    from stepfast.worker.incarnation import Heartbeat
+    from stepfast.jobs.kinds import Kind, Kinds
+    from stepfast.worker.heartbeat import Heartbeat
+
+
+# Once a minute, a look at a part of those who wait for others: nobody waits for what has ended.
+
+BATCH: Final = 1_000  # edges of one look
+
+
+class StrandedJobs:
+    """Walks along the open edges, a batch at a time, and begins again at the end."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._place = BEGINNING
+
+    def look(self) -> int:
+        """Look at the next batch; returns how many parents had ended without telling."""
+        with self._database.looking() as tx:
+            found, self._place = stranded(tx, self._place, BATCH)
+        late = persist(self._database, lambda tx: tell(tx, found)) if found else 0
+        if late:
+            happened("dependants.found", jobs=late)
+        return late
+
 
 SWEEP: Final = 2.0  # seconds between rescues
 SUSPECT_SWEEP: Final = 0.5  # while suspects wait
@@ -43,7 +71,7 @@ CONFIRMED_AFTER: Final = 0.5  # seconds a lease must have been seen to have run 
 PROMOTION: Final = 0.5  # seconds between looks at what is due, at most
 PRUNING: Final = 60.0
 AGEING: Final = 15.0  # seconds between looks at who has waited too long, at most
-BATCH: Final = 1_000
+BATCH_MAINTENANCE: Final = 1_000
 LEAKED_AFTER: Final = 5_000_000  # microseconds; a lease nobody knows of is then no race between threads
 IDLE_LIMITS_KEPT: Final = 3600 * 1_000_000
 WORKER_ROWS_KEPT: Final = 24 * 3600 * 1_000_000
@@ -86,7 +114,7 @@ SUSPECTS = sql("""
 """)
 
 
-def promote(tx: Transaction, limit: int = BATCH) -> int:
+def promote(tx: Transaction, limit: int = BATCH_MAINTENANCE) -> int:
     """Make ready what is due; returns how many."""
     rows = tx.rows(DUE, limit=limit)
     if not rows:
@@ -96,7 +124,7 @@ def promote(tx: Transaction, limit: int = BATCH) -> int:
     return len(rows)
 
 
-def prune(tx: Transaction, age: int, limit: int = BATCH) -> int:
+def prune(tx: Transaction, age: int, limit: int = BATCH_MAINTENANCE) -> int:
     """Forget one batch of finished jobs older than `age`. Dead letters are not finished; nor is what others wait for."""
     removed = 0
     for state in ("done", "cancelled"):
@@ -208,7 +236,7 @@ class Maintenance:
             if scheduled is not None and scheduled <= 0:
                 moved = persist(self._database, promote)
                 happened("jobs.promoted", jobs=moved)
-                more, scheduled = moved == BATCH, None
+                more, scheduled = moved == BATCH_MAINTENANCE, None
             if held is not None and held <= 0:
                 more = persist(self._database, lambda tx: sweep(tx, self._declared)) > 0 or more
                 held = None
@@ -257,7 +285,9 @@ class Maintenance:
     def _return_leaked(self) -> None:
         """Give back what the database says is ours and nobody here has: a claim or commit whose answer was lost."""
         with self._database.looking() as tx:
-            rows = tx.rows(LONG_MINE, owner=self._heartbeat.incarnation, age=LEAKED_AFTER, limit=BATCH)
+            rows = tx.rows(
+                LONG_MINE, owner=self._heartbeat.incarnation, age=LEAKED_AFTER, limit=BATCH_MAINTENANCE
+            )
         strangers = {(row[0], row[1]) for row in rows if self._owned.get(row[0]) != row[1]}
         for job_id, fence in strangers & self._strangers:  # seen twice: not just on its way between threads
             with self._database.transaction(Whose.OURS) as tx:
@@ -287,8 +317,92 @@ class Maintenance:
             if not batch:
                 break
             self._stop.wait(0.02)  # let others write in between
-        persist(self._database, lambda tx: forget_expired(tx, BATCH))
-        persist(self._database, lambda tx: forget_idle(tx, IDLE_LIMITS_KEPT, BATCH))
+        persist(self._database, lambda tx: forget_expired(tx, BATCH_MAINTENANCE))
+        persist(self._database, lambda tx: forget_idle(tx, IDLE_LIMITS_KEPT, BATCH_MAINTENANCE))
         persist(self._database, lambda tx: tx.run(GONE_WORKERS, age=WORKER_ROWS_KEPT))
         if removed:
             happened("archive.pruned", worker_id=self._settings.worker_id, jobs=removed)
+
+
+# Forget what was promised for a while only: results, and what operators did long ago.
+#
+# Every worker does it for the kinds it knows, in bounded batches, and begins with a look. A kind that no worker knows
+# keeps its results until its jobs are forgotten as a whole.
+
+EVERY: Final = 60.0  # seconds between passes
+BATCH_FORGETTING: Final = 1_000
+BREATH: Final = 0.02  # seconds in which others may write
+
+
+class Forgetting:
+    """A thread that forgets once a minute."""
+
+    def __init__(self, database: Database, kinds: Kinds, settings: WorkerSettings) -> None:
+        self._database = database
+        self._kinds = kinds
+        self._settings = settings
+        self._stop = threading.Event()
+        self._thread = threading.Thread(
+            target=self._forget_until_stopped, name="stepfast-forgetting", daemon=True
+        )
+
+    def start(self) -> None:
+        self.declare_rules()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=10)
+
+    def forget(self) -> None:
+        """One pass over everything whose time may be over."""
+        expired = sum(self._expire(self._kinds.get(name)) for name in self._kinds.names())
+        if expired:
+            happened("results.expired", results=expired)
+        age = micros(self._settings.audit_kept)
+        with self._database.looking() as tx:
+            names = missed(tx)
+        for name in names:
+            persist(self._database, partial(bring_together, name=name))
+        if forgotten := self._in_batches(anything_old, lambda tx: forget_old(tx, BATCH_FORGETTING)):
+            happened("events.forgotten", events=forgotten)
+        self.declare_rules()
+        self._in_batches(
+            lambda tx: audit.any_older(tx, age), lambda tx: audit.prune(tx, age, BATCH_FORGETTING)
+        )
+
+    def declare_rules(self) -> None:
+        """Let others who show these rows hide what this process hides."""
+        if not any_rules():
+            return
+        with self._database.looking() as tx:
+            new = masks.outdated(tx)
+        if new:
+            persist(self._database, lambda tx: masks.declare(tx, new))
+
+    def _expire(self, kind: Kind) -> int:
+        age = micros(self._settings.results_kept if kind.result_ttl is None else kind.result_ttl)
+        return self._in_batches(
+            lambda tx: any_expired(tx, kind.name, age),
+            lambda tx: expire(tx, kind.name, age, BATCH_FORGETTING),
+        )
+
+    def _in_batches(self, look: Callable[[Transaction], bool], forget: Callable[[Transaction], int]) -> int:
+        with self._database.looking() as tx:
+            if not look(tx):
+                return 0
+        total = 0
+        while not self._stop.is_set() and (done := persist(self._database, forget)):
+            total += done
+            self._stop.wait(BREATH)
+        return total
+
+    def _forget_until_stopped(self) -> None:
+        pause = random.uniform(0, EVERY)  # not all workers of a deployment at once
+        while not self._stop.wait(pause):
+            pause = EVERY
+            try:
+                with suppress(UnreachableError, ContentionError):  # others of this worker tell; there is time
+                    self.forget()
+            except Exception as error:  # noqa: BLE001 - this thread goes on
+                happened("worker.failed", worker_id=self._settings.worker_id, error=error, note="forgetting")

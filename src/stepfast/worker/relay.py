@@ -8,28 +8,311 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Final
+from uuid import UUID
 
 from stepfast.clock import micros
 from stepfast.database.database import persist
 from stepfast.database.statement import sql
 from stepfast.database.wakeup import OUTBOX
-from stepfast.errors import DatabaseError
+from stepfast.errors import DatabaseError, DestinationLostError
 from stepfast.notifications import alert as alerting
-from stepfast.outbox.alerts import TOO_OLD, tell
-from stepfast.outbox.messages import BROKER
-from stepfast.outbox.relay import LEASE, Outgoing, Served, due, head, release, renew, take
-from stepfast.outbox.retention import prune
+from stepfast.notifications import webhook as webhooks
+from stepfast.notifications.webhook import Delivered, Delivery, Failed, Patience
+from stepfast.outbox import exports
+from stepfast.outbox.alerts import TOO_OLD, Alert, alert, raise_alert, tell, text_of
+from stepfast.outbox.broker import Brokers, unreachable_broker
+from stepfast.outbox.destinations import (
+    LEASE,
+    Again,
+    GiveUp,
+    Outgoing,
+    Served,
+    Verdict,
+    again,
+    decide,
+    die,
+    due,
+    head,
+    heads,
+    prune,
+    release,
+    renew,
+    sent,
+    sent_together,
+    take,
+)
+from stepfast.outbox.messages import ALERT, BROKER, EXPORT, WEBHOOK, as_shown
 from stepfast.telemetry import happened
-from stepfast.worker.courier import Courier
-from stepfast.worker.deaths import notice
+from stepfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.notifications.settings import NotificationSettings
-    from stepfast.outbox.broker import Brokers
-    from stepfast.worker.broker_courier import BrokerCourier
+
+
+# Serve one destination: send the head of its line, record what became of it, take the next.
+#
+# Sending happens outside any transaction. Recording, the next message, and leaving are one transaction under the fence.
+
+IN_A_ROW: Final = 100  # messages of one destination, then others get a chance
+TURN: Final = 5.0  # seconds, likewise
+RETRY: Final = 0.5  # seconds between tries to record while the database is away
+
+
+class Courier:
+    """A thread that serves a destination until its line is empty, its head has to wait, or its turn is over."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: NotificationSettings,
+        served: Served,
+        first: Outgoing,
+        left: Callable[[Served], None],
+    ) -> None:
+        self.served = served
+        self.since = self.renewed = time.monotonic()  # of the current try; of our lease
+        self._database = database
+        self._settings = settings
+        self._first = first
+        self._left = left
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="stepfast-courier", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for its end, at most so long; whether it has come."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        message: Outgoing | None = self._first
+        began, count = time.monotonic(), 0
+        try:
+            while message is not None:
+                count += 1
+                self.since = time.monotonic()
+                delivery = deliver(message, self._settings)
+                more = count < IN_A_ROW and time.monotonic() - began < TURN and not self._stop.is_set()
+                message = self._settle(message, delivery, more=more)
+        except DestinationLostError:
+            happened("message.refused", destination=self.served.id)
+        except Exception as error:  # noqa: BLE001 - the lease runs out, and somebody else tries
+            happened("worker.failed", error=error, note="courier")
+        finally:
+            self._left(self.served)
+
+    def _settle(self, message: Outgoing, delivery: Delivery, *, more: bool) -> Outgoing | None:
+        """Record until the database has answered, as long as the destination can be ours."""
+        verdict = (
+            None
+            if isinstance(delivery, Delivered)
+            else decide(delivery, message.attempts + 1, message.age, self._settings, random.random())
+        )
+        deadline = time.monotonic() + LEASE.total_seconds()
+        while True:
+            try:
+                following = persist(
+                    self._database,
+                    lambda tx: record(tx, self.served, message, delivery, verdict, more=more),
+                )
+            except DatabaseError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY)
+            else:
+                self.renewed = time.monotonic()
+                self._report(message, delivery, verdict)
+                return following
+
+    def _report(self, message: Outgoing, delivery: Delivery, verdict: Verdict | None) -> None:
+        took = round(time.monotonic() - self.since, 3)
+        match delivery, verdict:
+            case Failed(reason), Again(delay):
+                wait = delay.total_seconds()
+                happened("message.failed", message, took_s=took, error=reason, retry_in_s=wait)
+            case Failed(reason), GiveUp(why):
+                happened("message.died", message, took_s=took, error=f"{reason}; {why}")
+            case _:
+                happened("message.sent", message, took_s=took)
+
+
+def deliver(message: Outgoing, settings: NotificationSettings) -> Delivery:
+    """Try once, by whatever channel it goes. Never raises."""
+    try:
+        match message.channel:
+            case channel if channel == WEBHOOK:
+                webhook = webhooks.Webhook(
+                    message.id, message.address, message.body, message.headers, message.trace
+                )
+                return webhooks.send(webhook, settings)
+            case channel if channel == ALERT:
+                return alerting.send(message.address, text_of(message.body), settings.alert_urls)
+            case channel if channel == EXPORT:
+                return exports.write(message)
+            case other:
+                return Failed(f"this worker knows no channel {other!r}")
+    except Exception as error:  # noqa: BLE001 - a message that cannot be sent must not stop those to others
+        return Failed(without_secrets(f"{type(error).__name__}: {error}"))
+
+
+def record(
+    tx: Transaction,
+    served: Served,
+    message: Outgoing,
+    delivery: Delivery,
+    verdict: Verdict | None,
+    *,
+    more: bool,
+) -> Outgoing | None:
+    """Write what became of a message; returns the next one, or leaves the destination."""
+    match delivery, verdict:
+        case Failed(), Again(delay, charged):
+            again(tx, served, message.id, delay, _kept(delivery), charged=charged)
+        case Failed(), GiveUp(why):
+            die(tx, served, message.id, f"{_kept(delivery)} ({why})")
+            if message.channel == WEBHOOK:
+                raise_alert(tx, _dead_webhook(message, delivery))
+        case _:
+            sent(tx, served, message.id)
+    if message.channel == EXPORT and isinstance(delivery, Failed):
+        raise_alert(tx, exports.lost_export(message, delivery))
+    following = head(tx, served) if more else None
+    if following is None:
+        release(tx, served)
+    return following
+
+
+def _kept(failed: Failed) -> str:
+    """The failure as it is kept with the message, with how the receiver's answer began."""
+    answer = f"; it said: {failed.answer}" if failed.answer else ""
+    return without_secrets(failed.reason + answer)
+
+
+def _dead_webhook(message: Outgoing, failed: Failed) -> Alert:
+    address = as_shown(WEBHOOK, message.address)
+    body = (
+        f"A webhook to {address} was given up: {failed.reason}\n\n"
+        f"Look at it:   stepfast outbox show {message.id}\n"
+        f"Try again:    stepfast outbox retry {message.id}"
+    )
+    return alert(f"webhook died: {message.destination}", f"Webhook to {address} died", body)
+
+
+# A job that dies raises an alert, one per kind and error: noticed afterwards, not in the commit that buries it.
+#
+# Dead letters are looked at in the order of their deaths, behind a bookmark. A death may be committed after a younger one,
+# so the last minutes before the bookmark are looked at again, and those that were counted are remembered for so long.
+# Jobs of a run raise none: their run does, once for all of them.
+
+BOOKMARK: Final = "deaths"
+OVERLAP: Final = timedelta(minutes=2)  # longer than any transaction of ours may last
+OLDEST: Final = timedelta(days=1)  # what died before nobody was there to notice is history
+BATCH: Final = 500
+
+KNOWN = sql("SELECT 1 FROM stepfast_bookmark WHERE id = :id")
+BEGIN = sql("INSERT INTO stepfast_bookmark (id, at) VALUES (:id, {now}) {keep_existing}")
+WHERE = sql("SELECT at, {now} FROM stepfast_bookmark WHERE id = :id {skip_locked}")
+MOVE = sql("UPDATE stepfast_bookmark SET at = :at WHERE id = :id AND at <> :at")
+
+UNNOTICED = sql("""
+    SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
+      FROM stepfast_archive a
+     WHERE a.state = 'dead' AND a.finished_at > :since
+       AND NOT EXISTS (SELECT 1 FROM stepfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
+     ORDER BY a.finished_at LIMIT :limit
+""")
+RUNS = sql("SELECT id FROM stepfast_run WHERE id {any_of:ids}")
+NOTICE = sql("INSERT INTO stepfast_death (id, finished_at) VALUES (:id, :finished_at) {keep_existing}")
+FORGET = sql("DELETE FROM stepfast_death WHERE finished_at < :before")
+
+
+@dataclass(frozen=True)
+class Death:
+    job_id: str
+    kind: str
+    error_group: str
+    queue: str
+    error: str
+    finished_at: int
+    trace: str | None
+
+    @property
+    def run_id(self) -> str | None:
+        """The run to which it belongs, if it does: its trace has the same digits."""
+        digits = (self.trace or "").split("-")[1:2]
+        try:
+            return str(UUID(digits[0])) if digits else None
+        except ValueError:
+            return None
+
+
+@dataclass(frozen=True)
+class Noticed:
+    """How far somebody has looked, and what was found on the way."""
+
+    since: int  # nothing before this instant will ever be unnoticed
+    deaths: int
+    more: bool
+
+
+def notice(tx: Transaction) -> Noticed | None:
+    """Raise alerts for deaths that nobody noticed yet; None if a colleague is at it."""
+    if not tx.rows(KNOWN, id=BOOKMARK):
+        tx.run(BEGIN, id=BOOKMARK)
+    rows = tx.rows(WHERE, id=BOOKMARK)
+    if not rows:
+        return None
+    bookmark, now = rows[0]
+    since = max(bookmark, now - micros(OLDEST)) - micros(OVERLAP)
+    found = tx.all(UNNOTICED, Death, since=since, limit=BATCH)
+    for together in _by_cause(_without_runs(tx, found)):
+        _raise(tx, together)
+    tx.run_many(NOTICE, [{"id": it.job_id, "finished_at": it.finished_at} for it in found])
+    at = now if len(found) < BATCH else max(bookmark, found[-1].finished_at)
+    tx.run(MOVE, id=BOOKMARK, at=at)
+    tx.run(FORGET, before=at - 2 * micros(OVERLAP))
+    return Noticed(at - micros(OVERLAP), len(found), more=len(found) == BATCH)
+
+
+def _without_runs(tx: Transaction, deaths: list[Death]) -> list[Death]:
+    ids = sorted({it.run_id for it in deaths if it.run_id is not None})
+    runs = {str(row[0]) for row in tx.rows(RUNS, ids=ids)} if ids else set()
+    return [it for it in deaths if it.run_id not in runs]
+
+
+def _by_cause(deaths: list[Death]) -> list[list[Death]]:
+    """In the order of their causes: two who raise several lock them in one order."""
+    groups: dict[tuple[str, str], list[Death]] = defaultdict(list)
+    for it in deaths:
+        groups[it.kind, it.error_group].append(it)
+    return [groups[cause] for cause in sorted(groups)]
+
+
+def _raise(tx: Transaction, deaths: list[Death]) -> None:
+    last = deaths[-1]
+    what = last.error.strip().partition("\n")[0][:500]
+    body = (
+        f"Job {last.job_id} of queue {last.queue} became a dead letter: {what or 'for no stated reason'}\n\n"
+        f"Look at it:       stepfast jobs show {last.job_id}\n"
+        f"See all of them:  stepfast dead-letters list --by-error\n"
+        f"Try them again:   stepfast dead-letters retry --kind {last.kind}"
+    )
+    cause = f"job died: {last.kind}: {last.error_group}"
+    raise_alert(tx, alert(cause, f"Job {last.kind} died", body, times=len(deaths)))
+
 
 LOOK: Final = 1.0  # seconds; hearing nothing is never trusted
 AGAIN: Final = 0.05  # seconds to the look after one that somebody asked for
@@ -37,7 +320,7 @@ BREATH: Final = 0.02  # between looks, however often we are woken ...
 SHARE: Final = 20  # ... and so many times what a look takes, when there is much to look at
 COURIERS: Final = 8  # destinations that one process serves at once
 PRUNING: Final = 60.0
-BATCH: Final = 500
+BATCH_RELAY: Final = 500
 SETTLING: Final = 5.0  # seconds that tries under way get when the worker stops; then others repeat them
 RENEW_AFTER: Final = LEASE.total_seconds() / 3
 HUNG_AFTER: Final = 120.0  # seconds of one try after which its destination is left to others
@@ -162,8 +445,8 @@ class Relay:
     def _courier(self, served: Served, message: Outgoing) -> Courier | BrokerCourier:
         if message.channel != BROKER:
             return Courier(self._database, self._settings, served, message, self._left)
-        from stepfast.outbox.broker import Brokers  # most programs have none
-        from stepfast.worker.broker_courier import BrokerCourier
+        from stepfast.outbox.broker import Brokers
+        from stepfast.worker.relay import BrokerCourier
 
         if self._brokers is None:
             self._brokers = Brokers(self._database)
@@ -227,10 +510,157 @@ class Relay:
             self._notice()  # also moves the bookmark on, so that each look has little behind it
         age, removed = micros(self._settings.outbox_retention), 0
         while not self._stop.is_set():
-            batch = persist(self._database, lambda tx: prune(tx, age, BATCH))
+            batch = persist(self._database, lambda tx: prune(tx, age, BATCH_RELAY))
             removed += batch
-            if batch < BATCH:
+            if batch < BATCH_RELAY:
                 break
             self._stop.wait(BREATH)  # let others write in between
         if removed:
             happened("outbox.pruned", messages=removed)
+
+
+# Serve a broker's queue: send the first hundred messages of its line in one call, record it, take the next.
+#
+# Like any courier, outside of any transaction, and recording under the fence. An outage costs no message its tries.
+
+TURN_BROKER_COURIER: Final = 5.0  # seconds, then others get a chance
+RETRY_BROKER_COURIER: Final = 0.5  # seconds between tries to record while the database is away
+FIRST: Final = 1.0  # seconds to wait for a broker that is away or full; twice as long each time, up to ...
+LONGEST: Final = 30.0
+TELL_AFTER: Final = 3  # tries in vain, before a person is told
+
+
+class BrokerCourier:
+    """A thread that serves a queue until its line is empty, its head has to wait, or its turn is over."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: NotificationSettings,
+        served: Served,
+        left: Callable[[Served], None],
+        brokers: Brokers,
+    ) -> None:
+        self.served = served
+        self.since = self.renewed = time.monotonic()  # of the current try; of our lease
+        self._database = database
+        self._settings = settings
+        self._left = left
+        self._brokers = brokers
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="stepfast-courier", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def join(self, seconds: float) -> bool:
+        """Wait for its end, at most so long; whether it has come."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _serve(self) -> None:
+        began = time.monotonic()
+        try:
+            batch = persist(self._database, self._look)
+            while batch:
+                self.since = time.monotonic()
+                done = self._send(batch)
+                more = time.monotonic() - began < TURN_BROKER_COURIER and not self._stop.is_set()
+                batch = self._settle(batch, done, more=more)
+        except DestinationLostError:
+            happened("message.refused", destination=self.served.id)
+        except Exception as error:  # noqa: BLE001 - the lease runs out, and somebody else tries
+            happened("worker.failed", error=error, note="courier")
+        finally:
+            self._left(self.served)
+
+    def _look(self, tx: Transaction, *, more: bool = True) -> list[Outgoing]:
+        """The next batch; if there is none, or others are to have a chance, the queue is left."""
+        found = heads(tx, self.served, self._brokers.at_once(self.served.id)) if more else []
+        if not found:
+            release(tx, self.served)
+        return found
+
+    def _send(self, batch: Sequence[Outgoing]) -> tuple[int, Delivery]:
+        """How many of them the broker has, from the first on, and what became of the last try."""
+        delivery = self._brokers.send(batch)
+        if isinstance(delivery, Delivered):
+            return len(batch), delivery
+        if len(batch) == 1 or delivery.patience is Patience.FREE:
+            return 0, delivery
+        for number, message in enumerate(batch):  # one of them is refused: alone, only the guilty one is
+            delivery = self._brokers.send([message])
+            if isinstance(delivery, Failed):
+                return number, delivery
+        return len(batch), delivery
+
+    def _settle(self, batch: Sequence[Outgoing], done: tuple[int, Delivery], *, more: bool) -> list[Outgoing]:
+        """Record until the database has answered, as long as the destination can be ours; returns the next batch."""
+        count, delivery = done
+        verdict = self._verdict(batch[count], delivery) if isinstance(delivery, Failed) else None
+        deadline = time.monotonic() + LEASE.total_seconds()
+
+        def write(tx: Transaction) -> list[Outgoing]:
+            record_broker_courier(tx, self.served, batch, done, verdict)
+            return self._look(tx, more=more)
+
+        while True:
+            try:
+                following = persist(self._database, write)
+            except DatabaseError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(RETRY_BROKER_COURIER)
+            else:
+                self.renewed = time.monotonic()
+                self._report(batch, count, delivery, verdict)
+                return following
+
+    def _verdict(self, message: Outgoing, failed: Failed) -> Verdict:
+        """An outage is waited out, however long it lasts: the work itself does not wait for it."""
+        if failed.patience is not Patience.FREE:
+            return decide(failed, message.attempts + 1, message.age, self._settings, random.random())
+        wait = min(LONGEST, FIRST * 2.0 ** min(message.attempts, 10))
+        return Again(timedelta(seconds=wait * random.uniform(0.5, 1.0)))
+
+    def _report(
+        self, batch: Sequence[Outgoing], count: int, delivery: Delivery, verdict: Verdict | None
+    ) -> None:
+        took = round(time.monotonic() - self.since, 3)
+        for message in batch[:count]:
+            happened("message.sent", message, took_s=took)
+        match delivery, verdict:
+            case Failed(reason), Again(delay):
+                wait = delay.total_seconds()
+                happened("message.failed", batch[count], took_s=took, error=reason, retry_in_s=wait)
+            case Failed(reason), GiveUp(why):
+                happened("message.died", batch[count], took_s=took, error=f"{reason}; {why}")
+            case _:
+                pass
+
+
+def record_broker_courier(
+    tx: Transaction,
+    served: Served,
+    batch: Sequence[Outgoing],
+    done: tuple[int, Delivery],
+    verdict: Verdict | None,
+) -> None:
+    """Write that so many were sent, and what became of the one behind them."""
+    count, delivery = done
+    if count:
+        sent_together(tx, served, batch[:count])
+    if isinstance(delivery, Failed):
+        message = batch[count]
+        match verdict:
+            case Again(delay, charged):
+                again(tx, served, message.id, delay, delivery.reason, charged=charged)
+            case GiveUp(why):
+                die(tx, served, message.id, f"{delivery.reason} ({why})")
+            case None:
+                pass
+        if message.attempts + 1 >= TELL_AFTER or isinstance(verdict, GiveUp):
+            raise_alert(tx, unreachable_broker(message, delivery))

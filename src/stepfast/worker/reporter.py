@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.database.database import persist
 from stepfast.errors import ContentionError, UnreachableError
-from stepfast.steps.dependencies import results_of_parents
-from stepfast.steps.reports import write_reports
+from stepfast.jobs.dependencies import results_of_parents
+from stepfast.jobs.step import write_reports
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast.database.database import Database
-    from stepfast.steps.lease import Lease
-    from stepfast.steps.step import Report
+    from stepfast.jobs.lease import Lease
+    from stepfast.jobs.step import Report
+
 
 GATHER: Final = 0.05  # seconds to wait for more before writing
 MOST: Final = 1_000  # lines of one step held while the database is away; the oldest go first

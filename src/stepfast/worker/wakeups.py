@@ -10,10 +10,9 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from stepfast.database.database import GREETING, GREETING_SECONDS, greet
 from stepfast.database.drivers import sqlite_path
-from stepfast.database.filewatch import FileWatch
-from stepfast.database.listening import GREETING, GREETING_SECONDS, greet
-from stepfast.database.wakeup import CANCEL, CHANNEL, MESSAGES, OUTBOX
+from stepfast.database.wakeup import CANCEL, CHANNEL, MESSAGES, OUTBOX, FileWatch
 from stepfast.errors import DatabaseError, StepfastError
 from stepfast.telemetry import happened
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast.database.database import Database
+
 
 FILE_LOOK: Final = (
     0.006  # seconds between looks at SQLite's change counter while idle, and between two wake-ups

@@ -12,17 +12,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from stepfast.admin.doctor.finding import Finding, fail, ok, warn
+from stepfast.clock import counted
 from stepfast.database.statement import sql
 from stepfast.errors import StepfastError
-from stepfast.transports.failures import TransportRefusedError
-from stepfast.transports.link import Link
-from stepfast.transports.opening import TransportSettings, open_transport, transport_settings
-from stepfast.wording import counted
+from stepfast.transports.contract import TransportRefusedError
+from stepfast.transports.open import Link, TransportSettings, open_transport, transport_settings
 
 if TYPE_CHECKING:
     from stepfast.database.database import Database
     from stepfast.runs.broker import Broker
     from stepfast.transports.contract import Depth
+
 
 TRANSPORT: Final = "STEPFAST_TRANSPORT"
 PATIENCE: Final = timedelta(seconds=10)

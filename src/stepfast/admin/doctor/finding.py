@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from stepfast.clock import spoken
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import timedelta
 
 
 class Level(StrEnum):
@@ -46,3 +50,45 @@ def listed(names: Iterable[str], most: int = 5) -> str:
     every = list(names)
     rest = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + rest
+
+
+# Sessions of the server that are in our way, named so that an administrator finds them and learns no secret.
+
+LONGEST_OUTLINE: Final = 100
+
+# Where a value or a remark may begin. Everything from there on is left out: cutting a text at its first quote
+# cannot be fooled by the escapes that products disagree about.
+_VALUE: Final = {
+    "postgresql": re.compile(r"'|\$\w*\$|/\*|--"),
+    "mariadb": re.compile(r"'|\"|/\*|--|#"),
+}
+_NUMBER: Final = re.compile(r"(?<![\w$])(?:0x[0-9a-fA-F]+|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)")
+
+
+@dataclass(frozen=True)
+class Session:
+    """A transaction that has been open for a while."""
+
+    id: int
+    user: str
+    application: str
+    state: str
+    age: timedelta
+    query: str  # without values
+    locks_ours: bool  # certainly holds rows or tables of Stepfast
+    pins: bool  # keeps dead rows from being removed
+    blocks: int  # how many others wait for it
+
+    def __str__(self) -> str:
+        who = ", ".join(part for part in (f"user {self.user}", self.application, self.state) if part)
+        waiting = f", {self.blocks} wait for it" if self.blocks else ""
+        said = f": {self.query}" if self.query else ""
+        return f"session {self.id} ({who}), open for {spoken(self.age)}{waiting}{said}"
+
+
+def outline(query: str, dialect: str) -> str:
+    """What a statement does, without the values in it."""
+    value = _VALUE[dialect].search(query)
+    text = query[: value.start()] + "…" if value else query
+    text = _NUMBER.sub("?", " ".join(text.split()))
+    return text if len(text) <= LONGEST_OUTLINE else text[: LONGEST_OUTLINE - 1] + "…"

@@ -7,8 +7,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast.admin.doctor.finding import Finding, fail, ok, warn
-from stepfast.admin.doctor.session import Session, outline
+from stepfast.admin.doctor.finding import Finding, Session, fail, ok, outline, warn
 from stepfast.database.statement import sql
 from stepfast.errors import DatabaseError
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
+
 
 OLD_TRANSACTION: Final = 15  # seconds; ours end within ten
 READING: Final = 60  # seconds a transaction that locks nothing may last before it is worth a word

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
 
+
 PATIENCE: Final = 1.0  # seconds to wait for the write lock; our own transactions take milliseconds
 LARGE_WAL: Final = 256 * 1024 * 1024
 WRITE_LOCK: Final = 120  # the byte of the -shm file that the writer locks

@@ -7,11 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from stepfast.admin.doctor.finding import Finding, fail, listed, ok, warn
-from stepfast.clock import spoken
-from stepfast.wording import counted
+from stepfast.clock import counted, spoken
 
 if TYPE_CHECKING:
-    from stepfast.admin.doctor.facts import Facts
+    from stepfast.admin.doctor.examination import Facts
+
 
 SHORT_LEASE: Final = 5.0  # seconds
 LONG_LEASE: Final = 300.0

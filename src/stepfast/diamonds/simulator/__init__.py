@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepfast.diamonds.simulator.knobs import Knobs
+from stepfast.diamonds.simulator.faults import Knobs
 from stepfast.diamonds.simulator.oracle import Happened, Truth
 from stepfast.diamonds.simulator.server import Simulator
 

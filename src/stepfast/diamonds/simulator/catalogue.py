@@ -17,6 +17,7 @@ from stepfast.diamonds.simulator.vocabulary import CERTIFIED, SPREADS, Trait
 if TYPE_CHECKING:
     from stepfast.diamonds.simulator.profile import Part
 
+
 DAY: Final = 86_400_000_000
 OLDEST: Final = 730 * DAY
 UPLOAD: Final = 200  # stones that arrive together share their creation

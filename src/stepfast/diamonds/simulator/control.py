@@ -23,9 +23,8 @@ import msgspec
 
 from stepfast.clock import moment
 from stepfast.diamonds.simulator import oracle
-from stepfast.diamonds.simulator.document import DocumentError
-from stepfast.diamonds.simulator.knobs import turn
-from stepfast.diamonds.simulator.schema import coerce
+from stepfast.diamonds.simulator.faults import turn
+from stepfast.diamonds.simulator.graphql import DocumentError, coerce
 from stepfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
     from stepfast.diamonds.simulator.oracle import Happened, Truth
     from stepfast.diamonds.simulator.world import World
+
 
 JSON: Final = "application/json; charset=utf-8"
 Given = dict[str, Any]

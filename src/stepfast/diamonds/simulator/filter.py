@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from stepfast.diamonds.simulator import vocabulary as words
-from stepfast.diamonds.simulator.dimension import KEYS, Dimension, inside
-from stepfast.diamonds.simulator.vocabulary import IMAGE, PDF, VIEW, Trait
+from stepfast.diamonds.simulator.vocabulary import IMAGE, KEYS, PDF, VIEW, Dimension, Trait, inside
 
 if TYPE_CHECKING:
-    from stepfast.diamonds.simulator.blocks import Interval
     from stepfast.diamonds.simulator.catalogue import Catalogue, Stone
-    from stepfast.diamonds.simulator.knobs import Knobs
+    from stepfast.diamonds.simulator.faults import Knobs
+    from stepfast.diamonds.simulator.search import Interval
+
 
 Tables = tuple[tuple[Trait, bytes], ...]
 Ranges = tuple[tuple[Dimension, tuple["Interval", ...]], ...]

@@ -19,6 +19,7 @@ from stepfast.diamonds.simulator.service import Reply, Request
 if TYPE_CHECKING:
     from stepfast.diamonds.simulator.service import Service
 
+
 LONGEST_HEAD: Final = 65_536
 LONGEST_BODY: Final = 4_000_000
 _BREAK: Final = struct.pack("ii", 1, 0)  # close with a reset instead of a farewell

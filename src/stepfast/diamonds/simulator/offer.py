@@ -7,12 +7,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.diamonds.simulator import vocabulary as words
-from stepfast.diamonds.simulator.dimension import depth, discount, height, length, table, width
 from stepfast.diamonds.simulator.filter import location, supplier_id
-from stepfast.diamonds.simulator.vocabulary import IMAGE, PDF, VIEW, Trait
+from stepfast.diamonds.simulator.vocabulary import (
+    IMAGE,
+    PDF,
+    VIEW,
+    Trait,
+    depth,
+    discount,
+    height,
+    length,
+    table,
+    width,
+)
 
 if TYPE_CHECKING:
     from stepfast.diamonds.simulator.catalogue import Catalogue, Stone
+
 
 MEDIA_HOST: Final = "https://media.example.net"
 

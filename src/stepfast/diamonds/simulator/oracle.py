@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from stepfast.diamonds.simulator.history import Change
     from stepfast.diamonds.simulator.world import World
 
+
 PART: Final = 5_000
 
 At = datetime | str | int | None  # an aware datetime, ISO-8601, microseconds since 1970, or now

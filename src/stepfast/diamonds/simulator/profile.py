@@ -21,6 +21,7 @@ from stepfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+
 # Up to this many dollars per carat, so many stones.
 NATURAL_PER_CARAT: Final = {
     500: 29_999, 1_000: 103_412, 1_500: 96_907, 2_000: 58_818, 2_500: 36_719, 3_000: 23_955, 3_500: 16_690,

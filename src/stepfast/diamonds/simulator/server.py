@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from stepfast.clock import instant, moment
 from stepfast.diamonds.simulator import control, oracle
+from stepfast.diamonds.simulator.faults import Knobs, parse_knobs, turn
 from stepfast.diamonds.simulator.http import Connection
-from stepfast.diamonds.simulator.knobs import Knobs, parse_knobs, turn
 from stepfast.diamonds.simulator.service import ENDPOINT, Service
 from stepfast.diamonds.simulator.session import PASSWORD, USERNAME
 from stepfast.diamonds.simulator.virtual_clock import VirtualClock
@@ -24,6 +24,7 @@ from stepfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from stepfast.clock import Duration
     from stepfast.diamonds.simulator.oracle import At, Happened, Truth
+
 
 HOST: Final = "127.0.0.1"
 BACKLOG: Final = 512

@@ -8,16 +8,14 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from stepfast.diamonds.simulator.catalogue import Catalogue
-from stepfast.diamonds.simulator.dimension import Dimension
-from stepfast.diamonds.simulator.history import History
-from stepfast.diamonds.simulator.mutation import Mutations
+from stepfast.diamonds.simulator.history import History, Mutations
 from stepfast.diamonds.simulator.profile import parse_profile
 from stepfast.diamonds.simulator.search import Search
-from stepfast.diamonds.simulator.session import Sessions
-from stepfast.diamonds.simulator.throttle import Throttle
+from stepfast.diamonds.simulator.session import Sessions, Throttle
+from stepfast.diamonds.simulator.vocabulary import Dimension
 
 if TYPE_CHECKING:
-    from stepfast.diamonds.simulator.knobs import Knobs
+    from stepfast.diamonds.simulator.faults import Knobs
     from stepfast.diamonds.simulator.virtual_clock import VirtualClock
 
 

@@ -15,8 +15,17 @@ from typing import Any, Final
 
 from stepfast.clock import micros
 from stepfast.errors import ConfigurationError
-from stepfast.runs.bounds import Bounds, Closed, Step, Value, after, canonical, steps_between
-from stepfast.runs.ranges import Part, Range
+from stepfast.runs.partitioning.ranges import (
+    Bounds,
+    Closed,
+    Part,
+    Range,
+    Step,
+    Value,
+    after,
+    canonical,
+    steps_between,
+)
 
 LARGEST_INT: Final = 2_147_483_647  # what sources with required integer bounds take for "no bound"
 DENSE_UNTIL: Final = 5_000

@@ -5,8 +5,7 @@ AMQP 1.0 on loopback, standard library only. `python -m stepfast.testing.service
 
 from __future__ import annotations
 
-from stepfast.testing.service_bus.emulator import Content, ServiceBusEmulator
+from stepfast.testing.service_bus.emulator import Content, QueueSettings, ServiceBusEmulator
 from stepfast.testing.service_bus.faults import Moment, busy, cut, refuse, silence
-from stepfast.testing.service_bus.settings import QueueSettings
 
 __all__ = ["Content", "Moment", "QueueSettings", "ServiceBusEmulator", "busy", "cut", "refuse", "silence"]

@@ -11,7 +11,7 @@ import sys
 
 from stepfast.errors import ConfigurationError
 from stepfast.testing.service_bus import ServiceBusEmulator
-from stepfast.testing.service_bus.settings import parse_queue
+from stepfast.testing.service_bus.emulator import parse_queue
 
 
 def main() -> int:

@@ -8,8 +8,19 @@ from enum import IntEnum
 from typing import Any
 from uuid import UUID
 
-from stepfast.testing.service_bus.codec import MalformedError, decode, described
-from stepfast.testing.service_bus.values import Code, Described, Int, Long, Symbol, Timestamp, UInt, fields
+from stepfast.testing.service_bus.amqp import (
+    Code,
+    Described,
+    Int,
+    Long,
+    MalformedError,
+    Symbol,
+    Timestamp,
+    UInt,
+    decode,
+    described,
+    fields,
+)
 
 SCHEDULED_AT = Symbol("x-opt-scheduled-enqueue-time")
 ENQUEUED_AT = Symbol("x-opt-enqueued-time")

@@ -15,12 +15,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import UUID, uuid4
 
+from stepfast.testing.service_bus.faults import lock_lost, message_not_found, queue_full
 from stepfast.testing.service_bus.message import Message, State
-from stepfast.testing.service_bus.refusals import lock_lost, message_not_found, queue_full
 
 if TYPE_CHECKING:
-    from stepfast.testing.service_bus.settings import QueueSettings
+    from stepfast.testing.service_bus.emulator import QueueSettings
     from stepfast.testing.service_bus.timeline import Alarm, Timeline
+
 
 DEAD_LETTERS: Final = "$DeadLetterQueue"
 REASON: Final = "DeadLetterReason"

@@ -1,0 +1,169 @@
+"""The keys of what is stored encrypted: which ones are needed, and everything sealed anew under the first of them.
+
+Rotation goes in bounded batches, each in a transaction of its own, and looks at every row that is encrypted. What is
+under the first key already is left alone: whoever was interrupted begins again and loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from stepfast.admin.audit import Actor, Command, record, whoever
+from stepfast.admin.jobs import JobDetail, show_job
+from stepfast.database.statement import sql
+from stepfast.encryption import MARK, keyring
+from stepfast.errors import SealedError
+from stepfast.jobs.wait import renewed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepfast.database.connection import Transaction, Value
+    from stepfast.database.database import Database
+    from stepfast.database.statement import Statement
+    from stepfast.encryption import Keyring
+
+
+BATCH: Final = 200
+INSIDE: Final = f"%{MARK}%"  # the cursor of a job that waits has it inside
+
+JOBS = sql("""
+    SELECT id, kind, fence, {text_of:payload}, cursor_json FROM stepfast_job
+     WHERE id > :after AND ({text_of:payload} LIKE :inside OR cursor_json LIKE :inside)
+     ORDER BY id LIMIT :limit {for_update}
+""")
+ARCHIVE = sql("""
+    SELECT id, kind, payload, cursor_json, result FROM stepfast_archive
+     WHERE id > :after AND (payload LIKE :inside OR cursor_json LIKE :inside OR result LIKE :inside)
+     ORDER BY id LIMIT :limit {for_update}
+""")
+EVENTS = sql("""
+    SELECT id, name, payload FROM stepfast_event
+     WHERE id > :after AND payload LIKE :inside
+     ORDER BY id LIMIT :limit {for_update}
+""")
+
+WRITE_JOB = sql("""
+    UPDATE stepfast_job SET payload = {json_of:payload}, cursor_json = :cursor WHERE id = :id AND fence = :fence
+""")
+WRITE_ENDED = sql("""
+    UPDATE stepfast_archive SET payload = :payload, cursor_json = :cursor, result = :result WHERE id = :id
+""")
+WRITE_EVENT = sql("UPDATE stepfast_event SET payload = :payload WHERE id = :id")
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """What became of everything that is encrypted."""
+
+    key: str  # under which it is now
+    renewed: int = 0
+    current: int = 0  # rows that were under this key before
+    unreadable: int = 0  # rows whose key is not here: they are as they were
+
+    def __add__(self, other: Rotated) -> Rotated:
+        return Rotated(
+            self.key,
+            self.renewed + other.renewed,
+            self.current + other.current,
+            self.unreadable + other.unreadable,
+        )
+
+
+def rotate(database: Database, *, by: Actor | None = None) -> Rotated:
+    """Seal under the first key whatever is sealed under another one."""
+    keys = keyring()
+    command = Command(database, by or whoever(), "keys.rotate", keys.current)
+    total = Rotated(keys.current)
+    for statement, first, renew in ((JOBS, "", _job), (ARCHIVE, "", _ended), (EVENTS, 0, _event)):
+        total += _table(command, keys, statement, first, renew)
+    command.end()
+    return total
+
+
+def keys_in_use(database: Database) -> dict[str, int]:
+    """How many encrypted documents need which key."""
+    found: Counter[str] = Counter()
+    for statement, first in ((JOBS, ""), (ARCHIVE, ""), (EVENTS, 0)):
+        after: Value = first
+        while True:
+            with database.transaction() as tx:
+                rows = tx.rows(statement, after=after, inside=INSIDE, limit=BATCH)
+            if not rows:
+                break
+            after = rows[-1][0]
+            found.update(key for row in rows for it in row[1:] if isinstance(it, str) for key in _keys(it))
+    return dict(found)
+
+
+def show_decrypted(tx: Transaction, job_id: str, *, logs: int = 100, by: Actor | None = None) -> JobDetail:
+    """Everything about one job, with what is encrypted; that somebody looked is written down."""
+    detail = show_job(tx, job_id, logs=logs, decrypt=True)
+    record(tx, by or whoever(), "job.decrypt", job_id)
+    return detail
+
+
+def _table(
+    command: Command, keys: Keyring, statement: Statement, first: Value, renew: Callable[..., bool]
+) -> Rotated:
+    total, after = Rotated(keys.current), first
+
+    def batch(tx: Transaction) -> tuple[tuple[Rotated, Value], int | None]:
+        rows = tx.rows(statement, after=after, inside=INSIDE, limit=BATCH)
+        done = Counter(_outcome(tx, keys, renew, row) for row in rows)
+        answer = Rotated(keys.current, done["renewed"], done["current"], done["unreadable"])
+        return (answer, rows[-1][0] if rows else None), done["renewed"] or None
+
+    while True:
+        found, last = command.run(batch)
+        if last is None:
+            return total
+        total, after = total + found, last
+
+
+def _outcome(tx: Transaction, keys: Keyring, renew: Callable[..., bool], row: Any) -> str:
+    try:
+        return "renewed" if renew(tx, keys, *row) else "current"
+    except SealedError:
+        return "unreadable"
+
+
+def _job(tx: Transaction, keys: Keyring, *row: Any) -> bool:
+    job_id, kind, fence, payload, cursor = row
+    new = _new(keys, kind, payload=payload, cursor=cursor)
+    if new == {"payload": payload, "cursor": cursor}:
+        return False
+    tx.run(WRITE_JOB, id=job_id, fence=fence, **new)
+    return True
+
+
+def _ended(tx: Transaction, keys: Keyring, *row: Any) -> bool:
+    job_id, kind, payload, cursor, result = row
+    new = _new(keys, kind, payload=payload, cursor=cursor, result=result)
+    if new == {"payload": payload, "cursor": cursor, "result": result}:
+        return False
+    tx.run(WRITE_ENDED, id=job_id, **new)
+    return True
+
+
+def _event(tx: Transaction, keys: Keyring, *row: Any) -> bool:
+    event, name, payload = row
+    new = keys.renewed(payload, f"event {name}")
+    if new == payload:
+        return False
+    tx.run(WRITE_EVENT, id=event, payload=new)
+    return True
+
+
+def _new(keys: Keyring, kind: str, **stored: str | None) -> dict[str, str | None]:
+    """Each of these documents under the first key."""
+    return {
+        what: None if it is None else renewed(it, keys, f"{what} of {kind}") for what, it in stored.items()
+    }
+
+
+def _keys(text: str) -> list[str]:
+    """The names of the keys that a stored text needs."""
+    return [part.split('"', 1)[0].partition(".")[2] for part in text.split(MARK)[1:]]

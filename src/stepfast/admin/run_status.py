@@ -1,0 +1,671 @@
+"""How a run comes along, for somebody who watches it: what changed, how fast it goes, and when it may be over.
+
+Each look reads the run's row and those of its partitions that were written lately, wherever their workers are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import TYPE_CHECKING, Final, assert_never
+
+from stepfast.admin.rows import now, reader
+from stepfast.admin.run_reports import JOINED, STUCK, ErrorGroup, RunReport, failed_by_error, run_report
+from stepfast.clock import micros, moment, spoken
+from stepfast.database.statement import sql
+from stepfast.errors import ContentionError, UnreachableError
+from stepfast.runs.debts import TRIES
+from stepfast.runs.repair import JOIN_JOBS, OTHERS, jobs_of
+from stepfast.runs.run import ACTIVE_RUN, OPEN_PARTITION, PartitionState, Run, RunState, find_feed, find_run
+from stepfast.runs.sweep import is_held, state_of
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+    from stepfast.database.database import Database
+
+
+# How numbers of things, partitions and times are said about a run.
+
+NAMED: Final = 5  # partitions that are named; of the others their number is told
+
+
+def partitions_named(numbers: tuple[int, ...]) -> str:
+    named = ", ".join(f"partition-{it}" for it in numbers[:NAMED])
+    rest = len(numbers) - NAMED
+    return f"{named} and {rest} more" if rest > 0 else named
+
+
+def some(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def are(count: int, one: str = "is", many: str = "are") -> str:
+    return one if count == 1 else many
+
+
+def clock_time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+# Why a run does not advance, in words, and which command helps. Pure: the facts were read before, all at once.
+
+GROUPS: Final = 3  # errors that are told apart
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One cause, and the command that does something about it."""
+
+    sentence: str
+    command: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """The unfinished jobs of a run, and those that gave up."""
+
+    queue: str | None = None  # where they wait; None: nobody knows any more
+    ready: int = 0
+    running: int = 0
+    abandoned: int = 0  # leased by a worker that is silent
+    scheduled: int = 0
+    next_at: datetime | None = None
+    error: str | None = None  # of one that waits for another try
+    held: int = 0
+    held_by: str | None = None
+    dead: int = 0
+    dead_error: str | None = None
+
+    @property
+    def alive(self) -> int:
+        return self.ready + self.running + self.scheduled + self.held
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """All that decides whether a run advances."""
+
+    id: str
+    feed: str
+    state: RunState
+    at: RunState  # where it is, also if it has stalled there
+    now: datetime
+    moved_at: datetime  # when it or one of its partitions was moved on last
+    reason: str | None = None
+    planned: bool = True
+    partitions: int = 0
+    completed: int = 0
+    failed: int = 0
+    unverified: int = 0
+    open: int = 0
+    orphans: tuple[int, ...] = ()  # open partitions that no job reads
+    errors: tuple[ErrorGroup, ...] = ()
+    quarantined: int = 0
+    pending: int | None = None  # raw rows that wait for consolidation
+    debts: int = 0  # of the feed that are open
+    given_up: int = 0  # those of them that nobody reads before a person decides
+    owes: bool = True  # whether what it lacks is owed; not by trials and checks
+    sweep_held: str | None = None  # why a person must decide about its sweep
+    jobs: JobFacts = JobFacts()
+    queue_paused_at: datetime | None = None
+    queue_note: str | None = None
+    workers: int = 0  # alive, and serving the queue
+    feed_paused_until: datetime | None = None
+    pause_reason: str | None = None
+    newer: str | None = None  # a run that keeps this one from being reopened
+    newer_active: bool = False
+
+
+def why(facts: RunFacts) -> list[Reason]:
+    """The causes, the decisive one first. An active run without one of them advances, which is said as well."""
+    match facts.state:
+        case RunState.COMPLETED:
+            causes = _completed(facts)
+        case RunState.PUBLISHED_PARTIAL:
+            causes = _published(facts)
+        case RunState.FAILED:
+            causes = chain(_failed(facts), _newer(facts))
+        case RunState.FAILED_QUALITY:
+            causes = chain(_poor(facts), _newer(facts))
+        case RunState.CANCELLED:
+            causes = chain(_cancelled(facts), _newer(facts))
+        case RunState.STALLED | RunState.PLANNING | RunState.FETCHING | RunState.APPLYING | RunState.SWEEPING:
+            causes = _active(facts)
+        case _:
+            assert_never(facts.state)
+    return list(causes)
+
+
+def _completed(facts: RunFacts) -> Iterator[Reason]:
+    yield Reason("it has completed")
+    if facts.unverified:
+        yield Reason(f"{some(facts.unverified, 'partition')} could not be shown to be complete")
+        yield from _owed(facts)
+
+
+def _published(facts: RunFacts) -> Iterator[Reason]:
+    yield Reason("it was published in part, by force: its watermark stays")
+    yield from _owed(facts)
+
+
+def _owed(facts: RunFacts) -> Iterator[Reason]:
+    """What becomes of what it lacks: only what the debts of the feed say, as they are now."""
+    if not facts.owes:
+        yield Reason("it was a trial or a check: nothing is owed for what it did not read")
+        return
+    listed = f"stepfast debts list --feed {facts.feed}"
+    if to_read := facts.debts - facts.given_up:
+        yield Reason(
+            f"the next full or incremental run reads what is owed ({some(to_read, 'open debt')})", listed
+        )
+    if facts.given_up:
+        yield Reason(
+            f"{some(facts.given_up, 'debt')} of the feed {are(facts.given_up, 'was', 'were')} given up after {TRIES} "
+            "tries: no run reads it before a person lets it be tried again, with: stepfast debts retry ID",
+            listed,
+        )
+    if not facts.debts:
+        yield Reason("nothing is owed: later runs have read it, or a person closed the debts")
+
+
+def _failed(facts: RunFacts) -> Iterator[Reason]:
+    if not facts.planned:
+        error = facts.jobs.dead_error or facts.reason or "nobody knows why"
+        yield Reason(f"planning gave up: {error}", f"stepfast runs retry {facts.id}")
+    elif facts.failed:
+        yield Reason(
+            f"{facts.failed} of {some(facts.partitions, 'partition')} failed, so nothing was consolidated and the "
+            "watermark stays",
+            f"stepfast runs retry {facts.id}",
+        )
+        yield from _errors(facts)
+        yield Reason(
+            "or publish what was read; what is missing is owed",
+            f"stepfast runs consolidate {facts.id} --force",
+        )
+    else:
+        error = facts.jobs.dead_error or facts.reason or "nobody knows why"
+        yield Reason(
+            f"everything was read, but what came after it gave up: {error}",
+            f"stepfast runs consolidate {facts.id}",
+        )
+
+
+def _poor(facts: RunFacts) -> Iterator[Reason]:
+    yield Reason(
+        f"too many rows ended in quarantine: {facts.reason or 'more than the error budget allows'}",
+        f"stepfast quarantine list --feed {facts.feed}",
+    )
+    yield Reason("mend map(), and have them tried again", f"stepfast quarantine replay --feed {facts.feed}")
+    yield Reason("once they are applied, go on", f"stepfast runs consolidate {facts.id}")
+    yield Reason(
+        "or publish the others; the watermark stays", f"stepfast runs consolidate {facts.id} --force"
+    )
+
+
+def _cancelled(facts: RunFacts) -> Iterator[Reason]:
+    told = f": {facts.reason}" if facts.reason else ""
+    yield Reason(f"it was cancelled{told}", f"stepfast runs resume {facts.id}")
+
+
+def _newer(facts: RunFacts) -> Iterator[Reason]:
+    if facts.newer is not None:
+        what = "is active" if facts.newer_active else "is newer"
+        yield Reason(
+            f"run {facts.newer} of the feed {what}, so this one stays ended: what it lacks is owed, or read by that one",
+            f"stepfast runs show {facts.newer}",
+        )
+
+
+def _active(facts: RunFacts) -> Iterator[Reason]:
+    causes = list(_causes(facts))
+    if facts.state is RunState.STALLED:
+        yield _stalled(facts, alone=not causes)
+    elif not causes:
+        yield _advances(facts)
+    yield from causes
+    yield from _failed_so_far(facts)
+
+
+def _stalled(facts: RunFacts, *, alone: bool) -> Reason:
+    since = spoken(facts.now - facts.moved_at)
+    told = f"nothing has moved it for {since}; it stopped while {facts.at}"
+    return Reason(told, f"stepfast runs resume {facts.id}" if alone else None)
+
+
+def _causes(facts: RunFacts) -> Iterator[Reason]:
+    """What keeps an active run from its next step."""
+    jobs = facts.jobs
+    if facts.queue_paused_at is not None:
+        note = f" ({facts.queue_note})" if facts.queue_note else ""
+        yield Reason(f"queue {jobs.queue} is paused{note}", f"stepfast queues resume {jobs.queue}")
+    elif not facts.workers and not jobs.running:
+        where = "" if jobs.queue is None else f" for queue {jobs.queue}"
+        option = "" if jobs.queue in (None, "default") else f" --queues {jobs.queue}"
+        yield Reason(f"no worker is alive{where}", f"stepfast worker MODULE:APP{option}")
+    if facts.feed_paused_until is not None and facts.feed_paused_until > facts.now:
+        yield Reason(
+            f"the source is in trouble: feed {facts.feed} waits until {clock_time(facts.feed_paused_until)}"
+            + (f": {facts.pause_reason}" if facts.pause_reason else "")
+        )
+    if facts.sweep_held is not None:
+        yield Reason(
+            f"its sweep is held until somebody approves it: {facts.sweep_held}",
+            f'stepfast sweeps approve {facts.id} --reason "…"',
+        )
+        yield Reason("or keep the rows", f'stepfast sweeps decline {facts.id} --reason "…"')
+        return
+    if jobs.abandoned:
+        yield Reason(
+            f"{some(jobs.abandoned, 'job')} of it {are(jobs.abandoned)} held by a worker that is silent; another "
+            "worker takes over by itself when its lease has run out",
+            "stepfast workers list",
+        )
+    if facts.orphans:
+        yield Reason(
+            f"no job reads {partitions_named(facts.orphans)}; a worker gives it another one by itself, soon",
+            f"stepfast partitions list --run {facts.id} --stuck",
+        )
+    if not jobs.running and not jobs.ready:
+        yield from _waits(facts)
+
+
+def _waits(facts: RunFacts) -> Iterator[Reason]:
+    """Nothing of it runs, and nothing could: what its jobs wait for."""
+    jobs = facts.jobs
+    if jobs.scheduled and jobs.next_at is not None:
+        error = f" after: {jobs.error}" if jobs.error else ""
+        yield Reason(
+            f"{some(jobs.scheduled, 'job')} of it {are(jobs.scheduled, 'waits', 'wait')} for another try, the next at "
+            f"{clock_time(jobs.next_at)}{error}",
+            f"stepfast jobs list --queue {jobs.queue}",
+        )
+    if jobs.held:
+        yield Reason(
+            f"{some(jobs.held, 'job')} of it {are(jobs.held)} held by limit {jobs.held_by}",
+            "stepfast limits list",
+        )
+    if not jobs.alive and not facts.orphans:
+        error = f": {jobs.dead_error}" if jobs.dead_error else ""
+        lost = f"the job that moved it on is dead{error}" if jobs.dead else "no job of it is left"
+        yield Reason(f"{lost}; a worker finds that by itself, soon", f"stepfast runs cancel {facts.id}")
+
+
+def _failed_so_far(facts: RunFacts) -> Iterator[Reason]:
+    if facts.failed and facts.at is RunState.FETCHING:
+        yield Reason(
+            f"{some(facts.failed, 'partition')} failed so far: it will end as failed, unless they are read again",
+            f"stepfast runs retry {facts.id}",
+        )
+        yield from _errors(facts)
+
+
+def _errors(facts: RunFacts) -> Iterator[Reason]:
+    for group in facts.errors[:GROUPS]:
+        yield Reason(f"{partitions_named(group.partitions)}: {group.error}")
+    if len(facts.errors) > GROUPS:
+        rest = len(facts.errors) - GROUPS
+        yield Reason(
+            f"and {some(rest, 'other error')}", f"stepfast partitions list --run {facts.id} --failed"
+        )
+
+
+def _advances(facts: RunFacts) -> Reason:
+    ago = spoken(max(facts.now - facts.moved_at, timedelta(0)))
+    match facts.at:
+        case RunState.FETCHING:
+            ended = facts.completed + facts.failed
+            done = f"{ended} of {some(facts.partitions, 'partition')} ended, {some(facts.jobs.running, 'job')} at work"
+        case RunState.APPLYING:
+            left = "" if facts.pending is None else f", {some(facts.pending, 'row')} to go"
+            done = f"raw rows become target rows{left}"
+        case RunState.SWEEPING:
+            done = "rows that are gone are looked for"
+        case _:
+            done = "its partitions are being found"
+    return Reason(f"it advances: {done}; it last moved {ago} ago", f"stepfast runs watch {facts.id}")
+
+
+# Where one run stands, with all that decides whether it advances, read at once.
+
+STATES = sql("SELECT state, count(*) FROM stepfast_partition WHERE run_id = :id GROUP BY state")
+ORPHANS = sql(f"SELECT p.number {JOINED} WHERE p.run_id = :id AND {STUCK} AND j.id IS NULL ORDER BY p.number")
+MOVED = sql("SELECT max(updated_at) FROM stepfast_partition WHERE run_id = :id")
+LIVE = sql(
+    """
+    SELECT j.queue, j.state, count(*), min(j.ready_at), max(j.last_error), max(j.held_by),
+           sum(CASE WHEN j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < {now} THEN 1 ELSE 0 END)
+      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+    """
+    + JOIN_JOBS.format(table="stepfast_job")
+    + "GROUP BY j.queue, j.state"
+)
+DEAD = sql(
+    "SELECT count(*), max(j.last_error), max(j.queue) FROM stepfast_archive j"
+    + JOIN_JOBS.format(table="stepfast_archive")
+    + "WHERE j.state = 'dead'"
+)
+ENDED_QUEUE = sql("SELECT queue FROM stepfast_archive WHERE id = :id")
+PAUSED = sql("SELECT paused_at, note FROM stepfast_queue WHERE id = :id AND paused_at IS NOT NULL")
+WORKERS = sql("SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= {now}")
+DEBTS = sql("""
+    SELECT count(*), COALESCE(sum(CASE WHEN tries >= :tries THEN 1 ELSE 0 END), 0)
+      FROM stepfast_debt WHERE feed = :feed AND state = 'open'
+""")
+PENDING = sql("SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1")
+
+
+@dataclass(frozen=True)
+class RunDetail:
+    """A run with everything that is known about where it stands."""
+
+    run: RunReport
+    states: dict[str, int]  # of its partitions
+    errors: tuple[ErrorGroup, ...]
+    pending: int | None  # raw rows of the feed that wait for consolidation, while that is going on
+    debts: int
+    newer: str | None  # a run of the feed that keeps this one from being reopened
+    why: tuple[Reason, ...]
+    still_there: int = 0  # rows that it did not see and that would have gone, but the source has them
+
+
+def show_run(tx: Transaction, run_id: str) -> RunDetail:
+    """One run, by its full id, and why it does not advance."""
+    run = find_run(tx, run_id)
+    report = run_report(tx, run_id)
+    states = {str(state): int(count) for state, count in tx.rows(STATES, id=run_id)}
+    facts = _facts(tx, run, report, states)
+    sweep = state_of(run)
+    return RunDetail(
+        report,
+        states,
+        facts.errors,
+        facts.pending,
+        facts.debts,
+        facts.newer,
+        tuple(why(facts)),
+        0 if sweep is None else sweep.still_there,
+    )
+
+
+def _facts(tx: Transaction, run: Run, report: RunReport, states: dict[str, int]) -> RunFacts:
+    active = run.state in ACTIVE_RUN
+    jobs = _jobs(tx, run)
+    feed = find_feed(tx, run.feed)
+    newer = (
+        []
+        if active or run.kind == "backfill"
+        else tx.rows(OTHERS, feed=run.feed, id=run.id, started_at=run.started_at)
+    )
+    ((debts, given_up),) = tx.rows(DEBTS, feed=run.feed, tries=TRIES)
+    paused = tx.rows(PAUSED, id=jobs.queue) if active and jobs.queue is not None else []
+    return RunFacts(
+        id=run.id,
+        feed=run.feed,
+        state=run.state,
+        at=run.at,
+        now=moment(now(tx)),
+        moved_at=max(report.updated_at, _moment(tx.first(MOVED, id=run.id)) or report.updated_at),
+        reason=run.reason,
+        planned=report.planned_at is not None,
+        partitions=run.partitions,
+        completed=run.completed,
+        failed=run.failed,
+        unverified=run.unverified,
+        open=states.get(PartitionState.READY, 0) + states.get(PartitionState.RUNNING, 0),
+        orphans=tuple(int(row[0]) for row in tx.rows(ORPHANS, id=run.id)) if active else (),
+        errors=failed_by_error(tx, run.id),
+        quarantined=run.quarantined,
+        pending=int(tx.first(PENDING, feed=run.feed) or 0) if run.at is RunState.APPLYING else None,
+        debts=int(debts),
+        given_up=int(given_up),
+        owes=run.kind != "verify" and run.most_rows is None,
+        sweep_held=_held(run),
+        jobs=jobs,
+        queue_paused_at=_moment(paused[0][0]) if paused else None,
+        queue_note=paused[0][1] if paused else None,
+        workers=_workers(tx, jobs.queue),
+        feed_paused_until=_moment(feed.paused_until),
+        pause_reason=feed.pause_reason,
+        newer=str(newer[0][0]) if newer else None,
+        newer_active=bool(newer) and RunState(newer[0][1]) in ACTIVE_RUN,
+    )
+
+
+def _jobs(tx: Transaction, run: Run) -> JobFacts:
+    asked = jobs_of(run)
+    counts: dict[str, int] = {}
+    queue = next_at = error = held_by = None
+    abandoned = 0
+    for its_queue, state, count, ready_at, last_error, its_limit, silent in tx.rows(LIVE, **asked):
+        queue = str(its_queue)
+        counts[state] = counts.get(state, 0) + int(count)
+        abandoned += int(silent)
+        held_by = its_limit or held_by
+        if state == "scheduled":
+            next_at, error = moment(int(ready_at)), last_error
+    ((dead, dead_error, dead_queue),) = tx.rows(DEAD, **asked)
+    return JobFacts(
+        queue=queue or dead_queue or _former_queue(tx, run),
+        ready=counts.get("ready", 0) + counts.get("suspect", 0),
+        running=counts.get("leased", 0) - abandoned,
+        abandoned=abandoned,
+        scheduled=counts.get("scheduled", 0),
+        next_at=next_at,
+        error=error,
+        held=counts.get("held", 0),
+        held_by=held_by,
+        dead=int(dead),
+        dead_error=dead_error,
+    )
+
+
+def _former_queue(tx: Transaction, run: Run) -> str | None:
+    return None if run.job_id is None else tx.first(ENDED_QUEUE, id=run.job_id)
+
+
+def _workers(tx: Transaction, queue: str | None) -> int:
+    """Workers that are alive and serve this queue; if nobody knows the queue, all that are alive."""
+    served = [str(row[0]).split(",") for row in tx.rows(WORKERS)]
+    return sum(queue is None or "*" in it or queue in it for it in served)
+
+
+def _held(run: Run) -> str | None:
+    found = state_of(run)
+    return (found.note or "") if found is not None and is_held(run) else None
+
+
+def _moment(at: int | None) -> datetime | None:
+    return None if at is None else moment(int(at))
+
+
+LATE: Final = timedelta(
+    seconds=60
+)  # no transaction of ours is open for so long: what it wrote is seen by then
+PACE_OVER: Final = 30.0  # seconds by which a speed is judged
+PENDING_EVERY: Final = 2.0  # seconds between two counts of the rows that wait for consolidation
+POLL: Final = 0.5
+OUTAGE_PAUSE: Final = 1.0
+
+WRITTEN_LATELY = sql("""
+    SELECT number, name, state, seen, COALESCE(counted, estimate), requests, last_error FROM stepfast_partition
+     WHERE run_id = :id AND updated_at >= :since ORDER BY number
+""")
+
+
+@dataclass(frozen=True)
+class PartitionProgress:
+    number: int
+    name: str
+    state: PartitionState
+    seen: int
+    expected: int | None
+    requests: int
+    error: str | None
+
+    @property
+    def is_open(self) -> bool:
+        return self.state in OPEN_PARTITION
+
+
+_read = reader(PartitionProgress, state=PartitionState)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgress:
+    """One look at a run."""
+
+    run_id: str
+    feed: str
+    state: RunState
+    reason: str | None
+    partitions: int
+    completed: int
+    failed: int
+    rows: int  # that were read
+    expected: int | None  # rows that there are to read, as far as anybody knows
+    requests: int
+    applied: int
+    quarantined: int
+    pending: int | None  # rows that wait for consolidation
+    rows_per_second: float
+    pages_per_second: float
+    seconds_left: float | None  # of the part of its life that the run is in; None: nobody knows
+    changed: tuple[PartitionProgress, ...]  # since the look before this one
+    still_for: float = 0.0  # seconds since a partition changed while we looked
+
+    @property
+    def ended(self) -> bool:
+        return self.state not in ACTIVE_RUN
+
+    @property
+    def succeeded(self) -> bool:
+        return self.state in (RunState.COMPLETED, RunState.PUBLISHED_PARTIAL)
+
+
+class Pace:
+    """Speeds over the last while. Pure: the time comes in."""
+
+    def __init__(self) -> None:
+        self._looks: deque[tuple[float, tuple[int, ...]]] = deque()
+
+    def add(self, at: float, *counts: int) -> tuple[float, ...]:
+        """Counts as they stand at an instant; answers how fast each of them grew."""
+        while len(self._looks) > 1 and self._looks[1][0] <= at - PACE_OVER:
+            self._looks.popleft()
+        self._looks.append((at, counts))
+        then, before = self._looks[0]
+        took = at - then
+        return tuple(
+            max(0.0, (new - old) / took) if took > 0 else 0.0 for new, old in zip(counts, before, strict=True)
+        )
+
+
+class RunObserver:
+    """Remembers what was seen of a run, and finds what is new."""
+
+    def __init__(self, database: Database, run_id: str) -> None:
+        self._database = database
+        self._run_id = run_id
+        self._known: dict[int, PartitionProgress] = {}
+        self._since = 0
+        self._pace = Pace()
+        self._pending: int | None = None
+        self._pending_at = float("-inf")
+        self._still_since: float | None = None
+
+    def look(self) -> RunProgress:
+        at = time.monotonic()
+        with self._database.reading() as tx:
+            # The run first: when it has ended, its partitions do not change any more.
+            run = find_run(tx, self._run_id)
+            changed = self._changes(tx)
+            pending = self._rows_that_wait(tx, run, at)
+        if changed or self._still_since is None:
+            self._still_since = at
+        rows = sum(it.seen for it in self._known.values())
+        requests = sum(it.requests for it in self._known.values())
+        rows_pace, pages_pace, applied_pace = self._pace.add(
+            at, rows, requests, run.applied + run.quarantined
+        )
+        expected = self._expected()
+        applying = run.at is RunState.APPLYING
+        left = pending if applying else None if expected is None else max(0, expected - rows)
+        pace = applied_pace if applying else rows_pace
+        return RunProgress(
+            run_id=run.id,
+            feed=run.feed,
+            state=run.state,
+            reason=run.reason,
+            partitions=run.partitions,
+            completed=run.completed,
+            failed=run.failed,
+            rows=rows,
+            expected=expected,
+            requests=requests,
+            applied=run.applied,
+            quarantined=run.quarantined,
+            pending=pending,
+            rows_per_second=pace,
+            pages_per_second=0.0 if applying else pages_pace,
+            seconds_left=left / pace if left and pace and run.ended_at is None else None,
+            changed=changed,
+            still_for=0.0 if run.at is RunState.APPLYING else at - self._still_since,
+        )
+
+    @property
+    def partitions(self) -> list[PartitionProgress]:
+        """As they stood at the last look, by number."""
+        return [self._known[number] for number in sorted(self._known)]
+
+    def _changes(self, tx: Transaction) -> tuple[PartitionProgress, ...]:
+        since, self._since = self._since, now(tx) - micros(LATE)
+        found = tx.all(WRITTEN_LATELY, _read, id=self._run_id, since=since)
+        changed = tuple(it for it in found if self._known.get(it.number) != it)
+        self._known |= {it.number: it for it in changed}
+        return changed
+
+    def _rows_that_wait(self, tx: Transaction, run: Run, at: float) -> int | None:
+        if run.at is not RunState.APPLYING:
+            self._pending = None
+        elif self._pending is None or at - self._pending_at >= PENDING_EVERY:
+            self._pending, self._pending_at = int(tx.first(PENDING, feed=run.feed) or 0), at
+        return self._pending
+
+    def _expected(self) -> int | None:
+        """What was read, where that has ended; else what the source or the plan says."""
+        read = [it for it in self._known.values() if it.state is not PartitionState.SPLIT]
+        sizes = [max(it.seen, it.expected or 0) if it.is_open else it.seen for it in read]
+        if any(it.is_open and it.expected is None for it in read):
+            return None
+        return sum(sizes) if read else None
+
+
+def watch_run(
+    database: Database, run_id: str, *, poll: float = POLL, every: float | None = None
+) -> Iterator[tuple[RunProgress, RunObserver]]:
+    """A look whenever something changed, and one when it has ended; with `every`, also when so many seconds have passed.
+
+    An outage of the database is waited for.
+    """
+    observer = RunObserver(database, run_id)
+    shown: tuple[object, ...] | None = None
+    shown_at = float("-inf")
+    while True:
+        try:
+            progress = observer.look()
+        except (UnreachableError, ContentionError):
+            time.sleep(OUTAGE_PAUSE)
+            continue
+        facts = (progress.state, progress.completed, progress.failed, progress.applied, progress.pending)
+        due = every is not None and time.monotonic() - shown_at >= every
+        if progress.changed or facts != shown or progress.ended or due:
+            shown, shown_at = facts, time.monotonic()
+            yield progress, observer
+        if progress.ended:
+            return
+        time.sleep(poll)

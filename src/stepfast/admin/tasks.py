@@ -1,0 +1,126 @@
+"""Tasks that came from queues, with the jobs that they became and what was told of their ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from stepfast.clock import moment
+from stepfast.database.statement import sql
+from stepfast.errors import NotFoundError
+from stepfast.outbox.messages import as_shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepfast.database.connection import Transaction
+
+
+# Where the job is neither live nor in the archive, it was forgotten with its age.
+_TASK = """
+    SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
+           COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
+      FROM stepfast_task t LEFT JOIN stepfast_job j ON j.id = t.id LEFT JOIN stepfast_archive a ON a.id = t.id
+"""
+LATEST = sql(f"""
+    {_TASK}
+     WHERE (:any_client = 1 OR t.client = :client)
+       AND (:any_state = 1 OR COALESCE(j.state, a.state, 'forgotten') = :state)
+     ORDER BY t.received_at DESC, t.id DESC LIMIT :limit
+""")
+ONE = sql(f"""
+    {_TASK}
+     WHERE (t.id = :id OR t.task_id = :id) AND (:any_client = 1 OR t.client = :client)
+     ORDER BY t.received_at DESC, t.id DESC LIMIT 1
+""")
+RESULT = sql("SELECT result FROM stepfast_archive WHERE id = :id")
+WEBHOOKS = sql("""
+    SELECT id, state, address, attempts, last_error FROM stepfast_outbox
+     WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' ORDER BY seq
+""")
+RECEIVED = sql("""
+    SELECT id, status, received_at FROM stepfast_received
+     WHERE task_id = :task_id AND client = :client ORDER BY received_at, id LIMIT 50
+""")
+
+
+@dataclass(frozen=True)
+class TaskSummary:
+    job_id: str
+    client: str
+    task_id: str
+    task_type: str
+    source: str
+    received_at: datetime
+    state: str
+    error: str | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True)
+class EndWebhook:
+    id: str
+    state: str
+    address: str
+    attempts: int
+    error: str | None
+
+
+@dataclass(frozen=True)
+class ReceivedEnd:
+    id: str
+    status: str
+    received_at: datetime
+
+
+@dataclass(frozen=True)
+class TaskDetail:
+    task: TaskSummary
+    result: str | None
+    webhooks: list[EndWebhook]
+    received: list[ReceivedEnd]
+
+
+def list_tasks(
+    tx: Transaction, *, client: str | None = None, state: str | None = None, limit: int = 50
+) -> list[TaskSummary]:
+    """Tasks, the latest first."""
+    given = {
+        "client": client,
+        "any_client": int(client is None),
+        "state": state,
+        "any_state": int(state is None),
+    }
+    return [_summary(row) for row in tx.rows(LATEST, **given, limit=limit)]
+
+
+def show_task(tx: Transaction, task_id: str, *, client: str | None = None) -> TaskDetail:
+    """Everything about one task, by its id or that of its job. Each client has ids of its own: of several, the latest."""
+    rows = tx.rows(ONE, id=task_id, client=client, any_client=int(client is None))
+    if not rows:
+        whose = "" if client is None else f" of client {client!r}"
+        raise NotFoundError(f"there is no task {task_id!r}{whose}; ids are forgotten a month after they came")
+    task = _summary(rows[0])
+    webhooks = [
+        EndWebhook(id_, state, as_shown("webhook", address), attempts, error)
+        for id_, state, address, attempts, error in tx.rows(WEBHOOKS, id=task.job_id)
+    ]
+    told_here = tx.rows(RECEIVED, task_id=task.task_id, client=task.client)
+    received = [ReceivedEnd(it[0], it[1], moment(it[2])) for it in told_here]
+    return TaskDetail(task, tx.first(RESULT, id=task.job_id), webhooks, received)
+
+
+def _summary(row: Sequence[Any]) -> TaskSummary:
+    job_id, client, task_id, task_type, source, received_at, state, error, finished_at = row
+    return TaskSummary(
+        job_id=job_id,
+        client=client,
+        task_id=task_id,
+        task_type=task_type,
+        source=source,
+        received_at=moment(received_at),
+        state=state,
+        error=error,
+        finished_at=None if finished_at is None else moment(finished_at),
+    )

@@ -1,0 +1,171 @@
+"""Workers: who lives, what it does, and how long it is believed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from stepfast.admin.rows import now, reader
+from stepfast.database.statement import sql
+from stepfast.jobs.lease import MANUAL_OWNER
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from stepfast.database.connection import Transaction
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """One incarnation of a worker process, as its last heartbeat described it."""
+
+    worker_id: str
+    running: bool  # alive, and heard of within its lease
+    state: str  # alive, stopped (left in good order) or dead (declared so by others)
+    host: str
+    pid: int
+    incarnation: int
+    queues: tuple[str, ...]  # "*" for all
+    concurrency: int
+    active_jobs: int
+    active_job_ids: tuple[str, ...]  # the first fifty
+    lease_seconds: float
+    started_at: datetime
+    beat_at: datetime
+    alive_until: datetime
+    ended_at: datetime | None
+
+
+WORKERS = sql("""
+    SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= {now} THEN 1 ELSE 0 END, state, host, pid, incarnation,
+           queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
+      FROM stepfast_worker
+     WHERE state = 'alive' OR :everyone = 1
+     ORDER BY started_at, incarnation
+""")
+
+
+def list_workers(tx: Transaction, *, everyone: bool = False) -> list[WorkerReport]:
+    """Workers that nobody has declared dead, oldest first; with `everyone`, also those that left in the last day."""
+    read = reader(
+        WorkerReport,
+        running=bool,
+        queues=_names,
+        active_job_ids=_names,
+        lease_seconds=lambda lease: lease / 1e6,
+    )
+    return tx.all(WORKERS, read, everyone=int(everyone))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+# Leases: who holds which job, and until when it is believed.
+
+
+@dataclass(frozen=True)
+class LeaseReport:
+    job_id: str
+    kind: str
+    queue: str
+    step: int
+    attempts: int
+    progress: int
+    locked_by: str | None
+    incarnation: int | None  # of the worker that holds it; None for a lease by hand
+    leased_at: datetime | None
+    locked_until: datetime | None
+    expired: bool  # `reset_leases` would take it back
+    cancel_at: datetime | None  # when somebody asked the job to stop
+
+
+# A worker's leases end with its word: when it is silent for too long, was declared dead, or left. A lease by hand
+# has an end of its own.
+_EXPIRED = """
+    CASE WHEN j.owner = :manual THEN CASE WHEN j.lease_until < {now} THEN 1 ELSE 0 END
+         WHEN w.state = 'alive' AND w.alive_until >= {now} THEN 0 ELSE 1 END
+"""
+
+LEASES = sql(f"""
+    SELECT j.id, j.kind, j.queue, j.step, j.failures + j.crashes + 1, j.progress, COALESCE(j.leased_by, w.worker_id),
+           CASE WHEN j.owner <> :manual THEN j.owner END, j.leased_at, COALESCE(j.lease_until, w.alive_until), {_EXPIRED}, j.cancel_at
+      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+     WHERE j.state = 'leased' AND (:all_of_them = 1 OR {_EXPIRED} = :expired)
+     ORDER BY j.leased_at, j.id LIMIT :limit
+""")
+
+COUNT = sql(f"""
+    SELECT COALESCE(sum(1 - {_EXPIRED}), 0), COALESCE(sum({_EXPIRED}), 0)
+      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+     WHERE j.state = 'leased'
+""")
+
+
+def list_leases(tx: Transaction, *, expired: bool | None = None, limit: int = 200) -> list[LeaseReport]:
+    """Leases, the longest held first: all, only the `expired`, or only those in force."""
+    asked = {"all_of_them": int(expired is None), "expired": int(expired or False)}
+    return tx.all(LEASES, reader(LeaseReport, expired=bool), **asked, manual=MANUAL_OWNER, limit=limit)
+
+
+def count_leases(tx: Transaction) -> tuple[int, int]:
+    """How many are in force, and how many have expired."""
+    in_force, expired = tx.rows(COUNT, manual=MANUAL_OWNER)[0]
+    return int(in_force), int(expired)
+
+
+# Queues: how much waits in each, since when, and whether it may be taken.
+
+
+@dataclass(frozen=True)
+class QueueReport:
+    queue: str
+    scheduled: int
+    ready: int
+    suspect: int
+    leased: int
+    held: int
+    waiting: int  # for other jobs
+    dead: int
+    oldest_ready_seconds: float | None  # how long the job that comes next has been waiting
+    paused_at: datetime | None
+    note: str | None
+
+
+LIVE = sql("SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state")
+DEAD = sql("SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue")
+USED = sql("""
+    SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_job WHERE queue = :queue)
+                OR EXISTS (SELECT 1 FROM stepfast_archive WHERE queue = :queue)
+""")
+QUEUES = sql("SELECT id, paused_at, note FROM stepfast_queue")
+
+
+def has_jobs(tx: Transaction, queue: str) -> bool:
+    """Whether any job that we remember was ever put into this queue. Walks the archive if there was none."""
+    return tx.first(USED, queue=queue) is not None
+
+
+def list_queues(tx: Transaction) -> list[QueueReport]:
+    """Every queue that has unfinished jobs or dead letters, or was ever paused; by name."""
+    counts: dict[tuple[str, str], int] = {}
+    oldest: dict[str, int] = {}
+    for queue, state, count, ready_at in (*tx.rows(LIVE), *tx.rows(DEAD)):
+        counts[queue, state] = int(count)
+        if state == "ready":
+            oldest[queue] = int(ready_at)
+    known = {queue: (paused_at, note) for queue, paused_at, note in tx.rows(QUEUES)}
+    instant = now(tx)
+    read = reader(QueueReport)
+    return [
+        read(
+            queue,
+            *(
+                counts.get((queue, state), 0)
+                for state in ("scheduled", "ready", "suspect", "leased", "held", "waiting", "dead")
+            ),
+            max(0.0, (instant - oldest[queue]) / 1e6) if queue in oldest else None,
+            *known.get(queue, (None, None)),
+        )
+        for queue in sorted({queue for queue, _ in counts} | set(known))
+    ]

@@ -1,0 +1,171 @@
+"""Texts sealed for the database: who reads the row without STEPFAST_SECRET_KEY has nothing.
+
+The variable holds one key or several, separated by commas: the first one seals and signs, all of them open. A sealed
+text is a JSON document that names its key, so that it fits wherever JSON is stored and says which key it needs. The
+key itself never seals anything: from it one is derived for each use, so that none gives another away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from base64 import b64decode, b64encode
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from stepfast.errors import ConfigurationError, SealedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+SECRET_KEY: Final = "STEPFAST_SECRET_KEY"  # noqa: S105 - the name of a variable
+SHORTEST_KEY: Final = 32  # characters
+MARK: Final = '{"stepfast.sealed":"'  # how a sealed text begins
+ENCRYPTED: Final = "encrypted"  # shown instead of what is sealed
+_VERSION: Final = "1"
+_NONCE: Final = 12  # bytes, as AES-GCM wants them
+
+
+class _Document(msgspec.Struct):
+    key: str = msgspec.field(name="stepfast.sealed")
+    text: str
+
+
+class Sealed:
+    """A value that was sealed before it is stored."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class Keyring:
+    """Seals and signs under its first key; opens and checks under any of them."""
+
+    def __init__(self, secrets: Sequence[str], *, extra: str = "encryption") -> None:
+        check(secrets)
+        self._secrets = {key_id(it): it.encode() for it in secrets}
+        self.current = next(iter(self._secrets))
+        self._extra = extra
+        self._ciphers: dict[str, Any] = {}
+
+    def require(self) -> None:
+        """Refuse at once, and not in the middle of something, where sealing cannot work."""
+        self._cipher(self.current)
+
+    def seal(self, text: str, purpose: str) -> str:
+        """The text as it is stored. It opens only for the same purpose: a payload cannot pass for a result."""
+        nonce = os.urandom(_NONCE)
+        sealed = self._cipher(self.current).encrypt(nonce, text.encode(), purpose.encode())
+        document = _Document(f"{_VERSION}.{self.current}", b64encode(nonce + sealed).decode())
+        return msgspec.json.encode(document).decode()
+
+    def open(self, sealed: str, purpose: str) -> str:
+        """The text; raises `SealedError` where no key here opens it."""
+        try:
+            document = msgspec.json.decode(sealed, type=_Document)
+            version, _, name = document.key.partition(".")
+            raw = b64decode(document.text, validate=True)
+        except ValueError:  # msgspec's errors are
+            raise SealedError(purpose, "what is stored is damaged") from None
+        if version != _VERSION:
+            raise SealedError(purpose, f"it was sealed by a newer version ({version[:10]!r})")
+        if name not in self._secrets:
+            known = ", ".join(self._secrets)
+            raise SealedError(purpose, f"it needs key {name[:16]}, and {SECRET_KEY} has {known} here")
+        from cryptography.exceptions import InvalidTag
+
+        cipher = self._cipher(name)
+        try:
+            return str(cipher.decrypt(raw[:_NONCE], raw[_NONCE:], purpose.encode()).decode())
+        except (InvalidTag, ValueError):
+            raise SealedError(purpose, "it was changed, or is not what it is taken for") from None
+
+    def renewed(self, sealed: str, purpose: str) -> str:
+        """The same under the first key; as it is where it already is."""
+        if sealed.startswith(f"{MARK}{_VERSION}.{self.current}"):
+            return sealed
+        return self.seal(self.open(sealed, purpose), purpose)
+
+    def sign(self, text: str, purpose: str) -> bytes:
+        return self._signed(self.current, text, purpose)
+
+    def signed(self, text: str, signature: bytes, purpose: str) -> bool:
+        """Whether any key here signed it, in a time that tells nothing."""
+        found = [hmac.compare_digest(self._signed(it, text, purpose), signature) for it in self._secrets]
+        return any(found)
+
+    def derived(self, purpose: str, key: str | None = None) -> bytes:
+        """A key for one purpose."""
+        return hmac.new(
+            self._secrets[key or self.current], f"stepfast {purpose}".encode(), hashlib.sha256
+        ).digest()
+
+    def _signed(self, key: str, text: str, purpose: str) -> bytes:
+        return hmac.new(self.derived(f"sign {purpose}", key), text.encode(), hashlib.sha256).digest()
+
+    def _cipher(self, key: str) -> Any:
+        if key not in self._ciphers:
+            try:
+                from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+            except ImportError as missing:
+                raise ConfigurationError(
+                    f"sealing with {SECRET_KEY} needs an extra: pip install 'stepfast[{self._extra}]'"
+                ) from missing
+            self._ciphers[key] = AESGCM(self.derived("seal", key))
+        return self._ciphers[key]
+
+
+def keyring() -> Keyring:
+    """The keys of this process; refused in words where there are none."""
+    return _read(os.environ.get(SECRET_KEY, ""))
+
+
+@lru_cache(maxsize=4)  # tests change it; reading is cheap, deriving is not
+def _read(text: str) -> Keyring:
+    return Keyring(split(text))
+
+
+def check(secrets: Sequence[str]) -> None:
+    """Refuse keys that somebody could guess."""
+    shortest = min(map(len, secrets), default=None)
+    if shortest is None or shortest < SHORTEST_KEY:
+        problem = "is not set" if shortest is None else f"has a key of {shortest} characters"
+        raise ConfigurationError(
+            f"{SECRET_KEY} {problem}; use at least {SHORTEST_KEY} characters that nobody can guess (a comma separates keys): "
+            "python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+
+
+def split(text: str) -> list[str]:
+    """The keys of such a variable, the newest first."""
+    return [it.strip() for it in text.split(",") if it.strip()]
+
+
+def key_id(secret: str) -> str:
+    """The name of a key, which does not give it away."""
+    return hmac.new(secret.encode(), b"stepfast key id", hashlib.sha256).hexdigest()[:8]
+
+
+def key_ids() -> list[str]:
+    """The names of the keys of this process, the one that seals first; none where none is set."""
+    return [key_id(it) for it in split(os.environ.get(SECRET_KEY, ""))]
+
+
+def is_sealed(text: str) -> bool:
+    return text.startswith(MARK)
+
+
+def opened(text: str, purpose: str) -> str:
+    """The text, whether it was sealed or not. Without the key it can wait: `SealedError` is a transient one."""
+    if not text.startswith(MARK):
+        return text
+    try:
+        return keyring().open(text, purpose)
+    except ConfigurationError as error:
+        raise SealedError(purpose, str(error)) from error

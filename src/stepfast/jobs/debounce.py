@@ -1,0 +1,354 @@
+"""What the options of a call say about other calls with its key; refused in words where they contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from stepfast.clock import Duration, duration, micros, new_fence
+from stepfast.database.statement import sql
+from stepfast.encryption import opened
+from stepfast.errors import ArgumentsError, ConfigurationError, ConstraintError, ContentionError, StateError
+from stepfast.jobs.enqueue import TRIES, Row, enqueue_many, insert, wake
+from stepfast.jobs.keys import AFTER, waited_for
+from stepfast.jobs.payload import decode
+from stepfast.jobs.state import Enqueued, NewJob
+from stepfast.telemetry import happened
+from stepfast.telemetry.masking import storable
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+    from stepfast.jobs.keys import OnDuplicate
+    from stepfast.jobs.kinds import Kind
+
+
+# A call joins the job that holds its key: nothing is lost, and nothing runs twice for it.
+#
+# A job that has not begun takes the call's payload in. One that runs cannot: it gets a successor, which waits
+# under a key of its own ("(after) …"), takes in all further calls, and becomes the holder of the key when the
+# running one has ended. The unique index is the guard: only the holder of a key is ever run.
+
+NO_BOUND: Final = 10**17  # microseconds: three thousand years
+BATCH: Final = 100  # successors of one look
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """How a call joins the job that is there."""
+
+    merge: Callable[[str, str], str]  # the payload that waits, the new one → the payload of both
+    quiet: int | None = None  # debounce: begin so many microseconds after the last call
+    at_most: int = NO_BOUND  # ... but not later than so many after the first
+
+
+class Holder(NamedTuple):
+    """The job that holds a key."""
+
+    id: str
+    kind: str
+    state: str
+    cursor: str | None
+    fence: int
+    payload: str
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a worker is at it, or was and will go on in the middle."""
+        return self.cursor is not None or self.state == "leased"
+
+
+# The text of the payload, whatever the caller's own connection makes of JSON.
+LOOK = sql(
+    "SELECT id, kind, state, cursor_json, fence, {text_of:payload} FROM stepfast_job WHERE unique_key = :key"
+)
+LOCK = sql("""
+    SELECT id, kind, state, cursor_json, fence, {text_of:payload} FROM stepfast_job WHERE unique_key = :key
+    {for_update}
+""")
+
+# Who has tried this step already may have told services outside: the new payload is another step for them.
+TAKE_IN = sql("""
+    UPDATE stepfast_job
+       SET payload = {json_of:payload}, priority = CASE WHEN priority < :priority THEN :priority ELSE priority END,
+           step = CASE WHEN leased_at IS NULL THEN step ELSE step + 1 END, fence = :fence, updated_at = {now}
+     WHERE id = :id AND fence = :was AND cursor_json IS NULL
+       AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
+""")
+
+# A job that waits for its next try keeps its time, and so does one that a limit holds.
+WAIT_ON = sql("""
+    UPDATE stepfast_job
+       SET state = CASE WHEN state = 'held' THEN 'held' ELSE 'scheduled' END,
+           ready_at = CASE WHEN {now} + :quiet < created_at + :at_most THEN {now} + :quiet ELSE created_at + :at_most END,
+           updated_at = {now}
+     WHERE id = :id AND leased_at IS NULL AND state IN ('scheduled', 'ready', 'held')
+""")
+
+SUCCEED = sql("""
+    INSERT INTO stepfast_job (id, queue, kind, state, held_by, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+    VALUES (:id, :queue, :kind, 'held', '(key)', :priority, COALESCE(:run_at, {now} + :delay), {now}, {now}, :key, :trace, {json_of:payload})
+    {keep_existing}
+""")
+
+# Those whose key nobody holds.
+SUCCESSORS: Final = f"""
+      FROM stepfast_job s
+     WHERE s.held_by = '(key)' AND s.state = 'held'
+       AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, {len(AFTER) + 1}))
+"""
+FREE_TO_GO = sql(f"""
+    SELECT s.id, s.queue, s.unique_key {SUCCESSORS}
+     ORDER BY s.priority DESC, s.ready_at, s.id
+     LIMIT :limit
+""")
+
+TAKE_KEY = sql("""
+    UPDATE stepfast_job
+       SET unique_key = :key, state = CASE WHEN ready_at > {now} THEN 'scheduled' ELSE 'ready' END,
+           held_by = NULL, updated_at = {now}
+     WHERE id = :id AND state = 'held' AND held_by = '(key)'
+""")
+
+
+def join(tx: Transaction, job: NewJob, how: Join) -> Enqueued:
+    """Store one job, or let the one that holds its key do its work too."""
+    assert job.key is not None  # noqa: S101 - without a key there is nobody to join
+    for _ in range(TRIES):
+        holder = _met(tx, job, job.key)
+        if holder is None:
+            continue  # it ended between our insert and our look: the key is free now
+        if holder.id == job.id:
+            wake(tx, job)
+            return Enqueued(job.id, created=True)
+        if not holder.has_begun:
+            # One that waits for its next try may have a successor, which was asked for before us.
+            return _taken_in(tx, job, _locked(tx, AFTER + job.key) or holder, how)
+        successor = _succeeded(tx, job, AFTER + job.key)
+        if successor is None:
+            continue  # it has become the holder of the key itself
+        if successor.id == job.id:
+            happened("duplicate.deferred", job_id=job.id, kind=job.kind, queue=job.queue)
+            return Enqueued(job.id, created=True)
+        return _taken_in(tx, job, successor, how)
+    raise ContentionError(f"key {job.key!r} changed hands {TRIES} times while we looked; try again")
+
+
+def join_many(tx: Transaction, like: NewJob, rows: Sequence[Row], how: Join) -> list[Enqueued]:
+    """Store jobs of one kind in one statement; those whose keys are held, or waited for, join one by one."""
+    waited = waited_for(tx, [row[1] for row in rows if row[1] is not None])
+    stored = enqueue_many(
+        tx, like, [row for row in rows if row[1] not in waited], join=lambda job: join(tx, job, how)
+    )
+    if not waited:
+        return stored
+    found = dict(zip((row[0] for row in rows if row[1] not in waited), stored, strict=True))
+    for row in sorted((row for row in rows if row[1] in waited), key=lambda row: row[1] or ""):
+        found[row[0]] = join(tx, replace(like, id=row[0], key=row[1], payload=row[2]), how)
+    return [found[row[0]] for row in rows]
+
+
+def free_to_go(tx: Transaction, limit: int = BATCH) -> list[tuple[str, str, str]]:
+    """Successors whose key nobody holds any more: id, queue, and the key that waits for them."""
+    return [(row[0], row[1], row[2].removeprefix(AFTER)) for row in tx.rows(FREE_TO_GO, limit=limit)]
+
+
+def take_key(tx: Transaction, job_id: str, queue: str, key: str) -> bool:
+    """Let a successor be the holder of its key, and run; False if somebody else was faster."""
+    try:
+        with tx.savepoint():
+            taken = tx.run(TAKE_KEY, id=job_id, key=key) == 1
+    except ConstraintError:
+        return False
+    if taken:
+        tx.wakes.add(queue)
+    return taken
+
+
+def let_successors_go(tx: Transaction) -> int:
+    """Every successor whose turn it is, in one transaction; returns how many."""
+    return sum(take_key(tx, *it) for it in free_to_go(tx))
+
+
+def _met(tx: Transaction, job: NewJob, key: str) -> Holder | None:
+    """Who does the work of this key next: our own job, if nobody else does. Its row is locked, unless it has begun.
+
+    A running job is not locked: its end must not wait for the caller's transaction. A successor whose turn has come, but
+    who has not been told yet, comes before a new job: what was asked last must be done last.
+    """
+    holder = _look(tx, key)
+    if holder is not None and holder.has_begun:
+        return holder
+    if holder is None:
+        if (successor := _locked(tx, AFTER + key)) is not None:
+            return successor
+        insert(tx, job)
+    return _locked(tx, key)
+
+
+def _look(tx: Transaction, key: str) -> Holder | None:
+    return next(iter(tx.all(LOOK, Holder, key=key)), None)
+
+
+def _locked(tx: Transaction, key: str) -> Holder | None:
+    return next(iter(tx.all(LOCK, Holder, key=key)), None)
+
+
+def _succeeded(tx: Transaction, job: NewJob, key: str) -> Holder | None:
+    """The one successor: ours, or that of somebody who came before."""
+    tx.run(
+        SUCCEED,
+        id=job.id,
+        queue=job.queue,
+        kind=job.kind,
+        priority=job.priority,
+        run_at=job.run_at,
+        delay=job.delay,
+        key=key,
+        trace=job.trace,
+        payload=job.payload,
+    )
+    return _locked(tx, key)
+
+
+def _taken_in(tx: Transaction, job: NewJob, holder: Holder, how: Join) -> Enqueued:
+    if holder.kind != job.kind:
+        raise StateError(
+            f"key {job.key!r} is held by job {holder.id} of kind {holder.kind!r}: a call of {job.kind!r} cannot join it; "
+            "begin keys with the name of their kind"
+        )
+    facts = {"id": holder.id, "was": holder.fence, "fence": new_fence(), "priority": job.priority}
+    if tx.run(TAKE_IN, **facts, payload=how.merge(holder.payload, job.payload)) != 1:
+        raise ContentionError(f"job {holder.id} began while we held it; try again")
+    if how.quiet is not None:
+        tx.run(WAIT_ON, id=holder.id, quiet=how.quiet, at_most=how.at_most)
+    happened("duplicate.merged", job_id=holder.id, kind=job.kind, queue=job.queue)
+    return Enqueued(holder.id, created=False)
+
+
+Choice = Literal["reject", "skip", "replace", "merge"]
+CHOICES: Final = ("reject", "skip", "replace", "merge")
+LONGEST_KEY: Final = 128
+_WHY: Final = {
+    "unique_for": "{} keeps every call, unique_for drops those that come late",
+    "unique_per": "{} keeps every call, unique_per drops those that come late",
+    "after": "with {} a job takes in calls that may each come after others",
+    "delay": "{} says when the job begins",
+    "run_at": "{} says when the job begins",
+}
+
+
+def check_key(key: object) -> None:
+    if key is None:
+        return
+    if not isinstance(key, str):
+        raise ConfigurationError(f"key {key!r}: a text, not {type(key).__name__}")
+    if not 0 < len(key) <= LONGEST_KEY:
+        raise ConfigurationError(f"key {key[:40]!r}…: 1 to {LONGEST_KEY} characters, not {len(key)}")
+    if key != key.rstrip():
+        raise ConfigurationError(f"key {key!r} ends in a space, which MariaDB would not see; strip it")
+    if key != storable(key):
+        raise ConfigurationError(f"key {key!r}: no database stores NUL or half a character")
+    if key.startswith(AFTER):
+        raise ConfigurationError(
+            f"key {key!r}: keys that begin with {AFTER!r} are those of waiting successors"
+        )
+
+
+def met_as(choice: str | None) -> OnDuplicate:
+    """How a held key is met where calls do not join."""
+    match choice:
+        case None | "reject" | "merge":
+            return "reject"
+        case "skip" | "replace":
+            return choice
+        case _:
+            raise ConfigurationError(f"on_duplicate={choice!r}: use 'reject', 'skip', 'replace' or 'merge'")
+
+
+def remembered(key: str | None, unique_for: Duration | None, unique_per: Duration | None) -> int | None:
+    """For how many microseconds the key is remembered."""
+    if unique_for is None and unique_per is None:
+        return None
+    given = {"unique_for": unique_for, "unique_per": unique_per}
+    named = [name for name, period in given.items() if period is not None]
+    if len(named) > 1:
+        raise ConfigurationError(
+            "enqueue: give unique_for (from now on) or unique_per (a fixed window), not both"
+        )
+    for name in named:
+        if key is None:
+            raise ConfigurationError(f"enqueue: {name} needs a key to remember")
+        period = micros(duration(given[name] or 0, name))
+        if period <= 0 and name == "unique_per":
+            raise ConfigurationError(
+                f"enqueue: unique_per={unique_per!r} is no window; give a time above zero"
+            )
+        return period
+    return None
+
+
+def joining(
+    kind: Kind,
+    key: str | None,
+    choice: str | None,
+    *,
+    debounce: Duration | None = None,
+    at_most: Duration | None = None,
+    **others: Any,
+) -> Join | None:
+    """How the call joins the job that holds its key; None if it does not. `others` are options that contradict it."""
+    check_key(key)
+    if debounce is None:
+        if at_most is not None:
+            raise ConfigurationError("enqueue: at_most bounds a debounce; give debounce=… too")
+        if choice != "merge" or key is None:
+            return None
+        _refuse(others, "on_duplicate='merge'", "unique_for", "unique_per", "after")
+        _require_room(key)
+        return Join(merge=partial(merged, kind))
+    if key is None:
+        raise ConfigurationError("enqueue: debounce needs a key: calls with the same one are one job")
+    if choice not in {None, "replace", "merge"}:
+        raise ConfigurationError(
+            f"enqueue: debounce joins calls, on_duplicate={choice!r} does not; use 'replace' (the last payload wins) or 'merge'"
+        )
+    _refuse(others, "debounce", "unique_for", "unique_per", "after", "delay", "run_at")
+    _require_room(key)
+    quiet = micros(duration(debounce, "debounce"))
+    bound = NO_BOUND if at_most is None else micros(duration(at_most, "at_most"))
+    if bound < quiet:
+        raise ConfigurationError(
+            "enqueue: at_most is shorter than debounce; the job would never wait so long"
+        )
+    return Join(merge=newest if choice != "merge" else partial(merged, kind), quiet=quiet, at_most=bound)
+
+
+def merged(kind: Kind, waiting: str, new: str) -> str:
+    """The payload of both calls, checked and stored as that of any call is."""
+    given = [decode(opened(it, f"payload of {kind.name}")) for it in (waiting, new)]
+    both = kind.merge(*given)
+    if not isinstance(both, Mapping):
+        raise ArgumentsError(
+            kind.name, f"its merge returned {type(both).__name__}; return the arguments as a dict"
+        )
+    return kind.stored(kind.arguments.encode(both))
+
+
+def newest(_waiting: str, new: str) -> str:
+    """The payload of the last call."""
+    return new
+
+
+def _refuse(given: dict[str, Any], whom: str, *names: str) -> None:
+    for name in names:
+        if given.get(name) is not None:
+            raise ConfigurationError(f"enqueue: {_WHY[name].format(whom)}; give {whom} or {name}, not both")
+
+
+def _require_room(key: str) -> None:
+    if len(key) > (most := LONGEST_KEY - len(AFTER)):
+        raise ConfigurationError(
+            f"key {key[:40]!r}…: 1 to {most} characters where calls join, not {len(key)}"
+        )

@@ -1,0 +1,235 @@
+"""What a worker can do: the registered kinds of jobs, each with its handler and its rules."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from stepfast.config import Size, size
+from stepfast.encryption import Sealed, keyring, opened
+from stepfast.errors import ConfigurationError, SealedError, UnknownKindError
+from stepfast.jobs.payload import encode
+from stepfast.limits.limit import check_together, family_of, limit_id
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+    from stepfast.jobs.payload import Arguments
+    from stepfast.jobs.retry import Retry
+    from stepfast.limits.limit import Limit
+
+
+# Two calls in one job: what becomes of their arguments.
+
+Given = dict[str, Any]  # arguments as they are stored: plain JSON values
+Merge = Literal["update", "append"] | Callable[[Given, Given], Mapping[str, Any]]
+
+
+def update(waiting: Given, new: Given) -> Given:
+    """What the new call gives wins; what only the waiting one gave stays."""
+    return waiting | new
+
+
+def append(waiting: Given, new: Given) -> Given:
+    """Lists grow, in the order of the calls; of everything else the new value wins."""
+    grown = {
+        name: [*waiting[name], *value]
+        for name, value in new.items()
+        if isinstance(value, list) and isinstance(waiting.get(name), list)
+    }
+    return waiting | new | grown
+
+
+BUILT_IN: Mapping[str, Callable[[Given, Given], Given]] = {"update": update, "append": append}
+
+
+def checked_merge(kind: str, merge: object) -> Callable[[Given, Given], Mapping[str, Any]]:
+    """The function that merges the calls of this kind."""
+    if callable(merge):
+        return merge
+    if isinstance(merge, str) and merge in BUILT_IN:
+        return BUILT_IN[merge]
+    raise ConfigurationError(
+        f"job {kind!r}: merge={merge!r}: use 'update', 'append' or a function of (waiting, new) that returns the arguments"
+    )
+
+
+NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,119}")
+PRIORITIES: Final = range(-32_768, 32_768)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    name: str
+    handler: Callable[..., Any]
+    arguments: Arguments
+    queue: str
+    priority: int
+    retry: Retry
+    timeout: timedelta | None
+    is_async: bool
+    limits: tuple[Limit, ...] = ()
+    result_ttl: timedelta | None = None  # how long results are kept; None: as the worker's results_kept says
+    time_limit: timedelta | None = None  # of all tries together, if this one's timeout is their end
+    isolation: Isolation | None = None  # None: the handler runs in the worker's own process
+    encrypted: bool = False  # payload, cursor and result are stored sealed
+    merge: Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any]] = update  # two calls in one job
+
+    def stored(self, payload: str) -> str:
+        """The payload as it is stored."""
+        return keyring().seal(payload, f"payload of {self.name}") if self.encrypted else payload
+
+    def read(self, payload: str) -> dict[str, Any]:
+        """The arguments of a stored payload; sealed or not, whatever is said about this kind now."""
+        return self.arguments.decode(opened(payload, f"payload of {self.name}"))
+
+    def sealed(self, answer: Any, what: str) -> Any:
+        """A result or a cursor as it is stored, where this kind is encrypted."""
+        if not self.encrypted or answer is None:
+            return answer
+        try:
+            return Sealed(keyring().seal(encode(answer, what), f"{what} of {self.name}"))
+        except ConfigurationError as error:  # the key is gone: whoever has it may take this step
+            raise SealedError(f"{what} of {self.name}", str(error)) from error
+
+    @property
+    def on_event_loop(self) -> bool:
+        """Whether the worker's event loop runs it: no thread, and no process of its own."""
+        return self.is_async and self.isolation is None
+
+
+class Kinds:
+    """The kinds this process knows, by name."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, Kind] = {}
+        self._of_queues: dict[str, tuple[Limit, ...]] = {}
+        self._named: dict[str, Limit] = {}
+
+    def register(self, kind: Kind) -> None:
+        known = self._kinds.get(kind.name)
+        if known is not None and known.handler is not kind.handler:
+            raise ConfigurationError(
+                f"job {kind.name!r} is already registered by {_place(known.handler)}; give one of them another name=…"
+            )
+        self._check_names(kind.limits)
+        self._kinds[kind.name] = kind
+
+    def limit_queue(self, queue: str, limits: tuple[Limit, ...]) -> None:
+        together = (*self._of_queues.get(queue, ()), *limits)
+        check_together(f"queue {queue}", together)
+        self._check_names(limits)
+        self._of_queues[queue] = together
+
+    def limits_of(self, kind: str, queue: str) -> list[tuple[str, Limit]]:
+        """The limits of a job, each with what it is counted for."""
+        known = self._kinds.get(kind)
+        own = [(f"kind:{kind}", it) for it in known.limits] if known else []
+        return own + [(f"queue:{queue}", it) for it in self._of_queues.get(queue, ())]
+
+    def families(self, kind: str, queue: str) -> list[tuple[str, Limit]] | None:
+        """The limits of a job by what they are counted by; None for a kind that this process does not know."""
+        if kind not in self._kinds:
+            return None
+        return [(family_of(limit, scope), limit) for scope, limit in self.limits_of(kind, queue)]
+
+    @property
+    def limited(self) -> bool:
+        """Whether anything here has a limit."""
+        return bool(self._of_queues) or any(kind.limits for kind in self._kinds.values())
+
+    def _check_names(self, limits: tuple[Limit, ...]) -> None:
+        """Those who share a limit must mean the same."""
+        for limit in limits:
+            if limit.name is None:
+                continue
+            same = self._named.setdefault(limit_id(limit, "", None), limit)
+            if (same.gap, same.tolerance, same.slots) != (limit.gap, limit.tolerance, limit.slots):
+                raise ConfigurationError(
+                    f"limit {limit.name!r} is declared as {same} and as {limit}: who shares a limit must give the same numbers"
+                )
+
+    def get(self, name: str) -> Kind:
+        kind = self._kinds.get(name)
+        if kind is None:
+            raise UnknownKindError(name, sorted(self._kinds))
+        return kind
+
+    def find(self, name: str) -> Kind | None:
+        return self._kinds.get(name)
+
+    def stored(self, kind: str, payload: str) -> str:
+        """The payload of such a job as it is stored, as far as this process knows the kind."""
+        found = self._kinds.get(kind)
+        return payload if found is None else found.stored(payload)
+
+    def names(self) -> list[str]:
+        return sorted(self._kinds)
+
+    def isolated_modules(self) -> list[str]:
+        """Where the handlers are that run in a process of their own."""
+        return sorted({it.isolation.module for it in self._kinds.values() if it.isolation is not None})
+
+    def queues(self) -> list[str]:
+        return sorted({kind.queue for kind in self._kinds.values()})
+
+
+def checked_name(what: str, name: object) -> str:
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"{what} {name!r}: use 1 to 120 letters, digits and . _ : / - (and start with a letter, digit or _)"
+        )
+    return name
+
+
+def checked_priority(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value not in PRIORITIES:
+        raise ConfigurationError(
+            f"priority {value!r}: a whole number from -32768 to 32767; higher runs first"
+        )
+    return value
+
+
+def is_async(handler: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(inspect.unwrap(handler))
+
+
+def _place(handler: Callable[..., Any]) -> str:
+    return f"{getattr(handler, '__module__', '?')}.{getattr(handler, '__qualname__', '?')}"
+
+
+# A handler that runs in a process of its own is found there by its name: what that asks of it, and of its limits.
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """Where another process finds the handler, and how much memory that process may hold."""
+
+    module: str
+    name: str  # with dots, as in Reports.monthly
+    memory: int | None = None  # bytes
+
+
+def checked_isolation(
+    kind: str, handler: Callable[..., Any], isolation: str | None, memory: Size | None
+) -> Isolation | None:
+    """What `@app.job(isolation=…, memory=…)` means; None: it runs in the worker's own process."""
+    if isolation is None:
+        if memory is not None:
+            raise ConfigurationError(
+                f"job {kind!r}: memory={memory!r} needs a process to limit; add isolation='process'"
+            )
+        return None
+    if isolation != "process":
+        raise ConfigurationError(f"job {kind!r}: isolation={isolation!r}: use 'process', or leave it out")
+    function = inspect.unwrap(handler)
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "")
+    if not module or not all(part.isidentifier() for part in name.split(".")):
+        raise ConfigurationError(
+            f"job {kind!r}: isolation='process' needs a handler that another process can import; "
+            f"{name or handler!r} is none: define it with `def` at the top of a module"
+        )
+    return Isolation(module, name, None if memory is None else size(memory, f"job {kind!r}: memory"))

@@ -1,0 +1,285 @@
+"""Own steps for a while.
+
+A claim takes ready jobs of one queue in the exact order of its index, under a fence: a random token that
+nobody else holds. Whoever writes must show it, so a worker that was replaced can change nothing.
+
+A foreign transaction that stays open pins dead index entries, and every claim would walk over them. So a
+worker remembers the lowest time it saw (`hint`) and starts there, with a claim without it in between.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from stepfast.clock import new_fence
+from stepfast.database.statement import sql
+from stepfast.jobs.payload import decode
+from stepfast.telemetry import trace_id_of
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+    from stepfast.telemetry import Fact
+
+
+MANUAL_OWNER = 0  # leases taken by hand, which carry a duration of their own
+
+
+class Lease(NamedTuple):
+    """A step that somebody owns. A tuple, because thousands are made in a second."""
+
+    job_id: str
+    kind: str
+    queue: str
+    priority: int
+    ready_at: int
+    step: int
+    failures: int
+    crashes: int
+    cursor: str | None
+    trace: str | None
+    payload: str
+    fence: int
+
+    @property
+    def attempt(self) -> int:
+        """Which try of this step this is, from 1; crashes count as tries."""
+        return self.failures + self.crashes + 1
+
+    def facts(self) -> dict[str, Fact]:
+        """What every event about this step tells."""
+        return {
+            "job_id": self.job_id,
+            "kind": self.kind,
+            "queue": self.queue,
+            "step": self.step,
+            "attempt": self.attempt,
+            "trace_id": trace_id_of(self.job_id, self.trace),
+        }
+
+
+# On PostgreSQL one statement picks and takes: the row addresses of the pick feed the update (28,900 jobs/s
+# against 23,700 for a join on id). The pick holds the rows, so the update asks for nothing else: `state = 'ready'`
+# beside the addresses would offer the planner a second way, over the whole ready index (245 ms a claim when
+# vacuum had found the table empty). Elsewhere the pick locks and TAKE follows in the same transaction.
+_CLAIM = """
+    UPDATE stepfast_job
+       SET state = 'leased', owner = :owner, fence = :fence, leased_at = {{now}}, updated_at = {{now}}
+     WHERE ctid = ANY(ARRAY(
+           SELECT ctid FROM stepfast_job
+            WHERE queue = :queue AND state = 'ready' {hint} AND ready_at <= {{now}}
+              AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+            ORDER BY {order}
+            LIMIT :limit
+            FOR UPDATE SKIP LOCKED))
+    RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+"""
+_PICK = """
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+      FROM stepfast_job {{claim_index}}
+     WHERE queue = :queue AND state = 'ready' {hint} AND ready_at <= {{now}}
+       AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+     ORDER BY {order}
+     LIMIT :limit
+    {{skip_locked}}
+"""
+_IN_ORDER = {"hint": "", "order": "priority DESC, ready_at, id"}
+_FROM_HINT = {"hint": "AND priority = :priority AND ready_at >= :hint", "order": "ready_at, id"}
+
+# SQLite hands the interpreter's lock around with every row it returns, and the others are busy: one document is one
+# row. 1,000 jobs take 1.2 ms instead of 1.5 when nobody else runs, and wait for handlers once instead of 1,000 times.
+_AT_ONCE = """
+    SELECT json_group_array(json_array(id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace,
+                                       CAST(payload AS TEXT)))
+      FROM ({pick})
+"""
+
+PICK = sql(
+    _PICK.format(**_IN_ORDER),
+    postgresql=_CLAIM.format(**_IN_ORDER),
+    sqlite=_AT_ONCE.format(pick=_PICK.format(**_IN_ORDER)),
+)
+PICK_FROM_HINT = sql(
+    _PICK.format(**_FROM_HINT),
+    postgresql=_CLAIM.format(**_FROM_HINT),
+    sqlite=_AT_ONCE.format(pick=_PICK.format(**_FROM_HINT)),
+)
+
+TAKE = sql(
+    """
+    UPDATE stepfast_job
+       SET state = 'leased', owner = :owner, fence = :fence, leased_at = {now}, updated_at = {now}
+     WHERE id {any_of:ids} AND state = 'ready'
+    """,
+    postgresql="",
+)
+
+SUSPECT = sql("""
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+      FROM stepfast_job
+     WHERE state = 'suspect' AND (:anywhere = 1 OR queue {any_of:queues})
+       AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+     ORDER BY ready_at
+     LIMIT 1
+    {skip_locked}
+""")
+
+TAKE_SUSPECT = sql("""
+    UPDATE stepfast_job
+       SET state = 'leased', owner = :owner, fence = :fence, leased_at = {now}, updated_at = {now}
+     WHERE id = :id AND state = 'suspect'
+""")
+
+# Jobs that a message named. They are found by their ids, whatever their time: nobody else may have them yet. A row that
+# somebody holds is waited for, not skipped: MariaDB's claims hold rows they only look at, and nobody comes again for it.
+NAMED = sql("""
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+      FROM stepfast_job
+     WHERE id {any_of:ids} AND state = 'ready'
+       AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+     ORDER BY id
+    {for_update}
+""")
+# The head start is over: if it is given back, nobody is told of it again, and anybody may take it.
+TAKE_NAMED = sql("""
+    UPDATE stepfast_job
+       SET state = 'leased', owner = :owner, fence = :fence, leased_at = {now}, updated_at = {now},
+           ready_at = CASE WHEN ready_at > {now} THEN {now} ELSE ready_at END
+     WHERE id {any_of:ids} AND state = 'ready'
+""")
+
+
+def claim(
+    tx: Transaction, queue: str, owner: int, limit: int, hint: tuple[int, int] | None = None
+) -> list[Lease]:
+    """Take up to `limit` ready steps of `queue` for `owner`, most urgent and oldest first.
+
+    `hint` is (priority, lowest time to look at): only that priority is asked.
+    """
+    fence = new_fence()
+    asked: dict[str, Any] = {"queue": queue, "limit": limit}
+    if tx.takes_lists:
+        asked |= {"owner": owner, "fence": fence}
+    if hint is None:
+        rows = tx.rows(PICK, **asked)
+    else:
+        rows = tx.rows(PICK_FROM_HINT, **asked, priority=hint[0], hint=hint[1])
+    if tx.dialect.name == "sqlite":
+        rows = decode(rows[0][0])
+    if not rows:
+        return []
+    tx.run(TAKE, owner=owner, fence=fence, ids=[row[0] for row in rows])
+    new = tuple.__new__  # what Lease(…) does in the end, without its Python
+    leases = [new(Lease, (*row, fence)) for row in rows]
+    leases.sort(key=_order)  # neither RETURNING nor a document promises an order
+    return leases
+
+
+def claim_named(tx: Transaction, ids: list[str], owner: int) -> list[Lease]:
+    """Take those of these jobs that are ready; the others are held by somebody, wait for their time, or have ended."""
+    rows = tx.rows(NAMED, ids=ids) if ids else []
+    if not rows:
+        return []
+    fence = new_fence()
+    tx.run(TAKE_NAMED, owner=owner, fence=fence, ids=[row[0] for row in rows])
+    return [Lease._make((*row, fence)) for row in rows]
+
+
+def claim_suspect(tx: Transaction, owner: int, queues: list[str]) -> Lease | None:
+    """Take one job that was on board when a worker died; the caller runs it alone. No queues means all."""
+    rows = tx.rows(SUSPECT, queues=queues, anywhere=int(not queues))
+    if not rows:
+        return None
+    fence = new_fence()
+    tx.run(TAKE_SUSPECT, owner=owner, fence=fence, id=rows[0][0])
+    return Lease._make((*rows[0], fence))
+
+
+def _order(lease: Lease) -> tuple[int, int, str]:
+    return (-lease.priority, lease.ready_at, lease.job_id)
+
+
+# Which queues have work: one probe of an index per queue, and not one per job.
+
+# A loose scan of the ready index. MariaDB cannot: there a correlated `>` reads everything (0.5 s with 90,000 jobs), so
+# it is asked step by step, with constants.
+QUEUES_WITH_WORK = sql(
+    """
+    WITH RECURSIVE named (queue) AS (
+        SELECT min(queue) FROM stepfast_job WHERE state = 'ready'
+        UNION ALL
+        SELECT (SELECT min(j.queue) FROM stepfast_job j WHERE j.state = 'ready' AND j.queue > named.queue)
+          FROM named WHERE named.queue IS NOT NULL
+    )
+    SELECT queue FROM named
+     WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+    """,
+    mariadb="",
+)
+NEXT_QUEUE = sql("SELECT min(queue) FROM stepfast_job WHERE queue > :after")
+HAS_WORK = sql("""
+    SELECT 1 FROM stepfast_job
+     WHERE queue = :queue AND state = 'ready'
+       AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+     LIMIT 1
+""")
+
+
+def queues_with_work(tx: Transaction) -> list[str]:
+    """The queues that have ready jobs and are not paused, by name."""
+    if tx.dialect.name != "mariadb":
+        return [str(row[0]) for row in tx.rows(QUEUES_WITH_WORK)]
+    found: list[str] = []
+    queue = tx.first(NEXT_QUEUE, after="")
+    while queue is not None:
+        if tx.first(HAS_WORK, queue=queue):
+            found.append(str(queue))
+        queue = tx.first(NEXT_QUEUE, after=queue)
+    return found
+
+
+# Nobody waits for ever behind more urgent work: a job that has waited long enough rises by one priority.
+#
+# Only where there is somebody more urgent in its queue: in a queue of one priority the order of age holds anyway,
+# and nothing is written. A job keeps the priority it has risen to until it ends.
+
+BATCH: Final = 500
+
+# The lowest and the highest priority that wait in a queue: two probes of the ready index.
+SPREAD = sql("""
+    SELECT (SELECT priority FROM stepfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority LIMIT 1),
+           (SELECT priority FROM stepfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority DESC LIMIT 1)
+""")
+
+# Next to rise at one priority. `updated_at` is when a job became ready, or last rose.
+OVERDUE = sql("""
+    SELECT id FROM stepfast_job
+     WHERE queue = :queue AND state = 'ready' AND priority = :priority
+       AND ready_at < {now} - :age AND updated_at < {now} - :age
+     ORDER BY ready_at, id
+     LIMIT :limit
+    {skip_locked}
+""")
+
+NEXT_PRIORITY = sql("""
+    SELECT min(priority) FROM stepfast_job WHERE queue = :queue AND state = 'ready' AND priority > :priority
+""")
+
+RISE = sql("""
+    UPDATE stepfast_job SET priority = priority + 1, updated_at = {now} WHERE id {any_of:ids} AND state = 'ready'
+""")
+
+
+def age(tx: Transaction, queue: str, after: int, limit: int = BATCH) -> int:
+    """Let one batch of those who have waited `after` microseconds at their priority rise; returns how many."""
+    lowest, highest = tx.rows(SPREAD, queue=queue)[0]
+    risen = 0
+    priority = highest
+    levels = []
+    while lowest is not None and lowest < highest:
+        levels.append(lowest)
+        lowest = tx.first(NEXT_PRIORITY, queue=queue, priority=lowest)
+    for priority in reversed(levels):  # from the top: nobody rises twice in one pass
+        ids = [row[0] for row in tx.rows(OVERDUE, queue=queue, priority=priority, age=after, limit=limit)]
+        if ids:
+            risen += tx.run(RISE, ids=ids)
+    return risen

@@ -1,0 +1,126 @@
+"""Leases by hand, for programs that are not a Stepfast worker: acquire, extend, release.
+
+Such a lease carries a duration of its own; when it runs out the job is taken back like that of a dead
+worker, and a crash is charged to it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from stepfast.clock import micros, moment, new_fence
+from stepfast.config import WORKER_ID_LENGTH
+from stepfast.database.statement import sql
+from stepfast.encryption import opened
+from stepfast.errors import ConfigurationError, LeaseLostError
+from stepfast.jobs.commit import commit
+from stepfast.jobs.lease import MANUAL_OWNER, Lease
+from stepfast.jobs.outcome import Again, Bury, Done
+from stepfast.jobs.payload import decode
+from stepfast.jobs.retry import grouped
+from stepfast.telemetry.masking import without_secrets
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from stepfast.database.connection import Transaction
+    from stepfast.jobs.retry import Retry
+
+
+ReleaseAs = Literal["done", "retry", "failed"]
+
+PICK_ONE = sql("""
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+      FROM stepfast_job {claim_index}
+     WHERE queue = :queue AND state = 'ready' AND ready_at <= {now}
+       AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+     ORDER BY priority DESC, ready_at, id
+     LIMIT 1
+    {skip_locked}
+""")
+
+HOLD = sql("""
+    UPDATE stepfast_job
+       SET state = 'leased', owner = :owner, fence = :fence, leased_by = :worker_id,
+           leased_at = {now}, lease_until = {now} + :duration, updated_at = {now}
+     WHERE id = :id AND state = 'ready'
+""")
+
+EXTEND = sql("""
+    UPDATE stepfast_job SET lease_until = {now} + :duration, updated_at = {now}
+     WHERE id = :id AND fence = :fence AND owner = :owner
+""")
+
+UNTIL = sql("SELECT lease_until FROM stepfast_job WHERE id = :id")
+
+
+@dataclass(frozen=True)
+class ManualLease:
+    """A job that this caller owns until `until`, and the fence that proves it."""
+
+    lease: Lease
+    worker_id: str
+    until: datetime
+
+    @property
+    def job_id(self) -> str:
+        return self.lease.job_id
+
+    @property
+    def kind(self) -> str:
+        return self.lease.kind
+
+    @property
+    def attempt(self) -> int:
+        return self.lease.attempt
+
+    @property
+    def payload(self) -> Any:
+        return decode(opened(self.lease.payload, f"payload of {self.kind}"))
+
+
+def acquire(tx: Transaction, worker_id: str, duration: timedelta, queue: str) -> ManualLease | None:
+    """Take the next ready job of `queue`, or nothing."""
+    if not 0 < len(worker_id) <= WORKER_ID_LENGTH:
+        raise ConfigurationError(f"worker_id: 1 to {WORKER_ID_LENGTH} characters, not {len(worker_id)}")
+    rows = tx.rows(PICK_ONE, queue=queue)
+    if not rows:
+        return None
+    fence = new_fence()
+    lease = Lease._make((*rows[0], fence))
+    tx.run(
+        HOLD, id=lease.job_id, owner=MANUAL_OWNER, fence=fence, worker_id=worker_id, duration=micros(duration)
+    )
+    return ManualLease(lease, worker_id, moment(tx.first(UNTIL, id=lease.job_id)))
+
+
+def extend(tx: Transaction, held: ManualLease, duration: timedelta) -> ManualLease:
+    """Own it for `duration` from now; refused to anyone but the owner."""
+    mine = {"id": held.job_id, "fence": held.lease.fence}
+    if tx.run(EXTEND, **mine, owner=MANUAL_OWNER, duration=micros(duration)) != 1:
+        raise LeaseLostError(held.job_id, held.lease.fence)
+    return ManualLease(held.lease, held.worker_id, moment(tx.first(UNTIL, id=held.job_id)))
+
+
+def release(
+    tx: Transaction,
+    held: ManualLease,
+    how: ReleaseAs,
+    error: str | None,
+    *,
+    retry: Retry,
+    dice: float,
+    result: Any = None,
+) -> None:
+    """End the lease: the job is done, is tried again, or has failed for good."""
+    text = without_secrets(error or "released without a reason")
+    failures = held.lease.failures + 1
+    if how == "done":
+        commit(tx, held.lease, Done(result))
+    elif how == "retry" and not retry.exhausted(failures):
+        commit(tx, held.lease, Again(retry.delay(failures, dice), text, grouped(text)))
+    elif how in {"retry", "failed"}:
+        commit(tx, held.lease, Bury(text, grouped(text)))
+    else:
+        raise ConfigurationError(f"release as {how!r}: use 'done', 'retry' or 'failed'")

@@ -1,0 +1,145 @@
+"""What a handler may answer, and how a step may end. `commit` turns each ending into rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from stepfast.clock import Duration, duration, micros
+from stepfast.errors import ConfigurationError
+from stepfast.jobs.wait import checked_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+
+    from stepfast.database.connection import Transaction
+
+
+class Effect(Protocol):
+    """A change that happens in the step's own transaction or not at all."""
+
+    def apply(self, tx: Transaction, /) -> None: ...
+
+
+@dataclass(frozen=True)
+class Call:
+    """An effect made of a function of the transaction. It may run again after a deadlock: no I/O in it."""
+
+    function: Callable[[Transaction], object]
+
+    def apply(self, tx: Transaction, /) -> None:
+        self.function(tx)
+
+
+def effects_of(outcome: Done | Continue | Snooze | Wait) -> list[Effect]:
+    """What an outcome brings along; a function of the transaction is an effect, too."""
+    given = outcome.effects
+    if callable(given) or hasattr(given, "apply"):
+        given = [given]  # one, forgotten to be put into a list
+    return [as_effect(it) for it in given]
+
+
+def as_effect(given: Effect | Callable[[Transaction], object]) -> Effect:
+    if hasattr(given, "apply"):
+        return given
+    if callable(given):
+        return Call(given)
+    raise ConfigurationError(
+        f"an effect is a function of the transaction or has apply(tx), not {given!r:.80}"
+    )
+
+
+@dataclass(frozen=True)
+class Done:
+    """The job is finished; `result` is kept with it."""
+
+    result: Any = None
+    effects: Sequence[Effect | Callable[[Transaction], object]] = field(default=(), kw_only=True)
+
+
+@dataclass(frozen=True)
+class Continue:
+    """This step is finished; the job goes on at `cursor` as a new step, with attempts of its own."""
+
+    cursor: Any
+    effects: Sequence[Effect | Callable[[Transaction], object]] = field(default=(), kw_only=True)
+    delay: Duration = field(default=0, kw_only=True)
+    # Microseconds in which only those may take the next step who were told of it by name. Ours: a broker's worker is.
+    head_start: int = field(default=0, kw_only=True, repr=False)
+
+
+@dataclass(frozen=True)
+class Snooze:
+    """Not yet: run this step again later. Costs no attempt."""
+
+    delay: Duration
+    effects: Sequence[Effect | Callable[[Transaction], object]] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        duration(self.delay, "Snooze")
+
+
+@dataclass(frozen=True)
+class Wait:
+    """This step is finished; the job goes on at `cursor` when the event has come, or `timeout` is over.
+
+    Meanwhile it costs no worker. The next step finds the event in `step.event`; None: the time was over first.
+    Without a name it waits for the callback of this step (`step.callback_url()`).
+    """
+
+    event: str | None = None
+    timeout: Duration = field(kw_only=True)
+    cursor: Any = field(default=None, kw_only=True)
+    effects: Sequence[Effect | Callable[[Transaction], object]] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        if micros(duration(self.timeout, "Wait(timeout=…)")) <= 0:
+            raise ConfigurationError("Wait(timeout=0): give it time, such as timeout='1h'")
+        if self.event is not None:
+            checked_event(self.event)
+
+
+@dataclass(frozen=True)
+class Reject:
+    """Never: no retry can help. The job goes to the dead letters at once."""
+
+    reason: str
+
+
+Outcome = Done | Continue | Snooze | Wait | Reject
+
+
+@dataclass(frozen=True)
+class Again:
+    """The step failed and may try again."""
+
+    delay: timedelta
+    error: str
+    group: str
+    charged: bool = True  # whether it costs an attempt
+    crashed: bool = False  # its process died under it: a crash, not an attempt
+
+
+@dataclass(frozen=True)
+class Bury:
+    """The step failed for good: its job becomes a dead letter."""
+
+    error: str
+    group: str
+    crashed: bool = False
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Somebody asked the job to stop, and it has."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class GiveBack:
+    """Unfinished, through no fault of the job: it keeps its place and its attempts."""
+
+
+Ending = Done | Continue | Snooze | Wait | Reject | Again | Bury | Stop | GiveBack

@@ -1,0 +1,261 @@
+"""Take back the work of processes that died, and convict only the guilty.
+
+A job found on board of a dead process is a suspect: from then on it runs alone. It is charged with the
+crash only if it was the only one on board. So a job that kills its worker is convicted by its second
+death at the latest, and its two hundred neighbours are not.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from stepfast.clock import new_fence
+from stepfast.database.statement import sql
+from stepfast.errors import CRASH_GROUP, CRASH_NOTE
+from stepfast.jobs.archive import end_jobs
+from stepfast.jobs.lease import MANUAL_OWNER
+from stepfast.limits.slots import look_now
+from stepfast.telemetry import happened, trace_id_of
+
+if TYPE_CHECKING:
+    from collections.abc import Container
+
+    from stepfast.database.connection import Transaction
+    from stepfast.telemetry import Fact
+
+
+# Which process this is, so that another one on the same machine can see that it is gone.
+#
+# A process is named by the machine's boot, its PID namespace, its PID and its start time. Only a process
+# in the same namespace of the same boot can judge; everybody else waits for the lease to run out.
+
+
+def this_process() -> str:
+    return f"{_machine()}/{os.getpid()}/{_started(os.getpid())}"
+
+
+def is_gone(process: str) -> bool:
+    """True only if that process certainly runs no more."""
+    machine, _, rest = process.partition("/")
+    pid, _, started = rest.partition("/")
+    if not machine or machine != _machine() or not pid.isdigit() or not started:
+        return False
+    return _started(int(pid)) != started
+
+
+def age() -> float:
+    """For how many seconds this process has been there; 0 where the system does not tell."""
+    started = _started(os.getpid())
+    if not started:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
+
+
+def _machine() -> str:
+    """The boot and the PID namespace; empty where the system does not tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}:{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When the process started, in ticks since boot; empty if there is none, or only its shell."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    fields = text.rpartition(")")[2].split()  # the name in front may contain anything
+    return "" if fields[0] in {"Z", "X"} else fields[19]
+
+
+BATCH: Final = 200
+
+ALIVE = sql("""
+    SELECT incarnation, worker_id, process, CASE WHEN alive_until < {now} THEN 1 ELSE 0 END
+      FROM stepfast_worker WHERE state = 'alive' AND incarnation <> :me
+""")
+
+LATE = sql("""
+    SELECT incarnation, alive_until FROM stepfast_worker
+     WHERE state = 'alive' AND incarnation <> :me AND alive_until < {now}
+""")
+
+# The guard is repeated here: an owner that renewed meanwhile stays alive.
+DECLARE_DEAD = sql("""
+    UPDATE stepfast_worker
+       SET state = 'dead', ended_at = {now},
+           abandoned = (SELECT count(*) FROM stepfast_job WHERE owner = :incarnation AND state = 'leased')
+     WHERE incarnation = :incarnation AND state = 'alive' AND (alive_until < {now} OR :proven = 1)
+""")
+
+LEFT_BEHIND = sql("""
+    SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
+      FROM stepfast_worker w
+     WHERE w.state IN ('dead', 'stopped')
+       AND EXISTS (SELECT 1 FROM stepfast_job j WHERE j.owner = w.incarnation AND j.state = 'leased')
+     LIMIT :limit
+""")
+
+ABANDONED = sql("""
+    SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+     WHERE owner = :owner AND state = 'leased'
+     LIMIT :limit {skip_locked}
+""")
+
+EXPIRED_BY_HAND = sql("""
+    SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+     WHERE owner = :owner AND state = 'leased' AND lease_until < {now}
+     LIMIT :limit {skip_locked}
+""")
+
+# The row of its owner is gone: deleted by hand, or pruned while a stopped process was in the middle of a claim.
+ORPHANED = sql("""
+    SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+     WHERE owner > :owner AND state = 'leased'
+       AND NOT EXISTS (SELECT 1 FROM stepfast_worker WHERE incarnation = owner)
+     LIMIT :limit {skip_locked}
+""")
+
+# One charge for one death: what the dead process was claiming in that moment may be committed later, and never ran.
+CHARGED = sql("UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = :incarnation AND state = 'dead'")
+
+_SUSPECT = """
+    UPDATE stepfast_job
+       SET state = :state, owner = NULL, leased_by = NULL, lease_until = NULL, fence = :fence,
+           crashes = crashes + :charge, ready_at = {{now}}, updated_at = {{now}}, error_group = :error_group,
+           last_error = CASE WHEN last_error IS NULL THEN :note WHEN length(last_error) > 3500 THEN last_error
+                             ELSE {joined} END
+     WHERE id {{any_of:ids}} AND state = 'leased'
+"""
+SUSPECT = sql(
+    _SUSPECT.format(joined="last_error || '; ' || :note"),
+    mariadb=_SUSPECT.format(joined="CONCAT(last_error, '; ', :note)"),
+    postgresql=_SUSPECT.format(joined="last_error || '; ' || CAST(:note AS TEXT)").replace(
+        "THEN :note", "THEN CAST(:note AS TEXT)"
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A job whose owner is gone."""
+
+    id: str
+    crashes: int
+    cancel_at: int | None
+    kind: str
+    queue: str
+    trace: str | None
+
+    def facts(self) -> dict[str, Fact]:
+        """What an event about it tells."""
+        trace_id = trace_id_of(self.id, self.trace)
+        return {"job_id": self.id, "kind": self.kind, "queue": self.queue, "trace_id": trace_id}
+
+
+@dataclass(frozen=True)
+class Rescued:
+    """What one sweep gave back."""
+
+    workers: int = 0
+    jobs: int = 0
+    died: int = 0
+
+    def __add__(self, other: Rescued) -> Rescued:
+        return Rescued(self.workers + other.workers, self.jobs + other.jobs, self.died + other.died)
+
+
+def late(tx: Transaction, me: int) -> set[tuple[int, int]]:
+    """Whose lease ran out, and when."""
+    return {(row[0], row[1]) for row in tx.rows(LATE, me=me)}
+
+
+def declare_dead(
+    tx: Transaction,
+    me: int,
+    *,
+    trust_clock: bool,
+    trust_machine: bool = True,
+    only: Container[int] | None = None,
+) -> int:
+    """Mark the dead: whose lease ran out (`trust_clock`), whom this machine knows to be gone (`trust_machine`).
+
+    With `only`, the clock convicts nobody else.
+    """
+    dead = 0
+    for incarnation, worker_id, process, expired in tx.rows(ALIVE, me=me):
+        proven = trust_machine and is_gone(process)
+        silent = expired and trust_clock and (only is None or incarnation in only)
+        if not proven and not silent:
+            continue
+        if tx.run(DECLARE_DEAD, incarnation=incarnation, proven=int(proven)) == 1:
+            dead += 1
+            happened("worker.declared-dead", dead_worker_id=worker_id, incarnation=incarnation)
+    return dead
+
+
+def rescue(tx: Transaction, crash_limit: int) -> Rescued:
+    """Give back one batch of what dead processes and expired manual leases left behind."""
+    total = Rescued()
+    for incarnation, worker_id, state, abandoned in tx.rows(LEFT_BEHIND, limit=10):
+        jobs = tx.all(ABANDONED, Abandoned, owner=incarnation, limit=BATCH)
+        # Who left in good order gave its work back; what is left was claimed in the same moment.
+        charged = state == "dead" and abandoned == 1 and len(jobs) == 1
+        total += _take_back(tx, jobs, worker_id, crash_limit, charge=int(charged), proven=state == "dead")
+        if charged:
+            tx.run(CHARGED, incarnation=incarnation)
+    orphans = tx.all(ORPHANED, Abandoned, owner=MANUAL_OWNER, limit=BATCH)
+    total += _take_back(tx, orphans, "forgotten", crash_limit, charge=0, proven=False)
+    by_hand = tx.all(EXPIRED_BY_HAND, Abandoned, owner=MANUAL_OWNER, limit=BATCH)
+    return total + _take_back(tx, by_hand, "manual", crash_limit, charge=1, proven=False)
+
+
+def _take_back(
+    tx: Transaction,
+    jobs: list[Abandoned],
+    worker_id: str,
+    crash_limit: int,
+    *,
+    charge: int,
+    proven: bool,
+) -> Rescued:
+    if not jobs:
+        return Rescued()
+    cancelled = [it.id for it in jobs if it.cancel_at is not None]
+    died = [it for it in jobs if it.cancel_at is None and charge and it.crashes + charge >= crash_limit]
+    dead = [it.id for it in died]
+    ended = {*cancelled, *dead}
+    rest = [it.id for it in jobs if it.id not in ended]
+    # A manual lease that ran out killed nobody: its job goes back among the others.
+    _mark(tx, rest, "suspect" if proven else "ready", charge, CRASH_NOTE)
+    _mark(tx, dead, "leased", charge, f"{CRASH_NOTE}; killed its worker {crash_limit} times")
+    _mark(tx, cancelled, "leased", 0, CRASH_NOTE)
+    look_now(tx, [it.id for it in jobs])
+    if dead:
+        end_jobs(tx, dead, "dead")
+    if cancelled:
+        end_jobs(tx, cancelled, "cancelled")
+    for it in died:
+        happened("job.died", it, error=f"killed its worker {crash_limit} times")
+    charged = charge * (len(jobs) - len(cancelled))
+    happened("jobs.rescued", dead_worker_id=worker_id, jobs=len(jobs), died=len(dead), charged=charged)
+    return Rescued(1, len(jobs), len(dead))
+
+
+def _mark(tx: Transaction, ids: list[str], state: str, charge: int, note: str) -> None:
+    if ids:
+        tx.run(
+            SUSPECT,
+            ids=ids,
+            state=state,
+            charge=charge,
+            note=note,
+            error_group=None if state == "ready" else CRASH_GROUP,
+            fence=new_fence(),
+        )

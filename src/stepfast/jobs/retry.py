@@ -1,0 +1,115 @@
+"""After a failure: again, when, or never. Pure; the dice come in as an argument."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from stepfast.clock import Duration, duration
+from stepfast.errors import (
+    ArgumentsError,
+    ConfigurationError,
+    ConstraintError,
+    PermanentError,
+    StepCancelled,
+    StepCrashed,
+    TransientError,
+)
+from stepfast.jobs.outcome import Again, Bury, Stop
+from stepfast.telemetry.masking import without_secrets
+from stepfast.telemetry.sinks import message_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """Exponential back-off with jitter: between half and all of `first * factor ** (failures - 1)`."""
+
+    attempts: int = 3
+    first: Duration = "1s"
+    factor: float = 2.0
+    longest: Duration = "15m"
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ConfigurationError(f"Retry(attempts={self.attempts}): a job is tried at least once")
+        if not 1 <= self.factor < math.inf:
+            raise ConfigurationError(f"Retry(factor={self.factor}): waits must not shrink; use 1 or more")
+        duration(self.first, "Retry(first=…)")
+        duration(self.longest, "Retry(longest=…)")
+
+    def exhausted(self, failures: int) -> bool:
+        return failures >= self.attempts
+
+    def delay(self, failures: int, dice: float) -> timedelta:
+        """How long to wait after the `failures`-th failure (from 1); `dice` is uniform in [0, 1)."""
+        first, longest = duration(self.first).total_seconds(), duration(self.longest).total_seconds()
+        try:
+            ceiling = min(first * self.factor ** (failures - 1), longest)
+        except OverflowError:  # a float ends at 10 ** 308
+            ceiling = longest if first else 0.0
+        return timedelta(seconds=ceiling * (0.5 + 0.5 * dice))
+
+
+# What an exception means for its step: again, not charged, or dead. Pure.
+
+LONGEST_ERROR: Final = 4_000
+LONGEST_GROUP: Final = 200
+TRANSIENT_DELAY: Final = timedelta(seconds=30)
+
+_VARIABLE: Final = re.compile(
+    r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}-[0-9a-fA-F-]{27}|'[^']*'|\"[^\"]*\"|\d+(?:\.\d+)?"
+)
+
+
+def judge(error: BaseException, retry: Retry, failures: int, dice: float) -> Again | Bury | Stop:
+    """Decide about a step that raised; `failures` counts the earlier ones of this step."""
+    text, group = describe(error), fingerprint(error)
+    match error:
+        case StepCancelled():
+            return Stop(text)
+        case TransientError():
+            return Again(_wait(error), text, group, charged=False)
+        case PermanentError() | ArgumentsError() | ConstraintError():
+            return Bury(text, group)
+        case _ if retry.exhausted(failures + 1):
+            return Bury(text, group)
+        case _:
+            return Again(retry.delay(failures + 1, dice), text, group)
+
+
+def judge_crash(
+    error: StepCrashed, retry: Retry, crashes: int, crash_limit: int, dice: float
+) -> Again | Bury:
+    """Decide about an isolated step whose process died; `crashes` counts the earlier ones of this step."""
+    text, group = describe(error), fingerprint(error)
+    if crashes + 1 >= crash_limit:
+        return Bury(f"{text}; it crashed {crashes + 1} times", group, crashed=True)
+    return Again(retry.delay(crashes + 1, dice), text, group, charged=False, crashed=True)
+
+
+def _wait(error: TransientError) -> timedelta:
+    try:
+        return TRANSIENT_DELAY if error.delay is None else duration(error.delay)
+    except ConfigurationError:  # a delay nobody can read must not cost the attempt that it was meant to save
+        return TRANSIENT_DELAY
+
+
+def describe(error: BaseException) -> str:
+    """The error as an operator reads it: its type and message, without what looks like a secret."""
+    # Cut late: a secret must not lose its end before it is seen.
+    message = message_of(error)[: 2 * LONGEST_ERROR]
+    name = type(error).__qualname__
+    return without_secrets(f"{name}: {message}" if message else name)[:LONGEST_ERROR]
+
+
+def fingerprint(error: BaseException) -> str:
+    """What failures of one cause have in common: the type, and the message without its values."""
+    message = message_of(error).partition("\n")[0]
+    return grouped(f"{type(error).__qualname__}: {message}" if message else type(error).__qualname__)
+
+
+def grouped(text: str) -> str:
+    return _VARIABLE.sub("…", without_secrets(text[:LONGEST_ERROR]))[:LONGEST_GROUP]

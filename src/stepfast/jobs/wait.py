@@ -1,0 +1,127 @@
+"""How a job waits: the cursor of its next step says for what, and gets the event when it comes.
+
+So the step that goes on finds everything in its own row, however often it is tried, and a job that waits costs
+nothing but that row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from stepfast.clock import moment
+from stepfast.encryption import is_sealed, opened
+from stepfast.errors import ConfigurationError
+from stepfast.jobs.payload import decode
+from stepfast.telemetry.masking import storable
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from stepfast.encryption import Keyring
+
+
+MARK: Final = '{"stepfast.wait":'  # how the cursor of a job begins that waits, or has waited
+LONGEST_NAME: Final = 160
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened outside, and that this job has waited for."""
+
+    name: str
+    id: str
+    payload: Any
+    sent_at: datetime
+
+
+class _Arrived(msgspec.Struct):
+    id: str
+    at: int
+    payload: msgspec.Raw
+
+
+class _Wait(msgspec.Struct):
+    name: str
+    event: _Arrived | None = None
+
+
+class _Envelope(msgspec.Struct):
+    wait: _Wait = msgspec.field(name="stepfast.wait")
+    cursor: msgspec.Raw
+
+
+def checked_event(name: object) -> str:
+    """The name of an event; whatever no database could find again is refused."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
+        raise ConfigurationError(f"event {name!r:.60}: a text of 1 to {LONGEST_NAME} characters")
+    if name != name.rstrip() or name != storable(name):
+        raise ConfigurationError(f"event {name!r}: no space at its end, no NUL and no half characters")
+    return name
+
+
+def callback_event(job_id: str, step: int) -> str:
+    """The event that the callback of this step sends."""
+    return f"callback:{job_id}:{step}"
+
+
+def waiting(cursor: str, name: str) -> str:
+    """The stored cursor of a job that waits for `name` and goes on at `cursor`, a text of JSON."""
+    return _text(_Envelope(_Wait(name), msgspec.Raw(cursor.encode())))
+
+
+def arrived(stored: str, event_id: str, at: int, payload: str) -> str:
+    """The same, now that the event is there."""
+    envelope = _read(stored)
+    envelope.wait.event = _Arrived(event_id, at, msgspec.Raw(payload.encode()))
+    return _text(envelope)
+
+
+def cursor_in(stored: str | None) -> str | None:
+    """Where the step before said to go on, as a text of JSON."""
+    if stored is None or not stored.startswith(MARK):
+        return stored
+    return bytes(_read(stored).cursor).decode()
+
+
+def waited_for(stored: str | None) -> str | None:
+    """The name of the event that the step before began to wait for."""
+    return _read(stored).wait.name if stored is not None and stored.startswith(MARK) else None
+
+
+def has_arrived(stored: str | None) -> bool:
+    return stored is not None and stored.startswith(MARK) and _read(stored).wait.event is not None
+
+
+def event_in(stored: str | None) -> Event | None:
+    """The event that has arrived."""
+    if stored is None or not stored.startswith(MARK):
+        return None
+    wait = _read(stored).wait
+    if (it := wait.event) is None:
+        return None
+    payload = opened(bytes(it.payload).decode(), f"event {wait.name}")
+    return Event(wait.name, it.id, decode(payload), moment(it.at))
+
+
+def renewed(stored: str, keys: Keyring, purpose: str) -> str:
+    """A stored cursor with everything in it that is sealed under the first key."""
+    if not stored.startswith(MARK):
+        return keys.renewed(stored, purpose) if is_sealed(stored) else stored
+    envelope = _read(stored)
+    cursor = bytes(envelope.cursor).decode()
+    if is_sealed(cursor):
+        envelope.cursor = msgspec.Raw(keys.renewed(cursor, purpose).encode())
+    if (it := envelope.wait.event) is not None and is_sealed(payload := bytes(it.payload).decode()):
+        it.payload = msgspec.Raw(keys.renewed(payload, f"event {envelope.wait.name}").encode())
+    return _text(envelope)
+
+
+def _read(stored: str) -> _Envelope:
+    return msgspec.json.decode(stored, type=_Envelope)
+
+
+def _text(envelope: _Envelope) -> str:
+    return msgspec.json.encode(envelope).decode()

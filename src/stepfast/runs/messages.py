@@ -1,0 +1,430 @@
+"""Which messages are about work that the database knows, whatever became of it: one look for all of them.
+
+The same question as `judge` asks, for those who need no more than yes or no.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from stepfast.database.statement import sql
+from stepfast.jobs.payload import to_json
+from stepfast.outbox.broker import broker_message
+from stepfast.outbox.messages import Message, stage_many
+from stepfast.runs.partitioning.ranges import Bounds
+from stepfast.runs.run import PartitionState, RunState
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.broker import Broker
+    from stepfast.runs.declaration import Declaration
+    from stepfast.runs.partition import Partition
+    from stepfast.runs.partitioning.ranges import Range
+    from stepfast.runs.run import Run
+
+
+# Runs over a broker: whoever makes a page or a consolidation ready says so in a message, in the same transaction.
+#
+# The message is a hint. Its job is in the database, ready, and only those who were told of it may take it at first; after
+# the head start anybody may. So a message that is lost, late or swallowed costs time and nothing else.
+#
+# The messages are those of the first system of this kind, so that others can read and write them: WORK_ITEM for a page,
+# CONSOLIDATE, and WORK_DONE for whoever wants to know.
+
+SCHEMA_VERSION: Final = 1
+WORK_ITEM: Final = "WORK_ITEM"
+CONSOLIDATE: Final = "CONSOLIDATE"
+WORK_DONE: Final = "WORK_DONE"
+DONE_LIVES_FOR: Final = timedelta(hours=1)
+PRICE: Final = "price"
+
+
+@dataclass(frozen=True)
+class NextPage:
+    """Where a partition stands: what a message about its next page says."""
+
+    number: int
+    range: Range
+    offset: int
+    epoch: int
+    seq: int
+    total: int | None
+    job_id: str | None
+
+
+def next_page(partition: Partition, job_id: str, *, from_start: bool = False) -> NextPage:
+    """Of a partition that begins its next epoch: where it stopped, or at its beginning."""
+    place = (0, 0) if from_start else (partition.next_offset, partition.seq)
+    offset, seq = place
+    return NextPage(
+        partition.number, partition.range, offset, partition.epoch + 1, seq, partition.estimate, job_id
+    )
+
+
+def announce_pages(tx: Transaction, declared: Declaration, run: Run, pages: Sequence[NextPage]) -> None:
+    """Stage a message for each page that this transaction makes ready."""
+    if declared.broker is not None:
+        stage_many(tx, [work_item(declared.broker, declared, run, it) for it in pages])
+
+
+def announce_consolidation(tx: Transaction, declared: Declaration, run: Run, job_id: str) -> None:
+    """Stage the message for a round of consolidation that this transaction makes ready."""
+    broker = declared.broker
+    if broker is None:
+        return
+    body = {
+        "type": CONSOLIDATE,
+        "runId": run.id,
+        "traceId": trace_id(run),
+        "force": bool(run.forced),
+        "schemaVersion": SCHEMA_VERSION,
+        "epoch": run.epoch,
+    }
+    message = broker_message(
+        broker.url,
+        broker.consolidate,
+        id=f"consolidate:{run.id}:e{run.epoch}.{run.rounds}",
+        body=to_json(body),
+        subject=CONSOLIDATE,
+        properties={"runId": run.id},
+        job_id=job_id,
+        trace=run.trace,
+    )
+    stage_many(tx, [message])
+
+
+def announce_end(
+    tx: Transaction, declared: Declaration, run: Run, partition: Partition, error: str | None
+) -> None:
+    """Stage the news that a partition has ended, where somebody wants to hear it. Nobody needs to: it vanishes."""
+    broker = declared.broker
+    if broker is None or broker.work_done is None:
+        return
+    name, failed = partition_id(partition.number), partition.state is PartitionState.FAILED
+    body: dict[str, Any] = {
+        "type": WORK_DONE,
+        "runId": run.id,
+        "traceId": trace_id(run),
+        "partitionId": name,
+        "recordsProcessed": partition.seen,
+        "status": "failed" if failed else "completed",
+        "schemaVersion": SCHEMA_VERSION,
+        "epoch": partition.epoch,
+    }
+    if failed:
+        body["error"] = error or ""
+    message = broker_message(
+        broker.url,
+        broker.work_done,
+        id=f"done:{run.id}:{name}:e{partition.epoch}",
+        body=to_json(body),
+        subject=WORK_DONE,
+        properties={"runId": run.id, "partitionId": name},
+        lives_for=DONE_LIVES_FOR,
+        trace=run.trace,
+    )
+    stage_many(tx, [message])
+
+
+def work_item(broker: Broker, declared: Declaration, run: Run, page: NextPage) -> Message:
+    """The message for one page.
+
+    Its id names the page and the epoch, because a broker that detects duplicates swallows what it has seen; `seq` tells
+    two requests at the same offset apart.
+    """
+    name, limit = partition_id(page.number), declared.page_size
+    body: dict[str, Any] = {
+        "type": WORK_ITEM,
+        "runId": run.id,
+        "traceId": trace_id(run),
+        "partitionId": name,
+        **_range(page.range),
+        "totalRecords": page.total,
+        "offset": page.offset,
+        "limit": limit,
+        "offsetStart": page.offset,
+        "offsetEnd": page.offset + limit,
+        "schemaVersion": SCHEMA_VERSION,
+        "epoch": page.epoch,
+    }
+    return broker_message(
+        broker.url,
+        broker.work_items,
+        id=f"{run.id}:{name}:{page.offset}:e{page.epoch}.{page.seq}",
+        body=to_json(body),
+        subject=WORK_ITEM,
+        properties={"runId": run.id, "partitionId": name, "offset": page.offset, "limit": limit},
+        job_id=page.job_id,
+        trace=run.trace,
+    )
+
+
+def partition_id(number: int) -> str:
+    """As operators and the views call it."""
+    return f"partition-{number}"
+
+
+def trace_id(run: Run) -> str:
+    return run.id if run.trace is None else run.trace.split("-")[1]
+
+
+def _range(part: Range) -> dict[str, Any]:
+    """A range of prices in the words of the first system; anything else as it is."""
+    stored = part.to_json()
+    named: dict[str, Any] = {}
+    prices = dict(part.parts).get(PRICE)
+    if isinstance(prices, Bounds):
+        named = {"minPrice": stored[PRICE]["from"], "maxPrice": stored[PRICE]["to"]}
+    return named if set(stored) <= {PRICE} and named else {**named, "range": stored}
+
+
+# What a message about a run means: which job it names, as far as the database agrees.
+#
+# A message is never the truth. One that comes twice, late or out of its order names a page that the partition has left
+# behind: it is stale, and nothing happens. One that nobody understands is told apart from one that names nothing we know,
+# because the latter may only be ahead of its time.
+
+LONGEST_ID: Final = 128
+LONGEST_NUMBER: Final = 9  # digits
+
+# The job of each partition that was named. (A list is a list of texts for PostgreSQL, unless it is told.)
+_PLACES = """
+    SELECT p.number, p.job_id, p.epoch, p.next_offset,
+           CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
+      FROM stepfast_partition p WHERE p.run_id = :run_id AND p.number {numbers}
+"""
+PLACES = sql(
+    _PLACES.format(numbers="{any_of:numbers}"),
+    postgresql=_PLACES.format(numbers="= ANY(CAST(:numbers AS INTEGER[]))"),
+)
+RUNS = sql("SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id {any_of:ids}")
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """A page is ready."""
+
+    run_id: str
+    number: int | None  # of the partition; None: a name that no partition of ours has
+    epoch: int | None
+    offset: int | None  # None: of an older sender; any page is meant
+
+
+@dataclass(frozen=True)
+class Consolidation:
+    """What was read is ready to be consolidated; or somebody wants it to be, although a part is missing."""
+
+    run_id: str
+    epoch: int | None  # None: not one of ours
+    force: bool
+
+
+Hint = WorkItem | Consolidation
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Not understood: it is put aside with the reason, never acknowledged."""
+
+    reason: str
+    detail: str = ""
+    subject: str = ""
+
+
+@dataclass(frozen=True)
+class Named:
+    """It names this job, which may be taken if it is ready."""
+
+    job_id: str
+
+
+@dataclass(frozen=True)
+class Stale:
+    """The database is further."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """It names something that is not there, or not yet."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Somebody else than us asks that the run be consolidated as it is."""
+
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """It is about a feed whose code is not here: for another worker."""
+
+    feed: str
+
+
+Verdict = Named | Stale | Unknown | Wish | Foreign
+
+
+def read(body: str) -> Hint | Unreadable:
+    """Understand a message, or say why not. Fields that we do not know are left alone."""
+    try:
+        told = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        return Unreadable("InvalidJson", str(error))
+    if not isinstance(told, dict):
+        return Unreadable("InvalidMessage", f"an object was expected, not {type(told).__name__}")
+    kind = told.get("type")
+    subject = kind if isinstance(kind, str) else ""
+    if kind not in (WORK_ITEM, CONSOLIDATE):
+        return Unreadable(
+            "UnknownType", f"type is {kind!r:.80}; {WORK_ITEM} and {CONSOLIDATE} are known", subject[:80]
+        )
+    version = told.get("schemaVersion", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        return Unreadable(
+            "UnknownSchemaVersion", f"schemaVersion is {version!r:.80}; {SCHEMA_VERSION} is known", subject
+        )
+    try:
+        return _work_item(told) if kind == WORK_ITEM else _consolidation(told)
+    except ValueError as error:
+        return Unreadable("InvalidMessage", str(error), subject)
+
+
+def judge(tx: Transaction, hints: Sequence[Hint], feeds: Collection[str]) -> list[Verdict]:
+    """Ask the database about each; one look for all runs, and one for the partitions of each. `feeds` are here."""
+    runs = {row[0]: row for row in tx.rows(RUNS, ids=sorted({it.run_id for it in hints}))} if hints else {}
+    wanted: dict[str, set[int]] = defaultdict(set)
+    for it in hints:
+        if isinstance(it, WorkItem) and it.number is not None and it.run_id in runs:
+            wanted[it.run_id].add(it.number)
+    places = {
+        (run_id, row[0]): row
+        for run_id, numbers in wanted.items()
+        for row in tx.rows(PLACES, run_id=run_id, numbers=sorted(numbers))
+    }
+    return [_judge(it, runs.get(it.run_id), places, feeds) for it in hints]
+
+
+def _judge(
+    hint: Hint,
+    run: Sequence[Any] | None,
+    places: Mapping[tuple[str, int], Sequence[Any]],
+    feeds: Collection[str],
+) -> Verdict:
+    if run is None:
+        return Unknown(f"there is no run {hint.run_id}")
+    if run[1] not in feeds:
+        return Foreign(run[1])
+    if isinstance(hint, Consolidation):
+        return _of_run(hint, run)
+    place = None if hint.number is None else places.get((hint.run_id, hint.number))
+    if place is None:
+        return Unknown(f"run {hint.run_id} has no such partition")
+    return _of_partition(hint, place)
+
+
+def _of_partition(hint: WorkItem, place: Sequence[Any]) -> Verdict:
+    _, job_id, epoch, offset, is_open = place
+    if not is_open or job_id is None:
+        return Stale("the partition has ended")
+    if hint.epoch is not None and hint.epoch != epoch:
+        return Stale(f"it is of epoch {hint.epoch}, the partition is in {epoch}")
+    if hint.offset is not None and hint.offset != offset:
+        return Stale(f"it is for row {hint.offset}, the partition goes on at {offset}")
+    return Named(job_id)
+
+
+def _of_run(hint: Consolidation, run: Sequence[Any]) -> Verdict:
+    run_id, _, state, stalled_in, epoch, job_id = run
+    ours = hint.epoch is not None
+    if RunState(stalled_in or state) is RunState.APPLYING and job_id is not None:
+        return Stale(f"it is of epoch {hint.epoch}") if ours and hint.epoch != epoch else Named(job_id)
+    if hint.force and not ours and RunState(state) in (RunState.FAILED, RunState.FAILED_QUALITY):
+        return Wish(run_id)
+    return Stale(f"the run is {state}")
+
+
+def _work_item(told: Mapping[str, Any]) -> WorkItem:
+    name = told.get("partitionId")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"partitionId is {name!r:.80}, not a text")
+    number = name.removeprefix("partition-")
+    known = number.isascii() and number.isdecimal() and len(number) <= LONGEST_NUMBER
+    if "offset" not in told and "offsetStart" not in told:
+        raise ValueError("it has neither offset nor offsetStart")
+    return WorkItem(
+        _run_id(told),
+        int(number) if known else None,
+        _count(told, "epoch"),
+        _count(told, "offset"),
+    )
+
+
+def _consolidation(told: Mapping[str, Any]) -> Consolidation:
+    force = told.get("force", False)
+    if force not in (True, False):
+        raise ValueError(f"force is {force!r:.80}, not true or false")
+    return Consolidation(_run_id(told), _count(told, "epoch"), bool(force))
+
+
+def _run_id(told: Mapping[str, Any]) -> str:
+    found = told.get("runId")
+    if not isinstance(found, str) or not 0 < len(found) <= LONGEST_ID or "\0" in found:
+        raise ValueError(f"runId is {found!r:.80}, not a text of 1 to {LONGEST_ID} characters")
+    return found
+
+
+def _count(told: Mapping[str, Any], field: str) -> int | None:
+    found = told.get(field)
+    if found is not None and (
+        isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < 2**53
+    ):
+        raise ValueError(f"{field} is {found!r:.80}, not a whole number")
+    return found
+
+
+NONE: Final = -1  # no partition has this number
+
+# Runs, each with those of its partitions whose number anybody named. (Lists are lists of texts for PostgreSQL, unless
+# it is told.)
+_NAMED = """
+    SELECT r.id, r.feed, p.number
+      FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number {numbers}
+     WHERE r.id {{any_of:ids}}
+"""
+NAMED = sql(
+    _NAMED.format(numbers="{any_of:numbers}"),
+    postgresql=_NAMED.format(numbers="= ANY(CAST(:numbers AS INTEGER[]))"),
+)
+
+
+def known(tx: Transaction, hints: Sequence[Hint], feeds: Collection[str]) -> list[bool]:
+    """For each, whether it names a run, and a partition of that run. `feeds` are here; others know their own runs."""
+    if not hints:
+        return []
+    numbers = {it.number for it in hints if isinstance(it, WorkItem) and it.number is not None}
+    feed_of: dict[str, str] = {}
+    partitions: dict[str, set[int]] = defaultdict(set)
+    ids = sorted({it.run_id for it in hints})
+    for run_id, feed, number in tx.rows(NAMED, ids=ids, numbers=sorted(numbers) or [NONE]):
+        feed_of[run_id] = feed
+        partitions[run_id].add(number)
+    return [
+        it.run_id in feed_of
+        and (
+            feed_of[it.run_id] not in feeds
+            or not isinstance(it, WorkItem)
+            or (it.number is not None and it.number in partitions[it.run_id])
+        )
+        for it in hints
+    ]

@@ -1,0 +1,450 @@
+"""Forget what runs leave behind: what partitions have seen, once nobody can need it, and whole runs when they are old.
+
+Everything is found by walking along keys, and goes in bounded batches: no statement here takes long, however much there
+is. Raw rows, target rows, quarantine and debts are not touched: they belong to the feed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
+
+from stepfast.clock import micros
+from stepfast.database.statement import sql
+from stepfast.runs import alerts
+from stepfast.runs.breaker import LONGEST
+from stepfast.runs.debts import tried
+from stepfast.runs.lifecycle import (
+    begin_consolidation,
+    consolidation_gave_up,
+    evaluate,
+    partition_ended,
+    shard_id,
+)
+from stepfast.runs.messages import announce_end
+from stepfast.runs.partition import Partition, end_partition, find_partition, lock_partition
+from stepfast.runs.repair import ask_for, renew_jobs
+from stepfast.runs.run import (
+    PARTS,
+    PartitionState,
+    Run,
+    RunState,
+    end_run,
+    find_feed,
+    find_run,
+    kind_of,
+    lock_run,
+    move_run,
+)
+
+if TYPE_CHECKING:
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.declaration import Declaration
+
+
+# Where a job that should move a run is gone: fail what it was to do, or ask for another one where it stopped.
+#
+# A job may die, be cancelled, or vanish with a restored backup. Each act is a transaction of its own, which looks again
+# under the locks in their order (jobs, partitions, run, feed) and does nothing if it is no longer needed.
+
+MOST_SHARDS: Final = 100  # that a feed may ever have had
+
+LIVE = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
+ENDED = sql("""
+    SELECT state, last_error, id FROM stepfast_archive WHERE id {any_of:ids} AND state IN ('dead', 'cancelled', 'done')
+     ORDER BY id {for_update}
+""")
+FORGET_SHARDS = sql("""
+    UPDATE stepfast_run SET shards = 0, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0
+""")
+
+
+class Fate(StrEnum):
+    """What became of a job, or of the worst of several."""
+
+    LIVE = "live"
+    LOST = "lost"  # it is over or gone, and yet somebody waits for it
+    DEAD = "dead"  # it gave up, or somebody cancelled it
+
+
+class Ended(NamedTuple):
+    fate: Fate
+    error: str = ""
+
+
+class Act(StrEnum):
+    """What was done about a run."""
+
+    FAILED = "failed"  # a partition or the run itself, because its job gave up
+    RESUMED = "resumed"  # another job was asked for
+    EVALUATED = "evaluated"  # nothing was left to read, and nobody had noticed
+    STALLED = "stalled"
+    MOVED = "moved"  # it had stalled, and moves again
+
+
+def mend_partition(tx: Transaction, declared: Declaration, partition_id: str) -> Act | None:
+    """Fail an open partition whose job gave up, or give it another job at its cursor."""
+    seen = find_partition(tx, partition_id)
+    if seen is None or not seen.is_open:
+        return None
+    job = fate_of(tx, [seen.job_id] if seen.job_id else [])
+    now = lock_partition(tx, partition_id)
+    if now is None or not now.is_open or (now.job_id, now.epoch) != (seen.job_id, seen.epoch):
+        return None
+    match job.fate:
+        case Fate.LIVE:
+            return None
+        case Fate.DEAD:
+            return _fail(tx, declared, now, job.error)
+        case Fate.LOST:
+            run = find_run(tx, now.run_id)
+            if run.at is not RunState.FETCHING:
+                return None
+            renew_jobs(tx, declared, run, [now])
+            return Act.RESUMED
+        case _:
+            assert_never(job.fate)
+
+
+def mend_run(tx: Transaction, declared: Declaration, run_id: str) -> Act | None:
+    """The same for a run that is planned, consolidated or swept."""
+    seen = find_run(tx, run_id)
+    job = fate_of(tx, movers(seen))
+    run = lock_run(tx, run_id)
+    if _place(run) != _place(seen) or run.ended_at is not None or job.fate is Fate.LIVE:
+        return None
+    if job.fate is Fate.DEAD:
+        return Act.FAILED if _give_up(tx, declared, run, job.error) else None
+    match run.at:
+        case RunState.PLANNING:
+            ask_for(tx, declared, run, "plan")
+        case RunState.APPLYING:
+            tx.run(FORGET_SHARDS, id=run.id, epoch=run.epoch, round=run.rounds)
+            begin_consolidation(tx, declared, run)
+        case RunState.SWEEPING:
+            ask_for(tx, declared, run, "sweep")
+        case _:
+            return None
+    return Act.RESUMED
+
+
+def mend_completion(tx: Transaction, declared: Declaration, run_id: str) -> Act | None:
+    """A run whose last partition ended, and nobody went on from there."""
+    evaluate(tx, declared, run_id)
+    return None if find_run(tx, run_id).at is RunState.FETCHING else Act.EVALUATED
+
+
+def movers(run: Run) -> list[str]:
+    """The jobs that move the whole run on: one, or the shards of a round of consolidation."""
+    if run.at is RunState.APPLYING and run.shards:
+        return [shard_id(run, number) for number in range(max(run.shards, MOST_SHARDS))]
+    return [run.job_id] if run.job_id else []
+
+
+def fate_of(tx: Transaction, ids: list[str]) -> Ended:
+    """What became of these jobs. Their rows are ours, so that nobody revives or ends one meanwhile."""
+    live = tx.rows(LIVE, ids=ids) if ids else []
+    ended = tx.rows(ENDED, ids=ids) if ids else []
+    for state, error, job_id in ended:
+        if state == "dead":
+            return Ended(Fate.DEAD, str(error or "unknown"))
+        if state == "cancelled":
+            return Ended(Fate.DEAD, f"job {job_id} was cancelled: {error or 'nobody said why'}")
+    return Ended(Fate.LIVE if live else Fate.LOST)
+
+
+def _fail(tx: Transaction, declared: Declaration, partition: Partition, error: str) -> Act | None:
+    if not end_partition(tx, partition, PartitionState.FAILED, error):
+        return None
+    if partition.debt_id is not None:
+        tried(tx, declared.name, partition.debt_id)
+    partition_ended(
+        tx,
+        declared,
+        partition.run_id,
+        PartitionState.FAILED,
+        seen=partition.seen,
+        rejected=partition.rejected,
+    )
+    if declared.broker is not None:
+        run = find_run(tx, partition.run_id)
+        announce_end(tx, declared, run, partition.moved(state=PartitionState.FAILED), error)
+    return Act.FAILED
+
+
+def _give_up(tx: Transaction, declared: Declaration, run: Run, error: str) -> bool:
+    if run.at is RunState.APPLYING:
+        return consolidation_gave_up(tx, declared, run, error)
+    part = "planning" if run.at is RunState.PLANNING else "the sweep"
+    if not end_run(tx, run, RunState.FAILED, f"{part} gave up: {error}"):
+        return False
+    tell = alerts.planning_failed if run.at is RunState.PLANNING else alerts.sweep_failed
+    tell(tx, run, error)
+    return True
+
+
+def _place(run: Run) -> tuple[object, ...]:
+    return run.at, run.epoch, run.rounds, run.shards, run.job_id
+
+
+# What every worker looks after: runs that nothing moves any more, and people who should know.
+#
+# A look is one or two statements by index, without locks. Whatever it finds is done by an act, which looks again.
+
+BATCH: Final = 200  # partitions that one look brings home
+GROWING: Final = 10  # dead letters of a feed in an hour that a person should know of
+LATELY: Final = timedelta(hours=1)
+EVER: Final = timedelta(days=36_500)
+
+ACTIVE = sql("""
+    SELECT id, feed, state, stalled_in, shards, job_id, {now} - updated_at FROM stepfast_run
+     WHERE ended_at IS NULL
+""")
+# Counted one by one, by key: no plan of the planner's own could be better when the queue is long.
+ORPHANS = sql("""
+    SELECT p.id FROM stepfast_partition p
+     WHERE p.run_id = :run_id AND p.state IN ('ready', 'running')
+       AND (SELECT count(*) FROM stepfast_job j WHERE j.id = p.job_id) = 0
+     LIMIT :limit
+""")
+OPEN = sql("""
+    SELECT 1 FROM stepfast_partition WHERE run_id = :run_id AND state IN ('ready', 'running') LIMIT 1
+""")
+LIVE_VIGIL = sql("SELECT count(*) FROM stepfast_job WHERE id {any_of:ids}")
+STILL_FOR = sql("""
+    SELECT {now} - r.updated_at, {now} - (SELECT max(p.updated_at) FROM stepfast_partition p WHERE p.run_id = r.id)
+      FROM stepfast_run r WHERE r.id = :run_id
+""")
+
+# `updated_at` stays: it says when the run moved last, and so when it moves again.
+STALL = sql("""
+    UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = :reason
+     WHERE id = :id AND state = :source AND epoch = :epoch
+""")
+PAUSED_QUEUE = sql("SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL")
+
+AGE = sql("""
+    SELECT {now} + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM stepfast_run r WHERE r.feed = f.id))
+      FROM stepfast_feed f WHERE f.id = :feed
+""")
+DIED = sql("""
+    SELECT count(*) FROM stepfast_archive WHERE state = 'dead' AND finished_at > {now} - :age AND kind {any_of:kinds}
+""")
+LAST_ERROR = sql("""
+    SELECT last_error FROM stepfast_archive WHERE state = 'dead' AND kind {any_of:kinds}
+     ORDER BY finished_at DESC LIMIT 1
+""")
+
+
+@dataclass(frozen=True)
+class Glance:
+    """A run that has not ended, as one look sees it."""
+
+    id: str
+    feed: str
+    state: RunState
+    stalled_in: RunState | None
+    shards: int
+    job_id: str | None
+    still_for: timedelta  # since its row moved
+
+    @property
+    def at(self) -> RunState:
+        return self.stalled_in or self.state
+
+
+def active_runs(tx: Transaction) -> list[Glance]:
+    return tx.all(ACTIVE, _glance)
+
+
+def orphans(tx: Transaction, run_id: str) -> list[str]:
+    """Open partitions that no live job reads."""
+    return [str(row[0]) for row in tx.rows(ORPHANS, run_id=run_id, limit=BATCH)]
+
+
+def all_read(tx: Transaction, run_id: str) -> bool:
+    return not tx.rows(OPEN, run_id=run_id)
+
+
+def is_moved(tx: Transaction, run: Glance) -> bool:
+    """Whether the jobs are there that plan, consolidate or sweep it."""
+    if run.at is RunState.APPLYING and run.shards:
+        now = find_run(tx, run.id)
+        ids = [shard_id(now, number) for number in range(max(now.shards, MOST_SHARDS))]
+        return int(tx.first(LIVE_VIGIL, ids=ids) or 0) >= now.shards
+    return run.job_id is not None and bool(tx.first(LIVE_VIGIL, ids=[run.job_id]))
+
+
+def still_for(tx: Transaction, run_id: str) -> timedelta:
+    """How long neither the run nor a partition of it has moved."""
+    run, partitions = tx.rows(STILL_FOR, run_id=run_id)[0]
+    return timedelta(microseconds=max(0, min(int(run), int(run if partitions is None else partitions))))
+
+
+def stall(tx: Transaction, declared: Declaration, run_id: str) -> Act | None:
+    """Say that a run stands still. One that waits for its source does not: that is told by itself."""
+    run = lock_run(tx, run_id)
+    still = still_for(tx, run_id)
+    if run.ended_at is not None or run.state is RunState.STALLED or still < declared.stall_after:
+        return None
+    if _waits_for_source(tx, run.feed):
+        return None
+    why = "no step of it has been committed; its jobs wait, or fail"
+    if tx.rows(PAUSED_QUEUE, queue=declared.queue):
+        why = f"queue {declared.queue} is paused; go on with: stepfast queues resume {declared.queue}"
+    if tx.run(STALL, id=run.id, source=run.state.value, epoch=run.epoch, reason=why) != 1:
+        return None
+    alerts.run_stalled(tx, run, still, why)
+    return Act.STALLED
+
+
+def _waits_for_source(tx: Transaction, feed: str) -> bool:
+    """Whether it is paused, or was a moment ago; trouble that nobody asks about any more is no reason."""
+    row = find_feed(tx, feed)
+    return row.paused_until is not None and row.paused_until + micros(LONGEST) > row.now
+
+
+def move_again(tx: Transaction, declared: Declaration, run_id: str) -> Act | None:
+    """A stalled run in which something has moved is where it was."""
+    run = lock_run(tx, run_id)
+    if run.state is not RunState.STALLED or still_for(tx, run_id) >= declared.stall_after:
+        return None
+    return Act.MOVED if move_run(tx, run, run.at) else None
+
+
+def watermark_age(tx: Transaction, feed: str) -> timedelta | None:
+    """How old the feed's watermark is; of a feed that has none, how long ago its first run began."""
+    age = tx.first(AGE, feed=feed)
+    return None if age is None else timedelta(microseconds=int(age))
+
+
+def is_old(tx: Transaction, declared: Declaration) -> bool:
+    allowed = declared.fresh_within
+    age = None if allowed is None else watermark_age(tx, declared.name)
+    return allowed is not None and age is not None and age > allowed
+
+
+def tell_old(tx: Transaction, declared: Declaration) -> bool:
+    """Tell, once in a while, that what was read last is too old."""
+    age = watermark_age(tx, declared.name)
+    if not is_old(tx, declared) or age is None or declared.fresh_within is None:
+        return False
+    return alerts.watermark_too_old(tx, declared.name, age, declared.fresh_within)
+
+
+def many_died(tx: Transaction, declared: Declaration) -> bool:
+    return _died(tx, declared, LATELY) >= GROWING
+
+
+def tell_dead(tx: Transaction, declared: Declaration) -> bool:
+    """Tell, once in a while, that the jobs of a feed die."""
+    new, total = _died(tx, declared, LATELY), _died(tx, declared, EVER)
+    if new < GROWING:
+        return False
+    error = tx.first(LAST_ERROR, kinds=_kinds(declared))
+    return alerts.dead_letters_growing(tx, declared.name, new, total, error)
+
+
+def _died(tx: Transaction, declared: Declaration, age: timedelta) -> int:
+    return int(tx.first(DIED, kinds=_kinds(declared), age=micros(age)) or 0)
+
+
+def _kinds(declared: Declaration) -> list[str]:
+    return [kind_of(declared.name, part) for part in PARTS]
+
+
+def _glance(*row: Any) -> Glance:
+    run_id, feed, state, stalled_in, shards, job_id, still = row
+    stalled = None if stalled_in is None else RunState(stalled_in)
+    span = timedelta(microseconds=max(0, int(still)))
+    return Glance(run_id, feed, RunState(state), stalled, int(shards), job_id, span)
+
+
+BATCH_PRUNING: Final = 5_000
+
+NEXT_SEEN = sql("SELECT min(partition_id) FROM stepfast_seen WHERE partition_id > :after")
+# What a partition has seen is what its pages are anchored by, and the proof that it is complete. It is needed until the
+# partition cannot be read on: it is done, or its run is complete, or a newer run has taken its place.
+NEEDED = sql("""
+    SELECT p.id FROM stepfast_partition p JOIN stepfast_run r ON r.id = p.run_id
+     WHERE p.id = :id AND p.state NOT IN ('done', 'split')
+       AND (r.ended_at IS NULL
+            OR (r.state NOT IN ('completed', 'published_partial')
+                AND NOT EXISTS (SELECT 1 FROM stepfast_run n
+                                 WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind NOT IN ('backfill', 'remap'))))
+""")
+LAST_SEEN_OF_BATCH = sql("""
+    SELECT max(item_id) FROM (SELECT item_id FROM stepfast_seen WHERE partition_id = :id ORDER BY item_id LIMIT :limit) b
+""")
+FORGET_SEEN = sql("DELETE FROM stepfast_seen WHERE partition_id = :id AND item_id <= :until")
+
+# The run that moved the watermark last is kept, whatever its age: it says where the feed stands.
+OLD_RUN = sql("""
+    SELECT r.id FROM stepfast_run r
+     WHERE r.ended_at < {now} - :age AND NOT EXISTS (SELECT 1 FROM stepfast_feed f WHERE f.last_run = r.id)
+     ORDER BY r.ended_at LIMIT 1
+""")
+PARTITIONS = sql("SELECT id FROM stepfast_partition WHERE run_id = :run_id ORDER BY id LIMIT :limit")
+LAST_PAGE_OF_BATCH = sql("""
+    SELECT epoch, seq FROM stepfast_page WHERE partition_id = :id ORDER BY epoch, seq LIMIT 1 OFFSET :offset
+""")
+FORGET_PAGES = sql("DELETE FROM stepfast_page WHERE partition_id = :id")
+FORGET_FIRST_PAGES = sql("""
+    DELETE FROM stepfast_page WHERE partition_id = :id AND (epoch < :epoch OR (epoch = :epoch AND seq <= :seq))
+""")
+FORGET_PARTITION = sql("DELETE FROM stepfast_partition WHERE id = :id")
+FORGET_RUN = sql("DELETE FROM stepfast_run WHERE id = :id AND ended_at IS NOT NULL")
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """How many rows went, and whether there may be more."""
+
+    rows: int = 0
+    more: bool = False
+
+
+def seen_by_nobody(tx: Transaction, after: str = "") -> str | None:
+    """The next partition, in the order of ids, whose seen rows nobody needs."""
+    while (found := tx.first(NEXT_SEEN, after=after)) is not None:
+        if not tx.rows(NEEDED, id=found):
+            return str(found)
+        after = str(found)
+    return None
+
+
+def forget_seen(tx: Transaction, partition_id: str, limit: int = BATCH_PRUNING) -> Pruned:
+    """One batch of what a partition has seen, if nobody needs it; in the order of its key, like those who write it."""
+    if tx.rows(NEEDED, id=partition_id):
+        return Pruned()
+    until = tx.first(LAST_SEEN_OF_BATCH, id=partition_id, limit=limit)
+    if until is None:
+        return Pruned()
+    rows = tx.run(FORGET_SEEN, id=partition_id, until=until)
+    return Pruned(rows, more=rows >= limit)
+
+
+def oldest(tx: Transaction, age: int) -> str | None:
+    """A run that ended longer ago than `age`."""
+    found = tx.first(OLD_RUN, age=age)
+    return None if found is None else str(found)
+
+
+def forget_run(tx: Transaction, run_id: str, limit: int = BATCH_PRUNING) -> Pruned:
+    """One batch of an old run: pages, then their partition, and the run itself when it has none."""
+    found = tx.rows(PARTITIONS, run_id=run_id, limit=1)
+    if not found:
+        return Pruned(tx.run(FORGET_RUN, id=run_id))
+    partition_id = str(found[0][0])
+    seen = forget_seen(tx, partition_id, limit)
+    if seen.rows:
+        return Pruned(seen.rows, more=True)
+    last = tx.rows(LAST_PAGE_OF_BATCH, id=partition_id, offset=limit)
+    if last:
+        epoch, seq = last[0]
+        return Pruned(tx.run(FORGET_FIRST_PAGES, id=partition_id, epoch=epoch, seq=seq), more=True)
+    rows = tx.run(FORGET_PAGES, id=partition_id)
+    return Pruned(rows + tx.run(FORGET_PARTITION, id=partition_id), more=True)

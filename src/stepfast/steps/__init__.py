@@ -1,1 +1,0 @@
-"""The leased step: asked for, claimed, run, committed under its fence."""

@@ -1,0 +1,123 @@
+"""What Azure's libraries raise about storage, as our three sentences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from stepfast.errors import ConfigurationError
+from stepfast.telemetry.masking import without_secrets
+from stepfast.transports.contract import DeliveryLostError, TransportRefusedError, TransportUnavailableError
+
+if TYPE_CHECKING:
+    from azure.core.exceptions import AzureError
+    from azure.identity import DefaultAzureCredential
+    from azure.identity.aio import DefaultAzureCredential as AsyncCredential
+
+    from stepfast.transports.contract import Delivery
+
+
+# Who we are to Azure where no key is given: the identity of the machine, the pod, or the person at the keyboard.
+#
+# `DefaultAzureCredential` looks for all of them. AZURE_CLIENT_ID chooses one of several identities of a machine.
+
+CURE: Final = "pip install 'stepfast[azure]'"
+_ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
+_URL: Final = re.compile(r"https?://[^\s@?#;=&]+", re.IGNORECASE)
+_NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,199}(:\d{1,5})?", re.IGNORECASE)
+
+
+def credential() -> DefaultAzureCredential:
+    """For clients that block. Close it."""
+    try:
+        from azure.identity import DefaultAzureCredential
+    except ImportError as missing:
+        raise ConfigurationError(f"an identity needs an extra: {CURE}") from missing
+    return DefaultAzureCredential()
+
+
+def async_credential() -> AsyncCredential:
+    """For clients of an event loop. Close it there."""
+    try:
+        from azure.identity.aio import DefaultAzureCredential
+    except ImportError as missing:
+        raise ConfigurationError(f"an identity needs an extra: {CURE}") from missing
+    return DefaultAzureCredential()
+
+
+def storage_url(account: str, service: str) -> str:
+    """Where an account's queues or blobs are: its name is enough in Azure's public cloud, elsewhere give the URL."""
+    if "://" in account:
+        if not _URL.fullmatch(account):
+            raise ConfigurationError(
+                f"storage account {_without_keys(account)!r}: its URL is https://…, without keys; those are for a connection "
+                "string"
+            )
+        return account.rstrip("/")
+    if not _ACCOUNT.fullmatch(account):
+        raise ConfigurationError(
+            f"storage account {_without_keys(account)!r}: its name has 3 to 24 lower-case letters and digits; "
+            "outside of Azure's public cloud write its URL, https://…"
+        )
+    return f"https://{account}.{service}.core.windows.net"
+
+
+def checked_namespace(namespace: str) -> str:
+    """The namespace of a Service Bus, if it can be one."""
+    if not _NAMESPACE.fullmatch(namespace):
+        raise ConfigurationError(
+            f"Service Bus namespace {_without_keys(namespace)!r}: write its name, or name.servicebus.windows.net; with keys "
+            "it is a connection string, AZURE_SERVICE_BUS_CONNECTION_STRING"
+        )
+    return namespace
+
+
+def _without_keys(text: str) -> str:
+    """What was given in the place of a name, fit to be shown."""
+    return without_secrets(text.partition("?")[0].rpartition("@")[2])[:100]
+
+
+# Each of them: the message is gone, or somebody received it after us.
+LOST: Final = {"MessageNotFound", "PopReceiptMismatch"}
+LATER: Final = {408, 429}
+UNSIGNED: Final = (
+    "AzureSigningError"  # the account's key is no key; each library has a class of its own for it
+)
+LONGEST: Final = 300
+
+
+@contextmanager
+def told_as_ours(transport: str, place: str, delivery: Delivery | None = None) -> Iterator[None]:
+    """Inside it, what the library raises becomes one of ours; `place` is named in it."""
+    from azure.core.exceptions import AzureError
+
+    try:
+        yield
+    except AzureError as error:
+        if delivery is not None and code_of(error) in LOST:
+            raise DeliveryLostError(transport, delivery.queue, delivery.id) from error
+        kind = TransportUnavailableError if is_passing(error) else TransportRefusedError
+        raise kind(transport, f"{place}: {_first_line(error)}") from error
+    except (TimeoutError, ConnectionError) as error:
+        raise TransportUnavailableError(transport, f"{place}: {type(error).__name__} {error}") from error
+
+
+def is_passing(error: AzureError) -> bool:
+    """Whether it may go well later: no answer, no token yet, too busy. Everything else needs a person."""
+    if type(error).__name__ == UNSIGNED:
+        return False
+    status = getattr(error, "status_code", None)
+    return status is None or status in LATER or status >= 500  # noqa: PLR2004 - the server's own trouble
+
+
+def _first_line(error: AzureError) -> str:
+    text = str(getattr(error, "message", None) or error).strip()
+    return f"{code_of(error) or type(error).__name__}: {text.splitlines()[0] if text else ''}"[:LONGEST]
+
+
+def code_of(error: AzureError) -> str:
+    """Azure's own word for it: an enumeration where the library knows the word, else a text."""
+    found = getattr(error, "error_code", None)
+    return str(getattr(found, "value", found) or "")

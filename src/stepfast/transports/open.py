@@ -1,0 +1,253 @@
+"""From a thread to a transport: an event loop on a thread of its own, and calls that wait with a deadline.
+
+Database code is synchronous and so are couriers, commands and checks; brokers are asynchronous and keep links open.
+
+    with Link(transport) as link:
+        link.wait_for(transport.send("work-items", messages))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as DeadlineError
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+from urllib.parse import SplitResult, urlsplit
+
+from stepfast.clock import spoken
+from stepfast.errors import ConfigurationError
+from stepfast.transports.azure import checked_namespace, storage_url
+from stepfast.transports.contract import MOST_DELIVERIES, TransportUnavailableError
+
+if TYPE_CHECKING:
+    from stepfast.database.database import Database
+    from stepfast.transports.contract import Transport
+
+
+# From a URL to a transport. Secrets never stand in the URL: they come from the environment, or from an identity.
+#
+# memory://name                          queues inside this process
+# database://                            queues in the application's own database
+# storage-queue:// , storage-queue://account     Azure Storage Queue: by connection string, or by the identity of this machine
+# service-bus:// , service-bus://namespace       Azure Service Bus: the same
+
+STORAGE: Final = "AZURE_STORAGE_CONNECTION_STRING"
+STORAGE_ACCOUNT: Final = "AZURE_STORAGE_ACCOUNT"
+SERVICE_BUS: Final = ("AZURE_SERVICE_BUS_CONNECTION_STRING", "SERVICEBUS_CONNECTION_STRING")
+SERVICE_BUS_NAMESPACE: Final = "AZURE_SERVICE_BUS_NAMESPACE"
+_KEYS: Final = re.compile(r"[@?#;=&]")  # what stands around a key, and in no name
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransportSettings:
+    """What a transport may need to be let in. A connection string wins over an account with an identity."""
+
+    database: Database | None = None  # for database://
+    storage_connection_string: str = field(default="", repr=False)
+    storage_account: str = ""  # a name, or https://name.queue.core.windows.net
+    service_bus_connection_string: str = field(default="", repr=False)
+    service_bus_namespace: str = ""  # a name, or name.servicebus.windows.net
+    most_deliveries: int = MOST_DELIVERIES  # where we count and the broker does not
+
+
+def transport_settings(
+    environ: Mapping[str, str] | None = None, *, database: Database | None = None
+) -> TransportSettings:
+    """As the environment says."""
+    found = os.environ if environ is None else environ
+    return TransportSettings(
+        database=database,
+        storage_connection_string=found.get(STORAGE, "").strip(),
+        storage_account=found.get(STORAGE_ACCOUNT, "").strip(),
+        service_bus_connection_string=next(
+            (text for name in SERVICE_BUS if (text := found.get(name, "").strip())), ""
+        ),
+        service_bus_namespace=found.get(SERVICE_BUS_NAMESPACE, "").strip(),
+    )
+
+
+def open_transport(url: str, settings: TransportSettings | None = None) -> Transport:
+    """The transport that a URL, or just its scheme, names. It reaches nobody before `async with` or `open()`."""
+    if (problem := problem_of_transport(url)) is not None:
+        raise ConfigurationError(f"transport {shown_transport(url)!r}: {problem}")
+    parts = _split(url)
+    return OPENERS[parts.scheme](parts.netloc, transport_settings() if settings is None else settings)
+
+
+def problem_of_transport(url: str) -> str | None:
+    """Why this names no transport; None if it does."""
+    known = f"write one of {', '.join(f'{it}://' for it in OPENERS)}"
+    try:
+        parts = _split(url)
+    except ValueError:  # its text may quote what is a key
+        return known
+    if parts.scheme not in OPENERS:
+        return known
+    if _KEYS.search(url):
+        return (
+            f"no keys or options in it; keys come from the environment ({STORAGE}, {SERVICE_BUS[0]}), "
+            "or from a managed identity"
+        )
+    if parts.scheme == "database" and parts.netloc:
+        return "it uses the application's own database; name no other here"
+    return None
+
+
+def shown_transport(url: str) -> str:
+    """The URL as it may be shown, also one that is none, and full of keys."""
+    from stepfast.telemetry.masking import without_secrets
+
+    return re.sub(r"://[^/]*@", "://***@", without_secrets(url.strip().partition("?")[0]))[:200]
+
+
+def _split(url: str) -> SplitResult:
+    given = url.strip()
+    return urlsplit(given if "://" in given else f"{given}://")
+
+
+def _memory(name: str, settings: TransportSettings) -> Transport:
+    from stepfast.transports.memory import MemoryTransport, named_broker
+
+    return MemoryTransport(named_broker(name or "default"), most_deliveries=settings.most_deliveries)
+
+
+def _database(name: str, settings: TransportSettings) -> Transport:
+    from stepfast.transports.database import DatabaseTransport
+
+    del name
+    if settings.database is None:
+        raise ConfigurationError(
+            "transport 'database://': it uses the application's own database, and there is none here"
+        )
+    return DatabaseTransport(settings.database, most_deliveries=settings.most_deliveries)
+
+
+def _storage_queue(account: str, settings: TransportSettings) -> Transport:
+    from stepfast.transports.storage_queue import StorageQueueTransport
+
+    account = account or ("" if settings.storage_connection_string else settings.storage_account)
+    if account:
+        storage_url(
+            account, "queue"
+        )  # a wrong name is refused here: asked for, it is nobody's, as in an outage
+        return StorageQueueTransport(account=account, most_deliveries=settings.most_deliveries)
+    if not settings.storage_connection_string:
+        raise ConfigurationError(
+            f"transport 'storage-queue://': set {STORAGE}, or {STORAGE_ACCOUNT} where a managed identity may use it"
+        )
+    return StorageQueueTransport(
+        connection_string=settings.storage_connection_string, most_deliveries=settings.most_deliveries
+    )
+
+
+def _service_bus(namespace: str, settings: TransportSettings) -> Transport:
+    from stepfast.transports.service_bus import ServiceBusTransport
+
+    namespace = namespace or (
+        "" if settings.service_bus_connection_string else settings.service_bus_namespace
+    )
+    if namespace:
+        return ServiceBusTransport(namespace=checked_namespace(namespace))
+    if not settings.service_bus_connection_string:
+        raise ConfigurationError(
+            f"transport 'service-bus://': set {SERVICE_BUS[0]}, or {SERVICE_BUS_NAMESPACE} where a managed identity "
+            "may use it"
+        )
+    return ServiceBusTransport(connection_string=settings.service_bus_connection_string)
+
+
+OPENERS: Final[dict[str, Callable[[str, TransportSettings], Transport]]] = {
+    "memory": _memory,
+    "database": _database,
+    "storage-queue": _storage_queue,
+    "service-bus": _service_bus,
+}
+
+T = TypeVar("T")
+
+PATIENCE: Final = timedelta(seconds=30)
+
+
+class Link:
+    """One opened transport for any number of threads. A call that takes too long is cancelled, and nothing is known."""
+
+    def __init__(self, transport: Transport, patience: timedelta = PATIENCE) -> None:
+        self.transport = transport
+        self.patience = patience
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"link-{transport.name}", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def open(self) -> None:
+        self._thread.start()
+        try:
+            self.wait_for(self.transport.open())
+        except BaseException:
+            self._end()
+            raise
+
+    def close(self) -> None:
+        """Give back what is held, and hang up. A broker that does not answer is left alone after the deadline."""
+        if not self._thread.is_alive():
+            return
+        try:
+            self.wait_for(self.transport.close())
+        except TransportUnavailableError:
+            pass  # what we held comes back by itself
+        finally:
+            self._end()
+
+    def wait_for(self, call: Coroutine[Any, Any, T], within: timedelta | None = None) -> T:
+        """Run it over there and wait here, at most so long."""
+        limit = self.patience if within is None else within
+        if not self._thread.is_alive() or threading.current_thread() is self._thread:
+            call.close()
+            raise TransportUnavailableError(
+                self.transport.name, "the link is closed, or called from its own thread"
+            )
+        waiting = asyncio.run_coroutine_threadsafe(call, self._loop)
+        try:
+            return waiting.result(limit.total_seconds())
+        except DeadlineError as late:
+            if waiting.done():
+                raise  # its own
+            waiting.cancel()
+            raise TransportUnavailableError(
+                self.transport.name, f"no answer within {spoken(limit)}"
+            ) from late
+        except CancelledError as ended:
+            raise TransportUnavailableError(self.transport.name, "the link was closed meanwhile") from ended
+        except BaseException:
+            waiting.cancel()  # an interrupt of this thread
+            raise
+
+    def _end(self) -> None:
+        """Let what runs there unwind, then let the thread go."""
+        asyncio.run_coroutine_threadsafe(_unwind(), self._loop).result(self.patience.total_seconds())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _unwind() -> None:
+    mine = asyncio.current_task()
+    others = [it for it in asyncio.all_tasks() if it is not mine]
+    for it in others:
+        it.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    await asyncio.get_running_loop().shutdown_asyncgens()
+    await asyncio.get_running_loop().shutdown_default_executor()

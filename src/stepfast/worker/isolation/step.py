@@ -1,0 +1,216 @@
+"""One isolated step, as the worker sees it: a thread hands it to a process, passes on what it says, and ends it in time.
+
+The thread keeps the step's time by itself, so that neither a busy event loop nor a handler that listens to nobody can
+make it last: the handler is asked to stop, and a while later its process is killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import random
+import signal
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from stepfast.errors import AnswerError, StepCancelled, StepCrashed, StepfastError
+from stepfast.jobs.retry import judge_crash
+from stepfast.jobs.step import Halt, Report, Reports, Step
+from stepfast.telemetry import happened
+from stepfast.telemetry.masking import any_rules
+from stepfast.telemetry.traces import CURRENT, current_trace
+from stepfast.worker.isolation.protocol import (
+    Answered,
+    Broken,
+    Doubted,
+    Failed,
+    Logged,
+    Named,
+    Ready,
+    Said,
+    Stopped,
+    Task,
+)
+from stepfast.worker.running import Running, Watch, hide_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from stepfast.config import WorkerSettings
+    from stepfast.jobs.kinds import Kind
+    from stepfast.jobs.outcome import Ending
+    from stepfast.worker.execution import Unstarted
+    from stepfast.worker.isolation.pool import HandlerProcess, HandlerProcesses
+
+
+START: Final = 60.0  # seconds in which a process has to import the handlers
+UNWIND: Final = 4.0  # seconds to clean up after being asked to stop
+LAST: Final = 1.5  # the same when the worker itself is leaving
+
+
+class DistantStep(Step):
+    """The worker's end of the step: what it learns, the process is told."""
+
+    nudge: Callable[[], None] | None = None
+
+    def halt(self, why: Halt) -> None:
+        super().halt(why)
+        self._pass_on()
+
+    def doubt(self, *, uncertain: bool) -> None:
+        super().doubt(uncertain=uncertain)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self.nudge is not None:
+            self.nudge()
+
+
+class IsolatedRunning(Running):
+    """A step whose handler is at work in another process."""
+
+    def __init__(  # noqa: PLR0917 - as its base, and where it runs
+        self,
+        waiting: Unstarted,
+        kind: Kind,
+        reports: Reports,
+        settings: WorkerSettings,
+        watch: Watch | None,
+        processes: HandlerProcesses,
+    ) -> None:
+        step = DistantStep(waiting.lease, reports, settings.worker_id)
+        super().__init__(waiting, kind, step, {}, watch)
+        self.deadline = None  # nobody else has to look: see above
+        self._distant = step
+        self._reports = reports
+        self._processes = processes
+        self._crash_limit = settings.crash_limit
+
+    def answered(self, answer: Any) -> Ending:
+        ending: Ending = answer  # `begin` has made one
+        return ending
+
+    def begin(self) -> Ending:
+        """Have the step run, on a thread that waits for it."""
+        CURRENT.set(self)
+        if any_rules():
+            self.hidden = hide_arguments(self.lease)  # what it logs is written here
+        if self.watch is not None:
+            self._announce(self.watch)
+        process = self._processes.take()
+        usable = False
+        self._distant.nudge = process.nudge
+        try:
+            self._wait_until_ready(process)
+            ending = self._converse(process)
+            usable = True
+        except (EOFError, OSError):
+            ending = self._ended_by(process)
+        finally:
+            self._distant.nudge = None
+            self._processes.give(process, usable=usable)
+        return ending
+
+    def _wait_until_ready(self, process: HandlerProcess) -> None:
+        """Its start is not counted as the step's time."""
+        until = time.monotonic() + START
+        while not process.ready:
+            self.step.check()
+            match process.hear(until):
+                case Ready():
+                    process.ready = True
+                case Broken(problem):
+                    raise StepfastError(f"the process of an isolated step could not start: {problem}")
+                case None if time.monotonic() >= until:
+                    raise StepfastError(f"the process of an isolated step did not start within {START:g} s")
+        self.started = time.monotonic()
+
+    def _converse(self, process: HandlerProcess) -> Ending:
+        assert self.kind.isolation is not None  # noqa: S101 - or it would not be here
+        lease = self.lease._replace(trace=current_trace())  # what it enqueues there belongs to the span here
+        process.say(Task(lease, self.kind.isolation, self.kind.retry, self.step.worker_id))
+        timeout = self.kind.timeout
+        until = None if timeout is None else self.started + timeout.total_seconds()
+        asked = killed = doubted = False
+        while True:
+            if self.step.halted is not None and not asked:
+                asked = True
+                process.say(Stopped(lease.fence, self.step.halted))
+                until = time.monotonic() + (LAST if self.step.halted is Halt.SHUTDOWN else UNWIND)
+            if self.step.lease_uncertain != doubted:
+                doubted = self.step.lease_uncertain
+                process.say(Doubted(lease.fence, doubted))
+            heard = process.hear(until)
+            if isinstance(heard, Answered | Failed) and of_step(heard, lease.fence):
+                return self._ending(process, heard)
+            self._pass_on(heard)
+            if until is not None and time.monotonic() >= until:
+                if killed:
+                    raise EOFError  # the system holds it back: we do not wait
+                if asked:
+                    killed = True
+                    process.kill()
+                    until = time.monotonic() + LAST
+                else:
+                    self.step.halt(Halt.TIMED_OUT)
+
+    def _pass_on(self, heard: Any) -> None:
+        match heard:
+            case Said(fence, percent, note, level, message) if fence == self.lease.fence:
+                self._reports.put(Report(self.lease, percent, note, level, message))
+            case Named(fence, annotations) if fence == self.lease.fence:
+                self.step.annotations |= annotations
+            case Logged(fields):
+                record = logging.makeLogRecord(fields)
+                logger = logging.getLogger(record.name)
+                if logger.isEnabledFor(record.levelno):
+                    logger.handle(record)
+            case _:
+                pass  # nothing was said, or it comes too late
+
+    def _ending(self, process: HandlerProcess, heard: Answered | Failed) -> Ending:
+        process.steps += 1
+        process.held = heard.held
+        process.first = process.first or heard.held
+        if isinstance(heard, Answered):
+            self.step.effects = [] if heard.effects is None else _unpacked(heard.effects)
+            return heard.ending
+        if heard.interrupted and self.step.halted is not None:
+            return self.interrupted(StepCancelled(heard.text), self._reports)
+        self._reports.put(Report(self.lease, None, None, "error", heard.text))
+        return heard.verdict
+
+    def _ended_by(self, process: HandlerProcess) -> Ending:
+        """The process is gone. If it was told to stop, that is why; otherwise it crashed."""
+        error = StepCrashed(f"its process {fate(process.end())}")
+        if self.step.halted is not None:
+            return self.interrupted(error, self._reports)
+        happened("step.crashed", self, error=error)
+        self._reports.put(Report(self.lease, None, None, "error", str(error)))
+        return judge_crash(error, self.kind.retry, self.lease.crashes, self._crash_limit, random.random())
+
+
+def of_step(heard: Answered | Failed, fence: int) -> bool:
+    """Whether it is the answer to this step, and not what somebody left behind says about another one."""
+    return heard.fence == fence
+
+
+def fate(code: int | None) -> str:
+    """What an exit code tells, as the end of a sentence."""
+    if code is None:
+        return "does not answer any more"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    killer = " (nobody here did: perhaps the system ran out of memory)" if name == "SIGKILL" else ""
+    return f"was killed by {name}{killer}"
+
+
+def _unpacked(effects: bytes) -> list[Any]:
+    try:
+        found: list[Any] = pickle.loads(effects)  # noqa: S301 - of our own child
+    except Exception as error:
+        raise AnswerError(
+            "effects", f"of an isolated step cannot be read in the worker's process: {error}"
+        ) from error
+    return found
