@@ -66,7 +66,7 @@ clean: ## forget everything that make made
 	rm -rf .venv build dist tests/azurite/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml requirements/dev.txt scripts/install-environment
+$(READY): $(wildcard packages/*/pyproject.toml) requirements/dev.txt scripts/install-environment
 	PYTHON="$(PYTHON)" scripts/install-environment
 	@touch $@
 

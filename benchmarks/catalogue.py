@@ -16,9 +16,9 @@ from benchmarks.figures import Figure, Goal, Sample, Section
 from benchmarks.processes import Meter, cpu_seconds
 from devtools.processes import family
 from stepfast import Stepfast
-from stepfast.diamonds.feed import NATURAL, nivoda
-from stepfast.diamonds.schema import prepare
-from stepfast.diamonds.settings import NivodaSettings
+from stepfast_diamonds.feed import NATURAL, nivoda
+from stepfast_diamonds.schema import prepare
+from stepfast_diamonds.settings import NivodaSettings
 
 if TYPE_CHECKING:
     from benchmarks.bench import Bench

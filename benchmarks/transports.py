@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SUBJECT = (sys.executable, "-m", "benchmarks.subjects.messages")
 EMULATORS = {
     "service-bus": (
-        (sys.executable, "-m", "stepfast.testing.service_bus"),
+        (sys.executable, "-m", "stepfast_emulators.service_bus"),
         "AZURE_SERVICE_BUS_CONNECTION_STRING",
     ),
     "storage-queue": ((sys.executable, "-m", "stepfast.testing.azurite"), "AZURE_STORAGE_CONNECTION_STRING"),

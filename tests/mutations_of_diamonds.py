@@ -9,19 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepfast import Rate
-from stepfast.demo import comparison
-from stepfast.demo import folder as demo_place
-from stepfast.diamonds import client, feed, query, repricing, rules, source, token
-from stepfast.diamonds import feed as mapping_feed
-from stepfast.diamonds import pace as adaptive
-from stepfast.diamonds import pace as adaptive_rows
-from stepfast.diamonds import repricing as repricing_rows
-from stepfast.diamonds import repricing as repricing_undo
-from stepfast.diamonds import rule_sets as rules_rows
-from stepfast.diamonds import source as offered
-from stepfast.diamonds import source as source_doubts
-from stepfast.diamonds import token as token_rows
-from stepfast.diamonds.repricing import ALL
 from stepfast.runs import plan as counting
 from stepfast.runs import raw_rows as raw
 from stepfast.runs import repair, watermark
@@ -33,6 +20,19 @@ from stepfast.runs.paging import decide as offset_paging
 from stepfast.runs.paging import decision as verification
 from stepfast.runs.sweep import Unseen
 from stepfast.runs.target import TargetColumn
+from stepfast_diamonds import client, feed, query, repricing, rules, source, token
+from stepfast_diamonds import feed as mapping_feed
+from stepfast_diamonds import pace as adaptive
+from stepfast_diamonds import pace as adaptive_rows
+from stepfast_diamonds import repricing as repricing_rows
+from stepfast_diamonds import repricing as repricing_undo
+from stepfast_diamonds import rule_sets as rules_rows
+from stepfast_diamonds import source as offered
+from stepfast_diamonds import source as source_doubts
+from stepfast_diamonds import token as token_rows
+from stepfast_diamonds.demo import comparison
+from stepfast_diamonds.demo import folder as demo_place
+from stepfast_diamonds.repricing import ALL
 from tests.cli import test_demo, test_demo_comparison
 from tests.contract import test_feed_hooks, test_planning
 from tests.diamonds import (

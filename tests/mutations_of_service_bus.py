@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
-from stepfast.testing.service_bus import ServiceBusEmulator, queue
 from stepfast.transports import (
     service_bus,
     service_bus_administration,
@@ -17,6 +16,7 @@ from stepfast.transports import (
 )
 from stepfast.transports.contract import TransportError
 from stepfast.transports.service_bus import ServiceBusTransport
+from stepfast_emulators.service_bus import ServiceBusEmulator, queue
 from tests.mutations import Mutation, both, replacing
 from tests.transports import test_service_bus as noticed
 from tests.unit import test_service_bus_administration as noticed_in_administration

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepfast import Stepfast
-from stepfast.diamonds.feed import nivoda
+from stepfast_diamonds.feed import nivoda
 
 app = Stepfast()  # STEPFAST_DATABASE_URL says where, NIVODA_… how
 nivoda(app)

@@ -14,7 +14,7 @@ from itertools import cycle, islice
 
 import httpx
 
-from stepfast.diamonds.query import BASE, LOGIN, OLDEST_FIRST, SEARCH
+from stepfast_diamonds.query import BASE, LOGIN, OLDEST_FIRST, SEARCH
 
 LANES = 10  # requests under way
 PRICES = [(at, at + 20) for at in range(500, 5_000, 20)]  # where stones are many

@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 
 from stepfast import ConfigurationError
 from stepfast.cli.command import app as commands
-from stepfast.demo import folder as place
-from stepfast.demo import story as demo_story
-from stepfast.demo.comparison import compare
+from stepfast_diamonds.demo import folder as place
+from stepfast_diamonds.demo import story as demo_story
+from stepfast_diamonds.demo.comparison import compare
 from tests import rows
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepfast.demo import screen as demo_end
-from stepfast.demo.comparison import Comparison, Row, compare
-from stepfast.demo.screen import Telling
-from stepfast.demo.source import Stone
+from stepfast_diamonds.demo import screen as demo_end
+from stepfast_diamonds.demo.comparison import Comparison, Row, compare
+from stepfast_diamonds.demo.screen import Telling
+from stepfast_diamonds.demo.source import Stone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

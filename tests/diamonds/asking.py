@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepfast import Cursor, Range, Window
-from stepfast.diamonds.query import BASE
-from stepfast.diamonds.settings import NivodaSettings
-from stepfast.diamonds.source import NivodaSource, open_source
+from stepfast_diamonds.query import BASE
+from stepfast_diamonds.settings import NivodaSettings
+from stepfast_diamonds.source import NivodaSource, open_source
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.diamonds.simulator import Simulator
+    from stepfast_diamonds.simulator import Simulator
 
 T = TypeVar("T")
 KEY = "a key that nobody can guess: 40 letters"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import httpx
 
 if TYPE_CHECKING:
-    from stepfast.diamonds.simulator import Simulator
+    from stepfast_diamonds.simulator import Simulator
 
 LOGIN = (
     "query($u: String!, $p: String!) "

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from stepfast import Fixed, Page, Range, Window
-from stepfast.diamonds.feed import CanonicalFeed
-from stepfast.diamonds.repricing import Repricing
-from stepfast.diamonds.schema import prepare
+from stepfast_diamonds.feed import CanonicalFeed
+from stepfast_diamonds.repricing import Repricing
+from stepfast_diamonds.schema import prepare
 from tests import rows
 
 if TYPE_CHECKING:

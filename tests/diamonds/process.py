@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepfast import Stepfast
-from stepfast.diamonds.feed import nivoda
+from stepfast_diamonds.feed import nivoda
 from tests.diamonds.worlds import small_heatmap
 
 app = Stepfast()

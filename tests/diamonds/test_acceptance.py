@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepfast.diamonds.feed import LABGROWN, NATURAL, nivoda
-from stepfast.diamonds.heatmap import nivoda_heatmap
-from stepfast.diamonds.schema import prepare
-from stepfast.diamonds.simulator import Simulator
+from stepfast_diamonds.feed import LABGROWN, NATURAL, nivoda
+from stepfast_diamonds.heatmap import nivoda_heatmap
+from stepfast_diamonds.schema import prepare
+from stepfast_diamonds.simulator import Simulator
 from tests import rows
 from tests.crash.workers import Fleet
 from tests.diamonds.asking import KEY, settings_for

@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 
 from stepfast import Stepfast, StepfastError
 from stepfast.cli.command import app as commands
-from stepfast.diamonds import client, source
-from stepfast.diamonds.client import Answer, read
-from stepfast.diamonds.feed import LABGROWN, NATURAL, nivoda
-from stepfast.diamonds.query import SEARCH
-from stepfast.diamonds.schema import prepare
-from stepfast.diamonds.simulator import Simulator
 from stepfast.testing import drain
+from stepfast_diamonds import client, source
+from stepfast_diamonds.client import Answer, read
+from stepfast_diamonds.feed import LABGROWN, NATURAL, nivoda
+from stepfast_diamonds.query import SEARCH
+from stepfast_diamonds.schema import prepare
+from stepfast_diamonds.simulator import Simulator
 from tests import rows
 from tests.diamonds.asking import settings_for
 

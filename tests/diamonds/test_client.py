@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from stepfast import AuthError, ConfigurationError, OutageError, PermanentError, ThrottledError
-from stepfast.diamonds import client, query
-from stepfast.diamonds.client import BadAnswerError, Client, RefusedError, read
-from stepfast.diamonds.settings import PRODUCTION, NivodaSettings, from_environment
-from stepfast.diamonds.simulator import Simulator
+from stepfast_diamonds import client, query
+from stepfast_diamonds.client import BadAnswerError, Client, RefusedError, read
+from stepfast_diamonds.settings import PRODUCTION, NivodaSettings, from_environment
+from stepfast_diamonds.simulator import Simulator
 from tests.diamonds.asking import Asking, settings_for
 from tests.receiver import Answer, Receiver
 

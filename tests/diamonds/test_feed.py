@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import ConfigurationError, PermanentError, Range, Stepfast, StepfastError, Window
-from stepfast.diamonds.feed import LABGROWN, NATURAL, NivodaFeed, nivoda
-from stepfast.diamonds.money import stored
-from stepfast.diamonds.schema import prepare
-from stepfast.diamonds.simulator import Simulator
 from stepfast.testing import drain
+from stepfast_diamonds.feed import LABGROWN, NATURAL, NivodaFeed, nivoda
+from stepfast_diamonds.money import stored
+from stepfast_diamonds.schema import prepare
+from stepfast_diamonds.simulator import Simulator
 from tests import rows
 from tests.diamonds.asking import settings_for, truth
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from stepfast.diamonds.feed import NATURAL
-from stepfast.diamonds.source import NivodaSource
+from stepfast_diamonds.feed import NATURAL
+from stepfast_diamonds.source import NivodaSource
 from tests import rows
 from tests.diamonds.test_incidents import until
 from tests.diamonds.worlds import World

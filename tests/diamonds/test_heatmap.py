@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from stepfast import Bounds, Range
 from stepfast.cli.command import app as program
-from stepfast.diamonds.heatmap import DEAREST, DENSE, FEWEST, TARGET, nivoda_heatmap, preview
-from stepfast.diamonds.pace import PaceInDatabase
-from stepfast.diamonds.query import BASE, COLORS, LARGEST_INT, SHAPES, diamond_query
-from stepfast.diamonds.schema import prepare
-from stepfast.diamonds.simulator import Simulator
-from stepfast.diamonds.simulator.control import read_json_query
-from stepfast.diamonds.simulator.filter import read_query
-from stepfast.diamonds.source import open_source
+from stepfast_diamonds.heatmap import DEAREST, DENSE, FEWEST, TARGET, nivoda_heatmap, preview
+from stepfast_diamonds.pace import PaceInDatabase
+from stepfast_diamonds.query import BASE, COLORS, LARGEST_INT, SHAPES, diamond_query
+from stepfast_diamonds.schema import prepare
+from stepfast_diamonds.simulator import Simulator
+from stepfast_diamonds.simulator.control import read_json_query
+from stepfast_diamonds.simulator.filter import read_query
+from stepfast_diamonds.source import open_source
 from tests import rows
 from tests.diamonds.asking import KEY, settings_for, truth
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from stepfast.diamonds import feed as mapping_feed
-from stepfast.diamonds.feed import LABGROWN, NATURAL, nivoda
-from stepfast.diamonds.mapping import map_offer
-from stepfast.diamonds.schema import prepare
-from stepfast.diamonds.simulator import Simulator
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.worker.relay import Relay
+from stepfast_diamonds import feed as mapping_feed
+from stepfast_diamonds.feed import LABGROWN, NATURAL, nivoda
+from stepfast_diamonds.mapping import map_offer
+from stepfast_diamonds.schema import prepare
+from stepfast_diamonds.simulator import Simulator
 from tests import rows
 from tests.diamonds.asking import KEY, settings_for
 from tests.diamonds.worlds import World, micros_of, small_heatmap

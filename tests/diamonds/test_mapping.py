@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.diamonds.mapping import SELECTION, RejectedError, identity_of, map_offer
-from stepfast.diamonds.mapping_words import availability, fancy_color, shape
-from stepfast.diamonds.stone import Image, Stone, columns_of
+from stepfast_diamonds.mapping import SELECTION, RejectedError, identity_of, map_offer
+from stepfast_diamonds.mapping_words import availability, fancy_color, shape
+from stepfast_diamonds.stone import Image, Stone, columns_of
 from tests.diamonds.offers import offer
 from tests.events import hearing, named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from stepfast.diamonds.mapping import Need
+    from stepfast_diamonds.mapping import Need
 
 
 def mapped(item: Any, *, lab_grown: bool = False) -> Stone:

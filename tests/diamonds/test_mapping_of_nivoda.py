@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from stepfast.diamonds.mapping import SELECTION, RejectedError, map_offer
-from stepfast.diamonds.rules import default_rules
-from stepfast.diamonds.simulator import Simulator
+from stepfast_diamonds.mapping import SELECTION, RejectedError, map_offer
+from stepfast_diamonds.rules import default_rules
+from stepfast_diamonds.simulator import Simulator
 from tests.diamonds.nivoda import Client
 
 QUERY = f"""

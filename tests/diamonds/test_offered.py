@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from stepfast.diamonds.client import Answer, BadAnswerError, Problem
-from stepfast.diamonds.feed import NivodaFeed
-from stepfast.diamonds.simulator import Simulator
-from stepfast.diamonds.source import still_offered
 from stepfast.errors import OutageError
+from stepfast_diamonds.client import Answer, BadAnswerError, Problem
+from stepfast_diamonds.feed import NivodaFeed
+from stepfast_diamonds.simulator import Simulator
+from stepfast_diamonds.source import still_offered
 from tests.diamonds.asking import Asking, truth
 
 BY_ID = "get_diamond_by_id"

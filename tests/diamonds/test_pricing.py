@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.diamonds.mapping import RejectedError, map_offer
-from stepfast.diamonds.money import from_cents, rounded, stored
-from stepfast.diamonds.pricing import Prices, PricingRule, StoneType, markup
-from stepfast.diamonds.rating import RatingRule, Ratings, Span
-from stepfast.diamonds.rules import RuleSet, default_rules, problems
+from stepfast_diamonds.mapping import RejectedError, map_offer
+from stepfast_diamonds.money import from_cents, rounded, stored
+from stepfast_diamonds.pricing import Prices, PricingRule, StoneType, markup
+from stepfast_diamonds.rating import RatingRule, Ratings, Span
+from stepfast_diamonds.rules import RuleSet, default_rules, problems
 from tests.diamonds.offers import offer
 
 if TYPE_CHECKING:
-    from stepfast.diamonds.stone import Stone
+    from stepfast_diamonds.stone import Stone
 
 
 def stone(

@@ -30,8 +30,8 @@ from hypothesis.stateful import (
 from stepfast.admin.audit import Actor
 from stepfast.admin.sweeps import approve_sweep, decline_sweep
 from stepfast.database.database import persist
-from stepfast.diamonds.feed import LABGROWN, NATURAL
 from stepfast.errors import StateError, StepfastError
+from stepfast_diamonds.feed import LABGROWN, NATURAL
 from tests import rows
 from tests.conftest import DATABASES
 from tests.diamonds.worlds import World

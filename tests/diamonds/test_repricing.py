@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast.database.database import persist
-from stepfast.diamonds import repricing as jobs
-from stepfast.diamonds import repricing as repricing_rows
-from stepfast.diamonds.datasets import dataset_version
-from stepfast.diamonds.money import stored
-from stepfast.diamonds.repricing import dry_run, list_repricings, undo
-from stepfast.diamonds.rule_sets import find_rules
 from stepfast.errors import NotFoundError, StateError
 from stepfast.testing import drain, kill_worker
+from stepfast_diamonds import repricing as jobs
+from stepfast_diamonds import repricing as repricing_rows
+from stepfast_diamonds.datasets import dataset_version
+from stepfast_diamonds.money import stored
+from stepfast_diamonds.repricing import dry_run, list_repricings, undo
+from stepfast_diamonds.rule_sets import find_rules
 from tests import rows
 from tests.diamonds.offers import catalogue, offer, stones
 from tests.diamonds.test_rules import active, add, flat, prices, switch, sync
 
 if TYPE_CHECKING:
     from stepfast import Continue, Done, Stepfast
-    from stepfast.diamonds.repricing import Repricing
+    from stepfast_diamonds.repricing import Repricing
 
 STONES = 55
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast.database.database import persist
-from stepfast.diamonds.datasets import dataset_version
-from stepfast.diamonds.money import stored
-from stepfast.diamonds.repricing import Repricing
-from stepfast.diamonds.rule_sets import (
+from stepfast.errors import NotFoundError, SchemaError, StateError
+from stepfast.testing import drain
+from stepfast_diamonds.datasets import dataset_version
+from stepfast_diamonds.money import stored
+from stepfast_diamonds.repricing import Repricing
+from stepfast_diamonds.rule_sets import (
     Activated,
     activate,
     active_version,
@@ -22,11 +24,9 @@ from stepfast.diamonds.rule_sets import (
     list_rules,
     version_of,
 )
-from stepfast.diamonds.rules import RuleSet, default_rules
-from stepfast.diamonds.rules_file import read_rules
-from stepfast.diamonds.schema import prepare
-from stepfast.errors import NotFoundError, SchemaError, StateError
-from stepfast.testing import drain
+from stepfast_diamonds.rules import RuleSet, default_rules
+from stepfast_diamonds.rules_file import read_rules
+from stepfast_diamonds.schema import prepare
 from tests import rows
 from tests.contract.engine import together
 from tests.diamonds.offers import Stones, catalogue, offer, stones

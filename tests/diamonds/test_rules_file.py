@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.diamonds.pricing import StoneType
-from stepfast.diamonds.rule_sets import digest, doubts, without_rules
-from stepfast.diamonds.rules import default_rules
-from stepfast.diamonds.rules_file import RulesError, lines_of, read_rules, written
+from stepfast_diamonds.pricing import StoneType
+from stepfast_diamonds.rule_sets import digest, doubts, without_rules
+from stepfast_diamonds.rules import default_rules
+from stepfast_diamonds.rules_file import RulesError, lines_of, read_rules, written
 
 CSV = """\
 priority,stone_type,price_min,price_max,feed,margin_modifier,rating

@@ -13,13 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from stepfast.cli.command import app as commands
-from stepfast.diamonds import client
-from stepfast.diamonds.client import Answer, read
-from stepfast.diamonds.feed import LABGROWN, NATURAL, nivoda
-from stepfast.diamonds.schema import prepare
-from stepfast.diamonds.simulator import Simulator
 from stepfast.errors import StepfastError
 from stepfast.testing import drain
+from stepfast_diamonds import client
+from stepfast_diamonds.client import Answer, read
+from stepfast_diamonds.feed import LABGROWN, NATURAL, nivoda
+from stepfast_diamonds.schema import prepare
+from stepfast_diamonds.simulator import Simulator
 from tests.diamonds.asking import KEY, settings_for
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from stepfast.clock import instant
-from stepfast.diamonds.simulator import Simulator
-from stepfast.diamonds.simulator.faults import DEFAULT, PRESETS, Knobs, parse_knobs
-from stepfast.diamonds.simulator.session import RefusedError, Sessions
 from stepfast.errors import ConfigurationError
+from stepfast_diamonds.simulator import Simulator
+from stepfast_diamonds.simulator.faults import DEFAULT, PRESETS, Knobs, parse_knobs
+from stepfast_diamonds.simulator.session import RefusedError, Sessions
 from tests.diamonds.nivoda import LOGIN, SEARCH, Client
 from tests.markdown import ROOT
 

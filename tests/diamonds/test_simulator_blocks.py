@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.diamonds.simulator import search as module
-from stepfast.diamonds.simulator.search import Blocks
+from stepfast_diamonds.simulator import search as module
+from stepfast_diamonds.simulator.search import Blocks
 
 KEYS = st.integers(0, 20).map(float)
 PAIRS = st.lists(st.tuples(KEYS, KEYS), max_size=30)

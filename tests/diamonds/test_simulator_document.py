@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from stepfast.diamonds.simulator.graphql import (
+from stepfast_diamonds.simulator.graphql import (
     ENUMS,
     INPUTS,
     SCALARS,
@@ -22,7 +22,7 @@ from stepfast.diamonds.simulator.graphql import (
     read_arguments,
     read_variables,
 )
-from stepfast.diamonds.simulator.offer import RESOLVERS
+from stepfast_diamonds.simulator.offer import RESOLVERS
 
 
 def arguments(text: str, variables: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from stepfast.diamonds.simulator import Simulator
+from stepfast_diamonds.simulator import Simulator
 from tests.diamonds.nivoda import SEARCH, Client
 
 COUNT = "{ diamonds_by_query_count }"

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepfast.diamonds.simulator import oracle
-from stepfast.diamonds.simulator.catalogue import Stone
-from stepfast.diamonds.simulator.control import mutate
-from stepfast.diamonds.simulator.faults import POLITE, turn
-from stepfast.diamonds.simulator.filter import EVERYTHING
-from stepfast.diamonds.simulator.history import BURST, MUTATIONS
-from stepfast.diamonds.simulator.virtual_clock import VirtualClock
-from stepfast.diamonds.simulator.world import World, make_world
 from stepfast.errors import ConfigurationError
+from stepfast_diamonds.simulator import oracle
+from stepfast_diamonds.simulator.catalogue import Stone
+from stepfast_diamonds.simulator.control import mutate
+from stepfast_diamonds.simulator.faults import POLITE, turn
+from stepfast_diamonds.simulator.filter import EVERYTHING
+from stepfast_diamonds.simulator.history import BURST, MUTATIONS
+from stepfast_diamonds.simulator.virtual_clock import VirtualClock
+from stepfast_diamonds.simulator.world import World, make_world
 
 START = 1_700_000_000_000_000
 SECOND = 1_000_000

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stepfast.diamonds.simulator import Simulator
-from stepfast.diamonds.simulator.graphql import INPUTS
-from stepfast.diamonds.simulator.service import Request
-from stepfast.diamonds.simulator.session import PASSWORD, USERNAME
 from stepfast.errors import ConfigurationError
+from stepfast_diamonds.simulator import Simulator
+from stepfast_diamonds.simulator.graphql import INPUTS
+from stepfast_diamonds.simulator.service import Request
+from stepfast_diamonds.simulator.session import PASSWORD, USERNAME
 from tests.diamonds.nivoda import SEARCH, Client
 
 

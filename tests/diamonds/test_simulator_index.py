@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepfast.clock import moment
-from stepfast.diamonds.simulator import search as blocks
-from stepfast.diamonds.simulator import search as selection
-from stepfast.diamonds.simulator.faults import POLITE
-from stepfast.diamonds.simulator.filter import QueryError, read_query
-from stepfast.diamonds.simulator.history import BURST, MUTATIONS
-from stepfast.diamonds.simulator.search import ORDERS, shuffled
-from stepfast.diamonds.simulator.virtual_clock import VirtualClock
-from stepfast.diamonds.simulator.vocabulary import AVAILABILITY, CLARITIES, COLORS, LABS, QUALITIES, SHAPES
-from stepfast.diamonds.simulator.world import World, make_world
+from stepfast_diamonds.simulator import search as blocks
+from stepfast_diamonds.simulator import search as selection
+from stepfast_diamonds.simulator.faults import POLITE
+from stepfast_diamonds.simulator.filter import QueryError, read_query
+from stepfast_diamonds.simulator.history import BURST, MUTATIONS
+from stepfast_diamonds.simulator.search import ORDERS, shuffled
+from stepfast_diamonds.simulator.virtual_clock import VirtualClock
+from stepfast_diamonds.simulator.vocabulary import AVAILABILITY, CLARITIES, COLORS, LABS, QUALITIES, SHAPES
+from stepfast_diamonds.simulator.world import World, make_world
 
 START = 1_700_000_000_000_000
 

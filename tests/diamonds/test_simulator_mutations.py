@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from stepfast.diamonds.simulator import faults, service
-from stepfast.diamonds.simulator import search as listing
-from stepfast.diamonds.simulator import search as selection
-from stepfast.diamonds.simulator import service as answering
-from stepfast.diamonds.simulator.history import History
-from stepfast.diamonds.simulator.search import Blocks, Ghosts
-from stepfast.diamonds.simulator.session import Sessions, Throttle
+from stepfast_diamonds.simulator import faults, service
+from stepfast_diamonds.simulator import search as listing
+from stepfast_diamonds.simulator import search as selection
+from stepfast_diamonds.simulator import service as answering
+from stepfast_diamonds.simulator.history import History
+from stepfast_diamonds.simulator.search import Blocks, Ghosts
+from stepfast_diamonds.simulator.session import Sessions, Throttle
 from tests.diamonds import (
     test_simulator_behaviour,
     test_simulator_faults,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stepfast.diamonds.simulator.profile import (
+from stepfast.errors import ConfigurationError
+from stepfast_diamonds.simulator.profile import (
     LABGROWN_PER_CARAT,
     NATURAL_PER_CARAT,
     NATURAL_VALUE,
@@ -18,7 +19,6 @@ from stepfast.diamonds.simulator.profile import (
     quotas,
     sample,
 )
-from stepfast.errors import ConfigurationError
 
 
 def spread(values: list[float], bins: dict[int, int]) -> dict[int, float]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from stepfast.diamonds.simulator import Simulator
-from stepfast.diamonds.simulator.faults import DEFAULT, REAL
-from stepfast.diamonds.simulator.profile import NATURAL_PER_CARAT
+from stepfast_diamonds.simulator import Simulator
+from stepfast_diamonds.simulator.faults import DEFAULT, REAL
+from stepfast_diamonds.simulator.profile import NATURAL_PER_CARAT
 from tests.diamonds.nivoda import BY_AGE, SEARCH, Client
 
 AVAILABLE = {"availability": ["AVAILABLE"]}

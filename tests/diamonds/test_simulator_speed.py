@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from stepfast.diamonds.simulator.faults import POLITE
-from stepfast.diamonds.simulator.filter import read_query
-from stepfast.diamonds.simulator.virtual_clock import VirtualClock
-from stepfast.diamonds.simulator.world import World, make_world
+from stepfast_diamonds.simulator.faults import POLITE
+from stepfast_diamonds.simulator.filter import read_query
+from stepfast_diamonds.simulator.virtual_clock import VirtualClock
+from stepfast_diamonds.simulator.world import World, make_world
 
 CHOICES = {
     "shapes": ["ROUND", "OVAL", "PEAR"],

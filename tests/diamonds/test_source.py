@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import Bounds, ConfigurationError, Range, ThrottledError, Window
-from stepfast.diamonds.client import BadAnswerError
-from stepfast.diamonds.heatmap import nivoda_heatmap, preview
-from stepfast.diamonds.mapping import identity_of
-from stepfast.diamonds.pace import EVERY, SECOND, SLOWEST, Pace, PaceInDatabase, PaceInMemory
-from stepfast.diamonds.query import BASE, LARGEST_INT, diamond_query
-from stepfast.diamonds.schema import prepare
-from stepfast.diamonds.simulator import Simulator
+from stepfast_diamonds.client import BadAnswerError
+from stepfast_diamonds.heatmap import nivoda_heatmap, preview
+from stepfast_diamonds.mapping import identity_of
+from stepfast_diamonds.pace import EVERY, SECOND, SLOWEST, Pace, PaceInDatabase, PaceInMemory
+from stepfast_diamonds.query import BASE, LARGEST_INT, diamond_query
+from stepfast_diamonds.schema import prepare
+from stepfast_diamonds.simulator import Simulator
 from tests.diamonds.asking import Asking, settings_for, truth
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from stepfast.diamonds.settings import Price
+    from stepfast_diamonds.settings import Price
 
 PRICE: Price = "dollar_per_carat"
 EITHER: tuple[Price, ...] = ("dollar_value", PRICE)
@@ -382,7 +382,7 @@ def test_a_count_that_is_no_number_is_refused(
 
 
 def _answering(asking: Asking, monkeypatch: pytest.MonkeyPatch, data: Any) -> None:
-    from stepfast.diamonds.client import Answer
+    from stepfast_diamonds.client import Answer
 
     async def ask(*_: object, **__: object) -> Answer:
         await asyncio.sleep(0)

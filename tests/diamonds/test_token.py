@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast import AuthError, OutageError, ThrottledError
-from stepfast.diamonds import token as tokens
-from stepfast.diamonds.schema import prepare
-from stepfast.diamonds.settings import NivodaSettings
-from stepfast.diamonds.simulator import Simulator
-from stepfast.diamonds.token import Busy, Failed, Found, Free, Seal, Session, TokenRows, Tokens, life_of
+from stepfast_diamonds import token as tokens
+from stepfast_diamonds.schema import prepare
+from stepfast_diamonds.settings import NivodaSettings
+from stepfast_diamonds.simulator import Simulator
+from stepfast_diamonds.token import Busy, Failed, Found, Free, Seal, Session, TokenRows, Tokens, life_of
 from tests import rows
 from tests.diamonds.asking import KEY, Asking
 
@@ -123,8 +123,8 @@ def test_t17_twenty_processes_make_one_login(app: Stepfast, another_app: Callabl
 ASK = """
 import asyncio, os
 from stepfast import Stepfast, Range
-from stepfast.diamonds.settings import from_environment
-from stepfast.diamonds.source import open_source
+from stepfast_diamonds.settings import from_environment
+from stepfast_diamonds.source import open_source
 
 source = open_source(from_environment(), Stepfast(os.environ["STEPFAST_DATABASE_URL"]))
 print(asyncio.run(source.count(Range(), None, lab_grown=False)))

@@ -11,12 +11,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from stepfast import Stepfast
-from stepfast.diamonds.feed import nivoda
-from stepfast.diamonds.repricing import Repricing
 from stepfast.errors import LeaseLostError
 from stepfast.jobs.outcome import Done, effects_of
 from stepfast.jobs.retry import judge
 from stepfast.jobs.step import Step
+from stepfast_diamonds.feed import nivoda
+from stepfast_diamonds.repricing import Repricing
 from tests.diamonds.asking import settings_for
 from tests.lone_worker import LoneWorker, Thought, Unheard, _awaited
 

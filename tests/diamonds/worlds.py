@@ -21,14 +21,6 @@ from stepfast.clock import moment
 from stepfast.config import WorkerSettings
 from stepfast.database.database import persist
 from stepfast.database.dialects import Shift
-from stepfast.diamonds import pace as adaptive
-from stepfast.diamonds import token
-from stepfast.diamonds.feed import LABGROWN, NATURAL
-from stepfast.diamonds.money import stored
-from stepfast.diamonds.query import BASE, LARGEST_CARATS, LARGEST_INT, SMALLEST_CARATS, diamond_query
-from stepfast.diamonds.rule_sets import activate, import_rules
-from stepfast.diamonds.schema import prepare
-from stepfast.diamonds.simulator import Simulator, catalogue
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.runs import breaker
 from stepfast.runs.debts import open_debts
@@ -36,6 +28,14 @@ from stepfast.testing import crash_at
 from stepfast.testing.draining import Scope, due_next
 from stepfast.worker.maintenance import promote
 from stepfast.worker.run_watchdog import Vigil
+from stepfast_diamonds import pace as adaptive
+from stepfast_diamonds import token
+from stepfast_diamonds.feed import LABGROWN, NATURAL
+from stepfast_diamonds.money import stored
+from stepfast_diamonds.query import BASE, LARGEST_CARATS, LARGEST_INT, SMALLEST_CARATS, diamond_query
+from stepfast_diamonds.rule_sets import activate, import_rules
+from stepfast_diamonds.schema import prepare
+from stepfast_diamonds.simulator import Simulator, catalogue
 from tests import rows
 from tests.diamonds.test_rules import flat
 from tests.diamonds.world_process import Process
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from stepfast.admin.run_reports import RunReport
-    from stepfast.diamonds.simulator import Truth
+    from stepfast_diamonds.simulator import Truth
 
 SECOND: Final = 1_000_000
 FAR: Final = 10 * 365 * 86_400 * SECOND

@@ -145,7 +145,7 @@ def test_a_container_job_takes_one_message_and_ends_with_it(
 def test_a_task_from_service_bus_is_completed_and_poison_is_a_dead_letter_there(container: Container) -> None:
     from azure.servicebus import ServiceBusClient, ServiceBusMessage, ServiceBusSubQueue
 
-    from stepfast.testing.service_bus import ServiceBusEmulator
+    from stepfast_emulators.service_bus import ServiceBusEmulator
 
     with ServiceBusEmulator() as emulator:
         emulator.add_queue("south-tasks", lock="30s", max_deliveries=5)

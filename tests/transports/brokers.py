@@ -21,12 +21,12 @@ from azure.servicebus.aio.management import ServiceBusAdministrationClient
 from devtools.proxy import Proxy, through
 from stepfast import Stepfast
 from stepfast.clock import new_id
-from stepfast.testing.service_bus import ServiceBusEmulator
 from stepfast.transports.contract import MOST_DELIVERIES
 from stepfast.transports.database import DatabaseTransport
 from stepfast.transports.memory import MemoryBroker, MemoryTransport
 from stepfast.transports.service_bus import ServiceBusTransport
 from stepfast.transports.storage_queue import POISON, StorageQueueTransport
+from stepfast_emulators.service_bus import ServiceBusEmulator
 from tests.rows import change
 
 if TYPE_CHECKING:

@@ -26,11 +26,11 @@ from cryptography.x509.oid import NameOID
 
 from stepfast.clock import new_id
 from stepfast.testing.azurite import Azurite
-from stepfast.testing.service_bus import ServiceBusEmulator
 from stepfast.transports.blob import Address, BlobStore
 from stepfast.transports.contract import Outgoing, TransportRefusedError
 from stepfast.transports.open import TransportSettings, open_transport
 from stepfast.transports.storage_queue import StorageQueueTransport
+from stepfast_emulators.service_bus import ServiceBusEmulator
 
 STORAGE = "https://storage.azure.com"
 

@@ -17,9 +17,9 @@ import pytest
 from stepfast import Stepfast
 from stepfast.clock import new_id
 from stepfast.database.drivers import open_database
-from stepfast.testing.service_bus import ServiceBusEmulator
 from stepfast.transports.contract import Outgoing
 from stepfast.transports.open import Link, TransportSettings, open_transport, transport_settings
+from stepfast_emulators.service_bus import ServiceBusEmulator
 
 if TYPE_CHECKING:
     from stepfast.testing.azurite import Azurite

@@ -21,10 +21,10 @@ from stepfast.clock import new_id
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.runs.broker import Broker
 from stepfast.runs.run import RunState
-from stepfast.testing.service_bus import Moment, ServiceBusEmulator, busy
 from stepfast.transports.contract import TOO_OFTEN, Outgoing
 from stepfast.transports.service_bus import ServiceBusTransport
 from stepfast.worker.relay import Relay
+from stepfast_emulators.service_bus import Moment, ServiceBusEmulator, busy
 from tests import rows
 from tests.brokered import brokered, ended, staged
 from tests.contract.repairing import broken_at, run_row

@@ -19,7 +19,6 @@ from azure.servicebus.amqp import AmqpAnnotatedMessage
 
 from stepfast.clock import new_id
 from stepfast.errors import ConfigurationError
-from stepfast.testing.service_bus import Moment, ServiceBusEmulator, busy
 from stepfast.transports.contract import (
     Delivery,
     DeliveryLostError,
@@ -30,6 +29,7 @@ from stepfast.transports.contract import (
 )
 from stepfast.transports.open import TransportSettings, open_transport
 from stepfast.transports.service_bus import ServiceBusTransport
+from stepfast_emulators.service_bus import Moment, ServiceBusEmulator, busy
 
 HOLD = timedelta(minutes=2)  # the queue decides
 AT_ONCE = timedelta(0)

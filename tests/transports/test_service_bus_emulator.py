@@ -29,7 +29,7 @@ from azure.servicebus.exceptions import (
 )
 
 from stepfast.clock import new_id
-from stepfast.testing.service_bus import Moment, ServiceBusEmulator, busy, refuse
+from stepfast_emulators.service_bus import Moment, ServiceBusEmulator, busy, refuse
 
 ATTEMPTS: dict[str, Any] = {"retry_total": 2, "retry_backoff_factor": 0.05}
 
@@ -315,7 +315,13 @@ async def test_a_peer_that_does_not_speak_amqp_ends_its_own_connection_only(
 
 
 def test_it_runs_as_a_process_that_prints_its_connection_string() -> None:
-    program = [sys.executable, "-m", "stepfast.testing.service_bus", "--queue", "work,lock=2m,duplicates=10m"]
+    program = [
+        sys.executable,
+        "-m",
+        "stepfast_emulators.service_bus",
+        "--queue",
+        "work,lock=2m,duplicates=10m",
+    ]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         connection_string = process.stdout.readline().strip()

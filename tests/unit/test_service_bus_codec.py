@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as any_of
 
-from stepfast.testing.service_bus.amqp import (
+from stepfast_emulators.service_bus.amqp import (
     Array,
     Byte,
     Described,
@@ -32,7 +32,7 @@ from stepfast.testing.service_bus.amqp import (
     decode,
     encode,
 )
-from stepfast.testing.service_bus.broker import Key, complaint, entity
+from stepfast_emulators.service_bus.broker import Key, complaint, entity
 
 KEY = Key("Root", "secret")
 

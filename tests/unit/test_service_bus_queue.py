@@ -9,12 +9,12 @@ from uuid import UUID
 import pytest
 
 from stepfast.errors import ConfigurationError
-from stepfast.testing.service_bus.amqp import Code, Timestamp, UInt, described
-from stepfast.testing.service_bus.emulator import QueueSettings, parse_queue
-from stepfast.testing.service_bus.faults import RefusedError
-from stepfast.testing.service_bus.message import SCHEDULED_AT, Message, parse
-from stepfast.testing.service_bus.queue import DETAIL, REASON, Outcome, Queue
-from stepfast.testing.service_bus.timeline import Timeline
+from stepfast_emulators.service_bus.amqp import Code, Timestamp, UInt, described
+from stepfast_emulators.service_bus.emulator import QueueSettings, parse_queue
+from stepfast_emulators.service_bus.faults import RefusedError
+from stepfast_emulators.service_bus.message import SCHEDULED_AT, Message, parse
+from stepfast_emulators.service_bus.queue import DETAIL, REASON, Outcome, Queue
+from stepfast_emulators.service_bus.timeline import Timeline
 
 MINUTE = 60_000
 

@@ -1,0 +1,159 @@
+"""`stepfast diamonds heatmap`: where the stones are, and how a run would divide them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from stepfast.cli.options import DatabaseUrl, Json, url, usage
+from stepfast.cli.output import console, print_json, print_table
+from stepfast.clock import counted
+from stepfast.errors import PermanentError, ThrottledError
+
+if TYPE_CHECKING:
+    from stepfast.database.database import Database
+    from stepfast.runs.partitioning.contract import Frontier, Plan
+    from stepfast_diamonds.heatmap import Places
+    from stepfast_diamonds.settings import NivodaSettings
+
+
+FEEDS: Final = ("nivoda-natural", "nivoda-labgrown")
+PRICES: Final = ("dollar_per_carat", "dollar_value")
+WIDEST: Final = 120  # columns; a longer bar says no more
+LONGEST_WAIT: Final = timedelta(seconds=1)  # for a place in the rate
+
+
+def heatmap(
+    ctx: typer.Context,
+    feed: Annotated[str, typer.Argument(metavar="FEED", help="nivoda-natural or nivoda-labgrown.")],
+    *,
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Draw the density and the partitions instead of listing them.")
+    ] = False,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            metavar="PRICE",
+            help="dollar_per_carat or dollar_value.",
+            show_default="NIVODA_PARTITION_BY, else dollar_per_carat",
+        ),
+    ] = None,
+    target: Annotated[
+        int | None,
+        typer.Option("--target", metavar="N", min=1, help="Stones of a partition.", show_default="3000"),
+    ] = None,
+    lines: Annotated[
+        int, typer.Option("--lines", metavar="N", min=1, max=1_000, help="Lines of the drawing.")
+    ] = 24,
+    json: Json = False,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Show where the stones of a feed are, and how a run would divide them. Nothing is started or changed.
+
+    The source is asked for counts, at the rate of NIVODA_RATE. Who asks is in NIVODA_USERNAME and NIVODA_PASSWORD. Beside
+    an application, rate, pace and token are shared with its workers. A throttle ends the command, and pauses no feed.
+    """
+    from stepfast.runs.partitioning.heatmap import draw
+    from stepfast_diamonds.settings import from_environment
+
+    if feed not in FEEDS:
+        raise typer.BadParameter(
+            f"{feed!r} is no feed of Nivoda; use {' or '.join(FEEDS)}", param_hint="FEED"
+        )
+    if by is not None and by not in PRICES:
+        raise typer.BadParameter(f"{by!r} is no price; use {' or '.join(PRICES)}", param_hint="--by")
+    with usage():
+        settings = from_environment()
+    chosen: dict[str, Any] = {"by": by or settings.partition_by} | ({"target": target} if target else {})
+    frontier = _explored(ctx, database_url, settings, feed, chosen)
+    plan = frontier.plan()
+    if json:
+        print_json(_facts(feed, plan))
+    elif preview:
+        typer.echo(draw(frontier, lines=lines, width=min(WIDEST, console().width)))
+    else:
+        rows = [(number, it.range.name, it.estimate, it.problem) for number, it in enumerate(plan.partitions)]
+        print_table(("partition", "range", "stones", "problem"), rows, empty="no partitions")
+
+
+def _explored(
+    ctx: typer.Context, database_url: str | None, settings: NivodaSettings, feed: str, chosen: dict[str, Any]
+) -> Frontier:
+    from stepfast.app import Stepfast
+    from stepfast_diamonds.client import BadAnswerError
+    from stepfast_diamonds.feed import no_stone
+    from stepfast_diamonds.heatmap import nivoda_heatmap, preview
+
+    lab_grown = feed == FEEDS[1]
+    try:
+        with _beside(ctx, database_url) as database, _counting() as told:
+            frontier = preview(
+                settings,
+                nivoda_heatmap(lab_grown=lab_grown, **chosen),
+                lab_grown=lab_grown,
+                told=told,
+                app=None if database is None else Stepfast(database=database),
+                places=None if database is None else _places(database, settings),
+            )
+    except ThrottledError as error:
+        raise ThrottledError(
+            f"{error}. Nothing was changed, and no feed is paused; try again later"
+        ) from None
+    except BadAnswerError as error:
+        raise PermanentError(f"{error}; try again") from None
+    if frontier.plan().baseline == 0:
+        raise PermanentError(no_stone(feed))
+    return frontier
+
+
+@contextmanager
+def _beside(ctx: typer.Context, given: str | None) -> Iterator[Database | None]:
+    """The database of the application, if there is one: whoever named none may have none."""
+    from stepfast.config import DEFAULT_URL
+    from stepfast.database.drivers import sqlite_path
+    from stepfast_diamonds.commands.rules import catalogue
+
+    if url(ctx, given) == DEFAULT_URL and not Path(sqlite_path(DEFAULT_URL)).exists():
+        yield None
+        return
+    with catalogue(ctx, given) as database:
+        yield database
+
+
+def _places(database: Database, settings: NivodaSettings) -> Places:
+    """In the stream of all who ask in the name of the account."""
+    from stepfast.database.database import persist
+    from stepfast.limits.slots import reserve
+    from stepfast_diamonds.feed import LIMIT, limits_of
+
+    limits = limits_of(settings)
+    return lambda most: persist(database, lambda tx: reserve(tx, limits, LIMIT, most, LONGEST_WAIT))
+
+
+def _facts(feed: str, plan: Plan) -> dict[str, Any]:
+    return {
+        "feed": feed,
+        "stones": plan.baseline,
+        "counts": plan.requests,
+        "gap": plan.gap,
+        "partitions": [
+            {"range": it.range.name, "stones": it.estimate, "problem": it.problem} for it in plan.partitions
+        ],
+    }
+
+
+@contextmanager
+def _counting() -> Iterator[Callable[[int], None]]:
+    """Says on stderr how far it is, while somebody watches: nobody knows in advance how many counts it takes."""
+    screen = console(err=True)
+    if not screen.is_terminal:
+        yield lambda _: None
+        return
+    with screen.status("counting") as status:
+        yield lambda asked: status.update(f"{counted(asked, 'range')} counted")

@@ -1,0 +1,243 @@
+"""How the demo ends: the comparison, the rates, and commands that work on what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.table import Table
+from rich.text import Text
+
+from stepfast.cli.output import console, said
+from stepfast.cli.run_watch import LINE_EVERY, Asked, Bars, empty_bars, line
+from stepfast.clock import counted
+from stepfast.database.drivers import sqlite_path
+from stepfast.runs.run import RunState
+from stepfast_diamonds.feed import NATURAL
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from stepfast.admin.run_reports import RunReport
+    from stepfast.admin.run_status import RunObserver, RunProgress
+    from stepfast.app import Stepfast
+    from stepfast.database.database import Database
+    from stepfast_diamonds.demo.comparison import Comparison
+    from stepfast_diamonds.demo.folder import Place
+
+
+# How the demo speaks: bars and colours on a terminal, plain lines everywhere else, each with the seconds since the start.
+
+MOST_BARS: Final = 6  # partitions at a time
+INDENT: Final = " " * 10
+
+Show = Callable[["RunProgress", "RunObserver"], None]
+
+
+class Telling:
+    """The voice of the demo."""
+
+    def __init__(self) -> None:
+        self.screen = console()
+        self._began = time.monotonic()
+
+    def title(self, text: str) -> None:
+        self.screen.print(Text(text, style="bold"))
+
+    def chapter(self, text: str) -> None:
+        self.screen.print()
+        self.screen.print(Text(text, style="bold cyan"))
+
+    def say(self, text: str, style: str = "") -> None:
+        """Something happened."""
+        told = Text(f"{time.monotonic() - self._began:7.1f} s ", style="dim")
+        self.screen.print(told.append(Text(said(text), style=style or "not dim")), soft_wrap=True)
+
+    def more(self, text: str, style: str = "") -> None:
+        """What belongs to the line before."""
+        self.screen.print(Text(f"{INDENT}{said(text)}", style=style), soft_wrap=True)
+
+    def plain(self, text: str) -> None:
+        """To be copied: never wrapped, nothing before it."""
+        self.screen.print(Text(f"  {text}"), soft_wrap=True)
+
+    def table(self, rows: Sequence[tuple[str, str, str]], styles: Sequence[str] | None = None) -> None:
+        """A name, a figure, a remark."""
+        table = Table(box=None, pad_edge=True, show_header=False)
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, justify="right")
+        table.add_column(overflow="fold")
+        for number, (name, figure, remark) in enumerate(rows):
+            table.add_row(name, figure, Text(remark, style=styles[number] if styles else ""))
+        self.screen.print(table)
+
+    @contextmanager
+    def run(self, database: Database, run_id: str, counts: Callable[[], int]) -> Iterator[Show]:
+        """Show a run while it comes along. `counts`: how many its plan has asked for."""
+        asked = Asked(database, run_id)
+        if not self.screen.is_terminal:
+            yield Lines(self, asked, counts)
+            return
+        with empty_bars(self.screen, transient=True) as bar:
+            shown = Bars(bar, MOST_BARS)
+
+            def show(progress: RunProgress, observer: RunObserver) -> None:
+                # Those that are read a second time, to be sure, would stand at the end of their bar.
+                moving = [it for it in observer.partitions if it.expected is None or it.seen < it.expected]
+                shown.update(progress, moving)
+                if progress.state is RunState.PLANNING:
+                    bar.update(bar.task_ids[0], description="planning", note=_counted(counts()))
+                for reason in asked.why(progress):
+                    self.say(reason, "yellow")
+
+            yield show
+
+
+class Lines:
+    """For a pipe: whenever the state changes, and every five seconds."""
+
+    def __init__(self, telling: Telling, asked: Asked, counts: Callable[[], int]) -> None:
+        self._telling = telling
+        self._asked = asked
+        self._counts = counts
+        self._state: str | None = None
+        self._at = 0.0
+
+    def __call__(self, progress: RunProgress, _: RunObserver) -> None:
+        if progress.ended:
+            return
+        if progress.state != self._state or time.monotonic() - self._at >= LINE_EVERY:
+            self._state, self._at = progress.state, time.monotonic()
+            planning = progress.state is RunState.PLANNING
+            self._telling.say(f"planning; {_counted(self._counts())}" if planning else line(progress))
+        for reason in self._asked.why(progress):
+            self._telling.say(reason)
+
+
+def _counted(counts: int) -> str:
+    return "1 count" if counts == 1 else f"{counts:,} counts"
+
+
+GOOD: Final = "green"
+BAD: Final = "bold red"
+# A hint is forgotten when it is sent: what is there was not, and whatever was read had been told of.
+TOLD: Final = """
+    SELECT (SELECT count(*) FROM stepfast_page) + (SELECT COALESCE(sum(rounds), 0) FROM stepfast_run) AS told,
+           (SELECT count(*) FROM stepfast_outbox WHERE channel = 'broker' AND state <> 'sent') AS unsent
+"""
+PRICES: Final = "SELECT shape, count(*), min(feed_price), max(feed_price) FROM diamonds GROUP BY shape"
+
+
+def show_comparison(telling: Telling, found: Comparison) -> None:
+    """The table that the demo is about."""
+    judged = (
+        ("missing in the table", found.missing),
+        ("doubled", found.doubled),
+        ("stale: other values than the source has", found.stale),
+        ("made up: never at the source", found.made_up),
+    )
+    rows = [
+        ("stones that the feed should find", f"{found.source:,}", "for sale, with a picture or a film"),
+        ("stones in the table", f"{found.table:,}", ""),
+    ]
+    rows += [(name, f"{count:,}", "WRONG" if count else "right") for name, count in judged]
+    styles = ["", "", *(BAD if count else GOOD for _, count in judged)]
+    if found.left:
+        rows.append(
+            (
+                "sold or held since they were read",
+                f"{found.left:,}",
+                "the sweep marks them after two full runs",
+            )
+        )
+        styles.append("dim")
+    telling.table(rows, styles)
+    if found.clean:
+        telling.say("the table is the source: missing 0, doubled 0, stale 0", "bold green")
+    else:
+        telling.say("the table is not the source", BAD)
+
+
+def show_rates(telling: Telling, runs: Sequence[RunReport], told: Mapping[str, int]) -> None:
+    telling.chapter("The rates")
+    rows = [(f"{it.kind} sync", _seconds(it.started_at, it.ended_at), rates(it)) for it in runs]
+    good = told.get("status 200", 0)
+    wrong = told["requests"] - good + told.get("truncated", 0)
+    kinds = ((told.get("pages", 0), "page"), (told.get("counts", 0), "count"), (told["logins"], "login"))
+    asked = ", ".join(counted(*it) for it in kinds)
+    lost = f"{counted(wrong, 'answer')} {'was' if wrong == 1 else 'were'} lost or broken"
+    rows.append(("the source", counted(told["requests"], "request"), f"{asked}; {lost}"))
+    telling.table(rows)
+
+
+def show_messages(telling: Telling, app: Stepfast) -> None:
+    """What went over the broker."""
+    with app.reading() as tx:
+        (found,) = tx.query(TOLD)
+    unsent = f"; {counted(int(found['unsent']), 'message')} could not be sent yet" if found["unsent"] else ""
+    telling.say(f"messages told workers of {int(found['told']):,} pages and consolidations{unsent}")
+
+
+def rates(run: RunReport) -> str:
+    """Where the time of a run went."""
+    planned, fetched = run.planned_at or run.started_at, run.fetched_at or run.started_at
+    fetching = max(0.001, (fetched - planned).total_seconds())
+    applying = max(0.001, ((run.ended_at or fetched) - fetched).total_seconds())
+    return (
+        f"plan {_seconds(run.started_at, planned)}; "
+        f"fetch {fetching:.1f} s: {run.seen / fetching:,.0f} rows/s; "
+        f"consolidate {applying:.1f} s: {run.applied / applying:,.0f} rows/s"
+    )
+
+
+def after_all(telling: Telling, place: Place, *, keep: bool) -> None:
+    """Where to look next."""
+    gone = not keep and place.inside
+    telling.chapter("Where to look next")
+    if gone:
+        telling.say(f"{place.folder} is removed; without --remove it stays, with the database in it")
+        return
+    for it in look_next(place, program(), with_sqlite=shutil.which("sqlite3") is not None):
+        telling.plain(it)
+    if keep:
+        telling.plain(f"rm -r {shlex.quote(str(place.folder))}")
+
+
+def look_next(place: Place, stepfast: str, *, with_sqlite: bool) -> list[str]:
+    """Commands that work on what is left."""
+    secret = "" if place.shown_url == place.url else "  # with the password instead of ***"
+    commands = [
+        f"export STEPFAST_DATABASE_URL={shlex.quote(place.shown_url)}{secret}",
+        f"{stepfast} runs list",
+        f"{stepfast} runs show {NATURAL}",
+        f"{stepfast} partitions list --run {NATURAL}",
+        f"{stepfast} watermark show",
+        f"{stepfast} workers list --all",
+        f"{stepfast} doctor",
+    ]
+    if with_sqlite and place.url.startswith("sqlite:"):
+        commands.append(f"sqlite3 {shlex.quote(sqlite_path(place.url))} {shlex.quote(PRICES)}")
+    return commands
+
+
+def program() -> str:
+    """How to type it here: the shortest way to the program that is running."""
+    ours = Path(sys.executable).with_name("stepfast")
+    found = shutil.which("stepfast")
+    if found is not None and Path(found).resolve() == ours.resolve():
+        return "stepfast"
+    if not ours.exists():
+        return f"{shlex.quote(sys.executable)} -m stepfast"
+    return shlex.quote(min(str(ours), os.path.relpath(ours), key=len))
+
+
+def _seconds(begin: datetime, end: datetime | None) -> str:
+    return f"{((end or begin) - begin).total_seconds():.1f} s"

@@ -1,0 +1,202 @@
+"""The two feeds of Nivoda: natural stones and lab-grown ones. They share an account, its token and its limits.
+
+    app = Stepfast()
+    nivoda(app)
+
+Who asks, and how, is in the environment: NIVODA_USERNAME, NIVODA_PASSWORD, NIVODA_URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from stepfast import Concurrency, Feed, Offset, PermanentError, Rate, Sweep
+from stepfast.database.statement import sql
+from stepfast.errors import DatabaseError
+from stepfast_diamonds.datasets import bump
+from stepfast_diamonds.heatmap import nivoda_heatmap
+from stepfast_diamonds.mapping import Need, identity_of, map_offer
+from stepfast_diamonds.repricing import Repricing, Scope
+from stepfast_diamonds.rule_sets import active_version, find_rules, pin, pinned, version_of
+from stepfast_diamonds.schema import saying_so
+from stepfast_diamonds.settings import NivodaSettings, from_environment
+from stepfast_diamonds.source import open_source
+from stepfast_diamonds.stone import columns_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from stepfast import Cursor, Page, Range, Stepfast, Transaction, Window
+    from stepfast_diamonds.rules import RuleSet
+    from stepfast_diamonds.source import NivodaSource
+
+
+# What every feed of diamonds has in common below its source: identity, mapping, prices, and where the rows go.
+#
+# A subclass says where the offers come from. The rule set that counts when a run begins is the one by which all of its
+# rows are priced; when it has published them, and another set counts by then, a repricing of what it wrote is asked for.
+
+CLOCK = sql("SELECT {now}")
+
+
+class CanonicalFeed(Feed):
+    """Set `name` and `lab_grown`, and write `count`, `fetch` and a plan. `repricing`: who is asked when rules have changed."""
+
+    table = "diamonds"
+    key = ("feed", "supplier_stone_id")
+    item_column = "supplier_stone_id"
+    feed_column = "feed"
+    stale = "stale_since"
+    sweep = Sweep()
+    mapper_version = "1"
+
+    lab_grown: bool = False
+    needs: ClassVar[frozenset[Need]] = frozenset()  # media without which a stone is put into quarantine
+    repricing: Repricing | None = None
+
+    def __init__(self) -> None:
+        self._known: dict[int, RuleSet] = {}  # a version never changes
+
+    def identify(self, item: Any, /) -> str:
+        return identity_of(item)
+
+    def map(self, item: Any, /) -> dict[str, Any]:
+        """The canonical columns; `mapping` adds the price."""
+        return columns_of(map_offer(item, self.name, lab_grown=self.lab_grown, needs=self.needs))
+
+    def started(self, tx: Transaction, run_id: str, /) -> None:
+        try:
+            pin(tx, self.name, run_id)
+        except DatabaseError as error:
+            raise saying_so(error) from error
+
+    def mapping(self, tx: Transaction, run_id: str | None, /) -> Callable[[Any], Mapping[str, Any]]:
+        version = version_of(tx, run_id)
+        rules = self._known.get(version)
+        if rules is None:
+            rules = self._known[version] = find_rules(tx, version)
+        return self.priced_by(rules, int(tx.first(CLOCK)))
+
+    def priced_by(self, rules: RuleSet, now: int) -> Callable[[Any], Mapping[str, Any]]:
+        """From an offer to a row of `diamonds`."""
+        feed, lab_grown, needs = self.name, self.lab_grown, self.needs
+
+        def to_row(item: Any) -> Mapping[str, Any]:
+            stone = map_offer(item, feed, lab_grown=lab_grown, needs=needs)
+            quote = rules.quote(stone)
+            row = columns_of(stone)
+            row["price_model_price"] = str(quote.price_model_price)
+            row["markup_ratio"] = str(quote.markup_ratio)
+            row["pricing_rating"] = quote.pricing_rating
+            row["rating"] = quote.rating
+            row["ruleset_version"] = rules.version
+            row["updated_at"] = now
+            return row
+
+        return to_row
+
+    def published(self, tx: Transaction, run_id: str, /) -> None:
+        bump(tx, self.name)
+        found = pinned(tx, run_id)
+        if self.repricing is None or found is None or found[0] == active_version(tx):
+            return
+        version, since = found
+        self.repricing.ask(tx, Scope(version, self.name, since))  # others keep what they cost: nobody asked
+
+
+NATURAL: Final = "nivoda-natural"
+LABGROWN: Final = "nivoda-labgrown"
+LIMIT: Final = "nivoda"  # one for both feeds
+AT_ONCE: Final = 4  # stones that are asked about by one step
+TIES: Final = (
+    8  # stones of one upload that may meet in a partition; more are noticed, and a second pass decides
+)
+
+
+class NivodaFeed(CanonicalFeed):
+    """One of the two. `app` is where the token and the pace are shared; settings are the environment's, if none are given."""
+
+    paging = Offset(overlap=TIES, ties=TIES, reversible=True)
+    confirm_lot = 1  # each is a request of its own, and so the limits count it
+    may_be_empty = False  # a catalogue without a single stone is an account that sees none, far more often
+
+    def __init__(
+        self,
+        app: Stepfast,
+        *,
+        lab_grown: bool = False,
+        settings: NivodaSettings | None = None,
+        source: NivodaSource | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__()
+        known = from_environment() if settings is None else settings
+        self._source = open_source(known, app) if source is None else source
+        self.name = LABGROWN if lab_grown else NATURAL
+        self.lab_grown = lab_grown
+        self.page_size = known.page_size
+        self.partitioner = nivoda_heatmap(lab_grown=lab_grown, by=known.partition_by)
+        self.limits = limits_of(known)
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    async def count(self, part: Range, window: Window, /) -> int:
+        found = await self._source.count(part, window, lab_grown=self.lab_grown)
+        if not found and not part.parts and window.from_ is None and not self.may_be_empty:
+            raise PermanentError(
+                f"{no_stone(self.name)}; a feed that is empty for good is declared with may_be_empty=True"
+            )
+        return found
+
+    async def fetch(self, part: Range, window: Window, cursor: Cursor, /) -> Page:
+        return await self._source.page(part, window, cursor, lab_grown=self.lab_grown)
+
+    async def still_there(self, ids: Sequence[str], /) -> list[str]:
+        """Those that are still on offer. One that is held, or that we would not ask for any more, is gone for us."""
+        places = asyncio.Semaphore(AT_ONCE)
+
+        async def asked(stone: str) -> bool:
+            async with places:
+                return await self._source.still_offers(stone, lab_grown=self.lab_grown)
+
+        answers = await asyncio.gather(*map(asked, ids), return_exceptions=True)
+        for it in answers:
+            if isinstance(it, BaseException):
+                raise it
+        return [stone for stone, there in zip(ids, answers, strict=True) if there]
+
+    async def now(self) -> datetime | None:
+        return await self._source.now(lab_grown=self.lab_grown)
+
+
+def limits_of(settings: NivodaSettings) -> list[Rate | Concurrency]:
+    """What everybody keeps to who asks in the name of the account."""
+    return [
+        *([Rate(settings.rate, per="1s", name=LIMIT)] if settings.rate else []),
+        *([Concurrency(settings.concurrency, name=LIMIT)] if settings.concurrency else []),
+    ]
+
+
+def no_stone(feed: str) -> str:
+    return f"Nivoda has no stone for {feed}: ask whether the account may see them"
+
+
+def nivoda(
+    app: Stepfast,
+    *,
+    settings: NivodaSettings | None = None,
+    repricing: Repricing | None = None,
+    natural: dict[str, Any] | None = None,
+    labgrown: dict[str, Any] | None = None,
+) -> tuple[NivodaFeed, NivodaFeed]:
+    """Register both feeds, and the job that reprices. `natural` and `labgrown` change settings of one: schedule, queue."""
+    known = from_environment() if settings is None else settings
+    repricing = Repricing(app) if repricing is None else repricing
+    source = open_source(known, app)
+    shared: dict[str, Any] = {"settings": known, "source": source, "repricing": repricing}
+    return (
+        app.feed(NivodaFeed(app, lab_grown=False, **shared, **(natural or {}))),
+        app.feed(NivodaFeed(app, lab_grown=True, **shared, **(labgrown or {}))),
+    )

@@ -1,0 +1,210 @@
+"""The pace in the database: one row per address, read by all, changed under its lock."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from stepfast.clock import duration, micros
+from stepfast.database.statement import sql
+from stepfast.errors import DatabaseError, ThrottledError
+from stepfast.telemetry import happened
+from stepfast_diamonds.schema import saying_so
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepfast import Stepfast, Transaction
+
+
+# What a throttle teaches: everybody leaves the source alone for a while, then asks at half the rate, and slowly more.
+#
+# The engine's rate is a number that somebody wrote down; the source's own is known when it has been exceeded. So each
+# throttle halves the pace of all workers of all feeds, and every ten quiet seconds give a tenth of the full rate back.
+# While there is no trouble nothing is counted here: a look at a row once a second is all it costs.
+
+SECOND: Final = 1_000_000
+SLOWEST: Final = 2 * SECOND  # between two requests
+GIVEN_BACK: Final = 0.1  # of the full rate
+EVERY: Final = 10 * SECOND
+FASTEST: Final = 50  # requests per second, to begin with, where no rate is set
+SHORTEST_QUIET: Final = timedelta(seconds=1)
+LONGEST_WAIT: Final = 5 * SECOND  # that a step waits for its slot; a longer wait is left to the engine
+LOOK_EVERY: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Microseconds; `gap` 0: as fast as the engine allows."""
+
+    gap: int = 0  # between two requests, when it was last changed
+    changed_at: int = 0
+    arrival: int = 0  # when the next request would be on time
+    quiet_until: int = 0
+
+    def gap_at(self, now: int, full: int) -> int:
+        """What is left of the gap; 0 once the full rate is reached again."""
+        if not self.gap:
+            return 0
+        tenths = max(0, now - self.changed_at) // EVERY
+        rate = SECOND / self.gap + tenths * GIVEN_BACK * SECOND / full
+        return 0 if rate * full >= SECOND else int(SECOND / rate)
+
+    def slowed(self, now: int, full: int, quiet: int) -> Pace:
+        """After a throttle. Those that were under way at the time meet it too: they halve nothing again."""
+        until = max(self.quiet_until, now + quiet)
+        if self.quiet_until > now:
+            return replace(self, quiet_until=until)
+        gap = min(SLOWEST, 2 * (self.gap_at(now, full) or full))
+        return Pace(gap, until, until, until)
+
+    def slot(self, now: int, full: int) -> tuple[Pace, int]:
+        """Take the next place in the stream, and how long that is to wait."""
+        gap = self.gap_at(now, full)
+        if not gap:
+            return Pace(quiet_until=self.quiet_until), 0
+        at = max(self.arrival, now)
+        return replace(self, arrival=at + gap), at - now
+
+
+class PaceRows(Protocol):
+    """Where the pace is kept, so that all who ask the source know it."""
+
+    def read(self) -> tuple[Pace, int]:
+        """It, and what time it is."""
+        ...
+
+    def change(self, decide: Callable[[Pace, int], Pace]) -> None:
+        """One at a time."""
+        ...
+
+
+class PaceInMemory:
+    """For one process."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
+        self._lock = threading.Lock()
+
+    def read(self) -> tuple[Pace, int]:
+        return self._pace, time.monotonic_ns() // 1_000
+
+    def change(self, decide: Callable[[Pace, int], Pace]) -> None:
+        with self._lock:
+            self._pace = decide(self._pace, time.monotonic_ns() // 1_000)
+
+
+class Pacing:
+    """Stands before every request. `rate`: how many per second when all is well; 0: nobody said.
+
+    `tells`: whether a throttle is everybody's. Who only looks keeps to the pace, and stops nobody with his own mishap.
+    """
+
+    def __init__(self, rows: PaceRows, rate: int, *, tells: bool = True) -> None:
+        self._rows = rows
+        self._tells = tells
+        self._full = SECOND // (rate or FASTEST)
+        self._well_until = 0.0
+
+    async def admit(self) -> None:
+        """Wait for our turn; raises ThrottledError if that is later than a step should wait."""
+        if time.monotonic() < self._well_until:
+            return
+        pace, now = await asyncio.to_thread(self._rows.read)
+        if pace.quiet_until > now:
+            raise _left_alone(pace.quiet_until - now)
+        if not pace.gap_at(now, self._full):
+            self._well_until = time.monotonic() + LOOK_EVERY
+            return
+        if pace.arrival - now > LONGEST_WAIT:
+            raise _left_alone(pace.arrival - now)
+        wait = await asyncio.to_thread(self._take)
+        if wait:
+            await asyncio.sleep(wait / SECOND)
+
+    async def throttled(self, error: ThrottledError) -> None:
+        """The source said so: tell everybody."""
+        self._well_until = 0.0
+        if not self._tells:
+            return
+        quiet = SHORTEST_QUIET if error.delay is None else max(SHORTEST_QUIET, duration(error.delay))
+        await asyncio.to_thread(
+            self._rows.change, lambda pace, now: pace.slowed(now, self._full, micros(quiet))
+        )
+        happened("source.slowed", source="nivoda", quiet_s=quiet.total_seconds())
+
+    def _take(self) -> int:
+        waits: list[int] = []
+
+        def decide(pace: Pace, now: int) -> Pace:
+            taken, wait = pace.slot(now, self._full)
+            waits.append(wait)
+            return taken
+
+        self._rows.change(decide)
+        return waits[-1]
+
+
+def _left_alone(left: int) -> ThrottledError:
+    wait = timedelta(microseconds=left)
+    return ThrottledError(
+        f"Nivoda wanted fewer requests; it is left alone for {wait.total_seconds():.1f} s", retry_after=wait
+    )
+
+
+_COLUMNS = "SELECT gap, changed_at, arrival, quiet_until, {now} FROM nivoda_pace WHERE id = :id"
+READ = sql(_COLUMNS)
+LOCK = sql(_COLUMNS + " {for_update}")
+CLOCK = sql("SELECT {now}")
+BEGIN = sql(
+    "INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (:id, 0, 0, 0, 0) {keep_existing}"
+)
+WRITE = sql("""
+    UPDATE nivoda_pace SET gap = :gap, changed_at = :changed_at, arrival = :arrival, quiet_until = :quiet_until
+     WHERE id = :id
+""")
+
+
+class PaceInDatabase:
+    """For all processes that ask the same address."""
+
+    def __init__(self, app: Stepfast, url: str) -> None:
+        self._app = app
+        self._id = hashlib.blake2b(url.encode(), digest_size=16).hexdigest()
+
+    def read(self) -> tuple[Pace, int]:
+        with self._app.reading() as tx:
+            try:
+                found = tx.rows(READ, id=self._id)
+            except DatabaseError as error:
+                raise saying_so(error) from error
+            return _read(found[0]) if found else (Pace(), _clock(tx))
+
+    def change(self, decide: Callable[[Pace, int], Pace]) -> None:
+        with self._app.transaction() as tx:
+            tx.run(BEGIN, id=self._id)
+            pace, now = _read(tx.rows(LOCK, id=self._id)[0])
+            new = decide(pace, now)
+            tx.run(
+                WRITE,
+                id=self._id,
+                gap=new.gap,
+                changed_at=new.changed_at,
+                arrival=new.arrival,
+                quiet_until=new.quiet_until,
+            )
+
+
+def _read(row: Sequence[Any]) -> tuple[Pace, int]:
+    gap, changed_at, arrival, quiet_until, now = (int(it) for it in row)
+    return Pace(gap, changed_at, arrival, quiet_until), now
+
+
+def _clock(tx: Transaction) -> int:
+    return int(tx.first(CLOCK) or 0)

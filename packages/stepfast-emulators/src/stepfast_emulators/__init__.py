@@ -1,0 +1,1 @@
+"""Emulators of services that tests should not need an account for."""
