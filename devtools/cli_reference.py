@@ -35,12 +35,11 @@ def options(command: Any) -> list[Any]:
 
 
 def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    below = getattr(command, "commands", None)
-    if below is None:
+    if not hasattr(command, "commands"):
         yield name, command
         return
-    for word, child in below.items():
-        yield from _below(f"{name} {word}", child)
+    for word in command.list_commands(None):
+        yield from _below(f"{name} {word}", command.get_command(None, word))
 
 
 def _section(name: str, command: Any) -> Iterator[str]:

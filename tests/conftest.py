@@ -20,71 +20,56 @@ from hypothesis import HealthCheck, settings
 
 from devtools.pgbouncer import program as pgbouncer_program
 from devtools.server import Server, ServerMissingError
-from tests import ci
-from tests.crash.sample import SEED
-from tests.databases import ENGINES, KINDS, POOLED, Databases
+from tests.crash.daily_sample import SEED
+from tests.support import ci
+from tests.support.databases import ENGINES, KINDS, POOLED, Databases
 
 if TYPE_CHECKING:
     from stepfast.testing.azurite import Azurite
-    from tests.receiver import Receiver
+    from tests.support.http_receiver import Receiver
 
 GOLDEN = Path(__file__).parent / "golden"
-# What runs are made of stands on statements and guards that the contract tests of the engine try on all three databases
-# every time. In full these take the servers longer than everything else: `make chaos` does that.
+# Of these the servers try a quarter every day: what they are made of is in the tests of the engine, which the servers
+# try every day. `make chaos` tries all of it.
 SAMPLED = {
-    f"test_{name}"
-    for name in [
-        "acceptance",
-        "announcing",
-        "breaker",
-        "broker_letters",
-        "broker_runs",
-        "consolidation",
-        "debts",
-        "division",
-        "export",
-        "feed_hooks",
-        "flaws_of_paging",
-        "found",
-        "incidents",
-        "odd_rows",
-        "partitions",
-        "place",
-        "planning",
-        "quarantine",
-        "raw",
-        "reading",
-        "remap",
-        "repricing",
-        "rules",
-        "run_alerts",
-        "run_fleet",
-        "run_points",
-        "run_repair",
-        "run_reports",
-        "repair_points",
-        "runs",
-        "starting",
-        "supposing_new",
-        "sweep",
-        "target_keys",
-        "token",
-        "verify",
-        "vigil",
-        "watermark",
-    ]
+    "cli/test_partitions",
+    "cli/test_quarantine",
+    "cli/test_runs",
+    "cli/test_watermark",
+    "contract/admin/test_run_reports",
+    "contract/runs",
+    "contract/testing/test_crash_points",
+    "crash/test_audit_points",
+    "crash/test_group_points",
+    "crash/test_points",
+    "crash/test_repair_points",
+    "crash/test_run_fleet",
+    "crash/test_run_points",
+    "diamonds/test_acceptance",
+    "diamonds/test_found",
+    "diamonds/test_incidents",
+    "diamonds/test_repricing",
+    "diamonds/test_rules",
+    "diamonds/test_token",
 }
-SAMPLED |= {"test_audit_points", "test_crash_points", "test_group_points", "test_points"}
+# The engine's core: every case, on every server, every day.
 CORE = {
-    f"test_{name}"
-    for name in ["commit", "enqueue", "keys", "leases", "migrations", "rescue", "retry", "tasks"]
+    "contract/database/test_migrations",
+    "contract/jobs/test_commit",
+    "contract/jobs/test_enqueue",
+    "contract/jobs/test_keys",
+    "contract/jobs/test_leases",
+    "contract/jobs/test_rescue",
+    "contract/jobs/test_retry",
+    "contract/runs/test_completion",
+    "contract/tasks/test_tasks",
 }
-# What a session could be relied on for by mistake: a part of it every day. The other contract tests run through the
-# pooler in `make chaos`.
-BEHIND_POOLER = {"test_commit", "test_leases"}
-# What a promise of the README names.
+# What could rely on a session by mistake: a part of it every day. The other contract tests run through the pooler in
+# `make chaos`.
+BEHIND_POOLER = {"contract/jobs/test_commit", "contract/jobs/test_leases"}
+# Tests that a promise of the README names.
 PROMISED = set(
-    re.findall(r"\]\(tests/contract/(test_\w+)\.py\)", (GOLDEN.parents[1] / "README.md").read_text())
+    re.findall(r"\]\(tests/(contract/\w+/test_\w+)\.py\)", (GOLDEN.parents[1] / "README.md").read_text())
 )
 DATABASES = pytest.StashKey[Databases]()
 
@@ -139,7 +124,7 @@ def pooler(database_kind: str, pytestconfig: pytest.Config) -> Server:
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """A real HTTP server on loopback, for webhooks."""
-    from tests.receiver import receiving
+    from tests.support.http_receiver import receiving
 
     with receiving() as found:
         yield found
@@ -202,7 +187,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Typer builds the whole tree of commands for each call, in 70 ms.
     vars(typer.testing)["_get_command"] = vars(typer.main)["get_command"] = cache(typer.main.get_command)
-    pytest.register_assert_rewrite("tests.run_facts", "tests.crash.survivor")
+    pytest.register_assert_rewrite("tests.support.run_facts", "tests.crash.recovery")
     databases = Databases()
     config.stash[DATABASES] = databases
     config.add_cleanup(databases.close)
@@ -231,9 +216,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _behind_pooler(metafunc: pytest.Metafunc) -> tuple[str, ...]:
-    path = metafunc.definition.path
-    every = metafunc.config.getoption("chaos") and path.parent.name == "contract"
-    return (POOLED,) if every or path.stem in BEHIND_POOLER else ()
+    name = _name(metafunc.definition.path)
+    every = metafunc.config.getoption("chaos") and name.startswith("contract/")
+    return (POOLED,) if every or name in BEHIND_POOLER else ()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -254,18 +239,27 @@ def _is_drawn(item: pytest.Item) -> bool:
 
 
 def _days(item: pytest.Item) -> int:
-    stem = item.path.stem
-    if "mutations" in stem:
+    """A case is tried on one day of so many."""
+    name = _name(item.path)
+    if "mutations" in name:
         return 3
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
     kind = params.get("database_kind", "sqlite")
     if kind == "sqlite" or item.get_closest_marker("only_on"):
         return 1
-    if kind == POOLED or stem in SAMPLED or item.get_closest_marker("sampled"):
-        return 4
-    if stem in CORE:
+    if name in CORE and kind != POOLED:
         return 1
-    return 2 if stem in PROMISED or item.path.parent.name not in {"contract", "cli", "diamonds"} else 4
+    sampled = (
+        kind == POOLED or item.get_closest_marker("sampled") or SAMPLED & {name, name.rpartition("/")[0]}
+    )
+    if sampled or (name not in PROMISED and name.startswith(("contract/", "cli/", "diamonds/"))):
+        return 4
+    return 2
+
+
+def _name(path: Path) -> str:
+    """`contract/jobs/test_commit`"""
+    return path.relative_to(GOLDEN.parent).with_suffix("").as_posix()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -25,7 +25,7 @@ from stepfast.config import WorkerSettings
 from stepfast.job import OPTIONS
 from stepfast.jobs.state import JobState
 from stepfast.runs.feed import Feed
-from tests.markdown import PAGES, ROOT, anchors, blocks, links, named, prose
+from tests.support.markdown import PAGES, ROOT, anchors, blocks, links, named, prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ DOCS = [page for page in PAGES if page.is_relative_to(ROOT / "docs")]
 HOWTOS = [page for page in DOCS if page.parent.name == "howto"]
 REFERENCE = ROOT / "docs" / "reference"
 WITH_CODE = [page for page in PAGES if any("fragment" not in it.words for it in blocks(page, "python"))]
-SOURCES = sorted((ROOT / "src" / "stepfast").rglob("*.py"))
+SOURCES = sorted((ROOT / "packages" / "stepfast").rglob("*.py"))
 
 # Nobody can keep these, or nobody has measured them.
 NEVER_SAID = ("exactly-once execution", "exactly once execution", "fastest", "blazing", "the only library")

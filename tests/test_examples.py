@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import rows
+from tests.support import rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast.database.drivers import open_database
-from tests.markdown import ROOT, blocks
+from tests.support.markdown import ROOT, blocks
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.operations import died, expire, greeting, leased
+from tests.support.jobs_in_every_state import died, expire, greeting, leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stepfast import Stepfast
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 ENTRY = {"id", "at", "ended_at", "who", "what", "subject", "why", "touched", "detail"}
 

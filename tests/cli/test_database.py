@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from stepfast.cli.command import app as commands
 from stepfast.database.drivers import open_database
 from stepfast.database.migrate import known_version, schema_version
-from tests import rows
-from tests.cli.conftest import Cli
-from tests.operations import died, greeting
+from tests.support import rows
+from tests.support.command_line import Cli
+from tests.support.jobs_in_every_state import died, greeting
 
 if TYPE_CHECKING:
     from stepfast import Stepfast

@@ -11,12 +11,12 @@ import pytest
 from stepfast.database.database import persist
 from stepfast.transports.contract import Delivery
 from stepfast.transports.dead_messages import keep
-from tests import rows
-from tests.operations import died, greeting
+from tests.support import rows
+from tests.support.jobs_in_every_state import died, greeting
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 
 def test_dead_letters_are_listed_and_counted_by_error(cli: Cli, app: Stepfast) -> None:

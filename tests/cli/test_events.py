@@ -9,12 +9,12 @@ import pytest
 from stepfast import Wait
 from stepfast.encryption import key_id
 from stepfast.jobs.commit import commit
-from tests import rows
-from tests.operations import greeting, leased
+from tests.support import rows
+from tests.support.jobs_in_every_state import greeting, leased
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 pytestmark = pytest.mark.sampled
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import rows
-from tests.operations import died, greeting
+from tests.support import rows
+from tests.support.jobs_in_every_state import died, greeting
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 pytestmark = pytest.mark.sampled
 

@@ -9,12 +9,12 @@ import pytest
 
 from stepfast.jobs.outcome import Done
 from stepfast.jobs.step import Report, write_reports
-from tests import rows
-from tests.operations import died, ended, greeting, leased
+from tests.support import rows
+from tests.support.jobs_in_every_state import died, ended, greeting, leased
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 SUMMARY = {
     "id", "state", "kind", "queue", "priority", "key", "step", "attempts", "failures", "crashes", "progress", "progress_note",

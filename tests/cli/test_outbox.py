@@ -8,12 +8,12 @@ import pytest
 
 from stepfast.notifications.webhook import key_of
 from stepfast.outbox.messages import MessageState
-from tests import rows
-from tests.mailbox import PASSWORD, mailbox
+from tests.support import rows
+from tests.support.mail_receiver import PASSWORD, mailbox
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 URL = "https://hooks.example/in?token=hunter2"
 

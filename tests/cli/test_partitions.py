@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests import rows
-from tests.contract.repairing import catalogue, failed_run, partition, run_steps
-from tests.feeds import price_ranges
+from tests.support import rows
+from tests.support.failing_runs import catalogue, failed_run, partition, run_steps
+from tests.support.feeds import price_ranges
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 FIRST, SECOND = (it.name for it in price_ranges(250, 500, 750)[:2])
 

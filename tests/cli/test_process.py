@@ -15,8 +15,8 @@ import pytest
 
 from devtools import cli_reference
 from stepfast.database.migrate import known_version
-from tests import rows
-from tests.operations import died, greeting
+from tests.support import rows
+from tests.support.jobs_in_every_state import died, greeting
 
 if TYPE_CHECKING:
     from stepfast import Stepfast

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests import rows
-from tests.contract.consolidating import catalogue, fetched, item
-from tests.contract.engine import drain
-from tests.feeds import target
+from tests.support import rows
+from tests.support.consolidation import catalogue, fetched, item
+from tests.support.engine import drain
+from tests.support.feeds import target
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.runs.declaration import Declaration
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 
 @pytest.fixture

@@ -23,19 +23,19 @@ from stepfast.admin.run_reports import ErrorGroup
 from stepfast.admin.run_status import JobFacts, RunFacts, watch_run, why
 from stepfast.cli.run_watch import STILL, Asked, Lines, bars
 from stepfast.runs.run import RunState
-from tests import rows
-from tests.contract.repairing import broken_at, catalogue, failed_run, partition, run_row, run_steps, settle
-from tests.feeds import prepare, price_ranges, target
+from tests.support import rows
+from tests.support.failing_runs import broken_at, catalogue, failed_run, partition, run_row, run_steps, settle
+from tests.support.feeds import prepare, price_ranges, target
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 FIRST, SECOND = (it.name for it in price_ranges(250, 500, 750)[:2])
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 MODULE = """
 from stepfast import Stepfast
-from tests.feeds import Catalogue, Shop
+from tests.support.feeds import Catalogue, Shop
 
 app = Stepfast()
 app.feed(Catalogue(Shop.with_items(100)))
@@ -49,7 +49,7 @@ app.feeds.get("catalogue").feed.now = locked
 """
 
 REFUSING = """
-from tests.contract.repairing import broken_at
+from tests.support.failing_runs import broken_at
 
 app.feeds.get("catalogue").feed.shop.before = broken_at(("page", "price 250..500", 0))
 """

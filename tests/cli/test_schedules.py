@@ -9,11 +9,11 @@ import pytest
 from stepfast.schedules.definition import define
 from stepfast.schedules.schedule import synchronise
 from stepfast.worker.scheduler import fire_due
-from tests import rows
+from tests.support import rows
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 FIELDS = {
     "name", "state", "when", "kind", "queue", "priority", "cron", "every_seconds", "at", "tz", "missed", "overlap",

@@ -21,13 +21,13 @@ from stepfast.tasks.store import Origin, accept
 from stepfast.testing import drain
 from stepfast.transports.contract import Outgoing
 from stepfast.transports.database import DatabaseTransport
-from tests import rows
-from tests.brokered import brokered
+from tests.support import rows
+from tests.support.broker import brokered
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.testing.azurite import Azurite
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 NAMES = ("CLIENT_ID", "TASK_DATA", "SUPABASE_URL", "STEPFAST_TRANSPORT", "AZURE_STORAGE_CONNECTION_STRING")
 

@@ -15,13 +15,13 @@ from stepfast.database.connection import Connection
 from stepfast.jobs.commit import commit
 from stepfast.jobs.outcome import Done
 from stepfast.jobs.step import Report, write_reports
-from tests import rows
 from tests.cli.test_process import ROOT, on_a_terminal
-from tests.operations import died, ended, greeting, leased
+from tests.support import rows
+from tests.support.jobs_in_every_state import died, ended, greeting, leased
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 
 def finished(app: Stepfast) -> str:

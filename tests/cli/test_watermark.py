@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from stepfast import Sweep
 from stepfast.testing import drain
-from tests import rows
-from tests.feeds import Catalogue, Shop, prepare, target
-from tests.run_facts import begin, run_of
+from tests.support import rows
+from tests.support.feeds import Catalogue, Shop, prepare, target
+from tests.support.run_facts import begin, run_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
     from stepfast import Stepfast
-    from tests.cli.conftest import Cli
+    from tests.support.command_line import Cli
 
 DEBT = """
     INSERT INTO stepfast_debt (digest, feed, name, span, window_to, run_id, opened_at, tries)
@@ -86,7 +86,7 @@ def test_a_first_watermark_needs_the_app_that_has_the_feed(
 ) -> None:
     shop_of(app)
     (tmp_path / "first_shop.py").write_text(
-        "from stepfast import Stepfast\nfrom tests.feeds import Catalogue, Shop\n"
+        "from stepfast import Stepfast\nfrom tests.support.feeds import Catalogue, Shop\n"
         'app = Stepfast()\napp.feed(Catalogue(Shop(), name="spare"))\n'
     )
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stepfast import Stepfast
-from tests.crash.sample import Sample
+from tests.crash.daily_sample import Sample
 from tests.crash.workers import Fleet
 
 

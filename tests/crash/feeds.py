@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stepfast.runs.partitioning.partitioners import Fixed
-from tests.feeds import Catalogue, Shop, price_ranges
+from tests.support.feeds import Catalogue, Shop, price_ranges
 
 if TYPE_CHECKING:
     from stepfast import Stepfast

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Job, Stepfast
-from tests import rows
-from tests.crash import operations_of_operators, operations_of_others
+from tests.crash.cases import admin as operations_of_operators
+from tests.crash.cases import recovery as operations_of_others
 from tests.crash.conftest import make_effect_table
-from tests.crash.points import deadly, die_at, recorded
-from tests.crash.sample import SEED, Sample
-from tests.crash.scenes import Scene, work
+from tests.crash.daily_sample import SEED, Sample
+from tests.crash.kill_points import deadly, die_at, recorded
+from tests.crash.setup import Scene, work
+from tests.support import rows
 
 if TYPE_CHECKING:
-    from tests.crash.operations import Operation
+    from tests.crash.cases.case import Operation
 
 OPERATIONS = operations_of_others.OPERATIONS | operations_of_operators.OPERATIONS
 Count = Callable[[Stepfast], int]

@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Stepfast
-from tests.contract.test_supposing_new import ByToken
-from tests.crash.points import Point, deadly, die_at, recorded
-from tests.crash.run_scenes import Picture, picture
-from tests.crash.sample import SEED
-from tests.feeds import Catalogue, Shop, prepare, target
-from tests.lone_worker import LoneWorker
-from tests.run_facts import begin, check_complete
-from tests.settling import SettlingWorker
-from tests.snapshots import Snapshot
+from tests.contract.runs.test_skipped_lookup import ByToken
+from tests.crash.cases.runs import Picture, picture
+from tests.crash.daily_sample import SEED
+from tests.crash.kill_points import Point, deadly, die_at, recorded
+from tests.support.feeds import Catalogue, Shop, prepare, target
+from tests.support.rows import Snapshot
+from tests.support.run_facts import begin, check_complete
+from tests.support.single_threaded_worker import LoneWorker, SettlingWorker
 
 if TYPE_CHECKING:
     from stepfast.runs.run import Run
     from stepfast.worker.running import Ended
-    from tests.crash.sample import Sample
+    from tests.crash.daily_sample import Sample
 
 PARTS = 4
 FEW = 3  # points that a server is tried at

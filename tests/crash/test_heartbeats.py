@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Stepfast
-from tests import rows
 from tests.crash.conftest import fleet_on
+from tests.support import rows
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devtools.processes import wait_until_gone
-from tests import rows
+from tests.support import rows
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet
 
-TARGET = "tests.crash.apart_jobs:app"
+TARGET = "tests.crash.isolated_jobs:app"
 YOUNG = {"stepfast.config.SHORTEST_LIFE": 0.0}
 
 

@@ -13,13 +13,13 @@ from stepfast import Job, Step, Stepfast, Wait
 from stepfast.admin import encryption as keys
 from stepfast.encryption import Keyring, key_id
 from stepfast.testing import drain
-from tests import rows
-from tests.crash.picture import TABLES
-from tests.crash.points import deadly, die_at, recorded
-from tests.crash.sample import SEED
+from tests.crash.daily_sample import SEED
+from tests.crash.kill_points import deadly, die_at, recorded
+from tests.crash.table_dump import TABLES
+from tests.support import rows
 
 if TYPE_CHECKING:
-    from tests.crash.sample import Sample
+    from tests.crash.daily_sample import Sample
 
 OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
 CARD = "4111-1111-1111-1111"

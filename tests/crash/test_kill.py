@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from stepfast.config import WorkerSettings
-from tests import rows
+from tests.support import rows
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet, WorkerProcess

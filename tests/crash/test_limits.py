@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests import rows
+from tests.support import rows
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet

@@ -11,13 +11,13 @@ from stepfast import Stepfast
 from stepfast.database.drivers import open_database
 from stepfast.database.migrate import migrate
 from tests.crash.conftest import make_effect_table
-from tests.crash.points import deadly, die_at, recorded
-from tests.crash.sample import SEED, Sample
-from tests.crash.scenes import work
-from tests.crash.survivor import Survivor, check_promises, forecast
+from tests.crash.daily_sample import SEED, Sample
+from tests.crash.kill_points import deadly, die_at, recorded
+from tests.crash.recovery import Survivor, check_promises, forecast
+from tests.crash.setup import work
 
 if TYPE_CHECKING:
-    from tests import rows
+    from tests.support import rows
 
 NewDatabase = Callable[[], AbstractContextManager[str]]
 

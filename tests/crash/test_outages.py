@@ -14,9 +14,9 @@ import pytest
 
 from devtools.server import Server
 from stepfast import Stepfast
-from tests import rows
 from tests.crash.conftest import fleet_on
-from tests.databases import ENGINES, memory
+from tests.support import rows
+from tests.support.databases import ENGINES, memory
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet

@@ -15,25 +15,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Job, Stepfast
-from tests.crash import (
-    operations_of_dependencies,
-    operations_of_events,
-    operations_of_limits,
-    operations_of_operators,
-    operations_of_others,
-    operations_of_outbox,
-    operations_of_schedules,
-    operations_of_steps,
-    picture,
-)
+from tests.crash import table_dump as picture
+from tests.crash.cases import admin as operations_of_operators
+from tests.crash.cases import dependencies as operations_of_dependencies
+from tests.crash.cases import events as operations_of_events
+from tests.crash.cases import jobs as operations_of_steps
+from tests.crash.cases import limits as operations_of_limits
+from tests.crash.cases import outbox as operations_of_outbox
+from tests.crash.cases import recovery as operations_of_others
+from tests.crash.cases import schedules as operations_of_schedules
 from tests.crash.conftest import make_effect_table
-from tests.crash.points import Act, deadly, die_at, recorded
-from tests.crash.sample import SEED, Sample
-from tests.crash.scenes import KEY, Scene, work
-from tests.crash.survivor import Survivor, check_promises, forecast
+from tests.crash.daily_sample import SEED, Sample
+from tests.crash.kill_points import Act, deadly, die_at, recorded
+from tests.crash.recovery import Survivor, check_promises, forecast
+from tests.crash.setup import KEY, Scene, work
 
 if TYPE_CHECKING:
-    from tests.crash.operations import Operation
+    from tests.crash.cases.case import Operation
 
 OPERATIONS = (
     operations_of_steps.OPERATIONS

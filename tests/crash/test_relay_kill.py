@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import rows
-from tests.receiver import SECRET, Answer
+from tests.support import rows
+from tests.support.http_receiver import SECRET, Answer
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet
-    from tests.receiver import Receiver
+    from tests.support.http_receiver import Receiver
 
 
 @pytest.fixture(autouse=True)

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Stepfast
-from tests import rows
-from tests.contract.repairing import broken_at, check_counters, run_row, run_steps, settle
-from tests.crash import scenes_after_reading as after
-from tests.crash.points import deadly, die_at, recorded
-from tests.crash.run_scenes import picture
-from tests.crash.sample import SEED, Sample
-from tests.feeds import Catalogue, Shop, prepare, price_ranges, target
-from tests.lone_worker import LoneWorker
-from tests.run_facts import run_of
-from tests.snapshots import Snapshot
+from tests.crash.cases import sweeps_and_replays as after
+from tests.crash.cases.runs import picture
+from tests.crash.daily_sample import SEED, Sample
+from tests.crash.kill_points import deadly, die_at, recorded
+from tests.support import rows
+from tests.support.failing_runs import broken_at, check_counters, run_row, run_steps, settle
+from tests.support.feeds import Catalogue, Shop, prepare, price_ranges, target
+from tests.support.rows import Snapshot
+from tests.support.run_facts import run_of
+from tests.support.single_threaded_worker import LoneWorker
 
 if TYPE_CHECKING:
     from stepfast.runs.run import Run
-    from tests.crash.points import Act
+    from tests.crash.kill_points import Act
 
 SECOND = price_ranges(250, 500, 750)[1].name
 MOST = 4  # points that a server is tried at

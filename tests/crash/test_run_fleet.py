@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast.errors import ContentionError
-from tests import rows
 from tests.crash.feeds import ITEMS, registered
 from tests.crash.test_zombies import BRISK, pause
-from tests.feeds import prepare, target
-from tests.run_facts import begin, check_complete, pages, run_of
-from tests.snapshots import RUNS, Snapshot
+from tests.support import rows
+from tests.support.feeds import prepare, target
+from tests.support.rows import RUNS, Snapshot
+from tests.support.run_facts import begin, check_complete, pages, run_of
 
 if TYPE_CHECKING:
     from stepfast.runs.run import Run
     from tests.crash.workers import Fleet, WorkerProcess
-    from tests.feeds import Shop
+    from tests.support.feeds import Shop
 
 PATIENCE = 60.0
 # Which rows were seen is forgotten soon after a run has ended, at any moment.

@@ -20,22 +20,30 @@ from stepfast.runs.feed import Page
 from stepfast.runs.paging.paginators import Offset
 from stepfast.runs.partitioning.dimension import Dimension
 from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
-from tests import rows
-from tests.brokered import staged
-from tests.crash import scenes_after_reading
-from tests.crash.points import deadly, die_at
-from tests.crash.run_scenes import Film, Scene, Shot, picture
-from tests.crash.sample import SEED, Sample
-from tests.feeds import Catalogue, Shop, price_ranges, target
-from tests.lone_worker import LoneWorker
-from tests.run_facts import begin, check_complete, check_counters, consolidations, partitions, raw, run_of
+from tests.crash.cases import sweeps_and_replays as scenes_after_reading
+from tests.crash.cases.runs import Film, Scene, Shot, picture
+from tests.crash.daily_sample import SEED, Sample
+from tests.crash.kill_points import deadly, die_at
+from tests.support import rows
+from tests.support.broker import staged
+from tests.support.feeds import Catalogue, Shop, price_ranges, target
+from tests.support.run_facts import (
+    begin,
+    check_complete,
+    check_counters,
+    consolidations,
+    partitions,
+    raw,
+    run_of,
+)
+from tests.support.single_threaded_worker import LoneWorker
 
 if TYPE_CHECKING:
     from stepfast.runs.paging.decision import Cursor
     from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
     from stepfast.runs.window import Window
-    from tests.crash.points import Point
+    from tests.crash.kill_points import Point
 
 HIDDEN = "d00001"
 GROWN = 1_050

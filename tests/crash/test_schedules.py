@@ -15,12 +15,12 @@ from stepfast import Job, Stepfast
 from stepfast.clock import instant
 from stepfast.schedules.firing import spelled
 from stepfast.worker.scheduler import fire_due
-from tests import rows
+from tests.crash.cases.schedules import MINUTE, NOON, add
 from tests.crash.conftest import make_effect_table
-from tests.crash.operations_of_schedules import MINUTE, NOON, add
-from tests.crash.points import deadly, die_at, recorded
-from tests.crash.sample import SEED, Sample
-from tests.crash.scenes import Scene, work
+from tests.crash.daily_sample import SEED, Sample
+from tests.crash.kill_points import deadly, die_at, recorded
+from tests.crash.setup import Scene, work
+from tests.support import rows
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devtools.processes import wait_until_gone
-from tests import rows
 from tests.crash.feeds import hanging
-from tests.feeds import prepare
+from tests.support import rows
+from tests.support.feeds import prepare
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet

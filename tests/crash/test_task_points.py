@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.crash.sample import SEED
-from tests.crash.task_lives import BAD, GOOD, NONSENSE, Place, Trail, do_one, live, poll
+from tests.crash.cases.tasks import BAD, GOOD, NONSENSE, Place, Trail, do_one, live, poll
+from tests.crash.daily_sample import SEED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.receiver import Receiver
+    from tests.support.http_receiver import Receiver
 
 MOST = 4  # points of a mode that are tried every day
 ALWAYS = {"after receive", "after complete", "inside the handler"}

@@ -15,9 +15,9 @@ from stepfast import Stepfast, WaitTimeoutError
 from stepfast.jobs.outcome import Done
 from stepfast.results import watch as waiting
 from stepfast.results.watch import Ended, Logged
-from tests import rows
-from tests.databases import ENGINES, memory
-from tests.operations import ended
+from tests.support import rows
+from tests.support.databases import ENGINES, memory
+from tests.support.jobs_in_every_state import ended
 
 if TYPE_CHECKING:
     from stepfast import Job

@@ -16,11 +16,11 @@ from stepfast import Stepfast
 from stepfast.database.database import persist
 from stepfast.jobs.lease import claim
 from stepfast.jobs.rescue import Rescued, declare_dead, rescue
-from tests import rows
 from tests.crash.conftest import make_effect_table
-from tests.crash.points import FAILED, UNHARMED, Act, Child
-from tests.crash.scenes import Scene, work
-from tests.crash.survivor import CRASH_LIMIT, Survivor, check_promises, forecast
+from tests.crash.kill_points import FAILED, UNHARMED, Act, Child
+from tests.crash.recovery import CRASH_LIMIT, Survivor, check_promises, forecast
+from tests.crash.setup import Scene, work
+from tests.support import rows
 
 pytestmark = pytest.mark.only_on("postgresql", "mariadb")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast.errors import ContentionError
-from tests import rows
+from tests.support import rows
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet, WorkerProcess

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from devtools.processes import family, kill_family, wait_until_gone
-from tests import rows
+from tests.support import rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

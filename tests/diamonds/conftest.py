@@ -8,6 +8,9 @@ from contextlib import ExitStack, closing
 import pytest
 
 from stepfast import Stepfast
+from tests.support.command_line import cli
+
+__all__ = ["another_app", "app", "cli"]
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from stepfast import Fixed, Page, Range, Window
 from stepfast_diamonds.feed import CanonicalFeed
 from stepfast_diamonds.repricing import Repricing
 from stepfast_diamonds.schema import prepare
-from tests import rows
+from tests.support import rows
 
 if TYPE_CHECKING:
     from stepfast import Cursor, Stepfast

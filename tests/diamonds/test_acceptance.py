@@ -17,12 +17,12 @@ from stepfast_diamonds.feed import LABGROWN, NATURAL, nivoda
 from stepfast_diamonds.heatmap import nivoda_heatmap
 from stepfast_diamonds.schema import prepare
 from stepfast_diamonds.simulator import Simulator
-from tests import rows
 from tests.crash.workers import Fleet
 from tests.diamonds.asking import KEY, settings_for
 from tests.diamonds.test_incidents import begin_fetching, fail_one_partition, held_page, until
 from tests.diamonds.worlds import SECOND, World
-from tests.run_facts import partitions, run_of
+from tests.support import rows
+from tests.support.run_facts import partitions, run_of
 
 if TYPE_CHECKING:
     from stepfast import Stepfast

@@ -17,7 +17,7 @@ from stepfast_diamonds.client import BadAnswerError, Client, RefusedError, read
 from stepfast_diamonds.settings import PRODUCTION, NivodaSettings, from_environment
 from stepfast_diamonds.simulator import Simulator
 from tests.diamonds.asking import Asking, settings_for
-from tests.receiver import Answer, Receiver
+from tests.support.http_receiver import Answer, Receiver
 
 HTML = b"<!DOCTYPE html><html><body>Request blocked.</body></html>"
 GOOD = b'{"data": {"diamonds_by_query_count": 7}}'

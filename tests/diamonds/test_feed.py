@@ -18,8 +18,8 @@ from stepfast_diamonds.feed import LABGROWN, NATURAL, NivodaFeed, nivoda
 from stepfast_diamonds.money import stored
 from stepfast_diamonds.schema import prepare
 from stepfast_diamonds.simulator import Simulator
-from tests import rows
 from tests.diamonds.asking import settings_for, truth
+from tests.support import rows
 
 if TYPE_CHECKING:
     from stepfast.admin.run_reports import RunReport

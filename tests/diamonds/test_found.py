@@ -10,10 +10,10 @@ import pytest
 
 from stepfast_diamonds.feed import NATURAL
 from stepfast_diamonds.source import NivodaSource
-from tests import rows
 from tests.diamonds.test_incidents import until
 from tests.diamonds.worlds import World
-from tests.run_facts import partitions, run_of
+from tests.support import rows
+from tests.support.run_facts import partitions, run_of
 
 HOUR = 3_600 * rows.SECOND
 

@@ -21,8 +21,8 @@ from stepfast_diamonds.simulator import Simulator
 from stepfast_diamonds.simulator.control import read_json_query
 from stepfast_diamonds.simulator.filter import read_query
 from stepfast_diamonds.source import open_source
-from tests import rows
 from tests.diamonds.asking import KEY, settings_for, truth
+from tests.support import rows
 
 if TYPE_CHECKING:
     from stepfast import Stepfast

@@ -20,10 +20,10 @@ from stepfast_diamonds.feed import LABGROWN, NATURAL, nivoda
 from stepfast_diamonds.mapping import map_offer
 from stepfast_diamonds.schema import prepare
 from stepfast_diamonds.simulator import Simulator
-from tests import rows
 from tests.diamonds.asking import KEY, settings_for
 from tests.diamonds.worlds import World, micros_of, small_heatmap
-from tests.run_facts import check_counters, consolidations, pages, partitions, run_of
+from tests.support import rows
+from tests.support.run_facts import check_counters, consolidations, pages, partitions, run_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -279,7 +279,7 @@ def test_a_failed_partition_neither_holds_everything_back_nor_is_forgotten(world
 
 def test_a_failed_run_is_told_although_the_mail_provider_refuses(world: World) -> None:
     """The provider's rate limit dropped the mails, and the error was ignored. (F40)"""
-    from tests.mailbox import mailbox
+    from tests.support.mail_receiver import mailbox
 
     fail_one_partition(world)
     with mailbox() as box:

@@ -15,7 +15,7 @@ from stepfast_diamonds.mapping import SELECTION, RejectedError, identity_of, map
 from stepfast_diamonds.mapping_words import availability, fancy_color, shape
 from stepfast_diamonds.stone import Image, Stone, columns_of
 from tests.diamonds.offers import offer
-from tests.events import hearing, named
+from tests.support.events import hearing, named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

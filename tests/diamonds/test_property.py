@@ -32,9 +32,9 @@ from stepfast.admin.sweeps import approve_sweep, decline_sweep
 from stepfast.database.database import persist
 from stepfast.errors import StateError, StepfastError
 from stepfast_diamonds.feed import LABGROWN, NATURAL
-from tests import rows
 from tests.conftest import DATABASES
 from tests.diamonds.worlds import World
+from tests.support import rows
 
 if TYPE_CHECKING:
     from tests.diamonds.world_process import Process

@@ -16,9 +16,9 @@ from stepfast_diamonds.datasets import dataset_version
 from stepfast_diamonds.money import stored
 from stepfast_diamonds.repricing import dry_run, list_repricings, undo
 from stepfast_diamonds.rule_sets import find_rules
-from tests import rows
 from tests.diamonds.offers import catalogue, offer, stones
 from tests.diamonds.test_rules import active, add, flat, prices, switch, sync
+from tests.support import rows
 
 if TYPE_CHECKING:
     from stepfast import Continue, Done, Stepfast

@@ -27,9 +27,9 @@ from stepfast_diamonds.rule_sets import (
 from stepfast_diamonds.rules import RuleSet, default_rules
 from stepfast_diamonds.rules_file import read_rules
 from stepfast_diamonds.schema import prepare
-from tests import rows
-from tests.contract.engine import together
 from tests.diamonds.offers import Stones, catalogue, offer, stones
+from tests.support import rows
+from tests.support.engine import together
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from stepfast_diamonds.simulator import Simulator
 from stepfast_diamonds.simulator.faults import DEFAULT, PRESETS, Knobs, parse_knobs
 from stepfast_diamonds.simulator.session import RefusedError, Sessions
 from tests.diamonds.nivoda import LOGIN, SEARCH, Client
-from tests.markdown import ROOT
+from tests.support.markdown import ROOT
 
 COUNT = "{ diamonds_by_query_count }"
 FEW = "none,requests_per_s=5,burst=5,limit_answer=429"

@@ -22,8 +22,8 @@ from stepfast_diamonds.schema import prepare
 from stepfast_diamonds.settings import NivodaSettings
 from stepfast_diamonds.simulator import Simulator
 from stepfast_diamonds.token import Busy, Failed, Found, Free, Seal, Session, TokenRows, Tokens, life_of
-from tests import rows
 from tests.diamonds.asking import KEY, Asking
+from tests.support import rows
 
 if TYPE_CHECKING:
     from stepfast import Stepfast

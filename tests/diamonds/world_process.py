@@ -18,7 +18,7 @@ from stepfast.jobs.step import Step
 from stepfast_diamonds.feed import nivoda
 from stepfast_diamonds.repricing import Repricing
 from tests.diamonds.asking import settings_for
-from tests.lone_worker import LoneWorker, Thought, Unheard, _awaited
+from tests.support.single_threaded_worker import LoneWorker, Thought, Unheard, _awaited
 
 if TYPE_CHECKING:
     from stepfast.jobs.lease import Lease

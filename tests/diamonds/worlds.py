@@ -36,9 +36,9 @@ from stepfast_diamonds.query import BASE, LARGEST_CARATS, LARGEST_INT, SMALLEST_
 from stepfast_diamonds.rule_sets import activate, import_rules
 from stepfast_diamonds.schema import prepare
 from stepfast_diamonds.simulator import Simulator, catalogue
-from tests import rows
 from tests.diamonds.test_rules import flat
 from tests.diamonds.world_process import Process
+from tests.support import rows
 
 if TYPE_CHECKING:
     from datetime import datetime

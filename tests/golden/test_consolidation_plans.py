@@ -9,8 +9,8 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.runs import raw_rows as pending
-from tests.contract.consolidating import items, see
 from tests.golden.test_plans import ANALYZE, plan, sorts
+from tests.support.consolidation import items, see
 
 INDEX = "stepfast_raw_pending"
 SPAN = {"feed": "catalogue", "after": "d00100", "until": "d01900", "limit": 100}

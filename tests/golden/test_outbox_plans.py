@@ -14,8 +14,8 @@ from stepfast.outbox import destinations as retention
 from stepfast.outbox import messages as waiting
 from stepfast.worker import relay as deaths
 from stepfast.worker import relay as worker_relay
-from tests import rows
 from tests.golden.test_plans import ANALYZE, plan, sorts
+from tests.support import rows
 
 STAGED = """
     INSERT INTO stepfast_outbox (id, channel, destination, address, body, state, ended_at)

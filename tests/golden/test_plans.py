@@ -19,7 +19,7 @@ from stepfast.jobs import manual_lease as manual
 from stepfast.results import outcome
 from stepfast.results import outcome as expiry
 from stepfast.worker import maintenance
-from tests import rows
+from tests.support import rows
 
 if TYPE_CHECKING:
     from stepfast.database.statement import Statement
@@ -132,7 +132,7 @@ def test_old_results_and_old_records_are_found_by_their_indexes_without_sorting(
 
     plans = [
         plan(app, expiry.OLD, kind="rare", age=1, limit=1000),
-        plan(app, expiry.LOOK, kind="rare", age=1, limit=1),
+        plan(app, expiry.LOOK_EXPIRY, kind="rare", age=1, limit=1),
         plan(app, audit.OLD, age=1, limit=1000),
     ]
 

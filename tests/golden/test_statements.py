@@ -9,7 +9,7 @@ import pytest
 
 from stepfast.database.dialects import DIALECTS, Dialect
 from stepfast.database.migrate import printed
-from tests.statements import statements
+from tests.support.statements import statements
 
 EVERY_DIALECT = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())
 

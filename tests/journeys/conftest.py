@@ -25,11 +25,11 @@ import uvicorn  # noqa: F401 - likewise
 
 import stepfast.tasks.single_task  # noqa: F401 - likewise
 from stepfast.cli.command import app as commands
-from tests import rows
-from tests.receiver import SECRET
+from tests.support import rows
+from tests.support.http_receiver import SECRET
 
 if TYPE_CHECKING:
-    from tests.receiver import Receiver
+    from tests.support.http_receiver import Receiver
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(sys.executable).with_name("stepfast"))

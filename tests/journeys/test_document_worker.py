@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast.tasks import single_task
-from tests import rows
-from tests.receiver import SECRET, Answer
+from tests.support import rows
+from tests.support.http_receiver import SECRET, Answer
 
 if TYPE_CHECKING:
     from tests.journeys.conftest import Container

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast.testing.azurite import ACCOUNT, KEY
-from tests import rows
+from tests.support import rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

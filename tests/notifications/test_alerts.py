@@ -13,8 +13,8 @@ import pytest
 from stepfast.errors import ConfigurationError
 from stepfast.notifications.alert import AlertText, places, send
 from stepfast.notifications.webhook import Delivered, Delivery, Failed
-from tests.mailbox import PASSWORD, mailbox
-from tests.receiver import Answer, Receiver
+from tests.support.http_receiver import Answer, Receiver
+from tests.support.mail_receiver import PASSWORD, mailbox
 
 TEXT = AlertText("Consolidation skipped", "Run r-7 failed.\n\n3 of 12 workers.", "failure")
 

@@ -29,7 +29,7 @@ from stepfast.notifications.webhook import (
     send,
     verify,
 )
-from tests.receiver import SECRET, SETTINGS, Answer, Received, Receiver, receiving
+from tests.support.http_receiver import SECRET, SETTINGS, Answer, Received, Receiver, receiving
 
 TLS = Path(__file__).parent / "tls"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

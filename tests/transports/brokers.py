@@ -27,12 +27,12 @@ from stepfast.transports.memory import MemoryBroker, MemoryTransport
 from stepfast.transports.service_bus import ServiceBusTransport
 from stepfast.transports.storage_queue import POISON, StorageQueueTransport
 from stepfast_emulators.service_bus import ServiceBusEmulator
-from tests.rows import change
+from tests.support.rows import change
 
 if TYPE_CHECKING:
     from stepfast.testing.azurite import Azurite
     from stepfast.transports.contract import Delivery, Transport
-    from tests.databases import Databases
+    from tests.support.databases import Databases
 
 REAL_STORAGE = "STEPFAST_AZURE_STORAGE_CONNECTION_STRING"
 REAL_ACCOUNT = "STEPFAST_AZURE_STORAGE_ACCOUNT"

@@ -236,14 +236,14 @@ def test_who_was_overtaken_looks_again(
 ) -> None:
     """Between our look and our write another relay writes a newer document: ours must not come on top of it."""
     put(address, settings, "1", 1)
-    real = blobs._put
+    real = blobs._put_blobs
 
     def overtaken(*arguments: object) -> None:
-        monkeypatch.setattr(blobs, "_put", real)
+        monkeypatch.setattr(blobs, "_put_blobs", real)
         put(address, settings, "3", 3)
         real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(blobs, "_put", overtaken)
+    monkeypatch.setattr(blobs, "_put_blobs", overtaken)
 
     assert put(address, settings, "2", 2) == Delivered()
 

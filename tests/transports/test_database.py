@@ -16,7 +16,7 @@ from stepfast.transports import database
 from stepfast.transports import database as message_rows
 from stepfast.transports.contract import DeliveryLostError, Outgoing, TransportUnavailableError
 from stepfast.transports.database import DatabaseTransport
-from tests import rows
+from tests.support import rows
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction

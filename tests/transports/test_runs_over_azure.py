@@ -25,13 +25,13 @@ from stepfast.transports.contract import TOO_OFTEN, Outgoing
 from stepfast.transports.service_bus import ServiceBusTransport
 from stepfast.worker.relay import Relay
 from stepfast_emulators.service_bus import Moment, ServiceBusEmulator, busy
-from tests import rows
-from tests.brokered import brokered, ended, staged
-from tests.contract.repairing import broken_at, run_row
-from tests.events import hearing, named
-from tests.feeds import price_ranges
-from tests.lone_worker import LoneWorker
-from tests.run_facts import check_complete
+from tests.support import rows
+from tests.support.broker import brokered, ended, staged
+from tests.support.events import hearing, named
+from tests.support.failing_runs import broken_at, run_row
+from tests.support.feeds import price_ranges
+from tests.support.run_facts import check_complete
+from tests.support.single_threaded_worker import LoneWorker
 from tests.transports.test_service_bus_emulator import forget_broken_connections
 
 if TYPE_CHECKING:

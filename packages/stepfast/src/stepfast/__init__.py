@@ -124,7 +124,7 @@ _LATER = {
     "Sweep": "stepfast.runs.feed",
     "TimeSlices": "stepfast.runs.partitioning.partitioners",
     "Token": "stepfast.runs.paging.paginators",
-    "Window": "stepfast.runs.feed",
+    "Window": "stepfast.runs.window",
     "with_retry": "stepfast.local_retry",
 }
 

@@ -580,21 +580,23 @@ class _Planner:
 
     def calls(self, type_: str, selections: Sequence[Selected], depth: int = 0) -> list[Call]:
         found = []
-        for field in self._flat(type_, selections, depth):
-            if field.name == "__typename":
-                found.append(Call(type_, field.name, field.alias, {}, (), None))
+        for chosen in self._flat(type_, selections, depth):
+            if chosen.name == "__typename":
+                found.append(Call(type_, chosen.name, chosen.alias, {}, (), None))
                 continue
-            known = self._known(type_, field)
+            known = self._known(type_, chosen)
             below = named(known.type)
             acting = below in ACTING
             found.append(
                 Call(
                     type_,
-                    field.name,
-                    field.alias,
-                    field.arguments,
-                    self.calls(below, field.selections or [], depth + 1) if acting else (),
-                    None if acting or is_leaf(below) else self._project(below, field.selections or [], depth),
+                    chosen.name,
+                    chosen.alias,
+                    chosen.arguments,
+                    self.calls(below, chosen.selections or [], depth + 1) if acting else (),
+                    None
+                    if acting or is_leaf(below)
+                    else self._project(below, chosen.selections or [], depth),
                 )
             )
         return found
@@ -603,20 +605,20 @@ class _Planner:
         getters = RESOLVERS.get(type_)
         shape: dict[str, Any] = {}  # every alias in its order, with what is the same for all
         picks: list[tuple[str, Project]] = []
-        for field in self._flat(type_, selections, depth):
-            shape[field.alias] = None
-            if field.name == "__typename":
-                shape[field.alias] = type_
+        for chosen in self._flat(type_, selections, depth):
+            shape[chosen.alias] = None
+            if chosen.name == "__typename":
+                shape[chosen.alias] = type_
                 continue
-            known = self._known(type_, field)
-            get: Project = itemgetter(field.name) if getters is None else getters[field.name]
+            known = self._known(type_, chosen)
+            get: Project = itemgetter(chosen.name) if getters is None else getters[chosen.name]
             if isinstance(get, Constant):
-                shape[field.alias] = get.value
+                shape[chosen.alias] = get.value
             elif is_leaf(known.type):
-                picks.append((field.alias, get))
+                picks.append((chosen.alias, get))
             else:
-                below = self._project(named(known.type), field.selections or [], depth + 1)
-                picks.append((field.alias, _nested(get, below, listed=known.type.startswith("["))))
+                below = self._project(named(known.type), chosen.selections or [], depth + 1)
+                picks.append((chosen.alias, _nested(get, below, listed=known.type.startswith("["))))
 
         def project(value: Any) -> dict[str, Any]:
             made = shape.copy()

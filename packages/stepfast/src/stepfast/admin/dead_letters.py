@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from stepfast.admin.audit import Actor, Command, record, whoever
-from stepfast.admin.jobs import ENDED_COLUMNS, JobDetail, JobSummary, show_job, summary
+from stepfast.admin.jobs import ENDED_COLUMNS, JobDetail, JobSummary, job_state, show_job, summary
 from stepfast.admin.rows import now
 from stepfast.database.statement import sql
-from stepfast.errors import NotFoundError
-from stepfast.jobs.dead_letters import FailureGroup, Filter, asked, failure_groups
+from stepfast.errors import NotFoundError, StateError
+from stepfast.jobs import dead_letters
+from stepfast.jobs.dead_letters import Chosen, FailureGroup, Filter, asked, failure_groups
 from stepfast.jobs.state import JobState
 from stepfast.outbox.messages import stage
 from stepfast.transports import dead_messages
 from stepfast.transports.contract import LONGEST_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
@@ -52,7 +56,7 @@ __all__ = ["FailureGroup", "Filter", "failure_groups", "list_dead_letters", "sho
 #
 # A broker that detects duplicates swallows a message whose id it has seen, without a word; so the id of a retry counts.
 
-BATCH: Final = 100
+MESSAGES: Final = 100  # in one batch
 
 _RETRIED: Final = re.compile(r"(.*):retry-(\d+)", re.DOTALL)
 
@@ -85,7 +89,7 @@ def forget(tx: Transaction, message_id: str, *, by: Actor | None = None) -> bool
 
 def resend_all(database: Database, which: Filter, *, by: Actor | None = None) -> int:
     """Send again what is there now and matches; returns how many."""
-    return _each_batch(database, "dead-letters.retry", which, lambda tx, found: _send(found, tx), by)
+    return _each_message_batch(database, "dead-letters.retry", which, lambda tx, found: _send(found, tx), by)
 
 
 def forget_all(database: Database, which: Filter, *, by: Actor | None = None) -> int:
@@ -94,7 +98,7 @@ def forget_all(database: Database, which: Filter, *, by: Actor | None = None) ->
     def remove(tx: Transaction, found: Sequence[DeadMessage]) -> int:
         return dead_messages.remove(tx, [it.id for it in found])
 
-    return _each_batch(database, "dead-letters.purge", which, remove, by)
+    return _each_message_batch(database, "dead-letters.purge", which, remove, by)
 
 
 def retried_id(message_id: str) -> str:
@@ -126,7 +130,7 @@ def _send(found: Sequence[DeadMessage], tx: Transaction) -> int:
     return sent
 
 
-def _each_batch(
+def _each_message_batch(
     database: Database,
     what: str,
     which: Filter,
@@ -140,7 +144,7 @@ def _each_batch(
     command = Command(database, by or whoever(), what, "messages of brokers", None)
 
     def batch(tx: Transaction) -> tuple[int, int | None]:
-        found = dead_messages.oldest(tx, asked(which), until, BATCH)
+        found = dead_messages.oldest(tx, asked(which), until, MESSAGES)
         count = work(tx, found) if found else 0
         return count, count or None
 
@@ -149,3 +153,119 @@ def _each_batch(
         done += count
     command.end()
     return done
+
+
+BATCH: Final = 200
+
+
+TICK: Final = 0.0015  # seconds; SQLite's clock counts milliseconds
+
+
+Progress = Callable[[int], object]  # told how many are behind us
+
+
+ENDED_STATE = sql("SELECT state FROM stepfast_archive WHERE id = :id {for_update}")
+
+
+@dataclass(frozen=True)
+class Retried:
+    """What became of many dead letters."""
+
+    retried: int
+    refused: int  # their keys are held by unfinished jobs
+
+
+def retry_dead_letter(tx: Transaction, job_id: str, *, by: Actor | None = None) -> None:
+    """Revive one dead letter; a message of a broker is sent again."""
+    if resend(tx, job_id, by=by):
+        return
+    dead_letters.revive(tx, job_id)
+    record(tx, by or whoever(), "dead-letters.retry", job_id)
+
+
+def retry_dead(
+    database: Database,
+    which: Filter | None = None,
+    progress: Progress | None = None,
+    *,
+    by: Actor | None = None,
+) -> Retried:
+    """Revive the dead letters that are there now and match, oldest first."""
+    which = which or Filter()
+    command = Command(database, by or whoever(), "dead-letters.retry", _spelled(which), _detail(which))
+    chosen, revived = _each_batch(database, command, which, dead_letters.revive_many, progress)
+    return Retried(revived + resend_all(database, which, by=by), chosen - revived)
+
+
+def purge_dead(
+    database: Database,
+    which: Filter | None = None,
+    progress: Progress | None = None,
+    *,
+    by: Actor | None = None,
+) -> int:
+    """Delete the dead letters that are there now and match, with their logs, for good; returns how many."""
+
+    def purge(tx: Transaction, letters: list[Chosen]) -> int:
+        return dead_letters.purge(tx, [it.id for it in letters])
+
+    which = which or Filter()
+    command = Command(database, by or whoever(), "dead-letters.purge", _spelled(which), _detail(which))
+    purged = _each_batch(database, command, which, purge, progress)[1]
+    return purged + forget_all(database, which, by=by)
+
+
+def purge_dead_letter(tx: Transaction, job_id: str, *, by: Actor | None = None) -> None:
+    """Delete one dead letter and its log for good."""
+    if forget(tx, job_id, by=by):
+        return
+    state = tx.first(ENDED_STATE, id=job_id)
+    if state != JobState.DEAD:
+        found = job_state(tx, job_id)[0]
+        raise StateError(f"job {job_id} is no dead letter, it is {found}; only dead letters are purged")
+    dead_letters.purge(tx, [job_id])
+    record(tx, by or whoever(), "dead-letters.purge", job_id)
+
+
+def count_dead(tx: Transaction, which: Filter | None = None) -> int:
+    """How many dead letters match."""
+    which = which or Filter()
+    return dead_letters.count(tx, which, now(tx)) + count_dead_messages(tx, which)
+
+
+def _each_batch(
+    database: Database,
+    command: Command,
+    which: Filter,
+    work: Callable[[Transaction, list[Chosen]], int],
+    progress: Progress | None,
+) -> tuple[int, int]:
+    """Walk over what matches now, in batches; returns how many were chosen, and how many `work` counted."""
+    with database.reading() as tx:
+        until = now(tx)
+    time.sleep(TICK)  # what dies of our work dies later than what we walk over
+    chosen = counted = 0
+    last: Chosen | None = None
+
+    def batch(tx: Transaction) -> tuple[tuple[list[Chosen], int], int | None]:
+        letters = dead_letters.choose(tx, which, BATCH, until, last)
+        count = work(tx, letters) if letters else 0
+        return (letters, count), count or None
+
+    while True:
+        letters, count = command.run(batch)
+        if not letters:
+            command.end()
+            return chosen, counted
+        chosen, counted, last = chosen + len(letters), counted + count, letters[-1]
+        if progress is not None:
+            progress(chosen)
+
+
+def _spelled(which: Filter) -> str:
+    given = [f"{name}={value}" for name, value in _detail(which).items() if value is not None]
+    return " ".join(given) or "all"
+
+
+def _detail(which: Filter) -> dict[str, str | None]:
+    return {"kind": which.kind, "queue": which.queue, "error": which.error_group}

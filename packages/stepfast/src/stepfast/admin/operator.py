@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, TypeVar
 
+from stepfast.admin import dead_letters as dead_letter_actions
 from stepfast.admin import debts, outbox, sweeps
 from stepfast.admin import jobs as actions
 from stepfast.admin import jobs as trees
 from stepfast.admin import watermarks as watermark
+from stepfast.admin import workers as worker_actions
 from stepfast.admin.audit import Actor, list_audit
 from stepfast.admin.dead_letters import list_dead_letters
 from stepfast.admin.debts import list_debts
@@ -115,13 +117,13 @@ class Operator:
         """Dead letters grouped by what went wrong, the largest group first."""
         return self._look(lambda tx: failure_groups(tx, which, limit=limit))
 
-    def retry_dead_letters(self, which: Filter | None = None) -> actions.Retried:
+    def retry_dead_letters(self, which: Filter | None = None) -> dead_letter_actions.Retried:
         """Revive all that match (none given: all), in batches."""
-        return actions.retry_dead(self._database, which, by=self._actor)
+        return dead_letter_actions.retry_dead(self._database, which, by=self._actor)
 
     def purge_dead_letters(self, which: Filter | None = None) -> int:
         """Delete all that match for good, in batches; returns how many."""
-        return actions.purge_dead(self._database, which, by=self._actor)
+        return dead_letter_actions.purge_dead(self._database, which, by=self._actor)
 
     def messages(
         self,
@@ -163,10 +165,10 @@ class Operator:
 
     def pause(self, queue: str, note: str | None = None) -> bool:
         """Let nobody take jobs of this queue; what runs goes on."""
-        return self._act(lambda tx: actions.pause_queue(tx, queue, note, by=self._actor))
+        return self._act(lambda tx: worker_actions.pause_queue(tx, queue, note, by=self._actor))
 
     def resume(self, queue: str) -> bool:
-        return self._act(lambda tx: actions.resume_queue(tx, queue, by=self._actor))
+        return self._act(lambda tx: worker_actions.resume_queue(tx, queue, by=self._actor))
 
     def limits(self, *, everything: bool = False, limit: int = 100) -> list[LimitReport]:
         """Limits that hold jobs or are in use; with `everything`, also those that were asked lately."""
@@ -182,7 +184,7 @@ class Operator:
 
     def reset_leases(self) -> int:
         """Take back what expired leases hold; returns how many jobs. Living workers do this by themselves."""
-        return actions.reset_leases(self._database, by=self._actor).jobs
+        return worker_actions.reset_leases(self._database, by=self._actor).jobs
 
     def statistics(self, span: Duration = "1d", *, kind: str | None = None) -> list[KindStatistics]:
         """Per kind of job: how many ended how, how long they took, and what they failed of."""

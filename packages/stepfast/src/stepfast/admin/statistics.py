@@ -217,12 +217,12 @@ def list_limits(tx: Transaction, *, everything: bool = False, limit: int = 100) 
     """Limits that hold jobs or are in use; with `everything`, also those that were asked lately."""
     read = reader(LimitReport)
     found = []
-    for name, slots, arrival, gap, tolerance, due, now, taken, held in tx.rows(
+    for name, slots, arrival, gap, tolerance, due, at, taken, held in tx.rows(
         LIMITS, everything=int(everything), limit=limit
     ):
         if slots or not gap:
             found.append(read(name, slots or None, int(taken), max(0, slots - int(taken)), int(held), due))
         else:
-            room = room_in_rate(now, arrival, gap, tolerance)
+            room = room_in_rate(at, arrival, gap, tolerance)
             found.append(read(name, None, None, room, int(held), due))
     return found

@@ -2,6 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
+from stepfast.admin.audit import Actor, Command, record, whoever
+from stepfast.config import WorkerSettings
+from stepfast.errors import ConfigurationError
+from stepfast.jobs.rescue import Rescued, declare_dead, rescue
+
+if TYPE_CHECKING:
+    from stepfast.database.database import Database
+
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -169,3 +179,84 @@ def list_queues(tx: Transaction) -> list[QueueReport]:
         )
         for queue in sorted({queue for queue, _ in counts} | set(known))
     ]
+
+
+LONGEST_NAME: Final = 128
+
+
+LONGEST_NOTE: Final = 500
+
+
+NOBODY: Final = 0  # no incarnation of ours to spare
+
+
+KNOW_QUEUE = sql("INSERT INTO stepfast_queue (id) VALUES (:id) {keep_existing}")
+
+
+PAUSE_QUEUE = sql(
+    "UPDATE stepfast_queue SET paused_at = {now}, note = :note WHERE id = :id AND paused_at IS NULL"
+)
+
+
+REMARK_QUEUE = sql("UPDATE stepfast_queue SET note = :note WHERE id = :id AND paused_at IS NOT NULL")
+
+
+RESUME_QUEUE = sql(
+    "UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = :id AND paused_at IS NOT NULL"
+)
+
+
+def pause_queue(tx: Transaction, name: str, note: str | None = None, *, by: Actor | None = None) -> bool:
+    """Let nobody take jobs of this queue; what runs goes on. False if it was paused before (its note is replaced)."""
+    _check_name(name)
+    by = by or whoever()
+    text = (note or by.reason or "")[:LONGEST_NOTE] or None
+    by = by if by.reason else by.because(note)
+    detail = {"note": text} if text != by.reason else None
+    tx.run(KNOW_QUEUE, id=name)
+    if tx.run(PAUSE_QUEUE, id=name, note=text) == 1:
+        record(tx, by, "queue.pause", name, detail=detail)
+        return True
+    if text is not None and tx.run(REMARK_QUEUE, id=name, note=text) == 1:
+        record(tx, by, "queue.remark", name, detail=detail)
+    return False
+
+
+def resume_queue(tx: Transaction, name: str, *, by: Actor | None = None) -> bool:
+    """Let workers take its jobs again. False if it was not paused."""
+    _check_name(name)
+    tx.wakes.add(name)
+    if tx.run(RESUME_QUEUE, id=name) != 1:
+        return False
+    record(tx, by or whoever(), "queue.resume", name)
+    return True
+
+
+def reset_leases(
+    database: Database, crash_limit: int = WorkerSettings.crash_limit, *, by: Actor | None = None
+) -> Rescued:
+    """Take back what expired leases hold, as every living worker does by itself; `.jobs` is how many.
+
+    Expired means: by the database's clock. A lease that is in force is never touched.
+    """
+
+    def declare(tx: Transaction) -> tuple[int, int | None]:
+        dead = declare_dead(tx, NOBODY, trust_clock=True, trust_machine=False)
+        return dead, 0 if dead else None
+
+    def batch(tx: Transaction) -> tuple[Rescued, int | None]:
+        found = rescue(tx, crash_limit)
+        return found, found.jobs or None
+
+    command = Command(database, by or whoever(), "leases.reset", "expired", {"crash_limit": crash_limit})
+    command.run(declare)
+    total = Rescued()
+    while (found := command.run(batch)).jobs:
+        total += found
+    command.end()
+    return total
+
+
+def _check_name(name: str) -> None:
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise ConfigurationError(f"queue {name[:40]!r}: 1 to {LONGEST_NAME} characters, not {len(name)}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
-from typing import Annotated, Any
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -37,9 +37,21 @@ from stepfast.cli.options import URL_HELP, Json
 from stepfast.cli.output import complain, print_json
 from stepfast.errors import StepfastError
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 
 class Commands(TyperGroup):
-    """The root of the tree: turns what Stepfast raises into a sentence."""
+    """The root of the tree: adds the commands of applications, and turns what Stepfast raises into a sentence."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*super().list_commands(ctx), *sorted(applications())]
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        """One of ours, or else what an installed application brings under this name."""
+        if (ours := super().get_command(ctx, name)) is not None:
+            return ours
+        return click_command(name, applications()[name].load()) if name in applications() else None
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -47,6 +59,24 @@ class Commands(TyperGroup):
         except StepfastError as error:
             complain(str(error))
             raise typer.Exit(1) from None
+
+
+@cache
+def applications() -> dict[str, EntryPoint]:
+    """What installed packages name under the entry point `stepfast.commands`: a Typer application or a function."""
+    from importlib.metadata import entry_points
+
+    return {it.name: it for it in entry_points(group="stepfast.commands")}
+
+
+def click_command(name: str, loaded: Any) -> Any:
+    """An application's command as the tree takes it."""
+    around = typer.Typer(rich_markup_mode=None)  # plain help, like ours
+    if isinstance(loaded, typer.Typer):
+        around.add_typer(loaded, name=name)
+    else:
+        around.command(name)(loaded)
+    return typer.main.get_group(around).commands[name]
 
 
 app = typer.Typer(
@@ -116,16 +146,3 @@ def version(*, json: Json = False) -> None:
         print_json(facts)
     else:
         typer.echo("stepfast {stepfast} (Python {python}, tables version {schema})".format(**facts))
-
-
-def add_applications() -> None:
-    """Add the commands of installed applications: what they name under `stepfast.commands`."""
-    for named in sorted(entry_points(group="stepfast.commands"), key=lambda it: it.name):
-        command = named.load()
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=named.name)
-        else:
-            app.command(named.name)(command)
-
-
-add_applications()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json
+from stepfast.cli.options import DatabaseUrl, Json  # noqa: TC001 - options are read at run time
 from stepfast.cli.output import print_json, print_table
 
 

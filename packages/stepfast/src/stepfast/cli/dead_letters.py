@@ -135,7 +135,7 @@ def retry(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Try dead letters again, with fresh attempts: one, those that match, or all."""
-    from stepfast.admin.jobs import count_dead, retry_dead, retry_dead_letter
+    from stepfast.admin.dead_letters import count_dead, retry_dead, retry_dead_letter
     from stepfast.database.database import persist
 
     who = actor(by, reason)
@@ -174,7 +174,7 @@ def purge(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Delete dead letters and their logs for good: one, those that match, or all."""
-    from stepfast.admin.jobs import count_dead, purge_dead, purge_dead_letter
+    from stepfast.admin.dead_letters import count_dead, purge_dead, purge_dead_letter
     from stepfast.database.database import persist
 
     who = actor(by, reason)

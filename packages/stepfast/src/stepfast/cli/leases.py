@@ -76,7 +76,7 @@ def reset(
     Running workers do the same every two seconds. Right after an outage of the database, give living workers a
     few seconds to renew first.
     """
-    from stepfast.admin.jobs import reset_leases
+    from stepfast.admin.workers import reset_leases
 
     with opened(ctx, database_url) as database:
         done = reset_leases(database, crash_limit, by=actor(by, reason))

@@ -74,8 +74,7 @@ def pause(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Let nobody take jobs of this queue; what runs goes on."""
-    from stepfast.admin.jobs import pause_queue
-    from stepfast.admin.workers import has_jobs
+    from stepfast.admin.workers import has_jobs, pause_queue
     from stepfast.database.database import persist
 
     who = actor(by, reason)
@@ -104,7 +103,7 @@ def resume(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Let workers take its jobs again."""
-    from stepfast.admin.jobs import resume_queue
+    from stepfast.admin.workers import resume_queue
     from stepfast.database.database import persist
 
     who = actor(by, reason)

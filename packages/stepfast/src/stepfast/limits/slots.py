@@ -14,7 +14,8 @@ from stepfast.clock import micros, new_fence
 from stepfast.database.connection import as_document
 from stepfast.database.statement import sql
 from stepfast.errors import CRASH_GROUP
-from stepfast.limits.limit import Limit, arrival_after, is_of, limit_id, room_in_rate
+from stepfast.limits.limit import Limit, arrival_after, is_of, room_in_rate
+from stepfast.limits.limit import limit_id as id_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -462,7 +463,7 @@ def reserve(
     tx: Transaction, limits: Sequence[Limit], scope: str, most: int, within: timedelta
 ) -> list[float]:
     """In how many seconds each of up to `most` may start; those that would wait longer than `within` get no place."""
-    named = {limit_id(it, scope, None): it for it in limits}
+    named = {id_of(it, scope, None): it for it in limits}
     slots = [name for name, it in named.items() if it.slots]
     if slots:
         taken = count_slots(tx, slots)

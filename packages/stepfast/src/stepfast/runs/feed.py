@@ -1,5 +1,7 @@
 """A feed: where data comes from, how it is read, and where it goes. What a user of runs writes."""
 
+# ruff: noqa: ARG002 - a method that a feed has not written looks at nothing
+
 from __future__ import annotations
 
 import re

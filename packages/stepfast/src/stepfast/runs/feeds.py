@@ -13,7 +13,7 @@ from stepfast.jobs.kinds import Kind, Kinds
 from stepfast.jobs.outcome import Done, Outcome
 from stepfast.jobs.payload import Arguments
 from stepfast.jobs.retry import Retry
-from stepfast.jobs.step import Step
+from stepfast.jobs.step import Step  # noqa: TC001 - handlers' hints are read at run time
 from stepfast.runs import sweep_step as sweeping
 from stepfast.runs.breaker import Breaker, Waiter
 from stepfast.runs.consolidation import consolidate

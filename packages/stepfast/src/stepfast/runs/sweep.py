@@ -15,7 +15,7 @@ from stepfast.database.statement import sql
 from stepfast.database.tables import as_instant
 from stepfast.errors import TransientError
 from stepfast.runs.run import RunState
-from stepfast.runs.target import TargetColumn
+from stepfast.runs.target import TargetColumn  # noqa: TC001 - msgspec reads the annotation
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -25,7 +25,7 @@ from stepfast.jobs.outcome import Done
 from stepfast.jobs.payload import Arguments, decode, to_json
 from stepfast.jobs.retry import Retry, describe, fingerprint
 from stepfast.jobs.state import NewJob
-from stepfast.jobs.step import Step
+from stepfast.jobs.step import Step  # noqa: TC001 - handlers' hints are read at run time
 from stepfast.outbox.messages import stands_behind
 from stepfast.tasks.envelope import (
     LONGEST_REASON,

@@ -400,8 +400,8 @@ class Gate:
                 named = tuple((limit_id(it, scope, arguments), it) for scope, it in limits)
                 asking[lease.fence].append(Wanted(lease.job_id, named))
         held: set[str] = set()
-        for fence, wanted in asking.items():
-            held |= self._ask(wanted, fence)
+        for fence, asked in asking.items():
+            held |= self._ask(asked, fence)
         return [lease for lease in leases if lease.job_id not in held] if held else leases
 
     def _ask(self, wanted: list[Wanted], fence: int) -> set[str]:

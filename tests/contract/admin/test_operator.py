@@ -1,0 +1,53 @@
+"""What the command line can do, Python code can do with the same words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stepfast.jobs.dead_letters import Filter
+from stepfast.jobs.state import JobState
+from tests.support import rows
+from tests.support.jobs_in_every_state import died, expire, greeting, leased
+
+if TYPE_CHECKING:
+    from stepfast import Stepfast
+
+
+def test_an_operator_looks_at_everything(app: Stepfast) -> None:
+    greet = greeting(app)
+    dead, waiting, held = died(app, greet), greet.enqueue(delay="1h").id, greet.enqueue().id
+    leased(app)
+    operator = app.operator
+
+    assert [job.id for job in operator.jobs()] == [held, waiting, dead]
+    assert [job.id for job in operator.jobs({JobState.SCHEDULED}, kind="greet", queue="default")] == [waiting]
+    assert operator.job(waiting).payload == {}
+    assert [job.id for job in operator.dead_letters()] == [dead]
+    assert [(group.error_group, group.count) for group in operator.failures(limit=5)] == [
+        ("OSError: no answer", 1)
+    ]
+    assert [queue.queue for queue in operator.queues()] == ["default"]
+    assert [worker.worker_id for worker in operator.workers(everyone=True)] == ["alice", "alice"]
+    assert [lease.job_id for lease in operator.leases()] == [held]
+    assert operator.leases(expired=True) == []
+    assert [kind.dead for kind in operator.statistics("1h")] == [1]
+    assert "tables" in {finding.name for finding in operator.doctor()}
+
+
+def test_an_operator_steps_in(app: Stepfast) -> None:
+    greet = greeting(app)
+    dead = [died(app, greet, "OSError: …"), died(app, greet, "KeyError: …"), died(app, greet, "KeyError: …")]
+    waiting = greet.enqueue(delay="1h").id
+    operator = app.operator
+
+    assert operator.retry(waiting) is JobState.READY
+    (lease,) = leased(app)
+    assert lease.job_id == waiting
+    expire(app, lease)
+    assert operator.reset_leases() == 1
+    assert operator.cancel(waiting, "enough") is JobState.CANCELLED
+    assert operator.retry_dead_letters(Filter(error_group="OSError: …")).retried == 1
+    assert operator.purge_dead_letters() == 2
+    assert operator.pause("default", "lunch")
+    assert operator.resume("default")
+    assert [rows.state(app, job_id) for job_id in dead] == ["ready", None, None]

@@ -1,0 +1,340 @@
+"""What operators see of runs: which one they mean, what is stuck, why it does not advance, and how far it is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stepfast import Rate
+from stepfast.errors import NotFoundError, StateError
+from stepfast.runs.debts import open_debt
+from stepfast.runs.partition import find_partition
+from stepfast.runs.partitioning.dimension import Dimension
+from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
+from stepfast.runs.run import find_run
+from tests.support import engine, rows
+from tests.support.failing_runs import (
+    broken_at,
+    catalogue,
+    failed_run,
+    partition,
+    partitions,
+    run_row,
+    run_steps,
+    settle,
+)
+from tests.support.feeds import Catalogue, Shop, price_ranges
+
+if TYPE_CHECKING:
+    from stepfast import Stepfast
+
+FIRST, SECOND, THIRD, FOURTH = (it.name for it in price_ranges(250, 500, 750))
+
+
+def reasons(app: Stepfast, run_id: str) -> list[str]:
+    return [it.sentence for it in app.runs.show(run_id).why]
+
+
+# Which run
+
+
+def test_a_run_is_named_by_its_id_its_beginning_its_feed_or_latest(app: Stepfast) -> None:
+    catalogue(app)
+    app.feed(Catalogue(Shop(), name="other", table="item"))
+    first = app.runs.start("catalogue")
+    second = app.runs.start("other")
+
+    assert {app.runs.show(name).run.id for name in (first.id, first.id[:-1], "catalogue")} == {first.id}
+    assert {app.runs.show(name).run.id for name in (second.id, "other", "latest")} == {second.id}
+    with pytest.raises(StateError, match=r"is the beginning of several runs: .*; give more of it"):
+        app.runs.show(first.id[:4])
+    with pytest.raises(NotFoundError, match="there is no run 'zzz'"):
+        app.runs.show("zzz")
+
+
+def test_without_runs_nothing_is_the_latest(app: Stepfast) -> None:
+    with pytest.raises(NotFoundError, match="there are no runs; begin one with: stepfast runs start FEED"):
+        app.runs.show("latest")
+
+
+def test_runs_are_listed_newest_first(app: Stepfast) -> None:
+    shop = catalogue(app)
+    first = failed_run(app, shop, SECOND)
+    second = app.runs.start("catalogue")
+
+    assert [it.id for it in app.runs.list()] == [second.id, first.id]
+    assert [it.id for it in app.runs.list(active=True)] == [second.id]
+    assert [it.id for it in app.runs.list(limit=1)] == [second.id]
+    assert app.runs.list(feed="other") == []
+
+
+# What is stuck
+
+
+def test_a_partition_that_waits_its_turn_is_not_stuck(app: Stepfast) -> None:
+    """Neither is one that waits for another try. Stuck is what no job reads, or a worker that is gone. (F47)"""
+    catalogue(app)
+    run = app.runs.start("catalogue")
+    run_steps(app, 1)
+    assert app.runs.partitions(run.id, stuck=True) == []
+    jobs = [str(row["job_id"]) for row in partitions(app, run.id)]
+    rows.change(app, "UPDATE stepfast_job SET state = 'scheduled' WHERE id = :id", id=jobs[0])
+    rows.add_worker(app, engine.ALICE)
+    rows.add_worker(app, engine.BOB, worker_id="bob", alive_for=-1)
+    for job_id, owner in ((jobs[1], engine.ALICE), (jobs[2], engine.BOB)):
+        rows.change(
+            app,
+            "UPDATE stepfast_job SET state = 'leased', owner = :owner, fence = :owner WHERE id = :id",
+            id=job_id,
+            owner=owner,
+        )
+    rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=jobs[3])
+
+    found = app.runs.partitions("catalogue", stuck=True)
+
+    assert [(it.number, it.job_state) for it in found] == [(2, "leased"), (3, None)]
+    assert [it.stuck for it in app.runs.partitions(run.id)] == [False, False, True, True]
+
+
+def test_partitions_that_failed_are_listed_with_their_errors(app: Stepfast) -> None:
+    shop = catalogue(app)
+    run = failed_run(app, shop, SECOND)
+
+    (found,) = app.runs.partitions(failed=True)
+
+    assert (found.run_id, found.partition_id, found.name, found.state) == (
+        run.id,
+        "partition-1",
+        SECOND,
+        "failed",
+    )
+    assert (found.seen, found.expected, found.last_error) == (
+        17,
+        26,
+        f"PermanentError: {SECOND} cannot be read",
+    )
+
+
+# Why
+
+
+def test_a_run_without_a_worker_waits_for_one(app: Stepfast) -> None:
+    catalogue(app, queue="sync")
+    run = app.runs.start("catalogue")
+
+    (reason,) = app.runs.show(run.id).why
+
+    assert reason.sentence == "no worker is alive for queue sync"
+    rows.add_worker(app, engine.ALICE)
+    assert reasons(app, run.id)[0].startswith("it advances: its partitions are being found")
+    rows.change(app, "UPDATE stepfast_worker SET queues = 'mail,default'")
+    assert reasons(app, run.id) == ["no worker is alive for queue sync"]
+
+
+def test_a_run_in_a_paused_queue_waits_for_its_operator(app: Stepfast) -> None:
+    catalogue(app)
+    run = app.runs.start("catalogue")
+    app.operator.pause("default", "the account is locked")
+
+    assert reasons(app, run.id) == ["queue default is paused (the account is locked)"]
+
+
+def test_a_run_whose_source_is_in_trouble_says_until_when(app: Stepfast) -> None:
+    catalogue(app)
+    run = app.runs.start("catalogue")
+    rows.add_worker(app, engine.ALICE)
+    rows.change(
+        app,
+        "UPDATE stepfast_feed SET troubles = 1, paused_until = :until, pause_reason = 'throttled'",
+        until=rows.now(app) + rows.HOUR,
+    )
+
+    (told,) = reasons(app, run.id)
+
+    assert told.startswith("the source is in trouble: feed catalogue waits until ")
+    assert told.endswith(": throttled")
+
+
+def test_a_run_that_waits_for_another_try_says_when_and_after_what(app: Stepfast) -> None:
+    shop = catalogue(app)
+
+    def fail(*_: Any) -> None:
+        raise ValueError("a bad page")
+
+    shop.before = fail
+    run = app.runs.start("catalogue")
+    run_steps(app, 5)
+    rows.add_worker(app, engine.ALICE)
+
+    (told,) = reasons(app, run.id)
+
+    assert told.startswith("4 jobs of it wait for another try, the next at ")
+    assert told.endswith("after: ValueError: a bad page")
+
+
+def test_a_run_that_a_limit_holds_names_it(app: Stepfast) -> None:
+    catalogue(app, limits=[Rate(1, per="1h", name="source")])
+    run = app.runs.start("catalogue")
+    with app.worker():
+        rows.eventually(lambda: rows.count(app, "stepfast_job", "state = 'held'"))
+        told = reasons(app, run.id)
+
+    assert any(
+        it.startswith(("1 job of it is held by limit", "4 jobs of it are held by limit")) for it in told
+    ), told
+    assert "source" in told[-1]
+
+
+def test_a_failed_run_groups_its_errors(app: Stepfast) -> None:
+    shop = catalogue(app)
+    run = failed_run(app, shop, FIRST, SECOND, FOURTH)
+
+    detail = app.runs.show(run.id)
+
+    assert detail.states == {"done": 1, "failed": 3}
+    (group,) = detail.errors
+    assert group.partitions == (0, 1, 3)
+    assert "PermanentError" in group.error
+    assert [it.command for it in detail.why] == [
+        f"stepfast runs retry {run.id}",
+        None,
+        f"stepfast runs consolidate {run.id} --force",
+    ]
+
+
+def test_a_plan_that_gave_up_tells_its_error(app: Stepfast) -> None:
+    shop = catalogue(app, partitioner=Fixed(price_ranges(500), counted=True))
+    shop.before = broken_at(("count", "price 0..500", None))
+    run = app.runs.start("catalogue")
+    settle(app)
+
+    assert reasons(app, run.id) == ["planning gave up: PermanentError: price 0..500 cannot be read"]
+
+
+def test_a_failed_run_that_was_overtaken_names_the_newer_one(app: Stepfast) -> None:
+    """It has ended, so it is not shown as active for ever. (F47)"""
+    shop = catalogue(app)
+    old = failed_run(app, shop, SECOND)
+    assert old.ended_at is not None
+    new = app.runs.start("catalogue")
+
+    detail = app.runs.show(old.id)
+
+    assert (detail.newer, detail.why[-1].command) == (new.id, f"stepfast runs show {new.id}")
+    assert "is active" in detail.why[-1].sentence
+
+
+def test_a_partition_that_lost_its_job_is_named(app: Stepfast) -> None:
+    catalogue(app)
+    run = app.runs.start("catalogue")
+    run_steps(app, 1)
+    rows.add_worker(app, engine.ALICE)
+    rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=partition(app, run.id, 2)["job_id"])
+
+    assert reasons(app, run.id)[0].startswith("no job reads partition-2; ")
+
+
+# How far
+
+
+def test_a_look_tells_how_far_each_partition_is(app: Stepfast) -> None:
+    catalogue(app)
+    run = app.runs.start("catalogue")
+    assert (app.runs.look(run.id).rows, app.runs.look(run.id).expected) == (0, None)
+    run_steps(app, 10)
+
+    look = app.runs.look("latest")
+
+    assert (look.state, look.partitions, look.ended) == ("fetching", 4, False)
+    assert look.rows == sum(it.seen for it in look.changed) > 0
+    assert look.requests == 9
+    assert len(look.changed) == 4
+
+
+def test_whoever_watches_sees_every_partition_end_and_then_the_run(app: Stepfast) -> None:
+    catalogue(app)
+    run = app.runs.start("catalogue")
+
+    with app.worker():
+        seen = list(app.runs.watch(run.id))
+
+    last = seen[-1]
+    assert (last.state, last.succeeded, last.completed, last.rows) == ("completed", True, 4, 103)
+    assert last.applied == 100
+    ends = {it.number: it.state for look in seen for it in look.changed}
+    assert ends == dict.fromkeys(range(4), "done")
+    assert last.seconds_left is None
+
+
+def test_whoever_looks_again_is_told_only_what_is_new(app: Stepfast) -> None:
+    from stepfast.admin.run_status import RunObserver
+
+    catalogue(app)
+    run = app.runs.start("catalogue")
+    run_steps(app, 1)
+    observer = RunObserver(app.database, run.id)
+    assert len(observer.look().changed) == 4
+
+    assert observer.look().changed == ()
+    run_steps(app, 1)
+    assert len(observer.look().changed) == 1
+
+
+# What it would cost
+
+
+def test_a_plan_is_made_without_starting_anything(app: Stepfast) -> None:
+    shop = catalogue(app)
+
+    plan = app.runs.plan("catalogue")
+
+    assert (plan.kind, plan.scope, plan.rows, len(plan.partitions)) == ("full", "complete", 103, 4)
+    assert [it.rows for it in plan.partitions] == [26, 26, 26, 25]
+    assert (plan.requests.counts, plan.requests.unknown) == (8, 0)
+    assert FIRST.removeprefix("price ").replace("..", " .. ") in plan.drawing
+    assert app.runs.list() == []
+    assert rows.count(app, "stepfast_job") == 0
+    run = app.runs.start("catalogue")
+    before = len(shop.requests)
+    settle(app)
+    asked = len(shop.requests) - before
+    assert run_row(app, run.id).state == "completed"
+    assert abs(asked - plan.requests.requests) <= len(plan.partitions)
+
+
+def test_a_trial_says_what_it_leaves_out(app: Stepfast) -> None:
+    catalogue(app)
+
+    plan = app.runs.plan("catalogue", max_rows=30)
+
+    assert (plan.scope, len(plan.partitions), plan.rows) == ("partial", 1, 26)
+    assert "it leaves out" in plan.summary
+
+
+def test_a_density_map_is_planned_and_drawn(app: Stepfast) -> None:
+    catalogue(app, items=400, partitioner=Heatmap(Dimension("price", 0, 1_000), target=100))
+
+    plan = app.runs.plan("catalogue", "full")
+
+    assert len(plan.partitions) >= 3
+    assert plan.baseline == 400
+    assert plan.requests.planning > 0
+
+
+def test_a_plan_counts_the_debts_that_it_would_pay(app: Stepfast) -> None:
+    shop = catalogue(app)
+    run = app.runs.start("catalogue")
+    settle(app)
+    with app.transaction() as tx:
+        found = find_partition(tx, str(partition(app, run.id, 1)["id"]))
+        assert found is not None
+        open_debt(tx, find_run(tx, run.id), found)
+    shop.put("new", 300)
+
+    plan = app.runs.plan("catalogue")
+
+    assert (plan.kind, plan.debts) == ("incremental", 1)
+    assert plan.window_from is not None
+    assert plan.window_to - plan.window_from >= timedelta(minutes=15)

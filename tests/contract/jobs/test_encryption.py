@@ -1,0 +1,314 @@
+"""Encrypted jobs: no table holds their contents in the clear, and whoever has the key notices nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stepfast import Concurrency, Continue, Reject, Retry, SealedError, Step, Stepfast, Wait
+from stepfast.admin import encryption as keys
+from stepfast.database.connection import Connection
+from stepfast.encryption import key_id
+from stepfast.errors import StepfastError
+from stepfast.testing import clock, drain, enqueued
+from stepfast.worker.scheduler import Ticks
+from tests.crash.table_dump import ALL_TABLES
+from tests.support import rows
+
+if TYPE_CHECKING:
+    from stepfast import Job
+
+OLD, NEW = "the old key that nobody can guess: 40+", "the new key that nobody can guess: 40+"
+SECRET = "4111-1111-1111-1111"
+TABLES = [it for it in ALL_TABLES if it.startswith("stepfast_")]
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", OLD)
+
+
+def leaks(app: Stepfast) -> list[str]:
+    """Tables in which the secret can be read."""
+    return [it for it in TABLES if SECRET in str(rows.query(app, f"SELECT * FROM {it}"))]
+
+
+def charging(app: Stepfast, seen: list[Any], *, encrypted: bool = True) -> Job[..., Any]:
+    @app.job(encrypted=encrypted, retry=Retry(attempts=2, first="0ms"))
+    def charge(step: Step, card: str) -> Continue | Wait | dict[str, str]:
+        seen.append((step.number, card, step.cursor, step.event and step.event.payload))
+        match step.number:
+            case 0:
+                return Continue({"card": card})
+            case 1:
+                return Wait("3ds", timeout="1h", cursor={"card": card})
+            case _:
+                return {"charged": card}
+
+    return charge
+
+
+def test_payload_cursor_event_and_result_are_readable_by_nobody_without_the_key(app: Stepfast) -> None:
+    seen: list[Any] = []
+    charge = charging(app, seen)
+
+    job = charge.enqueue(card=SECRET)
+    assert leaks(app) == []
+    drain(app)
+    assert leaks(app) == []
+    app.events.send("3ds", {"card": SECRET}, encrypted=True)
+    assert leaks(app) == []
+    drain(app)
+
+    assert seen == [
+        (0, SECRET, None, None),
+        (1, SECRET, {"card": SECRET}, None),
+        (2, SECRET, {"card": SECRET}, {"card": SECRET}),
+    ]
+    assert app.result_of(job.id).result == {"charged": SECRET}
+    assert leaks(app) == []
+
+
+def test_many_at_once_schedules_and_leases_by_hand_are_encrypted_too(app: Stepfast) -> None:
+    @app.job(encrypted=True, queue="by-hand")
+    def charge(card: str) -> str:
+        return card
+
+    charge.enqueue_many([{"card": SECRET}, {"card": SECRET}])
+    assert {it.arguments["card"] for it in enqueued(app, charge)} == {SECRET}
+    held = app.acquire("me", queue="by-hand")
+    assert held is not None
+    assert held.payload == {"card": SECRET}
+    app.release(held, "done", result=SECRET)
+    assert app.result_of(held.job_id).result == SECRET
+    app.schedule("daily", charge, cron="0 3 * * *", arguments={"card": "of the schedule"})
+    ticks = Ticks(app.database, app.declared, app.kinds.stored)
+    ticks.synchronise()
+    with clock(app) as time:
+        time.advance("25h")
+        assert ticks.fire()
+
+    assert leaks(app) == []
+    stored = rows.query(app, "SELECT payload FROM stepfast_job")
+    assert all("stepfast.sealed" in str(row["payload"]) for row in stored)
+
+
+def test_an_application_may_encrypt_everything_and_a_kind_may_not(app: Stepfast) -> None:
+    everything = Stepfast(database=app.database, encrypted=True)
+
+    @everything.job()
+    def secret(card: str) -> None: ...
+    @everything.job(encrypted=False)
+    def public(card: str) -> None: ...
+
+    secret.enqueue(card=SECRET)
+    assert leaks(app) == []
+    everything.events.send("paid", SECRET)
+    assert leaks(app) == []
+    public.enqueue(card=SECRET)
+    assert leaks(app) == ["stepfast_job"]
+
+
+def test_what_was_stored_before_a_kind_was_encrypted_is_still_read(app: Stepfast) -> None:
+    seen: list[Any] = []
+    charging(app, seen, encrypted=False).enqueue(card="plain")
+    charging(Stepfast(database=app.database), seen).enqueue(card="sealed")
+
+    drain(app)
+
+    assert {card for _, card, _, _ in seen} == {"plain", "sealed"}
+
+
+@pytest.mark.parametrize("keys_", ["", NEW])
+def test_without_the_right_key_a_job_waits_and_is_not_lost(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch, keys_: str
+) -> None:
+    seen: list[Any] = []
+    job = charging(app, seen).enqueue(card=SECRET)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", keys_)
+
+    with clock(app) as time:
+        drain(app, raise_errors=False)
+
+        row = rows.live(app, job.id)
+        assert row is not None
+        assert (row["state"], row["failures"], row["crashes"]) == ("scheduled", 0, 0)
+        assert "payload of charge is encrypted" in row["last_error"]
+        assert (key_id(OLD) if keys_ else "STEPFAST_SECRET_KEY is not set") in row["last_error"]
+        assert seen == []
+
+        monkeypatch.setenv("STEPFAST_SECRET_KEY", OLD)
+        time.advance("2m")
+        drain(app)
+
+    assert [number for number, *_ in seen] == [0, 1]
+
+
+def test_a_key_that_is_lost_while_a_step_runs_costs_no_attempt(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.job(encrypted=True)
+    def charge(card: str) -> str:
+        monkeypatch.delenv("STEPFAST_SECRET_KEY")
+        return card
+
+    job = charge.enqueue(card=SECRET)
+    drain(app, raise_errors=False)
+
+    row = rows.live(app, job.id)
+    assert row is not None
+    assert (row["state"], row["failures"]) == ("scheduled", 0)
+
+
+def test_a_payload_cannot_pass_for_another_kind_or_for_a_result(app: Stepfast) -> None:
+    seen: list[Any] = []
+    charge = charging(app, seen)
+
+    @app.job(encrypted=True)
+    def refund(card: str) -> None:
+        seen.append(card)
+
+    charge.enqueue(card=SECRET)
+    rows.change(app, "UPDATE stepfast_job SET kind = 'refund'")
+    drain(app, raise_errors=False)
+
+    assert seen == []
+    (row,) = rows.query(app, "SELECT last_error FROM stepfast_job")
+    assert "it was changed, or is not what it is taken for" in row["last_error"]
+
+
+def test_limits_by_argument_see_what_is_encrypted(app: Stepfast) -> None:
+    @app.job(encrypted=True, limits=[Concurrency(1, by="card")])
+    def charge(card: str) -> None: ...
+
+    charge.enqueue_many([{"card": it} for it in (SECRET, SECRET, "other")])
+    drain(app)
+
+    assert rows.count(app, "stepfast_archive", "state = 'done'") == 3
+    assert leaks(app) == []
+
+
+def test_reports_say_encrypted_and_decrypting_is_written_down(app: Stepfast) -> None:
+    job = charging(app, []).enqueue(card=SECRET)
+    drain(app)
+
+    detail = app.operator.job(job.id)
+    assert (detail.payload, detail.cursor, detail.waits_for) == ("encrypted", "encrypted", "3ds")
+    assert SECRET not in repr(detail)
+    assert app.operator.audit() == []
+
+    with app.transaction() as tx:
+        detail = keys.show_decrypted(tx, job.id)
+    assert (detail.payload, detail.cursor) == ({"card": SECRET}, {"card": SECRET})
+    (entry,) = app.operator.audit()
+    assert (entry.what, entry.subject) == ("job.decrypt", job.id)
+
+
+def test_a_result_is_refused_in_words_where_the_key_is_not(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.job(encrypted=True)
+    def charge(card: str) -> str:
+        return card
+
+    job = charge.enqueue(card=SECRET)
+    drain(app)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", NEW)
+
+    with pytest.raises(SealedError, match=f"result of charge is encrypted: it needs key {key_id(OLD)}"):
+        _ = app.result_of(job.id).result
+
+
+def stored_everywhere(app: Stepfast) -> Job[..., Any]:
+    """Encrypted documents in every column that may hold one."""
+    charge = charging(app, [])
+
+    @app.job(encrypted=True)
+    def fail(card: str) -> Reject:
+        return Reject(f"no {len(card)}")
+
+    @app.job(encrypted=True)
+    def pay(card: str) -> str:
+        return card
+
+    charge.enqueue(card=SECRET)
+    fail.enqueue(card=SECRET)
+    pay.enqueue(card=SECRET)
+    drain(app, raise_errors=False)
+    charge.enqueue(card=SECRET, delay="1h")
+    app.events.send("later", SECRET, encrypted=True)
+    return charge
+
+
+def test_rotation_seals_everything_under_the_first_key_and_the_old_one_may_go(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored_everywhere(app)
+    assert set(keys.keys_in_use(app.database)) == {key_id(OLD)}
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", f"{NEW},{OLD}")
+
+    done = keys.rotate(app.database)
+
+    assert (done.key, done.renewed, done.unreadable) == (key_id(NEW), 5, 0)
+    assert set(keys.keys_in_use(app.database)) == {key_id(NEW)}
+    (entry,) = app.operator.audit()
+    assert (entry.what, entry.touched) == ("keys.rotate", 5)
+    assert keys.rotate(app.database).renewed == 0
+
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", NEW)
+    app.events.send("3ds", encrypted=True)
+    with clock(app) as time:
+        time.advance("2h")
+        drain(app)
+    results = {it.kind: app.result_of(it.id) for it in app.operator.jobs(kind="pay")}
+    assert results["pay"].result == SECRET
+    assert rows.count(app, "stepfast_archive", "kind = 'charge' AND state = 'done'") == 1
+
+
+def test_rotation_that_was_cut_short_is_finished_by_the_next_one(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored_everywhere(app)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", f"{NEW},{OLD}")
+    monkeypatch.setattr(keys, "BATCH", 1)
+    commits = 0
+
+    def die_later(phase: str, text: str) -> None:
+        nonlocal commits
+        commits += phase == "after" and text == "COMMIT"
+        if commits > 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "watch", staticmethod(die_later))
+    with pytest.raises(KeyboardInterrupt):
+        keys.rotate(app.database)
+    monkeypatch.setattr(Connection, "watch", None)
+    app.database.close()
+    assert set(keys.keys_in_use(app.database)) == {key_id(OLD), key_id(NEW)}
+
+    keys.rotate(app.database)
+
+    assert set(keys.keys_in_use(app.database)) == {key_id(NEW)}
+
+
+def test_rotation_leaves_alone_what_it_cannot_open(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored_everywhere(app)
+    monkeypatch.setenv("STEPFAST_SECRET_KEY", NEW)
+
+    done = keys.rotate(app.database)
+
+    assert (done.renewed, done.unreadable) == (0, 5)
+    assert set(keys.keys_in_use(app.database)) == {key_id(OLD)}
+
+
+def test_an_answer_that_has_no_json_form_is_told_as_ever(app: Stepfast) -> None:
+    @app.job(encrypted=True)
+    def charge() -> object:
+        return object()
+
+    job = charge.enqueue()
+    with pytest.raises(StepfastError, match="AnswerError"):
+        drain(app)
+
+    assert rows.state(app, job.id) == "dead"

@@ -1,0 +1,396 @@
+"""What dead processes leave behind: taken back, and charged to the guilty only."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from stepfast import Continue, Done
+from stepfast.clock import new_fence
+from stepfast.jobs.lease import claim_suspect
+from stepfast.jobs.outcome import GiveBack
+from stepfast.jobs.rescue import declare_dead, rescue, this_process
+from tests.support import rows
+from tests.support.engine import ALICE, BOB, claim, settle, sweep, take, work_on
+
+if TYPE_CHECKING:
+    from stepfast import Stepfast
+    from stepfast.jobs.lease import Lease
+
+CRASH_NOTE = "Lease expired - worker crashed or timed out"
+
+
+def crash(app: Stepfast, jobs: int = 1) -> list[Lease]:
+    """A new process claims so many jobs and is never heard of again; the lease runs out."""
+    incarnation = rows.add_worker(app, new_fence(), alive_for=-rows.SECOND)
+    taken = claim(app, incarnation, limit=jobs)
+    with app.transaction() as tx:
+        while len(taken) < jobs and (suspect := claim_suspect(tx, incarnation, [])):
+            taken.append(suspect)
+    assert len(taken) == jobs
+    return taken
+
+
+def test_a_job_alone_on_board_is_charged_with_the_crash(app: Stepfast) -> None:
+    job = work_on(app).enqueue()
+    crash(app)
+
+    rescued = sweep(app)
+
+    row = rows.live(app, job.id)
+    assert row is not None
+    assert (rescued.jobs, rescued.died) == (1, 0)
+    assert (row["state"], row["crashes"], row["failures"]) == ("suspect", 1, 0)
+    assert row["last_error"] == CRASH_NOTE
+    assert (row["owner"], row["leased_by"], row["lease_until"]) == (None, None, None)
+
+
+def test_of_many_on_board_none_is_charged_and_all_are_suspects(app: Stepfast) -> None:
+    work_on(app).enqueue_many([{"n": n} for n in range(201)])
+    crash(app, 201)
+
+    first, second = sweep(app), sweep(app)
+
+    assert (first.jobs + second.jobs, first.died + second.died) == (201, 0)
+    assert rows.query(
+        app, "SELECT state, crashes, count(*) AS n FROM stepfast_job GROUP BY state, crashes"
+    ) == [{"state": "suspect", "crashes": 0, "n": 201}]
+
+
+def test_a_suspect_is_claimed_alone_and_by_nobody_else(app: Stepfast) -> None:
+    work_on(app).enqueue_many([{"n": n} for n in range(3)])
+    crash(app, 3)
+    sweep(app)
+
+    assert claim(app, BOB, limit=10) == []
+    with app.transaction() as tx:
+        first, second = claim_suspect(tx, BOB, []), claim_suspect(tx, BOB, [])
+    assert first is not None
+    assert second is not None
+    assert first.job_id != second.job_id
+
+
+def test_suspects_of_other_queues_and_of_paused_ones_are_left(app: Stepfast) -> None:
+    work = work_on(app)
+    work.enqueue(queue="mail")
+    rows.change(app, "UPDATE stepfast_job SET state = 'suspect'")
+
+    with app.transaction() as tx:
+        assert claim_suspect(tx, BOB, ["default"]) is None
+    rows.change(app, "INSERT INTO stepfast_queue (id, paused_at) VALUES ('mail', 1)")
+    with app.transaction() as tx:
+        assert claim_suspect(tx, BOB, ["mail"]) is None
+    rows.change(app, "DELETE FROM stepfast_queue")
+    with app.transaction() as tx:
+        assert claim_suspect(tx, BOB, ["default", "mail"]) is not None
+
+
+def test_a_suspect_that_finishes_is_an_ordinary_done_job(app: Stepfast) -> None:
+    job = work_on(app).enqueue()
+    crash(app)
+    sweep(app)
+    with app.transaction() as tx:
+        held = claim_suspect(tx, BOB, [])
+    assert held is not None
+
+    settle(app, held, Done())
+
+    assert held.attempt == 2
+    assert rows.state(app, job.id) == "done"
+
+
+def test_a_suspect_that_continues_is_rehabilitated(app: Stepfast) -> None:
+    job = work_on(app).enqueue()
+    crash(app)
+    sweep(app)
+    with app.transaction() as tx:
+        held = claim_suspect(tx, BOB, [])
+    assert held is not None
+
+    settle(app, held, Continue(1))
+
+    row = rows.live(app, job.id)
+    assert row is not None
+    assert (row["state"], row["crashes"]) == ("ready", 0)
+
+
+def test_a_suspect_that_is_given_back_is_still_a_suspect(app: Stepfast) -> None:
+    """A worker that stops in the middle has proved nothing: among others, the job might take them down again."""
+    work_on(app).enqueue_many([{"n": n} for n in range(2)])
+    crash(app, 2)
+    sweep(app)
+    with app.transaction() as tx:
+        held = claim_suspect(tx, BOB, [])
+    assert held is not None
+
+    settle(app, held, GiveBack())
+
+    row = rows.live(app, held.job_id)
+    assert row is not None
+    assert (row["state"], row["crashes"], row["failures"]) == ("suspect", 0, 0)
+    assert claim(app, BOB, limit=10) == []
+
+
+def test_a_suspect_that_went_on_and_is_given_back_later_is_an_ordinary_job(app: Stepfast) -> None:
+    work_on(app).enqueue()
+    crash(app)
+    sweep(app)
+    with app.transaction() as tx:
+        held = claim_suspect(tx, BOB, [])
+    assert held is not None
+    settle(app, held, Continue(1))
+
+    settle(app, take(app, BOB), GiveBack())
+
+    assert rows.state(app, held.job_id) == "ready"
+
+
+@pytest.mark.parametrize("leave", ["by hand", "stopped"])
+def test_a_job_that_was_never_suspected_is_given_back_among_the_others(app: Stepfast, leave: str) -> None:
+    job = work_on(app).enqueue()
+    if leave == "by hand":
+        assert app.acquire("me") is not None
+        rows.change(app, "UPDATE stepfast_job SET lease_until = 1")
+    else:
+        rows.add_worker(app, ALICE, state="stopped")
+        take(app, ALICE)
+    sweep(app)
+
+    settle(app, take(app, BOB), GiveBack())
+
+    assert rows.state(app, job.id) == "ready"
+
+
+def test_a_job_that_kills_three_workers_is_a_dead_letter_with_that_reason(app: Stepfast) -> None:
+    job = work_on(app).enqueue()
+
+    for _ in range(3):
+        crash(app)
+        rescued = sweep(app)
+
+    row = rows.ended(app, job.id)
+    assert row is not None
+    assert (rescued.jobs, rescued.died) == (1, 1)
+    assert (row["state"], row["crashes"], row["finished_at"] > 0) == ("dead", 3, True)
+    assert row["last_error"] == f"{CRASH_NOTE}; {CRASH_NOTE}; {CRASH_NOTE}; killed its worker 3 times"
+
+
+def test_neighbours_of_a_killer_live_on(app: Stepfast) -> None:
+    """Two hundred innocents and one that kills: the first death suspects all, later ones convict exactly one."""
+    work = work_on(app)
+    killer = work.enqueue(priority=1)
+    work.enqueue_many([{"n": n} for n in range(9)])
+    crash(app, 10)
+    sweep(app)
+
+    def run_suspects_until_the_killer_strikes() -> None:
+        while True:
+            incarnation = rows.add_worker(app, new_fence(), alive_for=-rows.SECOND)
+            with app.transaction() as tx:
+                held = claim_suspect(tx, incarnation, [])
+            if held is None or held.job_id == killer.id:
+                return
+            settle(app, held, Done())
+
+    for _ in range(3):
+        run_suspects_until_the_killer_strikes()
+        sweep(app)
+    run_suspects_until_the_killer_strikes()
+
+    assert rows.state(app, killer.id) == "dead"
+    assert rows.count(app, "stepfast_archive", "state = 'done'") == 9
+    assert rows.count(app, "stepfast_archive", "crashes > 0") == 1
+    assert rows.count(app, "stepfast_job") == 0
+
+
+def test_the_crash_note_is_appended_to_the_error_that_was_there(app: Stepfast) -> None:
+    job = work_on(app).enqueue()
+    rows.change(app, "UPDATE stepfast_job SET last_error = 'ValueError: 3', failures = 1")
+    crash(app)
+
+    sweep(app)
+
+    row = rows.live(app, job.id)
+    assert row is not None
+    assert row["last_error"] == f"ValueError: 3; {CRASH_NOTE}"
+    assert (row["failures"], row["crashes"]) == (1, 1)
+
+
+def test_an_error_that_is_long_already_does_not_grow(app: Stepfast) -> None:
+    job = work_on(app).enqueue()
+    rows.change(app, "UPDATE stepfast_job SET last_error = :error", error="e" * 3600)
+    crash(app)
+
+    sweep(app)
+
+    row = rows.live(app, job.id)
+    assert row is not None
+    assert row["last_error"] == "e" * 3600
+
+
+def test_the_crash_limit_is_the_callers_choice(app: Stepfast) -> None:
+    job = work_on(app).enqueue()
+    crash(app)
+
+    sweep(app, crash_limit=1)
+
+    assert rows.state(app, job.id) == "dead"
+
+
+def test_an_innocent_with_old_crashes_is_not_buried_for_a_neighbours(app: Stepfast) -> None:
+    work_on(app).enqueue_many([{"n": n} for n in range(2)])
+    rows.change(app, "UPDATE stepfast_job SET crashes = 2")
+    crash(app, 2)
+
+    rescued = sweep(app)
+
+    assert (rescued.jobs, rescued.died) == (2, 0)
+    assert rows.count(app, "stepfast_job", "state = 'suspect' AND crashes = 2") == 2
+
+
+def test_a_job_that_was_asked_to_stop_is_cancelled_not_rescued(app: Stepfast) -> None:
+    job = work_on(app).enqueue()
+    crash(app)
+    rows.change(app, "UPDATE stepfast_job SET cancel_at = 1")
+
+    sweep(app)
+
+    row = rows.ended(app, job.id)
+    assert row is not None
+    assert (row["state"], row["crashes"]) == ("cancelled", 0)
+
+
+def test_a_process_that_renewed_is_not_declared_dead(app: Stepfast) -> None:
+    rows.add_worker(app, ALICE)
+    work_on(app).enqueue()
+    take(app, ALICE)
+
+    with app.transaction() as tx:
+        dead = declare_dead(tx, me=0, trust_clock=True)
+
+    assert dead == 0
+    assert sweep(app).jobs == 0
+
+
+def test_a_process_that_renews_at_the_last_moment_stays_alive(app: Stepfast) -> None:
+    """The list of the silent was read before it renewed: the guard is repeated in the statement that kills."""
+    from stepfast.jobs.rescue import DECLARE_DEAD
+
+    rows.add_worker(app, ALICE)
+
+    with app.transaction() as tx:
+        matched = tx.run(DECLARE_DEAD, incarnation=ALICE, proven=0)
+
+    assert matched == 0
+    assert rows.query(app, "SELECT state FROM stepfast_worker") == [{"state": "alive"}]
+
+
+def test_who_does_not_trust_the_clock_declares_nobody_dead_by_it(app: Stepfast) -> None:
+    work_on(app).enqueue()
+    crash(app)
+
+    with app.transaction() as tx:
+        dead = declare_dead(tx, me=0, trust_clock=False)
+
+    assert dead == 0
+
+
+def test_nobody_declares_himself_dead(app: Stepfast) -> None:
+    rows.add_worker(app, ALICE, alive_for=-rows.HOUR)
+
+    with app.transaction() as tx:
+        dead = declare_dead(tx, me=ALICE, trust_clock=True)
+
+    assert dead == 0
+
+
+def test_a_process_that_is_gone_from_this_machine_needs_no_waiting(app: Stepfast) -> None:
+    machine, _, _ = this_process().partition("/")
+    if not machine:
+        pytest.skip("this system does not tell which boot it is")
+    rows.add_worker(app, ALICE)
+    rows.change(app, "UPDATE stepfast_worker SET process = :process", process=f"{machine}/{os.getpid()}/1")
+
+    with app.transaction() as tx:
+        dead = declare_dead(tx, me=0, trust_clock=False)
+
+    assert dead == 1
+
+
+def test_a_process_that_runs_on_this_machine_is_not_gone(app: Stepfast) -> None:
+    rows.add_worker(app, ALICE)
+    rows.change(app, "UPDATE stepfast_worker SET process = :process", process=this_process())
+
+    with app.transaction() as tx:
+        dead = declare_dead(tx, me=0, trust_clock=False)
+
+    assert dead == 0
+
+
+def test_what_a_stopped_process_forgot_is_given_back_uncharged(app: Stepfast) -> None:
+    job = work_on(app).enqueue()
+    rows.add_worker(app, ALICE)
+    take(app, ALICE)
+    rows.change(app, "UPDATE stepfast_worker SET state = 'stopped'")
+
+    sweep(app)
+
+    row = rows.live(app, job.id)
+    assert row is not None
+    assert (row["state"], row["crashes"], row["failures"]) == ("ready", 0, 0)
+
+
+def test_a_job_whose_owner_nobody_knows_is_given_back_uncharged(app: Stepfast) -> None:
+    job = work_on(app).enqueue()
+    take(app, ALICE)
+
+    sweep(app)
+
+    row = rows.live(app, job.id)
+    assert row is not None
+    assert (row["state"], row["crashes"]) == ("ready", 0)
+
+
+def test_a_lease_by_hand_that_ran_out_is_charged_but_no_suspect(app: Stepfast) -> None:
+    job = work_on(app).enqueue()
+    assert app.acquire("by-hand", 60) is not None
+    rows.change(app, "UPDATE stepfast_job SET lease_until = 1")
+
+    rescued = sweep(app)
+
+    row = rows.live(app, job.id)
+    assert row is not None
+    assert (rescued.jobs, row["state"], row["crashes"], row["last_error"]) == (1, "ready", 1, CRASH_NOTE)
+
+
+def test_rescue_takes_bounded_batches_until_nothing_is_left(app: Stepfast) -> None:
+    work_on(app).enqueue_many([{"n": n} for n in range(450)])
+    crash(app, 450)
+    batches = []
+
+    with app.transaction() as tx:
+        declare_dead(tx, me=0, trust_clock=True)
+    for _ in range(4):
+        with app.transaction() as tx:
+            batches.append(rescue(tx, 3).jobs)
+
+    assert batches == [200, 200, 50, 0]
+    assert rows.count(app, "stepfast_job", "crashes > 0") == 0
+
+
+@pytest.mark.only_on("postgresql", "mariadb")
+def test_a_job_that_its_owner_is_committing_is_not_taken_from_it(app: Stepfast) -> None:
+    from stepfast.jobs.commit import commit
+
+    work_on(app).enqueue_many([{"n": n} for n in range(2)])
+    committing, abandoned = crash(app, 2)
+
+    with app.transaction() as tx:
+        commit(tx, committing, Done())
+        rescued = sweep(app)
+
+    assert rescued.jobs == 1
+    assert rows.state(app, committing.job_id) == "done"
+    assert rows.state(app, abandoned.job_id) == "suspect"

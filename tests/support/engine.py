@@ -1,0 +1,101 @@
+"""The engine's own verbs, each in a transaction of its own, as a worker would use them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from stepfast.jobs import commit, lease, rescue
+from tests.support import rows
+
+if TYPE_CHECKING:
+    from stepfast import Job, Stepfast
+    from stepfast.jobs.lease import Lease
+    from stepfast.jobs.outcome import Effect, Ending
+    from stepfast.jobs.rescue import Rescued
+
+ALICE, BOB = 11, 22  # incarnations
+
+
+def work_on(app: Stepfast) -> Job[..., None]:
+    """The kind of job that every application of a test knows."""
+    return app.job()(work)
+
+
+def work(n: int = 0) -> None:
+    """Nothing: these tests play the worker."""
+
+
+def claim(app: Stepfast, owner: int = ALICE, limit: int = 1, queue: str = "default") -> list[Lease]:
+    with app.transaction() as tx:
+        return lease.claim(tx, queue, owner, limit)
+
+
+def take(app: Stepfast, owner: int = ALICE, queue: str = "default") -> Lease:
+    """The one job that is ready."""
+    (taken,) = claim(app, owner, queue=queue)
+    return taken
+
+
+def settle(app: Stepfast, taken: Lease, ending: Ending, *effects: Effect, stay: bool = False) -> int | None:
+    """Commit a step; returns the fence of a continuation that stays."""
+    with app.transaction() as tx:
+        stay = stay and not commit.more_urgent(tx, taken.queue, taken.priority)
+        return commit.commit(tx, taken, ending, effects, stay=stay)
+
+
+def sweep(app: Stepfast, crash_limit: int = 3) -> Rescued:
+    """Declare silent processes dead and take back what they held."""
+    with app.transaction() as tx:
+        rescue.declare_dead(tx, me=0, trust_clock=True)
+    with app.transaction() as tx:
+        return rescue.rescue(tx, crash_limit)
+
+
+def silence(app: Stepfast, owner: int, seconds: int = 1) -> None:
+    """Let the owner's lease have run out so long ago."""
+    matched = rows.change(
+        app,
+        "UPDATE stepfast_worker SET alive_until = :at WHERE incarnation = :owner",
+        at=rows.now(app) - seconds * rows.SECOND,
+        owner=owner,
+    )
+    assert matched == 1
+
+
+def wait_until_somebody_waits(app: Stepfast) -> None:
+    """Until a session of the server waits for a lock that another one holds."""
+    rows.eventually(lambda: somebody_waits(app))
+
+
+def somebody_waits(app: Stepfast) -> bool:
+    """Whether a session of the server waits for a lock that another one holds."""
+    look = {
+        "mariadb": "SELECT variable_value + 0 AS n FROM information_schema.global_status"
+        " WHERE variable_name = 'Innodb_row_lock_current_waits'",
+        "postgresql": "SELECT count(*) AS n FROM pg_locks WHERE NOT granted",
+    }[app.database.dialect.name]
+    return bool(rows.query(app, look)[0]["n"])
+
+
+def together(acts: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Do all of it at the same moment; returns what each returned or raised."""
+    barrier = threading.Barrier(len(acts))
+
+    def act(one: Callable[[], Any]) -> Any:
+        barrier.wait(10)
+        try:
+            return one()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            return error
+
+    with ThreadPoolExecutor(len(acts)) as threads:
+        return list(threads.map(act, acts))
+
+
+def drain(app: Stepfast, **settings: Any) -> None:
+    """Let a worker run until no unfinished job is left."""
+    with app.worker(**settings):
+        rows.eventually(lambda: rows.count(app, "stepfast_job") == 0)

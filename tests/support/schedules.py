@@ -1,0 +1,50 @@
+"""Schedules for tests, at moments of the test's own choosing."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Unpack
+
+from stepfast.clock import instant
+from stepfast.schedules import schedule as changes
+from stepfast.schedules.definition import ScheduleOptions, define
+from stepfast.schedules.schedule import get
+from stepfast.worker.scheduler import fire_due
+from tests.support import rows
+from tests.support.engine import work_on
+
+if TYPE_CHECKING:
+    from stepfast import Stepfast
+    from stepfast.schedules.firing import Tick
+    from stepfast.schedules.schedule import Schedule
+
+MINUTE = 60 * rows.SECOND
+NOON = instant(datetime(2026, 11, 15, 12, 0, tzinfo=UTC))
+
+
+def schedule(
+    app: Stepfast, name: str = "beat", *, now: int = NOON - 1, **options: Unpack[ScheduleOptions]
+) -> Schedule:
+    """One that ticks every minute from noon on, unless told otherwise."""
+    if not {"cron", "every", "at"} & options.keys():
+        options["every"] = "1m"
+    definition = define("work", work_on(app).kind, options)
+    with app.transaction() as tx:
+        return changes.add(tx, name, definition, now=now)
+
+
+def fire(app: Stepfast, now: int) -> list[Tick]:
+    return fire_due(app.database, now)
+
+
+def planned(app: Stepfast, name: str = "beat") -> int | None:
+    """When it is due."""
+    with app.reading() as tx:
+        return get(tx, name).next_at
+
+
+def jobs(app: Stepfast) -> list[dict[str, Any]]:
+    """The arguments of all unfinished jobs, in the order of their making."""
+    found = rows.query(app, "SELECT payload FROM stepfast_job ORDER BY id")
+    return [json.loads(row["payload"]) for row in found]

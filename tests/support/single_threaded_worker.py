@@ -1,0 +1,213 @@
+"""Workers without threads: the test decides what happens next, and between which two statements.
+
+    worker = LoneWorker(app)
+    lease = worker.claim()
+    answer = worker.think(lease)      # the handler: asks the source, writes nothing
+    worker.commit(lease, answer)      # its effects and its outcome
+
+`SettlingWorker` ends several steps in one transaction, as the committer of a real worker does:
+
+    worker = SettlingWorker(app)
+    group = worker.think_all(worker.take(3))
+    worker.settle(group)              # one transaction, or each alone
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from stepfast.config import WorkerSettings
+from stepfast.database.database import persist
+from stepfast.jobs.commit import commit
+from stepfast.jobs.lease import Lease, claim, claim_suspect
+from stepfast.jobs.outcome import Done, effects_of
+from stepfast.jobs.rescue import declare_dead, rescue
+from stepfast.jobs.retry import judge
+from stepfast.jobs.step import Report, Step
+from stepfast.worker.claimer import Gate
+from stepfast.worker.committer import Settlement
+from stepfast.worker.heartbeat import register
+from stepfast.worker.maintenance import promote
+from stepfast.worker.reporter import Reporter
+from stepfast.worker.running import Ended
+from tests.support import rows
+
+if TYPE_CHECKING:
+    from stepfast import Stepfast
+    from stepfast.jobs.outcome import Effect, Ending
+
+
+MOST_STEPS = 2_000  # only a run that never ends takes so many
+
+
+@dataclass(frozen=True)
+class Thought:
+    """What a handler answered."""
+
+    ending: Ending
+    effects: Sequence[Effect] = ()
+
+
+class Unheard:
+    """Reports that nobody reads."""
+
+    def put(self, report: Report, /) -> None: ...
+    def results_of_parents(self, _: str, /) -> dict[str, Any]:
+        return {}
+
+
+@dataclass
+class LoneWorker:
+    app: Stepfast
+    name: str = "lone"
+    incarnation: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        settings = WorkerSettings(worker_id=self.name, lease=timedelta(hours=1))
+        self.incarnation = persist(self.app.database, lambda tx: register(tx, settings))
+
+    def claim(self) -> Lease | None:
+        """The next job that is ready, or one that was found abandoned."""
+        found = persist(self.app.database, lambda tx: claim(tx, "default", self.incarnation, 1))
+        if found:
+            return found[0]
+        return persist(self.app.database, lambda tx: claim_suspect(tx, self.incarnation, []))
+
+    def think(self, lease: Lease) -> Thought:
+        """Run the handler. What it raises is judged as the worker does."""
+        kind = self.app.kinds.get(lease.kind)
+        step = Step(lease, Unheard(), self.name)
+        try:
+            arguments = kind.arguments.decode(lease.payload)
+            given = (step,) if kind.arguments.wants_step else ()
+            answer: Any = asyncio.run(_awaited(kind.handler(*given, **arguments)))
+        except Exception as error:  # noqa: BLE001 - a handler may raise anything
+            return Thought(judge(error, kind.retry, lease.failures, 0.0))
+        ending = Done(answer) if answer is None else answer
+        return Thought(ending, [*step.effects, *effects_of(ending)] if hasattr(ending, "effects") else ())
+
+    def commit(self, lease: Lease, thought: Thought) -> Ending:
+        """Write it; what an effect raises is the step's failure, written in a transaction of its own."""
+        try:
+            persist(self.app.database, lambda tx: commit(tx, lease, thought.ending, thought.effects))
+        except Exception as error:
+            if not thought.effects:
+                raise
+            kind = self.app.kinds.get(lease.kind)
+            failed = judge(error, kind.retry, lease.failures, 0.0)
+            persist(self.app.database, lambda tx: commit(tx, lease, failed))
+            return failed
+        return thought.ending
+
+    def step(self) -> Lease | None:
+        """One step of whatever is next; None if nothing is ready."""
+        lease = self.claim()
+        if lease is not None:
+            self.commit(lease, self.think(lease))
+        return lease
+
+    def until(self, *, kind: str) -> Lease:
+        """Work until the next job is of this kind, and take it."""
+        for _ in range(MOST_STEPS):
+            lease = self.claim()
+            assert lease is not None, f"nothing is ready, and no {kind} came"
+            if lease.kind == kind:
+                return lease
+            self.commit(lease, self.think(lease))
+        raise AssertionError(f"no {kind} came in {MOST_STEPS} steps")
+
+    def finish(self) -> int:
+        """Work until no job is left; returns how many steps that took. Whoever waits for a time need not wait."""
+        for number in range(MOST_STEPS):
+            rows.change(self.app, "UPDATE stepfast_job SET ready_at = 1 WHERE state = 'scheduled'")
+            persist(self.app.database, promote)
+            if self.step() is None:
+                assert not rows.count(self.app, "stepfast_job"), "nobody can get what is left"
+                return number
+        raise AssertionError(f"no end in {MOST_STEPS} steps")
+
+    def bury_the_others(self) -> None:
+        """Every other worker is late: take back what it held."""
+        rows.change(
+            self.app,
+            "UPDATE stepfast_worker SET alive_until = 1 WHERE state = 'alive' AND incarnation <> :me",
+            me=self.incarnation,
+        )
+        persist(self.app.database, lambda tx: declare_dead(tx, self.incarnation, trust_clock=True))
+        while persist(self.app.database, lambda tx: rescue(tx, WorkerSettings.crash_limit)).jobs:
+            pass
+
+
+async def _awaited(answer: Any) -> Any:
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+PAGE = "catalogue.page"
+
+
+@dataclass
+class SettlingWorker(LoneWorker):
+    stayed: list[Lease] = field(
+        default_factory=list, init=False
+    )  # continuations that are handed over to be run here
+    ended: list[Lease] = field(default_factory=list, init=False)  # leases that are said to be no longer held
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.gate = Gate(self.app.database, self.app.kinds)
+        self.reporter = Reporter(self.app.database, lambda *_: None)
+        self.settlement = Settlement(
+            self.app.database,
+            reporter=self.reporter,
+            gate=self.gate,
+            goes_on=self.go_on,
+            settled=self.ended.extend,
+            healthy=lambda: True,
+        )
+
+    def go_on(self, lease: Lease, _chain: int, _since: float) -> bool:
+        self.stayed.append(lease)
+        return True
+
+    def take(self, count: int) -> list[Lease]:
+        """So many jobs that are ready, if their limits have room."""
+        found = persist(self.app.database, lambda tx: claim(tx, "default", self.incarnation, count))
+        assert len(found) == count, f"only {len(found)} are ready"
+        return self.gate.admit(found)
+
+    def take_pages(self, count: int) -> list[Lease]:
+        """Plan the run, and take the first requests of so many partitions."""
+        return [self.until(kind=PAGE), *self.take(count - 1)]
+
+    def first_pages(self, count: int) -> list[Ended]:
+        """The same behind the count of each, and what their handlers answered."""
+        self.settle(self.think_all(self.take_pages(count)))
+        return self.think_all(self.go_on_with())
+
+    def think_all(self, leases: Sequence[Lease]) -> list[Ended]:
+        """Run their handlers."""
+        thoughts = [(it, self.think(it)) for it in leases]
+        return [self.end(it, thought.ending, thought.effects) for it, thought in thoughts]
+
+    def end(self, lease: Lease, ending: Ending, effects: Sequence[Effect] = ()) -> Ended:
+        return Ended(lease, ending, effects, self.app.kinds.get(lease.kind).retry)
+
+    def say(self, lease: Lease, message: str) -> None:
+        """A line of its log that nobody has written yet."""
+        self.reporter.put(Report(lease, None, None, "info", message))
+
+    def settle(self, group: Sequence[Ended]) -> None:
+        """As one lane does."""
+        self.settlement._settle_some(list(group))
+        while self.settlement._lanes._line:
+            self.settlement._settle_some(self.settlement._lanes._next())
+
+    def go_on_with(self) -> list[Lease]:
+        """What stayed here, to be run next."""
+        stayed, self.stayed = self.stayed, []
+        return stayed

@@ -1,0 +1,242 @@
+"""Counts and times, as Prometheus gets to read them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stepfast.errors import ConfigurationError
+from stepfast.telemetry import EVENTS, listen, unlisten
+from stepfast.telemetry.metrics import BUCKETS, COUNTERS, HEARD, HISTOGRAMS, MOST_VALUES, Metrics, prometheus
+from stepfast.telemetry.sinks import happened
+from stepfast.worker.children import Downlink, Uplink
+from tests.support import rows
+
+
+@pytest.fixture
+def metrics() -> Iterator[Metrics]:
+    metrics = Metrics()
+    listen(metrics, HEARD)
+    yield metrics
+    unlisten(metrics)
+
+
+def read(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """What a scrape shows, by name and labels."""
+    registry = CollectorRegistry()
+    registry.register(metrics)
+    text = generate_latest(registry).decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return read(metrics).get((name, tuple(sorted(labels.items()))))
+
+
+def test_a_batch_counts_each_job_of_its_kind(metrics: Metrics) -> None:
+    happened("jobs.acknowledged", kind="greet", jobs=3, took_s=[0.002, 0.002, 4.0], held_s=[0.5, 0.5, 5.0])
+    happened("jobs.acknowledged", kind="mail", jobs=1, took_s=[1.0], held_s=[1.0])
+    happened("jobs.acknowledged", kind="greet", jobs=2, took_s=[0.002, 2000.0], held_s=[0.5, 2000.0])
+
+    assert value(metrics, "stepfast_steps_total", kind="greet", outcome="done") == 5
+    assert value(metrics, "stepfast_jobs_total", kind="mail", outcome="done") == 1
+    assert value(metrics, "stepfast_processing_seconds_count", kind="greet") == 5
+    assert value(metrics, "stepfast_processing_seconds_sum", kind="greet") == pytest.approx(2004.006)
+    assert value(metrics, "stepfast_processing_seconds_bucket", kind="greet", le="0.001") == 0
+    assert value(metrics, "stepfast_processing_seconds_bucket", kind="greet", le="0.0025") == 3
+    assert value(metrics, "stepfast_processing_seconds_bucket", kind="greet", le="5.0") == 4
+    assert value(metrics, "stepfast_processing_seconds_bucket", kind="greet", le="900.0") == 4
+    assert value(metrics, "stepfast_processing_seconds_bucket", kind="greet", le="+Inf") == 5
+    assert value(metrics, "stepfast_lease_hold_seconds_sum", kind="greet") == pytest.approx(2006.5)
+
+
+@pytest.mark.parametrize(
+    ("event", "name", "labels"),
+    [
+        ("step.failed", "stepfast_steps_total", {"outcome": "failed"}),
+        ("step.postponed", "stepfast_steps_total", {"outcome": "postponed"}),
+        ("step.refused", "stepfast_steps_total", {"outcome": "refused"}),
+        ("job.died", "stepfast_jobs_total", {"outcome": "dead"}),
+        ("job.cancelled", "stepfast_jobs_total", {"outcome": "cancelled"}),
+        ("step.refused", "stepfast_refused_commits_total", {}),
+        ("step.timed-out", "stepfast_timeouts_total", {}),
+        ("duplicate.skipped", "stepfast_duplicates_total", {"answer": "skipped"}),
+    ],
+)
+def test_what_happens_to_a_step_is_counted_by_kind(
+    metrics: Metrics, event: str, name: str, labels: dict[str, str]
+) -> None:
+    happened(event, kind="greet")
+
+    assert value(metrics, name, kind="greet", **labels) == 1
+
+
+def test_a_step_that_only_continued_ended_no_job(metrics: Metrics) -> None:
+    happened("step.committed", kind="greet", outcome="continued")
+
+    assert value(metrics, "stepfast_steps_total", kind="greet", outcome="continued") == 1
+    assert not [key for key in read(metrics) if key[0] == "stepfast_jobs_total"]
+
+
+@pytest.mark.parametrize(
+    ("event", "facts", "name", "expected"),
+    [
+        ("jobs.rescued", {"jobs": 25, "charged": 2}, "stepfast_rescued_jobs_total", 25),
+        ("jobs.rescued", {"jobs": 25, "charged": 2}, "stepfast_crashes_charged_total", 2),
+        ("jobs.promoted", {"jobs": 7}, "stepfast_promoted_jobs_total", 7),
+        ("archive.pruned", {"jobs": 7}, "stepfast_pruned_jobs_total", 7),
+        ("worker.declared-dead", {}, "stepfast_dead_workers_total", 1),
+        ("heartbeat.failed", {}, "stepfast_heartbeat_failures_total", 1),
+        ("database.lost", {}, "stepfast_database_outages_total", 1),
+    ],
+)
+def test_what_happens_to_a_worker_is_counted_from_nought(
+    metrics: Metrics, event: str, facts: dict[str, Any], name: str, expected: float
+) -> None:
+    before = value(metrics, name)
+
+    happened(event, **facts)
+
+    assert (before, value(metrics, name)) == (0, expected)
+
+
+def test_the_time_that_a_job_waited_is_told_by_queue(metrics: Metrics) -> None:
+    happened("jobs.claimed", queue="mail", jobs=2, waited_s=[0.01, 0.2])
+    happened("jobs.claimed", queue="mail", jobs=0, waited_s=[])
+    happened("jobs.claimed", queue="mail", jobs=1, waited_s=None)
+
+    assert value(metrics, "stepfast_pickup_seconds_count", queue="mail") == 2
+    assert value(metrics, "stepfast_claimed_jobs_total", queue="mail") == 3
+
+
+def test_labels_are_few_whatever_the_kinds_are_called(metrics: Metrics) -> None:
+    for n in range(MOST_VALUES + 50):
+        happened("step.failed", kind=f"kind-{n}")
+    happened("step.failed", kind="kind-3")
+
+    kinds = {dict(key[1])["kind"] for key in read(metrics) if key[0] == "stepfast_steps_total"}
+    assert len(kinds) == MOST_VALUES + 1
+    assert value(metrics, "stepfast_steps_total", kind="other", outcome="failed") == 50
+    assert value(metrics, "stepfast_steps_total", kind="kind-3", outcome="failed") == 2
+
+
+def test_labels_are_kind_queue_and_what_is_fixed() -> None:
+    assert {label for it in (*COUNTERS, *HISTOGRAMS) for label in it.labels} <= {
+        "kind",
+        "queue",
+        "outcome",
+        "answer",
+        "channel",
+        "field",
+    }
+
+
+def test_every_metric_hears_of_events_that_exist_and_fields_that_they_have() -> None:
+    assert set(EVENTS) >= HEARD
+    for counter in COUNTERS:
+        for name, fixed in counter.events.items():
+            asked = {*counter.labels} - set(fixed) | (
+                {counter.by} if counter.by and counter.labels == () else set()
+            )
+            assert asked <= {*EVENTS[name].fields, "kind", "queue"}, (counter.name, name)
+    for histogram in HISTOGRAMS:
+        for name in histogram.events:
+            assert histogram.of in EVENTS[name].fields, (histogram.name, name)
+
+
+def test_many_threads_lose_nothing(metrics: Metrics) -> None:
+    def tell() -> None:
+        for _ in range(500):
+            happened("jobs.acknowledged", kind="greet", jobs=2, took_s=[0.1, 0.1], held_s=[0.1, 0.1])
+
+    threads = [threading.Thread(target=tell) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert value(metrics, "stepfast_steps_total", kind="greet", outcome="done") == 4_000
+    assert value(metrics, "stepfast_lease_hold_seconds_count", kind="greet") == 4_000
+
+
+def test_without_the_extra_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+
+    with pytest.raises(ConfigurationError, match=r"pip install 'stepfast\[telemetry\]'"):
+        prometheus()
+
+
+# From one process to another
+
+
+def test_what_is_taken_from_one_is_added_to_another() -> None:
+    theirs, mine = Metrics(), Metrics()
+    for metrics in (theirs, mine):
+        metrics(
+            "jobs.acknowledged", {"kind": "greet", "jobs": 2, "took_s": [0.002, 3.0], "held_s": [1.0, 1.0]}
+        )
+
+    taken = json.loads(json.dumps(theirs.take()))
+    mine.add(taken)
+    mine.add(json.loads(json.dumps(theirs.take())))
+
+    assert value(mine, "stepfast_steps_total", kind="greet", outcome="done") == 4
+    assert value(mine, "stepfast_processing_seconds_bucket", kind="greet", le="0.0025") == 2
+    assert value(mine, "stepfast_processing_seconds_sum", kind="greet") == pytest.approx(6.004)
+    assert len(taken["times"][0][2]) == len(BUCKETS) + 1
+
+
+def test_a_child_tells_its_parent_what_it_counted_and_what_is_wrong() -> None:
+    metrics = Metrics()
+    downlink = Downlink(metrics)
+    unheard = downlink.problems()
+    uplink = Uplink(os.dup(downlink.theirs), lambda: ["the heartbeat is late"])
+    downlink.start()
+
+    uplink.start()
+    happened("step.failed", kind="greet")
+    uplink.metrics.add({"counts": [["stepfast_timeouts", ["mail"], 3]], "times": []})  # of a child of its own
+    uplink.stop()
+
+    rows.eventually(lambda: value(metrics, "stepfast_timeouts_total", kind="mail"))
+    assert value(metrics, "stepfast_steps_total", kind="greet", outcome="failed") == 1
+    assert unheard == ["it has not reported yet"]
+    assert downlink.problems() == ["the heartbeat is late"]
+
+
+def test_the_last_words_of_a_killed_child_do_no_harm() -> None:
+    metrics = Metrics()
+    downlink = Downlink(metrics)
+    line = json.dumps(
+        {"metrics": {"counts": [["stepfast_timeouts", ["mail"], 3]], "times": []}, "problems": []}
+    )
+    child = os.dup(downlink.theirs)
+    downlink.start()
+
+    os.write(child, f'{line}\nnonsense\n{{"problems": 1}}\n{line}\n{line[:30]}'.encode())
+    os.close(child)
+
+    rows.eventually(lambda: value(metrics, "stepfast_timeouts_total", kind="mail") == 6)
+    assert downlink.problems() == []
+
+
+def test_a_child_whose_parent_is_gone_goes_on() -> None:
+    mine, theirs = os.pipe()
+    uplink = Uplink(theirs, list)
+    os.close(mine)
+
+    uplink.start()
+    uplink.stop()
