@@ -1,25 +1,3 @@
--- admin.actions.STATE
-SELECT state, queue FROM stepfast_job WHERE id = %(id)s
-UNION ALL SELECT state, queue FROM stepfast_archive WHERE id = %(id)s
-
--- admin.actions.HASTEN
-UPDATE stepfast_job SET state = 'ready', ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'scheduled'
-
--- admin.actions.KNOW_QUEUE
-INSERT INTO stepfast_queue (id) VALUES (%(id)s) ON CONFLICT DO NOTHING
-
--- admin.actions.PAUSE
-UPDATE stepfast_queue SET paused_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), note = %(note)s WHERE id = %(id)s AND paused_at IS NULL
-
--- admin.actions.REMARK
-UPDATE stepfast_queue SET note = %(note)s WHERE id = %(id)s AND paused_at IS NOT NULL
-
--- admin.actions.RESUME
-UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = %(id)s AND paused_at IS NOT NULL
-
--- admin.actions.ENDED_STATE
-SELECT state FROM stepfast_archive WHERE id = %(id)s FOR UPDATE
-
 -- admin.audit.WRITE_DOWN
 INSERT INTO stepfast_audit (id, at, ended_at, who, what, subject, why, touched, detail)
 VALUES (%(id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CASE WHEN %(ended)s = 1 THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END, %(who)s, %(what)s, %(subject)s, %(why)s, %(touched)s, %(detail)s)
@@ -39,6 +17,30 @@ SELECT id FROM stepfast_audit WHERE at < CAST(extract(epoch FROM statement_times
 -- admin.audit.FORGET
 DELETE FROM stepfast_audit WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
+-- admin.audit.NEWEST
+SELECT id, at, ended_at, who, what, subject, why, touched, detail
+  FROM stepfast_audit
+ WHERE (%(any_who)s = 1 OR who = %(who)s) AND (%(any_what)s = 1 OR what = %(what)s)
+   AND (%(any_subject)s = 1 OR subject = %(subject)s) AND at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+   AND (at < %(at)s OR at = %(at)s AND id < %(before)s)
+ ORDER BY at DESC, id DESC LIMIT %(limit)s
+
+-- admin.audit.PLACE
+SELECT at FROM stepfast_audit WHERE id = %(id)s
+
+-- admin.dead_letters.NEWEST
+   SELECT 
+   id, state, kind, queue, priority, unique_key, step,
+   failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
+   created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
+FROM stepfast_archive
+    WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
+      AND (%(any_error)s = 1 OR error_group = %(error_group)s)
+    ORDER BY finished_at DESC, id DESC LIMIT %(limit)s
+
+-- admin.dead_letters.ENDED_STATE
+SELECT state FROM stepfast_archive WHERE id = %(id)s FOR UPDATE
+
 -- admin.debts.LOCK
 SELECT feed, name, state, tries FROM stepfast_debt WHERE id = %(id)s FOR UPDATE
 
@@ -50,23 +52,47 @@ UPDATE stepfast_debt SET state = 'closed', closed_by = NULL, closed_at = CAST(ex
 UPDATE stepfast_debt SET state = 'open', tries = 0, closed_by = NULL, closed_at = NULL, reason = NULL
  WHERE id = %(id)s AND (state = 'closed' OR tries > 0)
 
+-- admin.debts.LIST
+SELECT id, feed, CASE WHEN state = 'open' AND tries >= %(tries)s THEN 'given up' ELSE state END, name, window_from,
+       window_to, tries, run_id, opened_at, closed_at, closed_by, reason
+  FROM stepfast_debt
+ WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(everything)s = 1 OR state = 'open')
+ ORDER BY id DESC LIMIT %(limit)s
+
 -- admin.doctor.broker.FEEDS
 SELECT count(*) FROM stepfast_feed
 
--- admin.doctor.facts.OVERDUE
+-- admin.doctor.examination.OVERDUE
 SELECT count(*), COALESCE(max(CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - ready_at), 0) FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- admin.doctor.facts.SUSPECTS
+-- admin.doctor.examination.SUSPECTS
 SELECT COALESCE(max(CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - ready_at), 0) FROM stepfast_job WHERE state = 'suspect'
 
--- admin.doctor.facts.UNKNOWN_KINDS
+-- admin.doctor.examination.UNKNOWN_KINDS
 SELECT kind, count(*) FROM stepfast_job
  WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%%' GROUP BY kind ORDER BY kind
 
--- admin.doctor.facts.WAIT_FOR_THE_DEAD
+-- admin.doctor.examination.WAIT_FOR_THE_DEAD
 SELECT count(DISTINCT d.child_id), min(d.parent_id)
   FROM stepfast_archive a JOIN stepfast_dependency d ON d.parent_id = a.id
  WHERE a.state IN ('dead', 'cancelled') AND d.state = 'open'
+
+-- admin.doctor.examination.DEAD
+SELECT count(*) FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL
+
+-- admin.doctor.examination.STUCK
+SELECT count(DISTINCT o.destination) FROM stepfast_outbox o
+ WHERE o.state = 'waiting' AND o.due_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(overdue)s
+   AND NOT EXISTS (SELECT 1 FROM stepfast_outbox h
+                    WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
+   AND NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = o.destination AND d.leased_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+
+-- admin.doctor.examination.WAITING_FOR_SETTINGS
+SELECT count(*), max(last_error) FROM stepfast_outbox
+ WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
+
+-- admin.doctor.examination.UNTOLD
+SELECT count(*) FROM stepfast_alert WHERE notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(overdue)s
 
 -- admin.doctor.mariadb.VERSION
 SELECT version()
@@ -95,23 +121,6 @@ SELECT t.trx_mysql_thread_id, count(*)
   JOIN information_schema.innodb_trx t ON t.trx_id = w.blocking_trx_id
  WHERE l.lock_table LIKE '%%`stepfast%%'
  GROUP BY t.trx_mysql_thread_id
-
--- admin.doctor.outbox.DEAD
-SELECT count(*) FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL
-
--- admin.doctor.outbox.STUCK
-SELECT count(DISTINCT o.destination) FROM stepfast_outbox o
- WHERE o.state = 'waiting' AND o.due_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(overdue)s
-   AND NOT EXISTS (SELECT 1 FROM stepfast_outbox h
-                    WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
-   AND NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = o.destination AND d.leased_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
-
--- admin.doctor.outbox.WAITING_FOR_SETTINGS
-SELECT count(*), max(last_error) FROM stepfast_outbox
- WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
-
--- admin.doctor.outbox.UNTOLD
-SELECT count(*) FROM stepfast_alert WHERE notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(overdue)s
 
 -- admin.doctor.postgresql.SETTINGS
 SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS INTEGER),
@@ -153,29 +162,117 @@ PRAGMA journal_mode
 -- admin.doctor.sqlite.SYNCHRONOUS
 PRAGMA synchronous
 
--- admin.keys.JOBS
+-- admin.encryption.JOBS
 SELECT id, kind, fence, CAST(payload AS TEXT), cursor_json FROM stepfast_job
  WHERE id > %(after)s AND (CAST(payload AS TEXT) LIKE %(inside)s OR cursor_json LIKE %(inside)s)
  ORDER BY id LIMIT %(limit)s FOR UPDATE
 
--- admin.keys.ARCHIVE
+-- admin.encryption.ARCHIVE
 SELECT id, kind, payload, cursor_json, result FROM stepfast_archive
  WHERE id > %(after)s AND (payload LIKE %(inside)s OR cursor_json LIKE %(inside)s OR result LIKE %(inside)s)
  ORDER BY id LIMIT %(limit)s FOR UPDATE
 
--- admin.keys.EVENTS
+-- admin.encryption.EVENTS
 SELECT id, name, payload FROM stepfast_event
  WHERE id > %(after)s AND payload LIKE %(inside)s
  ORDER BY id LIMIT %(limit)s FOR UPDATE
 
--- admin.keys.WRITE_JOB
+-- admin.encryption.WRITE_JOB
 UPDATE stepfast_job SET payload = CAST(CAST(%(payload)s AS TEXT) AS JSON), cursor_json = %(cursor)s WHERE id = %(id)s AND fence = %(fence)s
 
--- admin.keys.WRITE_ENDED
+-- admin.encryption.WRITE_ENDED
 UPDATE stepfast_archive SET payload = %(payload)s, cursor_json = %(cursor)s, result = %(result)s WHERE id = %(id)s
 
--- admin.keys.WRITE_EVENT
+-- admin.encryption.WRITE_EVENT
 UPDATE stepfast_event SET payload = %(payload)s WHERE id = %(id)s
+
+-- admin.events.WAITS
+SELECT w.name, w.job_id, j.kind, j.queue, j.ready_at
+  FROM stepfast_wait w JOIN stepfast_job j ON j.id = w.job_id AND j.fence = w.fence AND j.state = 'scheduled'
+ ORDER BY w.id LIMIT %(limit)s
+
+-- admin.events.KEPT
+SELECT name, event_id, sent_at, until_at, payload FROM stepfast_event
+ WHERE until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY id LIMIT %(limit)s
+
+-- admin.jobs.STATE
+SELECT state, queue FROM stepfast_job WHERE id = %(id)s
+UNION ALL SELECT state, queue FROM stepfast_archive WHERE id = %(id)s
+
+-- admin.jobs.HASTEN
+UPDATE stepfast_job SET state = 'ready', ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'scheduled'
+
+-- admin.jobs.PARENTS
+SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
+       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = %(id)s 
+ ORDER BY d.parent_id LIMIT %(limit)s
+
+-- admin.jobs.MEMBERS
+SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
+       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = %(id)s AND d.bond = 'member'
+ ORDER BY d.parent_id LIMIT %(limit)s
+
+-- admin.jobs.CHILDREN
+SELECT d.child_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.child_id
+       LEFT JOIN stepfast_archive a ON a.id = d.child_id
+ WHERE d.parent_id = %(id)s 
+ ORDER BY d.child_id LIMIT %(limit)s
+
+-- admin.jobs.JOB
+SELECT state, kind FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT state, kind FROM stepfast_archive WHERE id = %(id)s
+
+-- admin.jobs.LIST_LIVE
+SELECT 
+j.id, j.state, j.kind, j.queue, j.priority, j.unique_key, j.step,
+j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END, j.failures, j.crashes, j.progress, j.progress_note,
+j.created_at, j.ready_at, j.leased_at, NULL,
+CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END,
+CASE j.state WHEN 'leased' THEN COALESCE(j.lease_until, w.alive_until) END,
+j.cancel_at, j.error_group, j.last_error
+
+  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+ WHERE j.state = ANY(CAST(%(states)s AS TEXT[])) AND 
+(%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s) AND (%(any_id)s = 1 OR id < %(before)s)
+
+ ORDER BY j.id DESC LIMIT %(limit)s
+
+-- admin.jobs.LIST_ENDED
+   SELECT 
+   id, state, kind, queue, priority, unique_key, step,
+   failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
+   created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
+FROM stepfast_archive
+    WHERE state = ANY(CAST(%(states)s AS TEXT[])) AND 
+   (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s) AND (%(any_id)s = 1 OR id < %(before)s)
+
+    ORDER BY id DESC LIMIT %(limit)s
+
+-- admin.jobs.SHOW_LIVE
+    SELECT 
+    j.id, j.state, j.kind, j.queue, j.priority, j.unique_key, j.step,
+    j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END, j.failures, j.crashes, j.progress, j.progress_note,
+    j.created_at, j.ready_at, j.leased_at, NULL,
+    CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END,
+    CASE j.state WHEN 'leased' THEN COALESCE(j.lease_until, w.alive_until) END,
+    j.cancel_at, j.error_group, j.last_error
+, j.payload, j.cursor_json, NULL, NULL
+      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+     WHERE j.id = %(id)s
+
+-- admin.jobs.SHOW_ENDED
+    SELECT 
+    id, state, kind, queue, priority, unique_key, step,
+    failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
+    created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
+, payload, cursor_json, result, result_expired_at FROM stepfast_archive WHERE id = %(id)s
+
+-- admin.jobs.LOGS
+SELECT at, level, step, message FROM stepfast_log WHERE job_id = %(id)s ORDER BY id DESC LIMIT %(limit)s
 
 -- admin.masks.KNOWN
 SELECT id FROM stepfast_mask ORDER BY id
@@ -222,6 +319,60 @@ SELECT count(*) FROM stepfast_outbox WHERE
     state = 'dead' AND ended_at <= %(until)s AND (%(any_channel)s = 1 OR channel = %(channel)s)
        AND (%(any_destination)s = 1 OR destination = %(destination)s)
 
+-- admin.outbox.NEWEST
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
+
+-- admin.outbox.WAITING
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE state = 'waiting' AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
+
+-- admin.outbox.ENDED
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE state = %(state)s AND ended_at IS NOT NULL AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s)
+ ORDER BY ended_at DESC, id DESC LIMIT %(limit)s
+
+-- admin.outbox.OF_JOB
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE job_id = %(job_id)s AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
+
+-- admin.outbox.SHOW
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error, destination, dedupe_key, trace, headers, body FROM stepfast_outbox WHERE id = %(id)s
+
+-- admin.outbox.UNSENT
+SELECT destination, min(channel), min(address), sum(waiting), sum(dead)
+  FROM (SELECT destination, channel, address, 1 AS waiting, 0 AS dead
+          FROM stepfast_outbox WHERE state = 'waiting'
+         UNION ALL
+        SELECT destination, channel, address, 0, 1
+          FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL) unsent
+ GROUP BY destination ORDER BY destination LIMIT %(limit)s
+
+-- admin.outbox.HEAD
+SELECT created_at, due_at, last_error FROM stepfast_outbox
+ WHERE state = 'waiting' AND destination = %(destination)s ORDER BY seq LIMIT 1
+
+-- admin.outbox.ALERTS
+SELECT id, severity, title, raised, untold, first_at, last_at, notified_at, notify_at, body, message_ids,
+       CASE WHEN quiet_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
+  FROM stepfast_alert ORDER BY last_at DESC LIMIT %(limit)s
+
+-- admin.outbox.STATES
+SELECT id, state, last_error FROM stepfast_outbox WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- admin.quarantine.LIST
+SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
+       note FROM stepfast_quarantine
+ WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
+   AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s) AND (%(everything)s = 1 OR state IN ('open', 'replaying'))
+ ORDER BY id DESC LIMIT %(limit)s
+
+-- admin.quarantine.GROUPS
+SELECT feed, stage, code, count(*), min(first_seen_at), max(last_seen_at), min(message) FROM stepfast_quarantine
+ WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
+   AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s) AND (%(everything)s = 1 OR state IN ('open', 'replaying'))
+ GROUP BY feed, stage, code ORDER BY count(*) DESC, feed, stage, code LIMIT %(limit)s
+
+-- admin.quarantine.SHOW
+SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
+           note, content_hash, payload FROM stepfast_quarantine WHERE id = %(id)s
+
 -- admin.quarantine.CHOOSE
 SELECT id, feed FROM stepfast_quarantine
  WHERE id > %(after)s AND state IN ('open', 'replaying') AND (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
@@ -250,178 +401,37 @@ SELECT j.queue, r.started_at FROM stepfast_run r JOIN stepfast_job j ON j.id = r
 SELECT a.queue, r.started_at FROM stepfast_run r JOIN stepfast_archive a ON a.id = r.job_id WHERE r.feed = %(feed)s
  ORDER BY 2 DESC LIMIT 1
 
--- admin.reports.audit.NEWEST
-SELECT id, at, ended_at, who, what, subject, why, touched, detail
-  FROM stepfast_audit
- WHERE (%(any_who)s = 1 OR who = %(who)s) AND (%(any_what)s = 1 OR what = %(what)s)
-   AND (%(any_subject)s = 1 OR subject = %(subject)s) AND at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
-   AND (at < %(at)s OR at = %(at)s AND id < %(before)s)
- ORDER BY at DESC, id DESC LIMIT %(limit)s
+-- admin.rows.NOW
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- admin.reports.audit.PLACE
-SELECT at FROM stepfast_audit WHERE id = %(id)s
-
--- admin.reports.dead_letters.NEWEST
+-- admin.run_reports.LIST
    SELECT 
-   id, state, kind, queue, priority, unique_key, step,
-   failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
-   created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
-FROM stepfast_archive
-    WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
-      AND (%(any_error)s = 1 OR error_group = %(error_group)s)
-    ORDER BY finished_at DESC, id DESC LIMIT %(limit)s
+   r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
+   r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
+   r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM stepfast_partition p WHERE p.run_id = r.id),
+   r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
+   r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
+FROM stepfast_run r
+    WHERE (%(any_feed)s = 1 OR r.feed = %(feed)s) AND (%(active)s = 0 OR r.ended_at IS NULL)
+    ORDER BY r.started_at DESC, r.id DESC LIMIT %(limit)s
 
--- admin.reports.debts.LIST
-SELECT id, feed, CASE WHEN state = 'open' AND tries >= %(tries)s THEN 'given up' ELSE state END, name, window_from,
-       window_to, tries, run_id, opened_at, closed_at, closed_by, reason
-  FROM stepfast_debt
- WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(everything)s = 1 OR state = 'open')
- ORDER BY id DESC LIMIT %(limit)s
-
--- admin.reports.events.WAITS
-SELECT w.name, w.job_id, j.kind, j.queue, j.ready_at
-  FROM stepfast_wait w JOIN stepfast_job j ON j.id = w.job_id AND j.fence = w.fence AND j.state = 'scheduled'
- ORDER BY w.id LIMIT %(limit)s
-
--- admin.reports.events.KEPT
-SELECT name, event_id, sent_at, until_at, payload FROM stepfast_event
- WHERE until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY id LIMIT %(limit)s
-
--- admin.reports.gauges.DEAD
-SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue
-
--- admin.reports.gauges.LIVE
-SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state
-
--- admin.reports.gauges.PAUSED
-SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL
-
--- admin.reports.gauges.WORKERS
-SELECT count(*) FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- admin.reports.gauges.OUTBOX
-SELECT state, count(*), min(created_at) FROM stepfast_outbox
- WHERE state IN ('waiting', 'dead') GROUP BY state
-
--- admin.reports.jobs.LIST_LIVE
+-- admin.run_reports.ONE
 SELECT 
-j.id, j.state, j.kind, j.queue, j.priority, j.unique_key, j.step,
-j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END, j.failures, j.crashes, j.progress, j.progress_note,
-j.created_at, j.ready_at, j.leased_at, NULL,
-CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END,
-CASE j.state WHEN 'leased' THEN COALESCE(j.lease_until, w.alive_until) END,
-j.cancel_at, j.error_group, j.last_error
+    r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
+    r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
+    r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM stepfast_partition p WHERE p.run_id = r.id),
+    r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
+    r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
+ FROM stepfast_run r WHERE r.id = %(id)s
 
-  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
- WHERE j.state = ANY(CAST(%(states)s AS TEXT[])) AND 
-(%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s) AND (%(any_id)s = 1 OR id < %(before)s)
+-- admin.run_reports.NEWEST
+SELECT id FROM stepfast_run WHERE %(any_feed)s = 1 OR feed = %(feed)s
+ ORDER BY CASE WHEN %(prefer_active)s = 1 AND ended_at IS NOT NULL THEN 1 ELSE 0 END, started_at DESC, id DESC LIMIT 1
 
- ORDER BY j.id DESC LIMIT %(limit)s
+-- admin.run_reports.BEGINNING
+SELECT id, feed FROM stepfast_run WHERE id >= %(first)s AND id < %(beyond)s ORDER BY id DESC LIMIT %(limit)s
 
--- admin.reports.jobs.LIST_ENDED
-   SELECT 
-   id, state, kind, queue, priority, unique_key, step,
-   failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
-   created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
-FROM stepfast_archive
-    WHERE state = ANY(CAST(%(states)s AS TEXT[])) AND 
-   (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s) AND (%(any_id)s = 1 OR id < %(before)s)
-
-    ORDER BY id DESC LIMIT %(limit)s
-
--- admin.reports.jobs.SHOW_LIVE
-    SELECT 
-    j.id, j.state, j.kind, j.queue, j.priority, j.unique_key, j.step,
-    j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END, j.failures, j.crashes, j.progress, j.progress_note,
-    j.created_at, j.ready_at, j.leased_at, NULL,
-    CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END,
-    CASE j.state WHEN 'leased' THEN COALESCE(j.lease_until, w.alive_until) END,
-    j.cancel_at, j.error_group, j.last_error
-, j.payload, j.cursor_json, NULL, NULL
-      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-     WHERE j.id = %(id)s
-
--- admin.reports.jobs.SHOW_ENDED
-    SELECT 
-    id, state, kind, queue, priority, unique_key, step,
-    failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
-    created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
-, payload, cursor_json, result, result_expired_at FROM stepfast_archive WHERE id = %(id)s
-
--- admin.reports.jobs.LOGS
-SELECT at, level, step, message FROM stepfast_log WHERE job_id = %(id)s ORDER BY id DESC LIMIT %(limit)s
-
--- admin.reports.leases.LEASES
-    SELECT j.id, j.kind, j.queue, j.step, j.failures + j.crashes + 1, j.progress, COALESCE(j.leased_by, w.worker_id),
-           CASE WHEN j.owner <> %(manual)s THEN j.owner END, j.leased_at, COALESCE(j.lease_until, w.alive_until), 
-    CASE WHEN j.owner = %(manual)s THEN CASE WHEN j.lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
-         WHEN w.state = 'alive' AND w.alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 0 ELSE 1 END
-, j.cancel_at
-      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-     WHERE j.state = 'leased' AND (%(all_of_them)s = 1 OR 
-    CASE WHEN j.owner = %(manual)s THEN CASE WHEN j.lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
-         WHEN w.state = 'alive' AND w.alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 0 ELSE 1 END
- = %(expired)s)
-     ORDER BY j.leased_at, j.id LIMIT %(limit)s
-
--- admin.reports.leases.COUNT
-    SELECT COALESCE(sum(1 - 
-    CASE WHEN j.owner = %(manual)s THEN CASE WHEN j.lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
-         WHEN w.state = 'alive' AND w.alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 0 ELSE 1 END
-), 0), COALESCE(sum(
-    CASE WHEN j.owner = %(manual)s THEN CASE WHEN j.lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
-         WHEN w.state = 'alive' AND w.alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 0 ELSE 1 END
-), 0)
-      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-     WHERE j.state = 'leased'
-
--- admin.reports.limits.LIMITS
-SELECT l.id, l.slots, l.arrival_at, l.gap, l.tolerance, l.due_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
-       (SELECT count(*) FROM stepfast_slot s WHERE s.limit_id = l.id),
-       (SELECT count(*) FROM stepfast_job j WHERE j.held_by = l.id AND j.state = 'held')
-  FROM stepfast_limit l
- WHERE %(everything)s = 1 OR l.due_at IS NOT NULL OR EXISTS (SELECT 1 FROM stepfast_slot s WHERE s.limit_id = l.id)
- ORDER BY CASE WHEN l.due_at IS NULL THEN 1 ELSE 0 END, l.id
- LIMIT %(limit)s
-
--- admin.reports.outbox.NEWEST
-SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
-
--- admin.reports.outbox.WAITING
-SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE state = 'waiting' AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
-
--- admin.reports.outbox.ENDED
-SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE state = %(state)s AND ended_at IS NOT NULL AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s)
- ORDER BY ended_at DESC, id DESC LIMIT %(limit)s
-
--- admin.reports.outbox.OF_JOB
-SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE job_id = %(job_id)s AND (%(any_channel)s = 1 OR channel = %(channel)s) AND (%(any_state)s = 1 OR state = %(state)s) ORDER BY id DESC LIMIT %(limit)s
-
--- admin.reports.outbox.SHOW
-SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error, destination, dedupe_key, trace, headers, body FROM stepfast_outbox WHERE id = %(id)s
-
--- admin.reports.outbox.UNSENT
-SELECT destination, min(channel), min(address), sum(waiting), sum(dead)
-  FROM (SELECT destination, channel, address, 1 AS waiting, 0 AS dead
-          FROM stepfast_outbox WHERE state = 'waiting'
-         UNION ALL
-        SELECT destination, channel, address, 0, 1
-          FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL) unsent
- GROUP BY destination ORDER BY destination LIMIT %(limit)s
-
--- admin.reports.outbox.HEAD
-SELECT created_at, due_at, last_error FROM stepfast_outbox
- WHERE state = 'waiting' AND destination = %(destination)s ORDER BY seq LIMIT 1
-
--- admin.reports.outbox.ALERTS
-SELECT id, severity, title, raised, untold, first_at, last_at, notified_at, notify_at, body, message_ids,
-       CASE WHEN quiet_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
-  FROM stepfast_alert ORDER BY last_at DESC LIMIT %(limit)s
-
--- admin.reports.outbox.STATES
-SELECT id, state, last_error FROM stepfast_outbox WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- admin.reports.partitions.LIST
+-- admin.run_reports.LIST_PARTITIONS
     SELECT p.run_id, r.feed, p.number, p.name, p.state, p.epoch, p.seen, p.counted, p.estimate, p.rejected, p.requests,
            p.next_offset, p.job_id, j.state, CASE WHEN j.state = 'scheduled' THEN j.ready_at END, p.worker_id,
            p.last_error, CASE WHEN 
@@ -440,44 +450,20 @@ SELECT id, state, last_error FROM stepfast_outbox WHERE id = ANY(CAST(%(ids)s AS
 )
      ORDER BY r.started_at DESC, p.run_id DESC, p.number LIMIT %(limit)s
 
--- admin.reports.partitions.FAILED
+-- admin.run_reports.FAILED
 SELECT number, last_error FROM stepfast_partition WHERE run_id = %(id)s AND state = 'failed' ORDER BY number
 
--- admin.reports.quarantine.LIST
-SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
-       note FROM stepfast_quarantine
- WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
-   AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s) AND (%(everything)s = 1 OR state IN ('open', 'replaying'))
- ORDER BY id DESC LIMIT %(limit)s
-
--- admin.reports.quarantine.GROUPS
-SELECT feed, stage, code, count(*), min(first_seen_at), max(last_seen_at), min(message) FROM stepfast_quarantine
- WHERE (%(any_feed)s = 1 OR feed = %(feed)s) AND (%(any_stage)s = 1 OR stage = %(stage)s) AND (%(any_code)s = 1 OR code = %(code)s)
-   AND (%(any_run_id)s = 1 OR run_id = %(run_id)s) AND (%(any_id)s = 1 OR id = %(id)s) AND (%(everything)s = 1 OR state IN ('open', 'replaying'))
- GROUP BY feed, stage, code ORDER BY count(*) DESC, feed, stage, code LIMIT %(limit)s
-
--- admin.reports.quarantine.SHOW
-SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
-           note, content_hash, payload FROM stepfast_quarantine WHERE id = %(id)s
-
--- admin.reports.queues.USED
-SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_job WHERE queue = %(queue)s)
-            OR EXISTS (SELECT 1 FROM stepfast_archive WHERE queue = %(queue)s)
-
--- admin.reports.queues.QUEUES
-SELECT id, paused_at, note FROM stepfast_queue
-
--- admin.reports.run_facts.OTHERS
+-- admin.run_status.OTHERS
 SELECT id, state FROM stepfast_run
  WHERE feed = %(feed)s AND id <> %(id)s
    AND (active_feed = %(feed)s OR (kind NOT IN ('backfill', 'remap')
                                 AND (started_at > %(started_at)s OR (started_at = %(started_at)s AND id > %(id)s))))
  ORDER BY started_at DESC, id DESC LIMIT 1
 
--- admin.reports.run_facts.STATES
+-- admin.run_status.STATES
 SELECT state, count(*) FROM stepfast_partition WHERE run_id = %(id)s GROUP BY state
 
--- admin.reports.run_facts.ORPHANS
+-- admin.run_status.ORPHANS
 SELECT p.number 
       FROM stepfast_partition p
       JOIN stepfast_run r ON r.id = p.run_id
@@ -488,10 +474,10 @@ SELECT p.number
      AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))))
  AND j.id IS NULL ORDER BY p.number
 
--- admin.reports.run_facts.MOVED
+-- admin.run_status.MOVED
 SELECT max(updated_at) FROM stepfast_partition WHERE run_id = %(id)s
 
--- admin.reports.run_facts.LIVE
+-- admin.run_status.LIVE
     SELECT j.queue, j.state, count(*), min(j.ready_at), max(j.last_error), max(j.held_by),
            sum(CASE WHEN j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END)
       FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
@@ -501,73 +487,52 @@ SELECT max(updated_at) FROM stepfast_partition WHERE run_id = %(id)s
             UNION SELECT s.id FROM stepfast_job s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
 GROUP BY j.queue, j.state
 
--- admin.reports.run_facts.DEAD
+-- admin.run_status.DEAD
 SELECT count(*), max(j.last_error), max(j.queue) FROM stepfast_archive j
       JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = %(run_id)s
             UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = %(run_id)s
             UNION SELECT s.id FROM stepfast_archive s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
 WHERE j.state = 'dead'
 
--- admin.reports.run_facts.ENDED_QUEUE
+-- admin.run_status.ENDED_QUEUE
 SELECT queue FROM stepfast_archive WHERE id = %(id)s
 
--- admin.reports.run_facts.PAUSED
+-- admin.run_status.PAUSED
 SELECT paused_at, note FROM stepfast_queue WHERE id = %(id)s AND paused_at IS NOT NULL
 
--- admin.reports.run_facts.WORKERS
+-- admin.run_status.WORKERS
 SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- admin.reports.run_facts.DEBTS
+-- admin.run_status.DEBTS
 SELECT count(*), COALESCE(sum(CASE WHEN tries >= %(tries)s THEN 1 ELSE 0 END), 0)
   FROM stepfast_debt WHERE feed = %(feed)s AND state = 'open'
 
--- admin.reports.run_facts.PENDING
+-- admin.run_status.PENDING
 SELECT count(*) FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1
 
--- admin.reports.run_progress.WRITTEN_LATELY
+-- admin.run_status.WRITTEN_LATELY
 SELECT number, name, state, seen, COALESCE(counted, estimate), requests, last_error FROM stepfast_partition
  WHERE run_id = %(id)s AND updated_at >= %(since)s ORDER BY number
 
--- admin.reports.runs.LIST
-   SELECT 
-   r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
-   r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
-   r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM stepfast_partition p WHERE p.run_id = r.id),
-   r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
-   r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
-FROM stepfast_run r
-    WHERE (%(any_feed)s = 1 OR r.feed = %(feed)s) AND (%(active)s = 0 OR r.ended_at IS NULL)
-    ORDER BY r.started_at DESC, r.id DESC LIMIT %(limit)s
-
--- admin.reports.runs.ONE
-SELECT 
-    r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
-    r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
-    r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM stepfast_partition p WHERE p.run_id = r.id),
-    r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
-    r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
- FROM stepfast_run r WHERE r.id = %(id)s
-
--- admin.reports.runs.NEWEST
-SELECT id FROM stepfast_run WHERE %(any_feed)s = 1 OR feed = %(feed)s
- ORDER BY CASE WHEN %(prefer_active)s = 1 AND ended_at IS NOT NULL THEN 1 ELSE 0 END, started_at DESC, id DESC LIMIT 1
-
--- admin.reports.runs.BEGINNING
-SELECT id, feed FROM stepfast_run WHERE id >= %(first)s AND id < %(beyond)s ORDER BY id DESC LIMIT %(limit)s
-
--- admin.reports.schedules.RECENT
+-- admin.schedules.RECENT
 SELECT k.id, k.job_id, COALESCE(j.state, a.state),
        CASE WHEN COALESCE(j.created_at, a.created_at) < k.until_at - %(remembered)s THEN 1 ELSE 0 END
   FROM stepfast_key k LEFT JOIN stepfast_job j ON j.id = k.job_id LEFT JOIN stepfast_archive a ON a.id = k.job_id
  WHERE k.id > %(first)s AND k.id < %(last)s
  ORDER BY k.id DESC LIMIT %(limit)s
 
--- admin.reports.statistics.ENDED
+-- admin.statistics.DEAD
+SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue
+
+-- admin.statistics.LIVE
+SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state
+
+-- admin.statistics.ENDED
 SELECT kind, state, count(*) FROM stepfast_archive
  WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(span)s AND (%(any_kind)s = 1 OR kind = %(kind)s)
  GROUP BY kind, state
 
--- admin.reports.statistics.TIMES
+-- admin.statistics.TIMES
 SELECT kind, avg(took), max(CASE WHEN place >= many * 0.5 AND place < many * 0.5 + 1 THEN took END),
        max(CASE WHEN place >= many * 0.95 AND place < many * 0.95 + 1 THEN took END), max(took), avg(waited)
   FROM (SELECT kind, finished_at - leased_at AS took, leased_at - ready_at AS waited,
@@ -577,25 +542,50 @@ SELECT kind, avg(took), max(CASE WHEN place >= many * 0.5 AND place < many * 0.5
          WHERE state = 'done' AND finished_at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(span)s AND leased_at IS NOT NULL AND (%(any_kind)s = 1 OR kind = %(kind)s)) AS timed
  GROUP BY kind
 
--- admin.reports.statistics.FAILED
+-- admin.statistics.FAILED
 SELECT kind, error_group, sum(CASE state WHEN 'dead' THEN 1 ELSE 0 END), 0,
        sum(CASE state WHEN 'done' THEN 1 ELSE 0 END), max(finished_at), max(id)
   FROM stepfast_archive
  WHERE state IN ('done', 'dead') AND finished_at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(span)s AND error_group IS NOT NULL AND (%(any_kind)s = 1 OR kind = %(kind)s)
  GROUP BY kind, error_group
 
--- admin.reports.statistics.RETRYING
+-- admin.statistics.RETRYING
 SELECT kind, error_group, 0, count(*), 0, max(updated_at), max(id)
   FROM stepfast_job
  WHERE updated_at >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(span)s AND error_group IS NOT NULL AND (%(any_kind)s = 1 OR kind = %(kind)s)
  GROUP BY kind, error_group
 
--- admin.reports.sweeps.LIST
+-- admin.statistics.PAUSED
+SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL
+
+-- admin.statistics.WORKERS
+SELECT count(*) FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- admin.statistics.OUTBOX
+SELECT state, count(*), min(created_at) FROM stepfast_outbox
+ WHERE state IN ('waiting', 'dead') GROUP BY state
+
+-- admin.statistics.LIMITS
+SELECT l.id, l.slots, l.arrival_at, l.gap, l.tolerance, l.due_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+       (SELECT count(*) FROM stepfast_slot s WHERE s.limit_id = l.id),
+       (SELECT count(*) FROM stepfast_job j WHERE j.held_by = l.id AND j.state = 'held')
+  FROM stepfast_limit l
+ WHERE %(everything)s = 1 OR l.due_at IS NOT NULL OR EXISTS (SELECT 1 FROM stepfast_slot s WHERE s.limit_id = l.id)
+ ORDER BY CASE WHEN l.due_at IS NULL THEN 1 ELSE 0 END, l.id
+ LIMIT %(limit)s
+
+-- admin.sweeps.QUEUE
+SELECT queue FROM stepfast_job WHERE id = %(id)s
+
+-- admin.sweeps.BACK
+UPDATE stepfast_run SET gone = gone - %(back)s WHERE id = %(id)s AND gone >= %(back)s
+
+-- admin.sweeps.LIST
 SELECT id, feed, state, gone, started_at, frontier FROM stepfast_run
  WHERE kind = 'full' AND (%(any_feed)s = 1 OR feed = %(feed)s) AND frontier LIKE '{"type":"sweep"%%'
  ORDER BY started_at DESC, id DESC LIMIT %(limit)s
 
--- admin.reports.tasks.LATEST
+-- admin.tasks.LATEST
 SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
        COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
   FROM stepfast_task t LEFT JOIN stepfast_job j ON j.id = t.id LEFT JOIN stepfast_archive a ON a.id = t.id
@@ -604,7 +594,7 @@ SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
    AND (%(any_state)s = 1 OR COALESCE(j.state, a.state, 'forgotten') = %(state)s)
  ORDER BY t.received_at DESC, t.id DESC LIMIT %(limit)s
 
--- admin.reports.tasks.ONE
+-- admin.tasks.ONE
 SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
        COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
   FROM stepfast_task t LEFT JOIN stepfast_job j ON j.id = t.id LEFT JOIN stepfast_archive a ON a.id = t.id
@@ -612,42 +602,21 @@ SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
  WHERE (t.id = %(id)s OR t.task_id = %(id)s) AND (%(any_client)s = 1 OR t.client = %(client)s)
  ORDER BY t.received_at DESC, t.id DESC LIMIT 1
 
--- admin.reports.tasks.RESULT
+-- admin.tasks.RESULT
 SELECT result FROM stepfast_archive WHERE id = %(id)s
 
--- admin.reports.tasks.WEBHOOKS
+-- admin.tasks.WEBHOOKS
 SELECT id, state, address, attempts, last_error FROM stepfast_outbox
  WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' ORDER BY seq
 
--- admin.reports.tasks.RECEIVED
+-- admin.tasks.RECEIVED
 SELECT id, status, received_at FROM stepfast_received
  WHERE task_id = %(task_id)s AND client = %(client)s ORDER BY received_at, id LIMIT 50
 
--- admin.reports.trees.PARENTS
-SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
-  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
-       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
- WHERE d.child_id = %(id)s 
- ORDER BY d.parent_id LIMIT %(limit)s
+-- admin.watermarks.KNOWN
+SELECT id FROM stepfast_feed WHERE updated_at > 0 ORDER BY id
 
--- admin.reports.trees.MEMBERS
-SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
-  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
-       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
- WHERE d.child_id = %(id)s AND d.bond = 'member'
- ORDER BY d.parent_id LIMIT %(limit)s
-
--- admin.reports.trees.CHILDREN
-SELECT d.child_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
-  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.child_id
-       LEFT JOIN stepfast_archive a ON a.id = d.child_id
- WHERE d.parent_id = %(id)s 
- ORDER BY d.child_id LIMIT %(limit)s
-
--- admin.reports.trees.JOB
-SELECT state, kind FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT state, kind FROM stepfast_archive WHERE id = %(id)s
-
--- admin.reports.watermarks.LIST
+-- admin.watermarks.LIST
    SELECT f.id, f.watermark, f.version, f.last_run,
           (SELECT r.completed_at FROM stepfast_run r WHERE r.id = f.last_run),
           (SELECT min(r.id) FROM stepfast_run r WHERE r.active_feed = f.id),
@@ -656,7 +625,7 @@ SELECT state, kind FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT state, k
      FROM stepfast_feed f
 ORDER BY f.id LIMIT %(limit)s
 
--- admin.reports.watermarks.ONE
+-- admin.watermarks.ONE
    SELECT f.id, f.watermark, f.version, f.last_run,
           (SELECT r.completed_at FROM stepfast_run r WHERE r.id = f.last_run),
           (SELECT min(r.id) FROM stepfast_run r WHERE r.active_feed = f.id),
@@ -665,39 +634,70 @@ ORDER BY f.id LIMIT %(limit)s
      FROM stepfast_feed f
 WHERE f.id = %(feed)s
 
--- admin.reports.workers.WORKERS
+-- admin.workers.WORKERS
 SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END, state, host, pid, incarnation,
        queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
   FROM stepfast_worker
  WHERE state = 'alive' OR %(everyone)s = 1
  ORDER BY started_at, incarnation
 
--- admin.rows.NOW
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+-- admin.workers.LEASES
+    SELECT j.id, j.kind, j.queue, j.step, j.failures + j.crashes + 1, j.progress, COALESCE(j.leased_by, w.worker_id),
+           CASE WHEN j.owner <> %(manual)s THEN j.owner END, j.leased_at, COALESCE(j.lease_until, w.alive_until), 
+    CASE WHEN j.owner = %(manual)s THEN CASE WHEN j.lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
+         WHEN w.state = 'alive' AND w.alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 0 ELSE 1 END
+, j.cancel_at
+      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+     WHERE j.state = 'leased' AND (%(all_of_them)s = 1 OR 
+    CASE WHEN j.owner = %(manual)s THEN CASE WHEN j.lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
+         WHEN w.state = 'alive' AND w.alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 0 ELSE 1 END
+ = %(expired)s)
+     ORDER BY j.leased_at, j.id LIMIT %(limit)s
 
--- admin.sweeps.QUEUE
-SELECT queue FROM stepfast_job WHERE id = %(id)s
+-- admin.workers.COUNT
+    SELECT COALESCE(sum(1 - 
+    CASE WHEN j.owner = %(manual)s THEN CASE WHEN j.lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
+         WHEN w.state = 'alive' AND w.alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 0 ELSE 1 END
+), 0), COALESCE(sum(
+    CASE WHEN j.owner = %(manual)s THEN CASE WHEN j.lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
+         WHEN w.state = 'alive' AND w.alive_until >= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 0 ELSE 1 END
+), 0)
+      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+     WHERE j.state = 'leased'
 
--- admin.sweeps.BACK
-UPDATE stepfast_run SET gone = gone - %(back)s WHERE id = %(id)s AND gone >= %(back)s
+-- admin.workers.USED
+SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_job WHERE queue = %(queue)s)
+            OR EXISTS (SELECT 1 FROM stepfast_archive WHERE queue = %(queue)s)
 
--- admin.watermark.KNOWN
-SELECT id FROM stepfast_feed WHERE updated_at > 0 ORDER BY id
+-- admin.workers.QUEUES
+SELECT id, paused_at, note FROM stepfast_queue
+
+-- admin.workers.KNOW_QUEUE
+INSERT INTO stepfast_queue (id) VALUES (%(id)s) ON CONFLICT DO NOTHING
+
+-- admin.workers.PAUSE_QUEUE
+UPDATE stepfast_queue SET paused_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), note = %(note)s WHERE id = %(id)s AND paused_at IS NULL
+
+-- admin.workers.REMARK_QUEUE
+UPDATE stepfast_queue SET note = %(note)s WHERE id = %(id)s AND paused_at IS NOT NULL
+
+-- admin.workers.RESUME_QUEUE
+UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = %(id)s AND paused_at IS NOT NULL
 
 -- callbacks.NOW
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- database.lendable.PLACE
+-- database.database.NOTIFY
+SELECT pg_notify('stepfast', %(queue)s)
+
+-- database.lending.PLACE
 SELECT current_database() || ', table ' || COALESCE(CAST(CAST(to_regclass('stepfast_job') AS OID) AS TEXT), 'missing'), 0
 
--- database.lendable.INSTALLATION
+-- database.lending.INSTALLATION
 SELECT name FROM stepfast_installation WHERE id = 1
 
--- database.lendable.THEIR_INSTALLATION
+-- database.lending.THEIR_INSTALLATION
 SELECT name FROM stepfast_installation WHERE id = 1
-
--- database.listening.NOTIFY
-SELECT pg_notify('stepfast', %(queue)s)
 
 -- database.migrate.SCHEMA_TABLE
 CREATE TABLE IF NOT EXISTS stepfast_schema (
@@ -735,102 +735,2122 @@ SELECT i.indexrelid, a.attname
 -- database.tables.COLLATIONS
 -- (done by the statement before it)
 
--- demo.comparison.ROWS
+-- jobs.archive.ARCHIVE
+INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
+SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+  FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+ON CONFLICT DO NOTHING
+
+-- jobs.archive.REMOVE
+DELETE FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.archive.AWAITED
+SELECT DISTINCT parent_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open'
+
+-- jobs.archive.CHILDREN
+SELECT DISTINCT child_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('open', 'broken')
+
+-- jobs.archive.LOCK_CHILDREN
+SELECT id, queue, has_dependants FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
+ ORDER BY id FOR UPDATE
+
+-- jobs.archive.EDGES
+SELECT child_id, parent_id, on_dead FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open'
+ ORDER BY parent_id, child_id
+
+-- jobs.archive.MEET
+UPDATE stepfast_dependency SET state = 'met' WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('open', 'broken')
+
+-- jobs.archive.MEET_ANYWAY
+UPDATE stepfast_dependency SET state = 'met' WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open' AND on_dead = 'run'
+
+-- jobs.archive.BREAK
+UPDATE stepfast_dependency SET state = 'broken'
+ WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND child_id = ANY(CAST(%(children)s AS TEXT[])) AND state = 'open'
+
+-- jobs.archive.STILL_WAIT
+SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open'
+
+-- jobs.archive.LET_GO
+UPDATE stepfast_job
+   SET state = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 'scheduled'
+                    WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       ready_at = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN ready_at ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
+
+-- jobs.archive.FAIL
+UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
+
+-- jobs.archive.AWAITED_ENDING
+SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND has_dependants = 1
+
+-- jobs.archive.NEEDED
+SELECT DISTINCT d.parent_id FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
+ WHERE d.parent_id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.cancel.LOCK
+SELECT id, state FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
+
+-- jobs.cancel.CANCEL_WAITING
+UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
+
+-- jobs.cancel.ASK_TO_STOP
+UPDATE stepfast_job SET cancel_at = COALESCE(cancel_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'leased'
+
+-- jobs.cancel.NOTE
+INSERT INTO stepfast_log (job_id, at, level, step, message)
+SELECT id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), 'warning', step, %(message)s FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.commit.MOVE
+WITH mine AS (
+    DELETE FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
+    RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, has_dependants
+), kept AS (
+    INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(NULL AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
+    ON CONFLICT DO NOTHING
+)
+SELECT id, has_dependants FROM mine
+
+-- jobs.commit.MOVE_WITH_RESULTS
+WITH mine AS (
+    DELETE FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
+    RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, has_dependants
+), kept AS (
+    INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(results)s AS JSONB) ->> id, 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
+    ON CONFLICT DO NOTHING
+)
+SELECT id, has_dependants FROM mine
+
+-- jobs.commit.MOVE_ONE
+WITH mine AS (
+    DELETE FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s
+    RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, has_dependants
+), kept AS (
+    INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(result)s AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
+    ON CONFLICT DO NOTHING
+)
+SELECT id, has_dependants FROM mine
+
+-- jobs.commit.REMOVE_ONE
+-- (done by the statement before it)
+
+-- jobs.commit.REMOVE_AWAITED
+-- (done by the statement before it)
+
+-- jobs.commit.LOCK_MANY
+SELECT id, has_dependants FROM stepfast_job
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
+ ORDER BY id
+FOR UPDATE
+
+-- jobs.commit.HOW_MANY
+SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
+
+-- jobs.commit.KEEP_RESULT
+UPDATE stepfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
+
+-- jobs.commit.LOCK
+SELECT id FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
+
+-- jobs.commit.CONTINUE
+UPDATE stepfast_job
+   SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
+       owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = %(cursor)s, step = step + 1,
+       failures = 0, crashes = 0, error_group = NULL,
+       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
+
+-- jobs.commit.CONTINUE_TOLD
+UPDATE stepfast_job
+   SET state = 'ready', ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
+       owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = %(cursor)s, step = step + 1,
+       failures = 0, crashes = 0, error_group = NULL,
+       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
+
+-- jobs.commit.STEP_ON
+UPDATE stepfast_job
+   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s
+
+-- jobs.commit.CONTINUE_HERE
+UPDATE stepfast_job
+   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
+       ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
+
+-- jobs.commit.MORE_URGENT
+SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
+            OR EXISTS (SELECT 1 FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' AND priority > %(priority)s)
+
+-- jobs.commit.PUT_BACK
+UPDATE stepfast_job
+   SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
+       owner = NULL, leased_by = NULL, lease_until = NULL,
+       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
+
+-- jobs.commit.RETRY
+UPDATE stepfast_job
+   SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
+       owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + %(charge)s,
+       crashes = crashes + %(crash)s, last_error = %(error)s,
+       error_group = CASE WHEN %(charge)s = 0 AND %(crash)s = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE %(error_group)s END,
+       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
+
+-- jobs.commit.BLAME
+UPDATE stepfast_job
+   SET failures = failures + %(charge)s, crashes = crashes + %(crash)s, last_error = %(error)s,
+       error_group = %(error_group)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s
+
+-- jobs.commit.GIVE_BACK
+UPDATE stepfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       owner = NULL, leased_by = NULL, lease_until = NULL,
+       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
+
+-- jobs.commit.ASKED_TO_STOP
+SELECT id FROM stepfast_job
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NOT NULL
+ ORDER BY id
+FOR UPDATE
+
+-- jobs.commit.LIVE_FENCES
+SELECT id, fence, COALESCE(committed_fence, 0) FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
+
+-- jobs.commit.ARCHIVED_FENCES
+SELECT id, COALESCE(committed_fence, 0) FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.dead_letters.CHOOSE
+SELECT id, queue, finished_at FROM stepfast_archive
+ WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
+   AND (%(any_error)s = 1 OR error_group = %(error_group)s)
+   AND finished_at BETWEEN %(after)s AND %(until)s AND (finished_at > %(after)s OR id > %(after_id)s)
+ ORDER BY finished_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- jobs.dead_letters.COUNT
+SELECT count(*) FROM stepfast_archive
+ WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
+   AND (%(any_error)s = 1 OR error_group = %(error_group)s) AND finished_at <= %(until)s
+
+-- jobs.dead_letters.LOCK_ENDED
+SELECT state, queue, CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = %(id)s FOR UPDATE
+
+-- jobs.dead_letters.HOLDER
+SELECT id FROM stepfast_job WHERE unique_key = %(key)s
+
+-- jobs.dead_letters.REVIVE
+INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
+                          step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json,
+                          has_dependants, payload)
+SELECT id, queue, kind,
+       CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE child_id = stepfast_archive.id AND state <> 'met') THEN 'waiting'
+            WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), created_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END,
+       step, 0, 0, trace, %(fence)s, progress, progress_note, last_error, error_group, cursor_json,
+       CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE parent_id = stepfast_archive.id) THEN 1 ELSE 0 END, CAST(payload AS JSON)
+  FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('dead', 'cancelled')
+ ORDER BY finished_at, id
+ON CONFLICT DO NOTHING
+
+-- jobs.dead_letters.LEAVE
+DELETE FROM stepfast_archive
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+   AND EXISTS (SELECT 1 FROM stepfast_job WHERE stepfast_job.id = stepfast_archive.id AND fence = %(fence)s)
+
+-- jobs.dead_letters.ANSWER
+UPDATE stepfast_archive SET state = 'cancelled' WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'dead'
+
+-- jobs.dead_letters.FORGET
+DELETE FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.dead_letters.FORGET_EDGES
+DELETE FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.dead_letters.FORGET_LOGS
+DELETE FROM stepfast_log WHERE job_id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.dead_letters.GROUPS
+SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
+  FROM stepfast_archive
+ WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
+   AND (%(any_error)s = 1 OR error_group = %(error_group)s)
+ GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT %(limit)s
+
+-- jobs.dead_letters.MEMBERS
+SELECT parent_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND bond = 'member'
+
+-- jobs.dead_letters.CHILDREN
+SELECT child_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.dead_letters.FAILED_CHILDREN
+SELECT child_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'broken'
+
+-- jobs.dead_letters.LOCK
+SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
+
+-- jobs.dead_letters.LOCK_ENDED_TREES
+SELECT id, queue, finished_at FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('dead', 'cancelled')
+ ORDER BY id FOR UPDATE
+
+-- jobs.dead_letters.BREAK
+UPDATE stepfast_dependency SET state = 'broken'
+ WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND parent_id = ANY(CAST(%(parents)s AS TEXT[])) AND state = 'open'
+
+-- jobs.debounce.LOOK
+SELECT id, kind, state, cursor_json, fence, CAST(payload AS TEXT) FROM stepfast_job WHERE unique_key = %(key)s
+
+-- jobs.debounce.LOCK
+SELECT id, kind, state, cursor_json, fence, CAST(payload AS TEXT) FROM stepfast_job WHERE unique_key = %(key)s
+FOR UPDATE
+
+-- jobs.debounce.TAKE_IN
+UPDATE stepfast_job
+   SET payload = CAST(CAST(%(payload)s AS TEXT) AS JSON), priority = CASE WHEN priority < %(priority)s THEN %(priority)s ELSE priority END,
+       step = CASE WHEN leased_at IS NULL THEN step ELSE step + 1 END, fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(was)s AND cursor_json IS NULL
+   AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
+
+-- jobs.debounce.WAIT_ON
+UPDATE stepfast_job
+   SET state = CASE WHEN state = 'held' THEN 'held' ELSE 'scheduled' END,
+       ready_at = CASE WHEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(quiet)s < created_at + %(at_most)s THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(quiet)s ELSE created_at + %(at_most)s END,
+       updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND leased_at IS NULL AND state IN ('scheduled', 'ready', 'held')
+
+-- jobs.debounce.SUCCEED
+INSERT INTO stepfast_job (id, queue, kind, state, held_by, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+VALUES (%(id)s, %(queue)s, %(kind)s, 'held', '(key)', %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(key)s, %(trace)s, CAST(CAST(%(payload)s AS TEXT) AS JSON))
+ON CONFLICT DO NOTHING
+
+-- jobs.debounce.FREE_TO_GO
+SELECT s.id, s.queue, s.unique_key 
+  FROM stepfast_job s
+ WHERE s.held_by = '(key)' AND s.state = 'held'
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+
+ ORDER BY s.priority DESC, s.ready_at, s.id
+ LIMIT %(limit)s
+
+-- jobs.debounce.TAKE_KEY
+UPDATE stepfast_job
+   SET unique_key = %(key)s, state = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 'scheduled' ELSE 'ready' END,
+       held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND state = 'held' AND held_by = '(key)'
+
+-- jobs.dependencies.LOCK_LIVE
+SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
+
+-- jobs.dependencies.LOCK_ENDED
+SELECT id, state FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
+
+-- jobs.dependencies.MARK
+UPDATE stepfast_job SET has_dependants = 1 WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND has_dependants = 0
+
+-- jobs.dependencies.TIE
+INSERT INTO stepfast_dependency (child_id, parent_id, bond, on_dead, state)
+VALUES (%(child_id)s, %(parent_id)s, %(bond)s, %(on_dead)s, %(state)s)
+
+-- jobs.dependencies.UNTIE
+DELETE FROM stepfast_dependency WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = %(key)s)
+
+-- jobs.dependencies.TIED
+SELECT parent_id FROM stepfast_dependency WHERE child_id = %(id)s AND parent_id = ANY(CAST(%(parents)s AS TEXT[]))
+
+-- jobs.dependencies.WAITS_FOR
+SELECT child_id, parent_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND state <> 'met'
+ ORDER BY child_id, parent_id
+
+-- jobs.dependencies.RESULTS
+SELECT d.parent_id, a.kind, a.result FROM stepfast_dependency d JOIN stepfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = %(id)s AND a.state = 'done'
+ ORDER BY d.parent_id
+
+-- jobs.dependencies.UNMET
+SELECT DISTINCT parent_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND state <> 'met'
+
+-- jobs.dependencies.REOPEN
+UPDATE stepfast_dependency SET state = 'open'
+ WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND parent_id = ANY(CAST(%(parents)s AS TEXT[])) AND state = 'broken'
+
+-- jobs.dependencies.MEET
+UPDATE stepfast_dependency SET state = 'met'
+ WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND parent_id = ANY(CAST(%(parents)s AS TEXT[])) AND state <> 'met'
+
+-- jobs.dependencies.OPEN
+SELECT child_id, parent_id, on_dead FROM stepfast_dependency
+ WHERE state = 'open' AND child_id >= %(child)s AND (child_id > %(child)s OR parent_id > %(parent)s)
+ ORDER BY child_id, parent_id LIMIT %(limit)s
+
+-- jobs.dependencies.LIVE
+SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.dependencies.ENDED
+SELECT id, state FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.end_webhook.FAILED
+SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
+       a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
+  FROM stepfast_task t JOIN stepfast_archive a ON a.id = t.id
+ WHERE t.id = ANY(CAST(%(ids)s AS TEXT[])) AND t.webhook_url IS NOT NULL AND a.state IN ('dead', 'cancelled')
+
+-- jobs.end_webhook.TOLD
+SELECT client, task_id, task_type, webhook_url, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_task
+ WHERE id = %(id)s AND webhook_url IS NOT NULL
+
+-- jobs.enqueue.ENQUEUE
+INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+VALUES (%(id)s, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(key)s, %(trace)s, CAST(CAST(%(payload)s AS TEXT) AS JSON))
+ON CONFLICT DO NOTHING
+
+-- jobs.enqueue.ENQUEUE_MANY
+   INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+   SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), new.key, %(trace)s, CAST(new.payload AS JSON)
+     FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(keys)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, key, payload)
+ON CONFLICT DO NOTHING
+
+-- jobs.enqueue.ENQUEUE_KEYLESS
+INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, trace, payload)
+SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) + %(delay)s), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+       CAST(%(trace)s AS TEXT), CAST(new.payload AS JSON)
+  FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, payload)
+
+-- jobs.enqueue.HOLDERS
+SELECT unique_key, id FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
+
+-- jobs.enqueue.HOLDERS_NOW
+SELECT unique_key, id FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[])) FOR UPDATE
+
+-- jobs.enqueue.REPLACE
+UPDATE stepfast_job
+   SET queue = %(queue)s, kind = %(kind)s, payload = CAST(CAST(%(payload)s AS TEXT) AS JSON), priority = %(priority)s, state = %(state)s,
+       ready_at = COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fence = %(fence)s, committed_fence = NULL,
+       owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
+       step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
+       last_error = NULL, error_group = NULL, trace = %(trace)s
+ WHERE unique_key = %(key)s AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
+
+-- jobs.enqueue.KNOWN
+SELECT id FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT id FROM stepfast_archive WHERE id = %(id)s
+
+-- jobs.events.KNOW_NAME
+INSERT INTO stepfast_event_name (id, at) VALUES (%(id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
+
+-- jobs.events.LOCK_NAME
+SELECT id FROM stepfast_event_name WHERE id = %(id)s FOR UPDATE
+
+-- jobs.events.KEPT
+SELECT id, event_id, payload, sent_at FROM stepfast_event
+ WHERE name = %(name)s AND until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY id LIMIT 1 FOR UPDATE
+
+-- jobs.events.TAKE
+DELETE FROM stepfast_event WHERE id = %(id)s
+
+-- jobs.events.KEEP
+INSERT INTO stepfast_event (name, event_id, sent_at, until_at, payload)
+VALUES (%(name)s, %(event_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s, %(payload)s)
+
+-- jobs.events.WAIT
+INSERT INTO stepfast_wait (name, job_id, fence, until_at) VALUES (%(name)s, %(job_id)s, %(fence)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(patience)s)
+
+-- jobs.events.WAITS
+SELECT id, job_id, fence FROM stepfast_wait WHERE name = %(name)s ORDER BY id LIMIT %(limit)s FOR UPDATE
+
+-- jobs.events.END_WAIT
+DELETE FROM stepfast_wait WHERE id = %(id)s
+
+-- jobs.events.LOCK_WAITING
+SELECT cursor_json, queue, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_job
+ WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled' FOR UPDATE
+
+-- jobs.events.WAKE
+UPDATE stepfast_job SET state = 'ready', ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), cursor_json = %(cursor)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled'
+
+-- jobs.events.OLD_EVENTS
+SELECT id FROM stepfast_event WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s  ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- jobs.events.OLD_WAITS
+SELECT id FROM stepfast_wait WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s  ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- jobs.events.OLD_NAMES
+SELECT id FROM stepfast_event_name WHERE at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (SELECT 1 FROM stepfast_event e WHERE e.name = stepfast_event_name.id) AND NOT EXISTS (SELECT 1 FROM stepfast_wait w WHERE w.name = stepfast_event_name.id) ORDER BY at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- jobs.events.FORGET_EVENT
+DELETE FROM stepfast_event WHERE id = %(id)s
+
+-- jobs.events.FORGET_WAIT
+DELETE FROM stepfast_wait WHERE id = %(id)s
+
+-- jobs.events.FORGET_NAME
+DELETE FROM stepfast_event_name WHERE id = %(id)s
+
+-- jobs.events.MISSED
+SELECT DISTINCT e.name FROM stepfast_event e JOIN stepfast_wait w ON w.name = e.name
+ WHERE e.until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) LIMIT %(limit)s
+
+-- jobs.events.ANY_OLD
+SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_event WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+            OR EXISTS (SELECT 1 FROM stepfast_wait WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(stale)s)
+            OR EXISTS (SELECT 1 FROM stepfast_event_name
+                        WHERE at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+                          AND NOT EXISTS (SELECT 1 FROM stepfast_event e WHERE e.name = stepfast_event_name.id)
+                          AND NOT EXISTS (SELECT 1 FROM stepfast_wait w WHERE w.name = stepfast_event_name.id))
+
+-- jobs.groups.STATE
+SELECT state FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT state FROM stepfast_archive WHERE id = %(id)s
+
+-- jobs.groups.POLICY
+SELECT on_dead FROM stepfast_dependency WHERE child_id = %(id)s AND bond = 'member' LIMIT 1
+
+-- jobs.groups.GROUPS_OF
+SELECT child_id FROM stepfast_dependency WHERE parent_id = %(id)s AND bond = 'member' AND state = 'open'
+ ORDER BY child_id
+
+-- jobs.keys.REMEMBER
+INSERT INTO stepfast_key (id, job_id, until_at) VALUES (%(id)s, %(job_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) %% %(window)s + %(keep)s)
+ON CONFLICT DO NOTHING
+
+-- jobs.keys.TAKE_OVER
+UPDATE stepfast_key SET job_id = %(job_id)s, until_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) %% %(window)s + %(keep)s
+ WHERE id = %(id)s AND job_id <> %(job_id)s AND until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- jobs.keys.HOLDER
+SELECT job_id FROM stepfast_key WHERE id = %(id)s
+
+-- jobs.keys.HOLDER_NOW
+SELECT job_id FROM stepfast_key WHERE id = %(id)s FOR UPDATE
+
+-- jobs.keys.HAND_OVER
+UPDATE stepfast_key SET job_id = %(holder)s WHERE id = %(id)s AND job_id = %(job_id)s
+
+-- jobs.keys.PROLONG
+UPDATE stepfast_key SET until_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s WHERE id = %(id)s AND until_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s
+
+-- jobs.keys.LET_GO
+DELETE FROM stepfast_key WHERE id = %(id)s AND job_id = %(job_id)s
+
+-- jobs.keys.FORGET
+DELETE FROM stepfast_key WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.keys.EXPIRED
+SELECT id FROM stepfast_key WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- jobs.keys.SUCCESSOR
+SELECT id FROM stepfast_job WHERE unique_key = %(key)s FOR UPDATE
+
+-- jobs.keys.WAITED_FOR
+SELECT unique_key FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
+
+-- jobs.keys.WITHDRAW
+DELETE FROM stepfast_job WHERE id = %(id)s AND leased_at IS NULL
+
+-- jobs.lease.PICK
+UPDATE stepfast_job
+   SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE ctid = ANY(ARRAY(
+       SELECT ctid FROM stepfast_job
+        WHERE queue = %(queue)s AND state = 'ready'  AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+          AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
+        ORDER BY priority DESC, ready_at, id
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED))
+RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+
+-- jobs.lease.PICK_FROM_HINT
+UPDATE stepfast_job
+   SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE ctid = ANY(ARRAY(
+       SELECT ctid FROM stepfast_job
+        WHERE queue = %(queue)s AND state = 'ready' AND priority = %(priority)s AND ready_at >= %(hint)s AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+          AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
+        ORDER BY ready_at, id
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED))
+RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+
+-- jobs.lease.TAKE
+-- (done by the statement before it)
+
+-- jobs.lease.SUSPECT
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+  FROM stepfast_job
+ WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
+   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+ ORDER BY ready_at
+ LIMIT 1
+FOR UPDATE SKIP LOCKED
+
+-- jobs.lease.TAKE_SUSPECT
+UPDATE stepfast_job
+   SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND state = 'suspect'
+
+-- jobs.lease.NAMED
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+  FROM stepfast_job
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'ready'
+   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+ ORDER BY id
+FOR UPDATE
+
+-- jobs.lease.TAKE_NAMED
+UPDATE stepfast_job
+   SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+       ready_at = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ELSE ready_at END
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'ready'
+
+-- jobs.lease.QUEUES_WITH_WORK
+WITH RECURSIVE named (queue) AS (
+    SELECT min(queue) FROM stepfast_job WHERE state = 'ready'
+    UNION ALL
+    SELECT (SELECT min(j.queue) FROM stepfast_job j WHERE j.state = 'ready' AND j.queue > named.queue)
+      FROM named WHERE named.queue IS NOT NULL
+)
+SELECT queue FROM named
+ WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+
+-- jobs.lease.NEXT_QUEUE
+SELECT min(queue) FROM stepfast_job WHERE queue > %(after)s
+
+-- jobs.lease.HAS_WORK
+SELECT 1 FROM stepfast_job
+ WHERE queue = %(queue)s AND state = 'ready'
+   AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
+ LIMIT 1
+
+-- jobs.lease.SPREAD
+SELECT (SELECT priority FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' ORDER BY priority LIMIT 1),
+       (SELECT priority FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' ORDER BY priority DESC LIMIT 1)
+
+-- jobs.lease.OVERDUE
+SELECT id FROM stepfast_job
+ WHERE queue = %(queue)s AND state = 'ready' AND priority = %(priority)s
+   AND ready_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND updated_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+ ORDER BY ready_at, id
+ LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+
+-- jobs.lease.NEXT_PRIORITY
+SELECT min(priority) FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' AND priority > %(priority)s
+
+-- jobs.lease.RISE
+UPDATE stepfast_job SET priority = priority + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'ready'
+
+-- jobs.manual_lease.PICK_ONE
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+  FROM stepfast_job 
+ WHERE queue = %(queue)s AND state = 'ready' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+   AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
+ ORDER BY priority DESC, ready_at, id
+ LIMIT 1
+FOR UPDATE SKIP LOCKED
+
+-- jobs.manual_lease.HOLD
+UPDATE stepfast_job
+   SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_by = %(worker_id)s,
+       leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), lease_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(duration)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND state = 'ready'
+
+-- jobs.manual_lease.EXTEND
+UPDATE stepfast_job SET lease_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(duration)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s AND owner = %(owner)s
+
+-- jobs.manual_lease.UNTIL
+SELECT lease_until FROM stepfast_job WHERE id = %(id)s
+
+-- jobs.rescue.ALIVE
+SELECT incarnation, worker_id, process, CASE WHEN alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
+  FROM stepfast_worker WHERE state = 'alive' AND incarnation <> %(me)s
+
+-- jobs.rescue.LATE
+SELECT incarnation, alive_until FROM stepfast_worker
+ WHERE state = 'alive' AND incarnation <> %(me)s AND alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- jobs.rescue.DECLARE_DEAD
+UPDATE stepfast_worker
+   SET state = 'dead', ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+       abandoned = (SELECT count(*) FROM stepfast_job WHERE owner = %(incarnation)s AND state = 'leased')
+ WHERE incarnation = %(incarnation)s AND state = 'alive' AND (alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) OR %(proven)s = 1)
+
+-- jobs.rescue.LEFT_BEHIND
+SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
+  FROM stepfast_worker w
+ WHERE w.state IN ('dead', 'stopped')
+   AND EXISTS (SELECT 1 FROM stepfast_job j WHERE j.owner = w.incarnation AND j.state = 'leased')
+ LIMIT %(limit)s
+
+-- jobs.rescue.ABANDONED
+SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+ WHERE owner = %(owner)s AND state = 'leased'
+ LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- jobs.rescue.EXPIRED_BY_HAND
+SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+ WHERE owner = %(owner)s AND state = 'leased' AND lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- jobs.rescue.ORPHANED
+SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+ WHERE owner > %(owner)s AND state = 'leased'
+   AND NOT EXISTS (SELECT 1 FROM stepfast_worker WHERE incarnation = owner)
+ LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- jobs.rescue.CHARGED
+UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = %(incarnation)s AND state = 'dead'
+
+-- jobs.rescue.SUSPECT
+UPDATE stepfast_job
+   SET state = %(state)s, owner = NULL, leased_by = NULL, lease_until = NULL, fence = %(fence)s,
+       crashes = crashes + %(charge)s, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), error_group = %(error_group)s,
+       last_error = CASE WHEN last_error IS NULL THEN CAST(%(note)s AS TEXT) WHEN length(last_error) > 3500 THEN last_error
+                         ELSE last_error || '; ' || CAST(%(note)s AS TEXT) END
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'leased'
+
+-- jobs.step.PROGRESS
+UPDATE stepfast_job
+   SET progress = COALESCE(%(percent)s, progress), progress_note = COALESCE(%(note)s, progress_note), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s
+
+-- jobs.step.LOG
+INSERT INTO stepfast_log (job_id, at, level, step, message)
+SELECT id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(level)s, step, %(message)s FROM stepfast_job
+ WHERE id = %(id)s AND fence = %(fence)s
+
+-- limits.slots.ENSURE
+INSERT INTO stepfast_limit (id) SELECT unnest(CAST(%(ids)s AS TEXT[])) ON CONFLICT DO NOTHING
+
+-- limits.slots.LOCK
+SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
+
+-- limits.slots.WRITE
+INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(arrival_at)s AS BIGINT[]), CAST(%(gap)s AS BIGINT[]), CAST(%(tolerance)s AS BIGINT[]), CAST(%(slots)s AS INTEGER[]), CAST(%(due_at)s AS BIGINT[])) ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
+
+-- limits.slots.COUNT
+SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[])) GROUP BY limit_id
+
+-- limits.slots.TAKE
+INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT job_id, limit_id, CAST(%(fence)s AS BIGINT) FROM unnest(CAST(%(jobs)s AS TEXT[]), CAST(%(limits)s AS TEXT[])) AS taken (job_id, limit_id) ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
+
+-- limits.slots.FREE
+DELETE FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
+
+-- limits.slots.DROP_STALE
+DELETE FROM stepfast_slot
+ WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[]))
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job
+                    WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
+
+-- limits.slots.DUE
+SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_limit
+ WHERE due_at IS NOT NULL AND due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- limits.slots.LOOKED_AT
+UPDATE stepfast_limit
+   SET due_at = %(due_at)s, arrival_at = %(arrival_at)s, gap = %(gap)s, tolerance = %(tolerance)s, slots = %(slots)s
+ WHERE id = %(id)s
+
+-- limits.slots.LOOK_AT_ALL
+UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- limits.slots.LOOK_NOW
+UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])))
+
+-- limits.slots.IDLE
+SELECT id FROM stepfast_limit
+ WHERE due_at IS NULL AND arrival_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+   AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
+ LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- limits.slots.FORGET
+DELETE FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- limits.slots.WAITED_FOR
+SELECT DISTINCT held_by FROM stepfast_job WHERE held_by = ANY(CAST(%(limits)s AS TEXT[])) AND state = 'held'
+
+-- limits.slots.WHO
+SELECT kind, queue FROM stepfast_job WHERE held_by = %(limit_id)s AND state = 'held' LIMIT 1
+
+-- limits.slots.HELD
+SELECT id, queue FROM stepfast_job
+ WHERE held_by = %(limit_id)s AND state = 'held'
+ ORDER BY priority DESC, ready_at, id
+ LIMIT %(most)s
+FOR UPDATE SKIP LOCKED
+
+-- limits.slots.LET_GO
+UPDATE stepfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'held'
+
+-- limits.slots.NOW
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- limits.slots.HOLD
+   UPDATE stepfast_job 
+      SET state = 'held', held_by = CAST(%(limits)s AS JSONB) ->> id, owner = NULL, leased_by = NULL, lease_until = NULL,
+          fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
+
+-- limits.slots.NOW_RESERVING
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- outbox.alerts.KNOW
+INSERT INTO stepfast_alert (id, severity, title, body, first_at, last_at)
+VALUES (%(id)s, %(severity)s, %(title)s, %(body)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+ON CONFLICT DO NOTHING
+
+-- outbox.alerts.RAISE
+UPDATE stepfast_alert
+   SET severity = %(severity)s, title = %(title)s, body = %(body)s, raised = raised + %(times)s, untold = untold + %(times)s,
+       last_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), quiet_for = %(quiet_for)s,
+       notify_at = CASE WHEN notify_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(too_old)s THEN notify_at
+                        WHEN quiet_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN quiet_until ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END
+ WHERE id = %(id)s
+
+-- outbox.alerts.DUE
+SELECT id, severity, title, body, raised, untold, first_at, notified_at, quiet_for FROM stepfast_alert
+ WHERE notify_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND notify_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(too_old)s
+ ORDER BY notify_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- outbox.alerts.TOLD
+UPDATE stepfast_alert
+   SET notify_at = NULL, untold = 0, notified_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), quiet_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(quiet)s, message_ids = %(message_ids)s
+ WHERE id = %(id)s AND notify_at IS NOT NULL
+
+-- outbox.destinations.HEADS
+   WITH RECURSIVE named (destination) AS (
+       SELECT min(destination) FROM stepfast_outbox WHERE state = 'waiting'
+       UNION ALL
+       SELECT (SELECT min(o.destination) FROM stepfast_outbox o
+                WHERE o.state = 'waiting' AND o.destination > named.destination)
+         FROM named WHERE named.destination IS NOT NULL
+   ), head (destination, due_at) AS (
+       SELECT named.destination,
+              (SELECT o.due_at FROM stepfast_outbox o
+                WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
+         FROM named WHERE named.destination IS NOT NULL
+   )
+   SELECT destination FROM head WHERE due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
+   NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+ORDER BY due_at LIMIT %(limit)s
+
+-- outbox.destinations.MEET
+INSERT INTO stepfast_destination (id) VALUES (%(id)s) ON CONFLICT DO NOTHING
+
+-- outbox.destinations.KNOWN
+SELECT id FROM stepfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- outbox.destinations.FREE
+SELECT id FROM stepfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND leased_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY id FOR UPDATE SKIP LOCKED
+
+-- outbox.destinations.TAKE
+UPDATE stepfast_destination SET fence = %(fence)s, leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s
+ WHERE id = %(id)s AND leased_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- outbox.destinations.RENEW
+UPDATE stepfast_destination SET leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s WHERE id = %(id)s AND fence = %(fence)s
+
+-- outbox.destinations.RELEASE
+UPDATE stepfast_destination SET fence = %(nobody)s, leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND fence = %(fence)s
+
+-- outbox.destinations.HEAD
+SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - since_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - due_at
+  FROM stepfast_outbox  WHERE state = 'waiting' AND destination = %(destination)s
+ ORDER BY seq LIMIT 1
+
+-- outbox.destinations.LINE
+SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - since_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - due_at
+  FROM stepfast_outbox  WHERE state = 'waiting' AND destination = %(destination)s
+ ORDER BY seq LIMIT %(limit)s
+
+-- outbox.destinations.SENT_TOGETHER
+UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = NULL
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
+
+-- outbox.destinations.FORGET_HINTS
+DELETE FROM stepfast_outbox
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting' AND channel = 'broker' AND job_id IS NOT NULL
+
+-- outbox.destinations.SENT
+UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = NULL
+ WHERE id = %(id)s AND state = 'waiting'
+
+-- outbox.destinations.AGAIN
+UPDATE stepfast_outbox SET attempts = attempts + %(charge)s, due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s, last_error = %(error)s
+ WHERE id = %(id)s AND state = 'waiting'
+
+-- outbox.destinations.DIE
+UPDATE stepfast_outbox SET state = 'dead', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = %(error)s
+ WHERE id = %(id)s AND state = 'waiting'
+
+-- outbox.destinations.OLD
+SELECT id FROM stepfast_outbox WHERE state = 'sent' AND ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+ ORDER BY ended_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- outbox.destinations.FORGET
+DELETE FROM stepfast_outbox WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'sent'
+
+-- outbox.destinations.IDLE
+SELECT id FROM stepfast_destination WHERE leased_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+ ORDER BY leased_until LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- outbox.destinations.FORGET_IDLE
+DELETE FROM stepfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND leased_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+
+-- outbox.destinations.QUIET
+SELECT id FROM stepfast_alert WHERE last_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND quiet_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (notify_at IS NULL OR notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s) ORDER BY last_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- outbox.destinations.FORGET_QUIET
+DELETE FROM stepfast_alert WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND last_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND quiet_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (notify_at IS NULL OR notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s)
+
+-- outbox.messages.STAGE
+INSERT INTO stepfast_outbox (id, channel, destination, address, dedupe_key, state, created_at, since_at, due_at,
+                             job_id, trace, headers, body)
+VALUES (%(id)s, %(channel)s, %(destination)s, %(address)s, %(dedupe_key)s, 'waiting', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+        %(job_id)s, %(trace)s, %(headers)s, %(body)s)
+ON CONFLICT DO NOTHING
+
+-- outbox.messages.HOLDER
+SELECT id FROM stepfast_outbox WHERE destination = %(destination)s AND dedupe_key = %(dedupe_key)s
+
+-- outbox.messages.BEFORE
+SELECT (SELECT count(*) FROM stepfast_outbox b 
+         WHERE b.state = 'waiting' AND b.destination = o.destination AND b.seq < o.seq),
+       (SELECT h.last_error FROM stepfast_outbox h 
+         WHERE h.state = 'waiting' AND h.destination = o.destination ORDER BY h.seq LIMIT 1)
+  FROM stepfast_outbox o WHERE o.id = %(id)s AND o.state = 'waiting'
+
+-- results.outcome.LOOK
+SELECT id, kind, state, failures + crashes + CASE state WHEN 'leased' THEN 1 ELSE 0 END, step, progress, progress_note,
+       last_error, created_at, NULL, NULL, NULL
+  FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+UNION ALL
+SELECT id, kind, state, failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, step, progress, progress_note,
+       last_error, created_at, finished_at, result_expired_at, result
+  FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- results.outcome.LOOK_EXPIRY
+SELECT id FROM stepfast_archive
+ WHERE kind = %(kind)s AND result IS NOT NULL AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (
+       SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
+        WHERE d.parent_id = stepfast_archive.id)
+ ORDER BY finished_at LIMIT %(limit)s
+
+-- results.outcome.OLD
+    SELECT id FROM stepfast_archive
+     WHERE kind = %(kind)s AND result IS NOT NULL AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (
+           SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
+            WHERE d.parent_id = stepfast_archive.id)
+     ORDER BY finished_at LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+
+-- results.outcome.EMPTY
+UPDATE stepfast_archive SET result = NULL, result_expired_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND result IS NOT NULL
+
+-- results.watch.LINES
+SELECT id, at, level, step, message FROM stepfast_log
+ WHERE job_id = %(id)s AND id > %(after)s ORDER BY id LIMIT %(limit)s
+
+-- results.watch.NUMBERS
+SELECT id FROM stepfast_log WHERE job_id = %(id)s AND id > %(after)s AND id <= %(newest)s ORDER BY id
+
+-- results.watch.LINE
+SELECT id, at, level, step, message FROM stepfast_log WHERE id = %(number)s AND job_id = %(id)s
+
+-- runs.alerts.LATELY
+SELECT last_at FROM stepfast_alert WHERE id = %(id)s AND last_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(quiet)s
+
+-- runs.breaker.PAUSE
+UPDATE stepfast_feed
+   SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), paused_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(pause)s,
+       pause_reason = %(reason)s, probe = %(job_id)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(feed)s AND (paused_until IS NULL OR paused_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+
+-- runs.breaker.LENGTHEN
+UPDATE stepfast_feed SET paused_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(pause)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(feed)s AND paused_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(pause)s
+
+-- runs.breaker.ALL_IS_WELL
+UPDATE stepfast_feed
+   SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(feed)s AND troubles = %(troubles)s AND paused_until = %(paused_until)s
+
+-- runs.breaker.PARTITION_WAITS
+UPDATE stepfast_partition
+   SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END, last_error = %(error)s
+ WHERE id = %(id)s AND state IN ('ready', 'running')
+
+-- runs.breaker.RUN_WAITS
+UPDATE stepfast_run SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END
+ WHERE id = %(id)s AND ended_at IS NULL
+
+-- runs.breaker.PARTITION_WAITED
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - troubled_at FROM stepfast_partition WHERE id = %(id)s AND troubled_at >= updated_at
+
+-- runs.breaker.RUN_WAITED
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - troubled_at FROM stepfast_run WHERE id = %(id)s AND troubled_at >= updated_at
+
+-- runs.breaker.NEXT_PROBE
+SELECT job_id FROM stepfast_partition
+ WHERE run_id = (SELECT m.run_id FROM stepfast_partition m WHERE m.id = %(id)s)
+   AND id <> %(id)s AND state IN ('ready', 'running')
+ ORDER BY CASE WHEN id > %(id)s THEN 0 ELSE 1 END, id LIMIT 1
+
+-- runs.breaker.OTHERS_ARE_ANSWERED
+SELECT g.seq FROM stepfast_partition p
+  JOIN stepfast_partition o ON o.run_id = p.run_id AND o.id <> p.id AND o.updated_at > p.troubled_at
+  JOIN stepfast_page g ON g.partition_id = o.id
+ WHERE p.id = %(id)s AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + %(margin)s
+ LIMIT 1
+
+-- runs.consolidation.ALIKE
+-- (done by the statement before it)
+
+-- runs.consolidation.FOLDABLE
+-- (done by the statement before it)
+
+-- runs.consolidation.BEGIN_ROUND
+UPDATE stepfast_run SET rounds = rounds + 1, shards = %(shards)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND state IN ('applying', 'stalled')
+
+-- runs.consolidation.COUNT
+UPDATE stepfast_run
+   SET applied = applied + %(applied)s, quarantined = quarantined + %(refused)s, differences = differences + %(differing)s,
+       shards = shards - %(ended)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0 AND state IN ('applying', 'stalled')
+
+-- runs.debts.OPEN
+INSERT INTO stepfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
+VALUES (%(digest)s, %(feed)s, %(name)s, %(span)s, %(window_from)s, %(window_to)s, %(run_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(tries)s)
+
+ON CONFLICT (digest) DO UPDATE
+   SET tries = stepfast_debt.tries + 1, state = 'open', closed_by = NULL, closed_at = NULL, reason = NULL
+
+-- runs.debts.TRIED
+UPDATE stepfast_debt SET tries = tries + 1 WHERE id = %(id)s AND state = 'open'
+
+-- runs.debts.OF_FEED
+SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE feed = %(feed)s AND state = 'open' ORDER BY id
+
+-- runs.debts.BY_ID
+SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE id = %(id)s
+
+-- runs.debts.BY_DIGEST
+SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE digest = %(digest)s
+
+-- runs.debts.CLOSE
+UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), reason = %(reason)s
+ WHERE id = %(id)s AND state = 'open'
+
+-- runs.debts.CLOSE_COVERED
+UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE feed = %(feed)s AND state = 'open' AND window_to <= %(window_to)s
+   AND (%(since_ever)s = 1 OR (window_from IS NOT NULL AND window_from >= %(window_from)s))
+
+-- runs.lifecycle.ACTIVE
+SELECT id, state FROM stepfast_run WHERE active_feed = %(feed)s
+
+-- runs.lifecycle.APPLIED
+UPDATE stepfast_run SET applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND ended_at IS NULL
+
+-- runs.lifecycle.COMPLETED
+UPDATE stepfast_run SET completed_at = ended_at, watermark_after = %(watermark)s
+ WHERE id = %(id)s AND state = 'completed' AND completed_at IS NULL
+
+-- runs.lifecycle.COUNT_END
+UPDATE stepfast_run
+   SET completed = completed + %(completed)s, failed = failed + %(failed)s, unverified = unverified + %(unverified)s,
+       seen = seen + %(seen)s, rejected = rejected + %(rejected)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND ended_at IS NULL
+
+-- runs.lifecycle.FETCHED
+UPDATE stepfast_run SET fetched_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND fetched_at IS NULL
+
+-- runs.lifecycle.OPEN
+SELECT count(*) FROM stepfast_partition WHERE run_id = %(id)s AND state IN ('ready', 'running')
+
+-- runs.messages.PLACES
+SELECT p.number, p.job_id, p.epoch, p.next_offset,
+       CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
+  FROM stepfast_partition p WHERE p.run_id = %(run_id)s AND p.number = ANY(CAST(%(numbers)s AS INTEGER[]))
+
+-- runs.messages.RUNS
+SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- runs.messages.NAMED
+SELECT r.id, r.feed, p.number
+  FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number = ANY(CAST(%(numbers)s AS INTEGER[]))
+ WHERE r.id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- runs.page.ADVANCE
+UPDATE stepfast_partition
+   SET seq = seq + 1, requests = requests + 1, paging = %(paging)s, next_offset = %(next_offset)s, seen = seen + %(fresh)s,
+       rejected = rejected + %(rejected)s, worker_id = %(worker_id)s, state = %(target)s, counted = %(counted)s,
+       last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), started_at = COALESCE(started_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+       ended_at = CASE WHEN %(ends)s = 1 THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ELSE NULL END
+ WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
+
+-- runs.page.OBSERVE
+INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
+SELECT CAST(%(feed)s AS TEXT), item.id, CAST(%(observed_at)s AS BIGINT), CAST(%(run_id)s AS TEXT), item.hash, item.payload
+  FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(hashes)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS item (id, hash, payload)
+
+ON CONFLICT (feed, item_id) DO UPDATE
+   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
+       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
+       pending = CASE WHEN stepfast_raw.applied_hash = excluded.content_hash AND stepfast_raw.gone_at IS NULL
+                      THEN 0 ELSE 1 END
+ WHERE excluded.observed_at > stepfast_raw.observed_at
+
+-- runs.page.REMEMBER_NEW
+INSERT INTO stepfast_seen (partition_id, item_id, pass)
+SELECT CAST(%(partition_id)s AS TEXT), item_id, CAST(%(pass)s AS INTEGER) FROM unnest(CAST(%(ids)s AS TEXT[])) AS seen (item_id)
+ON CONFLICT (partition_id, item_id) DO NOTHING
+
+-- runs.page.REMEMBER_SEEN
+INSERT INTO stepfast_seen (partition_id, item_id, pass)
+SELECT CAST(%(partition_id)s AS TEXT), item_id, CAST(%(pass)s AS INTEGER) FROM unnest(CAST(%(ids)s AS TEXT[])) AS seen (item_id)
+ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
+
+-- runs.page.LEDGER
+INSERT INTO stepfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
+                           decision, worker_id, fence, at)
+VALUES (%(partition_id)s, %(epoch)s, %(seq)s, %(pass)s, %(request_offset)s, %(got)s, %(fresh)s, %(rejected)s, %(milliseconds)s,
+        %(decision)s, %(worker_id)s, %(fence)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+
+-- runs.page.KEEP_FRONTIER
+UPDATE stepfast_partition
+   SET frontier = %(frontier)s, seq = seq + 1, requests = requests + %(requests)s, state = 'running', updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+       started_at = COALESCE(started_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+ WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
+
+-- runs.page.FORGET_PARENT
+UPDATE stepfast_run SET partitions = partitions - 1, estimate = estimate - %(estimate)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND ended_at IS NULL
+
+-- runs.page.LOOK
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+       p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+       p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+       r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+       r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+       r.ended_at, r.job_id, r.frontier, r.reason, r.trace, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + COALESCE(f.skew, 0)
+  FROM stepfast_partition p
+  JOIN stepfast_run r ON r.id = p.run_id
+  LEFT JOIN stepfast_feed f ON f.id = r.feed
+ WHERE p.id = %(id)s
+
+-- runs.partition.INSERT
+INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
+                                created_at, updated_at)
+VALUES (%(id)s, %(run_id)s, %(number)s, %(name)s, %(parent)s, %(span)s, %(window_from)s, %(window_to)s, %(debt_id)s, %(estimate)s, %(job_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+
+-- runs.partition.NEXT_NUMBER
+SELECT COALESCE(max(number) + 1, 0) FROM stepfast_partition WHERE run_id = %(run_id)s
+
+-- runs.partition.FIND
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = %(id)s
+
+-- runs.partition.LOCK
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = %(id)s FOR UPDATE
+
+-- runs.partition.OF_RUN
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = %(run_id)s ORDER BY p.number
+
+-- runs.partition.LOCK_OF_RUN
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = %(run_id)s ORDER BY p.id FOR UPDATE
+
+-- runs.partition.END
+UPDATE stepfast_partition
+   SET state = %(target)s, last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), epoch = epoch + %(restarts)s
+ WHERE id = %(id)s AND epoch = %(epoch)s AND state IN ('ready', 'running')
+
+-- runs.plan.COUNT_NEW
+UPDATE stepfast_run SET partitions = partitions + %(more)s, estimate = estimate + %(rows)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND ended_at IS NULL
+
+-- runs.plan.KEEP
+UPDATE stepfast_run SET frontier = %(frontier)s, requests = requests + %(requests)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND ended_at IS NULL
+
+-- runs.plan.PLANNED
+UPDATE stepfast_run
+   SET scope = %(scope)s, baseline = %(baseline)s, requests = requests + %(requests)s, frontier = NULL, planned_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND ended_at IS NULL
+
+-- runs.plan.PRIOR
+SELECT span FROM stepfast_partition
+ WHERE debt_id IS NULL AND state <> 'split'
+   AND run_id = (SELECT r.id FROM stepfast_run r
+                  WHERE r.feed = %(feed)s AND r.kind = %(kind)s AND r.state = 'completed' AND r.scope = 'complete'
+                  ORDER BY r.started_at DESC LIMIT 1)
+ ORDER BY number
+
+-- runs.quarantine.PUT_ASIDE
+INSERT INTO stepfast_quarantine (feed, item_id, stage, code, message, content_hash, payload, mapper_version, run_id,
+                                 first_seen_at, last_seen_at)
+
+SELECT CAST(%(feed)s AS TEXT), it ->> 0, it ->> 1, it ->> 2, it ->> 3, it ->> 4, it ->> 5, it ->> 6, it ->> 7, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+  FROM json_array_elements(CAST(%(rows)s AS JSON)) AS refused (it)
+
+ON CONFLICT (feed, item_id, stage) DO UPDATE
+   SET code = excluded.code, message = excluded.message, run_id = excluded.run_id, payload = excluded.payload,
+       mapper_version = excluded.mapper_version, content_hash = excluded.content_hash,
+       last_seen_at = excluded.last_seen_at, hits = stepfast_quarantine.hits + 1, state = 'open', note = NULL
+
+-- runs.quarantine.WAITING
+SELECT item_id FROM stepfast_quarantine
+ WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND state IN ('open', 'replaying')
+
+-- runs.quarantine.SETTLE
+UPDATE stepfast_quarantine SET state = %(target)s, last_seen_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('open', 'replaying')
+
+-- runs.quarantine.OF_RUN
+SELECT count(*) FROM stepfast_quarantine
+ WHERE feed = %(feed)s AND run_id = %(run_id)s AND state IN ('open', 'replaying')
+
+-- runs.quarantine.SAMPLES
+SELECT code, min(message), count(*) FROM stepfast_quarantine
+ WHERE feed = %(feed)s AND run_id = %(run_id)s AND state IN ('open', 'replaying')
+ GROUP BY code ORDER BY count(*) DESC, code LIMIT %(limit)s
+
+-- runs.raw_rows.SEEN
+SELECT item_id, pass FROM stepfast_seen WHERE partition_id = %(partition_id)s AND item_id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- runs.raw_rows.ANY
+SELECT 1 FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1 LIMIT 1
+
+-- runs.raw_rows.COUNT
+SELECT count(*) FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1
+
+-- runs.raw_rows.LAST
+SELECT max(item_id) FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1
+
+-- runs.raw_rows.FIRST_BORDER
+SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1 ORDER BY item_id LIMIT 1 OFFSET %(rows)s
+
+-- runs.raw_rows.BORDER
+SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1 AND item_id > %(after)s
+ ORDER BY item_id LIMIT 1 OFFSET %(rows)s
+
+-- runs.raw_rows.READ_FIRST
+SELECT item_id, content_hash, payload FROM stepfast_raw
+ WHERE feed = %(feed)s AND pending = 1 AND item_id <= %(until)s
+ ORDER BY item_id LIMIT %(limit)s
+
+-- runs.raw_rows.READ_NEXT
+SELECT item_id, content_hash, payload FROM stepfast_raw
+ WHERE feed = %(feed)s AND pending = 1 AND item_id > %(after)s AND item_id <= %(until)s
+ ORDER BY item_id LIMIT %(limit)s
+
+-- runs.raw_rows.READ_FIRST_JOINED
+    SELECT count(*), group_concat(item_id, %(border)s), group_concat(content_hash, %(border)s), group_concat(payload, %(border)s)
+      FROM (
+    SELECT item_id, content_hash, payload FROM stepfast_raw
+     WHERE feed = %(feed)s AND pending = 1 AND item_id <= %(until)s
+     ORDER BY item_id LIMIT %(limit)s
+) batch
+
+-- runs.raw_rows.READ_NEXT_JOINED
+    SELECT count(*), group_concat(item_id, %(border)s), group_concat(content_hash, %(border)s), group_concat(payload, %(border)s)
+      FROM (
+    SELECT item_id, content_hash, payload FROM stepfast_raw
+     WHERE feed = %(feed)s AND pending = 1 AND item_id > %(after)s AND item_id <= %(until)s
+     ORDER BY item_id LIMIT %(limit)s
+) batch
+
+-- runs.raw_rows.MARK
+UPDATE stepfast_raw  SET applied_hash = content_hash, applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), pending = 0
+ WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND (content_hash IN (SELECT unnest(CAST(%(hashes)s AS TEXT[])))) IS TRUE AND pending = 1
+
+-- runs.raw_rows.MARK_SOME_ASIDE
+UPDATE stepfast_raw  SET applied_hash = CASE WHEN content_hash IN (SELECT unnest(CAST(%(bad)s AS TEXT[]))) THEN NULL ELSE content_hash END, applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), pending = CASE WHEN content_hash IN (SELECT unnest(CAST(%(bad)s AS TEXT[]))) THEN 2 ELSE 0 END
+ WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND (content_hash IN (SELECT unnest(CAST(%(hashes)s AS TEXT[])))) IS TRUE AND pending = 1
+
+-- runs.raw_rows.HASHES
+SELECT group_concat(content_hash, '')
+  FROM (SELECT content_hash FROM stepfast_raw
+         WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND pending = 1 ORDER BY item_id) range
+
+-- runs.raw_rows.MARK_RANGE
+UPDATE stepfast_raw SET applied_hash = content_hash, applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), pending = 0
+ WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND pending = 1
+
+-- runs.raw_rows.LOCK
+SELECT item_id, content_hash FROM stepfast_raw
+ WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND pending = 1
+ ORDER BY item_id
+FOR UPDATE
+
+-- runs.raw_rows.PUT_ASIDE
+UPDATE stepfast_raw SET pending = 2, applied_hash = NULL WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND pending = 0
+
+-- runs.raw_rows.LAST_OF_LOT
+SELECT max(item_id) FROM (SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
+                           ORDER BY item_id LIMIT %(limit)s) lot
+
+-- runs.raw_rows.WAIT_AGAIN
+UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
+ WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND pending IN (0, 2)
+
+-- runs.raw_rows.COUNT_REMAPPING
+UPDATE stepfast_run SET seen = seen + %(rows)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = 0 AND state IN ('applying', 'stalled')
+
+-- runs.raw_rows.COMPARE
+UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
+ WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND run_id = %(run_id)s AND pending = 0
+
+-- runs.repair.RESTART
+UPDATE stepfast_partition
+   SET state = 'ready', epoch = epoch + 1, job_id = %(job_id)s, paging = %(paging)s, ended_at = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND state = %(source)s
+
+-- runs.repair.BEGIN_ANEW
+UPDATE stepfast_partition
+   SET state = 'ready', epoch = epoch + 1, job_id = %(job_id)s, paging = NULL, frontier = NULL, next_offset = 0,
+       seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND state = %(source)s
+
+-- runs.repair.FORGET_SEEN
+DELETE FROM stepfast_seen WHERE partition_id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- runs.repair.ANOTHER_JOB
+UPDATE stepfast_partition SET epoch = epoch + 1, job_id = %(job_id)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND state IN ('ready', 'running')
+
+-- runs.repair.REOPEN
+UPDATE stepfast_run
+   SET state = %(target)s, stalled_in = NULL, active_feed = %(active_feed)s, ended_at = NULL, reason = NULL,
+       epoch = epoch + 1, forced = %(forced)s, fetched_at = CASE WHEN %(fetched)s = 1 THEN fetched_at END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
+
+-- runs.repair.RECOUNT
+UPDATE stepfast_run
+   SET completed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = %(id)s AND p.state IN ('done', 'done_unverified')),
+       failed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = %(id)s AND p.state = 'failed'),
+       unverified = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = %(id)s AND p.state = 'done_unverified'),
+       seen = (SELECT COALESCE(sum(p.seen), 0) FROM stepfast_partition p
+                WHERE p.run_id = %(id)s AND p.state IN ('done', 'done_unverified', 'failed')),
+       rejected = (SELECT COALESCE(sum(p.rejected), 0) FROM stepfast_partition p
+                    WHERE p.run_id = %(id)s AND p.state IN ('done', 'done_unverified', 'failed')),
+       updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s
+
+-- runs.repair.PLANNED_AT
+SELECT planned_at FROM stepfast_run WHERE id = %(id)s
+
+-- runs.repair.FORGET_FRONTIER
+UPDATE stepfast_run SET frontier = NULL WHERE id = %(id)s AND epoch = %(epoch)s
+
+-- runs.repair.LATER_WINDOWS
+SELECT window_from, window_to FROM stepfast_run
+ WHERE feed = %(feed)s AND id <> %(id)s AND started_at >= %(started_at)s AND kind IN ('full', 'incremental')
+   AND state = 'completed' AND scope = 'complete'
+
+-- runs.repair.OWED
+SELECT span, window_from, window_to FROM stepfast_debt WHERE feed = %(feed)s AND state = 'open'
+
+-- runs.repair.READ_AGAIN
+UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), reason = 'its run reads it again'
+ WHERE feed = %(feed)s AND run_id = %(run_id)s AND span = %(span)s AND window_to = %(window_to)s AND state = 'open'
+
+-- runs.repair.LIVE_JOBS
+SELECT j.id, j.kind FROM stepfast_job j
+      JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = %(run_id)s
+            UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = %(run_id)s
+            UNION SELECT s.id FROM stepfast_job s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
+
+-- runs.repair.DEAD_JOBS
+SELECT j.id, j.kind FROM stepfast_archive j
+      JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = %(run_id)s
+            UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = %(run_id)s
+            UNION SELECT s.id FROM stepfast_archive s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
+WHERE j.state = 'dead'
+
+-- runs.repair.NEXT_EPOCH
+UPDATE stepfast_run SET epoch = epoch + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND epoch = %(epoch)s
+
+-- runs.replay.READ
+SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash,
+       r.pending
+  FROM stepfast_quarantine q
+  LEFT JOIN stepfast_raw r ON r.feed = q.feed AND r.item_id = q.item_id AND r.gone_at IS NULL
+ WHERE q.feed = %(feed)s AND q.state = 'replaying' AND q.item_id > %(after)s
+ ORDER BY q.item_id, q.stage LIMIT %(limit)s
+
+-- runs.replay.REVIVE
+UPDATE stepfast_raw SET pending = 1
+ WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND content_hash = ANY(CAST(%(hashes)s AS TEXT[])) AND pending = 2
+   AND gone_at IS NULL
+
+-- runs.replay.SKEW
+SELECT skew FROM stepfast_feed WHERE id = %(feed)s
+
+-- runs.run.CREATE
+INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
+                          watermark_before, most_rows, priority, trace, scope, started_at, updated_at)
+VALUES (%(id)s, %(feed)s, %(kind)s, 'planning', %(active_feed)s, %(window_from)s, %(window_to)s, %(mapper_version)s,
+        %(watermark_before)s, %(most_rows)s, %(priority)s, %(trace)s, %(scope)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+
+-- runs.run.FIND
+SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = %(id)s
+
+-- runs.run.LOCK
+SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = %(id)s FOR UPDATE
+
+-- runs.run.MOVE
+UPDATE stepfast_run SET state = %(target)s, stalled_in = NULL, reason = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
+
+-- runs.run.END
+UPDATE stepfast_run
+   SET state = %(target)s, stalled_in = NULL, active_feed = NULL, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), reason = %(reason)s
+ WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
+
+-- runs.run.WATCH_JOB
+UPDATE stepfast_run SET job_id = %(job_id)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND epoch = %(epoch)s
+
+-- runs.run.ENSURE
+INSERT INTO stepfast_feed (id) VALUES (%(feed)s) ON CONFLICT DO NOTHING
+
+-- runs.run.FIND_FEED_ROW
+SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), export_to FROM stepfast_feed WHERE id = %(feed)s
+
+-- runs.run.LOCK_FEED_ROW
+SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), export_to FROM stepfast_feed WHERE id = %(feed)s FOR UPDATE
+
+-- runs.start.CLOCK
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- runs.start.KEEP_SKEW
+UPDATE stepfast_feed SET skew = %(skew)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(feed)s
+   AND (skew < %(skew)s OR (skew > %(skew)s AND NOT EXISTS (SELECT 1 FROM stepfast_raw r WHERE r.feed = %(feed)s)))
+
+-- runs.start.NOTHING_TO_READ
+UPDATE stepfast_run SET scope = 'partial', planned_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fetched_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'planning'
+
+-- runs.sweep.KEEP
+UPDATE stepfast_run SET frontier = %(kept)s, gone = gone + %(gone)s, reason = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = %(was)s
+
+-- runs.sweep.BEGIN
+UPDATE stepfast_run SET frontier = %(kept)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND state = 'sweeping'
+
+-- runs.sweep.WALK
+SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
+  FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
+               CASE WHEN gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
+              AND (struck_by IS NULL OR struck_by <> %(run_id)s) THEN 1 ELSE 0 END AS unseen,
+               CASE WHEN strikes + 1 >= %(strikes)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
+              AND (struck_by IS NULL OR struck_by <> %(run_id)s) THEN 1 ELSE 0 END AS going
+          FROM stepfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
+         ORDER BY item_id LIMIT %(stretch)s) walked
+
+-- runs.sweep.UNSEEN
+SELECT item_id, CASE WHEN strikes + 1 >= %(strikes)s THEN 1 ELSE 0 END FROM stepfast_raw
+ WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
+              AND (struck_by IS NULL OR struck_by <> %(run_id)s)
+ ORDER BY item_id LIMIT %(limit)s
+
+-- runs.sweep.LOCK_UNSEEN
+SELECT item_id, strikes FROM stepfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
+              AND (struck_by IS NULL OR struck_by <> %(run_id)s)
+ ORDER BY item_id FOR UPDATE
+
+-- runs.sweep.STRIKE
+UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = %(run_id)s
+ WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NULL
+
+-- runs.sweep.GO
+UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = %(run_id)s, gone_at = %(at)s, applied_hash = NULL
+ WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NULL
+
+-- runs.sweep.CLOCK
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- runs.sweep.END_OF_STRETCH
+SELECT max(item_id), count(*) FROM (SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
+                                     ORDER BY item_id LIMIT %(stretch)s) walked
+
+-- runs.sweep.REMOVED
+SELECT item_id FROM stepfast_raw
+ WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NOT NULL AND struck_by = %(run_id)s
+ ORDER BY item_id LIMIT %(limit)s
+
+-- runs.sweep.LOCK_REMOVED
+SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL AND struck_by = %(run_id)s
+ ORDER BY item_id FOR UPDATE
+
+-- runs.sweep.BRING_BACK
+UPDATE stepfast_raw
+   SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
+ WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL
+
+-- runs.sweep.OLD
+SELECT item_id FROM stepfast_raw
+ WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NOT NULL AND gone_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(keep)s
+ ORDER BY item_id LIMIT %(limit)s
+
+-- runs.sweep.FORGET
+DELETE FROM stepfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL AND gone_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(keep)s
+
+-- runs.target.CLOCK
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- runs.watchdog.LIVE
+SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
+
+-- runs.watchdog.ENDED
+SELECT state, last_error, id FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('dead', 'cancelled', 'done')
+ ORDER BY id FOR UPDATE
+
+-- runs.watchdog.FORGET_SHARDS
+UPDATE stepfast_run SET shards = 0, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0
+
+-- runs.watchdog.ACTIVE
+SELECT id, feed, state, stalled_in, shards, job_id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - updated_at FROM stepfast_run
+ WHERE ended_at IS NULL
+
+-- runs.watchdog.ORPHANS
+SELECT p.id FROM stepfast_partition p
+ WHERE p.run_id = %(run_id)s AND p.state IN ('ready', 'running')
+   AND (SELECT count(*) FROM stepfast_job j WHERE j.id = p.job_id) = 0
+ LIMIT %(limit)s
+
+-- runs.watchdog.OPEN
+SELECT 1 FROM stepfast_partition WHERE run_id = %(run_id)s AND state IN ('ready', 'running') LIMIT 1
+
+-- runs.watchdog.LIVE_VIGIL
+SELECT count(*) FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- runs.watchdog.STILL_FOR
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - r.updated_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - (SELECT max(p.updated_at) FROM stepfast_partition p WHERE p.run_id = r.id)
+  FROM stepfast_run r WHERE r.id = %(run_id)s
+
+-- runs.watchdog.STALL
+UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = %(reason)s
+ WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
+
+-- runs.watchdog.PAUSED_QUEUE
+SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL
+
+-- runs.watchdog.AGE
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM stepfast_run r WHERE r.feed = f.id))
+  FROM stepfast_feed f WHERE f.id = %(feed)s
+
+-- runs.watchdog.DIED
+SELECT count(*) FROM stepfast_archive WHERE state = 'dead' AND finished_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND kind = ANY(CAST(%(kinds)s AS TEXT[]))
+
+-- runs.watchdog.LAST_ERROR
+SELECT last_error FROM stepfast_archive WHERE state = 'dead' AND kind = ANY(CAST(%(kinds)s AS TEXT[]))
+ ORDER BY finished_at DESC LIMIT 1
+
+-- runs.watchdog.NEXT_SEEN
+SELECT min(partition_id) FROM stepfast_seen WHERE partition_id > %(after)s
+
+-- runs.watchdog.NEEDED
+SELECT p.id FROM stepfast_partition p JOIN stepfast_run r ON r.id = p.run_id
+ WHERE p.id = %(id)s AND p.state NOT IN ('done', 'split')
+   AND (r.ended_at IS NULL
+        OR (r.state NOT IN ('completed', 'published_partial')
+            AND NOT EXISTS (SELECT 1 FROM stepfast_run n
+                             WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind NOT IN ('backfill', 'remap'))))
+
+-- runs.watchdog.LAST_SEEN_OF_BATCH
+SELECT max(item_id) FROM (SELECT item_id FROM stepfast_seen WHERE partition_id = %(id)s ORDER BY item_id LIMIT %(limit)s) b
+
+-- runs.watchdog.FORGET_SEEN
+DELETE FROM stepfast_seen WHERE partition_id = %(id)s AND item_id <= %(until)s
+
+-- runs.watchdog.OLD_RUN
+SELECT r.id FROM stepfast_run r
+ WHERE r.ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (SELECT 1 FROM stepfast_feed f WHERE f.last_run = r.id)
+ ORDER BY r.ended_at LIMIT 1
+
+-- runs.watchdog.PARTITIONS
+SELECT id FROM stepfast_partition WHERE run_id = %(run_id)s ORDER BY id LIMIT %(limit)s
+
+-- runs.watchdog.LAST_PAGE_OF_BATCH
+SELECT epoch, seq FROM stepfast_page WHERE partition_id = %(id)s ORDER BY epoch, seq LIMIT 1 OFFSET %(offset)s
+
+-- runs.watchdog.FORGET_PAGES
+DELETE FROM stepfast_page WHERE partition_id = %(id)s
+
+-- runs.watchdog.FORGET_FIRST_PAGES
+DELETE FROM stepfast_page WHERE partition_id = %(id)s AND (epoch < %(epoch)s OR (epoch = %(epoch)s AND seq <= %(seq)s))
+
+-- runs.watchdog.FORGET_PARTITION
+DELETE FROM stepfast_partition WHERE id = %(id)s
+
+-- runs.watchdog.FORGET_RUN
+DELETE FROM stepfast_run WHERE id = %(id)s AND ended_at IS NOT NULL
+
+-- runs.watermark.MOVE
+UPDATE stepfast_feed
+   SET watermark = %(watermark)s, version = version + 1, last_run = %(run_id)s, last_took = %(took)s,
+       export_to = %(export_to)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(feed)s AND version = %(version)s
+
+-- runs.watermark.SET
+UPDATE stepfast_feed SET watermark = %(watermark)s, version = version + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(feed)s AND version = %(version)s
+
+-- schedules.firing.NEXT_DUE
+SELECT next_at - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_schedule
+ WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
+
+-- schedules.firing.DUE
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule
+ WHERE next_at <= %(now)s AND paused_at IS NULL ORDER BY next_at, id LIMIT %(limit)s
+
+-- schedules.firing.FREE
+SELECT id FROM stepfast_schedule WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE SKIP LOCKED
+
+-- schedules.firing.MOVE
+UPDATE stepfast_schedule SET next_at = %(next_at)s, last_at = COALESCE(%(last_at)s, last_at)
+ WHERE id = %(id)s AND next_at = %(due)s AND revision = %(revision)s AND paused_at IS NULL
+
+-- schedules.schedule.NOW
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- schedules.schedule.FIND
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = %(id)s
+
+-- schedules.schedule.LOCK
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = %(id)s FOR UPDATE
+
+-- schedules.schedule.LIST
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE removed_at IS NULL OR %(everyone)s = 1 ORDER BY id
+
+-- schedules.schedule.CREATE
+INSERT INTO stepfast_schedule (id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as,
+                               next_at, source, declared, note, changed_at, revision)
+VALUES (%(id)s, %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(cron)s, %(every)s, %(once_at)s, %(tz)s, %(missed)s, %(overlap)s, %(tick_as)s,
+        %(next_at)s, %(source)s, %(declared)s, %(note)s, %(changed_at)s, %(revision)s)
+ON CONFLICT DO NOTHING
+
+-- schedules.schedule.WRITE
+UPDATE stepfast_schedule
+   SET kind = %(kind)s, queue = %(queue)s, priority = %(priority)s, payload = %(payload)s, cron = %(cron)s, every = %(every)s,
+       once_at = %(once_at)s, tz = %(tz)s, missed = %(missed)s, overlap = %(overlap)s, tick_as = %(tick_as)s, next_at = %(next_at)s,
+       paused_at = %(paused_at)s, removed_at = %(removed_at)s, source = %(source)s, declared = %(declared)s, note = %(note)s,
+       changed_at = %(changed_at)s, revision = %(new_revision)s
+ WHERE id = %(id)s AND revision = %(revision)s
+
+-- schedules.schedule.DELETE
+DELETE FROM stepfast_schedule WHERE id = %(id)s AND revision = %(revision)s
+
+-- schedules.schedule.FORGET
+DELETE FROM stepfast_schedule
+ WHERE next_at IS NULL AND declared IS NULL AND COALESCE(last_at, once_at) < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+
+-- schedules.schedule.KNOWN
+SELECT id, declared FROM stepfast_schedule WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- tasks.intake.WAITING
+SELECT count(*) FROM (
+    SELECT 1 AS one FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' LIMIT %(limit)s
+) waiting
+
+-- tasks.intake.LIVE
+SELECT id, state FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- tasks.receiver.SAVE
+INSERT INTO stepfast_received (id, task_id, client, task_type, status, received_at, body)
+VALUES (%(id)s, %(task_id)s, %(client)s, %(task_type)s, %(status)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(body)s)
+
+-- tasks.receiver.KNOWN
+SELECT 1 FROM stepfast_received WHERE id = %(id)s
+
+-- tasks.receiver.OF_TASK
+SELECT id, body FROM stepfast_received
+ WHERE task_id = %(task_id)s AND client = %(client)s ORDER BY received_at DESC, id DESC LIMIT %(limit)s
+
+-- tasks.single_task.HAND_OVER
+UPDATE stepfast_archive SET queue = %(queue)s WHERE id = %(id)s AND queue <> %(queue)s
+
+-- tasks.store.ENDS
+SELECT a.id, a.kind, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.finished_at,
+       a.result, a.result_expired_at,
+       (SELECT count(*) FROM stepfast_outbox o
+         WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%%')
+  FROM stepfast_archive a WHERE a.id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- tasks.store.STANDING
+SELECT step, failures, crashes FROM stepfast_job WHERE id = %(id)s
+
+-- tasks.store.MOVE
+UPDATE stepfast_job SET queue = %(queue)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND queue <> %(queue)s
+
+-- tasks.store.ADOPT
+UPDATE stepfast_job SET queue = %(queue)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE queue > %(first)s AND queue < %(last)s AND state IN ('ready', 'suspect') AND updated_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(after)s
+
+-- tasks.store.TAKE_OVER
+UPDATE stepfast_job SET queue = %(queue)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND queue > %(first)s AND queue < %(last)s
+
+-- tasks.store.GIVE_UP
+UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'suspect', 'held')
+
+-- tasks.store.SAY_AGAIN
+UPDATE stepfast_outbox
+   SET state = 'waiting', attempts = 0, since_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), ended_at = NULL
+ WHERE job_id = %(id)s AND dedupe_key = %(key)s AND state IN ('sent', 'dead')
+
+-- tasks.store.SAID
+SELECT 1 FROM stepfast_outbox WHERE job_id = %(id)s AND dedupe_key = %(key)s
+
+-- tasks.store.UNSENT
+SELECT id, last_error FROM stepfast_outbox
+ WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
+
+-- tasks.store.KEEP
+INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
+VALUES (%(id)s, %(client)s, %(task_id)s, %(task_type)s, %(webhook_url)s, %(source)s, %(message_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s)
+ON CONFLICT DO NOTHING
+
+-- tasks.store.KNOWN
+SELECT job_id FROM stepfast_key WHERE id = %(id)s AND until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- tasks.store.OLD
+SELECT id FROM stepfast_task WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- tasks.store.FORGET
+DELETE FROM stepfast_task
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)
+   AND NOT EXISTS (SELECT 1 FROM stepfast_archive a WHERE a.id = stepfast_task.id)
+
+-- testing.assertions.UNFINISHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+ FROM stepfast_job ORDER BY created_at, id
+
+-- testing.assertions.FINISHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+ FROM stepfast_archive ORDER BY created_at, id
+
+-- testing.assertions.MARKS
+SELECT id, fence, last_error FROM stepfast_job
+
+-- testing.assertions.TOUCHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+, fence FROM stepfast_job ORDER BY created_at, id
+
+-- testing.assertions.ENDED_SINCE
+SELECT id FROM stepfast_archive
+ WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= %(since)s
+
+-- testing.assertions.ENDED_JOBS_SINCE
+   SELECT 
+   id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+FROM stepfast_archive
+    WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= %(since)s
+    ORDER BY created_at, id
+
+-- testing.assertions.CLOCK
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- testing.crash.ALIVE
+SELECT incarnation FROM stepfast_worker WHERE process = %(process)s AND state = 'alive'
+
+-- testing.crash.GONE
+UPDATE stepfast_worker
+   SET process = %(process)s, alive_until = CASE WHEN %(known)s = 1 THEN 0 ELSE alive_until END
+ WHERE incarnation = %(incarnation)s AND state = 'alive'
+
+-- testing.draining.LEFT
+    SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
+           count(CASE WHEN state = 'suspect' THEN 1 END),
+           count(CASE WHEN state = 'scheduled' THEN 1 END)
+             + (SELECT count(*) FROM stepfast_limit WHERE due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) + (
+    SELECT count(*) FROM stepfast_limit l
+     WHERE l.due_at IS NOT NULL AND l.slots > (SELECT count(*) FROM stepfast_slot s WHERE s.limit_id = l.id)
+       AND EXISTS (SELECT 1 FROM stepfast_job h WHERE h.held_by = l.id AND h.state = 'held')
+)
+             + (SELECT count(*) 
+      FROM stepfast_job s
+     WHERE s.held_by = '(key)' AND s.state = 'held'
+       AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+),
+           (SELECT count(*) FROM stepfast_schedule WHERE next_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND paused_at IS NULL),
+           (SELECT count(*) FROM stepfast_outbox o WHERE o.due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
+    %(relay)s = 1 AND o.state = 'waiting' AND NOT EXISTS (
+        SELECT 1 FROM stepfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
+)
+      FROM stepfast_job
+     WHERE (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[]))) AND (
+           (state = 'leased' AND owner IN (SELECT incarnation FROM stepfast_worker WHERE worker_id = %(worker_id)s))
+        OR (state IN ('ready', 'suspect') AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL))
+        OR (state = 'scheduled' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)))
+
+-- testing.draining.NEXT_JOB
+SELECT min(ready_at) FROM stepfast_job
+ WHERE state IN ('scheduled', 'ready') AND ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND kind = ANY(CAST(%(kinds)s AS TEXT[]))
+   AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[]))) AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+   AND id NOT IN (SELECT r.job_id FROM stepfast_run r
+                   WHERE r.job_id IS NOT NULL AND r.ended_at IS NULL AND r.frontier LIKE %(held)s)
+
+-- testing.draining.NEXT_RATE
+SELECT min(due_at) FROM stepfast_limit WHERE due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND gap > 0
+
+-- testing.draining.NEXT_MESSAGE
+SELECT min(o.due_at) FROM stepfast_outbox o WHERE o.due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
+    %(relay)s = 1 AND o.state = 'waiting' AND NOT EXISTS (
+        SELECT 1 FROM stepfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
+
+-- testing.draining.LEASES
+SELECT count(*) FROM stepfast_job WHERE state = 'leased'
+
+-- testing.draining.GHOST_LEASES
+SELECT count(*) FROM stepfast_job
+ WHERE state = 'leased' AND owner IN (SELECT incarnation FROM stepfast_worker WHERE state = 'dead')
+
+-- testing.inline_run.READY
+SELECT id FROM stepfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) LIMIT 1
+
+-- testing.test_clock.LIVING
+SELECT count(*) FROM stepfast_worker WHERE process = %(process)s AND state = 'alive'
+
+-- testing.test_clock.CARRY_ON
+UPDATE stepfast_worker SET alive_until = alive_until + %(passed)s, beat_at = beat_at + %(passed)s
+ WHERE process = %(process)s AND state = 'alive'
+
+-- transports.database.MAKE
+INSERT INTO stepfast_message_queue (id) VALUES (%(queue)s) ON CONFLICT DO NOTHING
+
+-- transports.database.KNOWN
+SELECT id FROM stepfast_message_queue WHERE id = %(queue)s
+
+-- transports.database.FORGET
+UPDATE stepfast_message SET remembered = NULL
+ WHERE queue = %(queue)s AND remembered = ANY(CAST(%(ids)s AS TEXT[]))
+   AND (until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) OR (state IN ('done', 'dead') AND sent_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(remembered)s))
+
+-- transports.database.SEND
+INSERT INTO stepfast_message (id, queue, message_id, remembered, visible_at, until_at, subject, properties, body)
+VALUES (%(id)s, %(queue)s, %(message_id)s, %(message_id)s, CASE WHEN %(visible_at)s > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN %(visible_at)s ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END,
+        CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lives_for)s, %(subject)s, %(properties)s, %(body)s)
+ON CONFLICT DO NOTHING
+
+-- transports.database.PICK
+SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+  FROM stepfast_message 
+ WHERE queue = %(queue)s AND state = 'ready' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (until_at IS NULL OR until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+ ORDER BY visible_at, id
+ LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+
+-- transports.database.PICK_DEAD
+SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+  FROM stepfast_message 
+ WHERE queue = %(queue)s AND state = 'dead' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (until_at IS NULL OR until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+ ORDER BY visible_at, id
+ LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+
+-- transports.database.TAKE
+UPDATE stepfast_message SET fence = %(fence)s, attempts = attempts + 1, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(hold)s
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('ready', 'dead') AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.database.RENEW
+UPDATE stepfast_message SET visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(hold)s
+ WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.database.RELEASE
+UPDATE stepfast_message SET fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(after)s
+ WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.database.GIVE_BACK
+UPDATE stepfast_message SET fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), attempts = attempts - 1
+ WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.database.COMPLETE
+UPDATE stepfast_message SET state = 'done', fence = 0, until_at = sent_at + %(remembered)s, body = '', detail = NULL
+ WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.database.PUT_ASIDE
+UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), until_at = NULL,
+                            reason = %(reason)s, detail = %(detail)s
+ WHERE id = %(id)s AND fence = %(fence)s AND state = 'ready' AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.database.PUT_ASIDE_UNTAKEN
+UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), until_at = NULL,
+                            reason = %(reason)s, detail = %(detail)s
+ WHERE id = %(id)s AND state = 'ready' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.database.DEPTH
+SELECT count(CASE WHEN state = 'ready' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 END),
+       count(CASE WHEN state = 'ready' AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND fence <> 0 THEN 1 END),
+       count(CASE WHEN state = 'ready' AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND fence = 0 THEN 1 END),
+       count(CASE WHEN state = 'dead' THEN 1 END)
+  FROM stepfast_message
+ WHERE queue = %(queue)s AND state IN ('ready', 'dead') AND (until_at IS NULL OR until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
+
+-- transports.database.OLD
+SELECT id FROM stepfast_message WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- transports.database.PRUNE
+DELETE FROM stepfast_message WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- transports.dead_messages.KEEP
+INSERT INTO stepfast_dead_message (id, source, transport, address, queue, message_id, subject, attempts, reason, detail,
+                                   sent_at, found_at, properties, body)
+VALUES (%(id)s, %(source)s, %(transport)s, %(address)s, %(queue)s, %(message_id)s, %(subject)s, %(attempts)s, %(reason)s, %(detail)s,
+        %(sent_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(properties)s, %(body)s)
+ON CONFLICT DO NOTHING
+
+-- transports.dead_messages.HOLDER
+SELECT id FROM stepfast_dead_message WHERE source = %(source)s
+
+-- transports.dead_messages.NEWEST
+   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE 
+   (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
+      AND (%(any_error)s = 1 OR reason = %(error_group)s)
+ORDER BY found_at DESC, id DESC LIMIT %(limit)s
+
+-- transports.dead_messages.OLDEST
+   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message
+    WHERE 
+   (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
+      AND (%(any_error)s = 1 OR reason = %(error_group)s)
+AND found_at <= %(until)s ORDER BY found_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- transports.dead_messages.COUNT
+SELECT count(*) FROM stepfast_dead_message WHERE 
+    (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
+       AND (%(any_error)s = 1 OR reason = %(error_group)s)
+
+-- transports.dead_messages.FIND
+SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE id = %(id)s
+
+-- transports.dead_messages.REMOVE
+DELETE FROM stepfast_dead_message WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- worker.heartbeat.REGISTER
+INSERT INTO stepfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
+                             process, host, pid, concurrency, queues)
+VALUES (%(incarnation)s, %(worker_id)s, 'alive', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s, %(lease)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+        %(process)s, %(host)s, %(pid)s, %(concurrency)s, %(queues)s)
+
+-- worker.heartbeat.STAY_ALIVE
+UPDATE stepfast_worker
+   SET alive_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s, beat_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), active = %(active)s, active_ids = %(active_ids)s
+ WHERE incarnation = %(incarnation)s AND state = 'alive'
+
+-- worker.heartbeat.RESIGN
+UPDATE stepfast_worker SET state = 'stopped', ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), active = 0, active_ids = NULL
+ WHERE incarnation = %(incarnation)s AND state = 'alive'
+
+-- worker.heartbeat.CLOCK
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- worker.heartbeat.STILL_MINE
+SELECT id, fence, cancel_at FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- worker.maintenance.DUE
+SELECT id, queue FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ ORDER BY ready_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- worker.maintenance.PROMOTE
+UPDATE stepfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- worker.maintenance.NEXT_DUE
+SELECT (SELECT min(ready_at) FROM stepfast_job WHERE state = 'scheduled') - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+       (SELECT min(due_at) FROM stepfast_limit WHERE due_at IS NOT NULL) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
+       (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held')
+
+-- worker.maintenance.OLD
+SELECT id FROM stepfast_archive WHERE state = %(state)s AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (
+       SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
+        WHERE d.parent_id = stepfast_archive.id)
+ ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- worker.maintenance.GONE_WORKERS
+DELETE FROM stepfast_worker
+ WHERE state IN ('dead', 'stopped') AND ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job WHERE owner = stepfast_worker.incarnation AND state = 'leased')
+
+-- worker.maintenance.LONG_MINE
+SELECT id, fence FROM stepfast_job
+ WHERE owner = %(owner)s AND state = 'leased' AND leased_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s LIMIT %(limit)s
+
+-- worker.maintenance.SUSPECTS
+SELECT count(*) FROM stepfast_job
+ WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
+   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+
+-- worker.relay.KNOWN
+SELECT 1 FROM stepfast_bookmark WHERE id = %(id)s
+
+-- worker.relay.BEGIN
+INSERT INTO stepfast_bookmark (id, at) VALUES (%(id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
+
+-- worker.relay.WHERE
+SELECT at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_bookmark WHERE id = %(id)s FOR UPDATE SKIP LOCKED
+
+-- worker.relay.MOVE
+UPDATE stepfast_bookmark SET at = %(at)s WHERE id = %(id)s AND at <> %(at)s
+
+-- worker.relay.UNNOTICED
+SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
+  FROM stepfast_archive a
+ WHERE a.state = 'dead' AND a.finished_at > %(since)s
+   AND NOT EXISTS (SELECT 1 FROM stepfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
+ ORDER BY a.finished_at LIMIT %(limit)s
+
+-- worker.relay.RUNS
+SELECT id FROM stepfast_run WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- worker.relay.NOTICE
+INSERT INTO stepfast_death (id, finished_at) VALUES (%(id)s, %(finished_at)s) ON CONFLICT DO NOTHING
+
+-- worker.relay.FORGET
+DELETE FROM stepfast_death WHERE finished_at < %(before)s
+
+-- worker.relay.ANYTHING
+SELECT CASE WHEN EXISTS (SELECT 1 FROM stepfast_outbox WHERE state = 'waiting') THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM stepfast_alert
+                          WHERE notify_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND notify_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(too_old)s) THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM stepfast_archive a
+                          WHERE a.state = 'dead' AND a.finished_at > %(since)s
+                            AND NOT EXISTS (SELECT 1 FROM stepfast_death d
+                                             WHERE d.id = a.id AND d.finished_at = a.finished_at))
+            THEN 1 ELSE 0 END
+
+-- stepfast_diamonds.datasets.BUMP
+INSERT INTO dataset_versions (feed, version, changed_at) VALUES (%(feed)s, 1, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- stepfast_diamonds.datasets.VERSION
+SELECT version FROM dataset_versions WHERE feed = %(feed)s
+
+-- stepfast_diamonds.datasets.FEEDS
+SELECT feed FROM dataset_versions ORDER BY feed
+
+-- stepfast_diamonds.demo.comparison.ROWS
 SELECT id, supplier_stone_id, offer_id, feed, feed_price, carats, shape, color, availability, certificate_number,
        stale_since
   FROM diamonds
  WHERE deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
--- demo.crash.CLOCK
+-- stepfast_diamonds.demo.crash.CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- demo.crash.BUSIEST
+-- stepfast_diamonds.demo.crash.BUSIEST
 SELECT w.worker_id, count(*) AS pages
   FROM stepfast_worker w
   JOIN stepfast_job j ON j.owner = w.incarnation AND j.state = 'leased'
   JOIN stepfast_partition p ON p.job_id = j.id AND p.state = 'running'
  WHERE w.state = 'alive' GROUP BY w.worker_id ORDER BY pages DESC, w.worker_id
 
--- demo.crash.HELD
+-- stepfast_diamonds.demo.crash.HELD
 SELECT p.id, p.number, p.name, p.next_offset
   FROM stepfast_worker w
   JOIN stepfast_job j ON j.owner = w.incarnation AND j.state = 'leased'
   JOIN stepfast_partition p ON p.job_id = j.id AND p.state = 'running'
  WHERE w.worker_id = %(worker_id)s AND w.state = 'alive' ORDER BY p.number
 
--- demo.crash.NOTICED
+-- stepfast_diamonds.demo.crash.NOTICED
 SELECT ended_at FROM stepfast_worker WHERE worker_id = %(worker_id)s AND state = 'dead'
 
--- demo.crash.READ_SINCE
+-- stepfast_diamonds.demo.crash.READ_SINCE
 SELECT partition_id, worker_id, at FROM stepfast_page
  WHERE partition_id = ANY(CAST(%(ids)s AS TEXT[])) AND at > %(at)s AND worker_id <> %(worker_id)s ORDER BY at
 
--- demo.place.TABLES
+-- stepfast_diamonds.demo.folder.TABLES
 SELECT table_name FROM information_schema.tables WHERE table_schema = ANY (current_schemas(false)) ORDER BY table_name
 
--- diamonds.adaptive_rows.READ
-SELECT gap, changed_at, arrival, quiet_until, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM nivoda_pace WHERE id = %(id)s
-
--- diamonds.adaptive_rows.LOCK
-SELECT gap, changed_at, arrival, quiet_until, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM nivoda_pace WHERE id = %(id)s FOR UPDATE
-
--- diamonds.adaptive_rows.CLOCK
+-- stepfast_diamonds.feed.CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- diamonds.adaptive_rows.BEGIN
+-- stepfast_diamonds.pace.READ
+SELECT gap, changed_at, arrival, quiet_until, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM nivoda_pace WHERE id = %(id)s
+
+-- stepfast_diamonds.pace.LOCK
+SELECT gap, changed_at, arrival, quiet_until, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM nivoda_pace WHERE id = %(id)s FOR UPDATE
+
+-- stepfast_diamonds.pace.CLOCK
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- stepfast_diamonds.pace.BEGIN
 INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (%(id)s, 0, 0, 0, 0) ON CONFLICT DO NOTHING
 
--- diamonds.adaptive_rows.WRITE
+-- stepfast_diamonds.pace.WRITE
 UPDATE nivoda_pace SET gap = %(gap)s, changed_at = %(changed_at)s, arrival = %(arrival)s, quiet_until = %(quiet_until)s
  WHERE id = %(id)s
 
--- diamonds.behind.LEFT
+-- stepfast_diamonds.repricing.LEFT
 SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s
 
--- diamonds.behind.ENDS
+-- stepfast_diamonds.repricing.ENDS
 SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
 
--- diamonds.behind.LEFT_IN_SCOPE
+-- stepfast_diamonds.repricing.LEFT_IN_SCOPE
 SELECT count(*) FROM diamonds WHERE ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
        AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '')
 
--- diamonds.behind.ANY_IN_SCOPE
+-- stepfast_diamonds.repricing.ANY_IN_SCOPE
 SELECT 1 FROM diamonds WHERE ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
        AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '') LIMIT 1
 
--- diamonds.datasets.BUMP
-INSERT INTO dataset_versions (feed, version, changed_at) VALUES (%(feed)s, 1, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- diamonds.datasets.VERSION
-SELECT version FROM dataset_versions WHERE feed = %(feed)s
-
--- diamonds.datasets.FEEDS
-SELECT feed FROM dataset_versions ORDER BY feed
-
--- diamonds.mapping_feed.CLOCK
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- diamonds.repricing_rows.READ
+-- stepfast_diamonds.repricing.READ
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE id > %(after)s AND ruleset_version <> %(version)s AND ruleset_version >= %(oldest)s AND ruleset_version <= %(newest)s
        AND updated_at >= %(since)s AND (feed = %(feed)s OR %(feed)s = '') ORDER BY id LIMIT %(limit)s
 
--- diamonds.repricing_rows.READ_ALL
+-- stepfast_diamonds.repricing.READ_ALL
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE deleted_at IS NULL AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
--- diamonds.repricing_rows.LOCK
+-- stepfast_diamonds.repricing.LOCK
 SELECT id, ruleset_version, updated_at FROM diamonds
  WHERE id >= %(first)s AND id <= %(last)s AND ruleset_version <> %(version)s
  ORDER BY id
 FOR UPDATE
 
--- diamonds.repricing_rows.CLOCK
+-- stepfast_diamonds.repricing.CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- diamonds.repricing_rows.CHANGE
+-- stepfast_diamonds.repricing.CHANGE
 UPDATE diamonds
    SET price_model_price = %(price)s, markup_ratio = %(ratio)s, pricing_rating = %(pricing_rating)s, rating = %(rating)s,
        ruleset_version = %(version)s, updated_at = %(changed_at)s, stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
@@ -839,139 +2859,136 @@ UPDATE diamonds
        ) THEN stale_since END
  WHERE id = %(id)s AND ruleset_version = %(before)s
 
--- diamonds.repricing_rows.KEEP
+-- stepfast_diamonds.repricing.KEEP
 UPDATE diamonds SET ruleset_version = %(version)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
            SELECT 1 FROM stepfast_raw r
             WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
        ) THEN stale_since END
  WHERE id = %(id)s AND ruleset_version = %(before)s
 
--- diamonds.repricing_rows.UNPRICED
+-- stepfast_diamonds.repricing.UNPRICED
 UPDATE diamonds SET ruleset_version = %(version)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), stale_since = COALESCE(stale_since, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
  WHERE id = %(id)s AND ruleset_version = %(before)s
 
--- diamonds.repricing_rows.BEGIN
+-- stepfast_diamonds.repricing.BEGIN
 INSERT INTO repricings (id, job_id, from_version, to_version, state, started_at)
 VALUES (%(id)s, %(job_id)s, %(from_version)s, %(to_version)s, 'running', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 ON CONFLICT DO NOTHING
 
--- diamonds.repricing_rows.SUPERSEDE
+-- stepfast_diamonds.repricing.SUPERSEDE
 UPDATE repricings SET state = 'superseded', ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE job_id = %(job_id)s AND id <> %(id)s AND state = 'running'
 
--- diamonds.repricing_rows.COUNT
+-- stepfast_diamonds.repricing.COUNT
 UPDATE repricings SET looked_at = looked_at + %(looked_at)s, changed = changed + %(changed)s, unpriced = unpriced + %(unpriced)s
  WHERE id = %(id)s AND state = 'running'
 
--- diamonds.repricing_rows.END
+-- stepfast_diamonds.repricing.END
 UPDATE repricings SET state = 'completed', ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'running'
 
--- diamonds.repricing_rows.OLDEST
+-- stepfast_diamonds.repricing.OLDEST
 SELECT min(repricing_id) FROM repricing_snapshots
 
--- diamonds.repricing_rows.LAST_KEPT
+-- stepfast_diamonds.repricing.LAST_KEPT
 SELECT id FROM repricings ORDER BY id DESC LIMIT 1 OFFSET %(kept)s
 
--- diamonds.repricing_rows.OLD
+-- stepfast_diamonds.repricing.OLD
 SELECT id FROM repricing_snapshots WHERE repricing_id = %(id)s ORDER BY id LIMIT 1 OFFSET %(most)s
 
--- diamonds.repricing_rows.FORGET
+-- stepfast_diamonds.repricing.FORGET
 DELETE FROM repricing_snapshots WHERE repricing_id = %(id)s AND id <= %(until)s
 
--- diamonds.repricing_undo.FIND
+-- stepfast_diamonds.repricing.FIND
    SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
      FROM repricings
 WHERE id = %(id)s
 
--- diamonds.repricing_undo.LIST
+-- stepfast_diamonds.repricing.LIST
    SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
      FROM repricings
 ORDER BY started_at DESC, id DESC LIMIT %(limit)s
 
--- diamonds.repricing_undo.TAKE_BACK
+-- stepfast_diamonds.repricing.TAKE_BACK
 UPDATE repricings SET state = 'reverting' WHERE id = %(id)s AND state IN ('running', 'completed')
 
--- diamonds.repricing_undo.TAKEN_BACK
+-- stepfast_diamonds.repricing.TAKEN_BACK
 UPDATE repricings SET state = 'reverted', ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'reverting'
 
--- diamonds.repricing_undo.TOTAL
+-- stepfast_diamonds.repricing.TOTAL
 SELECT count(*) FROM repricing_snapshots WHERE repricing_id = %(id)s
 
--- diamonds.repricing_undo.READ
+-- stepfast_diamonds.repricing.READ_REPRICING_UNDO
 SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, changed_at FROM repricing_snapshots
  WHERE repricing_id = %(repricing_id)s AND id > %(after)s
  ORDER BY id LIMIT %(limit)s
 
--- diamonds.repricing_undo.LOCK
+-- stepfast_diamonds.repricing.LOCK_REPRICING_UNDO
 SELECT id, updated_at, feed FROM diamonds
  WHERE id >= %(first)s AND id <= %(last)s AND ruleset_version = %(version)s
  ORDER BY id
 FOR UPDATE
 
--- diamonds.repricing_undo.RESTORE
+-- stepfast_diamonds.repricing.RESTORE
 UPDATE diamonds
    SET price_model_price = %(price)s, markup_ratio = %(ratio)s, pricing_rating = %(pricing_rating)s, rating = %(rating)s,
        ruleset_version = %(before)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND ruleset_version = %(version)s
 
--- diamonds.rules_doubts.FEEDS
-SELECT id FROM stepfast_feed
-
--- diamonds.rules_rows.ACTIVE
+-- stepfast_diamonds.rule_sets.ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1
 
--- diamonds.rules_rows.LOCK_ACTIVE
+-- stepfast_diamonds.rule_sets.LOCK_ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1 FOR UPDATE
 
--- diamonds.rules_rows.BEGIN
+-- stepfast_diamonds.rule_sets.BEGIN
 INSERT INTO pricing_active (id, version, changed_at) VALUES (1, 0, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
 
--- diamonds.rules_rows.SWITCH
+-- stepfast_diamonds.rule_sets.SWITCH
 UPDATE pricing_active SET previous = version, version = %(version)s, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = 1 AND version = %(before)s
 
--- diamonds.rules_rows.LAST
+-- stepfast_diamonds.rule_sets.LAST
 SELECT max(version) FROM pricing_rule_sets
 
--- diamonds.rules_rows.SAME
+-- stepfast_diamonds.rule_sets.SAME
 SELECT min(version) FROM pricing_rule_sets WHERE digest = %(digest)s
 
--- diamonds.rules_rows.ADD
+-- stepfast_diamonds.rule_sets.ADD
 INSERT INTO pricing_rule_sets (version, name, margin_natural, margin_lab, margin_fancy, rating_fallback,
                                declared_empty, digest, created_at, created_by)
 VALUES (%(version)s, %(name)s, %(natural)s, %(lab)s, %(fancy)s, %(fallback)s, %(empty)s, %(digest)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(by)s)
 
--- diamonds.rules_rows.ADD_PRICING
+-- stepfast_diamonds.rule_sets.ADD_PRICING
 INSERT INTO pricing_rules (version, number, priority, stone_type, price_min, price_max, feed, margin_modifier, rating)
 VALUES (%(version)s, %(number)s, %(priority)s, %(stone_type)s, %(price_min)s, %(price_max)s, %(feed)s, %(margin_modifier)s, %(rating)s)
 
--- diamonds.rules_rows.ADD_RATING
+-- stepfast_diamonds.rule_sets.ADD_RATING
 INSERT INTO rating_rules (version, number, priority, rating, conditions)
 VALUES (%(version)s, %(number)s, %(priority)s, %(rating)s, %(conditions)s)
 
--- diamonds.rules_rows.FIND
+-- stepfast_diamonds.rule_sets.FIND
 SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty
   FROM pricing_rule_sets WHERE version = %(version)s
 
--- diamonds.rules_rows.PRICING
+-- stepfast_diamonds.rule_sets.PRICING
 SELECT priority, stone_type, price_min, price_max, feed, margin_modifier, rating
   FROM pricing_rules WHERE version = %(version)s ORDER BY number
 
--- diamonds.rules_rows.RATING
+-- stepfast_diamonds.rule_sets.RATING
 SELECT priority, rating, conditions FROM rating_rules WHERE version = %(version)s ORDER BY number
 
--- diamonds.rules_rows.PRESENT
+-- stepfast_diamonds.rule_sets.PRESENT
 SELECT DISTINCT feed, CASE WHEN fancy_color IS NOT NULL THEN 'fancy' WHEN lab_grown = 1 THEN 'lab' ELSE 'natural' END
   FROM diamonds
 
--- diamonds.rules_rows.PIN
+-- stepfast_diamonds.rule_sets.PIN
 INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
 SELECT %(run_id)s, %(feed)s, version, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM pricing_active WHERE id = 1 AND version > 0
 
--- diamonds.rules_rows.PINNED
+-- stepfast_diamonds.rule_sets.PINNED
 SELECT version, pinned_at FROM pricing_pins WHERE run_id = %(run_id)s
 
--- diamonds.rules_rows.LIST
+-- stepfast_diamonds.rule_sets.LIST
 SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
        (SELECT count(*) FROM pricing_rules p WHERE p.version = s.version),
        (SELECT count(*) FROM rating_rules r WHERE r.version = s.version),
@@ -979,7 +2996,10 @@ SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHE
   FROM pricing_rule_sets s LEFT JOIN pricing_active a ON a.id = 1 AND a.version = s.version
  ORDER BY s.version DESC LIMIT %(limit)s
 
--- diamonds.schema.DIAMONDS
+-- stepfast_diamonds.rule_sets.FEEDS
+SELECT id FROM stepfast_feed
+
+-- stepfast_diamonds.schema.DIAMONDS
 CREATE TABLE IF NOT EXISTS diamonds (
     id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     feed VARCHAR(200) COLLATE "C" NOT NULL,
@@ -1042,16 +3062,16 @@ CREATE TABLE IF NOT EXISTS diamonds (
     status VARCHAR(10) GENERATED ALWAYS AS (CASE WHEN deleted_at IS NULL THEN 'active' ELSE 'deleted' END) STORED
 )
 
--- diamonds.schema.DIAMONDS_STONE
+-- stepfast_diamonds.schema.DIAMONDS_STONE
 CREATE UNIQUE INDEX IF NOT EXISTS diamonds_stone ON diamonds (supplier_stone_id, feed)
 
--- diamonds.schema.DIAMONDS_RULES
+-- stepfast_diamonds.schema.DIAMONDS_RULES
 CREATE INDEX IF NOT EXISTS diamonds_rules ON diamonds (ruleset_version)
 
--- diamonds.schema.DIAMONDS_CERTIFICATE
+-- stepfast_diamonds.schema.DIAMONDS_CERTIFICATE
 CREATE INDEX IF NOT EXISTS diamonds_certificate ON diamonds (certificate_number)
 
--- diamonds.schema.RULE_SETS
+-- stepfast_diamonds.schema.RULE_SETS
 CREATE TABLE IF NOT EXISTS pricing_rule_sets (
     version INTEGER NOT NULL PRIMARY KEY,
     name VARCHAR(200) NOT NULL,
@@ -1065,7 +3085,7 @@ CREATE TABLE IF NOT EXISTS pricing_rule_sets (
     created_by VARCHAR(200) NOT NULL
 )
 
--- diamonds.schema.PRICING_RULES
+-- stepfast_diamonds.schema.PRICING_RULES
 CREATE TABLE IF NOT EXISTS pricing_rules (
     version INTEGER NOT NULL,
     number INTEGER NOT NULL,
@@ -1079,7 +3099,7 @@ CREATE TABLE IF NOT EXISTS pricing_rules (
     PRIMARY KEY (version, number)
 )
 
--- diamonds.schema.RATING_RULES
+-- stepfast_diamonds.schema.RATING_RULES
 CREATE TABLE IF NOT EXISTS rating_rules (
     version INTEGER NOT NULL,
     number INTEGER NOT NULL,
@@ -1089,7 +3109,7 @@ CREATE TABLE IF NOT EXISTS rating_rules (
     PRIMARY KEY (version, number)
 )
 
--- diamonds.schema.ACTIVE
+-- stepfast_diamonds.schema.ACTIVE
 CREATE TABLE IF NOT EXISTS pricing_active (
     id INTEGER NOT NULL PRIMARY KEY,
     version INTEGER NOT NULL,
@@ -1097,7 +3117,7 @@ CREATE TABLE IF NOT EXISTS pricing_active (
     changed_at BIGINT NOT NULL
 )
 
--- diamonds.schema.PINS
+-- stepfast_diamonds.schema.PINS
 CREATE TABLE IF NOT EXISTS pricing_pins (
     run_id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
     feed VARCHAR(200) COLLATE "C" NOT NULL,
@@ -1105,14 +3125,14 @@ CREATE TABLE IF NOT EXISTS pricing_pins (
     pinned_at BIGINT NOT NULL
 )
 
--- diamonds.schema.DATASET_VERSIONS
+-- stepfast_diamonds.schema.DATASET_VERSIONS
 CREATE TABLE IF NOT EXISTS dataset_versions (
     feed VARCHAR(200) COLLATE "C" NOT NULL PRIMARY KEY,
     version BIGINT NOT NULL,
     changed_at BIGINT NOT NULL
 )
 
--- diamonds.schema.REPRICINGS
+-- stepfast_diamonds.schema.REPRICINGS
 CREATE TABLE IF NOT EXISTS repricings (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
     job_id VARCHAR(128) COLLATE "C" NOT NULL,
@@ -1126,7 +3146,7 @@ CREATE TABLE IF NOT EXISTS repricings (
     ended_at BIGINT
 )
 
--- diamonds.schema.SNAPSHOTS
+-- stepfast_diamonds.schema.SNAPSHOTS
 CREATE TABLE IF NOT EXISTS repricing_snapshots (
     repricing_id VARCHAR(128) COLLATE "C" NOT NULL,
     id BIGINT NOT NULL,
@@ -1140,7 +3160,7 @@ CREATE TABLE IF NOT EXISTS repricing_snapshots (
     PRIMARY KEY (repricing_id, id)
 )
 
--- diamonds.schema.TOKENS
+-- stepfast_diamonds.schema.TOKENS
 CREATE TABLE IF NOT EXISTS nivoda_tokens (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
     sealed TEXT,
@@ -1153,7 +3173,7 @@ CREATE TABLE IF NOT EXISTS nivoda_tokens (
     changed_at BIGINT NOT NULL
 )
 
--- diamonds.schema.PACE
+-- stepfast_diamonds.schema.PACE
 CREATE TABLE IF NOT EXISTS nivoda_pace (
     id VARCHAR(128) COLLATE "C" NOT NULL PRIMARY KEY,
     gap BIGINT NOT NULL,
@@ -1162,7 +3182,7 @@ CREATE TABLE IF NOT EXISTS nivoda_pace (
     quiet_until BIGINT NOT NULL
 )
 
--- diamonds.schema.RAW
+-- stepfast_diamonds.schema.RAW
 CREATE OR REPLACE VIEW  raw_diamonds_nivoda AS
 SELECT r.feed AS feed, r.item_id AS supplier_stone_id, CAST(r.payload AS JSON) ->> 'id' AS offer_id, r.payload AS payload,
        r.content_hash AS content_hash, r.run_id AS run_id, to_timestamp(r.observed_at / 1000000.0) AS observed_at,
@@ -1170,2046 +3190,26 @@ SELECT r.feed AS feed, r.item_id AS supplier_stone_id, CAST(r.payload AS JSON) -
   FROM stepfast_raw r CROSS JOIN (SELECT 1) AS read_only
  WHERE r.feed IN ('nivoda-natural', 'nivoda-labgrown')
 
--- diamonds.token_rows.LOOK
+-- stepfast_diamonds.token.LOOK
 SELECT sealed, renew_at - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), version, turn_until - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), problem, trouble
   FROM nivoda_tokens WHERE id = %(id)s
 
--- diamonds.token_rows.BEGIN
+-- stepfast_diamonds.token.BEGIN
 INSERT INTO nivoda_tokens (id, version, changed_at) VALUES (%(id)s, 0, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
 
--- diamonds.token_rows.TAKE_TURN
+-- stepfast_diamonds.token.TAKE_TURN
 UPDATE nivoda_tokens
    SET turn_of = %(me)s, turn_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(turn)s, problem = NULL, trouble = NULL, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND version = %(version)s AND (turn_until IS NULL OR turn_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 
--- diamonds.token_rows.KEEP
+-- stepfast_diamonds.token.KEEP
 UPDATE nivoda_tokens
    SET sealed = %(sealed)s, renew_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lasts)s, version = version + 1, turn_of = NULL, turn_until = NULL,
        problem = NULL, trouble = NULL, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND turn_of = %(me)s
 
--- diamonds.token_rows.GIVE_UP
+-- stepfast_diamonds.token.GIVE_UP
 UPDATE nivoda_tokens
    SET version = version + 1, turn_of = NULL, turn_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(rest)s, problem = %(problem)s, trouble = %(trouble)s,
        changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND turn_of = %(me)s
-
--- limits.admission.NOW
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- limits.admission.HOLD
-   UPDATE stepfast_job 
-      SET state = 'held', held_by = CAST(%(limits)s AS JSONB) ->> id, owner = NULL, leased_by = NULL, lease_until = NULL,
-          fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
-
--- limits.release.DUE
-SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_limit
- WHERE due_at IS NOT NULL AND due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- limits.release.LOOKED_AT
-UPDATE stepfast_limit
-   SET due_at = %(due_at)s, arrival_at = %(arrival_at)s, gap = %(gap)s, tolerance = %(tolerance)s, slots = %(slots)s
- WHERE id = %(id)s
-
--- limits.release.LOOK_AT_ALL
-UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- limits.release.LOOK_NOW
-UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])))
-
--- limits.release.IDLE
-SELECT id FROM stepfast_limit
- WHERE due_at IS NULL AND arrival_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
-   AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
- LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- limits.release.FORGET
-DELETE FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- limits.release.WAITED_FOR
-SELECT DISTINCT held_by FROM stepfast_job WHERE held_by = ANY(CAST(%(limits)s AS TEXT[])) AND state = 'held'
-
--- limits.release.WHO
-SELECT kind, queue FROM stepfast_job WHERE held_by = %(limit_id)s AND state = 'held' LIMIT 1
-
--- limits.release.HELD
-SELECT id, queue FROM stepfast_job
- WHERE held_by = %(limit_id)s AND state = 'held'
- ORDER BY priority DESC, ready_at, id
- LIMIT %(most)s
-FOR UPDATE SKIP LOCKED
-
--- limits.release.LET_GO
-UPDATE stepfast_job
-   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
-       held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'held'
-
--- limits.reserving.NOW
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- limits.rows.ENSURE
-INSERT INTO stepfast_limit (id) SELECT unnest(CAST(%(ids)s AS TEXT[])) ON CONFLICT DO NOTHING
-
--- limits.rows.LOCK
-SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
-
--- limits.rows.WRITE
-INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(arrival_at)s AS BIGINT[]), CAST(%(gap)s AS BIGINT[]), CAST(%(tolerance)s AS BIGINT[]), CAST(%(slots)s AS INTEGER[]), CAST(%(due_at)s AS BIGINT[])) ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
-
--- limits.slots.COUNT
-SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[])) GROUP BY limit_id
-
--- limits.slots.TAKE
-INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT job_id, limit_id, CAST(%(fence)s AS BIGINT) FROM unnest(CAST(%(jobs)s AS TEXT[]), CAST(%(limits)s AS TEXT[])) AS taken (job_id, limit_id) ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
-
--- limits.slots.FREE
-DELETE FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
-
--- limits.slots.DROP_STALE
-DELETE FROM stepfast_slot
- WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[]))
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job
-                    WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
-
--- outbox.alerts.KNOW
-INSERT INTO stepfast_alert (id, severity, title, body, first_at, last_at)
-VALUES (%(id)s, %(severity)s, %(title)s, %(body)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
-ON CONFLICT DO NOTHING
-
--- outbox.alerts.RAISE
-UPDATE stepfast_alert
-   SET severity = %(severity)s, title = %(title)s, body = %(body)s, raised = raised + %(times)s, untold = untold + %(times)s,
-       last_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), quiet_for = %(quiet_for)s,
-       notify_at = CASE WHEN notify_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(too_old)s THEN notify_at
-                        WHEN quiet_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN quiet_until ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END
- WHERE id = %(id)s
-
--- outbox.alerts.DUE
-SELECT id, severity, title, body, raised, untold, first_at, notified_at, quiet_for FROM stepfast_alert
- WHERE notify_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND notify_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(too_old)s
- ORDER BY notify_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- outbox.alerts.TOLD
-UPDATE stepfast_alert
-   SET notify_at = NULL, untold = 0, notified_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), quiet_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(quiet)s, message_ids = %(message_ids)s
- WHERE id = %(id)s AND notify_at IS NOT NULL
-
--- outbox.messages.STAGE
-INSERT INTO stepfast_outbox (id, channel, destination, address, dedupe_key, state, created_at, since_at, due_at,
-                             job_id, trace, headers, body)
-VALUES (%(id)s, %(channel)s, %(destination)s, %(address)s, %(dedupe_key)s, 'waiting', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
-        %(job_id)s, %(trace)s, %(headers)s, %(body)s)
-ON CONFLICT DO NOTHING
-
--- outbox.messages.HOLDER
-SELECT id FROM stepfast_outbox WHERE destination = %(destination)s AND dedupe_key = %(dedupe_key)s
-
--- outbox.relay.HEADS
-   WITH RECURSIVE named (destination) AS (
-       SELECT min(destination) FROM stepfast_outbox WHERE state = 'waiting'
-       UNION ALL
-       SELECT (SELECT min(o.destination) FROM stepfast_outbox o
-                WHERE o.state = 'waiting' AND o.destination > named.destination)
-         FROM named WHERE named.destination IS NOT NULL
-   ), head (destination, due_at) AS (
-       SELECT named.destination,
-              (SELECT o.due_at FROM stepfast_outbox o
-                WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
-         FROM named WHERE named.destination IS NOT NULL
-   )
-   SELECT destination FROM head WHERE due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
-   NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
-ORDER BY due_at LIMIT %(limit)s
-
--- outbox.relay.MEET
-INSERT INTO stepfast_destination (id) VALUES (%(id)s) ON CONFLICT DO NOTHING
-
--- outbox.relay.KNOWN
-SELECT id FROM stepfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- outbox.relay.FREE
-SELECT id FROM stepfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND leased_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY id FOR UPDATE SKIP LOCKED
-
--- outbox.relay.TAKE
-UPDATE stepfast_destination SET fence = %(fence)s, leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s
- WHERE id = %(id)s AND leased_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- outbox.relay.RENEW
-UPDATE stepfast_destination SET leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s WHERE id = %(id)s AND fence = %(fence)s
-
--- outbox.relay.RELEASE
-UPDATE stepfast_destination SET fence = %(nobody)s, leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND fence = %(fence)s
-
--- outbox.relay.HEAD
-SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - since_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - due_at
-  FROM stepfast_outbox  WHERE state = 'waiting' AND destination = %(destination)s
- ORDER BY seq LIMIT 1
-
--- outbox.relay.LINE
-SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - since_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - due_at
-  FROM stepfast_outbox  WHERE state = 'waiting' AND destination = %(destination)s
- ORDER BY seq LIMIT %(limit)s
-
--- outbox.relay.SENT_TOGETHER
-UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = NULL
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
-
--- outbox.relay.FORGET_HINTS
-DELETE FROM stepfast_outbox
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting' AND channel = 'broker' AND job_id IS NOT NULL
-
--- outbox.relay.SENT
-UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = NULL
- WHERE id = %(id)s AND state = 'waiting'
-
--- outbox.relay.AGAIN
-UPDATE stepfast_outbox SET attempts = attempts + %(charge)s, due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s, last_error = %(error)s
- WHERE id = %(id)s AND state = 'waiting'
-
--- outbox.relay.DIE
-UPDATE stepfast_outbox SET state = 'dead', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = %(error)s
- WHERE id = %(id)s AND state = 'waiting'
-
--- outbox.retention.OLD
-SELECT id FROM stepfast_outbox WHERE state = 'sent' AND ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
- ORDER BY ended_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- outbox.retention.FORGET
-DELETE FROM stepfast_outbox WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'sent'
-
--- outbox.retention.IDLE
-SELECT id FROM stepfast_destination WHERE leased_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
- ORDER BY leased_until LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- outbox.retention.FORGET_IDLE
-DELETE FROM stepfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND leased_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
-
--- outbox.retention.QUIET
-SELECT id FROM stepfast_alert WHERE last_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND quiet_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (notify_at IS NULL OR notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s) ORDER BY last_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- outbox.retention.FORGET_QUIET
-DELETE FROM stepfast_alert WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND last_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND quiet_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (notify_at IS NULL OR notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s)
-
--- outbox.waiting.BEFORE
-SELECT (SELECT count(*) FROM stepfast_outbox b 
-         WHERE b.state = 'waiting' AND b.destination = o.destination AND b.seq < o.seq),
-       (SELECT h.last_error FROM stepfast_outbox h 
-         WHERE h.state = 'waiting' AND h.destination = o.destination ORDER BY h.seq LIMIT 1)
-  FROM stepfast_outbox o WHERE o.id = %(id)s AND o.state = 'waiting'
-
--- results.expiry.LOOK
-SELECT id FROM stepfast_archive
- WHERE kind = %(kind)s AND result IS NOT NULL AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (
-       SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
-        WHERE d.parent_id = stepfast_archive.id)
- ORDER BY finished_at LIMIT %(limit)s
-
--- results.expiry.OLD
-    SELECT id FROM stepfast_archive
-     WHERE kind = %(kind)s AND result IS NOT NULL AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (
-           SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
-            WHERE d.parent_id = stepfast_archive.id)
-     ORDER BY finished_at LIMIT %(limit)s
-FOR UPDATE SKIP LOCKED
-
--- results.expiry.EMPTY
-UPDATE stepfast_archive SET result = NULL, result_expired_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND result IS NOT NULL
-
--- results.outcome.LOOK
-SELECT id, kind, state, failures + crashes + CASE state WHEN 'leased' THEN 1 ELSE 0 END, step, progress, progress_note,
-       last_error, created_at, NULL, NULL, NULL
-  FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-UNION ALL
-SELECT id, kind, state, failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, step, progress, progress_note,
-       last_error, created_at, finished_at, result_expired_at, result
-  FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- results.watching.LINES
-SELECT id, at, level, step, message FROM stepfast_log
- WHERE job_id = %(id)s AND id > %(after)s ORDER BY id LIMIT %(limit)s
-
--- results.watching.NUMBERS
-SELECT id FROM stepfast_log WHERE job_id = %(id)s AND id > %(after)s AND id <= %(newest)s ORDER BY id
-
--- results.watching.LINE
-SELECT id, at, level, step, message FROM stepfast_log WHERE id = %(number)s AND job_id = %(id)s
-
--- runs.alerts.LATELY
-SELECT last_at FROM stepfast_alert WHERE id = %(id)s AND last_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(quiet)s
-
--- runs.applying.CLOCK
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- runs.collisions.ALIKE
--- (done by the statement before it)
-
--- runs.collisions.FOLDABLE
--- (done by the statement before it)
-
--- runs.completion.COUNT_END
-UPDATE stepfast_run
-   SET completed = completed + %(completed)s, failed = failed + %(failed)s, unverified = unverified + %(unverified)s,
-       seen = seen + %(seen)s, rejected = rejected + %(rejected)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND ended_at IS NULL
-
--- runs.completion.FETCHED
-UPDATE stepfast_run SET fetched_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND fetched_at IS NULL
-
--- runs.completion.OPEN
-SELECT count(*) FROM stepfast_partition WHERE run_id = %(id)s AND state IN ('ready', 'running')
-
--- runs.consolidation.BEGIN_ROUND
-UPDATE stepfast_run SET rounds = rounds + 1, shards = %(shards)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND state IN ('applying', 'stalled')
-
--- runs.consolidation.COUNT
-UPDATE stepfast_run
-   SET applied = applied + %(applied)s, quarantined = quarantined + %(refused)s, differences = differences + %(differing)s,
-       shards = shards - %(ended)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0 AND state IN ('applying', 'stalled')
-
--- runs.debts.OPEN
-INSERT INTO stepfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
-VALUES (%(digest)s, %(feed)s, %(name)s, %(span)s, %(window_from)s, %(window_to)s, %(run_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(tries)s)
-
-ON CONFLICT (digest) DO UPDATE
-   SET tries = stepfast_debt.tries + 1, state = 'open', closed_by = NULL, closed_at = NULL, reason = NULL
-
--- runs.debts.TRIED
-UPDATE stepfast_debt SET tries = tries + 1 WHERE id = %(id)s AND state = 'open'
-
--- runs.debts.OF_FEED
-SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE feed = %(feed)s AND state = 'open' ORDER BY id
-
--- runs.debts.BY_ID
-SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE id = %(id)s
-
--- runs.debts.BY_DIGEST
-SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE digest = %(digest)s
-
--- runs.debts.CLOSE
-UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), reason = %(reason)s
- WHERE id = %(id)s AND state = 'open'
-
--- runs.debts.CLOSE_COVERED
-UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE feed = %(feed)s AND state = 'open' AND window_to <= %(window_to)s
-   AND (%(since_ever)s = 1 OR (window_from IS NOT NULL AND window_from >= %(window_from)s))
-
--- runs.division.KEEP_FRONTIER
-UPDATE stepfast_partition
-   SET frontier = %(frontier)s, seq = seq + 1, requests = requests + %(requests)s, state = 'running', updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
-       started_at = COALESCE(started_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
- WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
-
--- runs.division.FORGET_PARENT
-UPDATE stepfast_run SET partitions = partitions - 1, estimate = estimate - %(estimate)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND ended_at IS NULL
-
--- runs.fan_out.COUNT_NEW
-UPDATE stepfast_run SET partitions = partitions + %(more)s, estimate = estimate + %(rows)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND ended_at IS NULL
-
--- runs.feed_row.ENSURE
-INSERT INTO stepfast_feed (id) VALUES (%(feed)s) ON CONFLICT DO NOTHING
-
--- runs.feed_row.FIND
-SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), export_to FROM stepfast_feed WHERE id = %(feed)s
-
--- runs.feed_row.LOCK
-SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), export_to FROM stepfast_feed WHERE id = %(feed)s FOR UPDATE
-
--- runs.finishing.APPLIED
-UPDATE stepfast_run SET applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND ended_at IS NULL
-
--- runs.finishing.COMPLETED
-UPDATE stepfast_run SET completed_at = ended_at, watermark_after = %(watermark)s
- WHERE id = %(id)s AND state = 'completed' AND completed_at IS NULL
-
--- runs.gone.WALK
-SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
-  FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
-               CASE WHEN gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
-              AND (struck_by IS NULL OR struck_by <> %(run_id)s) THEN 1 ELSE 0 END AS unseen,
-               CASE WHEN strikes + 1 >= %(strikes)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
-              AND (struck_by IS NULL OR struck_by <> %(run_id)s) THEN 1 ELSE 0 END AS going
-          FROM stepfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
-         ORDER BY item_id LIMIT %(stretch)s) walked
-
--- runs.gone.UNSEEN
-SELECT item_id, CASE WHEN strikes + 1 >= %(strikes)s THEN 1 ELSE 0 END FROM stepfast_raw
- WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
-              AND (struck_by IS NULL OR struck_by <> %(run_id)s)
- ORDER BY item_id LIMIT %(limit)s
-
--- runs.gone.LOCK_UNSEEN
-SELECT item_id, strikes FROM stepfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
-              AND (struck_by IS NULL OR struck_by <> %(run_id)s)
- ORDER BY item_id FOR UPDATE
-
--- runs.gone.STRIKE
-UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = %(run_id)s
- WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NULL
-
--- runs.gone.GO
-UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = %(run_id)s, gone_at = %(at)s, applied_hash = NULL
- WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NULL
-
--- runs.gone.CLOCK
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- runs.gone.END_OF_STRETCH
-SELECT max(item_id), count(*) FROM (SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
-                                     ORDER BY item_id LIMIT %(stretch)s) walked
-
--- runs.gone.REMOVED
-SELECT item_id FROM stepfast_raw
- WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NOT NULL AND struck_by = %(run_id)s
- ORDER BY item_id LIMIT %(limit)s
-
--- runs.gone.LOCK_REMOVED
-SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL AND struck_by = %(run_id)s
- ORDER BY item_id FOR UPDATE
-
--- runs.gone.BRING_BACK
-UPDATE stepfast_raw
-   SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
- WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL
-
--- runs.gone.OLD
-SELECT item_id FROM stepfast_raw
- WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NOT NULL AND gone_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(keep)s
- ORDER BY item_id LIMIT %(limit)s
-
--- runs.gone.FORGET
-DELETE FROM stepfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL AND gone_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(keep)s
-
--- runs.hints.PLACES
-SELECT p.number, p.job_id, p.epoch, p.next_offset,
-       CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
-  FROM stepfast_partition p WHERE p.run_id = %(run_id)s AND p.number = ANY(CAST(%(numbers)s AS INTEGER[]))
-
--- runs.hints.RUNS
-SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- runs.instead.ACTIVE
-SELECT id, state FROM stepfast_run WHERE active_feed = %(feed)s
-
--- runs.known_work.NAMED
-SELECT r.id, r.feed, p.number
-  FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number = ANY(CAST(%(numbers)s AS INTEGER[]))
- WHERE r.id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- runs.mending.LIVE
-SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
-
--- runs.mending.ENDED
-SELECT state, last_error, id FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('dead', 'cancelled', 'done')
- ORDER BY id FOR UPDATE
-
--- runs.mending.FORGET_SHARDS
-UPDATE stepfast_run SET shards = 0, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0
-
--- runs.page.ADVANCE
-UPDATE stepfast_partition
-   SET seq = seq + 1, requests = requests + 1, paging = %(paging)s, next_offset = %(next_offset)s, seen = seen + %(fresh)s,
-       rejected = rejected + %(rejected)s, worker_id = %(worker_id)s, state = %(target)s, counted = %(counted)s,
-       last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), started_at = COALESCE(started_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-       ended_at = CASE WHEN %(ends)s = 1 THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ELSE NULL END
- WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
-
--- runs.page.OBSERVE
-INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
-SELECT CAST(%(feed)s AS TEXT), item.id, CAST(%(observed_at)s AS BIGINT), CAST(%(run_id)s AS TEXT), item.hash, item.payload
-  FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(hashes)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS item (id, hash, payload)
-
-ON CONFLICT (feed, item_id) DO UPDATE
-   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
-       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
-       pending = CASE WHEN stepfast_raw.applied_hash = excluded.content_hash AND stepfast_raw.gone_at IS NULL
-                      THEN 0 ELSE 1 END
- WHERE excluded.observed_at > stepfast_raw.observed_at
-
--- runs.page.REMEMBER_NEW
-INSERT INTO stepfast_seen (partition_id, item_id, pass)
-SELECT CAST(%(partition_id)s AS TEXT), item_id, CAST(%(pass)s AS INTEGER) FROM unnest(CAST(%(ids)s AS TEXT[])) AS seen (item_id)
-ON CONFLICT (partition_id, item_id) DO NOTHING
-
--- runs.page.REMEMBER_SEEN
-INSERT INTO stepfast_seen (partition_id, item_id, pass)
-SELECT CAST(%(partition_id)s AS TEXT), item_id, CAST(%(pass)s AS INTEGER) FROM unnest(CAST(%(ids)s AS TEXT[])) AS seen (item_id)
-ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
-
--- runs.page.LEDGER
-INSERT INTO stepfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
-                           decision, worker_id, fence, at)
-VALUES (%(partition_id)s, %(epoch)s, %(seq)s, %(pass)s, %(request_offset)s, %(got)s, %(fresh)s, %(rejected)s, %(milliseconds)s,
-        %(decision)s, %(worker_id)s, %(fence)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
-
--- runs.partition.INSERT
-INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
-                                created_at, updated_at)
-VALUES (%(id)s, %(run_id)s, %(number)s, %(name)s, %(parent)s, %(span)s, %(window_from)s, %(window_to)s, %(debt_id)s, %(estimate)s, %(job_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
-
--- runs.partition.NEXT_NUMBER
-SELECT COALESCE(max(number) + 1, 0) FROM stepfast_partition WHERE run_id = %(run_id)s
-
--- runs.partition.FIND
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = %(id)s
-
--- runs.partition.LOCK
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = %(id)s FOR UPDATE
-
--- runs.partition.OF_RUN
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = %(run_id)s ORDER BY p.number
-
--- runs.partition.LOCK_OF_RUN
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = %(run_id)s ORDER BY p.id FOR UPDATE
-
--- runs.partition.END
-UPDATE stepfast_partition
-   SET state = %(target)s, last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), epoch = epoch + %(restarts)s
- WHERE id = %(id)s AND epoch = %(epoch)s AND state IN ('ready', 'running')
-
--- runs.pause.PAUSE
-UPDATE stepfast_feed
-   SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), paused_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(pause)s,
-       pause_reason = %(reason)s, probe = %(job_id)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(feed)s AND (paused_until IS NULL OR paused_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
-
--- runs.pause.LENGTHEN
-UPDATE stepfast_feed SET paused_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(pause)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(feed)s AND paused_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(pause)s
-
--- runs.pause.ALL_IS_WELL
-UPDATE stepfast_feed
-   SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(feed)s AND troubles = %(troubles)s AND paused_until = %(paused_until)s
-
--- runs.pause.PARTITION_WAITS
-UPDATE stepfast_partition
-   SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END, last_error = %(error)s
- WHERE id = %(id)s AND state IN ('ready', 'running')
-
--- runs.pause.RUN_WAITS
-UPDATE stepfast_run SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END
- WHERE id = %(id)s AND ended_at IS NULL
-
--- runs.pause.PARTITION_WAITED
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - troubled_at FROM stepfast_partition WHERE id = %(id)s AND troubled_at >= updated_at
-
--- runs.pause.RUN_WAITED
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - troubled_at FROM stepfast_run WHERE id = %(id)s AND troubled_at >= updated_at
-
--- runs.pause.NEXT_PROBE
-SELECT job_id FROM stepfast_partition
- WHERE run_id = (SELECT m.run_id FROM stepfast_partition m WHERE m.id = %(id)s)
-   AND id <> %(id)s AND state IN ('ready', 'running')
- ORDER BY CASE WHEN id > %(id)s THEN 0 ELSE 1 END, id LIMIT 1
-
--- runs.pause.OTHERS_ARE_ANSWERED
-SELECT g.seq FROM stepfast_partition p
-  JOIN stepfast_partition o ON o.run_id = p.run_id AND o.id <> p.id AND o.updated_at > p.troubled_at
-  JOIN stepfast_page g ON g.partition_id = o.id
- WHERE p.id = %(id)s AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + %(margin)s
- LIMIT 1
-
--- runs.pending.ANY
-SELECT 1 FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1 LIMIT 1
-
--- runs.pending.COUNT
-SELECT count(*) FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1
-
--- runs.pending.LAST
-SELECT max(item_id) FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1
-
--- runs.pending.FIRST_BORDER
-SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1 ORDER BY item_id LIMIT 1 OFFSET %(rows)s
-
--- runs.pending.BORDER
-SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1 AND item_id > %(after)s
- ORDER BY item_id LIMIT 1 OFFSET %(rows)s
-
--- runs.pending.READ_FIRST
-SELECT item_id, content_hash, payload FROM stepfast_raw
- WHERE feed = %(feed)s AND pending = 1 AND item_id <= %(until)s
- ORDER BY item_id LIMIT %(limit)s
-
--- runs.pending.READ_NEXT
-SELECT item_id, content_hash, payload FROM stepfast_raw
- WHERE feed = %(feed)s AND pending = 1 AND item_id > %(after)s AND item_id <= %(until)s
- ORDER BY item_id LIMIT %(limit)s
-
--- runs.pending.READ_FIRST_JOINED
-    SELECT count(*), group_concat(item_id, %(border)s), group_concat(content_hash, %(border)s), group_concat(payload, %(border)s)
-      FROM (
-    SELECT item_id, content_hash, payload FROM stepfast_raw
-     WHERE feed = %(feed)s AND pending = 1 AND item_id <= %(until)s
-     ORDER BY item_id LIMIT %(limit)s
-) batch
-
--- runs.pending.READ_NEXT_JOINED
-    SELECT count(*), group_concat(item_id, %(border)s), group_concat(content_hash, %(border)s), group_concat(payload, %(border)s)
-      FROM (
-    SELECT item_id, content_hash, payload FROM stepfast_raw
-     WHERE feed = %(feed)s AND pending = 1 AND item_id > %(after)s AND item_id <= %(until)s
-     ORDER BY item_id LIMIT %(limit)s
-) batch
-
--- runs.pending.MARK
-UPDATE stepfast_raw  SET applied_hash = content_hash, applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), pending = 0
- WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND (content_hash IN (SELECT unnest(CAST(%(hashes)s AS TEXT[])))) IS TRUE AND pending = 1
-
--- runs.pending.MARK_SOME_ASIDE
-UPDATE stepfast_raw  SET applied_hash = CASE WHEN content_hash IN (SELECT unnest(CAST(%(bad)s AS TEXT[]))) THEN NULL ELSE content_hash END, applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), pending = CASE WHEN content_hash IN (SELECT unnest(CAST(%(bad)s AS TEXT[]))) THEN 2 ELSE 0 END
- WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND (content_hash IN (SELECT unnest(CAST(%(hashes)s AS TEXT[])))) IS TRUE AND pending = 1
-
--- runs.pending.HASHES
-SELECT group_concat(content_hash, '')
-  FROM (SELECT content_hash FROM stepfast_raw
-         WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND pending = 1 ORDER BY item_id) range
-
--- runs.pending.MARK_RANGE
-UPDATE stepfast_raw SET applied_hash = content_hash, applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), pending = 0
- WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND pending = 1
-
--- runs.pending.LOCK
-SELECT item_id, content_hash FROM stepfast_raw
- WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND pending = 1
- ORDER BY item_id
-FOR UPDATE
-
--- runs.pending.PUT_ASIDE
-UPDATE stepfast_raw SET pending = 2, applied_hash = NULL WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND pending = 0
-
--- runs.place.LOOK
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-       p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-       p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
-       r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
-       r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
-       r.ended_at, r.job_id, r.frontier, r.reason, r.trace, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + COALESCE(f.skew, 0)
-  FROM stepfast_partition p
-  JOIN stepfast_run r ON r.id = p.run_id
-  LEFT JOIN stepfast_feed f ON f.id = r.feed
- WHERE p.id = %(id)s
-
--- runs.planning.KEEP
-UPDATE stepfast_run SET frontier = %(frontier)s, requests = requests + %(requests)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND epoch = %(epoch)s AND ended_at IS NULL
-
--- runs.planning.PLANNED
-UPDATE stepfast_run
-   SET scope = %(scope)s, baseline = %(baseline)s, requests = requests + %(requests)s, frontier = NULL, planned_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND epoch = %(epoch)s AND ended_at IS NULL
-
--- runs.planning.PRIOR
-SELECT span FROM stepfast_partition
- WHERE debt_id IS NULL AND state <> 'split'
-   AND run_id = (SELECT r.id FROM stepfast_run r
-                  WHERE r.feed = %(feed)s AND r.kind = %(kind)s AND r.state = 'completed' AND r.scope = 'complete'
-                  ORDER BY r.started_at DESC LIMIT 1)
- ORDER BY number
-
--- runs.pruning.NEXT_SEEN
-SELECT min(partition_id) FROM stepfast_seen WHERE partition_id > %(after)s
-
--- runs.pruning.NEEDED
-SELECT p.id FROM stepfast_partition p JOIN stepfast_run r ON r.id = p.run_id
- WHERE p.id = %(id)s AND p.state NOT IN ('done', 'split')
-   AND (r.ended_at IS NULL
-        OR (r.state NOT IN ('completed', 'published_partial')
-            AND NOT EXISTS (SELECT 1 FROM stepfast_run n
-                             WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind NOT IN ('backfill', 'remap'))))
-
--- runs.pruning.LAST_SEEN_OF_BATCH
-SELECT max(item_id) FROM (SELECT item_id FROM stepfast_seen WHERE partition_id = %(id)s ORDER BY item_id LIMIT %(limit)s) b
-
--- runs.pruning.FORGET_SEEN
-DELETE FROM stepfast_seen WHERE partition_id = %(id)s AND item_id <= %(until)s
-
--- runs.pruning.OLD_RUN
-SELECT r.id FROM stepfast_run r
- WHERE r.ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (SELECT 1 FROM stepfast_feed f WHERE f.last_run = r.id)
- ORDER BY r.ended_at LIMIT 1
-
--- runs.pruning.PARTITIONS
-SELECT id FROM stepfast_partition WHERE run_id = %(run_id)s ORDER BY id LIMIT %(limit)s
-
--- runs.pruning.LAST_PAGE_OF_BATCH
-SELECT epoch, seq FROM stepfast_page WHERE partition_id = %(id)s ORDER BY epoch, seq LIMIT 1 OFFSET %(offset)s
-
--- runs.pruning.FORGET_PAGES
-DELETE FROM stepfast_page WHERE partition_id = %(id)s
-
--- runs.pruning.FORGET_FIRST_PAGES
-DELETE FROM stepfast_page WHERE partition_id = %(id)s AND (epoch < %(epoch)s OR (epoch = %(epoch)s AND seq <= %(seq)s))
-
--- runs.pruning.FORGET_PARTITION
-DELETE FROM stepfast_partition WHERE id = %(id)s
-
--- runs.pruning.FORGET_RUN
-DELETE FROM stepfast_run WHERE id = %(id)s AND ended_at IS NOT NULL
-
--- runs.quarantine.PUT_ASIDE
-INSERT INTO stepfast_quarantine (feed, item_id, stage, code, message, content_hash, payload, mapper_version, run_id,
-                                 first_seen_at, last_seen_at)
-
-SELECT CAST(%(feed)s AS TEXT), it ->> 0, it ->> 1, it ->> 2, it ->> 3, it ->> 4, it ->> 5, it ->> 6, it ->> 7, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-  FROM json_array_elements(CAST(%(rows)s AS JSON)) AS refused (it)
-
-ON CONFLICT (feed, item_id, stage) DO UPDATE
-   SET code = excluded.code, message = excluded.message, run_id = excluded.run_id, payload = excluded.payload,
-       mapper_version = excluded.mapper_version, content_hash = excluded.content_hash,
-       last_seen_at = excluded.last_seen_at, hits = stepfast_quarantine.hits + 1, state = 'open', note = NULL
-
--- runs.quarantine.WAITING
-SELECT item_id FROM stepfast_quarantine
- WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND state IN ('open', 'replaying')
-
--- runs.quarantine.SETTLE
-UPDATE stepfast_quarantine SET state = %(target)s, last_seen_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('open', 'replaying')
-
--- runs.quarantine.OF_RUN
-SELECT count(*) FROM stepfast_quarantine
- WHERE feed = %(feed)s AND run_id = %(run_id)s AND state IN ('open', 'replaying')
-
--- runs.quarantine.SAMPLES
-SELECT code, min(message), count(*) FROM stepfast_quarantine
- WHERE feed = %(feed)s AND run_id = %(run_id)s AND state IN ('open', 'replaying')
- GROUP BY code ORDER BY count(*) DESC, code LIMIT %(limit)s
-
--- runs.raw.SEEN
-SELECT item_id, pass FROM stepfast_seen WHERE partition_id = %(partition_id)s AND item_id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- runs.remapping.LAST_OF_LOT
-SELECT max(item_id) FROM (SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
-                           ORDER BY item_id LIMIT %(limit)s) lot
-
--- runs.remapping.WAIT_AGAIN
-UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
- WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND pending IN (0, 2)
-
--- runs.remapping.COUNT
-UPDATE stepfast_run SET seen = seen + %(rows)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = 0 AND state IN ('applying', 'stalled')
-
--- runs.remapping.COMPARE
-UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
- WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND run_id = %(run_id)s AND pending = 0
-
--- runs.repair.FORGET_FRONTIER
-UPDATE stepfast_run SET frontier = NULL WHERE id = %(id)s AND epoch = %(epoch)s
-
--- runs.repair.NEXT_EPOCH
-UPDATE stepfast_run SET epoch = epoch + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND epoch = %(epoch)s
-
--- runs.replaying.READ
-SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash,
-       r.pending
-  FROM stepfast_quarantine q
-  LEFT JOIN stepfast_raw r ON r.feed = q.feed AND r.item_id = q.item_id AND r.gone_at IS NULL
- WHERE q.feed = %(feed)s AND q.state = 'replaying' AND q.item_id > %(after)s
- ORDER BY q.item_id, q.stage LIMIT %(limit)s
-
--- runs.replaying.REVIVE
-UPDATE stepfast_raw SET pending = 1
- WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND content_hash = ANY(CAST(%(hashes)s AS TEXT[])) AND pending = 2
-   AND gone_at IS NULL
-
--- runs.replaying.SKEW
-SELECT skew FROM stepfast_feed WHERE id = %(feed)s
-
--- runs.restarting.RESTART
-UPDATE stepfast_partition
-   SET state = 'ready', epoch = epoch + 1, job_id = %(job_id)s, paging = %(paging)s, ended_at = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND epoch = %(epoch)s AND state = %(source)s
-
--- runs.restarting.BEGIN_ANEW
-UPDATE stepfast_partition
-   SET state = 'ready', epoch = epoch + 1, job_id = %(job_id)s, paging = NULL, frontier = NULL, next_offset = 0,
-       seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND epoch = %(epoch)s AND state = %(source)s
-
--- runs.restarting.FORGET_SEEN
-DELETE FROM stepfast_seen WHERE partition_id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- runs.restarting.ANOTHER_JOB
-UPDATE stepfast_partition SET epoch = epoch + 1, job_id = %(job_id)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND epoch = %(epoch)s AND state IN ('ready', 'running')
-
--- runs.restarting.REOPEN
-UPDATE stepfast_run
-   SET state = %(target)s, stalled_in = NULL, active_feed = %(active_feed)s, ended_at = NULL, reason = NULL,
-       epoch = epoch + 1, forced = %(forced)s, fetched_at = CASE WHEN %(fetched)s = 1 THEN fetched_at END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
-
--- runs.restarting.RECOUNT
-UPDATE stepfast_run
-   SET completed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = %(id)s AND p.state IN ('done', 'done_unverified')),
-       failed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = %(id)s AND p.state = 'failed'),
-       unverified = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = %(id)s AND p.state = 'done_unverified'),
-       seen = (SELECT COALESCE(sum(p.seen), 0) FROM stepfast_partition p
-                WHERE p.run_id = %(id)s AND p.state IN ('done', 'done_unverified', 'failed')),
-       rejected = (SELECT COALESCE(sum(p.rejected), 0) FROM stepfast_partition p
-                    WHERE p.run_id = %(id)s AND p.state IN ('done', 'done_unverified', 'failed')),
-       updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s
-
--- runs.restarting.PLANNED_AT
-SELECT planned_at FROM stepfast_run WHERE id = %(id)s
-
--- runs.restarting.LATER_WINDOWS
-SELECT window_from, window_to FROM stepfast_run
- WHERE feed = %(feed)s AND id <> %(id)s AND started_at >= %(started_at)s AND kind IN ('full', 'incremental')
-   AND state = 'completed' AND scope = 'complete'
-
--- runs.restarting.OWED
-SELECT span, window_from, window_to FROM stepfast_debt WHERE feed = %(feed)s AND state = 'open'
-
--- runs.restarting.READ_AGAIN
-UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), reason = 'its run reads it again'
- WHERE feed = %(feed)s AND run_id = %(run_id)s AND span = %(span)s AND window_to = %(window_to)s AND state = 'open'
-
--- runs.restarting.LIVE_JOBS
-SELECT j.id, j.kind FROM stepfast_job j
-      JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = %(run_id)s
-            UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = %(run_id)s
-            UNION SELECT s.id FROM stepfast_job s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
-
--- runs.restarting.DEAD_JOBS
-SELECT j.id, j.kind FROM stepfast_archive j
-      JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = %(run_id)s
-            UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = %(run_id)s
-            UNION SELECT s.id FROM stepfast_archive s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
-WHERE j.state = 'dead'
-
--- runs.run.CREATE
-INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
-                          watermark_before, most_rows, priority, trace, scope, started_at, updated_at)
-VALUES (%(id)s, %(feed)s, %(kind)s, 'planning', %(active_feed)s, %(window_from)s, %(window_to)s, %(mapper_version)s,
-        %(watermark_before)s, %(most_rows)s, %(priority)s, %(trace)s, %(scope)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
-
--- runs.run.FIND
-SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
-           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
-           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
-           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = %(id)s
-
--- runs.run.LOCK
-SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
-           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
-           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
-           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = %(id)s FOR UPDATE
-
--- runs.run.MOVE
-UPDATE stepfast_run SET state = %(target)s, stalled_in = NULL, reason = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
-
--- runs.run.END
-UPDATE stepfast_run
-   SET state = %(target)s, stalled_in = NULL, active_feed = NULL, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), reason = %(reason)s
- WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
-
--- runs.run.WATCH_JOB
-UPDATE stepfast_run SET job_id = %(job_id)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND epoch = %(epoch)s
-
--- runs.starting.CLOCK
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- runs.starting.KEEP_SKEW
-UPDATE stepfast_feed SET skew = %(skew)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(feed)s
-   AND (skew < %(skew)s OR (skew > %(skew)s AND NOT EXISTS (SELECT 1 FROM stepfast_raw r WHERE r.feed = %(feed)s)))
-
--- runs.starting.NOTHING_TO_READ
-UPDATE stepfast_run SET scope = 'partial', planned_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fetched_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'planning'
-
--- runs.sweep_state.KEEP
-UPDATE stepfast_run SET frontier = %(kept)s, gone = gone + %(gone)s, reason = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND epoch = %(epoch)s AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = %(was)s
-
--- runs.sweep_state.BEGIN
-UPDATE stepfast_run SET frontier = %(kept)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND epoch = %(epoch)s AND state = 'sweeping'
-
--- runs.vigil.ACTIVE
-SELECT id, feed, state, stalled_in, shards, job_id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - updated_at FROM stepfast_run
- WHERE ended_at IS NULL
-
--- runs.vigil.ORPHANS
-SELECT p.id FROM stepfast_partition p
- WHERE p.run_id = %(run_id)s AND p.state IN ('ready', 'running')
-   AND (SELECT count(*) FROM stepfast_job j WHERE j.id = p.job_id) = 0
- LIMIT %(limit)s
-
--- runs.vigil.OPEN
-SELECT 1 FROM stepfast_partition WHERE run_id = %(run_id)s AND state IN ('ready', 'running') LIMIT 1
-
--- runs.vigil.LIVE
-SELECT count(*) FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- runs.vigil.STILL_FOR
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - r.updated_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - (SELECT max(p.updated_at) FROM stepfast_partition p WHERE p.run_id = r.id)
-  FROM stepfast_run r WHERE r.id = %(run_id)s
-
--- runs.vigil.STALL
-UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = %(reason)s
- WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
-
--- runs.vigil.PAUSED_QUEUE
-SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL
-
--- runs.vigil.AGE
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM stepfast_run r WHERE r.feed = f.id))
-  FROM stepfast_feed f WHERE f.id = %(feed)s
-
--- runs.vigil.DIED
-SELECT count(*) FROM stepfast_archive WHERE state = 'dead' AND finished_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND kind = ANY(CAST(%(kinds)s AS TEXT[]))
-
--- runs.vigil.LAST_ERROR
-SELECT last_error FROM stepfast_archive WHERE state = 'dead' AND kind = ANY(CAST(%(kinds)s AS TEXT[]))
- ORDER BY finished_at DESC LIMIT 1
-
--- runs.watermark.MOVE
-UPDATE stepfast_feed
-   SET watermark = %(watermark)s, version = version + 1, last_run = %(run_id)s, last_took = %(took)s,
-       export_to = %(export_to)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(feed)s AND version = %(version)s
-
--- runs.watermark.SET
-UPDATE stepfast_feed SET watermark = %(watermark)s, version = version + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(feed)s AND version = %(version)s
-
--- schedules.changes.DELETE
-DELETE FROM stepfast_schedule WHERE id = %(id)s AND revision = %(revision)s
-
--- schedules.changes.FORGET
-DELETE FROM stepfast_schedule
- WHERE next_at IS NULL AND declared IS NULL AND COALESCE(last_at, once_at) < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
-
--- schedules.declared.LOCK
-SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = %(id)s FOR UPDATE
-
--- schedules.declared.KNOWN
-SELECT id, declared FROM stepfast_schedule WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- schedules.firing.NEXT_DUE
-SELECT next_at - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_schedule
- WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
-
--- schedules.firing.DUE
-SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule
- WHERE next_at <= %(now)s AND paused_at IS NULL ORDER BY next_at, id LIMIT %(limit)s
-
--- schedules.firing.FREE
-SELECT id FROM stepfast_schedule WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE SKIP LOCKED
-
--- schedules.firing.MOVE
-UPDATE stepfast_schedule SET next_at = %(next_at)s, last_at = COALESCE(%(last_at)s, last_at)
- WHERE id = %(id)s AND next_at = %(due)s AND revision = %(revision)s AND paused_at IS NULL
-
--- schedules.schedule.NOW
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- schedules.schedule.FIND
-SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = %(id)s
-
--- schedules.schedule.LIST
-SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE removed_at IS NULL OR %(everyone)s = 1 ORDER BY id
-
--- schedules.schedule.CREATE
-INSERT INTO stepfast_schedule (id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as,
-                               next_at, source, declared, note, changed_at, revision)
-VALUES (%(id)s, %(kind)s, %(queue)s, %(priority)s, %(payload)s, %(cron)s, %(every)s, %(once_at)s, %(tz)s, %(missed)s, %(overlap)s, %(tick_as)s,
-        %(next_at)s, %(source)s, %(declared)s, %(note)s, %(changed_at)s, %(revision)s)
-ON CONFLICT DO NOTHING
-
--- schedules.schedule.WRITE
-UPDATE stepfast_schedule
-   SET kind = %(kind)s, queue = %(queue)s, priority = %(priority)s, payload = %(payload)s, cron = %(cron)s, every = %(every)s,
-       once_at = %(once_at)s, tz = %(tz)s, missed = %(missed)s, overlap = %(overlap)s, tick_as = %(tick_as)s, next_at = %(next_at)s,
-       paused_at = %(paused_at)s, removed_at = %(removed_at)s, source = %(source)s, declared = %(declared)s, note = %(note)s,
-       changed_at = %(changed_at)s, revision = %(new_revision)s
- WHERE id = %(id)s AND revision = %(revision)s
-
--- steps.acknowledge.MOVE
-WITH mine AS (
-    DELETE FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
-    RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, has_dependants
-), kept AS (
-    INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
-    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(NULL AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
-    ON CONFLICT DO NOTHING
-)
-SELECT id, has_dependants FROM mine
-
--- steps.acknowledge.MOVE_WITH_RESULTS
-WITH mine AS (
-    DELETE FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
-    RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, has_dependants
-), kept AS (
-    INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
-    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(results)s AS JSONB) ->> id, 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
-    ON CONFLICT DO NOTHING
-)
-SELECT id, has_dependants FROM mine
-
--- steps.acknowledge.MOVE_ONE
-WITH mine AS (
-    DELETE FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s
-    RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, has_dependants
-), kept AS (
-    INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
-    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(result)s AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
-    ON CONFLICT DO NOTHING
-)
-SELECT id, has_dependants FROM mine
-
--- steps.acknowledge.REMOVE_ONE
--- (done by the statement before it)
-
--- steps.acknowledge.REMOVE_AWAITED
--- (done by the statement before it)
-
--- steps.acknowledge.LOCK_MANY
-SELECT id, has_dependants FROM stepfast_job
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
- ORDER BY id
-FOR UPDATE
-
--- steps.acknowledge.HOW_MANY
-SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
-
--- steps.acknowledge.KEEP_RESULT
-UPDATE stepfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
-
--- steps.ageing.SPREAD
-SELECT (SELECT priority FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' ORDER BY priority LIMIT 1),
-       (SELECT priority FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' ORDER BY priority DESC LIMIT 1)
-
--- steps.ageing.OVERDUE
-SELECT id FROM stepfast_job
- WHERE queue = %(queue)s AND state = 'ready' AND priority = %(priority)s
-   AND ready_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND updated_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
- ORDER BY ready_at, id
- LIMIT %(limit)s
-FOR UPDATE SKIP LOCKED
-
--- steps.ageing.NEXT_PRIORITY
-SELECT min(priority) FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' AND priority > %(priority)s
-
--- steps.ageing.RISE
-UPDATE stepfast_job SET priority = priority + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'ready'
-
--- steps.archive.ARCHIVE
-INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
-SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-  FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-ON CONFLICT DO NOTHING
-
--- steps.archive.REMOVE
-DELETE FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- steps.cancellation.LOCK
-SELECT id, state FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
-
--- steps.cancellation.CANCEL_WAITING
-UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
-
--- steps.cancellation.ASK_TO_STOP
-UPDATE stepfast_job SET cancel_at = COALESCE(cancel_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'leased'
-
--- steps.cancellation.NOTE
-INSERT INTO stepfast_log (job_id, at, level, step, message)
-SELECT id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), 'warning', step, %(message)s FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- steps.commit.LOCK
-SELECT id FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
-
--- steps.commit.CONTINUE
-UPDATE stepfast_job
-   SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
-       owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = %(cursor)s, step = step + 1,
-       failures = 0, crashes = 0, error_group = NULL,
-       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
-
--- steps.commit.CONTINUE_TOLD
-UPDATE stepfast_job
-   SET state = 'ready', ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
-       owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = %(cursor)s, step = step + 1,
-       failures = 0, crashes = 0, error_group = NULL,
-       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
-
--- steps.commit.STEP_ON
-UPDATE stepfast_job
-   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s
-
--- steps.commit.CONTINUE_HERE
-UPDATE stepfast_job
-   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
-       ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
-
--- steps.commit.MORE_URGENT
-SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
-            OR EXISTS (SELECT 1 FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' AND priority > %(priority)s)
-
--- steps.commit.PUT_BACK
-UPDATE stepfast_job
-   SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
-       owner = NULL, leased_by = NULL, lease_until = NULL,
-       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
-
--- steps.commit.RETRY
-UPDATE stepfast_job
-   SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
-       owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + %(charge)s,
-       crashes = crashes + %(crash)s, last_error = %(error)s,
-       error_group = CASE WHEN %(charge)s = 0 AND %(crash)s = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE %(error_group)s END,
-       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
-
--- steps.commit.BLAME
-UPDATE stepfast_job
-   SET failures = failures + %(charge)s, crashes = crashes + %(crash)s, last_error = %(error)s,
-       error_group = %(error_group)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s
-
--- steps.commit.GIVE_BACK
-UPDATE stepfast_job
-   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
-       owner = NULL, leased_by = NULL, lease_until = NULL,
-       fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
-
--- steps.commit.ASKED_TO_STOP
-SELECT id FROM stepfast_job
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NOT NULL
- ORDER BY id
-FOR UPDATE
-
--- steps.dead_letters.AWAITED
-SELECT DISTINCT parent_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open'
-
--- steps.dead_letters.CHOOSE
-SELECT id, queue, finished_at FROM stepfast_archive
- WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
-   AND (%(any_error)s = 1 OR error_group = %(error_group)s)
-   AND finished_at BETWEEN %(after)s AND %(until)s AND (finished_at > %(after)s OR id > %(after_id)s)
- ORDER BY finished_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- steps.dead_letters.COUNT
-SELECT count(*) FROM stepfast_archive
- WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
-   AND (%(any_error)s = 1 OR error_group = %(error_group)s) AND finished_at <= %(until)s
-
--- steps.dead_letters.LOCK_ENDED
-SELECT state, queue, CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = %(id)s FOR UPDATE
-
--- steps.dead_letters.HOLDER
-SELECT id FROM stepfast_job WHERE unique_key = %(key)s
-
--- steps.dead_letters.REVIVE
-INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
-                          step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json,
-                          has_dependants, payload)
-SELECT id, queue, kind,
-       CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE child_id = stepfast_archive.id AND state <> 'met') THEN 'waiting'
-            WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), created_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END,
-       step, 0, 0, trace, %(fence)s, progress, progress_note, last_error, error_group, cursor_json,
-       CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE parent_id = stepfast_archive.id) THEN 1 ELSE 0 END, CAST(payload AS JSON)
-  FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('dead', 'cancelled')
- ORDER BY finished_at, id
-ON CONFLICT DO NOTHING
-
--- steps.dead_letters.LEAVE
-DELETE FROM stepfast_archive
- WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-   AND EXISTS (SELECT 1 FROM stepfast_job WHERE stepfast_job.id = stepfast_archive.id AND fence = %(fence)s)
-
--- steps.dead_letters.ANSWER
-UPDATE stepfast_archive SET state = 'cancelled' WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'dead'
-
--- steps.dead_letters.FORGET
-DELETE FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- steps.dead_letters.FORGET_EDGES
-DELETE FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- steps.dead_letters.FORGET_LOGS
-DELETE FROM stepfast_log WHERE job_id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- steps.dead_letters.GROUPS
-SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
-  FROM stepfast_archive
- WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
-   AND (%(any_error)s = 1 OR error_group = %(error_group)s)
- GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT %(limit)s
-
--- steps.dependants.CHILDREN
-SELECT DISTINCT child_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('open', 'broken')
-
--- steps.dependants.LOCK_CHILDREN
-SELECT id, queue, has_dependants FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
- ORDER BY id FOR UPDATE
-
--- steps.dependants.EDGES
-SELECT child_id, parent_id, on_dead FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open'
- ORDER BY parent_id, child_id
-
--- steps.dependants.MEET
-UPDATE stepfast_dependency SET state = 'met' WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('open', 'broken')
-
--- steps.dependants.MEET_ANYWAY
-UPDATE stepfast_dependency SET state = 'met' WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open' AND on_dead = 'run'
-
--- steps.dependants.BREAK
-UPDATE stepfast_dependency SET state = 'broken'
- WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND child_id = ANY(CAST(%(children)s AS TEXT[])) AND state = 'open'
-
--- steps.dependants.STILL_WAIT
-SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open'
-
--- steps.dependants.LET_GO
-UPDATE stepfast_job
-   SET state = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 'scheduled'
-                    WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
-       ready_at = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN ready_at ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
-
--- steps.dependants.FAIL
-UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
-
--- steps.dependencies.LOCK_LIVE
-SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
-
--- steps.dependencies.LOCK_ENDED
-SELECT id, state FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
-
--- steps.dependencies.MARK
-UPDATE stepfast_job SET has_dependants = 1 WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND has_dependants = 0
-
--- steps.dependencies.TIE
-INSERT INTO stepfast_dependency (child_id, parent_id, bond, on_dead, state)
-VALUES (%(child_id)s, %(parent_id)s, %(bond)s, %(on_dead)s, %(state)s)
-
--- steps.dependencies.UNTIE
-DELETE FROM stepfast_dependency WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = %(key)s)
-
--- steps.dependencies.TIED
-SELECT parent_id FROM stepfast_dependency WHERE child_id = %(id)s AND parent_id = ANY(CAST(%(parents)s AS TEXT[]))
-
--- steps.dependencies.WAITS_FOR
-SELECT child_id, parent_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND state <> 'met'
- ORDER BY child_id, parent_id
-
--- steps.dependencies.RESULTS
-SELECT d.parent_id, a.kind, a.result FROM stepfast_dependency d JOIN stepfast_archive a ON a.id = d.parent_id
- WHERE d.child_id = %(id)s AND a.state = 'done'
- ORDER BY d.parent_id
-
--- steps.duplicates.SUCCESSOR
-SELECT id FROM stepfast_job WHERE unique_key = %(key)s FOR UPDATE
-
--- steps.duplicates.WAITED_FOR
-SELECT unique_key FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
-
--- steps.duplicates.WITHDRAW
-DELETE FROM stepfast_job WHERE id = %(id)s AND leased_at IS NULL
-
--- steps.ending.AWAITED
-SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND has_dependants = 1
-
--- steps.enqueue.ENQUEUE
-INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
-VALUES (%(id)s, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(key)s, %(trace)s, CAST(CAST(%(payload)s AS TEXT) AS JSON))
-ON CONFLICT DO NOTHING
-
--- steps.enqueue.ENQUEUE_MANY
-   INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
-   SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), new.key, %(trace)s, CAST(new.payload AS JSON)
-     FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(keys)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, key, payload)
-ON CONFLICT DO NOTHING
-
--- steps.enqueue.ENQUEUE_KEYLESS
-INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, trace, payload)
-SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) + %(delay)s), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-       CAST(%(trace)s AS TEXT), CAST(new.payload AS JSON)
-  FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, payload)
-
--- steps.enqueue.HOLDERS
-SELECT unique_key, id FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
-
--- steps.enqueue.HOLDERS_NOW
-SELECT unique_key, id FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[])) FOR UPDATE
-
--- steps.enqueue.REPLACE
-UPDATE stepfast_job
-   SET queue = %(queue)s, kind = %(kind)s, payload = CAST(CAST(%(payload)s AS TEXT) AS JSON), priority = %(priority)s, state = %(state)s,
-       ready_at = COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fence = %(fence)s, committed_fence = NULL,
-       owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
-       step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
-       last_error = NULL, error_group = NULL, trace = %(trace)s
- WHERE unique_key = %(key)s AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
-
--- steps.enqueue.KNOWN
-SELECT id FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT id FROM stepfast_archive WHERE id = %(id)s
-
--- steps.events.KNOW_NAME
-INSERT INTO stepfast_event_name (id, at) VALUES (%(id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
-
--- steps.events.LOCK_NAME
-SELECT id FROM stepfast_event_name WHERE id = %(id)s FOR UPDATE
-
--- steps.events.KEPT
-SELECT id, event_id, payload, sent_at FROM stepfast_event
- WHERE name = %(name)s AND until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY id LIMIT 1 FOR UPDATE
-
--- steps.events.TAKE
-DELETE FROM stepfast_event WHERE id = %(id)s
-
--- steps.events.KEEP
-INSERT INTO stepfast_event (name, event_id, sent_at, until_at, payload)
-VALUES (%(name)s, %(event_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s, %(payload)s)
-
--- steps.events.WAIT
-INSERT INTO stepfast_wait (name, job_id, fence, until_at) VALUES (%(name)s, %(job_id)s, %(fence)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(patience)s)
-
--- steps.events.WAITS
-SELECT id, job_id, fence FROM stepfast_wait WHERE name = %(name)s ORDER BY id LIMIT %(limit)s FOR UPDATE
-
--- steps.events.END_WAIT
-DELETE FROM stepfast_wait WHERE id = %(id)s
-
--- steps.events.LOCK_WAITING
-SELECT cursor_json, queue, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_job
- WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled' FOR UPDATE
-
--- steps.events.WAKE
-UPDATE stepfast_job SET state = 'ready', ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), cursor_json = %(cursor)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled'
-
--- steps.events.OLD_EVENTS
-SELECT id FROM stepfast_event WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s  ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- steps.events.OLD_WAITS
-SELECT id FROM stepfast_wait WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s  ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- steps.events.OLD_NAMES
-SELECT id FROM stepfast_event_name WHERE at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (SELECT 1 FROM stepfast_event e WHERE e.name = stepfast_event_name.id) AND NOT EXISTS (SELECT 1 FROM stepfast_wait w WHERE w.name = stepfast_event_name.id) ORDER BY at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- steps.events.FORGET_EVENT
-DELETE FROM stepfast_event WHERE id = %(id)s
-
--- steps.events.FORGET_WAIT
-DELETE FROM stepfast_wait WHERE id = %(id)s
-
--- steps.events.FORGET_NAME
-DELETE FROM stepfast_event_name WHERE id = %(id)s
-
--- steps.events.MISSED
-SELECT DISTINCT e.name FROM stepfast_event e JOIN stepfast_wait w ON w.name = e.name
- WHERE e.until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) LIMIT %(limit)s
-
--- steps.events.ANY_OLD
-SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_event WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
-            OR EXISTS (SELECT 1 FROM stepfast_wait WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(stale)s)
-            OR EXISTS (SELECT 1 FROM stepfast_event_name
-                        WHERE at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
-                          AND NOT EXISTS (SELECT 1 FROM stepfast_event e WHERE e.name = stepfast_event_name.id)
-                          AND NOT EXISTS (SELECT 1 FROM stepfast_wait w WHERE w.name = stepfast_event_name.id))
-
--- steps.fate.LIVE_FENCES
-SELECT id, fence, COALESCE(committed_fence, 0) FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
-
--- steps.fate.ARCHIVED_FENCES
-SELECT id, COALESCE(committed_fence, 0) FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- steps.groups.STATE
-SELECT state FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT state FROM stepfast_archive WHERE id = %(id)s
-
--- steps.groups.POLICY
-SELECT on_dead FROM stepfast_dependency WHERE child_id = %(id)s AND bond = 'member' LIMIT 1
-
--- steps.groups.GROUPS_OF
-SELECT child_id FROM stepfast_dependency WHERE parent_id = %(id)s AND bond = 'member' AND state = 'open'
- ORDER BY child_id
-
--- steps.joining.LOOK
-SELECT id, kind, state, cursor_json, fence, CAST(payload AS TEXT) FROM stepfast_job WHERE unique_key = %(key)s
-
--- steps.joining.LOCK
-SELECT id, kind, state, cursor_json, fence, CAST(payload AS TEXT) FROM stepfast_job WHERE unique_key = %(key)s
-FOR UPDATE
-
--- steps.joining.TAKE_IN
-UPDATE stepfast_job
-   SET payload = CAST(CAST(%(payload)s AS TEXT) AS JSON), priority = CASE WHEN priority < %(priority)s THEN %(priority)s ELSE priority END,
-       step = CASE WHEN leased_at IS NULL THEN step ELSE step + 1 END, fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(was)s AND cursor_json IS NULL
-   AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
-
--- steps.joining.WAIT_ON
-UPDATE stepfast_job
-   SET state = CASE WHEN state = 'held' THEN 'held' ELSE 'scheduled' END,
-       ready_at = CASE WHEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(quiet)s < created_at + %(at_most)s THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(quiet)s ELSE created_at + %(at_most)s END,
-       updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND leased_at IS NULL AND state IN ('scheduled', 'ready', 'held')
-
--- steps.joining.SUCCEED
-INSERT INTO stepfast_job (id, queue, kind, state, held_by, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
-VALUES (%(id)s, %(queue)s, %(kind)s, 'held', '(key)', %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(key)s, %(trace)s, CAST(CAST(%(payload)s AS TEXT) AS JSON))
-ON CONFLICT DO NOTHING
-
--- steps.joining.FREE_TO_GO
-SELECT s.id, s.queue, s.unique_key 
-  FROM stepfast_job s
- WHERE s.held_by = '(key)' AND s.state = 'held'
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
-
- ORDER BY s.priority DESC, s.ready_at, s.id
- LIMIT %(limit)s
-
--- steps.joining.TAKE_KEY
-UPDATE stepfast_job
-   SET unique_key = %(key)s, state = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 'scheduled' ELSE 'ready' END,
-       held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND state = 'held' AND held_by = '(key)'
-
--- steps.kept.NEEDED
-SELECT DISTINCT d.parent_id FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
- WHERE d.parent_id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- steps.keys.REMEMBER
-INSERT INTO stepfast_key (id, job_id, until_at) VALUES (%(id)s, %(job_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) %% %(window)s + %(keep)s)
-ON CONFLICT DO NOTHING
-
--- steps.keys.TAKE_OVER
-UPDATE stepfast_key SET job_id = %(job_id)s, until_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) %% %(window)s + %(keep)s
- WHERE id = %(id)s AND job_id <> %(job_id)s AND until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- steps.keys.HOLDER
-SELECT job_id FROM stepfast_key WHERE id = %(id)s
-
--- steps.keys.HOLDER_NOW
-SELECT job_id FROM stepfast_key WHERE id = %(id)s FOR UPDATE
-
--- steps.keys.HAND_OVER
-UPDATE stepfast_key SET job_id = %(holder)s WHERE id = %(id)s AND job_id = %(job_id)s
-
--- steps.keys.PROLONG
-UPDATE stepfast_key SET until_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s WHERE id = %(id)s AND until_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s
-
--- steps.keys.LET_GO
-DELETE FROM stepfast_key WHERE id = %(id)s AND job_id = %(job_id)s
-
--- steps.keys.FORGET
-DELETE FROM stepfast_key WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- steps.keys.EXPIRED
-SELECT id FROM stepfast_key WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- steps.lease.PICK
-UPDATE stepfast_job
-   SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE ctid = ANY(ARRAY(
-       SELECT ctid FROM stepfast_job
-        WHERE queue = %(queue)s AND state = 'ready'  AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-          AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
-        ORDER BY priority DESC, ready_at, id
-        LIMIT %(limit)s
-        FOR UPDATE SKIP LOCKED))
-RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-
--- steps.lease.PICK_FROM_HINT
-UPDATE stepfast_job
-   SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE ctid = ANY(ARRAY(
-       SELECT ctid FROM stepfast_job
-        WHERE queue = %(queue)s AND state = 'ready' AND priority = %(priority)s AND ready_at >= %(hint)s AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-          AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
-        ORDER BY ready_at, id
-        LIMIT %(limit)s
-        FOR UPDATE SKIP LOCKED))
-RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-
--- steps.lease.TAKE
--- (done by the statement before it)
-
--- steps.lease.SUSPECT
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-  FROM stepfast_job
- WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
-   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
- ORDER BY ready_at
- LIMIT 1
-FOR UPDATE SKIP LOCKED
-
--- steps.lease.TAKE_SUSPECT
-UPDATE stepfast_job
-   SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND state = 'suspect'
-
--- steps.lease.NAMED
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-  FROM stepfast_job
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'ready'
-   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
- ORDER BY id
-FOR UPDATE
-
--- steps.lease.TAKE_NAMED
-UPDATE stepfast_job
-   SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
-       ready_at = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ELSE ready_at END
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'ready'
-
--- steps.manual.PICK_ONE
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-  FROM stepfast_job 
- WHERE queue = %(queue)s AND state = 'ready' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-   AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
- ORDER BY priority DESC, ready_at, id
- LIMIT 1
-FOR UPDATE SKIP LOCKED
-
--- steps.manual.HOLD
-UPDATE stepfast_job
-   SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_by = %(worker_id)s,
-       leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), lease_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(duration)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND state = 'ready'
-
--- steps.manual.EXTEND
-UPDATE stepfast_job SET lease_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(duration)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s AND owner = %(owner)s
-
--- steps.manual.UNTIL
-SELECT lease_until FROM stepfast_job WHERE id = %(id)s
-
--- steps.queues.QUEUES_WITH_WORK
-WITH RECURSIVE named (queue) AS (
-    SELECT min(queue) FROM stepfast_job WHERE state = 'ready'
-    UNION ALL
-    SELECT (SELECT min(j.queue) FROM stepfast_job j WHERE j.state = 'ready' AND j.queue > named.queue)
-      FROM named WHERE named.queue IS NOT NULL
-)
-SELECT queue FROM named
- WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
-
--- steps.queues.NEXT_QUEUE
-SELECT min(queue) FROM stepfast_job WHERE queue > %(after)s
-
--- steps.queues.HAS_WORK
-SELECT 1 FROM stepfast_job
- WHERE queue = %(queue)s AND state = 'ready'
-   AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
- LIMIT 1
-
--- steps.reports.PROGRESS
-UPDATE stepfast_job
-   SET progress = COALESCE(%(percent)s, progress), progress_note = COALESCE(%(note)s, progress_note), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s
-
--- steps.reports.LOG
-INSERT INTO stepfast_log (job_id, at, level, step, message)
-SELECT id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(level)s, step, %(message)s FROM stepfast_job
- WHERE id = %(id)s AND fence = %(fence)s
-
--- steps.rescue.ALIVE
-SELECT incarnation, worker_id, process, CASE WHEN alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
-  FROM stepfast_worker WHERE state = 'alive' AND incarnation <> %(me)s
-
--- steps.rescue.LATE
-SELECT incarnation, alive_until FROM stepfast_worker
- WHERE state = 'alive' AND incarnation <> %(me)s AND alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- steps.rescue.DECLARE_DEAD
-UPDATE stepfast_worker
-   SET state = 'dead', ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
-       abandoned = (SELECT count(*) FROM stepfast_job WHERE owner = %(incarnation)s AND state = 'leased')
- WHERE incarnation = %(incarnation)s AND state = 'alive' AND (alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) OR %(proven)s = 1)
-
--- steps.rescue.LEFT_BEHIND
-SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
-  FROM stepfast_worker w
- WHERE w.state IN ('dead', 'stopped')
-   AND EXISTS (SELECT 1 FROM stepfast_job j WHERE j.owner = w.incarnation AND j.state = 'leased')
- LIMIT %(limit)s
-
--- steps.rescue.ABANDONED
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
- WHERE owner = %(owner)s AND state = 'leased'
- LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- steps.rescue.EXPIRED_BY_HAND
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
- WHERE owner = %(owner)s AND state = 'leased' AND lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- steps.rescue.ORPHANED
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
- WHERE owner > %(owner)s AND state = 'leased'
-   AND NOT EXISTS (SELECT 1 FROM stepfast_worker WHERE incarnation = owner)
- LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- steps.rescue.CHARGED
-UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = %(incarnation)s AND state = 'dead'
-
--- steps.rescue.SUSPECT
-UPDATE stepfast_job
-   SET state = %(state)s, owner = NULL, leased_by = NULL, lease_until = NULL, fence = %(fence)s,
-       crashes = crashes + %(charge)s, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), error_group = %(error_group)s,
-       last_error = CASE WHEN last_error IS NULL THEN CAST(%(note)s AS TEXT) WHEN length(last_error) > 3500 THEN last_error
-                         ELSE last_error || '; ' || CAST(%(note)s AS TEXT) END
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'leased'
-
--- steps.revival.UNMET
-SELECT DISTINCT parent_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND state <> 'met'
-
--- steps.revival.REOPEN
-UPDATE stepfast_dependency SET state = 'open'
- WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND parent_id = ANY(CAST(%(parents)s AS TEXT[])) AND state = 'broken'
-
--- steps.revival.MEET
-UPDATE stepfast_dependency SET state = 'met'
- WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND parent_id = ANY(CAST(%(parents)s AS TEXT[])) AND state <> 'met'
-
--- steps.stranded.OPEN
-SELECT child_id, parent_id, on_dead FROM stepfast_dependency
- WHERE state = 'open' AND child_id >= %(child)s AND (child_id > %(child)s OR parent_id > %(parent)s)
- ORDER BY child_id, parent_id LIMIT %(limit)s
-
--- steps.stranded.LIVE
-SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- steps.stranded.ENDED
-SELECT id, state FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- steps.task_ends.FAILED
-SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
-       a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
-  FROM stepfast_task t JOIN stepfast_archive a ON a.id = t.id
- WHERE t.id = ANY(CAST(%(ids)s AS TEXT[])) AND t.webhook_url IS NOT NULL AND a.state IN ('dead', 'cancelled')
-
--- steps.task_ends.TOLD
-SELECT client, task_id, task_type, webhook_url, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_task
- WHERE id = %(id)s AND webhook_url IS NOT NULL
-
--- steps.trees.MEMBERS
-SELECT parent_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND bond = 'member'
-
--- steps.trees.CHILDREN
-SELECT child_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- steps.trees.FAILED_CHILDREN
-SELECT child_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'broken'
-
--- steps.trees.LOCK
-SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
-
--- steps.trees.LOCK_ENDED
-SELECT id, queue, finished_at FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('dead', 'cancelled')
- ORDER BY id FOR UPDATE
-
--- steps.trees.BREAK
-UPDATE stepfast_dependency SET state = 'broken'
- WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND parent_id = ANY(CAST(%(parents)s AS TEXT[])) AND state = 'open'
-
--- tasks.acceptance.KEEP
-INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
-VALUES (%(id)s, %(client)s, %(task_id)s, %(task_type)s, %(webhook_url)s, %(source)s, %(message_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s)
-ON CONFLICT DO NOTHING
-
--- tasks.acceptance.KNOWN
-SELECT job_id FROM stepfast_key WHERE id = %(id)s AND until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- tasks.acceptance.OLD
-SELECT id FROM stepfast_task WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- tasks.acceptance.FORGET
-DELETE FROM stepfast_task
- WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)
-   AND NOT EXISTS (SELECT 1 FROM stepfast_archive a WHERE a.id = stepfast_task.id)
-
--- tasks.ends.ENDS
-SELECT a.id, a.kind, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.finished_at,
-       a.result, a.result_expired_at,
-       (SELECT count(*) FROM stepfast_outbox o
-         WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%%')
-  FROM stepfast_archive a WHERE a.id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- tasks.ends.STANDING
-SELECT step, failures, crashes FROM stepfast_job WHERE id = %(id)s
-
--- tasks.ends.MOVE
-UPDATE stepfast_job SET queue = %(queue)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND queue <> %(queue)s
-
--- tasks.ends.ADOPT
-UPDATE stepfast_job SET queue = %(queue)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE queue > %(first)s AND queue < %(last)s AND state IN ('ready', 'suspect') AND updated_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(after)s
-
--- tasks.ends.TAKE_OVER
-UPDATE stepfast_job SET queue = %(queue)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND queue > %(first)s AND queue < %(last)s
-
--- tasks.ends.GIVE_UP
-UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'suspect', 'held')
-
--- tasks.ends.SAY_AGAIN
-UPDATE stepfast_outbox
-   SET state = 'waiting', attempts = 0, since_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), ended_at = NULL
- WHERE job_id = %(id)s AND dedupe_key = %(key)s AND state IN ('sent', 'dead')
-
--- tasks.ends.SAID
-SELECT 1 FROM stepfast_outbox WHERE job_id = %(id)s AND dedupe_key = %(key)s
-
--- tasks.ends.UNSENT
-SELECT id, last_error FROM stepfast_outbox
- WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
-
--- tasks.following.LIVE
-SELECT id, state FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- tasks.received.SAVE
-INSERT INTO stepfast_received (id, task_id, client, task_type, status, received_at, body)
-VALUES (%(id)s, %(task_id)s, %(client)s, %(task_type)s, %(status)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(body)s)
-
--- tasks.received.KNOWN
-SELECT 1 FROM stepfast_received WHERE id = %(id)s
-
--- tasks.received.OF_TASK
-SELECT id, body FROM stepfast_received
- WHERE task_id = %(task_id)s AND client = %(client)s ORDER BY received_at DESC, id DESC LIMIT %(limit)s
-
--- tasks.room.WAITING
-SELECT count(*) FROM (
-    SELECT 1 AS one FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' LIMIT %(limit)s
-) waiting
-
--- tasks.single_task.HAND_OVER
-UPDATE stepfast_archive SET queue = %(queue)s WHERE id = %(id)s AND queue <> %(queue)s
-
--- testing.assertions.CLOCK
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- testing.crash.ALIVE
-SELECT incarnation FROM stepfast_worker WHERE process = %(process)s AND state = 'alive'
-
--- testing.crash.GONE
-UPDATE stepfast_worker
-   SET process = %(process)s, alive_until = CASE WHEN %(known)s = 1 THEN 0 ELSE alive_until END
- WHERE incarnation = %(incarnation)s AND state = 'alive'
-
--- testing.inline_mode.READY
-SELECT id FROM stepfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) LIMIT 1
-
--- testing.left.LEFT
-    SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
-           count(CASE WHEN state = 'suspect' THEN 1 END),
-           count(CASE WHEN state = 'scheduled' THEN 1 END)
-             + (SELECT count(*) FROM stepfast_limit WHERE due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) + (
-    SELECT count(*) FROM stepfast_limit l
-     WHERE l.due_at IS NOT NULL AND l.slots > (SELECT count(*) FROM stepfast_slot s WHERE s.limit_id = l.id)
-       AND EXISTS (SELECT 1 FROM stepfast_job h WHERE h.held_by = l.id AND h.state = 'held')
-)
-             + (SELECT count(*) 
-      FROM stepfast_job s
-     WHERE s.held_by = '(key)' AND s.state = 'held'
-       AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
-),
-           (SELECT count(*) FROM stepfast_schedule WHERE next_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND paused_at IS NULL),
-           (SELECT count(*) FROM stepfast_outbox o WHERE o.due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
-    %(relay)s = 1 AND o.state = 'waiting' AND NOT EXISTS (
-        SELECT 1 FROM stepfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
-)
-      FROM stepfast_job
-     WHERE (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[]))) AND (
-           (state = 'leased' AND owner IN (SELECT incarnation FROM stepfast_worker WHERE worker_id = %(worker_id)s))
-        OR (state IN ('ready', 'suspect') AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL))
-        OR (state = 'scheduled' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)))
-
--- testing.left.NEXT_JOB
-SELECT min(ready_at) FROM stepfast_job
- WHERE state IN ('scheduled', 'ready') AND ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND kind = ANY(CAST(%(kinds)s AS TEXT[]))
-   AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[]))) AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
-   AND id NOT IN (SELECT r.job_id FROM stepfast_run r
-                   WHERE r.job_id IS NOT NULL AND r.ended_at IS NULL AND r.frontier LIKE %(held)s)
-
--- testing.left.NEXT_RATE
-SELECT min(due_at) FROM stepfast_limit WHERE due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND gap > 0
-
--- testing.left.NEXT_MESSAGE
-SELECT min(o.due_at) FROM stepfast_outbox o WHERE o.due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND 
-    %(relay)s = 1 AND o.state = 'waiting' AND NOT EXISTS (
-        SELECT 1 FROM stepfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
-
--- testing.moved_clock.LIVING
-SELECT count(*) FROM stepfast_worker WHERE process = %(process)s AND state = 'alive'
-
--- testing.moved_clock.CARRY_ON
-UPDATE stepfast_worker SET alive_until = alive_until + %(passed)s, beat_at = beat_at + %(passed)s
- WHERE process = %(process)s AND state = 'alive'
-
--- testing.stored.UNFINISHED
-SELECT 
-    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
- FROM stepfast_job ORDER BY created_at, id
-
--- testing.stored.FINISHED
-SELECT 
-    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
- FROM stepfast_archive ORDER BY created_at, id
-
--- testing.stored.MARKS
-SELECT id, fence, last_error FROM stepfast_job
-
--- testing.stored.TOUCHED
-SELECT 
-    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
-, fence FROM stepfast_job ORDER BY created_at, id
-
--- testing.stored.ENDED_SINCE
-SELECT id FROM stepfast_archive
- WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= %(since)s
-
--- testing.stored.ENDED_JOBS_SINCE
-   SELECT 
-   id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
-FROM stepfast_archive
-    WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= %(since)s
-    ORDER BY created_at, id
-
--- testing.until_idle.LEASES
-SELECT count(*) FROM stepfast_job WHERE state = 'leased'
-
--- testing.until_idle.GHOST_LEASES
-SELECT count(*) FROM stepfast_job
- WHERE state = 'leased' AND owner IN (SELECT incarnation FROM stepfast_worker WHERE state = 'dead')
-
--- transports.dead_messages.KEEP
-INSERT INTO stepfast_dead_message (id, source, transport, address, queue, message_id, subject, attempts, reason, detail,
-                                   sent_at, found_at, properties, body)
-VALUES (%(id)s, %(source)s, %(transport)s, %(address)s, %(queue)s, %(message_id)s, %(subject)s, %(attempts)s, %(reason)s, %(detail)s,
-        %(sent_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(properties)s, %(body)s)
-ON CONFLICT DO NOTHING
-
--- transports.dead_messages.HOLDER
-SELECT id FROM stepfast_dead_message WHERE source = %(source)s
-
--- transports.dead_messages.NEWEST
-   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE 
-   (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
-      AND (%(any_error)s = 1 OR reason = %(error_group)s)
-ORDER BY found_at DESC, id DESC LIMIT %(limit)s
-
--- transports.dead_messages.OLDEST
-   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message
-    WHERE 
-   (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
-      AND (%(any_error)s = 1 OR reason = %(error_group)s)
-AND found_at <= %(until)s ORDER BY found_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- transports.dead_messages.COUNT
-SELECT count(*) FROM stepfast_dead_message WHERE 
-    (%(any_kind)s = 1 OR subject = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
-       AND (%(any_error)s = 1 OR reason = %(error_group)s)
-
--- transports.dead_messages.FIND
-SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE id = %(id)s
-
--- transports.dead_messages.REMOVE
-DELETE FROM stepfast_dead_message WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- transports.message_rows.MAKE
-INSERT INTO stepfast_message_queue (id) VALUES (%(queue)s) ON CONFLICT DO NOTHING
-
--- transports.message_rows.KNOWN
-SELECT id FROM stepfast_message_queue WHERE id = %(queue)s
-
--- transports.message_rows.FORGET
-UPDATE stepfast_message SET remembered = NULL
- WHERE queue = %(queue)s AND remembered = ANY(CAST(%(ids)s AS TEXT[]))
-   AND (until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) OR (state IN ('done', 'dead') AND sent_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(remembered)s))
-
--- transports.message_rows.SEND
-INSERT INTO stepfast_message (id, queue, message_id, remembered, visible_at, until_at, subject, properties, body)
-VALUES (%(id)s, %(queue)s, %(message_id)s, %(message_id)s, CASE WHEN %(visible_at)s > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN %(visible_at)s ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END,
-        CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lives_for)s, %(subject)s, %(properties)s, %(body)s)
-ON CONFLICT DO NOTHING
-
--- transports.message_rows.PICK
-SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-  FROM stepfast_message 
- WHERE queue = %(queue)s AND state = 'ready' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (until_at IS NULL OR until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
- ORDER BY visible_at, id
- LIMIT %(limit)s
-FOR UPDATE SKIP LOCKED
-
--- transports.message_rows.PICK_DEAD
-SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-  FROM stepfast_message 
- WHERE queue = %(queue)s AND state = 'dead' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (until_at IS NULL OR until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
- ORDER BY visible_at, id
- LIMIT %(limit)s
-FOR UPDATE SKIP LOCKED
-
--- transports.message_rows.TAKE
-UPDATE stepfast_message SET fence = %(fence)s, attempts = attempts + 1, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(hold)s
- WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('ready', 'dead') AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- transports.message_rows.RENEW
-UPDATE stepfast_message SET visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(hold)s
- WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- transports.message_rows.RELEASE
-UPDATE stepfast_message SET fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(after)s
- WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- transports.message_rows.GIVE_BACK
-UPDATE stepfast_message SET fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), attempts = attempts - 1
- WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- transports.message_rows.COMPLETE
-UPDATE stepfast_message SET state = 'done', fence = 0, until_at = sent_at + %(remembered)s, body = '', detail = NULL
- WHERE id = %(id)s AND fence = %(fence)s AND state IN ('ready', 'dead') AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- transports.message_rows.PUT_ASIDE
-UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), until_at = NULL,
-                            reason = %(reason)s, detail = %(detail)s
- WHERE id = %(id)s AND fence = %(fence)s AND state = 'ready' AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- transports.message_rows.PUT_ASIDE_UNTAKEN
-UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), until_at = NULL,
-                            reason = %(reason)s, detail = %(detail)s
- WHERE id = %(id)s AND state = 'ready' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- transports.message_rows.DEPTH
-SELECT count(CASE WHEN state = 'ready' AND visible_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 END),
-       count(CASE WHEN state = 'ready' AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND fence <> 0 THEN 1 END),
-       count(CASE WHEN state = 'ready' AND visible_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND fence = 0 THEN 1 END),
-       count(CASE WHEN state = 'dead' THEN 1 END)
-  FROM stepfast_message
- WHERE queue = %(queue)s AND state IN ('ready', 'dead') AND (until_at IS NULL OR until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
-
--- transports.message_rows.OLD
-SELECT id FROM stepfast_message WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- transports.message_rows.PRUNE
-DELETE FROM stepfast_message WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- worker.deaths.KNOWN
-SELECT 1 FROM stepfast_bookmark WHERE id = %(id)s
-
--- worker.deaths.BEGIN
-INSERT INTO stepfast_bookmark (id, at) VALUES (%(id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
-
--- worker.deaths.WHERE
-SELECT at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_bookmark WHERE id = %(id)s FOR UPDATE SKIP LOCKED
-
--- worker.deaths.MOVE
-UPDATE stepfast_bookmark SET at = %(at)s WHERE id = %(id)s AND at <> %(at)s
-
--- worker.deaths.UNNOTICED
-SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
-  FROM stepfast_archive a
- WHERE a.state = 'dead' AND a.finished_at > %(since)s
-   AND NOT EXISTS (SELECT 1 FROM stepfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
- ORDER BY a.finished_at LIMIT %(limit)s
-
--- worker.deaths.RUNS
-SELECT id FROM stepfast_run WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- worker.deaths.NOTICE
-INSERT INTO stepfast_death (id, finished_at) VALUES (%(id)s, %(finished_at)s) ON CONFLICT DO NOTHING
-
--- worker.deaths.FORGET
-DELETE FROM stepfast_death WHERE finished_at < %(before)s
-
--- worker.incarnation.REGISTER
-INSERT INTO stepfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
-                             process, host, pid, concurrency, queues)
-VALUES (%(incarnation)s, %(worker_id)s, 'alive', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s, %(lease)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
-        %(process)s, %(host)s, %(pid)s, %(concurrency)s, %(queues)s)
-
--- worker.incarnation.STAY_ALIVE
-UPDATE stepfast_worker
-   SET alive_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s, beat_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), active = %(active)s, active_ids = %(active_ids)s
- WHERE incarnation = %(incarnation)s AND state = 'alive'
-
--- worker.incarnation.RESIGN
-UPDATE stepfast_worker SET state = 'stopped', ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), active = 0, active_ids = NULL
- WHERE incarnation = %(incarnation)s AND state = 'alive'
-
--- worker.incarnation.CLOCK
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- worker.incarnation.STILL_MINE
-SELECT id, fence, cancel_at FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- worker.maintenance.DUE
-SELECT id, queue FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- ORDER BY ready_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- worker.maintenance.PROMOTE
-UPDATE stepfast_job
-   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- worker.maintenance.NEXT_DUE
-SELECT (SELECT min(ready_at) FROM stepfast_job WHERE state = 'scheduled') - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
-       (SELECT min(due_at) FROM stepfast_limit WHERE due_at IS NOT NULL) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
-       (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held')
-
--- worker.maintenance.OLD
-SELECT id FROM stepfast_archive WHERE state = %(state)s AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (
-       SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
-        WHERE d.parent_id = stepfast_archive.id)
- ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- worker.maintenance.GONE_WORKERS
-DELETE FROM stepfast_worker
- WHERE state IN ('dead', 'stopped') AND ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job WHERE owner = stepfast_worker.incarnation AND state = 'leased')
-
--- worker.maintenance.LONG_MINE
-SELECT id, fence FROM stepfast_job
- WHERE owner = %(owner)s AND state = 'leased' AND leased_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s LIMIT %(limit)s
-
--- worker.maintenance.SUSPECTS
-SELECT count(*) FROM stepfast_job
- WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
-   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
-
--- worker.relay.ANYTHING
-SELECT CASE WHEN EXISTS (SELECT 1 FROM stepfast_outbox WHERE state = 'waiting') THEN 1 ELSE 0 END,
-       CASE WHEN EXISTS (SELECT 1 FROM stepfast_alert
-                          WHERE notify_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND notify_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(too_old)s) THEN 1 ELSE 0 END,
-       CASE WHEN EXISTS (SELECT 1 FROM stepfast_archive a
-                          WHERE a.state = 'dead' AND a.finished_at > %(since)s
-                            AND NOT EXISTS (SELECT 1 FROM stepfast_death d
-                                             WHERE d.id = a.id AND d.finished_at = a.finished_at))
-            THEN 1 ELSE 0 END

@@ -1,25 +1,3 @@
--- admin.actions.STATE
-SELECT state, queue FROM stepfast_job WHERE id = :id
-UNION ALL SELECT state, queue FROM stepfast_archive WHERE id = :id
-
--- admin.actions.HASTEN
-UPDATE stepfast_job SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'scheduled'
-
--- admin.actions.KNOW_QUEUE
-INSERT INTO stepfast_queue (id) VALUES (:id) ON CONFLICT DO NOTHING
-
--- admin.actions.PAUSE
-UPDATE stepfast_queue SET paused_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), note = :note WHERE id = :id AND paused_at IS NULL
-
--- admin.actions.REMARK
-UPDATE stepfast_queue SET note = :note WHERE id = :id AND paused_at IS NOT NULL
-
--- admin.actions.RESUME
-UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = :id AND paused_at IS NOT NULL
-
--- admin.actions.ENDED_STATE
-SELECT state FROM stepfast_archive WHERE id = :id
-
 -- admin.audit.WRITE_DOWN
 INSERT INTO stepfast_audit (id, at, ended_at, who, what, subject, why, touched, detail)
 VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CASE WHEN :ended = 1 THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END, :who, :what, :subject, :why, :touched, :detail)
@@ -39,6 +17,30 @@ SELECT id FROM stepfast_audit WHERE at < CAST(ROUND((julianday('now') - 2440587.
 -- admin.audit.FORGET
 DELETE FROM stepfast_audit WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- admin.audit.NEWEST
+SELECT id, at, ended_at, who, what, subject, why, touched, detail
+  FROM stepfast_audit
+ WHERE (:any_who = 1 OR who = :who) AND (:any_what = 1 OR what = :what)
+   AND (:any_subject = 1 OR subject = :subject) AND at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+   AND (at < :at OR at = :at AND id < :before)
+ ORDER BY at DESC, id DESC LIMIT :limit
+
+-- admin.audit.PLACE
+SELECT at FROM stepfast_audit WHERE id = :id
+
+-- admin.dead_letters.NEWEST
+   SELECT 
+   id, state, kind, queue, priority, unique_key, step,
+   failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
+   created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
+FROM stepfast_archive
+    WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
+      AND (:any_error = 1 OR error_group = :error_group)
+    ORDER BY finished_at DESC, id DESC LIMIT :limit
+
+-- admin.dead_letters.ENDED_STATE
+SELECT state FROM stepfast_archive WHERE id = :id
+
 -- admin.debts.LOCK
 SELECT feed, name, state, tries FROM stepfast_debt WHERE id = :id
 
@@ -50,23 +52,47 @@ UPDATE stepfast_debt SET state = 'closed', closed_by = NULL, closed_at = CAST(RO
 UPDATE stepfast_debt SET state = 'open', tries = 0, closed_by = NULL, closed_at = NULL, reason = NULL
  WHERE id = :id AND (state = 'closed' OR tries > 0)
 
+-- admin.debts.LIST
+SELECT id, feed, CASE WHEN state = 'open' AND tries >= :tries THEN 'given up' ELSE state END, name, window_from,
+       window_to, tries, run_id, opened_at, closed_at, closed_by, reason
+  FROM stepfast_debt
+ WHERE (:any_feed = 1 OR feed = :feed) AND (:everything = 1 OR state = 'open')
+ ORDER BY id DESC LIMIT :limit
+
 -- admin.doctor.broker.FEEDS
 SELECT count(*) FROM stepfast_feed
 
--- admin.doctor.facts.OVERDUE
+-- admin.doctor.examination.OVERDUE
 SELECT count(*), COALESCE(max(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - ready_at), 0) FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- admin.doctor.facts.SUSPECTS
+-- admin.doctor.examination.SUSPECTS
 SELECT COALESCE(max(CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - ready_at), 0) FROM stepfast_job WHERE state = 'suspect'
 
--- admin.doctor.facts.UNKNOWN_KINDS
+-- admin.doctor.examination.UNKNOWN_KINDS
 SELECT kind, count(*) FROM stepfast_job
  WHERE state IN ('ready', 'scheduled') AND error_group LIKE 'UnknownKindError%' GROUP BY kind ORDER BY kind
 
--- admin.doctor.facts.WAIT_FOR_THE_DEAD
+-- admin.doctor.examination.WAIT_FOR_THE_DEAD
 SELECT count(DISTINCT d.child_id), min(d.parent_id)
   FROM stepfast_archive a JOIN stepfast_dependency d ON d.parent_id = a.id
  WHERE a.state IN ('dead', 'cancelled') AND d.state = 'open'
+
+-- admin.doctor.examination.DEAD
+SELECT count(*) FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL
+
+-- admin.doctor.examination.STUCK
+SELECT count(DISTINCT o.destination) FROM stepfast_outbox o
+ WHERE o.state = 'waiting' AND o.due_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :overdue
+   AND NOT EXISTS (SELECT 1 FROM stepfast_outbox h
+                    WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
+   AND NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = o.destination AND d.leased_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- admin.doctor.examination.WAITING_FOR_SETTINGS
+SELECT count(*), max(last_error) FROM stepfast_outbox
+ WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
+
+-- admin.doctor.examination.UNTOLD
+SELECT count(*) FROM stepfast_alert WHERE notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :overdue
 
 -- admin.doctor.mariadb.VERSION
 SELECT version()
@@ -95,23 +121,6 @@ SELECT t.trx_mysql_thread_id, count(*)
   JOIN information_schema.innodb_trx t ON t.trx_id = w.blocking_trx_id
  WHERE l.lock_table LIKE '%`stepfast%'
  GROUP BY t.trx_mysql_thread_id
-
--- admin.doctor.outbox.DEAD
-SELECT count(*) FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL
-
--- admin.doctor.outbox.STUCK
-SELECT count(DISTINCT o.destination) FROM stepfast_outbox o
- WHERE o.state = 'waiting' AND o.due_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :overdue
-   AND NOT EXISTS (SELECT 1 FROM stepfast_outbox h
-                    WHERE h.state = 'waiting' AND h.destination = o.destination AND h.seq < o.seq)
-   AND NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = o.destination AND d.leased_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-
--- admin.doctor.outbox.WAITING_FOR_SETTINGS
-SELECT count(*), max(last_error) FROM stepfast_outbox
- WHERE state = 'waiting' AND attempts = 0 AND last_error IS NOT NULL
-
--- admin.doctor.outbox.UNTOLD
-SELECT count(*) FROM stepfast_alert WHERE notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :overdue
 
 -- admin.doctor.postgresql.SETTINGS
 SELECT current_setting('server_version'), CAST(current_setting('server_version_num') AS INTEGER),
@@ -153,29 +162,117 @@ PRAGMA journal_mode
 -- admin.doctor.sqlite.SYNCHRONOUS
 PRAGMA synchronous
 
--- admin.keys.JOBS
+-- admin.encryption.JOBS
 SELECT id, kind, fence, payload, cursor_json FROM stepfast_job
  WHERE id > :after AND (payload LIKE :inside OR cursor_json LIKE :inside)
  ORDER BY id LIMIT :limit
 
--- admin.keys.ARCHIVE
+-- admin.encryption.ARCHIVE
 SELECT id, kind, payload, cursor_json, result FROM stepfast_archive
  WHERE id > :after AND (payload LIKE :inside OR cursor_json LIKE :inside OR result LIKE :inside)
  ORDER BY id LIMIT :limit
 
--- admin.keys.EVENTS
+-- admin.encryption.EVENTS
 SELECT id, name, payload FROM stepfast_event
  WHERE id > :after AND payload LIKE :inside
  ORDER BY id LIMIT :limit
 
--- admin.keys.WRITE_JOB
+-- admin.encryption.WRITE_JOB
 UPDATE stepfast_job SET payload = :payload, cursor_json = :cursor WHERE id = :id AND fence = :fence
 
--- admin.keys.WRITE_ENDED
+-- admin.encryption.WRITE_ENDED
 UPDATE stepfast_archive SET payload = :payload, cursor_json = :cursor, result = :result WHERE id = :id
 
--- admin.keys.WRITE_EVENT
+-- admin.encryption.WRITE_EVENT
 UPDATE stepfast_event SET payload = :payload WHERE id = :id
+
+-- admin.events.WAITS
+SELECT w.name, w.job_id, j.kind, j.queue, j.ready_at
+  FROM stepfast_wait w JOIN stepfast_job j ON j.id = w.job_id AND j.fence = w.fence AND j.state = 'scheduled'
+ ORDER BY w.id LIMIT :limit
+
+-- admin.events.KEPT
+SELECT name, event_id, sent_at, until_at, payload FROM stepfast_event
+ WHERE until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY id LIMIT :limit
+
+-- admin.jobs.STATE
+SELECT state, queue FROM stepfast_job WHERE id = :id
+UNION ALL SELECT state, queue FROM stepfast_archive WHERE id = :id
+
+-- admin.jobs.HASTEN
+UPDATE stepfast_job SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'scheduled'
+
+-- admin.jobs.PARENTS
+SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
+       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = :id 
+ ORDER BY d.parent_id LIMIT :limit
+
+-- admin.jobs.MEMBERS
+SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
+       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = :id AND d.bond = 'member'
+ ORDER BY d.parent_id LIMIT :limit
+
+-- admin.jobs.CHILDREN
+SELECT d.child_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
+  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.child_id
+       LEFT JOIN stepfast_archive a ON a.id = d.child_id
+ WHERE d.parent_id = :id 
+ ORDER BY d.child_id LIMIT :limit
+
+-- admin.jobs.JOB
+SELECT state, kind FROM stepfast_job WHERE id = :id UNION ALL SELECT state, kind FROM stepfast_archive WHERE id = :id
+
+-- admin.jobs.LIST_LIVE
+SELECT 
+j.id, j.state, j.kind, j.queue, j.priority, j.unique_key, j.step,
+j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END, j.failures, j.crashes, j.progress, j.progress_note,
+j.created_at, j.ready_at, j.leased_at, NULL,
+CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END,
+CASE j.state WHEN 'leased' THEN COALESCE(j.lease_until, w.alive_until) END,
+j.cancel_at, j.error_group, j.last_error
+
+  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+ WHERE j.state IN (SELECT value FROM json_each(:states)) AND 
+(:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue) AND (:any_id = 1 OR id < :before)
+
+ ORDER BY j.id DESC LIMIT :limit
+
+-- admin.jobs.LIST_ENDED
+   SELECT 
+   id, state, kind, queue, priority, unique_key, step,
+   failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
+   created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
+FROM stepfast_archive
+    WHERE state IN (SELECT value FROM json_each(:states)) AND 
+   (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue) AND (:any_id = 1 OR id < :before)
+
+    ORDER BY id DESC LIMIT :limit
+
+-- admin.jobs.SHOW_LIVE
+    SELECT 
+    j.id, j.state, j.kind, j.queue, j.priority, j.unique_key, j.step,
+    j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END, j.failures, j.crashes, j.progress, j.progress_note,
+    j.created_at, j.ready_at, j.leased_at, NULL,
+    CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END,
+    CASE j.state WHEN 'leased' THEN COALESCE(j.lease_until, w.alive_until) END,
+    j.cancel_at, j.error_group, j.last_error
+, j.payload, j.cursor_json, NULL, NULL
+      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+     WHERE j.id = :id
+
+-- admin.jobs.SHOW_ENDED
+    SELECT 
+    id, state, kind, queue, priority, unique_key, step,
+    failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
+    created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
+, payload, cursor_json, result, result_expired_at FROM stepfast_archive WHERE id = :id
+
+-- admin.jobs.LOGS
+SELECT at, level, step, message FROM stepfast_log WHERE job_id = :id ORDER BY id DESC LIMIT :limit
 
 -- admin.masks.KNOWN
 SELECT id FROM stepfast_mask ORDER BY id
@@ -222,6 +319,60 @@ SELECT count(*) FROM stepfast_outbox WHERE
     state = 'dead' AND ended_at <= :until AND (:any_channel = 1 OR channel = :channel)
        AND (:any_destination = 1 OR destination = :destination)
 
+-- admin.outbox.NEWEST
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state) ORDER BY id DESC LIMIT :limit
+
+-- admin.outbox.WAITING
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE state = 'waiting' AND (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state) ORDER BY id DESC LIMIT :limit
+
+-- admin.outbox.ENDED
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE state = :state AND ended_at IS NOT NULL AND (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state)
+ ORDER BY ended_at DESC, id DESC LIMIT :limit
+
+-- admin.outbox.OF_JOB
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE job_id = :job_id AND (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state) ORDER BY id DESC LIMIT :limit
+
+-- admin.outbox.SHOW
+SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error, destination, dedupe_key, trace, headers, body FROM stepfast_outbox WHERE id = :id
+
+-- admin.outbox.UNSENT
+SELECT destination, min(channel), min(address), sum(waiting), sum(dead)
+  FROM (SELECT destination, channel, address, 1 AS waiting, 0 AS dead
+          FROM stepfast_outbox WHERE state = 'waiting'
+         UNION ALL
+        SELECT destination, channel, address, 0, 1
+          FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL) unsent
+ GROUP BY destination ORDER BY destination LIMIT :limit
+
+-- admin.outbox.HEAD
+SELECT created_at, due_at, last_error FROM stepfast_outbox
+ WHERE state = 'waiting' AND destination = :destination ORDER BY seq LIMIT 1
+
+-- admin.outbox.ALERTS
+SELECT id, severity, title, raised, untold, first_at, last_at, notified_at, notify_at, body, message_ids,
+       CASE WHEN quiet_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
+  FROM stepfast_alert ORDER BY last_at DESC LIMIT :limit
+
+-- admin.outbox.STATES
+SELECT id, state, last_error FROM stepfast_outbox WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- admin.quarantine.LIST
+SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
+       note FROM stepfast_quarantine
+ WHERE (:any_feed = 1 OR feed = :feed) AND (:any_stage = 1 OR stage = :stage) AND (:any_code = 1 OR code = :code)
+   AND (:any_run_id = 1 OR run_id = :run_id) AND (:any_id = 1 OR id = :id) AND (:everything = 1 OR state IN ('open', 'replaying'))
+ ORDER BY id DESC LIMIT :limit
+
+-- admin.quarantine.GROUPS
+SELECT feed, stage, code, count(*), min(first_seen_at), max(last_seen_at), min(message) FROM stepfast_quarantine
+ WHERE (:any_feed = 1 OR feed = :feed) AND (:any_stage = 1 OR stage = :stage) AND (:any_code = 1 OR code = :code)
+   AND (:any_run_id = 1 OR run_id = :run_id) AND (:any_id = 1 OR id = :id) AND (:everything = 1 OR state IN ('open', 'replaying'))
+ GROUP BY feed, stage, code ORDER BY count(*) DESC, feed, stage, code LIMIT :limit
+
+-- admin.quarantine.SHOW
+SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
+           note, content_hash, payload FROM stepfast_quarantine WHERE id = :id
+
 -- admin.quarantine.CHOOSE
 SELECT id, feed FROM stepfast_quarantine
  WHERE id > :after AND state IN ('open', 'replaying') AND (:any_feed = 1 OR feed = :feed) AND (:any_stage = 1 OR stage = :stage) AND (:any_code = 1 OR code = :code)
@@ -249,178 +400,37 @@ SELECT j.queue, r.started_at FROM stepfast_run r JOIN stepfast_job j ON j.id = r
 SELECT a.queue, r.started_at FROM stepfast_run r JOIN stepfast_archive a ON a.id = r.job_id WHERE r.feed = :feed
  ORDER BY 2 DESC LIMIT 1
 
--- admin.reports.audit.NEWEST
-SELECT id, at, ended_at, who, what, subject, why, touched, detail
-  FROM stepfast_audit
- WHERE (:any_who = 1 OR who = :who) AND (:any_what = 1 OR what = :what)
-   AND (:any_subject = 1 OR subject = :subject) AND at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
-   AND (at < :at OR at = :at AND id < :before)
- ORDER BY at DESC, id DESC LIMIT :limit
+-- admin.rows.NOW
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- admin.reports.audit.PLACE
-SELECT at FROM stepfast_audit WHERE id = :id
-
--- admin.reports.dead_letters.NEWEST
+-- admin.run_reports.LIST
    SELECT 
-   id, state, kind, queue, priority, unique_key, step,
-   failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
-   created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
-FROM stepfast_archive
-    WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
-      AND (:any_error = 1 OR error_group = :error_group)
-    ORDER BY finished_at DESC, id DESC LIMIT :limit
+   r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
+   r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
+   r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM stepfast_partition p WHERE p.run_id = r.id),
+   r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
+   r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
+FROM stepfast_run r
+    WHERE (:any_feed = 1 OR r.feed = :feed) AND (:active = 0 OR r.ended_at IS NULL)
+    ORDER BY r.started_at DESC, r.id DESC LIMIT :limit
 
--- admin.reports.debts.LIST
-SELECT id, feed, CASE WHEN state = 'open' AND tries >= :tries THEN 'given up' ELSE state END, name, window_from,
-       window_to, tries, run_id, opened_at, closed_at, closed_by, reason
-  FROM stepfast_debt
- WHERE (:any_feed = 1 OR feed = :feed) AND (:everything = 1 OR state = 'open')
- ORDER BY id DESC LIMIT :limit
-
--- admin.reports.events.WAITS
-SELECT w.name, w.job_id, j.kind, j.queue, j.ready_at
-  FROM stepfast_wait w JOIN stepfast_job j ON j.id = w.job_id AND j.fence = w.fence AND j.state = 'scheduled'
- ORDER BY w.id LIMIT :limit
-
--- admin.reports.events.KEPT
-SELECT name, event_id, sent_at, until_at, payload FROM stepfast_event
- WHERE until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY id LIMIT :limit
-
--- admin.reports.gauges.DEAD
-SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue
-
--- admin.reports.gauges.LIVE
-SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state
-
--- admin.reports.gauges.PAUSED
-SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL
-
--- admin.reports.gauges.WORKERS
-SELECT count(*) FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- admin.reports.gauges.OUTBOX
-SELECT state, count(*), min(created_at) FROM stepfast_outbox
- WHERE state IN ('waiting', 'dead') GROUP BY state
-
--- admin.reports.jobs.LIST_LIVE
+-- admin.run_reports.ONE
 SELECT 
-j.id, j.state, j.kind, j.queue, j.priority, j.unique_key, j.step,
-j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END, j.failures, j.crashes, j.progress, j.progress_note,
-j.created_at, j.ready_at, j.leased_at, NULL,
-CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END,
-CASE j.state WHEN 'leased' THEN COALESCE(j.lease_until, w.alive_until) END,
-j.cancel_at, j.error_group, j.last_error
+    r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
+    r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
+    r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM stepfast_partition p WHERE p.run_id = r.id),
+    r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
+    r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
+ FROM stepfast_run r WHERE r.id = :id
 
-  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
- WHERE j.state IN (SELECT value FROM json_each(:states)) AND 
-(:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue) AND (:any_id = 1 OR id < :before)
+-- admin.run_reports.NEWEST
+SELECT id FROM stepfast_run WHERE :any_feed = 1 OR feed = :feed
+ ORDER BY CASE WHEN :prefer_active = 1 AND ended_at IS NOT NULL THEN 1 ELSE 0 END, started_at DESC, id DESC LIMIT 1
 
- ORDER BY j.id DESC LIMIT :limit
+-- admin.run_reports.BEGINNING
+SELECT id, feed FROM stepfast_run WHERE id >= :first AND id < :beyond ORDER BY id DESC LIMIT :limit
 
--- admin.reports.jobs.LIST_ENDED
-   SELECT 
-   id, state, kind, queue, priority, unique_key, step,
-   failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
-   created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
-FROM stepfast_archive
-    WHERE state IN (SELECT value FROM json_each(:states)) AND 
-   (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue) AND (:any_id = 1 OR id < :before)
-
-    ORDER BY id DESC LIMIT :limit
-
--- admin.reports.jobs.SHOW_LIVE
-    SELECT 
-    j.id, j.state, j.kind, j.queue, j.priority, j.unique_key, j.step,
-    j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END, j.failures, j.crashes, j.progress, j.progress_note,
-    j.created_at, j.ready_at, j.leased_at, NULL,
-    CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END,
-    CASE j.state WHEN 'leased' THEN COALESCE(j.lease_until, w.alive_until) END,
-    j.cancel_at, j.error_group, j.last_error
-, j.payload, j.cursor_json, NULL, NULL
-      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-     WHERE j.id = :id
-
--- admin.reports.jobs.SHOW_ENDED
-    SELECT 
-    id, state, kind, queue, priority, unique_key, step,
-    failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, failures, crashes, progress, progress_note,
-    created_at, ready_at, leased_at, finished_at, NULL, NULL, NULL, error_group, last_error
-, payload, cursor_json, result, result_expired_at FROM stepfast_archive WHERE id = :id
-
--- admin.reports.jobs.LOGS
-SELECT at, level, step, message FROM stepfast_log WHERE job_id = :id ORDER BY id DESC LIMIT :limit
-
--- admin.reports.leases.LEASES
-    SELECT j.id, j.kind, j.queue, j.step, j.failures + j.crashes + 1, j.progress, COALESCE(j.leased_by, w.worker_id),
-           CASE WHEN j.owner <> :manual THEN j.owner END, j.leased_at, COALESCE(j.lease_until, w.alive_until), 
-    CASE WHEN j.owner = :manual THEN CASE WHEN j.lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
-         WHEN w.state = 'alive' AND w.alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 0 ELSE 1 END
-, j.cancel_at
-      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-     WHERE j.state = 'leased' AND (:all_of_them = 1 OR 
-    CASE WHEN j.owner = :manual THEN CASE WHEN j.lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
-         WHEN w.state = 'alive' AND w.alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 0 ELSE 1 END
- = :expired)
-     ORDER BY j.leased_at, j.id LIMIT :limit
-
--- admin.reports.leases.COUNT
-    SELECT COALESCE(sum(1 - 
-    CASE WHEN j.owner = :manual THEN CASE WHEN j.lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
-         WHEN w.state = 'alive' AND w.alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 0 ELSE 1 END
-), 0), COALESCE(sum(
-    CASE WHEN j.owner = :manual THEN CASE WHEN j.lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
-         WHEN w.state = 'alive' AND w.alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 0 ELSE 1 END
-), 0)
-      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-     WHERE j.state = 'leased'
-
--- admin.reports.limits.LIMITS
-SELECT l.id, l.slots, l.arrival_at, l.gap, l.tolerance, l.due_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-       (SELECT count(*) FROM stepfast_slot s WHERE s.limit_id = l.id),
-       (SELECT count(*) FROM stepfast_job j WHERE j.held_by = l.id AND j.state = 'held')
-  FROM stepfast_limit l
- WHERE :everything = 1 OR l.due_at IS NOT NULL OR EXISTS (SELECT 1 FROM stepfast_slot s WHERE s.limit_id = l.id)
- ORDER BY CASE WHEN l.due_at IS NULL THEN 1 ELSE 0 END, l.id
- LIMIT :limit
-
--- admin.reports.outbox.NEWEST
-SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state) ORDER BY id DESC LIMIT :limit
-
--- admin.reports.outbox.WAITING
-SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE state = 'waiting' AND (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state) ORDER BY id DESC LIMIT :limit
-
--- admin.reports.outbox.ENDED
-SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE state = :state AND ended_at IS NOT NULL AND (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state)
- ORDER BY ended_at DESC, id DESC LIMIT :limit
-
--- admin.reports.outbox.OF_JOB
-SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error FROM stepfast_outbox WHERE job_id = :job_id AND (:any_channel = 1 OR channel = :channel) AND (:any_state = 1 OR state = :state) ORDER BY id DESC LIMIT :limit
-
--- admin.reports.outbox.SHOW
-SELECT id, state, channel, address, attempts, created_at, due_at, ended_at, job_id, last_error, destination, dedupe_key, trace, headers, body FROM stepfast_outbox WHERE id = :id
-
--- admin.reports.outbox.UNSENT
-SELECT destination, min(channel), min(address), sum(waiting), sum(dead)
-  FROM (SELECT destination, channel, address, 1 AS waiting, 0 AS dead
-          FROM stepfast_outbox WHERE state = 'waiting'
-         UNION ALL
-        SELECT destination, channel, address, 0, 1
-          FROM stepfast_outbox WHERE state = 'dead' AND ended_at IS NOT NULL) unsent
- GROUP BY destination ORDER BY destination LIMIT :limit
-
--- admin.reports.outbox.HEAD
-SELECT created_at, due_at, last_error FROM stepfast_outbox
- WHERE state = 'waiting' AND destination = :destination ORDER BY seq LIMIT 1
-
--- admin.reports.outbox.ALERTS
-SELECT id, severity, title, raised, untold, first_at, last_at, notified_at, notify_at, body, message_ids,
-       CASE WHEN quiet_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
-  FROM stepfast_alert ORDER BY last_at DESC LIMIT :limit
-
--- admin.reports.outbox.STATES
-SELECT id, state, last_error FROM stepfast_outbox WHERE id IN (SELECT value FROM json_each(:ids))
-
--- admin.reports.partitions.LIST
+-- admin.run_reports.LIST_PARTITIONS
     SELECT p.run_id, r.feed, p.number, p.name, p.state, p.epoch, p.seen, p.counted, p.estimate, p.rejected, p.requests,
            p.next_offset, p.job_id, j.state, CASE WHEN j.state = 'scheduled' THEN j.ready_at END, p.worker_id,
            p.last_error, CASE WHEN 
@@ -439,44 +449,20 @@ SELECT id, state, last_error FROM stepfast_outbox WHERE id IN (SELECT value FROM
 )
      ORDER BY r.started_at DESC, p.run_id DESC, p.number LIMIT :limit
 
--- admin.reports.partitions.FAILED
+-- admin.run_reports.FAILED
 SELECT number, last_error FROM stepfast_partition WHERE run_id = :id AND state = 'failed' ORDER BY number
 
--- admin.reports.quarantine.LIST
-SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
-       note FROM stepfast_quarantine
- WHERE (:any_feed = 1 OR feed = :feed) AND (:any_stage = 1 OR stage = :stage) AND (:any_code = 1 OR code = :code)
-   AND (:any_run_id = 1 OR run_id = :run_id) AND (:any_id = 1 OR id = :id) AND (:everything = 1 OR state IN ('open', 'replaying'))
- ORDER BY id DESC LIMIT :limit
-
--- admin.reports.quarantine.GROUPS
-SELECT feed, stage, code, count(*), min(first_seen_at), max(last_seen_at), min(message) FROM stepfast_quarantine
- WHERE (:any_feed = 1 OR feed = :feed) AND (:any_stage = 1 OR stage = :stage) AND (:any_code = 1 OR code = :code)
-   AND (:any_run_id = 1 OR run_id = :run_id) AND (:any_id = 1 OR id = :id) AND (:everything = 1 OR state IN ('open', 'replaying'))
- GROUP BY feed, stage, code ORDER BY count(*) DESC, feed, stage, code LIMIT :limit
-
--- admin.reports.quarantine.SHOW
-SELECT id, feed, item_id, stage, state, code, message, hits, mapper_version, run_id, first_seen_at, last_seen_at,
-           note, content_hash, payload FROM stepfast_quarantine WHERE id = :id
-
--- admin.reports.queues.USED
-SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_job WHERE queue = :queue)
-            OR EXISTS (SELECT 1 FROM stepfast_archive WHERE queue = :queue)
-
--- admin.reports.queues.QUEUES
-SELECT id, paused_at, note FROM stepfast_queue
-
--- admin.reports.run_facts.OTHERS
+-- admin.run_status.OTHERS
 SELECT id, state FROM stepfast_run
  WHERE feed = :feed AND id <> :id
    AND (active_feed = :feed OR (kind NOT IN ('backfill', 'remap')
                                 AND (started_at > :started_at OR (started_at = :started_at AND id > :id))))
  ORDER BY started_at DESC, id DESC LIMIT 1
 
--- admin.reports.run_facts.STATES
+-- admin.run_status.STATES
 SELECT state, count(*) FROM stepfast_partition WHERE run_id = :id GROUP BY state
 
--- admin.reports.run_facts.ORPHANS
+-- admin.run_status.ORPHANS
 SELECT p.number 
       FROM stepfast_partition p
       JOIN stepfast_run r ON r.id = p.run_id
@@ -487,10 +473,10 @@ SELECT p.number
      AND (j.id IS NULL OR (j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))))
  AND j.id IS NULL ORDER BY p.number
 
--- admin.reports.run_facts.MOVED
+-- admin.run_status.MOVED
 SELECT max(updated_at) FROM stepfast_partition WHERE run_id = :id
 
--- admin.reports.run_facts.LIVE
+-- admin.run_status.LIVE
     SELECT j.queue, j.state, count(*), min(j.ready_at), max(j.last_error), max(j.held_by),
            sum(CASE WHEN j.state = 'leased' AND COALESCE(j.lease_until, w.alive_until, 0) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END)
       FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
@@ -500,73 +486,52 @@ SELECT max(updated_at) FROM stepfast_partition WHERE run_id = :id
             UNION SELECT s.id FROM stepfast_job s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
 GROUP BY j.queue, j.state
 
--- admin.reports.run_facts.DEAD
+-- admin.run_status.DEAD
 SELECT count(*), max(j.last_error), max(j.queue) FROM stepfast_archive j
       JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = :run_id
             UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = :run_id
             UNION SELECT s.id FROM stepfast_archive s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
 WHERE j.state = 'dead'
 
--- admin.reports.run_facts.ENDED_QUEUE
+-- admin.run_status.ENDED_QUEUE
 SELECT queue FROM stepfast_archive WHERE id = :id
 
--- admin.reports.run_facts.PAUSED
+-- admin.run_status.PAUSED
 SELECT paused_at, note FROM stepfast_queue WHERE id = :id AND paused_at IS NOT NULL
 
--- admin.reports.run_facts.WORKERS
+-- admin.run_status.WORKERS
 SELECT queues FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- admin.reports.run_facts.DEBTS
+-- admin.run_status.DEBTS
 SELECT count(*), COALESCE(sum(CASE WHEN tries >= :tries THEN 1 ELSE 0 END), 0)
   FROM stepfast_debt WHERE feed = :feed AND state = 'open'
 
--- admin.reports.run_facts.PENDING
+-- admin.run_status.PENDING
 SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1
 
--- admin.reports.run_progress.WRITTEN_LATELY
+-- admin.run_status.WRITTEN_LATELY
 SELECT number, name, state, seen, COALESCE(counted, estimate), requests, last_error FROM stepfast_partition
  WHERE run_id = :id AND updated_at >= :since ORDER BY number
 
--- admin.reports.runs.LIST
-   SELECT 
-   r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
-   r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
-   r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM stepfast_partition p WHERE p.run_id = r.id),
-   r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
-   r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
-FROM stepfast_run r
-    WHERE (:any_feed = 1 OR r.feed = :feed) AND (:active = 0 OR r.ended_at IS NULL)
-    ORDER BY r.started_at DESC, r.id DESC LIMIT :limit
-
--- admin.reports.runs.ONE
-SELECT 
-    r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.partitions, r.completed, r.failed, r.unverified, r.estimate,
-    r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.differences,
-    r.requests + (SELECT COALESCE(sum(p.requests), 0) FROM stepfast_partition p WHERE p.run_id = r.id),
-    r.forced, r.most_rows, r.window_from, r.window_to, r.watermark_before, r.watermark_after, r.started_at, r.planned_at,
-    r.fetched_at, r.completed_at, r.ended_at, r.updated_at, r.reason
- FROM stepfast_run r WHERE r.id = :id
-
--- admin.reports.runs.NEWEST
-SELECT id FROM stepfast_run WHERE :any_feed = 1 OR feed = :feed
- ORDER BY CASE WHEN :prefer_active = 1 AND ended_at IS NOT NULL THEN 1 ELSE 0 END, started_at DESC, id DESC LIMIT 1
-
--- admin.reports.runs.BEGINNING
-SELECT id, feed FROM stepfast_run WHERE id >= :first AND id < :beyond ORDER BY id DESC LIMIT :limit
-
--- admin.reports.schedules.RECENT
+-- admin.schedules.RECENT
 SELECT k.id, k.job_id, COALESCE(j.state, a.state),
        CASE WHEN COALESCE(j.created_at, a.created_at) < k.until_at - :remembered THEN 1 ELSE 0 END
   FROM stepfast_key k LEFT JOIN stepfast_job j ON j.id = k.job_id LEFT JOIN stepfast_archive a ON a.id = k.job_id
  WHERE k.id > :first AND k.id < :last
  ORDER BY k.id DESC LIMIT :limit
 
--- admin.reports.statistics.ENDED
+-- admin.statistics.DEAD
+SELECT queue, 'dead', count(*), NULL FROM stepfast_archive WHERE state = 'dead' GROUP BY queue
+
+-- admin.statistics.LIVE
+SELECT queue, state, count(*), min(ready_at) FROM stepfast_job GROUP BY queue, state
+
+-- admin.statistics.ENDED
 SELECT kind, state, count(*) FROM stepfast_archive
  WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span AND (:any_kind = 1 OR kind = :kind)
  GROUP BY kind, state
 
--- admin.reports.statistics.TIMES
+-- admin.statistics.TIMES
 SELECT kind, avg(took), max(CASE WHEN place >= many * 0.5 AND place < many * 0.5 + 1 THEN took END),
        max(CASE WHEN place >= many * 0.95 AND place < many * 0.95 + 1 THEN took END), max(took), avg(waited)
   FROM (SELECT kind, finished_at - leased_at AS took, leased_at - ready_at AS waited,
@@ -576,25 +541,50 @@ SELECT kind, avg(took), max(CASE WHEN place >= many * 0.5 AND place < many * 0.5
          WHERE state = 'done' AND finished_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span AND leased_at IS NOT NULL AND (:any_kind = 1 OR kind = :kind)) AS timed
  GROUP BY kind
 
--- admin.reports.statistics.FAILED
+-- admin.statistics.FAILED
 SELECT kind, error_group, sum(CASE state WHEN 'dead' THEN 1 ELSE 0 END), 0,
        sum(CASE state WHEN 'done' THEN 1 ELSE 0 END), max(finished_at), max(id)
   FROM stepfast_archive
  WHERE state IN ('done', 'dead') AND finished_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span AND error_group IS NOT NULL AND (:any_kind = 1 OR kind = :kind)
  GROUP BY kind, error_group
 
--- admin.reports.statistics.RETRYING
+-- admin.statistics.RETRYING
 SELECT kind, error_group, 0, count(*), 0, max(updated_at), max(id)
   FROM stepfast_job
  WHERE updated_at >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :span AND error_group IS NOT NULL AND (:any_kind = 1 OR kind = :kind)
  GROUP BY kind, error_group
 
--- admin.reports.sweeps.LIST
+-- admin.statistics.PAUSED
+SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL
+
+-- admin.statistics.WORKERS
+SELECT count(*) FROM stepfast_worker WHERE state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- admin.statistics.OUTBOX
+SELECT state, count(*), min(created_at) FROM stepfast_outbox
+ WHERE state IN ('waiting', 'dead') GROUP BY state
+
+-- admin.statistics.LIMITS
+SELECT l.id, l.slots, l.arrival_at, l.gap, l.tolerance, l.due_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+       (SELECT count(*) FROM stepfast_slot s WHERE s.limit_id = l.id),
+       (SELECT count(*) FROM stepfast_job j WHERE j.held_by = l.id AND j.state = 'held')
+  FROM stepfast_limit l
+ WHERE :everything = 1 OR l.due_at IS NOT NULL OR EXISTS (SELECT 1 FROM stepfast_slot s WHERE s.limit_id = l.id)
+ ORDER BY CASE WHEN l.due_at IS NULL THEN 1 ELSE 0 END, l.id
+ LIMIT :limit
+
+-- admin.sweeps.QUEUE
+SELECT queue FROM stepfast_job WHERE id = :id
+
+-- admin.sweeps.BACK
+UPDATE stepfast_run SET gone = gone - :back WHERE id = :id AND gone >= :back
+
+-- admin.sweeps.LIST
 SELECT id, feed, state, gone, started_at, frontier FROM stepfast_run
  WHERE kind = 'full' AND (:any_feed = 1 OR feed = :feed) AND frontier LIKE '{"type":"sweep"%'
  ORDER BY started_at DESC, id DESC LIMIT :limit
 
--- admin.reports.tasks.LATEST
+-- admin.tasks.LATEST
 SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
        COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
   FROM stepfast_task t LEFT JOIN stepfast_job j ON j.id = t.id LEFT JOIN stepfast_archive a ON a.id = t.id
@@ -603,7 +593,7 @@ SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
    AND (:any_state = 1 OR COALESCE(j.state, a.state, 'forgotten') = :state)
  ORDER BY t.received_at DESC, t.id DESC LIMIT :limit
 
--- admin.reports.tasks.ONE
+-- admin.tasks.ONE
 SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
        COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.last_error, a.last_error), a.finished_at
   FROM stepfast_task t LEFT JOIN stepfast_job j ON j.id = t.id LEFT JOIN stepfast_archive a ON a.id = t.id
@@ -611,42 +601,21 @@ SELECT t.id, t.client, t.task_id, t.task_type, t.source, t.received_at,
  WHERE (t.id = :id OR t.task_id = :id) AND (:any_client = 1 OR t.client = :client)
  ORDER BY t.received_at DESC, t.id DESC LIMIT 1
 
--- admin.reports.tasks.RESULT
+-- admin.tasks.RESULT
 SELECT result FROM stepfast_archive WHERE id = :id
 
--- admin.reports.tasks.WEBHOOKS
+-- admin.tasks.WEBHOOKS
 SELECT id, state, address, attempts, last_error FROM stepfast_outbox
  WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' ORDER BY seq
 
--- admin.reports.tasks.RECEIVED
+-- admin.tasks.RECEIVED
 SELECT id, status, received_at FROM stepfast_received
  WHERE task_id = :task_id AND client = :client ORDER BY received_at, id LIMIT 50
 
--- admin.reports.trees.PARENTS
-SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
-  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
-       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
- WHERE d.child_id = :id 
- ORDER BY d.parent_id LIMIT :limit
+-- admin.watermarks.KNOWN
+SELECT id FROM stepfast_feed WHERE updated_at > 0 ORDER BY id
 
--- admin.reports.trees.MEMBERS
-SELECT d.parent_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
-  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.parent_id
-       LEFT JOIN stepfast_archive a ON a.id = d.parent_id
- WHERE d.child_id = :id AND d.bond = 'member'
- ORDER BY d.parent_id LIMIT :limit
-
--- admin.reports.trees.CHILDREN
-SELECT d.child_id, COALESCE(j.state, a.state, 'forgotten'), COALESCE(j.kind, a.kind), d.bond, d.state, d.on_dead
-  FROM stepfast_dependency d LEFT JOIN stepfast_job j ON j.id = d.child_id
-       LEFT JOIN stepfast_archive a ON a.id = d.child_id
- WHERE d.parent_id = :id 
- ORDER BY d.child_id LIMIT :limit
-
--- admin.reports.trees.JOB
-SELECT state, kind FROM stepfast_job WHERE id = :id UNION ALL SELECT state, kind FROM stepfast_archive WHERE id = :id
-
--- admin.reports.watermarks.LIST
+-- admin.watermarks.LIST
    SELECT f.id, f.watermark, f.version, f.last_run,
           (SELECT r.completed_at FROM stepfast_run r WHERE r.id = f.last_run),
           (SELECT min(r.id) FROM stepfast_run r WHERE r.active_feed = f.id),
@@ -655,7 +624,7 @@ SELECT state, kind FROM stepfast_job WHERE id = :id UNION ALL SELECT state, kind
      FROM stepfast_feed f
 ORDER BY f.id LIMIT :limit
 
--- admin.reports.watermarks.ONE
+-- admin.watermarks.ONE
    SELECT f.id, f.watermark, f.version, f.last_run,
           (SELECT r.completed_at FROM stepfast_run r WHERE r.id = f.last_run),
           (SELECT min(r.id) FROM stepfast_run r WHERE r.active_feed = f.id),
@@ -664,39 +633,70 @@ ORDER BY f.id LIMIT :limit
      FROM stepfast_feed f
 WHERE f.id = :feed
 
--- admin.reports.workers.WORKERS
+-- admin.workers.WORKERS
 SELECT worker_id, CASE WHEN state = 'alive' AND alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END, state, host, pid, incarnation,
        queues, concurrency, active, COALESCE(active_ids, ''), lease, started_at, beat_at, alive_until, ended_at
   FROM stepfast_worker
  WHERE state = 'alive' OR :everyone = 1
  ORDER BY started_at, incarnation
 
--- admin.rows.NOW
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+-- admin.workers.LEASES
+    SELECT j.id, j.kind, j.queue, j.step, j.failures + j.crashes + 1, j.progress, COALESCE(j.leased_by, w.worker_id),
+           CASE WHEN j.owner <> :manual THEN j.owner END, j.leased_at, COALESCE(j.lease_until, w.alive_until), 
+    CASE WHEN j.owner = :manual THEN CASE WHEN j.lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
+         WHEN w.state = 'alive' AND w.alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 0 ELSE 1 END
+, j.cancel_at
+      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+     WHERE j.state = 'leased' AND (:all_of_them = 1 OR 
+    CASE WHEN j.owner = :manual THEN CASE WHEN j.lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
+         WHEN w.state = 'alive' AND w.alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 0 ELSE 1 END
+ = :expired)
+     ORDER BY j.leased_at, j.id LIMIT :limit
 
--- admin.sweeps.QUEUE
-SELECT queue FROM stepfast_job WHERE id = :id
+-- admin.workers.COUNT
+    SELECT COALESCE(sum(1 - 
+    CASE WHEN j.owner = :manual THEN CASE WHEN j.lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
+         WHEN w.state = 'alive' AND w.alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 0 ELSE 1 END
+), 0), COALESCE(sum(
+    CASE WHEN j.owner = :manual THEN CASE WHEN j.lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
+         WHEN w.state = 'alive' AND w.alive_until >= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 0 ELSE 1 END
+), 0)
+      FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+     WHERE j.state = 'leased'
 
--- admin.sweeps.BACK
-UPDATE stepfast_run SET gone = gone - :back WHERE id = :id AND gone >= :back
+-- admin.workers.USED
+SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_job WHERE queue = :queue)
+            OR EXISTS (SELECT 1 FROM stepfast_archive WHERE queue = :queue)
 
--- admin.watermark.KNOWN
-SELECT id FROM stepfast_feed WHERE updated_at > 0 ORDER BY id
+-- admin.workers.QUEUES
+SELECT id, paused_at, note FROM stepfast_queue
+
+-- admin.workers.KNOW_QUEUE
+INSERT INTO stepfast_queue (id) VALUES (:id) ON CONFLICT DO NOTHING
+
+-- admin.workers.PAUSE_QUEUE
+UPDATE stepfast_queue SET paused_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), note = :note WHERE id = :id AND paused_at IS NULL
+
+-- admin.workers.REMARK_QUEUE
+UPDATE stepfast_queue SET note = :note WHERE id = :id AND paused_at IS NOT NULL
+
+-- admin.workers.RESUME_QUEUE
+UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = :id AND paused_at IS NOT NULL
 
 -- callbacks.NOW
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- database.lendable.PLACE
+-- database.database.NOTIFY
+SELECT pg_notify('stepfast', :queue)
+
+-- database.lending.PLACE
 SELECT file, 0 FROM pragma_database_list WHERE name = 'main'
 
--- database.lendable.INSTALLATION
+-- database.lending.INSTALLATION
 SELECT 'file'
 
--- database.lendable.THEIR_INSTALLATION
+-- database.lending.THEIR_INSTALLATION
 SELECT 'file'
-
--- database.listening.NOTIFY
-SELECT pg_notify('stepfast', :queue)
 
 -- database.migrate.SCHEMA_TABLE
 CREATE TABLE IF NOT EXISTS stepfast_schema (
@@ -725,101 +725,2091 @@ UNION ALL SELECT '', name FROM pragma_table_info(:table, :folder) WHERE pk > 0
 -- database.tables.COLLATIONS
 -- (done by the statement before it)
 
--- demo.comparison.ROWS
+-- jobs.archive.ARCHIVE
+INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
+SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :state, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+  FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+ON CONFLICT DO NOTHING
+
+-- jobs.archive.REMOVE
+DELETE FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- jobs.archive.AWAITED
+SELECT DISTINCT parent_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
+
+-- jobs.archive.CHILDREN
+SELECT DISTINCT child_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'broken')
+
+-- jobs.archive.LOCK_CHILDREN
+SELECT id, queue, has_dependants FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
+ ORDER BY id
+
+-- jobs.archive.EDGES
+SELECT child_id, parent_id, on_dead FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
+ ORDER BY parent_id, child_id
+
+-- jobs.archive.MEET
+UPDATE stepfast_dependency SET state = 'met' WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'broken')
+
+-- jobs.archive.MEET_ANYWAY
+UPDATE stepfast_dependency SET state = 'met' WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open' AND on_dead = 'run'
+
+-- jobs.archive.BREAK
+UPDATE stepfast_dependency SET state = 'broken'
+ WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND child_id IN (SELECT value FROM json_each(:children)) AND state = 'open'
+
+-- jobs.archive.STILL_WAIT
+SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
+
+-- jobs.archive.LET_GO
+UPDATE stepfast_job
+   SET state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled'
+                    WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       ready_at = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN ready_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
+
+-- jobs.archive.FAIL
+UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
+
+-- jobs.archive.AWAITED_ENDING
+SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND has_dependants = 1
+
+-- jobs.archive.NEEDED
+SELECT DISTINCT d.parent_id FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
+ WHERE d.parent_id IN (SELECT value FROM json_each(:ids))
+
+-- jobs.cancel.LOCK
+SELECT id, state FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- jobs.cancel.CANCEL_WAITING
+UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
+
+-- jobs.cancel.ASK_TO_STOP
+UPDATE stepfast_job SET cancel_at = COALESCE(cancel_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
+
+-- jobs.cancel.NOTE
+INSERT INTO stepfast_log (job_id, at, level, step, message)
+SELECT id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), 'warning', step, :message FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- jobs.commit.MOVE
+-- (done by the statement before it)
+
+-- jobs.commit.MOVE_WITH_RESULTS
+-- (done by the statement before it)
+
+-- jobs.commit.MOVE_ONE
+INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :result, 'done', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_job WHERE id = :id AND fence = :fence
+ON CONFLICT DO NOTHING
+
+-- jobs.commit.REMOVE_ONE
+DELETE FROM stepfast_job WHERE has_dependants = 0 AND id = :id AND fence = :fence
+
+-- jobs.commit.REMOVE_AWAITED
+DELETE FROM stepfast_job WHERE id = :id AND fence = :fence
+
+-- jobs.commit.LOCK_MANY
+SELECT id, has_dependants FROM stepfast_job
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
+ ORDER BY id
+
+-- jobs.commit.HOW_MANY
+SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
+
+-- jobs.commit.KEEP_RESULT
+UPDATE stepfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence
+
+-- jobs.commit.LOCK
+SELECT id FROM stepfast_job WHERE id = :id AND fence = :fence
+
+-- jobs.commit.CONTINUE
+UPDATE stepfast_job
+   SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
+       owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = :cursor, step = step + 1,
+       failures = 0, crashes = 0, error_group = NULL,
+       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence AND cancel_at IS NULL
+
+-- jobs.commit.CONTINUE_TOLD
+UPDATE stepfast_job
+   SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
+       owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = :cursor, step = step + 1,
+       failures = 0, crashes = 0, error_group = NULL,
+       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence AND cancel_at IS NULL
+
+-- jobs.commit.STEP_ON
+UPDATE stepfast_job
+   SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence
+
+-- jobs.commit.CONTINUE_HERE
+UPDATE stepfast_job
+   SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
+       ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence AND cancel_at IS NULL
+
+-- jobs.commit.MORE_URGENT
+SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+            OR EXISTS (SELECT 1 FROM stepfast_job WHERE queue = :queue AND state = 'ready' AND priority > :priority)
+
+-- jobs.commit.PUT_BACK
+UPDATE stepfast_job
+   SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
+       owner = NULL, leased_by = NULL, lease_until = NULL,
+       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence AND cancel_at IS NULL
+
+-- jobs.commit.RETRY
+UPDATE stepfast_job
+   SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
+       owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
+       crashes = crashes + :crash, last_error = :error,
+       error_group = CASE WHEN :charge = 0 AND :crash = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE :error_group END,
+       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence AND cancel_at IS NULL
+
+-- jobs.commit.BLAME
+UPDATE stepfast_job
+   SET failures = failures + :charge, crashes = crashes + :crash, last_error = :error,
+       error_group = :error_group, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence
+
+-- jobs.commit.GIVE_BACK
+UPDATE stepfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       owner = NULL, leased_by = NULL, lease_until = NULL,
+       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence AND cancel_at IS NULL
+
+-- jobs.commit.ASKED_TO_STOP
+SELECT id FROM stepfast_job
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence AND cancel_at IS NOT NULL
+ ORDER BY id
+
+-- jobs.commit.LIVE_FENCES
+SELECT id, fence, COALESCE(committed_fence, 0) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- jobs.commit.ARCHIVED_FENCES
+SELECT id, COALESCE(committed_fence, 0) FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- jobs.dead_letters.CHOOSE
+SELECT id, queue, finished_at FROM stepfast_archive
+ WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
+   AND (:any_error = 1 OR error_group = :error_group)
+   AND finished_at BETWEEN :after AND :until AND (finished_at > :after OR id > :after_id)
+ ORDER BY finished_at, id LIMIT :limit
+
+-- jobs.dead_letters.COUNT
+SELECT count(*) FROM stepfast_archive
+ WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
+   AND (:any_error = 1 OR error_group = :error_group) AND finished_at <= :until
+
+-- jobs.dead_letters.LOCK_ENDED
+SELECT state, queue, CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = :id
+
+-- jobs.dead_letters.HOLDER
+SELECT id FROM stepfast_job WHERE unique_key = :key
+
+-- jobs.dead_letters.REVIVE
+INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
+                          step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json,
+                          has_dependants, payload)
+SELECT id, queue, kind,
+       CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE child_id = stepfast_archive.id AND state <> 'met') THEN 'waiting'
+            WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), created_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END,
+       step, 0, 0, trace, :fence, progress, progress_note, last_error, error_group, cursor_json,
+       CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE parent_id = stepfast_archive.id) THEN 1 ELSE 0 END, payload
+  FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled')
+ ORDER BY finished_at, id
+ON CONFLICT DO NOTHING
+
+-- jobs.dead_letters.LEAVE
+DELETE FROM stepfast_archive
+ WHERE id IN (SELECT value FROM json_each(:ids))
+   AND EXISTS (SELECT 1 FROM stepfast_job WHERE stepfast_job.id = stepfast_archive.id AND fence = :fence)
+
+-- jobs.dead_letters.ANSWER
+UPDATE stepfast_archive SET state = 'cancelled' WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'dead'
+
+-- jobs.dead_letters.FORGET
+DELETE FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- jobs.dead_letters.FORGET_EDGES
+DELETE FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids))
+
+-- jobs.dead_letters.FORGET_LOGS
+DELETE FROM stepfast_log WHERE job_id IN (SELECT value FROM json_each(:ids))
+
+-- jobs.dead_letters.GROUPS
+SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
+  FROM stepfast_archive
+ WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
+   AND (:any_error = 1 OR error_group = :error_group)
+ GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT :limit
+
+-- jobs.dead_letters.MEMBERS
+SELECT parent_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND bond = 'member'
+
+-- jobs.dead_letters.CHILDREN
+SELECT child_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids))
+
+-- jobs.dead_letters.FAILED_CHILDREN
+SELECT child_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'broken'
+
+-- jobs.dead_letters.LOCK
+SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- jobs.dead_letters.LOCK_ENDED_TREES
+SELECT id, queue, finished_at FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled')
+ ORDER BY id
+
+-- jobs.dead_letters.BREAK
+UPDATE stepfast_dependency SET state = 'broken'
+ WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state = 'open'
+
+-- jobs.debounce.LOOK
+SELECT id, kind, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = :key
+
+-- jobs.debounce.LOCK
+SELECT id, kind, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = :key
+
+-- jobs.debounce.TAKE_IN
+UPDATE stepfast_job
+   SET payload = :payload, priority = CASE WHEN priority < :priority THEN :priority ELSE priority END,
+       step = CASE WHEN leased_at IS NULL THEN step ELSE step + 1 END, fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :was AND cursor_json IS NULL
+   AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
+
+-- jobs.debounce.WAIT_ON
+UPDATE stepfast_job
+   SET state = CASE WHEN state = 'held' THEN 'held' ELSE 'scheduled' END,
+       ready_at = CASE WHEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet < created_at + :at_most THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet ELSE created_at + :at_most END,
+       updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND leased_at IS NULL AND state IN ('scheduled', 'ready', 'held')
+
+-- jobs.debounce.SUCCEED
+INSERT INTO stepfast_job (id, queue, kind, state, held_by, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+VALUES (:id, :queue, :kind, 'held', '(key)', :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :trace, :payload)
+ON CONFLICT DO NOTHING
+
+-- jobs.debounce.FREE_TO_GO
+SELECT s.id, s.queue, s.unique_key 
+  FROM stepfast_job s
+ WHERE s.held_by = '(key)' AND s.state = 'held'
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+
+ ORDER BY s.priority DESC, s.ready_at, s.id
+ LIMIT :limit
+
+-- jobs.debounce.TAKE_KEY
+UPDATE stepfast_job
+   SET unique_key = :key, state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled' ELSE 'ready' END,
+       held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND state = 'held' AND held_by = '(key)'
+
+-- jobs.dependencies.LOCK_LIVE
+SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- jobs.dependencies.LOCK_ENDED
+SELECT id, state FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- jobs.dependencies.MARK
+UPDATE stepfast_job SET has_dependants = 1 WHERE id IN (SELECT value FROM json_each(:ids)) AND has_dependants = 0
+
+-- jobs.dependencies.TIE
+INSERT INTO stepfast_dependency (child_id, parent_id, bond, on_dead, state)
+VALUES (:child_id, :parent_id, :bond, :on_dead, :state)
+
+-- jobs.dependencies.UNTIE
+DELETE FROM stepfast_dependency WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = :key)
+
+-- jobs.dependencies.TIED
+SELECT parent_id FROM stepfast_dependency WHERE child_id = :id AND parent_id IN (SELECT value FROM json_each(:parents))
+
+-- jobs.dependencies.WAITS_FOR
+SELECT child_id, parent_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state <> 'met'
+ ORDER BY child_id, parent_id
+
+-- jobs.dependencies.RESULTS
+SELECT d.parent_id, a.kind, a.result FROM stepfast_dependency d JOIN stepfast_archive a ON a.id = d.parent_id
+ WHERE d.child_id = :id AND a.state = 'done'
+ ORDER BY d.parent_id
+
+-- jobs.dependencies.UNMET
+SELECT DISTINCT parent_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state <> 'met'
+
+-- jobs.dependencies.REOPEN
+UPDATE stepfast_dependency SET state = 'open'
+ WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state = 'broken'
+
+-- jobs.dependencies.MEET
+UPDATE stepfast_dependency SET state = 'met'
+ WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state <> 'met'
+
+-- jobs.dependencies.OPEN
+SELECT child_id, parent_id, on_dead FROM stepfast_dependency
+ WHERE state = 'open' AND child_id >= :child AND (child_id > :child OR parent_id > :parent)
+ ORDER BY child_id, parent_id LIMIT :limit
+
+-- jobs.dependencies.LIVE
+SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- jobs.dependencies.ENDED
+SELECT id, state FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- jobs.end_webhook.FAILED
+SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
+       a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
+  FROM stepfast_task t JOIN stepfast_archive a ON a.id = t.id
+ WHERE t.id IN (SELECT value FROM json_each(:ids)) AND t.webhook_url IS NOT NULL AND a.state IN ('dead', 'cancelled')
+
+-- jobs.end_webhook.TOLD
+SELECT client, task_id, task_type, webhook_url, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_task
+ WHERE id = :id AND webhook_url IS NOT NULL
+
+-- jobs.enqueue.ENQUEUE
+INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+VALUES (:id, :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :trace, :payload)
+ON CONFLICT DO NOTHING
+
+-- jobs.enqueue.ENQUEUE_MANY
+   INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+   SELECT json_extract(value, '$[0]'), :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), json_extract(value, '$[1]'), :trace, json_extract(value, '$[2]')
+     FROM json_each(:rows) WHERE true
+ON CONFLICT DO NOTHING
+
+-- jobs.enqueue.ENQUEUE_KEYLESS
+-- (done by the statement before it)
+
+-- jobs.enqueue.HOLDERS
+SELECT unique_key, id FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
+
+-- jobs.enqueue.HOLDERS_NOW
+SELECT unique_key, id FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
+
+-- jobs.enqueue.REPLACE
+UPDATE stepfast_job
+   SET queue = :queue, kind = :kind, payload = :payload, priority = :priority, state = :state,
+       ready_at = COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fence = :fence, committed_fence = NULL,
+       owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
+       step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
+       last_error = NULL, error_group = NULL, trace = :trace
+ WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
+
+-- jobs.enqueue.KNOWN
+SELECT id FROM stepfast_job WHERE id = :id UNION ALL SELECT id FROM stepfast_archive WHERE id = :id
+
+-- jobs.events.KNOW_NAME
+INSERT INTO stepfast_event_name (id, at) VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
+
+-- jobs.events.LOCK_NAME
+SELECT id FROM stepfast_event_name WHERE id = :id
+
+-- jobs.events.KEPT
+SELECT id, event_id, payload, sent_at FROM stepfast_event
+ WHERE name = :name AND until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY id LIMIT 1
+
+-- jobs.events.TAKE
+DELETE FROM stepfast_event WHERE id = :id
+
+-- jobs.events.KEEP
+INSERT INTO stepfast_event (name, event_id, sent_at, until_at, payload)
+VALUES (:name, :event_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep, :payload)
+
+-- jobs.events.WAIT
+INSERT INTO stepfast_wait (name, job_id, fence, until_at) VALUES (:name, :job_id, :fence, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :patience)
+
+-- jobs.events.WAITS
+SELECT id, job_id, fence FROM stepfast_wait WHERE name = :name ORDER BY id LIMIT :limit
+
+-- jobs.events.END_WAIT
+DELETE FROM stepfast_wait WHERE id = :id
+
+-- jobs.events.LOCK_WAITING
+SELECT cursor_json, queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_job
+ WHERE id = :id AND fence = :fence AND state = 'scheduled'
+
+-- jobs.events.WAKE
+UPDATE stepfast_job SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), cursor_json = :cursor, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence AND state = 'scheduled'
+
+-- jobs.events.OLD_EVENTS
+SELECT id FROM stepfast_event WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age  ORDER BY until_at LIMIT :limit
+
+-- jobs.events.OLD_WAITS
+SELECT id FROM stepfast_wait WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age  ORDER BY until_at LIMIT :limit
+
+-- jobs.events.OLD_NAMES
+SELECT id FROM stepfast_event_name WHERE at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (SELECT 1 FROM stepfast_event e WHERE e.name = stepfast_event_name.id) AND NOT EXISTS (SELECT 1 FROM stepfast_wait w WHERE w.name = stepfast_event_name.id) ORDER BY at LIMIT :limit
+
+-- jobs.events.FORGET_EVENT
+DELETE FROM stepfast_event WHERE id = :id
+
+-- jobs.events.FORGET_WAIT
+DELETE FROM stepfast_wait WHERE id = :id
+
+-- jobs.events.FORGET_NAME
+DELETE FROM stepfast_event_name WHERE id = :id
+
+-- jobs.events.MISSED
+SELECT DISTINCT e.name FROM stepfast_event e JOIN stepfast_wait w ON w.name = e.name
+ WHERE e.until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) LIMIT :limit
+
+-- jobs.events.ANY_OLD
+SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_event WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+            OR EXISTS (SELECT 1 FROM stepfast_wait WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :stale)
+            OR EXISTS (SELECT 1 FROM stepfast_event_name
+                        WHERE at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+                          AND NOT EXISTS (SELECT 1 FROM stepfast_event e WHERE e.name = stepfast_event_name.id)
+                          AND NOT EXISTS (SELECT 1 FROM stepfast_wait w WHERE w.name = stepfast_event_name.id))
+
+-- jobs.groups.STATE
+SELECT state FROM stepfast_job WHERE id = :id UNION ALL SELECT state FROM stepfast_archive WHERE id = :id
+
+-- jobs.groups.POLICY
+SELECT on_dead FROM stepfast_dependency WHERE child_id = :id AND bond = 'member' LIMIT 1
+
+-- jobs.groups.GROUPS_OF
+SELECT child_id FROM stepfast_dependency WHERE parent_id = :id AND bond = 'member' AND state = 'open'
+ ORDER BY child_id
+
+-- jobs.keys.REMEMBER
+INSERT INTO stepfast_key (id, job_id, until_at) VALUES (:id, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep)
+ON CONFLICT DO NOTHING
+
+-- jobs.keys.TAKE_OVER
+UPDATE stepfast_key SET job_id = :job_id, until_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep
+ WHERE id = :id AND job_id <> :job_id AND until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- jobs.keys.HOLDER
+SELECT job_id FROM stepfast_key WHERE id = :id
+
+-- jobs.keys.HOLDER_NOW
+SELECT job_id FROM stepfast_key WHERE id = :id
+
+-- jobs.keys.HAND_OVER
+UPDATE stepfast_key SET job_id = :holder WHERE id = :id AND job_id = :job_id
+
+-- jobs.keys.PROLONG
+UPDATE stepfast_key SET until_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep WHERE id = :id AND until_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep
+
+-- jobs.keys.LET_GO
+DELETE FROM stepfast_key WHERE id = :id AND job_id = :job_id
+
+-- jobs.keys.FORGET
+DELETE FROM stepfast_key WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- jobs.keys.EXPIRED
+SELECT id FROM stepfast_key WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
+
+-- jobs.keys.SUCCESSOR
+SELECT id FROM stepfast_job WHERE unique_key = :key
+
+-- jobs.keys.WAITED_FOR
+SELECT unique_key FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
+
+-- jobs.keys.WITHDRAW
+DELETE FROM stepfast_job WHERE id = :id AND leased_at IS NULL
+
+-- jobs.lease.PICK
+    SELECT json_group_array(json_array(id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace,
+                                       CAST(payload AS TEXT)))
+      FROM (
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+      FROM stepfast_job 
+     WHERE queue = :queue AND state = 'ready'  AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+       AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+     ORDER BY priority DESC, ready_at, id
+     LIMIT :limit
+
+)
+
+-- jobs.lease.PICK_FROM_HINT
+    SELECT json_group_array(json_array(id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace,
+                                       CAST(payload AS TEXT)))
+      FROM (
+    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+      FROM stepfast_job 
+     WHERE queue = :queue AND state = 'ready' AND priority = :priority AND ready_at >= :hint AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+       AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+     ORDER BY ready_at, id
+     LIMIT :limit
+
+)
+
+-- jobs.lease.TAKE
+UPDATE stepfast_job
+   SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
+
+-- jobs.lease.SUSPECT
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+  FROM stepfast_job
+ WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
+   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+ ORDER BY ready_at
+ LIMIT 1
+
+-- jobs.lease.TAKE_SUSPECT
+UPDATE stepfast_job
+   SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND state = 'suspect'
+
+-- jobs.lease.NAMED
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+  FROM stepfast_job
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
+   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+ ORDER BY id
+
+-- jobs.lease.TAKE_NAMED
+UPDATE stepfast_job
+   SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+       ready_at = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ELSE ready_at END
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
+
+-- jobs.lease.QUEUES_WITH_WORK
+WITH RECURSIVE named (queue) AS (
+    SELECT min(queue) FROM stepfast_job WHERE state = 'ready'
+    UNION ALL
+    SELECT (SELECT min(j.queue) FROM stepfast_job j WHERE j.state = 'ready' AND j.queue > named.queue)
+      FROM named WHERE named.queue IS NOT NULL
+)
+SELECT queue FROM named
+ WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+
+-- jobs.lease.NEXT_QUEUE
+SELECT min(queue) FROM stepfast_job WHERE queue > :after
+
+-- jobs.lease.HAS_WORK
+SELECT 1 FROM stepfast_job
+ WHERE queue = :queue AND state = 'ready'
+   AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+ LIMIT 1
+
+-- jobs.lease.SPREAD
+SELECT (SELECT priority FROM stepfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority LIMIT 1),
+       (SELECT priority FROM stepfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority DESC LIMIT 1)
+
+-- jobs.lease.OVERDUE
+SELECT id FROM stepfast_job
+ WHERE queue = :queue AND state = 'ready' AND priority = :priority
+   AND ready_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND updated_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+ ORDER BY ready_at, id
+ LIMIT :limit
+
+-- jobs.lease.NEXT_PRIORITY
+SELECT min(priority) FROM stepfast_job WHERE queue = :queue AND state = 'ready' AND priority > :priority
+
+-- jobs.lease.RISE
+UPDATE stepfast_job SET priority = priority + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
+
+-- jobs.manual_lease.PICK_ONE
+SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
+  FROM stepfast_job 
+ WHERE queue = :queue AND state = 'ready' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+   AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
+ ORDER BY priority DESC, ready_at, id
+ LIMIT 1
+
+-- jobs.manual_lease.HOLD
+UPDATE stepfast_job
+   SET state = 'leased', owner = :owner, fence = :fence, leased_by = :worker_id,
+       leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), lease_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :duration, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND state = 'ready'
+
+-- jobs.manual_lease.EXTEND
+UPDATE stepfast_job SET lease_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :duration, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence AND owner = :owner
+
+-- jobs.manual_lease.UNTIL
+SELECT lease_until FROM stepfast_job WHERE id = :id
+
+-- jobs.rescue.ALIVE
+SELECT incarnation, worker_id, process, CASE WHEN alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
+  FROM stepfast_worker WHERE state = 'alive' AND incarnation <> :me
+
+-- jobs.rescue.LATE
+SELECT incarnation, alive_until FROM stepfast_worker
+ WHERE state = 'alive' AND incarnation <> :me AND alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- jobs.rescue.DECLARE_DEAD
+UPDATE stepfast_worker
+   SET state = 'dead', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+       abandoned = (SELECT count(*) FROM stepfast_job WHERE owner = :incarnation AND state = 'leased')
+ WHERE incarnation = :incarnation AND state = 'alive' AND (alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) OR :proven = 1)
+
+-- jobs.rescue.LEFT_BEHIND
+SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
+  FROM stepfast_worker w
+ WHERE w.state IN ('dead', 'stopped')
+   AND EXISTS (SELECT 1 FROM stepfast_job j WHERE j.owner = w.incarnation AND j.state = 'leased')
+ LIMIT :limit
+
+-- jobs.rescue.ABANDONED
+SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+ WHERE owner = :owner AND state = 'leased'
+ LIMIT :limit
+
+-- jobs.rescue.EXPIRED_BY_HAND
+SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+ WHERE owner = :owner AND state = 'leased' AND lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ LIMIT :limit
+
+-- jobs.rescue.ORPHANED
+SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
+ WHERE owner > :owner AND state = 'leased'
+   AND NOT EXISTS (SELECT 1 FROM stepfast_worker WHERE incarnation = owner)
+ LIMIT :limit
+
+-- jobs.rescue.CHARGED
+UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = :incarnation AND state = 'dead'
+
+-- jobs.rescue.SUSPECT
+UPDATE stepfast_job
+   SET state = :state, owner = NULL, leased_by = NULL, lease_until = NULL, fence = :fence,
+       crashes = crashes + :charge, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), error_group = :error_group,
+       last_error = CASE WHEN last_error IS NULL THEN :note WHEN length(last_error) > 3500 THEN last_error
+                         ELSE last_error || '; ' || :note END
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
+
+-- jobs.step.PROGRESS
+UPDATE stepfast_job
+   SET progress = COALESCE(:percent, progress), progress_note = COALESCE(:note, progress_note), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence
+
+-- jobs.step.LOG
+INSERT INTO stepfast_log (job_id, at, level, step, message)
+SELECT id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :level, step, :message FROM stepfast_job
+ WHERE id = :id AND fence = :fence
+
+-- limits.slots.ENSURE
+INSERT INTO stepfast_limit (id) SELECT value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
+
+-- limits.slots.LOCK
+SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- limits.slots.WRITE
+INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]') FROM json_each(:rows) WHERE true ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
+
+-- limits.slots.COUNT
+SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id IN (SELECT value FROM json_each(:limits)) GROUP BY limit_id
+
+-- limits.slots.TAKE
+INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), :fence FROM json_each(:rows) WHERE true ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
+
+-- limits.slots.FREE
+DELETE FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
+
+-- limits.slots.DROP_STALE
+DELETE FROM stepfast_slot
+ WHERE limit_id IN (SELECT value FROM json_each(:limits))
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job
+                    WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
+
+-- limits.slots.DUE
+SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_limit
+ WHERE due_at IS NOT NULL AND due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ ORDER BY due_at LIMIT :limit
+
+-- limits.slots.LOOKED_AT
+UPDATE stepfast_limit
+   SET due_at = :due_at, arrival_at = :arrival_at, gap = :gap, tolerance = :tolerance, slots = :slots
+ WHERE id = :id
+
+-- limits.slots.LOOK_AT_ALL
+UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- limits.slots.LOOK_NOW
+UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)))
+
+-- limits.slots.IDLE
+SELECT id FROM stepfast_limit
+ WHERE due_at IS NULL AND arrival_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+   AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
+ LIMIT :limit
+
+-- limits.slots.FORGET
+DELETE FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- limits.slots.WAITED_FOR
+SELECT DISTINCT held_by FROM stepfast_job WHERE held_by IN (SELECT value FROM json_each(:limits)) AND state = 'held'
+
+-- limits.slots.WHO
+SELECT kind, queue FROM stepfast_job WHERE held_by = :limit_id AND state = 'held' LIMIT 1
+
+-- limits.slots.HELD
+SELECT id, queue FROM stepfast_job
+ WHERE held_by = :limit_id AND state = 'held'
+ ORDER BY priority DESC, ready_at, id
+ LIMIT :most
+
+-- limits.slots.LET_GO
+UPDATE stepfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
+       held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'held'
+
+-- limits.slots.NOW
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- limits.slots.HOLD
+   UPDATE stepfast_job 
+      SET state = 'held', held_by = json_extract(given.value, '$[1]'), owner = NULL, leased_by = NULL, lease_until = NULL,
+          fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+FROM json_each(:rows) AS given
+    WHERE stepfast_job.id = json_extract(given.value, '$[0]') AND fence = :fence AND cancel_at IS NULL
+
+-- limits.slots.NOW_RESERVING
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- outbox.alerts.KNOW
+INSERT INTO stepfast_alert (id, severity, title, body, first_at, last_at)
+VALUES (:id, :severity, :title, :body, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ON CONFLICT DO NOTHING
+
+-- outbox.alerts.RAISE
+UPDATE stepfast_alert
+   SET severity = :severity, title = :title, body = :body, raised = raised + :times, untold = untold + :times,
+       last_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), quiet_for = :quiet_for,
+       notify_at = CASE WHEN notify_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :too_old THEN notify_at
+                        WHEN quiet_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN quiet_until ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END
+ WHERE id = :id
+
+-- outbox.alerts.DUE
+SELECT id, severity, title, body, raised, untold, first_at, notified_at, quiet_for FROM stepfast_alert
+ WHERE notify_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND notify_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :too_old
+ ORDER BY notify_at LIMIT :limit
+
+-- outbox.alerts.TOLD
+UPDATE stepfast_alert
+   SET notify_at = NULL, untold = 0, notified_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), quiet_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet, message_ids = :message_ids
+ WHERE id = :id AND notify_at IS NOT NULL
+
+-- outbox.destinations.HEADS
+   WITH RECURSIVE named (destination) AS (
+       SELECT min(destination) FROM stepfast_outbox WHERE state = 'waiting'
+       UNION ALL
+       SELECT (SELECT min(o.destination) FROM stepfast_outbox o
+                WHERE o.state = 'waiting' AND o.destination > named.destination)
+         FROM named WHERE named.destination IS NOT NULL
+   ), head (destination, due_at) AS (
+       SELECT named.destination,
+              (SELECT o.due_at FROM stepfast_outbox o
+                WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
+         FROM named WHERE named.destination IS NOT NULL
+   )
+   SELECT destination FROM head WHERE due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
+   NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ORDER BY due_at LIMIT :limit
+
+-- outbox.destinations.MEET
+INSERT INTO stepfast_destination (id) VALUES (:id) ON CONFLICT DO NOTHING
+
+-- outbox.destinations.KNOWN
+SELECT id FROM stepfast_destination WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- outbox.destinations.FREE
+SELECT id FROM stepfast_destination WHERE id IN (SELECT value FROM json_each(:ids)) AND leased_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY id
+
+-- outbox.destinations.TAKE
+UPDATE stepfast_destination SET fence = :fence, leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease
+ WHERE id = :id AND leased_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- outbox.destinations.RENEW
+UPDATE stepfast_destination SET leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease WHERE id = :id AND fence = :fence
+
+-- outbox.destinations.RELEASE
+UPDATE stepfast_destination SET fence = :nobody, leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND fence = :fence
+
+-- outbox.destinations.HEAD
+SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - since_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - due_at
+  FROM stepfast_outbox  WHERE state = 'waiting' AND destination = :destination
+ ORDER BY seq LIMIT 1
+
+-- outbox.destinations.LINE
+SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - since_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - due_at
+  FROM stepfast_outbox  WHERE state = 'waiting' AND destination = :destination
+ ORDER BY seq LIMIT :limit
+
+-- outbox.destinations.SENT_TOGETHER
+UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = NULL
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
+
+-- outbox.destinations.FORGET_HINTS
+DELETE FROM stepfast_outbox
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting' AND channel = 'broker' AND job_id IS NOT NULL
+
+-- outbox.destinations.SENT
+UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = NULL
+ WHERE id = :id AND state = 'waiting'
+
+-- outbox.destinations.AGAIN
+UPDATE stepfast_outbox SET attempts = attempts + :charge, due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay, last_error = :error
+ WHERE id = :id AND state = 'waiting'
+
+-- outbox.destinations.DIE
+UPDATE stepfast_outbox SET state = 'dead', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = :error
+ WHERE id = :id AND state = 'waiting'
+
+-- outbox.destinations.OLD
+SELECT id FROM stepfast_outbox WHERE state = 'sent' AND ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+ ORDER BY ended_at LIMIT :limit
+
+-- outbox.destinations.FORGET
+DELETE FROM stepfast_outbox WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'sent'
+
+-- outbox.destinations.IDLE
+SELECT id FROM stepfast_destination WHERE leased_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+ ORDER BY leased_until LIMIT :limit
+
+-- outbox.destinations.FORGET_IDLE
+DELETE FROM stepfast_destination WHERE id IN (SELECT value FROM json_each(:ids)) AND leased_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+
+-- outbox.destinations.QUIET
+SELECT id FROM stepfast_alert WHERE last_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND quiet_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (notify_at IS NULL OR notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age) ORDER BY last_at LIMIT :limit
+
+-- outbox.destinations.FORGET_QUIET
+DELETE FROM stepfast_alert WHERE id IN (SELECT value FROM json_each(:ids)) AND last_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND quiet_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (notify_at IS NULL OR notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age)
+
+-- outbox.messages.STAGE
+INSERT INTO stepfast_outbox (id, channel, destination, address, dedupe_key, state, created_at, since_at, due_at,
+                             job_id, trace, headers, body)
+VALUES (:id, :channel, :destination, :address, :dedupe_key, 'waiting', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+        :job_id, :trace, :headers, :body)
+ON CONFLICT DO NOTHING
+
+-- outbox.messages.HOLDER
+SELECT id FROM stepfast_outbox WHERE destination = :destination AND dedupe_key = :dedupe_key
+
+-- outbox.messages.BEFORE
+SELECT (SELECT count(*) FROM stepfast_outbox b 
+         WHERE b.state = 'waiting' AND b.destination = o.destination AND b.seq < o.seq),
+       (SELECT h.last_error FROM stepfast_outbox h 
+         WHERE h.state = 'waiting' AND h.destination = o.destination ORDER BY h.seq LIMIT 1)
+  FROM stepfast_outbox o WHERE o.id = :id AND o.state = 'waiting'
+
+-- results.outcome.LOOK
+SELECT id, kind, state, failures + crashes + CASE state WHEN 'leased' THEN 1 ELSE 0 END, step, progress, progress_note,
+       last_error, created_at, NULL, NULL, NULL
+  FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+UNION ALL
+SELECT id, kind, state, failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, step, progress, progress_note,
+       last_error, created_at, finished_at, result_expired_at, result
+  FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- results.outcome.LOOK_EXPIRY
+SELECT id FROM stepfast_archive
+ WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
+       SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
+        WHERE d.parent_id = stepfast_archive.id)
+ ORDER BY finished_at LIMIT :limit
+
+-- results.outcome.OLD
+SELECT id FROM stepfast_archive
+ WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
+       SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
+        WHERE d.parent_id = stepfast_archive.id)
+ ORDER BY finished_at LIMIT :limit
+
+-- results.outcome.EMPTY
+UPDATE stepfast_archive SET result = NULL, result_expired_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND result IS NOT NULL
+
+-- results.watch.LINES
+SELECT id, at, level, step, message FROM stepfast_log
+ WHERE job_id = :id AND id > :after ORDER BY id LIMIT :limit
+
+-- results.watch.NUMBERS
+SELECT id FROM stepfast_log WHERE job_id = :id AND id > :after AND id <= :newest ORDER BY id
+
+-- results.watch.LINE
+SELECT id, at, level, step, message FROM stepfast_log WHERE id = :number AND job_id = :id
+
+-- runs.alerts.LATELY
+SELECT last_at FROM stepfast_alert WHERE id = :id AND last_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :quiet
+
+-- runs.breaker.PAUSE
+UPDATE stepfast_feed
+   SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)), paused_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause,
+       pause_reason = :reason, probe = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed AND (paused_until IS NULL OR paused_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- runs.breaker.LENGTHEN
+UPDATE stepfast_feed SET paused_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed AND paused_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause
+
+-- runs.breaker.ALL_IS_WELL
+UPDATE stepfast_feed
+   SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed AND troubles = :troubles AND paused_until = :paused_until
+
+-- runs.breaker.PARTITION_WAITS
+UPDATE stepfast_partition
+   SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END, last_error = :error
+ WHERE id = :id AND state IN ('ready', 'running')
+
+-- runs.breaker.RUN_WAITS
+UPDATE stepfast_run SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END
+ WHERE id = :id AND ended_at IS NULL
+
+-- runs.breaker.PARTITION_WAITED
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - troubled_at FROM stepfast_partition WHERE id = :id AND troubled_at >= updated_at
+
+-- runs.breaker.RUN_WAITED
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - troubled_at FROM stepfast_run WHERE id = :id AND troubled_at >= updated_at
+
+-- runs.breaker.NEXT_PROBE
+SELECT job_id FROM stepfast_partition
+ WHERE run_id = (SELECT m.run_id FROM stepfast_partition m WHERE m.id = :id)
+   AND id <> :id AND state IN ('ready', 'running')
+ ORDER BY CASE WHEN id > :id THEN 0 ELSE 1 END, id LIMIT 1
+
+-- runs.breaker.OTHERS_ARE_ANSWERED
+SELECT g.seq FROM stepfast_partition p
+  JOIN stepfast_partition o ON o.run_id = p.run_id AND o.id <> p.id AND o.updated_at > p.troubled_at
+  JOIN stepfast_page g ON g.partition_id = o.id
+ WHERE p.id = :id AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + :margin
+ LIMIT 1
+
+-- runs.consolidation.ALIKE
+-- (done by the statement before it)
+
+-- runs.consolidation.FOLDABLE
+-- (done by the statement before it)
+
+-- runs.consolidation.BEGIN_ROUND
+UPDATE stepfast_run SET rounds = rounds + 1, shards = :shards, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
+
+-- runs.consolidation.COUNT
+UPDATE stepfast_run
+   SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
+       shards = shards - :ended, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
+
+-- runs.debts.OPEN
+INSERT INTO stepfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
+VALUES (:digest, :feed, :name, :span, :window_from, :window_to, :run_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :tries)
+
+ON CONFLICT (digest) DO UPDATE
+   SET tries = stepfast_debt.tries + 1, state = 'open', closed_by = NULL, closed_at = NULL, reason = NULL
+
+-- runs.debts.TRIED
+UPDATE stepfast_debt SET tries = tries + 1 WHERE id = :id AND state = 'open'
+
+-- runs.debts.OF_FEED
+SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE feed = :feed AND state = 'open' ORDER BY id
+
+-- runs.debts.BY_ID
+SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE id = :id
+
+-- runs.debts.BY_DIGEST
+SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE digest = :digest
+
+-- runs.debts.CLOSE
+UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = :reason
+ WHERE id = :id AND state = 'open'
+
+-- runs.debts.CLOSE_COVERED
+UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE feed = :feed AND state = 'open' AND window_to <= :window_to
+   AND (:since_ever = 1 OR (window_from IS NOT NULL AND window_from >= :window_from))
+
+-- runs.lifecycle.ACTIVE
+SELECT id, state FROM stepfast_run WHERE active_feed = :feed
+
+-- runs.lifecycle.APPLIED
+UPDATE stepfast_run SET applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND ended_at IS NULL
+
+-- runs.lifecycle.COMPLETED
+UPDATE stepfast_run SET completed_at = ended_at, watermark_after = :watermark
+ WHERE id = :id AND state = 'completed' AND completed_at IS NULL
+
+-- runs.lifecycle.COUNT_END
+UPDATE stepfast_run
+   SET completed = completed + :completed, failed = failed + :failed, unverified = unverified + :unverified,
+       seen = seen + :seen, rejected = rejected + :rejected, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND ended_at IS NULL
+
+-- runs.lifecycle.FETCHED
+UPDATE stepfast_run SET fetched_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND fetched_at IS NULL
+
+-- runs.lifecycle.OPEN
+SELECT count(*) FROM stepfast_partition WHERE run_id = :id AND state IN ('ready', 'running')
+
+-- runs.messages.PLACES
+SELECT p.number, p.job_id, p.epoch, p.next_offset,
+       CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
+  FROM stepfast_partition p WHERE p.run_id = :run_id AND p.number IN (SELECT value FROM json_each(:numbers))
+
+-- runs.messages.RUNS
+SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- runs.messages.NAMED
+SELECT r.id, r.feed, p.number
+  FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number IN (SELECT value FROM json_each(:numbers))
+ WHERE r.id IN (SELECT value FROM json_each(:ids))
+
+-- runs.page.ADVANCE
+UPDATE stepfast_partition
+   SET seq = seq + 1, requests = requests + 1, paging = :paging, next_offset = :next_offset, seen = seen + :fresh,
+       rejected = rejected + :rejected, worker_id = :worker_id, state = :target, counted = :counted,
+       last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), started_at = COALESCE(started_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+       ended_at = CASE WHEN :ends = 1 THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ELSE NULL END
+ WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
+
+-- runs.page.OBSERVE
+INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
+SELECT :feed, json_extract(value, '$[0]'), :observed_at, :run_id, json_extract(value, '$[1]'), json_extract(value, '$[2]')
+  FROM json_each(:rows) WHERE true
+
+ON CONFLICT (feed, item_id) DO UPDATE
+   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
+       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
+       pending = CASE WHEN stepfast_raw.applied_hash = excluded.content_hash AND stepfast_raw.gone_at IS NULL
+                      THEN 0 ELSE 1 END
+ WHERE excluded.observed_at > stepfast_raw.observed_at
+
+-- runs.page.REMEMBER_NEW
+INSERT INTO stepfast_seen (partition_id, item_id, pass)
+SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
+ON CONFLICT (partition_id, item_id) DO NOTHING
+
+-- runs.page.REMEMBER_SEEN
+INSERT INTO stepfast_seen (partition_id, item_id, pass)
+SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
+ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
+
+-- runs.page.LEDGER
+INSERT INTO stepfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
+                           decision, worker_id, fence, at)
+VALUES (:partition_id, :epoch, :seq, :pass, :request_offset, :got, :fresh, :rejected, :milliseconds,
+        :decision, :worker_id, :fence, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- runs.page.KEEP_FRONTIER
+UPDATE stepfast_partition
+   SET frontier = :frontier, seq = seq + 1, requests = requests + :requests, state = 'running', updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+       started_at = COALESCE(started_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
+
+-- runs.page.FORGET_PARENT
+UPDATE stepfast_run SET partitions = partitions - 1, estimate = estimate - :estimate, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND ended_at IS NULL
+
+-- runs.page.LOOK
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+       p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+       p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+       r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+       r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+       r.ended_at, r.job_id, r.frontier, r.reason, r.trace, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + COALESCE(f.skew, 0)
+  FROM stepfast_partition p
+  JOIN stepfast_run r ON r.id = p.run_id
+  LEFT JOIN stepfast_feed f ON f.id = r.feed
+ WHERE p.id = :id
+
+-- runs.partition.INSERT
+INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
+                                created_at, updated_at)
+VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- runs.partition.NEXT_NUMBER
+SELECT COALESCE(max(number) + 1, 0) FROM stepfast_partition WHERE run_id = :run_id
+
+-- runs.partition.FIND
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = :id
+
+-- runs.partition.LOCK
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = :id
+
+-- runs.partition.OF_RUN
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = :run_id ORDER BY p.number
+
+-- runs.partition.LOCK_OF_RUN
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = :run_id ORDER BY p.id
+
+-- runs.partition.END
+UPDATE stepfast_partition
+   SET state = :target, last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), epoch = epoch + :restarts
+ WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
+
+-- runs.plan.COUNT_NEW
+UPDATE stepfast_run SET partitions = partitions + :more, estimate = estimate + :rows, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND ended_at IS NULL
+
+-- runs.plan.KEEP
+UPDATE stepfast_run SET frontier = :frontier, requests = requests + :requests, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
+
+-- runs.plan.PLANNED
+UPDATE stepfast_run
+   SET scope = :scope, baseline = :baseline, requests = requests + :requests, frontier = NULL, planned_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
+
+-- runs.plan.PRIOR
+SELECT span FROM stepfast_partition
+ WHERE debt_id IS NULL AND state <> 'split'
+   AND run_id = (SELECT r.id FROM stepfast_run r
+                  WHERE r.feed = :feed AND r.kind = :kind AND r.state = 'completed' AND r.scope = 'complete'
+                  ORDER BY r.started_at DESC LIMIT 1)
+ ORDER BY number
+
+-- runs.quarantine.PUT_ASIDE
+INSERT INTO stepfast_quarantine (feed, item_id, stage, code, message, content_hash, payload, mapper_version, run_id,
+                                 first_seen_at, last_seen_at)
+
+SELECT :feed, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
+       json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
+       json_extract(value, '$[6]'), json_extract(value, '$[7]'), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+  FROM json_each(:rows) WHERE true
+
+ON CONFLICT (feed, item_id, stage) DO UPDATE
+   SET code = excluded.code, message = excluded.message, run_id = excluded.run_id, payload = excluded.payload,
+       mapper_version = excluded.mapper_version, content_hash = excluded.content_hash,
+       last_seen_at = excluded.last_seen_at, hits = stepfast_quarantine.hits + 1, state = 'open', note = NULL
+
+-- runs.quarantine.WAITING
+SELECT item_id FROM stepfast_quarantine
+ WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND state IN ('open', 'replaying')
+
+-- runs.quarantine.SETTLE
+UPDATE stepfast_quarantine SET state = :target, last_seen_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'replaying')
+
+-- runs.quarantine.OF_RUN
+SELECT count(*) FROM stepfast_quarantine
+ WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
+
+-- runs.quarantine.SAMPLES
+SELECT code, min(message), count(*) FROM stepfast_quarantine
+ WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
+ GROUP BY code ORDER BY count(*) DESC, code LIMIT :limit
+
+-- runs.raw_rows.SEEN
+SELECT item_id, pass FROM stepfast_seen WHERE partition_id = :partition_id AND item_id IN (SELECT value FROM json_each(:ids))
+
+-- runs.raw_rows.ANY
+SELECT 1 FROM stepfast_raw WHERE feed = :feed AND pending = 1 LIMIT 1
+
+-- runs.raw_rows.COUNT
+SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1
+
+-- runs.raw_rows.LAST
+SELECT max(item_id) FROM stepfast_raw WHERE feed = :feed AND pending = 1
+
+-- runs.raw_rows.FIRST_BORDER
+SELECT item_id FROM stepfast_raw WHERE feed = :feed AND pending = 1 ORDER BY item_id LIMIT 1 OFFSET :rows
+
+-- runs.raw_rows.BORDER
+SELECT item_id FROM stepfast_raw WHERE feed = :feed AND pending = 1 AND item_id > :after
+ ORDER BY item_id LIMIT 1 OFFSET :rows
+
+-- runs.raw_rows.READ_FIRST
+SELECT item_id, content_hash, payload FROM stepfast_raw
+ WHERE feed = :feed AND pending = 1 AND item_id <= :until
+ ORDER BY item_id LIMIT :limit
+
+-- runs.raw_rows.READ_NEXT
+SELECT item_id, content_hash, payload FROM stepfast_raw
+ WHERE feed = :feed AND pending = 1 AND item_id > :after AND item_id <= :until
+ ORDER BY item_id LIMIT :limit
+
+-- runs.raw_rows.READ_FIRST_JOINED
+    SELECT count(*), group_concat(item_id, :border), group_concat(content_hash, :border), group_concat(payload, :border)
+      FROM (
+    SELECT item_id, content_hash, payload FROM stepfast_raw
+     WHERE feed = :feed AND pending = 1 AND item_id <= :until
+     ORDER BY item_id LIMIT :limit
+) batch
+
+-- runs.raw_rows.READ_NEXT_JOINED
+    SELECT count(*), group_concat(item_id, :border), group_concat(content_hash, :border), group_concat(payload, :border)
+      FROM (
+    SELECT item_id, content_hash, payload FROM stepfast_raw
+     WHERE feed = :feed AND pending = 1 AND item_id > :after AND item_id <= :until
+     ORDER BY item_id LIMIT :limit
+) batch
+
+-- runs.raw_rows.MARK
+UPDATE stepfast_raw  SET applied_hash = content_hash, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = 0
+ WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 1
+
+-- runs.raw_rows.MARK_SOME_ASIDE
+UPDATE stepfast_raw  SET applied_hash = CASE WHEN content_hash IN (SELECT value FROM json_each(:bad)) THEN NULL ELSE content_hash END, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = CASE WHEN content_hash IN (SELECT value FROM json_each(:bad)) THEN 2 ELSE 0 END
+ WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 1
+
+-- runs.raw_rows.HASHES
+SELECT group_concat(content_hash, '')
+  FROM (SELECT content_hash FROM stepfast_raw
+         WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND pending = 1 ORDER BY item_id) range
+
+-- runs.raw_rows.MARK_RANGE
+UPDATE stepfast_raw SET applied_hash = content_hash, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = 0
+ WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND pending = 1
+
+-- runs.raw_rows.LOCK
+SELECT item_id, content_hash FROM stepfast_raw
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND pending = 1
+ ORDER BY item_id
+
+-- runs.raw_rows.PUT_ASIDE
+UPDATE stepfast_raw SET pending = 2, applied_hash = NULL WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND pending = 0
+
+-- runs.raw_rows.LAST_OF_LOT
+SELECT max(item_id) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
+                           ORDER BY item_id LIMIT :limit) lot
+
+-- runs.raw_rows.WAIT_AGAIN
+UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
+ WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND pending IN (0, 2)
+
+-- runs.raw_rows.COUNT_REMAPPING
+UPDATE stepfast_run SET seen = seen + :rows, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND rounds = 0 AND state IN ('applying', 'stalled')
+
+-- runs.raw_rows.COMPARE
+UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND run_id = :run_id AND pending = 0
+
+-- runs.repair.RESTART
+UPDATE stepfast_partition
+   SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = :paging, ended_at = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND state = :source
+
+-- runs.repair.BEGIN_ANEW
+UPDATE stepfast_partition
+   SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = NULL, frontier = NULL, next_offset = 0,
+       seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND state = :source
+
+-- runs.repair.FORGET_SEEN
+DELETE FROM stepfast_seen WHERE partition_id IN (SELECT value FROM json_each(:ids))
+
+-- runs.repair.ANOTHER_JOB
+UPDATE stepfast_partition SET epoch = epoch + 1, job_id = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
+
+-- runs.repair.REOPEN
+UPDATE stepfast_run
+   SET state = :target, stalled_in = NULL, active_feed = :active_feed, ended_at = NULL, reason = NULL,
+       epoch = epoch + 1, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND state = :source AND epoch = :epoch
+
+-- runs.repair.RECOUNT
+UPDATE stepfast_run
+   SET completed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified')),
+       failed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'failed'),
+       unverified = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'done_unverified'),
+       seen = (SELECT COALESCE(sum(p.seen), 0) FROM stepfast_partition p
+                WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
+       rejected = (SELECT COALESCE(sum(p.rejected), 0) FROM stepfast_partition p
+                    WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
+       updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id
+
+-- runs.repair.PLANNED_AT
+SELECT planned_at FROM stepfast_run WHERE id = :id
+
+-- runs.repair.FORGET_FRONTIER
+UPDATE stepfast_run SET frontier = NULL WHERE id = :id AND epoch = :epoch
+
+-- runs.repair.LATER_WINDOWS
+SELECT window_from, window_to FROM stepfast_run
+ WHERE feed = :feed AND id <> :id AND started_at >= :started_at AND kind IN ('full', 'incremental')
+   AND state = 'completed' AND scope = 'complete'
+
+-- runs.repair.OWED
+SELECT span, window_from, window_to FROM stepfast_debt WHERE feed = :feed AND state = 'open'
+
+-- runs.repair.READ_AGAIN
+UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = 'its run reads it again'
+ WHERE feed = :feed AND run_id = :run_id AND span = :span AND window_to = :window_to AND state = 'open'
+
+-- runs.repair.LIVE_JOBS
+SELECT j.id, j.kind FROM stepfast_job j
+      JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = :run_id
+            UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = :run_id
+            UNION SELECT s.id FROM stepfast_job s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
+
+-- runs.repair.DEAD_JOBS
+SELECT j.id, j.kind FROM stepfast_archive j
+      JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = :run_id
+            UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = :run_id
+            UNION SELECT s.id FROM stepfast_archive s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
+WHERE j.state = 'dead'
+
+-- runs.repair.NEXT_EPOCH
+UPDATE stepfast_run SET epoch = epoch + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND epoch = :epoch
+
+-- runs.replay.READ
+SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash,
+       r.pending
+  FROM stepfast_quarantine q
+  LEFT JOIN stepfast_raw r ON r.feed = q.feed AND r.item_id = q.item_id AND r.gone_at IS NULL
+ WHERE q.feed = :feed AND q.state = 'replaying' AND q.item_id > :after
+ ORDER BY q.item_id, q.stage LIMIT :limit
+
+-- runs.replay.REVIVE
+UPDATE stepfast_raw SET pending = 1
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 2
+   AND gone_at IS NULL
+
+-- runs.replay.SKEW
+SELECT skew FROM stepfast_feed WHERE id = :feed
+
+-- runs.run.CREATE
+INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
+                          watermark_before, most_rows, priority, trace, scope, started_at, updated_at)
+VALUES (:id, :feed, :kind, 'planning', :active_feed, :window_from, :window_to, :mapper_version,
+        :watermark_before, :most_rows, :priority, :trace, :scope, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- runs.run.FIND
+SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = :id
+
+-- runs.run.LOCK
+SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = :id
+
+-- runs.run.MOVE
+UPDATE stepfast_run SET state = :target, stalled_in = NULL, reason = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND state = :source AND epoch = :epoch
+
+-- runs.run.END
+UPDATE stepfast_run
+   SET state = :target, stalled_in = NULL, active_feed = NULL, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = :reason
+ WHERE id = :id AND state = :source AND epoch = :epoch
+
+-- runs.run.WATCH_JOB
+UPDATE stepfast_run SET job_id = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND epoch = :epoch
+
+-- runs.run.ENSURE
+INSERT INTO stepfast_feed (id) VALUES (:feed) ON CONFLICT DO NOTHING
+
+-- runs.run.FIND_FEED_ROW
+SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), export_to FROM stepfast_feed WHERE id = :feed
+
+-- runs.run.LOCK_FEED_ROW
+SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), export_to FROM stepfast_feed WHERE id = :feed
+
+-- runs.start.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- runs.start.KEEP_SKEW
+UPDATE stepfast_feed SET skew = :skew, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed
+   AND (skew < :skew OR (skew > :skew AND NOT EXISTS (SELECT 1 FROM stepfast_raw r WHERE r.feed = :feed)))
+
+-- runs.start.NOTHING_TO_READ
+UPDATE stepfast_run SET scope = 'partial', planned_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fetched_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'planning'
+
+-- runs.sweep.KEEP
+UPDATE stepfast_run SET frontier = :kept, gone = gone + :gone, reason = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = :was
+
+-- runs.sweep.BEGIN
+UPDATE stepfast_run SET frontier = :kept, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND state = 'sweeping'
+
+-- runs.sweep.WALK
+SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
+  FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
+               CASE WHEN gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
+              AND (struck_by IS NULL OR struck_by <> :run_id) THEN 1 ELSE 0 END AS unseen,
+               CASE WHEN strikes + 1 >= :strikes AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
+              AND (struck_by IS NULL OR struck_by <> :run_id) THEN 1 ELSE 0 END AS going
+          FROM stepfast_raw WHERE feed = :feed AND item_id > :after
+         ORDER BY item_id LIMIT :stretch) walked
+
+-- runs.sweep.UNSEEN
+SELECT item_id, CASE WHEN strikes + 1 >= :strikes THEN 1 ELSE 0 END FROM stepfast_raw
+ WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
+              AND (struck_by IS NULL OR struck_by <> :run_id)
+ ORDER BY item_id LIMIT :limit
+
+-- runs.sweep.LOCK_UNSEEN
+SELECT item_id, strikes FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
+              AND (struck_by IS NULL OR struck_by <> :run_id)
+ ORDER BY item_id
+
+-- runs.sweep.STRIKE
+UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL
+
+-- runs.sweep.GO
+UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id, gone_at = :at, applied_hash = NULL
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL
+
+-- runs.sweep.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- runs.sweep.END_OF_STRETCH
+SELECT max(item_id), count(*) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
+                                     ORDER BY item_id LIMIT :stretch) walked
+
+-- runs.sweep.REMOVED
+SELECT item_id FROM stepfast_raw
+ WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NOT NULL AND struck_by = :run_id
+ ORDER BY item_id LIMIT :limit
+
+-- runs.sweep.LOCK_REMOVED
+SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL AND struck_by = :run_id
+ ORDER BY item_id
+
+-- runs.sweep.BRING_BACK
+UPDATE stepfast_raw
+   SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
+ WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL
+
+-- runs.sweep.OLD
+SELECT item_id FROM stepfast_raw
+ WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NOT NULL AND gone_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :keep
+ ORDER BY item_id LIMIT :limit
+
+-- runs.sweep.FORGET
+DELETE FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL AND gone_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :keep
+
+-- runs.target.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- runs.watchdog.LIVE
+SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- runs.watchdog.ENDED
+SELECT state, last_error, id FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled', 'done')
+ ORDER BY id
+
+-- runs.watchdog.FORGET_SHARDS
+UPDATE stepfast_run SET shards = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0
+
+-- runs.watchdog.ACTIVE
+SELECT id, feed, state, stalled_in, shards, job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - updated_at FROM stepfast_run
+ WHERE ended_at IS NULL
+
+-- runs.watchdog.ORPHANS
+SELECT p.id FROM stepfast_partition p
+ WHERE p.run_id = :run_id AND p.state IN ('ready', 'running')
+   AND (SELECT count(*) FROM stepfast_job j WHERE j.id = p.job_id) = 0
+ LIMIT :limit
+
+-- runs.watchdog.OPEN
+SELECT 1 FROM stepfast_partition WHERE run_id = :run_id AND state IN ('ready', 'running') LIMIT 1
+
+-- runs.watchdog.LIVE_VIGIL
+SELECT count(*) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- runs.watchdog.STILL_FOR
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - r.updated_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - (SELECT max(p.updated_at) FROM stepfast_partition p WHERE p.run_id = r.id)
+  FROM stepfast_run r WHERE r.id = :run_id
+
+-- runs.watchdog.STALL
+UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = :reason
+ WHERE id = :id AND state = :source AND epoch = :epoch
+
+-- runs.watchdog.PAUSED_QUEUE
+SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL
+
+-- runs.watchdog.AGE
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM stepfast_run r WHERE r.feed = f.id))
+  FROM stepfast_feed f WHERE f.id = :feed
+
+-- runs.watchdog.DIED
+SELECT count(*) FROM stepfast_archive WHERE state = 'dead' AND finished_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND kind IN (SELECT value FROM json_each(:kinds))
+
+-- runs.watchdog.LAST_ERROR
+SELECT last_error FROM stepfast_archive WHERE state = 'dead' AND kind IN (SELECT value FROM json_each(:kinds))
+ ORDER BY finished_at DESC LIMIT 1
+
+-- runs.watchdog.NEXT_SEEN
+SELECT min(partition_id) FROM stepfast_seen WHERE partition_id > :after
+
+-- runs.watchdog.NEEDED
+SELECT p.id FROM stepfast_partition p JOIN stepfast_run r ON r.id = p.run_id
+ WHERE p.id = :id AND p.state NOT IN ('done', 'split')
+   AND (r.ended_at IS NULL
+        OR (r.state NOT IN ('completed', 'published_partial')
+            AND NOT EXISTS (SELECT 1 FROM stepfast_run n
+                             WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind NOT IN ('backfill', 'remap'))))
+
+-- runs.watchdog.LAST_SEEN_OF_BATCH
+SELECT max(item_id) FROM (SELECT item_id FROM stepfast_seen WHERE partition_id = :id ORDER BY item_id LIMIT :limit) b
+
+-- runs.watchdog.FORGET_SEEN
+DELETE FROM stepfast_seen WHERE partition_id = :id AND item_id <= :until
+
+-- runs.watchdog.OLD_RUN
+SELECT r.id FROM stepfast_run r
+ WHERE r.ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (SELECT 1 FROM stepfast_feed f WHERE f.last_run = r.id)
+ ORDER BY r.ended_at LIMIT 1
+
+-- runs.watchdog.PARTITIONS
+SELECT id FROM stepfast_partition WHERE run_id = :run_id ORDER BY id LIMIT :limit
+
+-- runs.watchdog.LAST_PAGE_OF_BATCH
+SELECT epoch, seq FROM stepfast_page WHERE partition_id = :id ORDER BY epoch, seq LIMIT 1 OFFSET :offset
+
+-- runs.watchdog.FORGET_PAGES
+DELETE FROM stepfast_page WHERE partition_id = :id
+
+-- runs.watchdog.FORGET_FIRST_PAGES
+DELETE FROM stepfast_page WHERE partition_id = :id AND (epoch < :epoch OR (epoch = :epoch AND seq <= :seq))
+
+-- runs.watchdog.FORGET_PARTITION
+DELETE FROM stepfast_partition WHERE id = :id
+
+-- runs.watchdog.FORGET_RUN
+DELETE FROM stepfast_run WHERE id = :id AND ended_at IS NOT NULL
+
+-- runs.watermark.MOVE
+UPDATE stepfast_feed
+   SET watermark = :watermark, version = version + 1, last_run = :run_id, last_took = :took,
+       export_to = :export_to, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed AND version = :version
+
+-- runs.watermark.SET
+UPDATE stepfast_feed SET watermark = :watermark, version = version + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :feed AND version = :version
+
+-- schedules.firing.NEXT_DUE
+SELECT next_at - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_schedule
+ WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
+
+-- schedules.firing.DUE
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule
+ WHERE next_at <= :now AND paused_at IS NULL ORDER BY next_at, id LIMIT :limit
+
+-- schedules.firing.FREE
+SELECT id FROM stepfast_schedule WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- schedules.firing.MOVE
+UPDATE stepfast_schedule SET next_at = :next_at, last_at = COALESCE(:last_at, last_at)
+ WHERE id = :id AND next_at = :due AND revision = :revision AND paused_at IS NULL
+
+-- schedules.schedule.NOW
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- schedules.schedule.FIND
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = :id
+
+-- schedules.schedule.LOCK
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = :id
+
+-- schedules.schedule.LIST
+SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE removed_at IS NULL OR :everyone = 1 ORDER BY id
+
+-- schedules.schedule.CREATE
+INSERT INTO stepfast_schedule (id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as,
+                               next_at, source, declared, note, changed_at, revision)
+VALUES (:id, :kind, :queue, :priority, :payload, :cron, :every, :once_at, :tz, :missed, :overlap, :tick_as,
+        :next_at, :source, :declared, :note, :changed_at, :revision)
+ON CONFLICT DO NOTHING
+
+-- schedules.schedule.WRITE
+UPDATE stepfast_schedule
+   SET kind = :kind, queue = :queue, priority = :priority, payload = :payload, cron = :cron, every = :every,
+       once_at = :once_at, tz = :tz, missed = :missed, overlap = :overlap, tick_as = :tick_as, next_at = :next_at,
+       paused_at = :paused_at, removed_at = :removed_at, source = :source, declared = :declared, note = :note,
+       changed_at = :changed_at, revision = :new_revision
+ WHERE id = :id AND revision = :revision
+
+-- schedules.schedule.DELETE
+DELETE FROM stepfast_schedule WHERE id = :id AND revision = :revision
+
+-- schedules.schedule.FORGET
+DELETE FROM stepfast_schedule
+ WHERE next_at IS NULL AND declared IS NULL AND COALESCE(last_at, once_at) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+
+-- schedules.schedule.KNOWN
+SELECT id, declared FROM stepfast_schedule WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- tasks.intake.WAITING
+SELECT count(*) FROM (
+    SELECT 1 AS one FROM stepfast_job WHERE queue = :queue AND state = 'ready' LIMIT :limit
+) waiting
+
+-- tasks.intake.LIVE
+SELECT id, state FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- tasks.receiver.SAVE
+INSERT INTO stepfast_received (id, task_id, client, task_type, status, received_at, body)
+VALUES (:id, :task_id, :client, :task_type, :status, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :body)
+
+-- tasks.receiver.KNOWN
+SELECT 1 FROM stepfast_received WHERE id = :id
+
+-- tasks.receiver.OF_TASK
+SELECT id, body FROM stepfast_received
+ WHERE task_id = :task_id AND client = :client ORDER BY received_at DESC, id DESC LIMIT :limit
+
+-- tasks.single_task.HAND_OVER
+UPDATE stepfast_archive SET queue = :queue WHERE id = :id AND queue <> :queue
+
+-- tasks.store.ENDS
+SELECT a.id, a.kind, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.finished_at,
+       a.result, a.result_expired_at,
+       (SELECT count(*) FROM stepfast_outbox o
+         WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%')
+  FROM stepfast_archive a WHERE a.id IN (SELECT value FROM json_each(:ids))
+
+-- tasks.store.STANDING
+SELECT step, failures, crashes FROM stepfast_job WHERE id = :id
+
+-- tasks.store.MOVE
+UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND queue <> :queue
+
+-- tasks.store.ADOPT
+UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE queue > :first AND queue < :last AND state IN ('ready', 'suspect') AND updated_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :after
+
+-- tasks.store.TAKE_OVER
+UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND queue > :first AND queue < :last
+
+-- tasks.store.GIVE_UP
+UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
+
+-- tasks.store.SAY_AGAIN
+UPDATE stepfast_outbox
+   SET state = 'waiting', attempts = 0, since_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), ended_at = NULL
+ WHERE job_id = :id AND dedupe_key = :key AND state IN ('sent', 'dead')
+
+-- tasks.store.SAID
+SELECT 1 FROM stepfast_outbox WHERE job_id = :id AND dedupe_key = :key
+
+-- tasks.store.UNSENT
+SELECT id, last_error FROM stepfast_outbox
+ WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
+
+-- tasks.store.KEEP
+INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
+VALUES (:id, :client, :task_id, :task_type, :webhook_url, :source, :message_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep)
+ON CONFLICT DO NOTHING
+
+-- tasks.store.KNOWN
+SELECT job_id FROM stepfast_key WHERE id = :id AND until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- tasks.store.OLD
+SELECT id FROM stepfast_task WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
+
+-- tasks.store.FORGET
+DELETE FROM stepfast_task
+ WHERE id IN (SELECT value FROM json_each(:ids))
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)
+   AND NOT EXISTS (SELECT 1 FROM stepfast_archive a WHERE a.id = stepfast_task.id)
+
+-- testing.assertions.UNFINISHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+ FROM stepfast_job ORDER BY created_at, id
+
+-- testing.assertions.FINISHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+ FROM stepfast_archive ORDER BY created_at, id
+
+-- testing.assertions.MARKS
+SELECT id, fence, last_error FROM stepfast_job
+
+-- testing.assertions.TOUCHED
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+, fence FROM stepfast_job ORDER BY created_at, id
+
+-- testing.assertions.ENDED_SINCE
+SELECT id FROM stepfast_archive
+ WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
+
+-- testing.assertions.ENDED_JOBS_SINCE
+   SELECT 
+   id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+FROM stepfast_archive
+    WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
+    ORDER BY created_at, id
+
+-- testing.assertions.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- testing.crash.ALIVE
+SELECT incarnation FROM stepfast_worker WHERE process = :process AND state = 'alive'
+
+-- testing.crash.GONE
+UPDATE stepfast_worker
+   SET process = :process, alive_until = CASE WHEN :known = 1 THEN 0 ELSE alive_until END
+ WHERE incarnation = :incarnation AND state = 'alive'
+
+-- testing.draining.LEFT
+    SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
+           count(CASE WHEN state = 'suspect' THEN 1 END),
+           count(CASE WHEN state = 'scheduled' THEN 1 END)
+             + (SELECT count(*) FROM stepfast_limit WHERE due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) + (
+    SELECT count(*) FROM stepfast_limit l
+     WHERE l.due_at IS NOT NULL AND l.slots > (SELECT count(*) FROM stepfast_slot s WHERE s.limit_id = l.id)
+       AND EXISTS (SELECT 1 FROM stepfast_job h WHERE h.held_by = l.id AND h.state = 'held')
+)
+             + (SELECT count(*) 
+      FROM stepfast_job s
+     WHERE s.held_by = '(key)' AND s.state = 'held'
+       AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
+),
+           (SELECT count(*) FROM stepfast_schedule WHERE next_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND paused_at IS NULL),
+           (SELECT count(*) FROM stepfast_outbox o WHERE o.due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
+    :relay = 1 AND o.state = 'waiting' AND NOT EXISTS (
+        SELECT 1 FROM stepfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
+)
+      FROM stepfast_job
+     WHERE (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues))) AND (
+           (state = 'leased' AND owner IN (SELECT incarnation FROM stepfast_worker WHERE worker_id = :worker_id))
+        OR (state IN ('ready', 'suspect') AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL))
+        OR (state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)))
+
+-- testing.draining.NEXT_JOB
+SELECT min(ready_at) FROM stepfast_job
+ WHERE state IN ('scheduled', 'ready') AND ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND kind IN (SELECT value FROM json_each(:kinds))
+   AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues))) AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+   AND id NOT IN (SELECT r.job_id FROM stepfast_run r
+                   WHERE r.job_id IS NOT NULL AND r.ended_at IS NULL AND r.frontier LIKE :held)
+
+-- testing.draining.NEXT_RATE
+SELECT min(due_at) FROM stepfast_limit WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND gap > 0
+
+-- testing.draining.NEXT_MESSAGE
+SELECT min(o.due_at) FROM stepfast_outbox o WHERE o.due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
+    :relay = 1 AND o.state = 'waiting' AND NOT EXISTS (
+        SELECT 1 FROM stepfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
+
+-- testing.draining.LEASES
+SELECT count(*) FROM stepfast_job WHERE state = 'leased'
+
+-- testing.draining.GHOST_LEASES
+SELECT count(*) FROM stepfast_job
+ WHERE state = 'leased' AND owner IN (SELECT incarnation FROM stepfast_worker WHERE state = 'dead')
+
+-- testing.inline_run.READY
+SELECT id FROM stepfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) LIMIT 1
+
+-- testing.test_clock.LIVING
+SELECT count(*) FROM stepfast_worker WHERE process = :process AND state = 'alive'
+
+-- testing.test_clock.CARRY_ON
+UPDATE stepfast_worker SET alive_until = alive_until + :passed, beat_at = beat_at + :passed
+ WHERE process = :process AND state = 'alive'
+
+-- transports.database.MAKE
+INSERT INTO stepfast_message_queue (id) VALUES (:queue) ON CONFLICT DO NOTHING
+
+-- transports.database.KNOWN
+SELECT id FROM stepfast_message_queue WHERE id = :queue
+
+-- transports.database.FORGET
+UPDATE stepfast_message SET remembered = NULL
+ WHERE queue = :queue AND remembered IN (SELECT value FROM json_each(:ids))
+   AND (until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) OR (state IN ('done', 'dead') AND sent_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :remembered))
+
+-- transports.database.SEND
+INSERT INTO stepfast_message (id, queue, message_id, remembered, visible_at, until_at, subject, properties, body)
+VALUES (:id, :queue, :message_id, :message_id, CASE WHEN :visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN :visible_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END,
+        CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lives_for, :subject, :properties, :body)
+ON CONFLICT DO NOTHING
+
+-- transports.database.PICK
+SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+  FROM stepfast_message 
+ WHERE queue = :queue AND state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ ORDER BY visible_at, id
+ LIMIT :limit
+
+-- transports.database.PICK_DEAD
+SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+  FROM stepfast_message 
+ WHERE queue = :queue AND state = 'dead' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+ ORDER BY visible_at, id
+ LIMIT :limit
+
+-- transports.database.TAKE
+UPDATE stepfast_message SET fence = :fence, attempts = attempts + 1, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :hold
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('ready', 'dead') AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.database.RENEW
+UPDATE stepfast_message SET visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :hold
+ WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.database.RELEASE
+UPDATE stepfast_message SET fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :after
+ WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.database.GIVE_BACK
+UPDATE stepfast_message SET fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), attempts = attempts - 1
+ WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.database.COMPLETE
+UPDATE stepfast_message SET state = 'done', fence = 0, until_at = sent_at + :remembered, body = '', detail = NULL
+ WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.database.PUT_ASIDE
+UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), until_at = NULL,
+                            reason = :reason, detail = :detail
+ WHERE id = :id AND fence = :fence AND state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.database.PUT_ASIDE_UNTAKEN
+UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), until_at = NULL,
+                            reason = :reason, detail = :detail
+ WHERE id = :id AND state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.database.DEPTH
+SELECT count(CASE WHEN state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 END),
+       count(CASE WHEN state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND fence <> 0 THEN 1 END),
+       count(CASE WHEN state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND fence = 0 THEN 1 END),
+       count(CASE WHEN state = 'dead' THEN 1 END)
+  FROM stepfast_message
+ WHERE queue = :queue AND state IN ('ready', 'dead') AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+
+-- transports.database.OLD
+SELECT id FROM stepfast_message WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
+
+-- transports.database.PRUNE
+DELETE FROM stepfast_message WHERE id IN (SELECT value FROM json_each(:ids)) AND until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- transports.dead_messages.KEEP
+INSERT INTO stepfast_dead_message (id, source, transport, address, queue, message_id, subject, attempts, reason, detail,
+                                   sent_at, found_at, properties, body)
+VALUES (:id, :source, :transport, :address, :queue, :message_id, :subject, :attempts, :reason, :detail,
+        :sent_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :properties, :body)
+ON CONFLICT DO NOTHING
+
+-- transports.dead_messages.HOLDER
+SELECT id FROM stepfast_dead_message WHERE source = :source
+
+-- transports.dead_messages.NEWEST
+   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE 
+   (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
+      AND (:any_error = 1 OR reason = :error_group)
+ORDER BY found_at DESC, id DESC LIMIT :limit
+
+-- transports.dead_messages.OLDEST
+   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message
+    WHERE 
+   (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
+      AND (:any_error = 1 OR reason = :error_group)
+AND found_at <= :until ORDER BY found_at, id LIMIT :limit
+
+-- transports.dead_messages.COUNT
+SELECT count(*) FROM stepfast_dead_message WHERE 
+    (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
+       AND (:any_error = 1 OR reason = :error_group)
+
+-- transports.dead_messages.FIND
+SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE id = :id
+
+-- transports.dead_messages.REMOVE
+DELETE FROM stepfast_dead_message WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- worker.heartbeat.REGISTER
+INSERT INTO stepfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
+                             process, host, pid, concurrency, queues)
+VALUES (:incarnation, :worker_id, 'alive', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease, :lease, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+        :process, :host, :pid, :concurrency, :queues)
+
+-- worker.heartbeat.STAY_ALIVE
+UPDATE stepfast_worker
+   SET alive_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease, beat_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), active = :active, active_ids = :active_ids
+ WHERE incarnation = :incarnation AND state = 'alive'
+
+-- worker.heartbeat.RESIGN
+UPDATE stepfast_worker SET state = 'stopped', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), active = 0, active_ids = NULL
+ WHERE incarnation = :incarnation AND state = 'alive'
+
+-- worker.heartbeat.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- worker.heartbeat.STILL_MINE
+SELECT id, fence, cancel_at FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- worker.maintenance.DUE
+SELECT id, queue FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ ORDER BY ready_at LIMIT :limit
+
+-- worker.maintenance.PROMOTE
+UPDATE stepfast_job
+   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- worker.maintenance.NEXT_DUE
+SELECT (SELECT min(ready_at) FROM stepfast_job WHERE state = 'scheduled') - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+       (SELECT min(due_at) FROM stepfast_limit WHERE due_at IS NOT NULL) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
+       (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held')
+
+-- worker.maintenance.OLD
+SELECT id FROM stepfast_archive WHERE state = :state AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
+       SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
+        WHERE d.parent_id = stepfast_archive.id)
+ ORDER BY finished_at LIMIT :limit
+
+-- worker.maintenance.GONE_WORKERS
+DELETE FROM stepfast_worker
+ WHERE state IN ('dead', 'stopped') AND ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job WHERE owner = stepfast_worker.incarnation AND state = 'leased')
+
+-- worker.maintenance.LONG_MINE
+SELECT id, fence FROM stepfast_job
+ WHERE owner = :owner AND state = 'leased' AND leased_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age LIMIT :limit
+
+-- worker.maintenance.SUSPECTS
+SELECT count(*) FROM stepfast_job
+ WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
+   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+
+-- worker.relay.KNOWN
+SELECT 1 FROM stepfast_bookmark WHERE id = :id
+
+-- worker.relay.BEGIN
+INSERT INTO stepfast_bookmark (id, at) VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
+
+-- worker.relay.WHERE
+SELECT at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_bookmark WHERE id = :id
+
+-- worker.relay.MOVE
+UPDATE stepfast_bookmark SET at = :at WHERE id = :id AND at <> :at
+
+-- worker.relay.UNNOTICED
+SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
+  FROM stepfast_archive a
+ WHERE a.state = 'dead' AND a.finished_at > :since
+   AND NOT EXISTS (SELECT 1 FROM stepfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
+ ORDER BY a.finished_at LIMIT :limit
+
+-- worker.relay.RUNS
+SELECT id FROM stepfast_run WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- worker.relay.NOTICE
+INSERT INTO stepfast_death (id, finished_at) VALUES (:id, :finished_at) ON CONFLICT DO NOTHING
+
+-- worker.relay.FORGET
+DELETE FROM stepfast_death WHERE finished_at < :before
+
+-- worker.relay.ANYTHING
+SELECT CASE WHEN EXISTS (SELECT 1 FROM stepfast_outbox WHERE state = 'waiting') THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM stepfast_alert
+                          WHERE notify_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND notify_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :too_old) THEN 1 ELSE 0 END,
+       CASE WHEN EXISTS (SELECT 1 FROM stepfast_archive a
+                          WHERE a.state = 'dead' AND a.finished_at > :since
+                            AND NOT EXISTS (SELECT 1 FROM stepfast_death d
+                                             WHERE d.id = a.id AND d.finished_at = a.finished_at))
+            THEN 1 ELSE 0 END
+
+-- stepfast_diamonds.datasets.BUMP
+INSERT INTO dataset_versions (feed, version, changed_at) VALUES (:feed, 1, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- stepfast_diamonds.datasets.VERSION
+SELECT version FROM dataset_versions WHERE feed = :feed
+
+-- stepfast_diamonds.datasets.FEEDS
+SELECT feed FROM dataset_versions ORDER BY feed
+
+-- stepfast_diamonds.demo.comparison.ROWS
 SELECT id, supplier_stone_id, offer_id, feed, feed_price, carats, shape, color, availability, certificate_number,
        stale_since
   FROM diamonds
  WHERE deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
 
--- demo.crash.CLOCK
+-- stepfast_diamonds.demo.crash.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- demo.crash.BUSIEST
+-- stepfast_diamonds.demo.crash.BUSIEST
 SELECT w.worker_id, count(*) AS pages
   FROM stepfast_worker w
   JOIN stepfast_job j ON j.owner = w.incarnation AND j.state = 'leased'
   JOIN stepfast_partition p ON p.job_id = j.id AND p.state = 'running'
  WHERE w.state = 'alive' GROUP BY w.worker_id ORDER BY pages DESC, w.worker_id
 
--- demo.crash.HELD
+-- stepfast_diamonds.demo.crash.HELD
 SELECT p.id, p.number, p.name, p.next_offset
   FROM stepfast_worker w
   JOIN stepfast_job j ON j.owner = w.incarnation AND j.state = 'leased'
   JOIN stepfast_partition p ON p.job_id = j.id AND p.state = 'running'
  WHERE w.worker_id = :worker_id AND w.state = 'alive' ORDER BY p.number
 
--- demo.crash.NOTICED
+-- stepfast_diamonds.demo.crash.NOTICED
 SELECT ended_at FROM stepfast_worker WHERE worker_id = :worker_id AND state = 'dead'
 
--- demo.crash.READ_SINCE
+-- stepfast_diamonds.demo.crash.READ_SINCE
 SELECT partition_id, worker_id, at FROM stepfast_page
  WHERE partition_id IN (SELECT value FROM json_each(:ids)) AND at > :at AND worker_id <> :worker_id ORDER BY at
 
--- demo.place.TABLES
+-- stepfast_diamonds.demo.folder.TABLES
 SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name
 
--- diamonds.adaptive_rows.READ
-SELECT gap, changed_at, arrival, quiet_until, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM nivoda_pace WHERE id = :id
-
--- diamonds.adaptive_rows.LOCK
-SELECT gap, changed_at, arrival, quiet_until, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM nivoda_pace WHERE id = :id
-
--- diamonds.adaptive_rows.CLOCK
+-- stepfast_diamonds.feed.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- diamonds.adaptive_rows.BEGIN
+-- stepfast_diamonds.pace.READ
+SELECT gap, changed_at, arrival, quiet_until, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM nivoda_pace WHERE id = :id
+
+-- stepfast_diamonds.pace.LOCK
+SELECT gap, changed_at, arrival, quiet_until, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM nivoda_pace WHERE id = :id
+
+-- stepfast_diamonds.pace.CLOCK
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- stepfast_diamonds.pace.BEGIN
 INSERT INTO nivoda_pace (id, gap, changed_at, arrival, quiet_until) VALUES (:id, 0, 0, 0, 0) ON CONFLICT DO NOTHING
 
--- diamonds.adaptive_rows.WRITE
+-- stepfast_diamonds.pace.WRITE
 UPDATE nivoda_pace SET gap = :gap, changed_at = :changed_at, arrival = :arrival, quiet_until = :quiet_until
  WHERE id = :id
 
--- diamonds.behind.LEFT
+-- stepfast_diamonds.repricing.LEFT
 SELECT count(*) FROM diamonds WHERE ruleset_version <> :version
 
--- diamonds.behind.ENDS
+-- stepfast_diamonds.repricing.ENDS
 SELECT min(ruleset_version), max(ruleset_version) FROM diamonds
 
--- diamonds.behind.LEFT_IN_SCOPE
+-- stepfast_diamonds.repricing.LEFT_IN_SCOPE
 SELECT count(*) FROM diamonds WHERE ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
        AND updated_at >= :since AND (feed = :feed OR :feed = '')
 
--- diamonds.behind.ANY_IN_SCOPE
+-- stepfast_diamonds.repricing.ANY_IN_SCOPE
 SELECT 1 FROM diamonds WHERE ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
        AND updated_at >= :since AND (feed = :feed OR :feed = '') LIMIT 1
 
--- diamonds.datasets.BUMP
-INSERT INTO dataset_versions (feed, version, changed_at) VALUES (:feed, 1, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- diamonds.datasets.VERSION
-SELECT version FROM dataset_versions WHERE feed = :feed
-
--- diamonds.datasets.FEEDS
-SELECT feed FROM dataset_versions ORDER BY feed
-
--- diamonds.mapping_feed.CLOCK
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- diamonds.repricing_rows.READ
+-- stepfast_diamonds.repricing.READ
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE id > :after AND ruleset_version <> :version AND ruleset_version >= :oldest AND ruleset_version <= :newest
        AND updated_at >= :since AND (feed = :feed OR :feed = '') ORDER BY id LIMIT :limit
 
--- diamonds.repricing_rows.READ_ALL
+-- stepfast_diamonds.repricing.READ_ALL
 SELECT id, feed, ruleset_version, updated_at, supplier_stone_id, lab_grown, fancy_color, pricing_rating, rating, feed_price,
            price_model_price, markup_ratio, carats, table_pct, depth_pct, crown_angle, pavilion_angle, ratio, shape,
            color, clarity, cut, polish, symmetry, fluorescence_intensity, certificate_lab, girdle, culet_size FROM diamonds WHERE deleted_at IS NULL AND id > :after ORDER BY id LIMIT :limit
 
--- diamonds.repricing_rows.LOCK
+-- stepfast_diamonds.repricing.LOCK
 SELECT id, ruleset_version, updated_at FROM diamonds
  WHERE id >= :first AND id <= :last AND ruleset_version <> :version
  ORDER BY id
 
--- diamonds.repricing_rows.CLOCK
+-- stepfast_diamonds.repricing.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- diamonds.repricing_rows.CHANGE
+-- stepfast_diamonds.repricing.CHANGE
 UPDATE diamonds
    SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
        ruleset_version = :version, updated_at = :changed_at, stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
@@ -828,138 +2818,135 @@ UPDATE diamonds
        ) THEN stale_since END
  WHERE id = :id AND ruleset_version = :before
 
--- diamonds.repricing_rows.KEEP
+-- stepfast_diamonds.repricing.KEEP
 UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), stale_since = CASE WHEN stale_since IS NOT NULL AND EXISTS (
            SELECT 1 FROM stepfast_raw r
             WHERE r.feed = diamonds.feed AND r.item_id = diamonds.supplier_stone_id AND r.pending = 2
        ) THEN stale_since END
  WHERE id = :id AND ruleset_version = :before
 
--- diamonds.repricing_rows.UNPRICED
+-- stepfast_diamonds.repricing.UNPRICED
 UPDATE diamonds SET ruleset_version = :version, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), stale_since = COALESCE(stale_since, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
  WHERE id = :id AND ruleset_version = :before
 
--- diamonds.repricing_rows.BEGIN
+-- stepfast_diamonds.repricing.BEGIN
 INSERT INTO repricings (id, job_id, from_version, to_version, state, started_at)
 VALUES (:id, :job_id, :from_version, :to_version, 'running', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 ON CONFLICT DO NOTHING
 
--- diamonds.repricing_rows.SUPERSEDE
+-- stepfast_diamonds.repricing.SUPERSEDE
 UPDATE repricings SET state = 'superseded', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE job_id = :job_id AND id <> :id AND state = 'running'
 
--- diamonds.repricing_rows.COUNT
+-- stepfast_diamonds.repricing.COUNT
 UPDATE repricings SET looked_at = looked_at + :looked_at, changed = changed + :changed, unpriced = unpriced + :unpriced
  WHERE id = :id AND state = 'running'
 
--- diamonds.repricing_rows.END
+-- stepfast_diamonds.repricing.END
 UPDATE repricings SET state = 'completed', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'running'
 
--- diamonds.repricing_rows.OLDEST
+-- stepfast_diamonds.repricing.OLDEST
 SELECT min(repricing_id) FROM repricing_snapshots
 
--- diamonds.repricing_rows.LAST_KEPT
+-- stepfast_diamonds.repricing.LAST_KEPT
 SELECT id FROM repricings ORDER BY id DESC LIMIT 1 OFFSET :kept
 
--- diamonds.repricing_rows.OLD
+-- stepfast_diamonds.repricing.OLD
 SELECT id FROM repricing_snapshots WHERE repricing_id = :id ORDER BY id LIMIT 1 OFFSET :most
 
--- diamonds.repricing_rows.FORGET
+-- stepfast_diamonds.repricing.FORGET
 DELETE FROM repricing_snapshots WHERE repricing_id = :id AND id <= :until
 
--- diamonds.repricing_undo.FIND
+-- stepfast_diamonds.repricing.FIND
    SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
      FROM repricings
 WHERE id = :id
 
--- diamonds.repricing_undo.LIST
+-- stepfast_diamonds.repricing.LIST
    SELECT id, job_id, from_version, to_version, state, looked_at, changed, unpriced, started_at, ended_at
      FROM repricings
 ORDER BY started_at DESC, id DESC LIMIT :limit
 
--- diamonds.repricing_undo.TAKE_BACK
+-- stepfast_diamonds.repricing.TAKE_BACK
 UPDATE repricings SET state = 'reverting' WHERE id = :id AND state IN ('running', 'completed')
 
--- diamonds.repricing_undo.TAKEN_BACK
+-- stepfast_diamonds.repricing.TAKEN_BACK
 UPDATE repricings SET state = 'reverted', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'reverting'
 
--- diamonds.repricing_undo.TOTAL
+-- stepfast_diamonds.repricing.TOTAL
 SELECT count(*) FROM repricing_snapshots WHERE repricing_id = :id
 
--- diamonds.repricing_undo.READ
+-- stepfast_diamonds.repricing.READ_REPRICING_UNDO
 SELECT id, old_version, old_price, old_ratio, old_pricing_rating, old_rating, changed_at FROM repricing_snapshots
  WHERE repricing_id = :repricing_id AND id > :after
  ORDER BY id LIMIT :limit
 
--- diamonds.repricing_undo.LOCK
+-- stepfast_diamonds.repricing.LOCK_REPRICING_UNDO
 SELECT id, updated_at, feed FROM diamonds
  WHERE id >= :first AND id <= :last AND ruleset_version = :version
  ORDER BY id
 
--- diamonds.repricing_undo.RESTORE
+-- stepfast_diamonds.repricing.RESTORE
 UPDATE diamonds
    SET price_model_price = :price, markup_ratio = :ratio, pricing_rating = :pricing_rating, rating = :rating,
        ruleset_version = :before, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND ruleset_version = :version
 
--- diamonds.rules_doubts.FEEDS
-SELECT id FROM stepfast_feed
-
--- diamonds.rules_rows.ACTIVE
+-- stepfast_diamonds.rule_sets.ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1
 
--- diamonds.rules_rows.LOCK_ACTIVE
+-- stepfast_diamonds.rule_sets.LOCK_ACTIVE
 SELECT version, previous FROM pricing_active WHERE id = 1
 
--- diamonds.rules_rows.BEGIN
+-- stepfast_diamonds.rule_sets.BEGIN
 INSERT INTO pricing_active (id, version, changed_at) VALUES (1, 0, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
 
--- diamonds.rules_rows.SWITCH
+-- stepfast_diamonds.rule_sets.SWITCH
 UPDATE pricing_active SET previous = version, version = :version, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = 1 AND version = :before
 
--- diamonds.rules_rows.LAST
+-- stepfast_diamonds.rule_sets.LAST
 SELECT max(version) FROM pricing_rule_sets
 
--- diamonds.rules_rows.SAME
+-- stepfast_diamonds.rule_sets.SAME
 SELECT min(version) FROM pricing_rule_sets WHERE digest = :digest
 
--- diamonds.rules_rows.ADD
+-- stepfast_diamonds.rule_sets.ADD
 INSERT INTO pricing_rule_sets (version, name, margin_natural, margin_lab, margin_fancy, rating_fallback,
                                declared_empty, digest, created_at, created_by)
 VALUES (:version, :name, :natural, :lab, :fancy, :fallback, :empty, :digest, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :by)
 
--- diamonds.rules_rows.ADD_PRICING
+-- stepfast_diamonds.rule_sets.ADD_PRICING
 INSERT INTO pricing_rules (version, number, priority, stone_type, price_min, price_max, feed, margin_modifier, rating)
 VALUES (:version, :number, :priority, :stone_type, :price_min, :price_max, :feed, :margin_modifier, :rating)
 
--- diamonds.rules_rows.ADD_RATING
+-- stepfast_diamonds.rule_sets.ADD_RATING
 INSERT INTO rating_rules (version, number, priority, rating, conditions)
 VALUES (:version, :number, :priority, :rating, :conditions)
 
--- diamonds.rules_rows.FIND
+-- stepfast_diamonds.rule_sets.FIND
 SELECT name, margin_natural, margin_lab, margin_fancy, rating_fallback, declared_empty
   FROM pricing_rule_sets WHERE version = :version
 
--- diamonds.rules_rows.PRICING
+-- stepfast_diamonds.rule_sets.PRICING
 SELECT priority, stone_type, price_min, price_max, feed, margin_modifier, rating
   FROM pricing_rules WHERE version = :version ORDER BY number
 
--- diamonds.rules_rows.RATING
+-- stepfast_diamonds.rule_sets.RATING
 SELECT priority, rating, conditions FROM rating_rules WHERE version = :version ORDER BY number
 
--- diamonds.rules_rows.PRESENT
+-- stepfast_diamonds.rule_sets.PRESENT
 SELECT DISTINCT feed, CASE WHEN fancy_color IS NOT NULL THEN 'fancy' WHEN lab_grown = 1 THEN 'lab' ELSE 'natural' END
   FROM diamonds
 
--- diamonds.rules_rows.PIN
+-- stepfast_diamonds.rule_sets.PIN
 INSERT INTO pricing_pins (run_id, feed, version, pinned_at)
 SELECT :run_id, :feed, version, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM pricing_active WHERE id = 1 AND version > 0
 
--- diamonds.rules_rows.PINNED
+-- stepfast_diamonds.rule_sets.PINNED
 SELECT version, pinned_at FROM pricing_pins WHERE run_id = :run_id
 
--- diamonds.rules_rows.LIST
+-- stepfast_diamonds.rule_sets.LIST
 SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHEN a.version IS NULL THEN 0 ELSE 1 END,
        (SELECT count(*) FROM pricing_rules p WHERE p.version = s.version),
        (SELECT count(*) FROM rating_rules r WHERE r.version = s.version),
@@ -967,7 +2954,10 @@ SELECT s.version, s.name, s.created_at, s.created_by, s.declared_empty, CASE WHE
   FROM pricing_rule_sets s LEFT JOIN pricing_active a ON a.id = 1 AND a.version = s.version
  ORDER BY s.version DESC LIMIT :limit
 
--- diamonds.schema.DIAMONDS
+-- stepfast_diamonds.rule_sets.FEEDS
+SELECT id FROM stepfast_feed
+
+-- stepfast_diamonds.schema.DIAMONDS
 CREATE TABLE IF NOT EXISTS diamonds (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     feed VARCHAR(200) NOT NULL,
@@ -1030,16 +3020,16 @@ CREATE TABLE IF NOT EXISTS diamonds (
     status VARCHAR(10) GENERATED ALWAYS AS (CASE WHEN deleted_at IS NULL THEN 'active' ELSE 'deleted' END) STORED
 )
 
--- diamonds.schema.DIAMONDS_STONE
+-- stepfast_diamonds.schema.DIAMONDS_STONE
 CREATE UNIQUE INDEX IF NOT EXISTS diamonds_stone ON diamonds (supplier_stone_id, feed)
 
--- diamonds.schema.DIAMONDS_RULES
+-- stepfast_diamonds.schema.DIAMONDS_RULES
 CREATE INDEX IF NOT EXISTS diamonds_rules ON diamonds (ruleset_version)
 
--- diamonds.schema.DIAMONDS_CERTIFICATE
+-- stepfast_diamonds.schema.DIAMONDS_CERTIFICATE
 CREATE INDEX IF NOT EXISTS diamonds_certificate ON diamonds (certificate_number)
 
--- diamonds.schema.RULE_SETS
+-- stepfast_diamonds.schema.RULE_SETS
 CREATE TABLE IF NOT EXISTS pricing_rule_sets (
     version INTEGER NOT NULL PRIMARY KEY,
     name VARCHAR(200) NOT NULL,
@@ -1053,7 +3043,7 @@ CREATE TABLE IF NOT EXISTS pricing_rule_sets (
     created_by VARCHAR(200) NOT NULL
 )
 
--- diamonds.schema.PRICING_RULES
+-- stepfast_diamonds.schema.PRICING_RULES
 CREATE TABLE IF NOT EXISTS pricing_rules (
     version INTEGER NOT NULL,
     number INTEGER NOT NULL,
@@ -1067,7 +3057,7 @@ CREATE TABLE IF NOT EXISTS pricing_rules (
     PRIMARY KEY (version, number)
 )
 
--- diamonds.schema.RATING_RULES
+-- stepfast_diamonds.schema.RATING_RULES
 CREATE TABLE IF NOT EXISTS rating_rules (
     version INTEGER NOT NULL,
     number INTEGER NOT NULL,
@@ -1077,7 +3067,7 @@ CREATE TABLE IF NOT EXISTS rating_rules (
     PRIMARY KEY (version, number)
 )
 
--- diamonds.schema.ACTIVE
+-- stepfast_diamonds.schema.ACTIVE
 CREATE TABLE IF NOT EXISTS pricing_active (
     id INTEGER NOT NULL PRIMARY KEY,
     version INTEGER NOT NULL,
@@ -1085,7 +3075,7 @@ CREATE TABLE IF NOT EXISTS pricing_active (
     changed_at BIGINT NOT NULL
 )
 
--- diamonds.schema.PINS
+-- stepfast_diamonds.schema.PINS
 CREATE TABLE IF NOT EXISTS pricing_pins (
     run_id VARCHAR(128) NOT NULL PRIMARY KEY,
     feed VARCHAR(200) NOT NULL,
@@ -1093,14 +3083,14 @@ CREATE TABLE IF NOT EXISTS pricing_pins (
     pinned_at BIGINT NOT NULL
 )
 
--- diamonds.schema.DATASET_VERSIONS
+-- stepfast_diamonds.schema.DATASET_VERSIONS
 CREATE TABLE IF NOT EXISTS dataset_versions (
     feed VARCHAR(200) NOT NULL PRIMARY KEY,
     version BIGINT NOT NULL,
     changed_at BIGINT NOT NULL
 )
 
--- diamonds.schema.REPRICINGS
+-- stepfast_diamonds.schema.REPRICINGS
 CREATE TABLE IF NOT EXISTS repricings (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     job_id VARCHAR(128) NOT NULL,
@@ -1114,7 +3104,7 @@ CREATE TABLE IF NOT EXISTS repricings (
     ended_at BIGINT
 )
 
--- diamonds.schema.SNAPSHOTS
+-- stepfast_diamonds.schema.SNAPSHOTS
 CREATE TABLE IF NOT EXISTS repricing_snapshots (
     repricing_id VARCHAR(128) NOT NULL,
     id BIGINT NOT NULL,
@@ -1128,7 +3118,7 @@ CREATE TABLE IF NOT EXISTS repricing_snapshots (
     PRIMARY KEY (repricing_id, id)
 )
 
--- diamonds.schema.TOKENS
+-- stepfast_diamonds.schema.TOKENS
 CREATE TABLE IF NOT EXISTS nivoda_tokens (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     sealed TEXT,
@@ -1141,7 +3131,7 @@ CREATE TABLE IF NOT EXISTS nivoda_tokens (
     changed_at BIGINT NOT NULL
 )
 
--- diamonds.schema.PACE
+-- stepfast_diamonds.schema.PACE
 CREATE TABLE IF NOT EXISTS nivoda_pace (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     gap BIGINT NOT NULL,
@@ -1150,7 +3140,7 @@ CREATE TABLE IF NOT EXISTS nivoda_pace (
     quiet_until BIGINT NOT NULL
 )
 
--- diamonds.schema.RAW
+-- stepfast_diamonds.schema.RAW
 CREATE  VIEW IF NOT EXISTS raw_diamonds_nivoda AS
 SELECT r.feed AS feed, r.item_id AS supplier_stone_id, json_extract(r.payload, '$.id') AS offer_id, r.payload AS payload,
        r.content_hash AS content_hash, r.run_id AS run_id, strftime('%Y-%m-%d %H:%M:%f', r.observed_at / 1000000.0, 'unixepoch') AS observed_at,
@@ -1158,2016 +3148,26 @@ SELECT r.feed AS feed, r.item_id AS supplier_stone_id, json_extract(r.payload, '
   FROM stepfast_raw r 
  WHERE r.feed IN ('nivoda-natural', 'nivoda-labgrown')
 
--- diamonds.token_rows.LOOK
+-- stepfast_diamonds.token.LOOK
 SELECT sealed, renew_at - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), version, turn_until - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), problem, trouble
   FROM nivoda_tokens WHERE id = :id
 
--- diamonds.token_rows.BEGIN
+-- stepfast_diamonds.token.BEGIN
 INSERT INTO nivoda_tokens (id, version, changed_at) VALUES (:id, 0, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
 
--- diamonds.token_rows.TAKE_TURN
+-- stepfast_diamonds.token.TAKE_TURN
 UPDATE nivoda_tokens
    SET turn_of = :me, turn_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :turn, problem = NULL, trouble = NULL, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND version = :version AND (turn_until IS NULL OR turn_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
--- diamonds.token_rows.KEEP
+-- stepfast_diamonds.token.KEEP
 UPDATE nivoda_tokens
    SET sealed = :sealed, renew_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lasts, version = version + 1, turn_of = NULL, turn_until = NULL,
        problem = NULL, trouble = NULL, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND turn_of = :me
 
--- diamonds.token_rows.GIVE_UP
+-- stepfast_diamonds.token.GIVE_UP
 UPDATE nivoda_tokens
    SET version = version + 1, turn_of = NULL, turn_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :rest, problem = :problem, trouble = :trouble,
        changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND turn_of = :me
-
--- limits.admission.NOW
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- limits.admission.HOLD
-   UPDATE stepfast_job 
-      SET state = 'held', held_by = json_extract(given.value, '$[1]'), owner = NULL, leased_by = NULL, lease_until = NULL,
-          fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-FROM json_each(:rows) AS given
-    WHERE stepfast_job.id = json_extract(given.value, '$[0]') AND fence = :fence AND cancel_at IS NULL
-
--- limits.release.DUE
-SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_limit
- WHERE due_at IS NOT NULL AND due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- ORDER BY due_at LIMIT :limit
-
--- limits.release.LOOKED_AT
-UPDATE stepfast_limit
-   SET due_at = :due_at, arrival_at = :arrival_at, gap = :gap, tolerance = :tolerance, slots = :slots
- WHERE id = :id
-
--- limits.release.LOOK_AT_ALL
-UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- limits.release.LOOK_NOW
-UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)))
-
--- limits.release.IDLE
-SELECT id FROM stepfast_limit
- WHERE due_at IS NULL AND arrival_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
-   AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
- LIMIT :limit
-
--- limits.release.FORGET
-DELETE FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids))
-
--- limits.release.WAITED_FOR
-SELECT DISTINCT held_by FROM stepfast_job WHERE held_by IN (SELECT value FROM json_each(:limits)) AND state = 'held'
-
--- limits.release.WHO
-SELECT kind, queue FROM stepfast_job WHERE held_by = :limit_id AND state = 'held' LIMIT 1
-
--- limits.release.HELD
-SELECT id, queue FROM stepfast_job
- WHERE held_by = :limit_id AND state = 'held'
- ORDER BY priority DESC, ready_at, id
- LIMIT :most
-
--- limits.release.LET_GO
-UPDATE stepfast_job
-   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
-       held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'held'
-
--- limits.reserving.NOW
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- limits.rows.ENSURE
-INSERT INTO stepfast_limit (id) SELECT value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
-
--- limits.rows.LOCK
-SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- limits.rows.WRITE
-INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]') FROM json_each(:rows) WHERE true ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
-
--- limits.slots.COUNT
-SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id IN (SELECT value FROM json_each(:limits)) GROUP BY limit_id
-
--- limits.slots.TAKE
-INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), :fence FROM json_each(:rows) WHERE true ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
-
--- limits.slots.FREE
-DELETE FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
-
--- limits.slots.DROP_STALE
-DELETE FROM stepfast_slot
- WHERE limit_id IN (SELECT value FROM json_each(:limits))
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job
-                    WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
-
--- outbox.alerts.KNOW
-INSERT INTO stepfast_alert (id, severity, title, body, first_at, last_at)
-VALUES (:id, :severity, :title, :body, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-ON CONFLICT DO NOTHING
-
--- outbox.alerts.RAISE
-UPDATE stepfast_alert
-   SET severity = :severity, title = :title, body = :body, raised = raised + :times, untold = untold + :times,
-       last_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), quiet_for = :quiet_for,
-       notify_at = CASE WHEN notify_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :too_old THEN notify_at
-                        WHEN quiet_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN quiet_until ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END
- WHERE id = :id
-
--- outbox.alerts.DUE
-SELECT id, severity, title, body, raised, untold, first_at, notified_at, quiet_for FROM stepfast_alert
- WHERE notify_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND notify_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :too_old
- ORDER BY notify_at LIMIT :limit
-
--- outbox.alerts.TOLD
-UPDATE stepfast_alert
-   SET notify_at = NULL, untold = 0, notified_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), quiet_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet, message_ids = :message_ids
- WHERE id = :id AND notify_at IS NOT NULL
-
--- outbox.messages.STAGE
-INSERT INTO stepfast_outbox (id, channel, destination, address, dedupe_key, state, created_at, since_at, due_at,
-                             job_id, trace, headers, body)
-VALUES (:id, :channel, :destination, :address, :dedupe_key, 'waiting', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-        :job_id, :trace, :headers, :body)
-ON CONFLICT DO NOTHING
-
--- outbox.messages.HOLDER
-SELECT id FROM stepfast_outbox WHERE destination = :destination AND dedupe_key = :dedupe_key
-
--- outbox.relay.HEADS
-   WITH RECURSIVE named (destination) AS (
-       SELECT min(destination) FROM stepfast_outbox WHERE state = 'waiting'
-       UNION ALL
-       SELECT (SELECT min(o.destination) FROM stepfast_outbox o
-                WHERE o.state = 'waiting' AND o.destination > named.destination)
-         FROM named WHERE named.destination IS NOT NULL
-   ), head (destination, due_at) AS (
-       SELECT named.destination,
-              (SELECT o.due_at FROM stepfast_outbox o
-                WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
-         FROM named WHERE named.destination IS NOT NULL
-   )
-   SELECT destination FROM head WHERE due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
-   NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-ORDER BY due_at LIMIT :limit
-
--- outbox.relay.MEET
-INSERT INTO stepfast_destination (id) VALUES (:id) ON CONFLICT DO NOTHING
-
--- outbox.relay.KNOWN
-SELECT id FROM stepfast_destination WHERE id IN (SELECT value FROM json_each(:ids))
-
--- outbox.relay.FREE
-SELECT id FROM stepfast_destination WHERE id IN (SELECT value FROM json_each(:ids)) AND leased_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY id
-
--- outbox.relay.TAKE
-UPDATE stepfast_destination SET fence = :fence, leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease
- WHERE id = :id AND leased_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- outbox.relay.RENEW
-UPDATE stepfast_destination SET leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease WHERE id = :id AND fence = :fence
-
--- outbox.relay.RELEASE
-UPDATE stepfast_destination SET fence = :nobody, leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND fence = :fence
-
--- outbox.relay.HEAD
-SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - since_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - due_at
-  FROM stepfast_outbox  WHERE state = 'waiting' AND destination = :destination
- ORDER BY seq LIMIT 1
-
--- outbox.relay.LINE
-SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - since_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - due_at
-  FROM stepfast_outbox  WHERE state = 'waiting' AND destination = :destination
- ORDER BY seq LIMIT :limit
-
--- outbox.relay.SENT_TOGETHER
-UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = NULL
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
-
--- outbox.relay.FORGET_HINTS
-DELETE FROM stepfast_outbox
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting' AND channel = 'broker' AND job_id IS NOT NULL
-
--- outbox.relay.SENT
-UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = NULL
- WHERE id = :id AND state = 'waiting'
-
--- outbox.relay.AGAIN
-UPDATE stepfast_outbox SET attempts = attempts + :charge, due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay, last_error = :error
- WHERE id = :id AND state = 'waiting'
-
--- outbox.relay.DIE
-UPDATE stepfast_outbox SET state = 'dead', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = :error
- WHERE id = :id AND state = 'waiting'
-
--- outbox.retention.OLD
-SELECT id FROM stepfast_outbox WHERE state = 'sent' AND ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
- ORDER BY ended_at LIMIT :limit
-
--- outbox.retention.FORGET
-DELETE FROM stepfast_outbox WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'sent'
-
--- outbox.retention.IDLE
-SELECT id FROM stepfast_destination WHERE leased_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
- ORDER BY leased_until LIMIT :limit
-
--- outbox.retention.FORGET_IDLE
-DELETE FROM stepfast_destination WHERE id IN (SELECT value FROM json_each(:ids)) AND leased_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
-
--- outbox.retention.QUIET
-SELECT id FROM stepfast_alert WHERE last_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND quiet_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (notify_at IS NULL OR notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age) ORDER BY last_at LIMIT :limit
-
--- outbox.retention.FORGET_QUIET
-DELETE FROM stepfast_alert WHERE id IN (SELECT value FROM json_each(:ids)) AND last_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND quiet_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (notify_at IS NULL OR notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age)
-
--- outbox.waiting.BEFORE
-SELECT (SELECT count(*) FROM stepfast_outbox b 
-         WHERE b.state = 'waiting' AND b.destination = o.destination AND b.seq < o.seq),
-       (SELECT h.last_error FROM stepfast_outbox h 
-         WHERE h.state = 'waiting' AND h.destination = o.destination ORDER BY h.seq LIMIT 1)
-  FROM stepfast_outbox o WHERE o.id = :id AND o.state = 'waiting'
-
--- results.expiry.LOOK
-SELECT id FROM stepfast_archive
- WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
-       SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
-        WHERE d.parent_id = stepfast_archive.id)
- ORDER BY finished_at LIMIT :limit
-
--- results.expiry.OLD
-SELECT id FROM stepfast_archive
- WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
-       SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
-        WHERE d.parent_id = stepfast_archive.id)
- ORDER BY finished_at LIMIT :limit
-
--- results.expiry.EMPTY
-UPDATE stepfast_archive SET result = NULL, result_expired_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id IN (SELECT value FROM json_each(:ids)) AND result IS NOT NULL
-
--- results.outcome.LOOK
-SELECT id, kind, state, failures + crashes + CASE state WHEN 'leased' THEN 1 ELSE 0 END, step, progress, progress_note,
-       last_error, created_at, NULL, NULL, NULL
-  FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
-UNION ALL
-SELECT id, kind, state, failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 0 END, step, progress, progress_note,
-       last_error, created_at, finished_at, result_expired_at, result
-  FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
-
--- results.watching.LINES
-SELECT id, at, level, step, message FROM stepfast_log
- WHERE job_id = :id AND id > :after ORDER BY id LIMIT :limit
-
--- results.watching.NUMBERS
-SELECT id FROM stepfast_log WHERE job_id = :id AND id > :after AND id <= :newest ORDER BY id
-
--- results.watching.LINE
-SELECT id, at, level, step, message FROM stepfast_log WHERE id = :number AND job_id = :id
-
--- runs.alerts.LATELY
-SELECT last_at FROM stepfast_alert WHERE id = :id AND last_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :quiet
-
--- runs.applying.CLOCK
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- runs.collisions.ALIKE
--- (done by the statement before it)
-
--- runs.collisions.FOLDABLE
--- (done by the statement before it)
-
--- runs.completion.COUNT_END
-UPDATE stepfast_run
-   SET completed = completed + :completed, failed = failed + :failed, unverified = unverified + :unverified,
-       seen = seen + :seen, rejected = rejected + :rejected, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND ended_at IS NULL
-
--- runs.completion.FETCHED
-UPDATE stepfast_run SET fetched_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND fetched_at IS NULL
-
--- runs.completion.OPEN
-SELECT count(*) FROM stepfast_partition WHERE run_id = :id AND state IN ('ready', 'running')
-
--- runs.consolidation.BEGIN_ROUND
-UPDATE stepfast_run SET rounds = rounds + 1, shards = :shards, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
-
--- runs.consolidation.COUNT
-UPDATE stepfast_run
-   SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
-       shards = shards - :ended, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
-
--- runs.debts.OPEN
-INSERT INTO stepfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
-VALUES (:digest, :feed, :name, :span, :window_from, :window_to, :run_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :tries)
-
-ON CONFLICT (digest) DO UPDATE
-   SET tries = stepfast_debt.tries + 1, state = 'open', closed_by = NULL, closed_at = NULL, reason = NULL
-
--- runs.debts.TRIED
-UPDATE stepfast_debt SET tries = tries + 1 WHERE id = :id AND state = 'open'
-
--- runs.debts.OF_FEED
-SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE feed = :feed AND state = 'open' ORDER BY id
-
--- runs.debts.BY_ID
-SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE id = :id
-
--- runs.debts.BY_DIGEST
-SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE digest = :digest
-
--- runs.debts.CLOSE
-UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = :reason
- WHERE id = :id AND state = 'open'
-
--- runs.debts.CLOSE_COVERED
-UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE feed = :feed AND state = 'open' AND window_to <= :window_to
-   AND (:since_ever = 1 OR (window_from IS NOT NULL AND window_from >= :window_from))
-
--- runs.division.KEEP_FRONTIER
-UPDATE stepfast_partition
-   SET frontier = :frontier, seq = seq + 1, requests = requests + :requests, state = 'running', updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-       started_at = COALESCE(started_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
- WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
-
--- runs.division.FORGET_PARENT
-UPDATE stepfast_run SET partitions = partitions - 1, estimate = estimate - :estimate, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND ended_at IS NULL
-
--- runs.fan_out.COUNT_NEW
-UPDATE stepfast_run SET partitions = partitions + :more, estimate = estimate + :rows, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND ended_at IS NULL
-
--- runs.feed_row.ENSURE
-INSERT INTO stepfast_feed (id) VALUES (:feed) ON CONFLICT DO NOTHING
-
--- runs.feed_row.FIND
-SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), export_to FROM stepfast_feed WHERE id = :feed
-
--- runs.feed_row.LOCK
-SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), export_to FROM stepfast_feed WHERE id = :feed
-
--- runs.finishing.APPLIED
-UPDATE stepfast_run SET applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND ended_at IS NULL
-
--- runs.finishing.COMPLETED
-UPDATE stepfast_run SET completed_at = ended_at, watermark_after = :watermark
- WHERE id = :id AND state = 'completed' AND completed_at IS NULL
-
--- runs.gone.WALK
-SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
-  FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
-               CASE WHEN gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
-              AND (struck_by IS NULL OR struck_by <> :run_id) THEN 1 ELSE 0 END AS unseen,
-               CASE WHEN strikes + 1 >= :strikes AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
-              AND (struck_by IS NULL OR struck_by <> :run_id) THEN 1 ELSE 0 END AS going
-          FROM stepfast_raw WHERE feed = :feed AND item_id > :after
-         ORDER BY item_id LIMIT :stretch) walked
-
--- runs.gone.UNSEEN
-SELECT item_id, CASE WHEN strikes + 1 >= :strikes THEN 1 ELSE 0 END FROM stepfast_raw
- WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
-              AND (struck_by IS NULL OR struck_by <> :run_id)
- ORDER BY item_id LIMIT :limit
-
--- runs.gone.LOCK_UNSEEN
-SELECT item_id, strikes FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
-              AND (struck_by IS NULL OR struck_by <> :run_id)
- ORDER BY item_id
-
--- runs.gone.STRIKE
-UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id
- WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL
-
--- runs.gone.GO
-UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id, gone_at = :at, applied_hash = NULL
- WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL
-
--- runs.gone.CLOCK
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- runs.gone.END_OF_STRETCH
-SELECT max(item_id), count(*) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
-                                     ORDER BY item_id LIMIT :stretch) walked
-
--- runs.gone.REMOVED
-SELECT item_id FROM stepfast_raw
- WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NOT NULL AND struck_by = :run_id
- ORDER BY item_id LIMIT :limit
-
--- runs.gone.LOCK_REMOVED
-SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL AND struck_by = :run_id
- ORDER BY item_id
-
--- runs.gone.BRING_BACK
-UPDATE stepfast_raw
-   SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
- WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL
-
--- runs.gone.OLD
-SELECT item_id FROM stepfast_raw
- WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NOT NULL AND gone_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :keep
- ORDER BY item_id LIMIT :limit
-
--- runs.gone.FORGET
-DELETE FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL AND gone_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :keep
-
--- runs.hints.PLACES
-SELECT p.number, p.job_id, p.epoch, p.next_offset,
-       CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
-  FROM stepfast_partition p WHERE p.run_id = :run_id AND p.number IN (SELECT value FROM json_each(:numbers))
-
--- runs.hints.RUNS
-SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id IN (SELECT value FROM json_each(:ids))
-
--- runs.instead.ACTIVE
-SELECT id, state FROM stepfast_run WHERE active_feed = :feed
-
--- runs.known_work.NAMED
-SELECT r.id, r.feed, p.number
-  FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number IN (SELECT value FROM json_each(:numbers))
- WHERE r.id IN (SELECT value FROM json_each(:ids))
-
--- runs.mending.LIVE
-SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- runs.mending.ENDED
-SELECT state, last_error, id FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled', 'done')
- ORDER BY id
-
--- runs.mending.FORGET_SHARDS
-UPDATE stepfast_run SET shards = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0
-
--- runs.page.ADVANCE
-UPDATE stepfast_partition
-   SET seq = seq + 1, requests = requests + 1, paging = :paging, next_offset = :next_offset, seen = seen + :fresh,
-       rejected = rejected + :rejected, worker_id = :worker_id, state = :target, counted = :counted,
-       last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), started_at = COALESCE(started_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-       ended_at = CASE WHEN :ends = 1 THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ELSE NULL END
- WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
-
--- runs.page.OBSERVE
-INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
-SELECT :feed, json_extract(value, '$[0]'), :observed_at, :run_id, json_extract(value, '$[1]'), json_extract(value, '$[2]')
-  FROM json_each(:rows) WHERE true
-
-ON CONFLICT (feed, item_id) DO UPDATE
-   SET observed_at = excluded.observed_at, run_id = excluded.run_id, payload = excluded.payload,
-       content_hash = excluded.content_hash, strikes = 0, gone_at = NULL,
-       pending = CASE WHEN stepfast_raw.applied_hash = excluded.content_hash AND stepfast_raw.gone_at IS NULL
-                      THEN 0 ELSE 1 END
- WHERE excluded.observed_at > stepfast_raw.observed_at
-
--- runs.page.REMEMBER_NEW
-INSERT INTO stepfast_seen (partition_id, item_id, pass)
-SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
-ON CONFLICT (partition_id, item_id) DO NOTHING
-
--- runs.page.REMEMBER_SEEN
-INSERT INTO stepfast_seen (partition_id, item_id, pass)
-SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
-ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
-
--- runs.page.LEDGER
-INSERT INTO stepfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
-                           decision, worker_id, fence, at)
-VALUES (:partition_id, :epoch, :seq, :pass, :request_offset, :got, :fresh, :rejected, :milliseconds,
-        :decision, :worker_id, :fence, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-
--- runs.partition.INSERT
-INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
-                                created_at, updated_at)
-VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-
--- runs.partition.NEXT_NUMBER
-SELECT COALESCE(max(number) + 1, 0) FROM stepfast_partition WHERE run_id = :run_id
-
--- runs.partition.FIND
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = :id
-
--- runs.partition.LOCK
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = :id
-
--- runs.partition.OF_RUN
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = :run_id ORDER BY p.number
-
--- runs.partition.LOCK_OF_RUN
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-           p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-           p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = :run_id ORDER BY p.id
-
--- runs.partition.END
-UPDATE stepfast_partition
-   SET state = :target, last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), epoch = epoch + :restarts
- WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
-
--- runs.pause.PAUSE
-UPDATE stepfast_feed
-   SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)), paused_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause,
-       pause_reason = :reason, probe = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :feed AND (paused_until IS NULL OR paused_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-
--- runs.pause.LENGTHEN
-UPDATE stepfast_feed SET paused_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :feed AND paused_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause
-
--- runs.pause.ALL_IS_WELL
-UPDATE stepfast_feed
-   SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :feed AND troubles = :troubles AND paused_until = :paused_until
-
--- runs.pause.PARTITION_WAITS
-UPDATE stepfast_partition
-   SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END, last_error = :error
- WHERE id = :id AND state IN ('ready', 'running')
-
--- runs.pause.RUN_WAITS
-UPDATE stepfast_run SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END
- WHERE id = :id AND ended_at IS NULL
-
--- runs.pause.PARTITION_WAITED
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - troubled_at FROM stepfast_partition WHERE id = :id AND troubled_at >= updated_at
-
--- runs.pause.RUN_WAITED
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - troubled_at FROM stepfast_run WHERE id = :id AND troubled_at >= updated_at
-
--- runs.pause.NEXT_PROBE
-SELECT job_id FROM stepfast_partition
- WHERE run_id = (SELECT m.run_id FROM stepfast_partition m WHERE m.id = :id)
-   AND id <> :id AND state IN ('ready', 'running')
- ORDER BY CASE WHEN id > :id THEN 0 ELSE 1 END, id LIMIT 1
-
--- runs.pause.OTHERS_ARE_ANSWERED
-SELECT g.seq FROM stepfast_partition p
-  JOIN stepfast_partition o ON o.run_id = p.run_id AND o.id <> p.id AND o.updated_at > p.troubled_at
-  JOIN stepfast_page g ON g.partition_id = o.id
- WHERE p.id = :id AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + :margin
- LIMIT 1
-
--- runs.pending.ANY
-SELECT 1 FROM stepfast_raw WHERE feed = :feed AND pending = 1 LIMIT 1
-
--- runs.pending.COUNT
-SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1
-
--- runs.pending.LAST
-SELECT max(item_id) FROM stepfast_raw WHERE feed = :feed AND pending = 1
-
--- runs.pending.FIRST_BORDER
-SELECT item_id FROM stepfast_raw WHERE feed = :feed AND pending = 1 ORDER BY item_id LIMIT 1 OFFSET :rows
-
--- runs.pending.BORDER
-SELECT item_id FROM stepfast_raw WHERE feed = :feed AND pending = 1 AND item_id > :after
- ORDER BY item_id LIMIT 1 OFFSET :rows
-
--- runs.pending.READ_FIRST
-SELECT item_id, content_hash, payload FROM stepfast_raw
- WHERE feed = :feed AND pending = 1 AND item_id <= :until
- ORDER BY item_id LIMIT :limit
-
--- runs.pending.READ_NEXT
-SELECT item_id, content_hash, payload FROM stepfast_raw
- WHERE feed = :feed AND pending = 1 AND item_id > :after AND item_id <= :until
- ORDER BY item_id LIMIT :limit
-
--- runs.pending.READ_FIRST_JOINED
-    SELECT count(*), group_concat(item_id, :border), group_concat(content_hash, :border), group_concat(payload, :border)
-      FROM (
-    SELECT item_id, content_hash, payload FROM stepfast_raw
-     WHERE feed = :feed AND pending = 1 AND item_id <= :until
-     ORDER BY item_id LIMIT :limit
-) batch
-
--- runs.pending.READ_NEXT_JOINED
-    SELECT count(*), group_concat(item_id, :border), group_concat(content_hash, :border), group_concat(payload, :border)
-      FROM (
-    SELECT item_id, content_hash, payload FROM stepfast_raw
-     WHERE feed = :feed AND pending = 1 AND item_id > :after AND item_id <= :until
-     ORDER BY item_id LIMIT :limit
-) batch
-
--- runs.pending.MARK
-UPDATE stepfast_raw  SET applied_hash = content_hash, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = 0
- WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 1
-
--- runs.pending.MARK_SOME_ASIDE
-UPDATE stepfast_raw  SET applied_hash = CASE WHEN content_hash IN (SELECT value FROM json_each(:bad)) THEN NULL ELSE content_hash END, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = CASE WHEN content_hash IN (SELECT value FROM json_each(:bad)) THEN 2 ELSE 0 END
- WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 1
-
--- runs.pending.HASHES
-SELECT group_concat(content_hash, '')
-  FROM (SELECT content_hash FROM stepfast_raw
-         WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND pending = 1 ORDER BY item_id) range
-
--- runs.pending.MARK_RANGE
-UPDATE stepfast_raw SET applied_hash = content_hash, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = 0
- WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND pending = 1
-
--- runs.pending.LOCK
-SELECT item_id, content_hash FROM stepfast_raw
- WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND pending = 1
- ORDER BY item_id
-
--- runs.pending.PUT_ASIDE
-UPDATE stepfast_raw SET pending = 2, applied_hash = NULL WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND pending = 0
-
--- runs.place.LOOK
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-       p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-       p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
-       r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
-       r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
-       r.ended_at, r.job_id, r.frontier, r.reason, r.trace, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + COALESCE(f.skew, 0)
-  FROM stepfast_partition p
-  JOIN stepfast_run r ON r.id = p.run_id
-  LEFT JOIN stepfast_feed f ON f.id = r.feed
- WHERE p.id = :id
-
--- runs.planning.KEEP
-UPDATE stepfast_run SET frontier = :frontier, requests = requests + :requests, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
-
--- runs.planning.PLANNED
-UPDATE stepfast_run
-   SET scope = :scope, baseline = :baseline, requests = requests + :requests, frontier = NULL, planned_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
-
--- runs.planning.PRIOR
-SELECT span FROM stepfast_partition
- WHERE debt_id IS NULL AND state <> 'split'
-   AND run_id = (SELECT r.id FROM stepfast_run r
-                  WHERE r.feed = :feed AND r.kind = :kind AND r.state = 'completed' AND r.scope = 'complete'
-                  ORDER BY r.started_at DESC LIMIT 1)
- ORDER BY number
-
--- runs.pruning.NEXT_SEEN
-SELECT min(partition_id) FROM stepfast_seen WHERE partition_id > :after
-
--- runs.pruning.NEEDED
-SELECT p.id FROM stepfast_partition p JOIN stepfast_run r ON r.id = p.run_id
- WHERE p.id = :id AND p.state NOT IN ('done', 'split')
-   AND (r.ended_at IS NULL
-        OR (r.state NOT IN ('completed', 'published_partial')
-            AND NOT EXISTS (SELECT 1 FROM stepfast_run n
-                             WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind NOT IN ('backfill', 'remap'))))
-
--- runs.pruning.LAST_SEEN_OF_BATCH
-SELECT max(item_id) FROM (SELECT item_id FROM stepfast_seen WHERE partition_id = :id ORDER BY item_id LIMIT :limit) b
-
--- runs.pruning.FORGET_SEEN
-DELETE FROM stepfast_seen WHERE partition_id = :id AND item_id <= :until
-
--- runs.pruning.OLD_RUN
-SELECT r.id FROM stepfast_run r
- WHERE r.ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (SELECT 1 FROM stepfast_feed f WHERE f.last_run = r.id)
- ORDER BY r.ended_at LIMIT 1
-
--- runs.pruning.PARTITIONS
-SELECT id FROM stepfast_partition WHERE run_id = :run_id ORDER BY id LIMIT :limit
-
--- runs.pruning.LAST_PAGE_OF_BATCH
-SELECT epoch, seq FROM stepfast_page WHERE partition_id = :id ORDER BY epoch, seq LIMIT 1 OFFSET :offset
-
--- runs.pruning.FORGET_PAGES
-DELETE FROM stepfast_page WHERE partition_id = :id
-
--- runs.pruning.FORGET_FIRST_PAGES
-DELETE FROM stepfast_page WHERE partition_id = :id AND (epoch < :epoch OR (epoch = :epoch AND seq <= :seq))
-
--- runs.pruning.FORGET_PARTITION
-DELETE FROM stepfast_partition WHERE id = :id
-
--- runs.pruning.FORGET_RUN
-DELETE FROM stepfast_run WHERE id = :id AND ended_at IS NOT NULL
-
--- runs.quarantine.PUT_ASIDE
-INSERT INTO stepfast_quarantine (feed, item_id, stage, code, message, content_hash, payload, mapper_version, run_id,
-                                 first_seen_at, last_seen_at)
-
-SELECT :feed, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-       json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]'),
-       json_extract(value, '$[6]'), json_extract(value, '$[7]'), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-  FROM json_each(:rows) WHERE true
-
-ON CONFLICT (feed, item_id, stage) DO UPDATE
-   SET code = excluded.code, message = excluded.message, run_id = excluded.run_id, payload = excluded.payload,
-       mapper_version = excluded.mapper_version, content_hash = excluded.content_hash,
-       last_seen_at = excluded.last_seen_at, hits = stepfast_quarantine.hits + 1, state = 'open', note = NULL
-
--- runs.quarantine.WAITING
-SELECT item_id FROM stepfast_quarantine
- WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND state IN ('open', 'replaying')
-
--- runs.quarantine.SETTLE
-UPDATE stepfast_quarantine SET state = :target, last_seen_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'replaying')
-
--- runs.quarantine.OF_RUN
-SELECT count(*) FROM stepfast_quarantine
- WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
-
--- runs.quarantine.SAMPLES
-SELECT code, min(message), count(*) FROM stepfast_quarantine
- WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
- GROUP BY code ORDER BY count(*) DESC, code LIMIT :limit
-
--- runs.raw.SEEN
-SELECT item_id, pass FROM stepfast_seen WHERE partition_id = :partition_id AND item_id IN (SELECT value FROM json_each(:ids))
-
--- runs.remapping.LAST_OF_LOT
-SELECT max(item_id) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
-                           ORDER BY item_id LIMIT :limit) lot
-
--- runs.remapping.WAIT_AGAIN
-UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
- WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND pending IN (0, 2)
-
--- runs.remapping.COUNT
-UPDATE stepfast_run SET seen = seen + :rows, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND rounds = 0 AND state IN ('applying', 'stalled')
-
--- runs.remapping.COMPARE
-UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
- WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND run_id = :run_id AND pending = 0
-
--- runs.repair.FORGET_FRONTIER
-UPDATE stepfast_run SET frontier = NULL WHERE id = :id AND epoch = :epoch
-
--- runs.repair.NEXT_EPOCH
-UPDATE stepfast_run SET epoch = epoch + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND epoch = :epoch
-
--- runs.replaying.READ
-SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash,
-       r.pending
-  FROM stepfast_quarantine q
-  LEFT JOIN stepfast_raw r ON r.feed = q.feed AND r.item_id = q.item_id AND r.gone_at IS NULL
- WHERE q.feed = :feed AND q.state = 'replaying' AND q.item_id > :after
- ORDER BY q.item_id, q.stage LIMIT :limit
-
--- runs.replaying.REVIVE
-UPDATE stepfast_raw SET pending = 1
- WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 2
-   AND gone_at IS NULL
-
--- runs.replaying.SKEW
-SELECT skew FROM stepfast_feed WHERE id = :feed
-
--- runs.restarting.RESTART
-UPDATE stepfast_partition
-   SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = :paging, ended_at = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND state = :source
-
--- runs.restarting.BEGIN_ANEW
-UPDATE stepfast_partition
-   SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = NULL, frontier = NULL, next_offset = 0,
-       seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND state = :source
-
--- runs.restarting.FORGET_SEEN
-DELETE FROM stepfast_seen WHERE partition_id IN (SELECT value FROM json_each(:ids))
-
--- runs.restarting.ANOTHER_JOB
-UPDATE stepfast_partition SET epoch = epoch + 1, job_id = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
-
--- runs.restarting.REOPEN
-UPDATE stepfast_run
-   SET state = :target, stalled_in = NULL, active_feed = :active_feed, ended_at = NULL, reason = NULL,
-       epoch = epoch + 1, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND state = :source AND epoch = :epoch
-
--- runs.restarting.RECOUNT
-UPDATE stepfast_run
-   SET completed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified')),
-       failed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'failed'),
-       unverified = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'done_unverified'),
-       seen = (SELECT COALESCE(sum(p.seen), 0) FROM stepfast_partition p
-                WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
-       rejected = (SELECT COALESCE(sum(p.rejected), 0) FROM stepfast_partition p
-                    WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified', 'failed')),
-       updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id
-
--- runs.restarting.PLANNED_AT
-SELECT planned_at FROM stepfast_run WHERE id = :id
-
--- runs.restarting.LATER_WINDOWS
-SELECT window_from, window_to FROM stepfast_run
- WHERE feed = :feed AND id <> :id AND started_at >= :started_at AND kind IN ('full', 'incremental')
-   AND state = 'completed' AND scope = 'complete'
-
--- runs.restarting.OWED
-SELECT span, window_from, window_to FROM stepfast_debt WHERE feed = :feed AND state = 'open'
-
--- runs.restarting.READ_AGAIN
-UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = 'its run reads it again'
- WHERE feed = :feed AND run_id = :run_id AND span = :span AND window_to = :window_to AND state = 'open'
-
--- runs.restarting.LIVE_JOBS
-SELECT j.id, j.kind FROM stepfast_job j
-      JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = :run_id
-            UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = :run_id
-            UNION SELECT s.id FROM stepfast_job s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
-
--- runs.restarting.DEAD_JOBS
-SELECT j.id, j.kind FROM stepfast_archive j
-      JOIN (SELECT p.job_id AS id FROM stepfast_partition p WHERE p.run_id = :run_id
-            UNION SELECT r.job_id FROM stepfast_run r WHERE r.id = :run_id
-            UNION SELECT s.id FROM stepfast_archive s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
-WHERE j.state = 'dead'
-
--- runs.run.CREATE
-INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
-                          watermark_before, most_rows, priority, trace, scope, started_at, updated_at)
-VALUES (:id, :feed, :kind, 'planning', :active_feed, :window_from, :window_to, :mapper_version,
-        :watermark_before, :most_rows, :priority, :trace, :scope, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-
--- runs.run.FIND
-SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
-           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
-           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
-           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = :id
-
--- runs.run.LOCK
-SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
-           r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
-           r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
-           r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = :id
-
--- runs.run.MOVE
-UPDATE stepfast_run SET state = :target, stalled_in = NULL, reason = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND state = :source AND epoch = :epoch
-
--- runs.run.END
-UPDATE stepfast_run
-   SET state = :target, stalled_in = NULL, active_feed = NULL, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = :reason
- WHERE id = :id AND state = :source AND epoch = :epoch
-
--- runs.run.WATCH_JOB
-UPDATE stepfast_run SET job_id = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND epoch = :epoch
-
--- runs.starting.CLOCK
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- runs.starting.KEEP_SKEW
-UPDATE stepfast_feed SET skew = :skew, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :feed
-   AND (skew < :skew OR (skew > :skew AND NOT EXISTS (SELECT 1 FROM stepfast_raw r WHERE r.feed = :feed)))
-
--- runs.starting.NOTHING_TO_READ
-UPDATE stepfast_run SET scope = 'partial', planned_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fetched_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'planning'
-
--- runs.sweep_state.KEEP
-UPDATE stepfast_run SET frontier = :kept, gone = gone + :gone, reason = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = :was
-
--- runs.sweep_state.BEGIN
-UPDATE stepfast_run SET frontier = :kept, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND epoch = :epoch AND state = 'sweeping'
-
--- runs.vigil.ACTIVE
-SELECT id, feed, state, stalled_in, shards, job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - updated_at FROM stepfast_run
- WHERE ended_at IS NULL
-
--- runs.vigil.ORPHANS
-SELECT p.id FROM stepfast_partition p
- WHERE p.run_id = :run_id AND p.state IN ('ready', 'running')
-   AND (SELECT count(*) FROM stepfast_job j WHERE j.id = p.job_id) = 0
- LIMIT :limit
-
--- runs.vigil.OPEN
-SELECT 1 FROM stepfast_partition WHERE run_id = :run_id AND state IN ('ready', 'running') LIMIT 1
-
--- runs.vigil.LIVE
-SELECT count(*) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
-
--- runs.vigil.STILL_FOR
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - r.updated_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - (SELECT max(p.updated_at) FROM stepfast_partition p WHERE p.run_id = r.id)
-  FROM stepfast_run r WHERE r.id = :run_id
-
--- runs.vigil.STALL
-UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = :reason
- WHERE id = :id AND state = :source AND epoch = :epoch
-
--- runs.vigil.PAUSED_QUEUE
-SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL
-
--- runs.vigil.AGE
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM stepfast_run r WHERE r.feed = f.id))
-  FROM stepfast_feed f WHERE f.id = :feed
-
--- runs.vigil.DIED
-SELECT count(*) FROM stepfast_archive WHERE state = 'dead' AND finished_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND kind IN (SELECT value FROM json_each(:kinds))
-
--- runs.vigil.LAST_ERROR
-SELECT last_error FROM stepfast_archive WHERE state = 'dead' AND kind IN (SELECT value FROM json_each(:kinds))
- ORDER BY finished_at DESC LIMIT 1
-
--- runs.watermark.MOVE
-UPDATE stepfast_feed
-   SET watermark = :watermark, version = version + 1, last_run = :run_id, last_took = :took,
-       export_to = :export_to, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :feed AND version = :version
-
--- runs.watermark.SET
-UPDATE stepfast_feed SET watermark = :watermark, version = version + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :feed AND version = :version
-
--- schedules.changes.DELETE
-DELETE FROM stepfast_schedule WHERE id = :id AND revision = :revision
-
--- schedules.changes.FORGET
-DELETE FROM stepfast_schedule
- WHERE next_at IS NULL AND declared IS NULL AND COALESCE(last_at, once_at) < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
-
--- schedules.declared.LOCK
-SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = :id
-
--- schedules.declared.KNOWN
-SELECT id, declared FROM stepfast_schedule WHERE id IN (SELECT value FROM json_each(:ids))
-
--- schedules.firing.NEXT_DUE
-SELECT next_at - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_schedule
- WHERE next_at IS NOT NULL AND paused_at IS NULL ORDER BY next_at LIMIT 1
-
--- schedules.firing.DUE
-SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule
- WHERE next_at <= :now AND paused_at IS NULL ORDER BY next_at, id LIMIT :limit
-
--- schedules.firing.FREE
-SELECT id FROM stepfast_schedule WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- schedules.firing.MOVE
-UPDATE stepfast_schedule SET next_at = :next_at, last_at = COALESCE(:last_at, last_at)
- WHERE id = :id AND next_at = :due AND revision = :revision AND paused_at IS NULL
-
--- schedules.schedule.NOW
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- schedules.schedule.FIND
-SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE id = :id
-
--- schedules.schedule.LIST
-SELECT id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as, next_at, last_at, paused_at, removed_at, source, declared, note, changed_at, revision FROM stepfast_schedule WHERE removed_at IS NULL OR :everyone = 1 ORDER BY id
-
--- schedules.schedule.CREATE
-INSERT INTO stepfast_schedule (id, kind, queue, priority, payload, cron, every, once_at, tz, missed, overlap, tick_as,
-                               next_at, source, declared, note, changed_at, revision)
-VALUES (:id, :kind, :queue, :priority, :payload, :cron, :every, :once_at, :tz, :missed, :overlap, :tick_as,
-        :next_at, :source, :declared, :note, :changed_at, :revision)
-ON CONFLICT DO NOTHING
-
--- schedules.schedule.WRITE
-UPDATE stepfast_schedule
-   SET kind = :kind, queue = :queue, priority = :priority, payload = :payload, cron = :cron, every = :every,
-       once_at = :once_at, tz = :tz, missed = :missed, overlap = :overlap, tick_as = :tick_as, next_at = :next_at,
-       paused_at = :paused_at, removed_at = :removed_at, source = :source, declared = :declared, note = :note,
-       changed_at = :changed_at, revision = :new_revision
- WHERE id = :id AND revision = :revision
-
--- steps.acknowledge.MOVE
--- (done by the statement before it)
-
--- steps.acknowledge.MOVE_WITH_RESULTS
--- (done by the statement before it)
-
--- steps.acknowledge.MOVE_ONE
-INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
-SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :result, 'done', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_job WHERE id = :id AND fence = :fence
-ON CONFLICT DO NOTHING
-
--- steps.acknowledge.REMOVE_ONE
-DELETE FROM stepfast_job WHERE has_dependants = 0 AND id = :id AND fence = :fence
-
--- steps.acknowledge.REMOVE_AWAITED
-DELETE FROM stepfast_job WHERE id = :id AND fence = :fence
-
--- steps.acknowledge.LOCK_MANY
-SELECT id, has_dependants FROM stepfast_job
- WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
- ORDER BY id
-
--- steps.acknowledge.HOW_MANY
-SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
-
--- steps.acknowledge.KEEP_RESULT
-UPDATE stepfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence
-
--- steps.ageing.SPREAD
-SELECT (SELECT priority FROM stepfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority LIMIT 1),
-       (SELECT priority FROM stepfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority DESC LIMIT 1)
-
--- steps.ageing.OVERDUE
-SELECT id FROM stepfast_job
- WHERE queue = :queue AND state = 'ready' AND priority = :priority
-   AND ready_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND updated_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
- ORDER BY ready_at, id
- LIMIT :limit
-
--- steps.ageing.NEXT_PRIORITY
-SELECT min(priority) FROM stepfast_job WHERE queue = :queue AND state = 'ready' AND priority > :priority
-
--- steps.ageing.RISE
-UPDATE stepfast_job SET priority = priority + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
-
--- steps.archive.ARCHIVE
-INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
-SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :state, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-  FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
-ON CONFLICT DO NOTHING
-
--- steps.archive.REMOVE
-DELETE FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
-
--- steps.cancellation.LOCK
-SELECT id, state FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- steps.cancellation.CANCEL_WAITING
-UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
-
--- steps.cancellation.ASK_TO_STOP
-UPDATE stepfast_job SET cancel_at = COALESCE(cancel_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
-
--- steps.cancellation.NOTE
-INSERT INTO stepfast_log (job_id, at, level, step, message)
-SELECT id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), 'warning', step, :message FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
-
--- steps.commit.LOCK
-SELECT id FROM stepfast_job WHERE id = :id AND fence = :fence
-
--- steps.commit.CONTINUE
-UPDATE stepfast_job
-   SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
-       owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = :cursor, step = step + 1,
-       failures = 0, crashes = 0, error_group = NULL,
-       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence AND cancel_at IS NULL
-
--- steps.commit.CONTINUE_TOLD
-UPDATE stepfast_job
-   SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
-       owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = :cursor, step = step + 1,
-       failures = 0, crashes = 0, error_group = NULL,
-       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence AND cancel_at IS NULL
-
--- steps.commit.STEP_ON
-UPDATE stepfast_job
-   SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence
-
--- steps.commit.CONTINUE_HERE
-UPDATE stepfast_job
-   SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
-       ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence AND cancel_at IS NULL
-
--- steps.commit.MORE_URGENT
-SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
-            OR EXISTS (SELECT 1 FROM stepfast_job WHERE queue = :queue AND state = 'ready' AND priority > :priority)
-
--- steps.commit.PUT_BACK
-UPDATE stepfast_job
-   SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
-       owner = NULL, leased_by = NULL, lease_until = NULL,
-       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence AND cancel_at IS NULL
-
--- steps.commit.RETRY
-UPDATE stepfast_job
-   SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
-       owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
-       crashes = crashes + :crash, last_error = :error,
-       error_group = CASE WHEN :charge = 0 AND :crash = 0 AND error_group = 'Lease expired - worker crashed or timed out' THEN error_group ELSE :error_group END,
-       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence AND cancel_at IS NULL
-
--- steps.commit.BLAME
-UPDATE stepfast_job
-   SET failures = failures + :charge, crashes = crashes + :crash, last_error = :error,
-       error_group = :error_group, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence
-
--- steps.commit.GIVE_BACK
-UPDATE stepfast_job
-   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
-       owner = NULL, leased_by = NULL, lease_until = NULL,
-       fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence AND cancel_at IS NULL
-
--- steps.commit.ASKED_TO_STOP
-SELECT id FROM stepfast_job
- WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence AND cancel_at IS NOT NULL
- ORDER BY id
-
--- steps.dead_letters.AWAITED
-SELECT DISTINCT parent_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
-
--- steps.dead_letters.CHOOSE
-SELECT id, queue, finished_at FROM stepfast_archive
- WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
-   AND (:any_error = 1 OR error_group = :error_group)
-   AND finished_at BETWEEN :after AND :until AND (finished_at > :after OR id > :after_id)
- ORDER BY finished_at, id LIMIT :limit
-
--- steps.dead_letters.COUNT
-SELECT count(*) FROM stepfast_archive
- WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
-   AND (:any_error = 1 OR error_group = :error_group) AND finished_at <= :until
-
--- steps.dead_letters.LOCK_ENDED
-SELECT state, queue, CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = :id
-
--- steps.dead_letters.HOLDER
-SELECT id FROM stepfast_job WHERE unique_key = :key
-
--- steps.dead_letters.REVIVE
-INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
-                          step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json,
-                          has_dependants, payload)
-SELECT id, queue, kind,
-       CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE child_id = stepfast_archive.id AND state <> 'met') THEN 'waiting'
-            WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, priority, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), created_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END,
-       step, 0, 0, trace, :fence, progress, progress_note, last_error, error_group, cursor_json,
-       CASE WHEN EXISTS (SELECT 1 FROM stepfast_dependency WHERE parent_id = stepfast_archive.id) THEN 1 ELSE 0 END, payload
-  FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled')
- ORDER BY finished_at, id
-ON CONFLICT DO NOTHING
-
--- steps.dead_letters.LEAVE
-DELETE FROM stepfast_archive
- WHERE id IN (SELECT value FROM json_each(:ids))
-   AND EXISTS (SELECT 1 FROM stepfast_job WHERE stepfast_job.id = stepfast_archive.id AND fence = :fence)
-
--- steps.dead_letters.ANSWER
-UPDATE stepfast_archive SET state = 'cancelled' WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'dead'
-
--- steps.dead_letters.FORGET
-DELETE FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
-
--- steps.dead_letters.FORGET_EDGES
-DELETE FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids))
-
--- steps.dead_letters.FORGET_LOGS
-DELETE FROM stepfast_log WHERE job_id IN (SELECT value FROM json_each(:ids))
-
--- steps.dead_letters.GROUPS
-SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
-  FROM stepfast_archive
- WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
-   AND (:any_error = 1 OR error_group = :error_group)
- GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT :limit
-
--- steps.dependants.CHILDREN
-SELECT DISTINCT child_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'broken')
-
--- steps.dependants.LOCK_CHILDREN
-SELECT id, queue, has_dependants FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
- ORDER BY id
-
--- steps.dependants.EDGES
-SELECT child_id, parent_id, on_dead FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
- ORDER BY parent_id, child_id
-
--- steps.dependants.MEET
-UPDATE stepfast_dependency SET state = 'met' WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'broken')
-
--- steps.dependants.MEET_ANYWAY
-UPDATE stepfast_dependency SET state = 'met' WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open' AND on_dead = 'run'
-
--- steps.dependants.BREAK
-UPDATE stepfast_dependency SET state = 'broken'
- WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND child_id IN (SELECT value FROM json_each(:children)) AND state = 'open'
-
--- steps.dependants.STILL_WAIT
-SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
-
--- steps.dependants.LET_GO
-UPDATE stepfast_job
-   SET state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled'
-                    WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
-       ready_at = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN ready_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
-
--- steps.dependants.FAIL
-UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
-
--- steps.dependencies.LOCK_LIVE
-SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- steps.dependencies.LOCK_ENDED
-SELECT id, state FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- steps.dependencies.MARK
-UPDATE stepfast_job SET has_dependants = 1 WHERE id IN (SELECT value FROM json_each(:ids)) AND has_dependants = 0
-
--- steps.dependencies.TIE
-INSERT INTO stepfast_dependency (child_id, parent_id, bond, on_dead, state)
-VALUES (:child_id, :parent_id, :bond, :on_dead, :state)
-
--- steps.dependencies.UNTIE
-DELETE FROM stepfast_dependency WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = :key)
-
--- steps.dependencies.TIED
-SELECT parent_id FROM stepfast_dependency WHERE child_id = :id AND parent_id IN (SELECT value FROM json_each(:parents))
-
--- steps.dependencies.WAITS_FOR
-SELECT child_id, parent_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state <> 'met'
- ORDER BY child_id, parent_id
-
--- steps.dependencies.RESULTS
-SELECT d.parent_id, a.kind, a.result FROM stepfast_dependency d JOIN stepfast_archive a ON a.id = d.parent_id
- WHERE d.child_id = :id AND a.state = 'done'
- ORDER BY d.parent_id
-
--- steps.duplicates.SUCCESSOR
-SELECT id FROM stepfast_job WHERE unique_key = :key
-
--- steps.duplicates.WAITED_FOR
-SELECT unique_key FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
-
--- steps.duplicates.WITHDRAW
-DELETE FROM stepfast_job WHERE id = :id AND leased_at IS NULL
-
--- steps.ending.AWAITED
-SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND has_dependants = 1
-
--- steps.enqueue.ENQUEUE
-INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
-VALUES (:id, :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :trace, :payload)
-ON CONFLICT DO NOTHING
-
--- steps.enqueue.ENQUEUE_MANY
-   INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
-   SELECT json_extract(value, '$[0]'), :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), json_extract(value, '$[1]'), :trace, json_extract(value, '$[2]')
-     FROM json_each(:rows) WHERE true
-ON CONFLICT DO NOTHING
-
--- steps.enqueue.ENQUEUE_KEYLESS
--- (done by the statement before it)
-
--- steps.enqueue.HOLDERS
-SELECT unique_key, id FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
-
--- steps.enqueue.HOLDERS_NOW
-SELECT unique_key, id FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
-
--- steps.enqueue.REPLACE
-UPDATE stepfast_job
-   SET queue = :queue, kind = :kind, payload = :payload, priority = :priority, state = :state,
-       ready_at = COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fence = :fence, committed_fence = NULL,
-       owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
-       step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
-       last_error = NULL, error_group = NULL, trace = :trace
- WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
-
--- steps.enqueue.KNOWN
-SELECT id FROM stepfast_job WHERE id = :id UNION ALL SELECT id FROM stepfast_archive WHERE id = :id
-
--- steps.events.KNOW_NAME
-INSERT INTO stepfast_event_name (id, at) VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
-
--- steps.events.LOCK_NAME
-SELECT id FROM stepfast_event_name WHERE id = :id
-
--- steps.events.KEPT
-SELECT id, event_id, payload, sent_at FROM stepfast_event
- WHERE name = :name AND until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY id LIMIT 1
-
--- steps.events.TAKE
-DELETE FROM stepfast_event WHERE id = :id
-
--- steps.events.KEEP
-INSERT INTO stepfast_event (name, event_id, sent_at, until_at, payload)
-VALUES (:name, :event_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep, :payload)
-
--- steps.events.WAIT
-INSERT INTO stepfast_wait (name, job_id, fence, until_at) VALUES (:name, :job_id, :fence, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :patience)
-
--- steps.events.WAITS
-SELECT id, job_id, fence FROM stepfast_wait WHERE name = :name ORDER BY id LIMIT :limit
-
--- steps.events.END_WAIT
-DELETE FROM stepfast_wait WHERE id = :id
-
--- steps.events.LOCK_WAITING
-SELECT cursor_json, queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_job
- WHERE id = :id AND fence = :fence AND state = 'scheduled'
-
--- steps.events.WAKE
-UPDATE stepfast_job SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), cursor_json = :cursor, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence AND state = 'scheduled'
-
--- steps.events.OLD_EVENTS
-SELECT id FROM stepfast_event WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age  ORDER BY until_at LIMIT :limit
-
--- steps.events.OLD_WAITS
-SELECT id FROM stepfast_wait WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age  ORDER BY until_at LIMIT :limit
-
--- steps.events.OLD_NAMES
-SELECT id FROM stepfast_event_name WHERE at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (SELECT 1 FROM stepfast_event e WHERE e.name = stepfast_event_name.id) AND NOT EXISTS (SELECT 1 FROM stepfast_wait w WHERE w.name = stepfast_event_name.id) ORDER BY at LIMIT :limit
-
--- steps.events.FORGET_EVENT
-DELETE FROM stepfast_event WHERE id = :id
-
--- steps.events.FORGET_WAIT
-DELETE FROM stepfast_wait WHERE id = :id
-
--- steps.events.FORGET_NAME
-DELETE FROM stepfast_event_name WHERE id = :id
-
--- steps.events.MISSED
-SELECT DISTINCT e.name FROM stepfast_event e JOIN stepfast_wait w ON w.name = e.name
- WHERE e.until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) LIMIT :limit
-
--- steps.events.ANY_OLD
-SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_event WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-            OR EXISTS (SELECT 1 FROM stepfast_wait WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :stale)
-            OR EXISTS (SELECT 1 FROM stepfast_event_name
-                        WHERE at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
-                          AND NOT EXISTS (SELECT 1 FROM stepfast_event e WHERE e.name = stepfast_event_name.id)
-                          AND NOT EXISTS (SELECT 1 FROM stepfast_wait w WHERE w.name = stepfast_event_name.id))
-
--- steps.fate.LIVE_FENCES
-SELECT id, fence, COALESCE(committed_fence, 0) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- steps.fate.ARCHIVED_FENCES
-SELECT id, COALESCE(committed_fence, 0) FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
-
--- steps.groups.STATE
-SELECT state FROM stepfast_job WHERE id = :id UNION ALL SELECT state FROM stepfast_archive WHERE id = :id
-
--- steps.groups.POLICY
-SELECT on_dead FROM stepfast_dependency WHERE child_id = :id AND bond = 'member' LIMIT 1
-
--- steps.groups.GROUPS_OF
-SELECT child_id FROM stepfast_dependency WHERE parent_id = :id AND bond = 'member' AND state = 'open'
- ORDER BY child_id
-
--- steps.joining.LOOK
-SELECT id, kind, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = :key
-
--- steps.joining.LOCK
-SELECT id, kind, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = :key
-
--- steps.joining.TAKE_IN
-UPDATE stepfast_job
-   SET payload = :payload, priority = CASE WHEN priority < :priority THEN :priority ELSE priority END,
-       step = CASE WHEN leased_at IS NULL THEN step ELSE step + 1 END, fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :was AND cursor_json IS NULL
-   AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
-
--- steps.joining.WAIT_ON
-UPDATE stepfast_job
-   SET state = CASE WHEN state = 'held' THEN 'held' ELSE 'scheduled' END,
-       ready_at = CASE WHEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet < created_at + :at_most THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet ELSE created_at + :at_most END,
-       updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND leased_at IS NULL AND state IN ('scheduled', 'ready', 'held')
-
--- steps.joining.SUCCEED
-INSERT INTO stepfast_job (id, queue, kind, state, held_by, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
-VALUES (:id, :queue, :kind, 'held', '(key)', :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :trace, :payload)
-ON CONFLICT DO NOTHING
-
--- steps.joining.FREE_TO_GO
-SELECT s.id, s.queue, s.unique_key 
-  FROM stepfast_job s
- WHERE s.held_by = '(key)' AND s.state = 'held'
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
-
- ORDER BY s.priority DESC, s.ready_at, s.id
- LIMIT :limit
-
--- steps.joining.TAKE_KEY
-UPDATE stepfast_job
-   SET unique_key = :key, state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled' ELSE 'ready' END,
-       held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND state = 'held' AND held_by = '(key)'
-
--- steps.kept.NEEDED
-SELECT DISTINCT d.parent_id FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
- WHERE d.parent_id IN (SELECT value FROM json_each(:ids))
-
--- steps.keys.REMEMBER
-INSERT INTO stepfast_key (id, job_id, until_at) VALUES (:id, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep)
-ON CONFLICT DO NOTHING
-
--- steps.keys.TAKE_OVER
-UPDATE stepfast_key SET job_id = :job_id, until_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep
- WHERE id = :id AND job_id <> :job_id AND until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- steps.keys.HOLDER
-SELECT job_id FROM stepfast_key WHERE id = :id
-
--- steps.keys.HOLDER_NOW
-SELECT job_id FROM stepfast_key WHERE id = :id
-
--- steps.keys.HAND_OVER
-UPDATE stepfast_key SET job_id = :holder WHERE id = :id AND job_id = :job_id
-
--- steps.keys.PROLONG
-UPDATE stepfast_key SET until_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep WHERE id = :id AND until_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep
-
--- steps.keys.LET_GO
-DELETE FROM stepfast_key WHERE id = :id AND job_id = :job_id
-
--- steps.keys.FORGET
-DELETE FROM stepfast_key WHERE id IN (SELECT value FROM json_each(:ids))
-
--- steps.keys.EXPIRED
-SELECT id FROM stepfast_key WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
-
--- steps.lease.PICK
-    SELECT json_group_array(json_array(id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace,
-                                       CAST(payload AS TEXT)))
-      FROM (
-    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-      FROM stepfast_job 
-     WHERE queue = :queue AND state = 'ready'  AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-       AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
-     ORDER BY priority DESC, ready_at, id
-     LIMIT :limit
-
-)
-
--- steps.lease.PICK_FROM_HINT
-    SELECT json_group_array(json_array(id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace,
-                                       CAST(payload AS TEXT)))
-      FROM (
-    SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-      FROM stepfast_job 
-     WHERE queue = :queue AND state = 'ready' AND priority = :priority AND ready_at >= :hint AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-       AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
-     ORDER BY ready_at, id
-     LIMIT :limit
-
-)
-
--- steps.lease.TAKE
-UPDATE stepfast_job
-   SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
-
--- steps.lease.SUSPECT
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-  FROM stepfast_job
- WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
-   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
- ORDER BY ready_at
- LIMIT 1
-
--- steps.lease.TAKE_SUSPECT
-UPDATE stepfast_job
-   SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND state = 'suspect'
-
--- steps.lease.NAMED
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-  FROM stepfast_job
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
-   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
- ORDER BY id
-
--- steps.lease.TAKE_NAMED
-UPDATE stepfast_job
-   SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-       ready_at = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ELSE ready_at END
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
-
--- steps.manual.PICK_ONE
-SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
-  FROM stepfast_job 
- WHERE queue = :queue AND state = 'ready' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-   AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
- ORDER BY priority DESC, ready_at, id
- LIMIT 1
-
--- steps.manual.HOLD
-UPDATE stepfast_job
-   SET state = 'leased', owner = :owner, fence = :fence, leased_by = :worker_id,
-       leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), lease_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :duration, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND state = 'ready'
-
--- steps.manual.EXTEND
-UPDATE stepfast_job SET lease_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :duration, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence AND owner = :owner
-
--- steps.manual.UNTIL
-SELECT lease_until FROM stepfast_job WHERE id = :id
-
--- steps.queues.QUEUES_WITH_WORK
-WITH RECURSIVE named (queue) AS (
-    SELECT min(queue) FROM stepfast_job WHERE state = 'ready'
-    UNION ALL
-    SELECT (SELECT min(j.queue) FROM stepfast_job j WHERE j.state = 'ready' AND j.queue > named.queue)
-      FROM named WHERE named.queue IS NOT NULL
-)
-SELECT queue FROM named
- WHERE queue IS NOT NULL AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
-
--- steps.queues.NEXT_QUEUE
-SELECT min(queue) FROM stepfast_job WHERE queue > :after
-
--- steps.queues.HAS_WORK
-SELECT 1 FROM stepfast_job
- WHERE queue = :queue AND state = 'ready'
-   AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
- LIMIT 1
-
--- steps.reports.PROGRESS
-UPDATE stepfast_job
-   SET progress = COALESCE(:percent, progress), progress_note = COALESCE(:note, progress_note), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence
-
--- steps.reports.LOG
-INSERT INTO stepfast_log (job_id, at, level, step, message)
-SELECT id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :level, step, :message FROM stepfast_job
- WHERE id = :id AND fence = :fence
-
--- steps.rescue.ALIVE
-SELECT incarnation, worker_id, process, CASE WHEN alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
-  FROM stepfast_worker WHERE state = 'alive' AND incarnation <> :me
-
--- steps.rescue.LATE
-SELECT incarnation, alive_until FROM stepfast_worker
- WHERE state = 'alive' AND incarnation <> :me AND alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- steps.rescue.DECLARE_DEAD
-UPDATE stepfast_worker
-   SET state = 'dead', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-       abandoned = (SELECT count(*) FROM stepfast_job WHERE owner = :incarnation AND state = 'leased')
- WHERE incarnation = :incarnation AND state = 'alive' AND (alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) OR :proven = 1)
-
--- steps.rescue.LEFT_BEHIND
-SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
-  FROM stepfast_worker w
- WHERE w.state IN ('dead', 'stopped')
-   AND EXISTS (SELECT 1 FROM stepfast_job j WHERE j.owner = w.incarnation AND j.state = 'leased')
- LIMIT :limit
-
--- steps.rescue.ABANDONED
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
- WHERE owner = :owner AND state = 'leased'
- LIMIT :limit
-
--- steps.rescue.EXPIRED_BY_HAND
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
- WHERE owner = :owner AND state = 'leased' AND lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- LIMIT :limit
-
--- steps.rescue.ORPHANED
-SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
- WHERE owner > :owner AND state = 'leased'
-   AND NOT EXISTS (SELECT 1 FROM stepfast_worker WHERE incarnation = owner)
- LIMIT :limit
-
--- steps.rescue.CHARGED
-UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = :incarnation AND state = 'dead'
-
--- steps.rescue.SUSPECT
-UPDATE stepfast_job
-   SET state = :state, owner = NULL, leased_by = NULL, lease_until = NULL, fence = :fence,
-       crashes = crashes + :charge, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), error_group = :error_group,
-       last_error = CASE WHEN last_error IS NULL THEN :note WHEN length(last_error) > 3500 THEN last_error
-                         ELSE last_error || '; ' || :note END
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
-
--- steps.revival.UNMET
-SELECT DISTINCT parent_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state <> 'met'
-
--- steps.revival.REOPEN
-UPDATE stepfast_dependency SET state = 'open'
- WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state = 'broken'
-
--- steps.revival.MEET
-UPDATE stepfast_dependency SET state = 'met'
- WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state <> 'met'
-
--- steps.stranded.OPEN
-SELECT child_id, parent_id, on_dead FROM stepfast_dependency
- WHERE state = 'open' AND child_id >= :child AND (child_id > :child OR parent_id > :parent)
- ORDER BY child_id, parent_id LIMIT :limit
-
--- steps.stranded.LIVE
-SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
-
--- steps.stranded.ENDED
-SELECT id, state FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
-
--- steps.task_ends.FAILED
-SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
-       a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
-  FROM stepfast_task t JOIN stepfast_archive a ON a.id = t.id
- WHERE t.id IN (SELECT value FROM json_each(:ids)) AND t.webhook_url IS NOT NULL AND a.state IN ('dead', 'cancelled')
-
--- steps.task_ends.TOLD
-SELECT client, task_id, task_type, webhook_url, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_task
- WHERE id = :id AND webhook_url IS NOT NULL
-
--- steps.trees.MEMBERS
-SELECT parent_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND bond = 'member'
-
--- steps.trees.CHILDREN
-SELECT child_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids))
-
--- steps.trees.FAILED_CHILDREN
-SELECT child_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'broken'
-
--- steps.trees.LOCK
-SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- steps.trees.LOCK_ENDED
-SELECT id, queue, finished_at FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled')
- ORDER BY id
-
--- steps.trees.BREAK
-UPDATE stepfast_dependency SET state = 'broken'
- WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state = 'open'
-
--- tasks.acceptance.KEEP
-INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
-VALUES (:id, :client, :task_id, :task_type, :webhook_url, :source, :message_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep)
-ON CONFLICT DO NOTHING
-
--- tasks.acceptance.KNOWN
-SELECT job_id FROM stepfast_key WHERE id = :id AND until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- tasks.acceptance.OLD
-SELECT id FROM stepfast_task WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
-
--- tasks.acceptance.FORGET
-DELETE FROM stepfast_task
- WHERE id IN (SELECT value FROM json_each(:ids))
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)
-   AND NOT EXISTS (SELECT 1 FROM stepfast_archive a WHERE a.id = stepfast_task.id)
-
--- tasks.ends.ENDS
-SELECT a.id, a.kind, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.finished_at,
-       a.result, a.result_expired_at,
-       (SELECT count(*) FROM stepfast_outbox o
-         WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%')
-  FROM stepfast_archive a WHERE a.id IN (SELECT value FROM json_each(:ids))
-
--- tasks.ends.STANDING
-SELECT step, failures, crashes FROM stepfast_job WHERE id = :id
-
--- tasks.ends.MOVE
-UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND queue <> :queue
-
--- tasks.ends.ADOPT
-UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE queue > :first AND queue < :last AND state IN ('ready', 'suspect') AND updated_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :after
-
--- tasks.ends.TAKE_OVER
-UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND queue > :first AND queue < :last
-
--- tasks.ends.GIVE_UP
-UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
-
--- tasks.ends.SAY_AGAIN
-UPDATE stepfast_outbox
-   SET state = 'waiting', attempts = 0, since_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), ended_at = NULL
- WHERE job_id = :id AND dedupe_key = :key AND state IN ('sent', 'dead')
-
--- tasks.ends.SAID
-SELECT 1 FROM stepfast_outbox WHERE job_id = :id AND dedupe_key = :key
-
--- tasks.ends.UNSENT
-SELECT id, last_error FROM stepfast_outbox
- WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
-
--- tasks.following.LIVE
-SELECT id, state FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
-
--- tasks.received.SAVE
-INSERT INTO stepfast_received (id, task_id, client, task_type, status, received_at, body)
-VALUES (:id, :task_id, :client, :task_type, :status, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :body)
-
--- tasks.received.KNOWN
-SELECT 1 FROM stepfast_received WHERE id = :id
-
--- tasks.received.OF_TASK
-SELECT id, body FROM stepfast_received
- WHERE task_id = :task_id AND client = :client ORDER BY received_at DESC, id DESC LIMIT :limit
-
--- tasks.room.WAITING
-SELECT count(*) FROM (
-    SELECT 1 AS one FROM stepfast_job WHERE queue = :queue AND state = 'ready' LIMIT :limit
-) waiting
-
--- tasks.single_task.HAND_OVER
-UPDATE stepfast_archive SET queue = :queue WHERE id = :id AND queue <> :queue
-
--- testing.assertions.CLOCK
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- testing.crash.ALIVE
-SELECT incarnation FROM stepfast_worker WHERE process = :process AND state = 'alive'
-
--- testing.crash.GONE
-UPDATE stepfast_worker
-   SET process = :process, alive_until = CASE WHEN :known = 1 THEN 0 ELSE alive_until END
- WHERE incarnation = :incarnation AND state = 'alive'
-
--- testing.inline_mode.READY
-SELECT id FROM stepfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) LIMIT 1
-
--- testing.left.LEFT
-    SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
-           count(CASE WHEN state = 'suspect' THEN 1 END),
-           count(CASE WHEN state = 'scheduled' THEN 1 END)
-             + (SELECT count(*) FROM stepfast_limit WHERE due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) + (
-    SELECT count(*) FROM stepfast_limit l
-     WHERE l.due_at IS NOT NULL AND l.slots > (SELECT count(*) FROM stepfast_slot s WHERE s.limit_id = l.id)
-       AND EXISTS (SELECT 1 FROM stepfast_job h WHERE h.held_by = l.id AND h.state = 'held')
-)
-             + (SELECT count(*) 
-      FROM stepfast_job s
-     WHERE s.held_by = '(key)' AND s.state = 'held'
-       AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, 9))
-),
-           (SELECT count(*) FROM stepfast_schedule WHERE next_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND paused_at IS NULL),
-           (SELECT count(*) FROM stepfast_outbox o WHERE o.due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
-    :relay = 1 AND o.state = 'waiting' AND NOT EXISTS (
-        SELECT 1 FROM stepfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
-)
-      FROM stepfast_job
-     WHERE (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues))) AND (
-           (state = 'leased' AND owner IN (SELECT incarnation FROM stepfast_worker WHERE worker_id = :worker_id))
-        OR (state IN ('ready', 'suspect') AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL))
-        OR (state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)))
-
--- testing.left.NEXT_JOB
-SELECT min(ready_at) FROM stepfast_job
- WHERE state IN ('scheduled', 'ready') AND ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND kind IN (SELECT value FROM json_each(:kinds))
-   AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues))) AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
-   AND id NOT IN (SELECT r.job_id FROM stepfast_run r
-                   WHERE r.job_id IS NOT NULL AND r.ended_at IS NULL AND r.frontier LIKE :held)
-
--- testing.left.NEXT_RATE
-SELECT min(due_at) FROM stepfast_limit WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND gap > 0
-
--- testing.left.NEXT_MESSAGE
-SELECT min(o.due_at) FROM stepfast_outbox o WHERE o.due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
-    :relay = 1 AND o.state = 'waiting' AND NOT EXISTS (
-        SELECT 1 FROM stepfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
-
--- testing.moved_clock.LIVING
-SELECT count(*) FROM stepfast_worker WHERE process = :process AND state = 'alive'
-
--- testing.moved_clock.CARRY_ON
-UPDATE stepfast_worker SET alive_until = alive_until + :passed, beat_at = beat_at + :passed
- WHERE process = :process AND state = 'alive'
-
--- testing.stored.UNFINISHED
-SELECT 
-    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
- FROM stepfast_job ORDER BY created_at, id
-
--- testing.stored.FINISHED
-SELECT 
-    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
- FROM stepfast_archive ORDER BY created_at, id
-
--- testing.stored.MARKS
-SELECT id, fence, last_error FROM stepfast_job
-
--- testing.stored.TOUCHED
-SELECT 
-    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
-, fence FROM stepfast_job ORDER BY created_at, id
-
--- testing.stored.ENDED_SINCE
-SELECT id FROM stepfast_archive
- WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
-
--- testing.stored.ENDED_JOBS_SINCE
-   SELECT 
-   id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
-FROM stepfast_archive
-    WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
-    ORDER BY created_at, id
-
--- testing.until_idle.LEASES
-SELECT count(*) FROM stepfast_job WHERE state = 'leased'
-
--- testing.until_idle.GHOST_LEASES
-SELECT count(*) FROM stepfast_job
- WHERE state = 'leased' AND owner IN (SELECT incarnation FROM stepfast_worker WHERE state = 'dead')
-
--- transports.dead_messages.KEEP
-INSERT INTO stepfast_dead_message (id, source, transport, address, queue, message_id, subject, attempts, reason, detail,
-                                   sent_at, found_at, properties, body)
-VALUES (:id, :source, :transport, :address, :queue, :message_id, :subject, :attempts, :reason, :detail,
-        :sent_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :properties, :body)
-ON CONFLICT DO NOTHING
-
--- transports.dead_messages.HOLDER
-SELECT id FROM stepfast_dead_message WHERE source = :source
-
--- transports.dead_messages.NEWEST
-   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE 
-   (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
-      AND (:any_error = 1 OR reason = :error_group)
-ORDER BY found_at DESC, id DESC LIMIT :limit
-
--- transports.dead_messages.OLDEST
-   SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message
-    WHERE 
-   (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
-      AND (:any_error = 1 OR reason = :error_group)
-AND found_at <= :until ORDER BY found_at, id LIMIT :limit
-
--- transports.dead_messages.COUNT
-SELECT count(*) FROM stepfast_dead_message WHERE 
-    (:any_kind = 1 OR subject = :kind) AND (:any_queue = 1 OR queue = :queue)
-       AND (:any_error = 1 OR reason = :error_group)
-
--- transports.dead_messages.FIND
-SELECT id, transport, address, queue, message_id, subject, attempts, reason, detail, sent_at, found_at, properties, body FROM stepfast_dead_message WHERE id = :id
-
--- transports.dead_messages.REMOVE
-DELETE FROM stepfast_dead_message WHERE id IN (SELECT value FROM json_each(:ids))
-
--- transports.message_rows.MAKE
-INSERT INTO stepfast_message_queue (id) VALUES (:queue) ON CONFLICT DO NOTHING
-
--- transports.message_rows.KNOWN
-SELECT id FROM stepfast_message_queue WHERE id = :queue
-
--- transports.message_rows.FORGET
-UPDATE stepfast_message SET remembered = NULL
- WHERE queue = :queue AND remembered IN (SELECT value FROM json_each(:ids))
-   AND (until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) OR (state IN ('done', 'dead') AND sent_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :remembered))
-
--- transports.message_rows.SEND
-INSERT INTO stepfast_message (id, queue, message_id, remembered, visible_at, until_at, subject, properties, body)
-VALUES (:id, :queue, :message_id, :message_id, CASE WHEN :visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN :visible_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END,
-        CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lives_for, :subject, :properties, :body)
-ON CONFLICT DO NOTHING
-
--- transports.message_rows.PICK
-SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-  FROM stepfast_message 
- WHERE queue = :queue AND state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
- ORDER BY visible_at, id
- LIMIT :limit
-
--- transports.message_rows.PICK_DEAD
-SELECT id, message_id, body, attempts, subject, properties, sent_at, reason, detail, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-  FROM stepfast_message 
- WHERE queue = :queue AND state = 'dead' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
- ORDER BY visible_at, id
- LIMIT :limit
-
--- transports.message_rows.TAKE
-UPDATE stepfast_message SET fence = :fence, attempts = attempts + 1, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :hold
- WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('ready', 'dead') AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- transports.message_rows.RENEW
-UPDATE stepfast_message SET visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :hold
- WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- transports.message_rows.RELEASE
-UPDATE stepfast_message SET fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :after
- WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- transports.message_rows.GIVE_BACK
-UPDATE stepfast_message SET fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), attempts = attempts - 1
- WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- transports.message_rows.COMPLETE
-UPDATE stepfast_message SET state = 'done', fence = 0, until_at = sent_at + :remembered, body = '', detail = NULL
- WHERE id = :id AND fence = :fence AND state IN ('ready', 'dead') AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- transports.message_rows.PUT_ASIDE
-UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), until_at = NULL,
-                            reason = :reason, detail = :detail
- WHERE id = :id AND fence = :fence AND state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- transports.message_rows.PUT_ASIDE_UNTAKEN
-UPDATE stepfast_message SET state = 'dead', fence = 0, visible_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), until_at = NULL,
-                            reason = :reason, detail = :detail
- WHERE id = :id AND state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- transports.message_rows.DEPTH
-SELECT count(CASE WHEN state = 'ready' AND visible_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 END),
-       count(CASE WHEN state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND fence <> 0 THEN 1 END),
-       count(CASE WHEN state = 'ready' AND visible_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND fence = 0 THEN 1 END),
-       count(CASE WHEN state = 'dead' THEN 1 END)
-  FROM stepfast_message
- WHERE queue = :queue AND state IN ('ready', 'dead') AND (until_at IS NULL OR until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-
--- transports.message_rows.OLD
-SELECT id FROM stepfast_message WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
-
--- transports.message_rows.PRUNE
-DELETE FROM stepfast_message WHERE id IN (SELECT value FROM json_each(:ids)) AND until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- worker.deaths.KNOWN
-SELECT 1 FROM stepfast_bookmark WHERE id = :id
-
--- worker.deaths.BEGIN
-INSERT INTO stepfast_bookmark (id, at) VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
-
--- worker.deaths.WHERE
-SELECT at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_bookmark WHERE id = :id
-
--- worker.deaths.MOVE
-UPDATE stepfast_bookmark SET at = :at WHERE id = :id AND at <> :at
-
--- worker.deaths.UNNOTICED
-SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
-  FROM stepfast_archive a
- WHERE a.state = 'dead' AND a.finished_at > :since
-   AND NOT EXISTS (SELECT 1 FROM stepfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
- ORDER BY a.finished_at LIMIT :limit
-
--- worker.deaths.RUNS
-SELECT id FROM stepfast_run WHERE id IN (SELECT value FROM json_each(:ids))
-
--- worker.deaths.NOTICE
-INSERT INTO stepfast_death (id, finished_at) VALUES (:id, :finished_at) ON CONFLICT DO NOTHING
-
--- worker.deaths.FORGET
-DELETE FROM stepfast_death WHERE finished_at < :before
-
--- worker.incarnation.REGISTER
-INSERT INTO stepfast_worker (incarnation, worker_id, state, alive_until, lease, started_at, beat_at,
-                             process, host, pid, concurrency, queues)
-VALUES (:incarnation, :worker_id, 'alive', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease, :lease, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-        :process, :host, :pid, :concurrency, :queues)
-
--- worker.incarnation.STAY_ALIVE
-UPDATE stepfast_worker
-   SET alive_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease, beat_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), active = :active, active_ids = :active_ids
- WHERE incarnation = :incarnation AND state = 'alive'
-
--- worker.incarnation.RESIGN
-UPDATE stepfast_worker SET state = 'stopped', ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), active = 0, active_ids = NULL
- WHERE incarnation = :incarnation AND state = 'alive'
-
--- worker.incarnation.CLOCK
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- worker.incarnation.STILL_MINE
-SELECT id, fence, cancel_at FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
-
--- worker.maintenance.DUE
-SELECT id, queue FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- ORDER BY ready_at LIMIT :limit
-
--- worker.maintenance.PROMOTE
-UPDATE stepfast_job
-   SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id IN (SELECT value FROM json_each(:ids))
-
--- worker.maintenance.NEXT_DUE
-SELECT (SELECT min(ready_at) FROM stepfast_job WHERE state = 'scheduled') - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-       (SELECT min(due_at) FROM stepfast_limit WHERE due_at IS NOT NULL) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
-       (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held')
-
--- worker.maintenance.OLD
-SELECT id FROM stepfast_archive WHERE state = :state AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
-       SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
-        WHERE d.parent_id = stepfast_archive.id)
- ORDER BY finished_at LIMIT :limit
-
--- worker.maintenance.GONE_WORKERS
-DELETE FROM stepfast_worker
- WHERE state IN ('dead', 'stopped') AND ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job WHERE owner = stepfast_worker.incarnation AND state = 'leased')
-
--- worker.maintenance.LONG_MINE
-SELECT id, fence FROM stepfast_job
- WHERE owner = :owner AND state = 'leased' AND leased_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age LIMIT :limit
-
--- worker.maintenance.SUSPECTS
-SELECT count(*) FROM stepfast_job
- WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
-   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
-
--- worker.relay.ANYTHING
-SELECT CASE WHEN EXISTS (SELECT 1 FROM stepfast_outbox WHERE state = 'waiting') THEN 1 ELSE 0 END,
-       CASE WHEN EXISTS (SELECT 1 FROM stepfast_alert
-                          WHERE notify_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND notify_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :too_old) THEN 1 ELSE 0 END,
-       CASE WHEN EXISTS (SELECT 1 FROM stepfast_archive a
-                          WHERE a.state = 'dead' AND a.finished_at > :since
-                            AND NOT EXISTS (SELECT 1 FROM stepfast_death d
-                                             WHERE d.id = a.id AND d.finished_at = a.finished_at))
-            THEN 1 ELSE 0 END

@@ -368,15 +368,22 @@ def test_a_try_that_hangs_loses_its_destination(app: Stepfast, receiver: Receive
 def test_a_commit_whose_answer_was_lost_is_not_sent_again(
     app: Stepfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    recorded: list[Any] = []
     lost: list[Any] = []
+    real_record = courier.record
+
+    def record(*arguments: Any, **options: Any) -> Any:
+        recorded.append(arguments)
+        return real_record(*arguments, **options)
 
     def persist(*arguments: Any, **options: Any) -> Any:
         answer = real_persist(*arguments, **options)
-        if not lost:
+        if recorded and not lost:
             lost.append(answer)
             raise UnknownCommitError("the connection broke during COMMIT")
         return answer
 
+    monkeypatch.setattr(courier, "record", record)
     monkeypatch.setattr(courier, "persist", persist)
     monkeypatch.setattr(courier, "RETRY", 0.0)
     send(app, receiver, 1, 2)

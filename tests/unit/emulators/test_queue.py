@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from stepfast.errors import ConfigurationError
 from stepfast_emulators.service_bus.amqp import Code, Timestamp, UInt, described
 from stepfast_emulators.service_bus.emulator import QueueSettings, parse_queue
 from stepfast_emulators.service_bus.faults import RefusedError
@@ -291,5 +290,5 @@ def test_a_queue_is_named_with_its_settings() -> None:
     ],
 )
 def test_a_mistake_in_it_is_named(text: str, problem: str) -> None:
-    with pytest.raises(ConfigurationError, match=problem):
+    with pytest.raises(ValueError, match=problem):
         parse_queue(text)

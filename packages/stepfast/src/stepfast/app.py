@@ -12,7 +12,7 @@ from stepfast.clock import Duration, duration
 from stepfast.config import WorkerOptions, database_url, worker_settings
 from stepfast.database.database import Database, persist
 from stepfast.database.drivers import open_database
-from stepfast.database.lending import Lent, borrowed, within, within_async
+from stepfast.database.lending import Lent, borrowed, within
 from stepfast.database.migrate import migrate, require_current_schema
 from stepfast.errors import ConfigurationError
 from stepfast.job import Register
@@ -174,6 +174,8 @@ class Stepfast:
 
     async def join(self, connection: Any, work: Callable[[Transaction], T]) -> T:
         """Do `work` in the transaction that is open on your async connection or session; you commit."""
+        from stepfast.database.lending_async import within_async  # asyncio: not for programs without a loop
+
         return await within_async(self.database, connection, work)
 
     def reading(self) -> AbstractContextManager[Transaction]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stepfast.database.lending import within, within_async
+from stepfast.database.lending import within
 from stepfast.jobs.events import SendEvent
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Events:
 
     async def send_async(self, name: str, payload: Any = None, *, tx: Any = None, **options: Any) -> Sent:
         """`send`, awaited: `tx` may be an async connection, and the event loop is not held up."""
+        from stepfast.database.lending_async import within_async  # asyncio: not for programs without a loop
+
         return await within_async(
             self._database, tx, lambda inner: self.send(name, payload, tx=inner, **options)
         )

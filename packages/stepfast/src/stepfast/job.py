@@ -22,7 +22,7 @@ from typing import (
 )
 
 from stepfast.clock import Duration, duration, instant, micros, new_id, new_ids
-from stepfast.database.lending import Lent, within, within_async
+from stepfast.database.lending import Lent, within
 from stepfast.errors import ArgumentsError, ConfigurationError
 from stepfast.jobs.debounce import Choice, check_key, join, join_many, joining, met_as, remembered
 from stepfast.jobs.enqueue import enqueue, enqueue_many, enqueue_with_id
@@ -371,12 +371,16 @@ class Job(Enqueueable[P, R]):
         return Prepared(self, self.kind.stored(self.kind.arguments.encode(self.named(args, kwargs))))
 
     async def _enqueue_async(self, *, tx: Any = None, **given: Any) -> EnqueuedJob[R]:
+        from stepfast.database.lending_async import within_async  # asyncio: not for programs without a loop
+
         return await within_async(self.app.database, tx, lambda inner: self._enqueue(tx=inner, **given))
 
     async def enqueue_many_async(
         self, calls: Iterable[Mapping[str, Any] | Prepared[P, R]], *, tx: Any = None, **options: Any
     ) -> list[EnqueuedJob[R]]:
         """`enqueue_many`, awaited."""
+        from stepfast.database.lending_async import within_async  # asyncio: not for programs without a loop
+
         return await within_async(
             self.app.database, tx, lambda inner: self.enqueue_many(calls, tx=inner, **options)
         )

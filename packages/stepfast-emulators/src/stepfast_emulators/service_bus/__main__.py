@@ -9,7 +9,6 @@ import argparse
 import signal
 import sys
 
-from stepfast.errors import ConfigurationError
 from stepfast_emulators.service_bus import ServiceBusEmulator
 from stepfast_emulators.service_bus.emulator import parse_queue
 
@@ -29,7 +28,7 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         queues = [parse_queue(text) for text in arguments.queue]
-    except ConfigurationError as error:
+    except ValueError as error:
         parser.error(str(error))
     ends = {signal.SIGINT, signal.SIGTERM}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)

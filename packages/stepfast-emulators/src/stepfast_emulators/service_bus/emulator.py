@@ -12,12 +12,11 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, fields, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
-from stepfast.clock import Duration, duration, moment
-from stepfast.errors import ConfigurationError
+from stepfast_emulators.durations import Duration, duration
 from stepfast_emulators.service_bus.broker import Broker, Key
 from stepfast_emulators.service_bus.connection import Connection
 from stepfast_emulators.service_bus.faults import Moment, cut
@@ -47,19 +46,17 @@ def parse_queue(text: str) -> tuple[str, QueueSettings]:
     for option in options:
         key, _, value = option.partition("=")
         if key not in known or not value:
-            raise ConfigurationError(
-                f"{option!r} is no option of a queue; there are {', '.join(known)} (name=value)"
-            )
+            raise ValueError(f"{option!r} is no option of a queue; there are {', '.join(known)} (name=value)")
         if "timedelta" in str(known[key]):
             chosen[key] = duration(value, key)
         elif known[key] == "bool":
             chosen[key] = value.lower() in {"yes", "true", "1"}
         elif not value.isdigit():
-            raise ConfigurationError(f"{key}: {value!r} is no number")
+            raise ValueError(f"{key}: {value!r} is no number")
         else:
             chosen[key] = int(value)
     if not name:
-        raise ConfigurationError(f"{text!r} names no queue")
+        raise ValueError(f"{text!r} names no queue")
     return name, replace(QueueSettings(), **chosen)
 
 
@@ -168,7 +165,7 @@ class ServiceBusEmulator:
     # -- time
 
     def now(self) -> datetime:
-        return moment(self._broker.timeline.now() * 1_000)
+        return datetime.fromtimestamp(self._broker.timeline.now() / 1_000, UTC)
 
     def advance(self, span: Duration) -> datetime:
         """Let time pass at once: locks expire, ids of duplicates are forgotten, scheduled messages come."""

@@ -424,14 +424,3 @@ def within(database: Database, tx: Lent, work: Callable[[Transaction], T]) -> T:
         return work(tx)
     with borrowed(tx, database) as lent:
         return work(lent)
-
-
-async def within_async(database: Database, tx: Any, work: Callable[[Any], T]) -> T:
-    """Do it in the caller's transaction on an async connection; without one, beside the event loop."""
-    from stepfast.database.lending_async import beside_the_loop, lent_by_loop
-
-    if tx is None:
-        return await beside_the_loop(lambda: work(None))
-    if isinstance(tx, Transaction):
-        return work(tx)
-    return await lent_by_loop(tx, database, work)

@@ -256,3 +256,12 @@ SENDERS: Final[dict[str, Callable[[Any], Send]]] = {
     "aiomysql": lambda raw: _one_by_one(_through_cursor(_mysql_cursor(raw))),
     "asyncmy": lambda raw: _one_by_one(_through_cursor(_mysql_cursor(raw))),
 }
+
+
+async def within_async(database: Database, tx: Any, work: Callable[[Any], T]) -> T:
+    """Do it in the caller's transaction on an async connection; without one, beside the event loop."""
+    if tx is None:
+        return await beside_the_loop(lambda: work(None))
+    if isinstance(tx, Transaction):
+        return work(tx)
+    return await lent_by_loop(tx, database, work)
