@@ -81,6 +81,7 @@ async def test_a_receive_in_the_same_process_is_woken_by_the_send(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database, "FIRST_PAUSE", 60.0)  # it would not look again by itself
+    monkeypatch.setattr(database, "LONGEST_PAUSE", 60.0)
     async with DatabaseTransport(app.database) as here, DatabaseTransport(app.database) as there:
         await here.ensure("q")
         waiting = asyncio.create_task(there.receive("q", at_most=1, wait=timedelta(minutes=1), hold=HOLD))

@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from stepfast.backoff import Backoff
 from stepfast.clock import instant, micros, moment, new_fence, new_ids
 from stepfast.database.database import persist
 from stepfast.database.dialects import Whose
@@ -304,7 +305,8 @@ class DatabaseTransport(Transport):
     async def receive(self, queue: str, *, at_most: int, wait: timedelta, hold: timedelta) -> list[Delivery]:
         await self._require(queue)
         await self._prune()
-        until, pause = time.monotonic() + wait.total_seconds(), FIRST_PAUSE
+        until = time.monotonic() + wait.total_seconds()
+        backoff = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE, growth=1.5)
         while True:
             if self._bell is not None:
                 self._bell.clear()
@@ -313,8 +315,7 @@ class DatabaseTransport(Transport):
             rest = until - time.monotonic()
             if rest <= 0:
                 return []
-            await self._pause(min(rest, pause))
-            pause = min(LONGEST_PAUSE, pause * 1.5)
+            await self._pause(min(rest, backoff.next()))
 
     async def renew(self, delivery: Delivery, hold: timedelta) -> Delivery:
         await self._end(delivery, lambda tx: renew(tx, delivery.receipt, hold))

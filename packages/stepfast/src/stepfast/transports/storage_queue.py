@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from stepfast.backoff import Backoff
 from stepfast.errors import ConfigurationError
 from stepfast.transports.azure import CURE, async_credential, storage_url, told_as_ours
 from stepfast.transports.contract import (
@@ -303,7 +304,7 @@ class StorageQueueTransport(Transport):
         self._options = client_options
         self._service: QueueServiceClient | None = None
         self._credential: Any = None
-        self._pauses: dict[str, float] = {}
+        self._backoffs: dict[str, Backoff] = {}  # by queue: they outlast a receive
         self._one_by_one: dict[str, float] = {}  # until when, on our own clock
         self._held: dict[tuple[str, str], Delivery] = {}
         self.most_deliveries = most_deliveries
@@ -370,14 +371,14 @@ class StorageQueueTransport(Transport):
         until = time.monotonic() + wait.total_seconds()
         while True:
             if found := await self._take(queue, queue, at_most, hold):
-                self._pauses.pop(queue, None)
+                self._backoffs.pop(queue, None)
                 return found
             rest = until - time.monotonic()
             if rest <= 0:
                 return []
-            pause = self._pauses.get(queue, FIRST_PAUSE)
-            self._pauses[queue] = min(LONGEST_PAUSE, pause * 1.5)
-            await asyncio.sleep(min(rest, pause))
+            if queue not in self._backoffs:
+                self._backoffs[queue] = Backoff(first=FIRST_PAUSE, longest=LONGEST_PAUSE, growth=1.5)
+            await asyncio.sleep(min(rest, self._backoffs[queue].next()))
 
     async def renew(self, delivery: Delivery, hold: timedelta) -> Delivery:
         receipt: Receipt = delivery.receipt
