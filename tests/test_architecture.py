@@ -22,7 +22,7 @@ PACKAGES = [SOURCE, Path(stepfast_diamonds.__file__).parent, Path(stepfast_emula
 FILES = sorted(file for package in PACKAGES for file in package.rglob("*.py"))
 
 # The rows were chosen and locked by the statement before it, or by its own inner SELECT.
-LOCKED_BEFORE = {"worker.maintenance.PROMOTE", "jobs.lease.PICK", "jobs.lease.PICK_FROM_HINT"}
+LOCKED_BEFORE = {"worker.maintenance.PROMOTE", "jobs.lease.PICK_JOBS", "jobs.lease.PICK_JOBS_FROM_HINT"}
 
 PUBLIC = [
     "ArgumentsError",
@@ -178,7 +178,7 @@ def test_whoever_takes_or_leaves_a_lease_writes_a_new_fence() -> None:
 def test_a_statement_that_speaks_for_an_owner_shows_the_fence() -> None:
     offenders = []
     for name, statement in statements().items():
-        if name.startswith(("jobs.commit.", "jobs.step.", "jobs.manual_lease.EXTEND")):
+        if name.startswith(("jobs.commit.", "jobs.step.", "jobs.manual_lease.EXTEND_LEASE")):
             for text in filter(None, (statement.text, *statement.overrides.values())):
                 changes = re.search(r"(UPDATE|DELETE FROM) stepfast_job\b", text)
                 if changes and "fence = :fence" not in text.rpartition("WHERE")[2]:

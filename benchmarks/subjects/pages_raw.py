@@ -18,7 +18,7 @@ from benchmarks.tally import Tally
 from stepfast.database.connection import as_document, as_parameter
 from stepfast.database.dialects import Whose
 from stepfast.database.drivers import open_database
-from stepfast.jobs.commit import CONTINUE_HERE, LOCK, MORE_URGENT
+from stepfast.jobs.commit import CONTINUE_JOB_HERE, LOCK_LEASED_JOB, MORE_URGENT_WORK
 from stepfast.runs.page import LEDGER, LOOK
 from stepfast.runs.partition import ADVANCE
 from stepfast.runs.raw_rows import OBSERVE, REMEMBER_NEW, observed
@@ -65,7 +65,7 @@ class Lane:
             self.cursor.fetchall()
         self.cursor.execute(self.dialect.begin[Whose.OURS_BY_KEY])
         if self.dialect.commits_unasked:
-            self.send(LOCK, **mine)
+            self.send(LOCK_LEASED_JOB, **mine)
             self.cursor.fetchall()
             self.write(seq, rows, run_id)
             self.go_on(seq, mine)
@@ -75,10 +75,10 @@ class Lane:
         self.cursor.execute("COMMIT")
 
     def go_on(self, seq: int, mine: dict[str, Any]) -> None:
-        self.send(MORE_URGENT, queue="default", priority=0)
+        self.send(MORE_URGENT_WORK, queue="default", priority=0)
         self.cursor.fetchall()
         self.fence += 1
-        self.send(CONTINUE_HERE, **mine, cursor=str(seq + 1), new_fence=self.fence)
+        self.send(CONTINUE_JOB_HERE, **mine, cursor=str(seq + 1), new_fence=self.fence)
 
     def write(self, seq: int, rows: dict[str, Any], run_id: str) -> None:
         self.send(

@@ -19,9 +19,16 @@ import msgspec
 from benchmarks.tally import Tally
 from stepfast.database.dialects import Whose
 from stepfast.database.drivers import open_database
-from stepfast.jobs.archive import ARCHIVE, REMOVE
-from stepfast.jobs.commit import HOW_MANY, LOCK, LOCK_MANY, MOVE, MOVE_ONE, REMOVE_ONE
-from stepfast.jobs.lease import PICK, TAKE
+from stepfast.jobs.archive import ARCHIVE_JOBS, REMOVE_JOBS
+from stepfast.jobs.commit import (
+    COUNT_LEASED_JOBS,
+    LOCK_LEASED_JOB,
+    LOCK_LEASED_JOBS,
+    MOVE_DONE_JOB,
+    MOVE_DONE_JOBS,
+    REMOVE_DONE_JOB,
+)
+from stepfast.jobs.lease import PICK_JOBS, TAKE_JOBS
 
 OWNER = 7
 EFFECT = "INSERT INTO bench_effect (id, note) VALUES ({n}, {note}) "
@@ -48,15 +55,15 @@ class Limit:
         taken = {"owner": OWNER, "fence": self.fence}
         asked = {"queue": "default", "limit": batch}
         self.cursor.execute(self.dialect.begin[Whose.OURS])
-        if take := TAKE.render(self.dialect):
-            self.cursor.execute(PICK.render(self.dialect), asked)
+        if take := TAKE_JOBS.render(self.dialect):
+            self.cursor.execute(PICK_JOBS.render(self.dialect), asked)
             rows = list(self.cursor.fetchall())
             if self.dialect.name == "sqlite":
                 rows = msgspec.json.decode(rows[0][0])
             if rows:
                 self.cursor.execute(take, {**taken, "ids": self.listed([row[0] for row in rows])})
         else:
-            self.cursor.execute(PICK.render(self.dialect), {**asked, **taken})
+            self.cursor.execute(PICK_JOBS.render(self.dialect), {**asked, **taken})
             rows = list(self.cursor.fetchall())
         self.cursor.execute("COMMIT")
         return rows
@@ -71,7 +78,7 @@ class Limit:
         effect = {"n": n, "note": "done"}
         self.cursor.execute(self.dialect.begin[Whose.OURS_BY_KEY])
         if self.dialect.commits_unasked:
-            self.cursor.execute(LOCK.render(self.dialect), mine)
+            self.cursor.execute(LOCK_LEASED_JOB.render(self.dialect), mine)
             self.cursor.fetchall()
             self.cursor.execute(self.effect, effect)
             self.finish_one(mine)
@@ -81,23 +88,23 @@ class Limit:
         self.cursor.execute("COMMIT")
 
     def finish_one(self, mine: dict[str, str | int]) -> None:
-        self.cursor.execute(MOVE_ONE.render(self.dialect), {**mine, "result": None})
-        if remove := REMOVE_ONE.render(self.dialect):
+        self.cursor.execute(MOVE_DONE_JOB.render(self.dialect), {**mine, "result": None})
+        if remove := REMOVE_DONE_JOB.render(self.dialect):
             self.cursor.execute(remove, mine)
         else:
             self.cursor.fetchall()
 
     def finish(self, ids: list[str]) -> None:
-        if at_once := MOVE.render(self.dialect):
+        if at_once := MOVE_DONE_JOBS.render(self.dialect):
             self.cursor.execute(at_once, {"ids": self.listed(ids), "fence": self.fence})
             self.cursor.fetchall()
             return
         listed = self.listed(ids)
-        held = HOW_MANY if self.dialect.name == "sqlite" else LOCK_MANY
+        held = COUNT_LEASED_JOBS if self.dialect.name == "sqlite" else LOCK_LEASED_JOBS
         self.cursor.execute(held.render(self.dialect), {"ids": listed, "fence": self.fence})
         self.cursor.fetchall()
-        self.cursor.execute(ARCHIVE.render(self.dialect), {"ids": listed, "state": "done"})
-        self.cursor.execute(REMOVE.render(self.dialect), {"ids": listed})
+        self.cursor.execute(ARCHIVE_JOBS.render(self.dialect), {"ids": listed, "state": "done"})
+        self.cursor.execute(REMOVE_JOBS.render(self.dialect), {"ids": listed})
 
     def listed(self, values: Sequence[str | int]) -> Any:
         match self.dialect.name:

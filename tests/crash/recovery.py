@@ -16,12 +16,12 @@ from stepfast import Continue, Done
 from stepfast.config import WorkerSettings
 from stepfast.database.database import persist
 from stepfast.jobs.commit import commit
-from stepfast.jobs.debounce import let_successors_go
+from stepfast.jobs.debounce import promote_successors
 from stepfast.jobs.lease import Lease, claim, claim_suspect
 from stepfast.jobs.outcome import Call, Effect
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.jobs.wait import cursor_in
-from stepfast.limits.slots import sweep
+from stepfast.limits.slots import release_due
 from stepfast.worker.heartbeat import register
 from stepfast.worker.maintenance import promote
 from tests.support import rows
@@ -97,8 +97,8 @@ class Survivor:
         while persist(database, lambda tx: rescue(tx, CRASH_LIMIT)).jobs:
             pass
         persist(database, promote)
-        persist(database, sweep)
-        persist(database, let_successors_go)
+        persist(database, release_due)
+        persist(database, promote_successors)
 
     def _claimed(self) -> list[Lease]:
         database, me = self.app.database, self.incarnation

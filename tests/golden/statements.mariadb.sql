@@ -684,7 +684,7 @@ UPDATE stepfast_queue SET note = %(note)s WHERE id = %(id)s AND paused_at IS NOT
 -- admin.workers.RESUME_QUEUE
 UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = %(id)s AND paused_at IS NOT NULL
 
--- callbacks.NOW
+-- callbacks.CALLBACK_TIME
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
 -- database.database.NOTIFY
@@ -728,61 +728,61 @@ SELECT index_name, CASE WHEN sub_part IS NULL THEN column_name END FROM informat
 SELECT column_name, collation_name FROM information_schema.columns
  WHERE table_schema = COALESCE(%(folder)s, DATABASE()) AND table_name = %(table)s AND collation_name NOT LIKE '%%!_bin' ESCAPE '!'
 
--- jobs.archive.ARCHIVE
+-- jobs.archive.ARCHIVE_JOBS
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
 SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
   FROM stepfast_job WHERE id IN %(ids)s
 ON DUPLICATE KEY UPDATE stepfast_archive.id = stepfast_archive.id
 
--- jobs.archive.REMOVE
+-- jobs.archive.REMOVE_JOBS
 DELETE FROM stepfast_job WHERE id IN %(ids)s
 
--- jobs.archive.AWAITED
+-- jobs.archive.AWAITED_PARENTS
 SELECT DISTINCT parent_id FROM stepfast_dependency WHERE parent_id IN %(ids)s AND state = 'open'
 
--- jobs.archive.CHILDREN
+-- jobs.archive.UNMET_CHILDREN
 SELECT DISTINCT child_id FROM stepfast_dependency WHERE parent_id IN %(ids)s AND state IN ('open', 'broken')
 
 -- jobs.archive.LOCK_CHILDREN
 SELECT id, queue, has_dependants FROM stepfast_job WHERE id IN %(ids)s AND state = 'waiting'
  ORDER BY id FOR UPDATE
 
--- jobs.archive.EDGES
+-- jobs.archive.OPEN_EDGES_TO
 SELECT child_id, parent_id, on_dead FROM stepfast_dependency WHERE parent_id IN %(ids)s AND state = 'open'
  ORDER BY parent_id, child_id
 
--- jobs.archive.MEET
+-- jobs.archive.MEET_EDGES
 UPDATE stepfast_dependency SET state = 'met' WHERE parent_id IN %(ids)s AND state IN ('open', 'broken')
 
--- jobs.archive.MEET_ANYWAY
+-- jobs.archive.MEET_EDGES_ANYWAY
 UPDATE stepfast_dependency SET state = 'met' WHERE parent_id IN %(ids)s AND state = 'open' AND on_dead = 'run'
 
--- jobs.archive.BREAK
+-- jobs.archive.BREAK_EDGES
 UPDATE stepfast_dependency SET state = 'broken'
  WHERE parent_id IN %(ids)s AND child_id IN %(children)s AND state = 'open'
 
--- jobs.archive.STILL_WAIT
+-- jobs.archive.STILL_WAITING
 SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id IN %(ids)s AND state = 'open'
 
--- jobs.archive.LET_GO
+-- jobs.archive.RELEASE_CHILDREN
 UPDATE stepfast_job
    SET state = CASE WHEN ready_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'scheduled'
                     WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        ready_at = CASE WHEN ready_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN ready_at ELSE TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) END, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND state = 'waiting'
 
--- jobs.archive.FAIL
+-- jobs.archive.FAIL_CHILDREN
 UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND state = 'waiting'
 
--- jobs.archive.AWAITED_ENDING
+-- jobs.archive.JOBS_WITH_DEPENDANTS
 SELECT id FROM stepfast_job WHERE id IN %(ids)s AND has_dependants = 1
 
--- jobs.archive.NEEDED
+-- jobs.archive.NEEDED_PARENTS
 SELECT DISTINCT d.parent_id FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
  WHERE d.parent_id IN %(ids)s
 
--- jobs.cancel.LOCK
+-- jobs.cancel.LOCK_JOBS_TO_CANCEL
 SELECT id, state FROM stepfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
 
 -- jobs.cancel.CANCEL_WAITING
@@ -793,43 +793,43 @@ UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_e
 UPDATE stepfast_job SET cancel_at = COALESCE(cancel_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND state = 'leased'
 
--- jobs.cancel.NOTE
+-- jobs.cancel.LOG_CANCELLATION
 INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 'warning', step, %(message)s FROM stepfast_job WHERE id IN %(ids)s
 
--- jobs.commit.MOVE
+-- jobs.commit.MOVE_DONE_JOBS
 -- (done by the statement before it)
 
--- jobs.commit.MOVE_WITH_RESULTS
+-- jobs.commit.MOVE_DONE_JOBS_WITH_RESULTS
 -- (done by the statement before it)
 
--- jobs.commit.MOVE_ONE
+-- jobs.commit.MOVE_DONE_JOB
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
 SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(result)s, 'done', TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s
 ON DUPLICATE KEY UPDATE stepfast_archive.id = stepfast_archive.id
 
--- jobs.commit.REMOVE_ONE
+-- jobs.commit.REMOVE_DONE_JOB
 DELETE FROM stepfast_job WHERE has_dependants = 0 AND id = %(id)s AND fence = %(fence)s
 
--- jobs.commit.REMOVE_AWAITED
+-- jobs.commit.REMOVE_AWAITED_JOB
 DELETE FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s
 
--- jobs.commit.LOCK_MANY
+-- jobs.commit.LOCK_LEASED_JOBS
 SELECT id, has_dependants FROM stepfast_job
  WHERE id IN %(ids)s AND fence = %(fence)s
  ORDER BY id
 FOR UPDATE
 
--- jobs.commit.HOW_MANY
+-- jobs.commit.COUNT_LEASED_JOBS
 SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id IN %(ids)s AND fence = %(fence)s
 
--- jobs.commit.KEEP_RESULT
+-- jobs.commit.WRITE_RESULT
 UPDATE stepfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
 
--- jobs.commit.LOCK
+-- jobs.commit.LOCK_LEASED_JOB
 SELECT id FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
 
--- jobs.commit.CONTINUE
+-- jobs.commit.CONTINUE_JOB
 UPDATE stepfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = %(cursor)s, step = step + 1,
@@ -837,7 +837,7 @@ UPDATE stepfast_job
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.CONTINUE_TOLD
+-- jobs.commit.CONTINUE_RESERVED_JOB
 UPDATE stepfast_job
    SET state = 'ready', ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = %(cursor)s, step = step + 1,
@@ -845,29 +845,29 @@ UPDATE stepfast_job
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.STEP_ON
+-- jobs.commit.ADVANCE_CANCELLED_JOB
 UPDATE stepfast_job
    SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s
 
--- jobs.commit.CONTINUE_HERE
+-- jobs.commit.CONTINUE_JOB_HERE
 UPDATE stepfast_job
    SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
        ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), leased_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.MORE_URGENT
+-- jobs.commit.MORE_URGENT_WORK
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
             OR EXISTS (SELECT 1 FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' AND priority > %(priority)s)
 
--- jobs.commit.PUT_BACK
+-- jobs.commit.SNOOZE_JOB
 UPDATE stepfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.RETRY
+-- jobs.commit.RETRY_JOB
 UPDATE stepfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + %(charge)s,
@@ -876,20 +876,20 @@ UPDATE stepfast_job
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.BLAME
+-- jobs.commit.RECORD_FAILURE
 UPDATE stepfast_job
    SET failures = failures + %(charge)s, crashes = crashes + %(crash)s, last_error = %(error)s,
        error_group = %(error_group)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s
 
--- jobs.commit.GIVE_BACK
+-- jobs.commit.GIVE_BACK_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.ASKED_TO_STOP
+-- jobs.commit.LOCK_CANCELLED_JOBS
 SELECT id FROM stepfast_job
  WHERE id IN %(ids)s AND fence = %(fence)s AND cancel_at IS NOT NULL
  ORDER BY id
@@ -901,25 +901,25 @@ SELECT id, fence, COALESCE(committed_fence, 0) FROM stepfast_job WHERE id IN %(i
 -- jobs.commit.ARCHIVED_FENCES
 SELECT id, COALESCE(committed_fence, 0) FROM stepfast_archive WHERE id IN %(ids)s
 
--- jobs.dead_letters.CHOOSE
+-- jobs.dead_letters.CHOOSE_DEAD
 SELECT id, queue, finished_at FROM stepfast_archive
  WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
    AND (%(any_error)s = 1 OR error_group = %(error_group)s)
    AND finished_at BETWEEN %(after)s AND %(until)s AND (finished_at > %(after)s OR id > %(after_id)s)
  ORDER BY finished_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- jobs.dead_letters.COUNT
+-- jobs.dead_letters.COUNT_DEAD
 SELECT count(*) FROM stepfast_archive
  WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
    AND (%(any_error)s = 1 OR error_group = %(error_group)s) AND finished_at <= %(until)s
 
--- jobs.dead_letters.LOCK_ENDED
+-- jobs.dead_letters.LOCK_ENDED_JOB
 SELECT state, queue, CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = %(id)s FOR UPDATE
 
--- jobs.dead_letters.HOLDER
+-- jobs.dead_letters.KEY_HOLDER
 SELECT id FROM stepfast_job WHERE unique_key = %(key)s
 
--- jobs.dead_letters.REVIVE
+-- jobs.dead_letters.REVIVE_JOBS
 INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
                           step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json,
                           has_dependants, payload)
@@ -932,15 +932,15 @@ SELECT id, queue, kind,
  ORDER BY finished_at, id
 ON DUPLICATE KEY UPDATE stepfast_job.id = stepfast_job.id
 
--- jobs.dead_letters.LEAVE
+-- jobs.dead_letters.LEAVE_ARCHIVE
 DELETE FROM stepfast_archive
  WHERE id IN %(ids)s
    AND EXISTS (SELECT 1 FROM stepfast_job WHERE stepfast_job.id = stepfast_archive.id AND fence = %(fence)s)
 
--- jobs.dead_letters.ANSWER
+-- jobs.dead_letters.CANCEL_DEAD
 UPDATE stepfast_archive SET state = 'cancelled' WHERE id IN %(ids)s AND state = 'dead'
 
--- jobs.dead_letters.FORGET
+-- jobs.dead_letters.FORGET_ARCHIVED
 DELETE FROM stepfast_archive WHERE id IN %(ids)s
 
 -- jobs.dead_letters.FORGET_EDGES
@@ -949,60 +949,60 @@ DELETE FROM stepfast_dependency WHERE child_id IN %(ids)s
 -- jobs.dead_letters.FORGET_LOGS
 DELETE FROM stepfast_log WHERE job_id IN %(ids)s
 
--- jobs.dead_letters.GROUPS
+-- jobs.dead_letters.FAILURE_GROUPS
 SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
   FROM stepfast_archive
  WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
    AND (%(any_error)s = 1 OR error_group = %(error_group)s)
  GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT %(limit)s
 
--- jobs.dead_letters.MEMBERS
+-- jobs.dead_letters.GROUP_MEMBERS
 SELECT parent_id FROM stepfast_dependency WHERE child_id IN %(ids)s AND bond = 'member'
 
--- jobs.dead_letters.CHILDREN
+-- jobs.dead_letters.TREE_CHILDREN
 SELECT child_id FROM stepfast_dependency WHERE parent_id IN %(ids)s
 
 -- jobs.dead_letters.FAILED_CHILDREN
 SELECT child_id FROM stepfast_dependency WHERE parent_id IN %(ids)s AND state = 'broken'
 
--- jobs.dead_letters.LOCK
+-- jobs.dead_letters.LOCK_LIVE_TREE
 SELECT id FROM stepfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
 
--- jobs.dead_letters.LOCK_ENDED_TREES
+-- jobs.dead_letters.LOCK_ENDED_TREE
 SELECT id, queue, finished_at FROM stepfast_archive WHERE id IN %(ids)s AND state IN ('dead', 'cancelled')
  ORDER BY id FOR UPDATE
 
--- jobs.dead_letters.BREAK
+-- jobs.dead_letters.BREAK_TREE_EDGES
 UPDATE stepfast_dependency SET state = 'broken'
  WHERE child_id IN %(ids)s AND parent_id IN %(parents)s AND state = 'open'
 
--- jobs.debounce.LOOK
+-- jobs.debounce.LOOK_AT_HOLDER
 SELECT id, kind, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = %(key)s
 
--- jobs.debounce.LOCK
+-- jobs.debounce.LOCK_HOLDER
 SELECT id, kind, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = %(key)s
 FOR UPDATE
 
--- jobs.debounce.TAKE_IN
+-- jobs.debounce.MERGE_CALL
 UPDATE stepfast_job
    SET payload = %(payload)s, priority = CASE WHEN priority < %(priority)s THEN %(priority)s ELSE priority END,
        step = CASE WHEN leased_at IS NULL THEN step ELSE step + 1 END, fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(was)s AND cursor_json IS NULL
    AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
 
--- jobs.debounce.WAIT_ON
+-- jobs.debounce.POSTPONE_HOLDER
 UPDATE stepfast_job
    SET state = CASE WHEN state = 'held' THEN 'held' ELSE 'scheduled' END,
        ready_at = CASE WHEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(quiet)s < created_at + %(at_most)s THEN TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(quiet)s ELSE created_at + %(at_most)s END,
        updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND leased_at IS NULL AND state IN ('scheduled', 'ready', 'held')
 
--- jobs.debounce.SUCCEED
+-- jobs.debounce.INSERT_SUCCESSOR
 INSERT INTO stepfast_job (id, queue, kind, state, held_by, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
 VALUES (%(id)s, %(queue)s, %(kind)s, 'held', '(key)', %(priority)s, COALESCE(%(run_at)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(key)s, %(trace)s, %(payload)s)
 ON DUPLICATE KEY UPDATE id = id
 
--- jobs.debounce.FREE_TO_GO
+-- jobs.debounce.FREE_SUCCESSORS
 SELECT s.id, s.queue, s.unique_key 
   FROM stepfast_job s
  WHERE s.held_by = '(key)' AND s.state = 'held'
@@ -1011,93 +1011,93 @@ SELECT s.id, s.queue, s.unique_key
  ORDER BY s.priority DESC, s.ready_at, s.id
  LIMIT %(limit)s
 
--- jobs.debounce.TAKE_KEY
+-- jobs.debounce.PROMOTE_SUCCESSOR
 UPDATE stepfast_job
    SET unique_key = %(key)s, state = CASE WHEN ready_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'scheduled' ELSE 'ready' END,
        held_by = NULL, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND state = 'held' AND held_by = '(key)'
 
--- jobs.dependencies.LOCK_LIVE
+-- jobs.dependencies.LOCK_LIVE_JOBS
 SELECT id FROM stepfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
 
--- jobs.dependencies.LOCK_ENDED
+-- jobs.dependencies.LOCK_ENDED_JOBS
 SELECT id, state FROM stepfast_archive WHERE id IN %(ids)s ORDER BY id FOR UPDATE
 
--- jobs.dependencies.MARK
+-- jobs.dependencies.MARK_PARENTS
 UPDATE stepfast_job SET has_dependants = 1 WHERE id IN %(ids)s AND has_dependants = 0
 
--- jobs.dependencies.TIE
+-- jobs.dependencies.ADD_EDGE
 INSERT INTO stepfast_dependency (child_id, parent_id, bond, on_dead, state)
 VALUES (%(child_id)s, %(parent_id)s, %(bond)s, %(on_dead)s, %(state)s)
 
--- jobs.dependencies.UNTIE
+-- jobs.dependencies.DROP_EDGES
 DELETE FROM stepfast_dependency WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = %(key)s)
 
--- jobs.dependencies.TIED
+-- jobs.dependencies.EDGES_TO
 SELECT parent_id FROM stepfast_dependency WHERE child_id = %(id)s AND parent_id IN %(parents)s
 
--- jobs.dependencies.WAITS_FOR
+-- jobs.dependencies.UNMET_EDGES
 SELECT child_id, parent_id FROM stepfast_dependency WHERE child_id IN %(ids)s AND state <> 'met'
  ORDER BY child_id, parent_id
 
--- jobs.dependencies.RESULTS
+-- jobs.dependencies.PARENT_RESULTS
 SELECT d.parent_id, a.kind, a.result FROM stepfast_dependency d JOIN stepfast_archive a ON a.id = d.parent_id
  WHERE d.child_id = %(id)s AND a.state = 'done'
  ORDER BY d.parent_id
 
--- jobs.dependencies.UNMET
+-- jobs.dependencies.UNMET_PARENTS
 SELECT DISTINCT parent_id FROM stepfast_dependency WHERE child_id IN %(ids)s AND state <> 'met'
 
--- jobs.dependencies.REOPEN
+-- jobs.dependencies.REOPEN_EDGES
 UPDATE stepfast_dependency SET state = 'open'
  WHERE child_id IN %(ids)s AND parent_id IN %(parents)s AND state = 'broken'
 
--- jobs.dependencies.MEET
+-- jobs.dependencies.MEET_EDGES_OF
 UPDATE stepfast_dependency SET state = 'met'
  WHERE child_id IN %(ids)s AND parent_id IN %(parents)s AND state <> 'met'
 
--- jobs.dependencies.OPEN
+-- jobs.dependencies.OPEN_EDGES
 SELECT child_id, parent_id, on_dead FROM stepfast_dependency
  WHERE state = 'open' AND child_id >= %(child)s AND (child_id > %(child)s OR parent_id > %(parent)s)
  ORDER BY child_id, parent_id LIMIT %(limit)s
 
--- jobs.dependencies.LIVE
+-- jobs.dependencies.LIVE_PARENTS
 SELECT id FROM stepfast_job WHERE id IN %(ids)s
 
--- jobs.dependencies.ENDED
+-- jobs.dependencies.ENDED_PARENTS
 SELECT id, state FROM stepfast_archive WHERE id IN %(ids)s
 
--- jobs.end_webhook.FAILED
+-- jobs.end_webhook.FAILED_TASKS
 SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
        a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
   FROM stepfast_task t JOIN stepfast_archive a ON a.id = t.id
  WHERE t.id IN %(ids)s AND t.webhook_url IS NOT NULL AND a.state IN ('dead', 'cancelled')
 
--- jobs.end_webhook.TOLD
+-- jobs.end_webhook.TASK_WEBHOOK
 SELECT client, task_id, task_type, webhook_url, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM stepfast_task
  WHERE id = %(id)s AND webhook_url IS NOT NULL
 
--- jobs.enqueue.ENQUEUE
+-- jobs.enqueue.INSERT_JOB
 INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
 VALUES (%(id)s, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(key)s, %(trace)s, %(payload)s)
 ON DUPLICATE KEY UPDATE id = id
 
--- jobs.enqueue.ENQUEUE_MANY
+-- jobs.enqueue.INSERT_JOBS
    INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
    SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), new.unique_key, %(trace)s, new.payload
      FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(128) PATH '$[0]', unique_key VARCHAR(128) PATH '$[1]', payload LONGTEXT PATH '$[2]')) AS new
 ON DUPLICATE KEY UPDATE id = stepfast_job.id
 
--- jobs.enqueue.ENQUEUE_KEYLESS
+-- jobs.enqueue.INSERT_KEYLESS_JOBS
 -- (done by the statement before it)
 
--- jobs.enqueue.HOLDERS
+-- jobs.enqueue.KEY_HOLDERS
 SELECT unique_key, id FROM stepfast_job WHERE unique_key IN %(keys)s
 
--- jobs.enqueue.HOLDERS_NOW
+-- jobs.enqueue.KEY_HOLDERS_NOW
 SELECT unique_key, id FROM stepfast_job WHERE unique_key IN %(keys)s FOR UPDATE
 
--- jobs.enqueue.REPLACE
+-- jobs.enqueue.REPLACE_JOB
 UPDATE stepfast_job
    SET queue = %(queue)s, kind = %(kind)s, payload = %(payload)s, priority = %(priority)s, state = %(state)s,
        ready_at = COALESCE(%(run_at)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), fence = %(fence)s, committed_fence = NULL,
@@ -1106,40 +1106,40 @@ UPDATE stepfast_job
        last_error = NULL, error_group = NULL, trace = %(trace)s
  WHERE unique_key = %(key)s AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
 
--- jobs.enqueue.KNOWN
+-- jobs.enqueue.KNOWN_JOB
 SELECT id FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT id FROM stepfast_archive WHERE id = %(id)s
 
--- jobs.events.KNOW_NAME
+-- jobs.events.KNOW_EVENT_NAME
 INSERT INTO stepfast_event_name (id, at) VALUES (%(id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE id = id
 
--- jobs.events.LOCK_NAME
+-- jobs.events.LOCK_EVENT_NAME
 SELECT id FROM stepfast_event_name WHERE id = %(id)s FOR UPDATE
 
--- jobs.events.KEPT
+-- jobs.events.OLDEST_KEPT_EVENT
 SELECT id, event_id, payload, sent_at FROM stepfast_event
  WHERE name = %(name)s AND until_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ORDER BY id LIMIT 1 FOR UPDATE
 
--- jobs.events.TAKE
+-- jobs.events.TAKE_EVENT
 DELETE FROM stepfast_event WHERE id = %(id)s
 
--- jobs.events.KEEP
+-- jobs.events.KEEP_EVENT
 INSERT INTO stepfast_event (name, event_id, sent_at, until_at, payload)
 VALUES (%(name)s, %(event_id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(keep)s, %(payload)s)
 
--- jobs.events.WAIT
+-- jobs.events.ADD_WAIT
 INSERT INTO stepfast_wait (name, job_id, fence, until_at) VALUES (%(name)s, %(job_id)s, %(fence)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(patience)s)
 
--- jobs.events.WAITS
+-- jobs.events.OLDEST_WAITS
 SELECT id, job_id, fence FROM stepfast_wait WHERE name = %(name)s ORDER BY id LIMIT %(limit)s FOR UPDATE
 
 -- jobs.events.END_WAIT
 DELETE FROM stepfast_wait WHERE id = %(id)s
 
--- jobs.events.LOCK_WAITING
+-- jobs.events.LOCK_WAITING_JOB
 SELECT cursor_json, queue, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM stepfast_job
  WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled' FOR UPDATE
 
--- jobs.events.WAKE
+-- jobs.events.WAKE_JOB
 UPDATE stepfast_job SET state = 'ready', ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), cursor_json = %(cursor)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled'
 
@@ -1161,11 +1161,11 @@ DELETE FROM stepfast_wait WHERE id = %(id)s
 -- jobs.events.FORGET_NAME
 DELETE FROM stepfast_event_name WHERE id = %(id)s
 
--- jobs.events.MISSED
+-- jobs.events.MISSED_EVENTS
 SELECT DISTINCT e.name FROM stepfast_event e JOIN stepfast_wait w ON w.name = e.name
  WHERE e.until_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) LIMIT %(limit)s
 
--- jobs.events.ANY_OLD
+-- jobs.events.ANY_OLD_EVENTS
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_event WHERE until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)))
             OR EXISTS (SELECT 1 FROM stepfast_wait WHERE until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(stale)s)
             OR EXISTS (SELECT 1 FROM stepfast_event_name
@@ -1173,55 +1173,55 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_event WHERE until_at <= TIMESTAMPD
                           AND NOT EXISTS (SELECT 1 FROM stepfast_event e WHERE e.name = stepfast_event_name.id)
                           AND NOT EXISTS (SELECT 1 FROM stepfast_wait w WHERE w.name = stepfast_event_name.id))
 
--- jobs.groups.STATE
+-- jobs.groups.JOB_STATE
 SELECT state FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT state FROM stepfast_archive WHERE id = %(id)s
 
--- jobs.groups.POLICY
+-- jobs.groups.GROUP_POLICY
 SELECT on_dead FROM stepfast_dependency WHERE child_id = %(id)s AND bond = 'member' LIMIT 1
 
--- jobs.groups.GROUPS_OF
+-- jobs.groups.GROUPS_OF_MEMBER
 SELECT child_id FROM stepfast_dependency WHERE parent_id = %(id)s AND bond = 'member' AND state = 'open'
  ORDER BY child_id
 
--- jobs.keys.REMEMBER
+-- jobs.keys.REMEMBER_KEY
 INSERT INTO stepfast_key (id, job_id, until_at) VALUES (%(id)s, %(job_id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) %% %(window)s + %(keep)s)
 ON DUPLICATE KEY UPDATE id = id
 
--- jobs.keys.TAKE_OVER
+-- jobs.keys.TAKE_OVER_KEY
 UPDATE stepfast_key SET job_id = %(job_id)s, until_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) %% %(window)s + %(keep)s
  WHERE id = %(id)s AND job_id <> %(job_id)s AND until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- jobs.keys.HOLDER
+-- jobs.keys.REMEMBERED_HOLDER
 SELECT job_id FROM stepfast_key WHERE id = %(id)s
 
--- jobs.keys.HOLDER_NOW
+-- jobs.keys.REMEMBERED_HOLDER_NOW
 SELECT job_id FROM stepfast_key WHERE id = %(id)s FOR UPDATE
 
--- jobs.keys.HAND_OVER
+-- jobs.keys.HAND_OVER_KEY
 UPDATE stepfast_key SET job_id = %(holder)s WHERE id = %(id)s AND job_id = %(job_id)s
 
--- jobs.keys.PROLONG
+-- jobs.keys.PROLONG_KEY
 UPDATE stepfast_key SET until_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(keep)s WHERE id = %(id)s AND until_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(keep)s
 
--- jobs.keys.LET_GO
+-- jobs.keys.RELEASE_KEY
 DELETE FROM stepfast_key WHERE id = %(id)s AND job_id = %(job_id)s
 
--- jobs.keys.FORGET
+-- jobs.keys.FORGET_KEYS
 DELETE FROM stepfast_key WHERE id IN %(ids)s
 
--- jobs.keys.EXPIRED
+-- jobs.keys.EXPIRED_KEYS
 SELECT id FROM stepfast_key WHERE until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- jobs.keys.SUCCESSOR
+-- jobs.keys.LOCK_SUCCESSOR
 SELECT id FROM stepfast_job WHERE unique_key = %(key)s FOR UPDATE
 
--- jobs.keys.WAITED_FOR
+-- jobs.keys.SUCCESSOR_KEYS
 SELECT unique_key FROM stepfast_job WHERE unique_key IN %(keys)s
 
--- jobs.keys.WITHDRAW
+-- jobs.keys.WITHDRAW_JOB
 DELETE FROM stepfast_job WHERE id = %(id)s AND leased_at IS NULL
 
--- jobs.lease.PICK
+-- jobs.lease.PICK_JOBS
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job FORCE INDEX (stepfast_job_ready)
  WHERE queue = %(queue)s AND state = 'ready'  AND ready_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -1230,7 +1230,7 @@ SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json
  LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
--- jobs.lease.PICK_FROM_HINT
+-- jobs.lease.PICK_JOBS_FROM_HINT
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job FORCE INDEX (stepfast_job_ready)
  WHERE queue = %(queue)s AND state = 'ready' AND priority = %(priority)s AND ready_at >= %(hint)s AND ready_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -1239,12 +1239,12 @@ SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json
  LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
--- jobs.lease.TAKE
+-- jobs.lease.TAKE_JOBS
 UPDATE stepfast_job
    SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND state = 'ready'
 
--- jobs.lease.SUSPECT
+-- jobs.lease.PICK_SUSPECT
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job
  WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue IN %(queues)s)
@@ -1258,7 +1258,7 @@ UPDATE stepfast_job
    SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND state = 'suspect'
 
--- jobs.lease.NAMED
+-- jobs.lease.PICK_NAMED
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job
  WHERE id IN %(ids)s AND state = 'ready'
@@ -1284,11 +1284,11 @@ SELECT 1 FROM stepfast_job
    AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
  LIMIT 1
 
--- jobs.lease.SPREAD
+-- jobs.lease.PRIORITY_SPREAD
 SELECT (SELECT priority FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' ORDER BY priority LIMIT 1),
        (SELECT priority FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' ORDER BY priority DESC LIMIT 1)
 
--- jobs.lease.OVERDUE
+-- jobs.lease.OVERDUE_JOBS
 SELECT id FROM stepfast_job
  WHERE queue = %(queue)s AND state = 'ready' AND priority = %(priority)s
    AND ready_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s AND updated_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
@@ -1299,10 +1299,10 @@ FOR UPDATE SKIP LOCKED
 -- jobs.lease.NEXT_PRIORITY
 SELECT min(priority) FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' AND priority > %(priority)s
 
--- jobs.lease.RISE
+-- jobs.lease.RAISE_PRIORITY
 UPDATE stepfast_job SET priority = priority + 1, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id IN %(ids)s AND state = 'ready'
 
--- jobs.manual_lease.PICK_ONE
+-- jobs.manual_lease.PICK_BY_HAND
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job FORCE INDEX (stepfast_job_ready)
  WHERE queue = %(queue)s AND state = 'ready' AND ready_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -1311,24 +1311,24 @@ SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json
  LIMIT 1
 FOR UPDATE SKIP LOCKED
 
--- jobs.manual_lease.HOLD
+-- jobs.manual_lease.TAKE_BY_HAND
 UPDATE stepfast_job
    SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_by = %(worker_id)s,
        leased_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), lease_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(duration)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND state = 'ready'
 
--- jobs.manual_lease.EXTEND
+-- jobs.manual_lease.EXTEND_LEASE
 UPDATE stepfast_job SET lease_until = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(duration)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND owner = %(owner)s
 
--- jobs.manual_lease.UNTIL
+-- jobs.manual_lease.LEASE_UNTIL
 SELECT lease_until FROM stepfast_job WHERE id = %(id)s
 
--- jobs.rescue.ALIVE
+-- jobs.rescue.LIVE_WORKERS
 SELECT incarnation, worker_id, process, CASE WHEN alive_until < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 1 ELSE 0 END
   FROM stepfast_worker WHERE state = 'alive' AND incarnation <> %(me)s
 
--- jobs.rescue.LATE
+-- jobs.rescue.LATE_WORKERS
 SELECT incarnation, alive_until FROM stepfast_worker
  WHERE state = 'alive' AND incarnation <> %(me)s AND alive_until < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
@@ -1338,33 +1338,33 @@ UPDATE stepfast_worker
        abandoned = (SELECT count(*) FROM stepfast_job WHERE owner = %(incarnation)s AND state = 'leased')
  WHERE incarnation = %(incarnation)s AND state = 'alive' AND (alive_until < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) OR %(proven)s = 1)
 
--- jobs.rescue.LEFT_BEHIND
+-- jobs.rescue.ENDED_WORKERS_WITH_JOBS
 SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
   FROM stepfast_worker w
  WHERE w.state IN ('dead', 'stopped')
    AND EXISTS (SELECT 1 FROM stepfast_job j WHERE j.owner = w.incarnation AND j.state = 'leased')
  LIMIT %(limit)s
 
--- jobs.rescue.ABANDONED
+-- jobs.rescue.ABANDONED_JOBS
 SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
  WHERE owner = %(owner)s AND state = 'leased'
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- jobs.rescue.EXPIRED_BY_HAND
+-- jobs.rescue.EXPIRED_MANUAL_LEASES
 SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
  WHERE owner = %(owner)s AND state = 'leased' AND lease_until < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- jobs.rescue.ORPHANED
+-- jobs.rescue.ORPHANED_JOBS
 SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
  WHERE owner > %(owner)s AND state = 'leased'
    AND NOT EXISTS (SELECT 1 FROM stepfast_worker WHERE incarnation = owner)
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- jobs.rescue.CHARGED
+-- jobs.rescue.CLEAR_ABANDONED
 UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = %(incarnation)s AND state = 'dead'
 
--- jobs.rescue.SUSPECT
+-- jobs.rescue.TAKE_BACK_JOBS
 UPDATE stepfast_job
    SET state = %(state)s, owner = NULL, leased_by = NULL, lease_until = NULL, fence = %(fence)s,
        crashes = crashes + %(charge)s, ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), error_group = %(error_group)s,
@@ -1372,96 +1372,96 @@ UPDATE stepfast_job
                          ELSE CONCAT(last_error, '; ', %(note)s) END
  WHERE id IN %(ids)s AND state = 'leased'
 
--- jobs.step.PROGRESS
+-- jobs.step.WRITE_PROGRESS
 UPDATE stepfast_job
    SET progress = COALESCE(%(percent)s, progress), progress_note = COALESCE(%(note)s, progress_note), updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s
 
--- jobs.step.LOG
+-- jobs.step.WRITE_LOG
 INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(level)s, step, %(message)s FROM stepfast_job
  WHERE id = %(id)s AND fence = %(fence)s
 
--- limits.slots.ENSURE
+-- limits.slots.ENSURE_LIMITS
 INSERT INTO stepfast_limit (id) SELECT given.id FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS given ON DUPLICATE KEY UPDATE id = stepfast_limit.id
 
--- limits.slots.LOCK
+-- limits.slots.LOCK_LIMITS
 SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id IN %(ids)s ORDER BY id FOR UPDATE
 
--- limits.slots.WRITE
+-- limits.slots.WRITE_LIMITS
 INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$[0]', arrival_at BIGINT PATH '$[1]', gap BIGINT PATH '$[2]', tolerance BIGINT PATH '$[3]', slots BIGINT PATH '$[4]', due_at BIGINT PATH '$[5]')) AS given ON DUPLICATE KEY UPDATE arrival_at = VALUES(arrival_at), gap = VALUES(gap), tolerance = VALUES(tolerance), slots = VALUES(slots), due_at = VALUES(due_at)
 
--- limits.slots.COUNT
+-- limits.slots.COUNT_SLOTS
 SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id IN %(limits)s GROUP BY limit_id
 
--- limits.slots.TAKE
+-- limits.slots.TAKE_SLOTS
 INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT taken.job_id, taken.limit_id, %(fence)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (job_id VARCHAR(128) PATH '$[0]', limit_id VARCHAR(200) PATH '$[1]')) AS taken ON DUPLICATE KEY UPDATE fence = VALUES(fence)
 
--- limits.slots.FREE
+-- limits.slots.FREE_SLOTS
 DELETE FROM stepfast_slot WHERE job_id IN %(ids)s AND fence = %(fence)s
 
--- limits.slots.DROP_STALE
+-- limits.slots.DROP_STALE_SLOTS
 DELETE FROM stepfast_slot
  WHERE limit_id IN %(limits)s
    AND NOT EXISTS (SELECT 1 FROM stepfast_job
                     WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
 
--- limits.slots.DUE
+-- limits.slots.DUE_LIMITS
 SELECT id, arrival_at, gap, tolerance, slots, due_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM stepfast_limit
  WHERE due_at IS NOT NULL AND due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- limits.slots.LOOKED_AT
+-- limits.slots.RECORD_LOOK
 UPDATE stepfast_limit
    SET due_at = %(due_at)s, arrival_at = %(arrival_at)s, gap = %(gap)s, tolerance = %(tolerance)s, slots = %(slots)s
  WHERE id = %(id)s
 
--- limits.slots.LOOK_AT_ALL
+-- limits.slots.LOOK_AT_ALL_LIMITS
 UPDATE stepfast_limit SET due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE due_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- limits.slots.LOOK_NOW
+-- limits.slots.LOOK_AT_LIMITS_OF_JOBS
 UPDATE stepfast_limit SET due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id IN %(ids)s)
 
--- limits.slots.IDLE
+-- limits.slots.IDLE_LIMITS
 SELECT id FROM stepfast_limit
  WHERE due_at IS NULL AND arrival_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
    AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- limits.slots.FORGET
+-- limits.slots.FORGET_LIMITS
 DELETE FROM stepfast_limit WHERE id IN %(ids)s
 
--- limits.slots.WAITED_FOR
+-- limits.slots.LIMITS_WAITED_FOR
 SELECT DISTINCT held_by FROM stepfast_job WHERE held_by IN %(limits)s AND state = 'held'
 
--- limits.slots.WHO
+-- limits.slots.ANY_HELD_JOB
 SELECT kind, queue FROM stepfast_job WHERE held_by = %(limit_id)s AND state = 'held' LIMIT 1
 
--- limits.slots.HELD
+-- limits.slots.HELD_JOBS
 SELECT id, queue FROM stepfast_job
  WHERE held_by = %(limit_id)s AND state = 'held'
  ORDER BY priority DESC, ready_at, id
  LIMIT %(most)s
 FOR UPDATE SKIP LOCKED
 
--- limits.slots.LET_GO
+-- limits.slots.RELEASE_HELD_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        held_by = NULL, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND state = 'held'
 
--- limits.slots.NOW
+-- limits.slots.ADMISSION_TIME
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- limits.slots.HOLD
+-- limits.slots.HOLD_JOBS
 UPDATE JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(128) PATH '$[0]', held_by VARCHAR(200) PATH '$[1]')) AS given
        STRAIGHT_JOIN stepfast_job ON stepfast_job.id = given.id
    SET stepfast_job.state = 'held', stepfast_job.held_by = given.held_by, owner = NULL, leased_by = NULL,
        lease_until = NULL, fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE fence = %(fence)s AND cancel_at IS NULL
 
--- limits.slots.NOW_RESERVING
+-- limits.slots.RESERVATION_TIME
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
 -- outbox.alerts.KNOW
@@ -1582,7 +1582,7 @@ SELECT (SELECT count(*) FROM stepfast_outbox b FORCE INDEX (stepfast_outbox_wait
          WHERE h.state = 'waiting' AND h.destination = o.destination ORDER BY h.seq LIMIT 1)
   FROM stepfast_outbox o WHERE o.id = %(id)s AND o.state = 'waiting'
 
--- results.outcome.LOOK
+-- results.outcome.LOOK_AT_JOBS
 SELECT id, kind, state, failures + crashes + CASE state WHEN 'leased' THEN 1 ELSE 0 END, step, progress, progress_note,
        last_error, created_at, NULL, NULL, NULL
   FROM stepfast_job WHERE id IN %(ids)s
@@ -1591,14 +1591,14 @@ SELECT id, kind, state, failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 
        last_error, created_at, finished_at, result_expired_at, result
   FROM stepfast_archive WHERE id IN %(ids)s
 
--- results.outcome.LOOK_EXPIRY
+-- results.outcome.ANY_EXPIRED_RESULT
 SELECT id FROM stepfast_archive
  WHERE result_kind = %(kind)s AND result IS NOT NULL AND finished_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s AND NOT EXISTS (
        SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
         WHERE d.parent_id = stepfast_archive.id)
  ORDER BY finished_at LIMIT %(limit)s
 
--- results.outcome.OLD
+-- results.outcome.EXPIRED_RESULTS
     SELECT id FROM stepfast_archive
      WHERE result_kind = %(kind)s AND result IS NOT NULL AND finished_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s AND NOT EXISTS (
            SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
@@ -1606,18 +1606,18 @@ SELECT id FROM stepfast_archive
      ORDER BY finished_at LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
--- results.outcome.EMPTY
+-- results.outcome.EMPTY_RESULTS
 UPDATE stepfast_archive SET result = NULL, result_expired_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND result IS NOT NULL
 
--- results.watch.LINES
+-- results.watch.LOG_LINES
 SELECT id, at, level, step, message FROM stepfast_log
  WHERE job_id = %(id)s AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
--- results.watch.NUMBERS
+-- results.watch.LOG_LINE_NUMBERS
 SELECT id FROM stepfast_log WHERE job_id = %(id)s AND id > %(after)s AND id <= %(newest)s ORDER BY id
 
--- results.watch.LINE
+-- results.watch.LOG_LINE
 SELECT id, at, level, step, message FROM stepfast_log WHERE id = %(number)s AND job_id = %(id)s
 
 -- runs.alerts.LATELY

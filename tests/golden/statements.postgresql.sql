@@ -684,7 +684,7 @@ UPDATE stepfast_queue SET note = %(note)s WHERE id = %(id)s AND paused_at IS NOT
 -- admin.workers.RESUME_QUEUE
 UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = %(id)s AND paused_at IS NOT NULL
 
--- callbacks.NOW
+-- callbacks.CALLBACK_TIME
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
 -- database.database.NOTIFY
@@ -735,61 +735,61 @@ SELECT i.indexrelid, a.attname
 -- database.tables.COLLATIONS
 -- (done by the statement before it)
 
--- jobs.archive.ARCHIVE
+-- jobs.archive.ARCHIVE_JOBS
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
 SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
   FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 ON CONFLICT DO NOTHING
 
--- jobs.archive.REMOVE
+-- jobs.archive.REMOVE_JOBS
 DELETE FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- jobs.archive.AWAITED
+-- jobs.archive.AWAITED_PARENTS
 SELECT DISTINCT parent_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open'
 
--- jobs.archive.CHILDREN
+-- jobs.archive.UNMET_CHILDREN
 SELECT DISTINCT child_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('open', 'broken')
 
 -- jobs.archive.LOCK_CHILDREN
 SELECT id, queue, has_dependants FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
  ORDER BY id FOR UPDATE
 
--- jobs.archive.EDGES
+-- jobs.archive.OPEN_EDGES_TO
 SELECT child_id, parent_id, on_dead FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open'
  ORDER BY parent_id, child_id
 
--- jobs.archive.MEET
+-- jobs.archive.MEET_EDGES
 UPDATE stepfast_dependency SET state = 'met' WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('open', 'broken')
 
--- jobs.archive.MEET_ANYWAY
+-- jobs.archive.MEET_EDGES_ANYWAY
 UPDATE stepfast_dependency SET state = 'met' WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open' AND on_dead = 'run'
 
--- jobs.archive.BREAK
+-- jobs.archive.BREAK_EDGES
 UPDATE stepfast_dependency SET state = 'broken'
  WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND child_id = ANY(CAST(%(children)s AS TEXT[])) AND state = 'open'
 
--- jobs.archive.STILL_WAIT
+-- jobs.archive.STILL_WAITING
 SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open'
 
--- jobs.archive.LET_GO
+-- jobs.archive.RELEASE_CHILDREN
 UPDATE stepfast_job
    SET state = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 'scheduled'
                     WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        ready_at = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN ready_at ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
 
--- jobs.archive.FAIL
+-- jobs.archive.FAIL_CHILDREN
 UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
 
--- jobs.archive.AWAITED_ENDING
+-- jobs.archive.JOBS_WITH_DEPENDANTS
 SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND has_dependants = 1
 
--- jobs.archive.NEEDED
+-- jobs.archive.NEEDED_PARENTS
 SELECT DISTINCT d.parent_id FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
  WHERE d.parent_id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- jobs.cancel.LOCK
+-- jobs.cancel.LOCK_JOBS_TO_CANCEL
 SELECT id, state FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
 
 -- jobs.cancel.CANCEL_WAITING
@@ -800,11 +800,11 @@ UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_e
 UPDATE stepfast_job SET cancel_at = COALESCE(cancel_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'leased'
 
--- jobs.cancel.NOTE
+-- jobs.cancel.LOG_CANCELLATION
 INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), 'warning', step, %(message)s FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- jobs.commit.MOVE
+-- jobs.commit.MOVE_DONE_JOBS
 WITH mine AS (
     DELETE FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
     RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, has_dependants
@@ -815,7 +815,7 @@ WITH mine AS (
 )
 SELECT id, has_dependants FROM mine
 
--- jobs.commit.MOVE_WITH_RESULTS
+-- jobs.commit.MOVE_DONE_JOBS_WITH_RESULTS
 WITH mine AS (
     DELETE FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
     RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, has_dependants
@@ -826,7 +826,7 @@ WITH mine AS (
 )
 SELECT id, has_dependants FROM mine
 
--- jobs.commit.MOVE_ONE
+-- jobs.commit.MOVE_DONE_JOB
 WITH mine AS (
     DELETE FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s
     RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, has_dependants
@@ -837,28 +837,28 @@ WITH mine AS (
 )
 SELECT id, has_dependants FROM mine
 
--- jobs.commit.REMOVE_ONE
+-- jobs.commit.REMOVE_DONE_JOB
 -- (done by the statement before it)
 
--- jobs.commit.REMOVE_AWAITED
+-- jobs.commit.REMOVE_AWAITED_JOB
 -- (done by the statement before it)
 
--- jobs.commit.LOCK_MANY
+-- jobs.commit.LOCK_LEASED_JOBS
 SELECT id, has_dependants FROM stepfast_job
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
  ORDER BY id
 FOR UPDATE
 
--- jobs.commit.HOW_MANY
+-- jobs.commit.COUNT_LEASED_JOBS
 SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
 
--- jobs.commit.KEEP_RESULT
+-- jobs.commit.WRITE_RESULT
 UPDATE stepfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
 
--- jobs.commit.LOCK
+-- jobs.commit.LOCK_LEASED_JOB
 SELECT id FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
 
--- jobs.commit.CONTINUE
+-- jobs.commit.CONTINUE_JOB
 UPDATE stepfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = %(cursor)s, step = step + 1,
@@ -866,7 +866,7 @@ UPDATE stepfast_job
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.CONTINUE_TOLD
+-- jobs.commit.CONTINUE_RESERVED_JOB
 UPDATE stepfast_job
    SET state = 'ready', ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = %(cursor)s, step = step + 1,
@@ -874,29 +874,29 @@ UPDATE stepfast_job
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.STEP_ON
+-- jobs.commit.ADVANCE_CANCELLED_JOB
 UPDATE stepfast_job
    SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s
 
--- jobs.commit.CONTINUE_HERE
+-- jobs.commit.CONTINUE_JOB_HERE
 UPDATE stepfast_job
    SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
        ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.MORE_URGENT
+-- jobs.commit.MORE_URGENT_WORK
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
             OR EXISTS (SELECT 1 FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' AND priority > %(priority)s)
 
--- jobs.commit.PUT_BACK
+-- jobs.commit.SNOOZE_JOB
 UPDATE stepfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.RETRY
+-- jobs.commit.RETRY_JOB
 UPDATE stepfast_job
    SET state = CASE WHEN %(delay)s > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s,
        owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + %(charge)s,
@@ -905,20 +905,20 @@ UPDATE stepfast_job
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.BLAME
+-- jobs.commit.RECORD_FAILURE
 UPDATE stepfast_job
    SET failures = failures + %(charge)s, crashes = crashes + %(crash)s, last_error = %(error)s,
        error_group = %(error_group)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s
 
--- jobs.commit.GIVE_BACK
+-- jobs.commit.GIVE_BACK_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.ASKED_TO_STOP
+-- jobs.commit.LOCK_CANCELLED_JOBS
 SELECT id FROM stepfast_job
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NOT NULL
  ORDER BY id
@@ -930,25 +930,25 @@ SELECT id, fence, COALESCE(committed_fence, 0) FROM stepfast_job WHERE id = ANY(
 -- jobs.commit.ARCHIVED_FENCES
 SELECT id, COALESCE(committed_fence, 0) FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- jobs.dead_letters.CHOOSE
+-- jobs.dead_letters.CHOOSE_DEAD
 SELECT id, queue, finished_at FROM stepfast_archive
  WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
    AND (%(any_error)s = 1 OR error_group = %(error_group)s)
    AND finished_at BETWEEN %(after)s AND %(until)s AND (finished_at > %(after)s OR id > %(after_id)s)
  ORDER BY finished_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- jobs.dead_letters.COUNT
+-- jobs.dead_letters.COUNT_DEAD
 SELECT count(*) FROM stepfast_archive
  WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
    AND (%(any_error)s = 1 OR error_group = %(error_group)s) AND finished_at <= %(until)s
 
--- jobs.dead_letters.LOCK_ENDED
+-- jobs.dead_letters.LOCK_ENDED_JOB
 SELECT state, queue, CASE WHEN unique_key LIKE '(after) %%' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = %(id)s FOR UPDATE
 
--- jobs.dead_letters.HOLDER
+-- jobs.dead_letters.KEY_HOLDER
 SELECT id FROM stepfast_job WHERE unique_key = %(key)s
 
--- jobs.dead_letters.REVIVE
+-- jobs.dead_letters.REVIVE_JOBS
 INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
                           step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json,
                           has_dependants, payload)
@@ -961,15 +961,15 @@ SELECT id, queue, kind,
  ORDER BY finished_at, id
 ON CONFLICT DO NOTHING
 
--- jobs.dead_letters.LEAVE
+-- jobs.dead_letters.LEAVE_ARCHIVE
 DELETE FROM stepfast_archive
  WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
    AND EXISTS (SELECT 1 FROM stepfast_job WHERE stepfast_job.id = stepfast_archive.id AND fence = %(fence)s)
 
--- jobs.dead_letters.ANSWER
+-- jobs.dead_letters.CANCEL_DEAD
 UPDATE stepfast_archive SET state = 'cancelled' WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'dead'
 
--- jobs.dead_letters.FORGET
+-- jobs.dead_letters.FORGET_ARCHIVED
 DELETE FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- jobs.dead_letters.FORGET_EDGES
@@ -978,60 +978,60 @@ DELETE FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[]))
 -- jobs.dead_letters.FORGET_LOGS
 DELETE FROM stepfast_log WHERE job_id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- jobs.dead_letters.GROUPS
+-- jobs.dead_letters.FAILURE_GROUPS
 SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
   FROM stepfast_archive
  WHERE state = 'dead' AND (%(any_kind)s = 1 OR kind = %(kind)s) AND (%(any_queue)s = 1 OR queue = %(queue)s)
    AND (%(any_error)s = 1 OR error_group = %(error_group)s)
  GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT %(limit)s
 
--- jobs.dead_letters.MEMBERS
+-- jobs.dead_letters.GROUP_MEMBERS
 SELECT parent_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND bond = 'member'
 
--- jobs.dead_letters.CHILDREN
+-- jobs.dead_letters.TREE_CHILDREN
 SELECT child_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- jobs.dead_letters.FAILED_CHILDREN
 SELECT child_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'broken'
 
--- jobs.dead_letters.LOCK
+-- jobs.dead_letters.LOCK_LIVE_TREE
 SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
 
--- jobs.dead_letters.LOCK_ENDED_TREES
+-- jobs.dead_letters.LOCK_ENDED_TREE
 SELECT id, queue, finished_at FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('dead', 'cancelled')
  ORDER BY id FOR UPDATE
 
--- jobs.dead_letters.BREAK
+-- jobs.dead_letters.BREAK_TREE_EDGES
 UPDATE stepfast_dependency SET state = 'broken'
  WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND parent_id = ANY(CAST(%(parents)s AS TEXT[])) AND state = 'open'
 
--- jobs.debounce.LOOK
+-- jobs.debounce.LOOK_AT_HOLDER
 SELECT id, kind, state, cursor_json, fence, CAST(payload AS TEXT) FROM stepfast_job WHERE unique_key = %(key)s
 
--- jobs.debounce.LOCK
+-- jobs.debounce.LOCK_HOLDER
 SELECT id, kind, state, cursor_json, fence, CAST(payload AS TEXT) FROM stepfast_job WHERE unique_key = %(key)s
 FOR UPDATE
 
--- jobs.debounce.TAKE_IN
+-- jobs.debounce.MERGE_CALL
 UPDATE stepfast_job
    SET payload = CAST(CAST(%(payload)s AS TEXT) AS JSON), priority = CASE WHEN priority < %(priority)s THEN %(priority)s ELSE priority END,
        step = CASE WHEN leased_at IS NULL THEN step ELSE step + 1 END, fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(was)s AND cursor_json IS NULL
    AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
 
--- jobs.debounce.WAIT_ON
+-- jobs.debounce.POSTPONE_HOLDER
 UPDATE stepfast_job
    SET state = CASE WHEN state = 'held' THEN 'held' ELSE 'scheduled' END,
        ready_at = CASE WHEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(quiet)s < created_at + %(at_most)s THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(quiet)s ELSE created_at + %(at_most)s END,
        updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND leased_at IS NULL AND state IN ('scheduled', 'ready', 'held')
 
--- jobs.debounce.SUCCEED
+-- jobs.debounce.INSERT_SUCCESSOR
 INSERT INTO stepfast_job (id, queue, kind, state, held_by, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
 VALUES (%(id)s, %(queue)s, %(kind)s, 'held', '(key)', %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(key)s, %(trace)s, CAST(CAST(%(payload)s AS TEXT) AS JSON))
 ON CONFLICT DO NOTHING
 
--- jobs.debounce.FREE_TO_GO
+-- jobs.debounce.FREE_SUCCESSORS
 SELECT s.id, s.queue, s.unique_key 
   FROM stepfast_job s
  WHERE s.held_by = '(key)' AND s.state = 'held'
@@ -1040,96 +1040,96 @@ SELECT s.id, s.queue, s.unique_key
  ORDER BY s.priority DESC, s.ready_at, s.id
  LIMIT %(limit)s
 
--- jobs.debounce.TAKE_KEY
+-- jobs.debounce.PROMOTE_SUCCESSOR
 UPDATE stepfast_job
    SET unique_key = %(key)s, state = CASE WHEN ready_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 'scheduled' ELSE 'ready' END,
        held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND state = 'held' AND held_by = '(key)'
 
--- jobs.dependencies.LOCK_LIVE
+-- jobs.dependencies.LOCK_LIVE_JOBS
 SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
 
--- jobs.dependencies.LOCK_ENDED
+-- jobs.dependencies.LOCK_ENDED_JOBS
 SELECT id, state FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
 
--- jobs.dependencies.MARK
+-- jobs.dependencies.MARK_PARENTS
 UPDATE stepfast_job SET has_dependants = 1 WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND has_dependants = 0
 
--- jobs.dependencies.TIE
+-- jobs.dependencies.ADD_EDGE
 INSERT INTO stepfast_dependency (child_id, parent_id, bond, on_dead, state)
 VALUES (%(child_id)s, %(parent_id)s, %(bond)s, %(on_dead)s, %(state)s)
 
--- jobs.dependencies.UNTIE
+-- jobs.dependencies.DROP_EDGES
 DELETE FROM stepfast_dependency WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = %(key)s)
 
--- jobs.dependencies.TIED
+-- jobs.dependencies.EDGES_TO
 SELECT parent_id FROM stepfast_dependency WHERE child_id = %(id)s AND parent_id = ANY(CAST(%(parents)s AS TEXT[]))
 
--- jobs.dependencies.WAITS_FOR
+-- jobs.dependencies.UNMET_EDGES
 SELECT child_id, parent_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND state <> 'met'
  ORDER BY child_id, parent_id
 
--- jobs.dependencies.RESULTS
+-- jobs.dependencies.PARENT_RESULTS
 SELECT d.parent_id, a.kind, a.result FROM stepfast_dependency d JOIN stepfast_archive a ON a.id = d.parent_id
  WHERE d.child_id = %(id)s AND a.state = 'done'
  ORDER BY d.parent_id
 
--- jobs.dependencies.UNMET
+-- jobs.dependencies.UNMET_PARENTS
 SELECT DISTINCT parent_id FROM stepfast_dependency WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND state <> 'met'
 
--- jobs.dependencies.REOPEN
+-- jobs.dependencies.REOPEN_EDGES
 UPDATE stepfast_dependency SET state = 'open'
  WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND parent_id = ANY(CAST(%(parents)s AS TEXT[])) AND state = 'broken'
 
--- jobs.dependencies.MEET
+-- jobs.dependencies.MEET_EDGES_OF
 UPDATE stepfast_dependency SET state = 'met'
  WHERE child_id = ANY(CAST(%(ids)s AS TEXT[])) AND parent_id = ANY(CAST(%(parents)s AS TEXT[])) AND state <> 'met'
 
--- jobs.dependencies.OPEN
+-- jobs.dependencies.OPEN_EDGES
 SELECT child_id, parent_id, on_dead FROM stepfast_dependency
  WHERE state = 'open' AND child_id >= %(child)s AND (child_id > %(child)s OR parent_id > %(parent)s)
  ORDER BY child_id, parent_id LIMIT %(limit)s
 
--- jobs.dependencies.LIVE
+-- jobs.dependencies.LIVE_PARENTS
 SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- jobs.dependencies.ENDED
+-- jobs.dependencies.ENDED_PARENTS
 SELECT id, state FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- jobs.end_webhook.FAILED
+-- jobs.end_webhook.FAILED_TASKS
 SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
        a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
   FROM stepfast_task t JOIN stepfast_archive a ON a.id = t.id
  WHERE t.id = ANY(CAST(%(ids)s AS TEXT[])) AND t.webhook_url IS NOT NULL AND a.state IN ('dead', 'cancelled')
 
--- jobs.end_webhook.TOLD
+-- jobs.end_webhook.TASK_WEBHOOK
 SELECT client, task_id, task_type, webhook_url, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_task
  WHERE id = %(id)s AND webhook_url IS NOT NULL
 
--- jobs.enqueue.ENQUEUE
+-- jobs.enqueue.INSERT_JOB
 INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
 VALUES (%(id)s, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(key)s, %(trace)s, CAST(CAST(%(payload)s AS TEXT) AS JSON))
 ON CONFLICT DO NOTHING
 
--- jobs.enqueue.ENQUEUE_MANY
+-- jobs.enqueue.INSERT_JOBS
    INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
    SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), new.key, %(trace)s, CAST(new.payload AS JSON)
      FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(keys)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, key, payload)
 ON CONFLICT DO NOTHING
 
--- jobs.enqueue.ENQUEUE_KEYLESS
+-- jobs.enqueue.INSERT_KEYLESS_JOBS
 INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, trace, payload)
 SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) + %(delay)s), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
        CAST(%(trace)s AS TEXT), CAST(new.payload AS JSON)
   FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, payload)
 
--- jobs.enqueue.HOLDERS
+-- jobs.enqueue.KEY_HOLDERS
 SELECT unique_key, id FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
 
--- jobs.enqueue.HOLDERS_NOW
+-- jobs.enqueue.KEY_HOLDERS_NOW
 SELECT unique_key, id FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[])) FOR UPDATE
 
--- jobs.enqueue.REPLACE
+-- jobs.enqueue.REPLACE_JOB
 UPDATE stepfast_job
    SET queue = %(queue)s, kind = %(kind)s, payload = CAST(CAST(%(payload)s AS TEXT) AS JSON), priority = %(priority)s, state = %(state)s,
        ready_at = COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fence = %(fence)s, committed_fence = NULL,
@@ -1138,40 +1138,40 @@ UPDATE stepfast_job
        last_error = NULL, error_group = NULL, trace = %(trace)s
  WHERE unique_key = %(key)s AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
 
--- jobs.enqueue.KNOWN
+-- jobs.enqueue.KNOWN_JOB
 SELECT id FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT id FROM stepfast_archive WHERE id = %(id)s
 
--- jobs.events.KNOW_NAME
+-- jobs.events.KNOW_EVENT_NAME
 INSERT INTO stepfast_event_name (id, at) VALUES (%(id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
 
--- jobs.events.LOCK_NAME
+-- jobs.events.LOCK_EVENT_NAME
 SELECT id FROM stepfast_event_name WHERE id = %(id)s FOR UPDATE
 
--- jobs.events.KEPT
+-- jobs.events.OLDEST_KEPT_EVENT
 SELECT id, event_id, payload, sent_at FROM stepfast_event
  WHERE name = %(name)s AND until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY id LIMIT 1 FOR UPDATE
 
--- jobs.events.TAKE
+-- jobs.events.TAKE_EVENT
 DELETE FROM stepfast_event WHERE id = %(id)s
 
--- jobs.events.KEEP
+-- jobs.events.KEEP_EVENT
 INSERT INTO stepfast_event (name, event_id, sent_at, until_at, payload)
 VALUES (%(name)s, %(event_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s, %(payload)s)
 
--- jobs.events.WAIT
+-- jobs.events.ADD_WAIT
 INSERT INTO stepfast_wait (name, job_id, fence, until_at) VALUES (%(name)s, %(job_id)s, %(fence)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(patience)s)
 
--- jobs.events.WAITS
+-- jobs.events.OLDEST_WAITS
 SELECT id, job_id, fence FROM stepfast_wait WHERE name = %(name)s ORDER BY id LIMIT %(limit)s FOR UPDATE
 
 -- jobs.events.END_WAIT
 DELETE FROM stepfast_wait WHERE id = %(id)s
 
--- jobs.events.LOCK_WAITING
+-- jobs.events.LOCK_WAITING_JOB
 SELECT cursor_json, queue, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_job
  WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled' FOR UPDATE
 
--- jobs.events.WAKE
+-- jobs.events.WAKE_JOB
 UPDATE stepfast_job SET state = 'ready', ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), cursor_json = %(cursor)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND state = 'scheduled'
 
@@ -1193,11 +1193,11 @@ DELETE FROM stepfast_wait WHERE id = %(id)s
 -- jobs.events.FORGET_NAME
 DELETE FROM stepfast_event_name WHERE id = %(id)s
 
--- jobs.events.MISSED
+-- jobs.events.MISSED_EVENTS
 SELECT DISTINCT e.name FROM stepfast_event e JOIN stepfast_wait w ON w.name = e.name
  WHERE e.until_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) LIMIT %(limit)s
 
--- jobs.events.ANY_OLD
+-- jobs.events.ANY_OLD_EVENTS
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_event WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
             OR EXISTS (SELECT 1 FROM stepfast_wait WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(stale)s)
             OR EXISTS (SELECT 1 FROM stepfast_event_name
@@ -1205,55 +1205,55 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_event WHERE until_at <= CAST(extra
                           AND NOT EXISTS (SELECT 1 FROM stepfast_event e WHERE e.name = stepfast_event_name.id)
                           AND NOT EXISTS (SELECT 1 FROM stepfast_wait w WHERE w.name = stepfast_event_name.id))
 
--- jobs.groups.STATE
+-- jobs.groups.JOB_STATE
 SELECT state FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT state FROM stepfast_archive WHERE id = %(id)s
 
--- jobs.groups.POLICY
+-- jobs.groups.GROUP_POLICY
 SELECT on_dead FROM stepfast_dependency WHERE child_id = %(id)s AND bond = 'member' LIMIT 1
 
--- jobs.groups.GROUPS_OF
+-- jobs.groups.GROUPS_OF_MEMBER
 SELECT child_id FROM stepfast_dependency WHERE parent_id = %(id)s AND bond = 'member' AND state = 'open'
  ORDER BY child_id
 
--- jobs.keys.REMEMBER
+-- jobs.keys.REMEMBER_KEY
 INSERT INTO stepfast_key (id, job_id, until_at) VALUES (%(id)s, %(job_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) %% %(window)s + %(keep)s)
 ON CONFLICT DO NOTHING
 
--- jobs.keys.TAKE_OVER
+-- jobs.keys.TAKE_OVER_KEY
 UPDATE stepfast_key SET job_id = %(job_id)s, until_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) %% %(window)s + %(keep)s
  WHERE id = %(id)s AND job_id <> %(job_id)s AND until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- jobs.keys.HOLDER
+-- jobs.keys.REMEMBERED_HOLDER
 SELECT job_id FROM stepfast_key WHERE id = %(id)s
 
--- jobs.keys.HOLDER_NOW
+-- jobs.keys.REMEMBERED_HOLDER_NOW
 SELECT job_id FROM stepfast_key WHERE id = %(id)s FOR UPDATE
 
--- jobs.keys.HAND_OVER
+-- jobs.keys.HAND_OVER_KEY
 UPDATE stepfast_key SET job_id = %(holder)s WHERE id = %(id)s AND job_id = %(job_id)s
 
--- jobs.keys.PROLONG
+-- jobs.keys.PROLONG_KEY
 UPDATE stepfast_key SET until_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s WHERE id = %(id)s AND until_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(keep)s
 
--- jobs.keys.LET_GO
+-- jobs.keys.RELEASE_KEY
 DELETE FROM stepfast_key WHERE id = %(id)s AND job_id = %(job_id)s
 
--- jobs.keys.FORGET
+-- jobs.keys.FORGET_KEYS
 DELETE FROM stepfast_key WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- jobs.keys.EXPIRED
+-- jobs.keys.EXPIRED_KEYS
 SELECT id FROM stepfast_key WHERE until_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- jobs.keys.SUCCESSOR
+-- jobs.keys.LOCK_SUCCESSOR
 SELECT id FROM stepfast_job WHERE unique_key = %(key)s FOR UPDATE
 
--- jobs.keys.WAITED_FOR
+-- jobs.keys.SUCCESSOR_KEYS
 SELECT unique_key FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
 
--- jobs.keys.WITHDRAW
+-- jobs.keys.WITHDRAW_JOB
 DELETE FROM stepfast_job WHERE id = %(id)s AND leased_at IS NULL
 
--- jobs.lease.PICK
+-- jobs.lease.PICK_JOBS
 UPDATE stepfast_job
    SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE ctid = ANY(ARRAY(
@@ -1265,7 +1265,7 @@ UPDATE stepfast_job
         FOR UPDATE SKIP LOCKED))
 RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
 
--- jobs.lease.PICK_FROM_HINT
+-- jobs.lease.PICK_JOBS_FROM_HINT
 UPDATE stepfast_job
    SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE ctid = ANY(ARRAY(
@@ -1277,10 +1277,10 @@ UPDATE stepfast_job
         FOR UPDATE SKIP LOCKED))
 RETURNING id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
 
--- jobs.lease.TAKE
+-- jobs.lease.TAKE_JOBS
 -- (done by the statement before it)
 
--- jobs.lease.SUSPECT
+-- jobs.lease.PICK_SUSPECT
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job
  WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
@@ -1294,7 +1294,7 @@ UPDATE stepfast_job
    SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND state = 'suspect'
 
--- jobs.lease.NAMED
+-- jobs.lease.PICK_NAMED
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'ready'
@@ -1327,11 +1327,11 @@ SELECT 1 FROM stepfast_job
    AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
  LIMIT 1
 
--- jobs.lease.SPREAD
+-- jobs.lease.PRIORITY_SPREAD
 SELECT (SELECT priority FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' ORDER BY priority LIMIT 1),
        (SELECT priority FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' ORDER BY priority DESC LIMIT 1)
 
--- jobs.lease.OVERDUE
+-- jobs.lease.OVERDUE_JOBS
 SELECT id FROM stepfast_job
  WHERE queue = %(queue)s AND state = 'ready' AND priority = %(priority)s
    AND ready_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND updated_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
@@ -1342,10 +1342,10 @@ FOR UPDATE SKIP LOCKED
 -- jobs.lease.NEXT_PRIORITY
 SELECT min(priority) FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' AND priority > %(priority)s
 
--- jobs.lease.RISE
+-- jobs.lease.RAISE_PRIORITY
 UPDATE stepfast_job SET priority = priority + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'ready'
 
--- jobs.manual_lease.PICK_ONE
+-- jobs.manual_lease.PICK_BY_HAND
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job 
  WHERE queue = %(queue)s AND state = 'ready' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -1354,24 +1354,24 @@ SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json
  LIMIT 1
 FOR UPDATE SKIP LOCKED
 
--- jobs.manual_lease.HOLD
+-- jobs.manual_lease.TAKE_BY_HAND
 UPDATE stepfast_job
    SET state = 'leased', owner = %(owner)s, fence = %(fence)s, leased_by = %(worker_id)s,
        leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), lease_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(duration)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND state = 'ready'
 
--- jobs.manual_lease.EXTEND
+-- jobs.manual_lease.EXTEND_LEASE
 UPDATE stepfast_job SET lease_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(duration)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND owner = %(owner)s
 
--- jobs.manual_lease.UNTIL
+-- jobs.manual_lease.LEASE_UNTIL
 SELECT lease_until FROM stepfast_job WHERE id = %(id)s
 
--- jobs.rescue.ALIVE
+-- jobs.rescue.LIVE_WORKERS
 SELECT incarnation, worker_id, process, CASE WHEN alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN 1 ELSE 0 END
   FROM stepfast_worker WHERE state = 'alive' AND incarnation <> %(me)s
 
--- jobs.rescue.LATE
+-- jobs.rescue.LATE_WORKERS
 SELECT incarnation, alive_until FROM stepfast_worker
  WHERE state = 'alive' AND incarnation <> %(me)s AND alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
@@ -1381,33 +1381,33 @@ UPDATE stepfast_worker
        abandoned = (SELECT count(*) FROM stepfast_job WHERE owner = %(incarnation)s AND state = 'leased')
  WHERE incarnation = %(incarnation)s AND state = 'alive' AND (alive_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) OR %(proven)s = 1)
 
--- jobs.rescue.LEFT_BEHIND
+-- jobs.rescue.ENDED_WORKERS_WITH_JOBS
 SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
   FROM stepfast_worker w
  WHERE w.state IN ('dead', 'stopped')
    AND EXISTS (SELECT 1 FROM stepfast_job j WHERE j.owner = w.incarnation AND j.state = 'leased')
  LIMIT %(limit)s
 
--- jobs.rescue.ABANDONED
+-- jobs.rescue.ABANDONED_JOBS
 SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
  WHERE owner = %(owner)s AND state = 'leased'
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- jobs.rescue.EXPIRED_BY_HAND
+-- jobs.rescue.EXPIRED_MANUAL_LEASES
 SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
  WHERE owner = %(owner)s AND state = 'leased' AND lease_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- jobs.rescue.ORPHANED
+-- jobs.rescue.ORPHANED_JOBS
 SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
  WHERE owner > %(owner)s AND state = 'leased'
    AND NOT EXISTS (SELECT 1 FROM stepfast_worker WHERE incarnation = owner)
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- jobs.rescue.CHARGED
+-- jobs.rescue.CLEAR_ABANDONED
 UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = %(incarnation)s AND state = 'dead'
 
--- jobs.rescue.SUSPECT
+-- jobs.rescue.TAKE_BACK_JOBS
 UPDATE stepfast_job
    SET state = %(state)s, owner = NULL, leased_by = NULL, lease_until = NULL, fence = %(fence)s,
        crashes = crashes + %(charge)s, ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), error_group = %(error_group)s,
@@ -1415,95 +1415,95 @@ UPDATE stepfast_job
                          ELSE last_error || '; ' || CAST(%(note)s AS TEXT) END
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'leased'
 
--- jobs.step.PROGRESS
+-- jobs.step.WRITE_PROGRESS
 UPDATE stepfast_job
    SET progress = COALESCE(%(percent)s, progress), progress_note = COALESCE(%(note)s, progress_note), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s
 
--- jobs.step.LOG
+-- jobs.step.WRITE_LOG
 INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(level)s, step, %(message)s FROM stepfast_job
  WHERE id = %(id)s AND fence = %(fence)s
 
--- limits.slots.ENSURE
+-- limits.slots.ENSURE_LIMITS
 INSERT INTO stepfast_limit (id) SELECT unnest(CAST(%(ids)s AS TEXT[])) ON CONFLICT DO NOTHING
 
--- limits.slots.LOCK
+-- limits.slots.LOCK_LIMITS
 SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
 
--- limits.slots.WRITE
+-- limits.slots.WRITE_LIMITS
 INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(arrival_at)s AS BIGINT[]), CAST(%(gap)s AS BIGINT[]), CAST(%(tolerance)s AS BIGINT[]), CAST(%(slots)s AS INTEGER[]), CAST(%(due_at)s AS BIGINT[])) ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
 
--- limits.slots.COUNT
+-- limits.slots.COUNT_SLOTS
 SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[])) GROUP BY limit_id
 
--- limits.slots.TAKE
+-- limits.slots.TAKE_SLOTS
 INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT job_id, limit_id, CAST(%(fence)s AS BIGINT) FROM unnest(CAST(%(jobs)s AS TEXT[]), CAST(%(limits)s AS TEXT[])) AS taken (job_id, limit_id) ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
 
--- limits.slots.FREE
+-- limits.slots.FREE_SLOTS
 DELETE FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
 
--- limits.slots.DROP_STALE
+-- limits.slots.DROP_STALE_SLOTS
 DELETE FROM stepfast_slot
  WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[]))
    AND NOT EXISTS (SELECT 1 FROM stepfast_job
                     WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
 
--- limits.slots.DUE
+-- limits.slots.DUE_LIMITS
 SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_limit
  WHERE due_at IS NOT NULL AND due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- limits.slots.LOOKED_AT
+-- limits.slots.RECORD_LOOK
 UPDATE stepfast_limit
    SET due_at = %(due_at)s, arrival_at = %(arrival_at)s, gap = %(gap)s, tolerance = %(tolerance)s, slots = %(slots)s
  WHERE id = %(id)s
 
--- limits.slots.LOOK_AT_ALL
+-- limits.slots.LOOK_AT_ALL_LIMITS
 UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- limits.slots.LOOK_NOW
+-- limits.slots.LOOK_AT_LIMITS_OF_JOBS
 UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])))
 
--- limits.slots.IDLE
+-- limits.slots.IDLE_LIMITS
 SELECT id FROM stepfast_limit
  WHERE due_at IS NULL AND arrival_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
    AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
  LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- limits.slots.FORGET
+-- limits.slots.FORGET_LIMITS
 DELETE FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- limits.slots.WAITED_FOR
+-- limits.slots.LIMITS_WAITED_FOR
 SELECT DISTINCT held_by FROM stepfast_job WHERE held_by = ANY(CAST(%(limits)s AS TEXT[])) AND state = 'held'
 
--- limits.slots.WHO
+-- limits.slots.ANY_HELD_JOB
 SELECT kind, queue FROM stepfast_job WHERE held_by = %(limit_id)s AND state = 'held' LIMIT 1
 
--- limits.slots.HELD
+-- limits.slots.HELD_JOBS
 SELECT id, queue FROM stepfast_job
  WHERE held_by = %(limit_id)s AND state = 'held'
  ORDER BY priority DESC, ready_at, id
  LIMIT %(most)s
 FOR UPDATE SKIP LOCKED
 
--- limits.slots.LET_GO
+-- limits.slots.RELEASE_HELD_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'held'
 
--- limits.slots.NOW
+-- limits.slots.ADMISSION_TIME
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- limits.slots.HOLD
+-- limits.slots.HOLD_JOBS
    UPDATE stepfast_job 
       SET state = 'held', held_by = CAST(%(limits)s AS JSONB) ->> id, owner = NULL, leased_by = NULL, lease_until = NULL,
           fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
 
--- limits.slots.NOW_RESERVING
+-- limits.slots.RESERVATION_TIME
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
 -- outbox.alerts.KNOW
@@ -1632,7 +1632,7 @@ SELECT (SELECT count(*) FROM stepfast_outbox b
          WHERE h.state = 'waiting' AND h.destination = o.destination ORDER BY h.seq LIMIT 1)
   FROM stepfast_outbox o WHERE o.id = %(id)s AND o.state = 'waiting'
 
--- results.outcome.LOOK
+-- results.outcome.LOOK_AT_JOBS
 SELECT id, kind, state, failures + crashes + CASE state WHEN 'leased' THEN 1 ELSE 0 END, step, progress, progress_note,
        last_error, created_at, NULL, NULL, NULL
   FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
@@ -1641,14 +1641,14 @@ SELECT id, kind, state, failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 
        last_error, created_at, finished_at, result_expired_at, result
   FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- results.outcome.LOOK_EXPIRY
+-- results.outcome.ANY_EXPIRED_RESULT
 SELECT id FROM stepfast_archive
  WHERE kind = %(kind)s AND result IS NOT NULL AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (
        SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
         WHERE d.parent_id = stepfast_archive.id)
  ORDER BY finished_at LIMIT %(limit)s
 
--- results.outcome.OLD
+-- results.outcome.EXPIRED_RESULTS
     SELECT id FROM stepfast_archive
      WHERE kind = %(kind)s AND result IS NOT NULL AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (
            SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
@@ -1656,18 +1656,18 @@ SELECT id FROM stepfast_archive
      ORDER BY finished_at LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 
--- results.outcome.EMPTY
+-- results.outcome.EMPTY_RESULTS
 UPDATE stepfast_archive SET result = NULL, result_expired_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND result IS NOT NULL
 
--- results.watch.LINES
+-- results.watch.LOG_LINES
 SELECT id, at, level, step, message FROM stepfast_log
  WHERE job_id = %(id)s AND id > %(after)s ORDER BY id LIMIT %(limit)s
 
--- results.watch.NUMBERS
+-- results.watch.LOG_LINE_NUMBERS
 SELECT id FROM stepfast_log WHERE job_id = %(id)s AND id > %(after)s AND id <= %(newest)s ORDER BY id
 
--- results.watch.LINE
+-- results.watch.LOG_LINE
 SELECT id, at, level, step, message FROM stepfast_log WHERE id = %(number)s AND job_id = %(id)s
 
 -- runs.alerts.LATELY

@@ -683,7 +683,7 @@ UPDATE stepfast_queue SET note = :note WHERE id = :id AND paused_at IS NOT NULL
 -- admin.workers.RESUME_QUEUE
 UPDATE stepfast_queue SET paused_at = NULL, note = NULL WHERE id = :id AND paused_at IS NOT NULL
 
--- callbacks.NOW
+-- callbacks.CALLBACK_TIME
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- database.database.NOTIFY
@@ -725,61 +725,61 @@ UNION ALL SELECT '', name FROM pragma_table_info(:table, :folder) WHERE pk > 0
 -- database.tables.COLLATIONS
 -- (done by the statement before it)
 
--- jobs.archive.ARCHIVE
+-- jobs.archive.ARCHIVE_JOBS
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
 SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :state, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
   FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 ON CONFLICT DO NOTHING
 
--- jobs.archive.REMOVE
+-- jobs.archive.REMOVE_JOBS
 DELETE FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
--- jobs.archive.AWAITED
+-- jobs.archive.AWAITED_PARENTS
 SELECT DISTINCT parent_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
 
--- jobs.archive.CHILDREN
+-- jobs.archive.UNMET_CHILDREN
 SELECT DISTINCT child_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'broken')
 
 -- jobs.archive.LOCK_CHILDREN
 SELECT id, queue, has_dependants FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
  ORDER BY id
 
--- jobs.archive.EDGES
+-- jobs.archive.OPEN_EDGES_TO
 SELECT child_id, parent_id, on_dead FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
  ORDER BY parent_id, child_id
 
--- jobs.archive.MEET
+-- jobs.archive.MEET_EDGES
 UPDATE stepfast_dependency SET state = 'met' WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'broken')
 
--- jobs.archive.MEET_ANYWAY
+-- jobs.archive.MEET_EDGES_ANYWAY
 UPDATE stepfast_dependency SET state = 'met' WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open' AND on_dead = 'run'
 
--- jobs.archive.BREAK
+-- jobs.archive.BREAK_EDGES
 UPDATE stepfast_dependency SET state = 'broken'
  WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND child_id IN (SELECT value FROM json_each(:children)) AND state = 'open'
 
--- jobs.archive.STILL_WAIT
+-- jobs.archive.STILL_WAITING
 SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
 
--- jobs.archive.LET_GO
+-- jobs.archive.RELEASE_CHILDREN
 UPDATE stepfast_job
    SET state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled'
                     WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        ready_at = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN ready_at ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
 
--- jobs.archive.FAIL
+-- jobs.archive.FAIL_CHILDREN
 UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
 
--- jobs.archive.AWAITED_ENDING
+-- jobs.archive.JOBS_WITH_DEPENDANTS
 SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND has_dependants = 1
 
--- jobs.archive.NEEDED
+-- jobs.archive.NEEDED_PARENTS
 SELECT DISTINCT d.parent_id FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
  WHERE d.parent_id IN (SELECT value FROM json_each(:ids))
 
--- jobs.cancel.LOCK
+-- jobs.cancel.LOCK_JOBS_TO_CANCEL
 SELECT id, state FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
 -- jobs.cancel.CANCEL_WAITING
@@ -790,42 +790,42 @@ UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error =
 UPDATE stepfast_job SET cancel_at = COALESCE(cancel_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
 
--- jobs.cancel.NOTE
+-- jobs.cancel.LOG_CANCELLATION
 INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), 'warning', step, :message FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
--- jobs.commit.MOVE
+-- jobs.commit.MOVE_DONE_JOBS
 -- (done by the statement before it)
 
--- jobs.commit.MOVE_WITH_RESULTS
+-- jobs.commit.MOVE_DONE_JOBS_WITH_RESULTS
 -- (done by the statement before it)
 
--- jobs.commit.MOVE_ONE
+-- jobs.commit.MOVE_DONE_JOB
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
 SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :result, 'done', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_job WHERE id = :id AND fence = :fence
 ON CONFLICT DO NOTHING
 
--- jobs.commit.REMOVE_ONE
+-- jobs.commit.REMOVE_DONE_JOB
 DELETE FROM stepfast_job WHERE has_dependants = 0 AND id = :id AND fence = :fence
 
--- jobs.commit.REMOVE_AWAITED
+-- jobs.commit.REMOVE_AWAITED_JOB
 DELETE FROM stepfast_job WHERE id = :id AND fence = :fence
 
--- jobs.commit.LOCK_MANY
+-- jobs.commit.LOCK_LEASED_JOBS
 SELECT id, has_dependants FROM stepfast_job
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
  ORDER BY id
 
--- jobs.commit.HOW_MANY
+-- jobs.commit.COUNT_LEASED_JOBS
 SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
 
--- jobs.commit.KEEP_RESULT
+-- jobs.commit.WRITE_RESULT
 UPDATE stepfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence
 
--- jobs.commit.LOCK
+-- jobs.commit.LOCK_LEASED_JOB
 SELECT id FROM stepfast_job WHERE id = :id AND fence = :fence
 
--- jobs.commit.CONTINUE
+-- jobs.commit.CONTINUE_JOB
 UPDATE stepfast_job
    SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
        owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = :cursor, step = step + 1,
@@ -833,7 +833,7 @@ UPDATE stepfast_job
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
--- jobs.commit.CONTINUE_TOLD
+-- jobs.commit.CONTINUE_RESERVED_JOB
 UPDATE stepfast_job
    SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
        owner = NULL, leased_by = NULL, lease_until = NULL, cursor_json = :cursor, step = step + 1,
@@ -841,29 +841,29 @@ UPDATE stepfast_job
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
--- jobs.commit.STEP_ON
+-- jobs.commit.ADVANCE_CANCELLED_JOB
 UPDATE stepfast_job
    SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence
 
--- jobs.commit.CONTINUE_HERE
+-- jobs.commit.CONTINUE_JOB_HERE
 UPDATE stepfast_job
    SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
        ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
--- jobs.commit.MORE_URGENT
+-- jobs.commit.MORE_URGENT_WORK
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
             OR EXISTS (SELECT 1 FROM stepfast_job WHERE queue = :queue AND state = 'ready' AND priority > :priority)
 
--- jobs.commit.PUT_BACK
+-- jobs.commit.SNOOZE_JOB
 UPDATE stepfast_job
    SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
        owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
--- jobs.commit.RETRY
+-- jobs.commit.RETRY_JOB
 UPDATE stepfast_job
    SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay,
        owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
@@ -872,20 +872,20 @@ UPDATE stepfast_job
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
--- jobs.commit.BLAME
+-- jobs.commit.RECORD_FAILURE
 UPDATE stepfast_job
    SET failures = failures + :charge, crashes = crashes + :crash, last_error = :error,
        error_group = :error_group, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence
 
--- jobs.commit.GIVE_BACK
+-- jobs.commit.GIVE_BACK_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        owner = NULL, leased_by = NULL, lease_until = NULL,
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence AND cancel_at IS NULL
 
--- jobs.commit.ASKED_TO_STOP
+-- jobs.commit.LOCK_CANCELLED_JOBS
 SELECT id FROM stepfast_job
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence AND cancel_at IS NOT NULL
  ORDER BY id
@@ -896,25 +896,25 @@ SELECT id, fence, COALESCE(committed_fence, 0) FROM stepfast_job WHERE id IN (SE
 -- jobs.commit.ARCHIVED_FENCES
 SELECT id, COALESCE(committed_fence, 0) FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
 
--- jobs.dead_letters.CHOOSE
+-- jobs.dead_letters.CHOOSE_DEAD
 SELECT id, queue, finished_at FROM stepfast_archive
  WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
    AND (:any_error = 1 OR error_group = :error_group)
    AND finished_at BETWEEN :after AND :until AND (finished_at > :after OR id > :after_id)
  ORDER BY finished_at, id LIMIT :limit
 
--- jobs.dead_letters.COUNT
+-- jobs.dead_letters.COUNT_DEAD
 SELECT count(*) FROM stepfast_archive
  WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
    AND (:any_error = 1 OR error_group = :error_group) AND finished_at <= :until
 
--- jobs.dead_letters.LOCK_ENDED
+-- jobs.dead_letters.LOCK_ENDED_JOB
 SELECT state, queue, CASE WHEN unique_key LIKE '(after) %' THEN SUBSTR(unique_key, 9) ELSE unique_key END FROM stepfast_archive WHERE id = :id
 
--- jobs.dead_letters.HOLDER
+-- jobs.dead_letters.KEY_HOLDER
 SELECT id FROM stepfast_job WHERE unique_key = :key
 
--- jobs.dead_letters.REVIVE
+-- jobs.dead_letters.REVIVE_JOBS
 INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
                           step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json,
                           has_dependants, payload)
@@ -927,15 +927,15 @@ SELECT id, queue, kind,
  ORDER BY finished_at, id
 ON CONFLICT DO NOTHING
 
--- jobs.dead_letters.LEAVE
+-- jobs.dead_letters.LEAVE_ARCHIVE
 DELETE FROM stepfast_archive
  WHERE id IN (SELECT value FROM json_each(:ids))
    AND EXISTS (SELECT 1 FROM stepfast_job WHERE stepfast_job.id = stepfast_archive.id AND fence = :fence)
 
--- jobs.dead_letters.ANSWER
+-- jobs.dead_letters.CANCEL_DEAD
 UPDATE stepfast_archive SET state = 'cancelled' WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'dead'
 
--- jobs.dead_letters.FORGET
+-- jobs.dead_letters.FORGET_ARCHIVED
 DELETE FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- jobs.dead_letters.FORGET_EDGES
@@ -944,59 +944,59 @@ DELETE FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:
 -- jobs.dead_letters.FORGET_LOGS
 DELETE FROM stepfast_log WHERE job_id IN (SELECT value FROM json_each(:ids))
 
--- jobs.dead_letters.GROUPS
+-- jobs.dead_letters.FAILURE_GROUPS
 SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
   FROM stepfast_archive
  WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
    AND (:any_error = 1 OR error_group = :error_group)
  GROUP BY kind, error_group ORDER BY count(*) DESC, kind, max(id) LIMIT :limit
 
--- jobs.dead_letters.MEMBERS
+-- jobs.dead_letters.GROUP_MEMBERS
 SELECT parent_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND bond = 'member'
 
--- jobs.dead_letters.CHILDREN
+-- jobs.dead_letters.TREE_CHILDREN
 SELECT child_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids))
 
 -- jobs.dead_letters.FAILED_CHILDREN
 SELECT child_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'broken'
 
--- jobs.dead_letters.LOCK
+-- jobs.dead_letters.LOCK_LIVE_TREE
 SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
--- jobs.dead_letters.LOCK_ENDED_TREES
+-- jobs.dead_letters.LOCK_ENDED_TREE
 SELECT id, queue, finished_at FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled')
  ORDER BY id
 
--- jobs.dead_letters.BREAK
+-- jobs.dead_letters.BREAK_TREE_EDGES
 UPDATE stepfast_dependency SET state = 'broken'
  WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state = 'open'
 
--- jobs.debounce.LOOK
+-- jobs.debounce.LOOK_AT_HOLDER
 SELECT id, kind, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = :key
 
--- jobs.debounce.LOCK
+-- jobs.debounce.LOCK_HOLDER
 SELECT id, kind, state, cursor_json, fence, payload FROM stepfast_job WHERE unique_key = :key
 
--- jobs.debounce.TAKE_IN
+-- jobs.debounce.MERGE_CALL
 UPDATE stepfast_job
    SET payload = :payload, priority = CASE WHEN priority < :priority THEN :priority ELSE priority END,
        step = CASE WHEN leased_at IS NULL THEN step ELSE step + 1 END, fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :was AND cursor_json IS NULL
    AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')
 
--- jobs.debounce.WAIT_ON
+-- jobs.debounce.POSTPONE_HOLDER
 UPDATE stepfast_job
    SET state = CASE WHEN state = 'held' THEN 'held' ELSE 'scheduled' END,
        ready_at = CASE WHEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet < created_at + :at_most THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet ELSE created_at + :at_most END,
        updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND leased_at IS NULL AND state IN ('scheduled', 'ready', 'held')
 
--- jobs.debounce.SUCCEED
+-- jobs.debounce.INSERT_SUCCESSOR
 INSERT INTO stepfast_job (id, queue, kind, state, held_by, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
 VALUES (:id, :queue, :kind, 'held', '(key)', :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :trace, :payload)
 ON CONFLICT DO NOTHING
 
--- jobs.debounce.FREE_TO_GO
+-- jobs.debounce.FREE_SUCCESSORS
 SELECT s.id, s.queue, s.unique_key 
   FROM stepfast_job s
  WHERE s.held_by = '(key)' AND s.state = 'held'
@@ -1005,93 +1005,93 @@ SELECT s.id, s.queue, s.unique_key
  ORDER BY s.priority DESC, s.ready_at, s.id
  LIMIT :limit
 
--- jobs.debounce.TAKE_KEY
+-- jobs.debounce.PROMOTE_SUCCESSOR
 UPDATE stepfast_job
    SET unique_key = :key, state = CASE WHEN ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 'scheduled' ELSE 'ready' END,
        held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND state = 'held' AND held_by = '(key)'
 
--- jobs.dependencies.LOCK_LIVE
+-- jobs.dependencies.LOCK_LIVE_JOBS
 SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
--- jobs.dependencies.LOCK_ENDED
+-- jobs.dependencies.LOCK_ENDED_JOBS
 SELECT id, state FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
--- jobs.dependencies.MARK
+-- jobs.dependencies.MARK_PARENTS
 UPDATE stepfast_job SET has_dependants = 1 WHERE id IN (SELECT value FROM json_each(:ids)) AND has_dependants = 0
 
--- jobs.dependencies.TIE
+-- jobs.dependencies.ADD_EDGE
 INSERT INTO stepfast_dependency (child_id, parent_id, bond, on_dead, state)
 VALUES (:child_id, :parent_id, :bond, :on_dead, :state)
 
--- jobs.dependencies.UNTIE
+-- jobs.dependencies.DROP_EDGES
 DELETE FROM stepfast_dependency WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = :key)
 
--- jobs.dependencies.TIED
+-- jobs.dependencies.EDGES_TO
 SELECT parent_id FROM stepfast_dependency WHERE child_id = :id AND parent_id IN (SELECT value FROM json_each(:parents))
 
--- jobs.dependencies.WAITS_FOR
+-- jobs.dependencies.UNMET_EDGES
 SELECT child_id, parent_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state <> 'met'
  ORDER BY child_id, parent_id
 
--- jobs.dependencies.RESULTS
+-- jobs.dependencies.PARENT_RESULTS
 SELECT d.parent_id, a.kind, a.result FROM stepfast_dependency d JOIN stepfast_archive a ON a.id = d.parent_id
  WHERE d.child_id = :id AND a.state = 'done'
  ORDER BY d.parent_id
 
--- jobs.dependencies.UNMET
+-- jobs.dependencies.UNMET_PARENTS
 SELECT DISTINCT parent_id FROM stepfast_dependency WHERE child_id IN (SELECT value FROM json_each(:ids)) AND state <> 'met'
 
--- jobs.dependencies.REOPEN
+-- jobs.dependencies.REOPEN_EDGES
 UPDATE stepfast_dependency SET state = 'open'
  WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state = 'broken'
 
--- jobs.dependencies.MEET
+-- jobs.dependencies.MEET_EDGES_OF
 UPDATE stepfast_dependency SET state = 'met'
  WHERE child_id IN (SELECT value FROM json_each(:ids)) AND parent_id IN (SELECT value FROM json_each(:parents)) AND state <> 'met'
 
--- jobs.dependencies.OPEN
+-- jobs.dependencies.OPEN_EDGES
 SELECT child_id, parent_id, on_dead FROM stepfast_dependency
  WHERE state = 'open' AND child_id >= :child AND (child_id > :child OR parent_id > :parent)
  ORDER BY child_id, parent_id LIMIT :limit
 
--- jobs.dependencies.LIVE
+-- jobs.dependencies.LIVE_PARENTS
 SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
--- jobs.dependencies.ENDED
+-- jobs.dependencies.ENDED_PARENTS
 SELECT id, state FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
 
--- jobs.end_webhook.FAILED
+-- jobs.end_webhook.FAILED_TASKS
 SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
        a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
   FROM stepfast_task t JOIN stepfast_archive a ON a.id = t.id
  WHERE t.id IN (SELECT value FROM json_each(:ids)) AND t.webhook_url IS NOT NULL AND a.state IN ('dead', 'cancelled')
 
--- jobs.end_webhook.TOLD
+-- jobs.end_webhook.TASK_WEBHOOK
 SELECT client, task_id, task_type, webhook_url, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_task
  WHERE id = :id AND webhook_url IS NOT NULL
 
--- jobs.enqueue.ENQUEUE
+-- jobs.enqueue.INSERT_JOB
 INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
 VALUES (:id, :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :trace, :payload)
 ON CONFLICT DO NOTHING
 
--- jobs.enqueue.ENQUEUE_MANY
+-- jobs.enqueue.INSERT_JOBS
    INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
    SELECT json_extract(value, '$[0]'), :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), json_extract(value, '$[1]'), :trace, json_extract(value, '$[2]')
      FROM json_each(:rows) WHERE true
 ON CONFLICT DO NOTHING
 
--- jobs.enqueue.ENQUEUE_KEYLESS
+-- jobs.enqueue.INSERT_KEYLESS_JOBS
 -- (done by the statement before it)
 
--- jobs.enqueue.HOLDERS
+-- jobs.enqueue.KEY_HOLDERS
 SELECT unique_key, id FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
 
--- jobs.enqueue.HOLDERS_NOW
+-- jobs.enqueue.KEY_HOLDERS_NOW
 SELECT unique_key, id FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
 
--- jobs.enqueue.REPLACE
+-- jobs.enqueue.REPLACE_JOB
 UPDATE stepfast_job
    SET queue = :queue, kind = :kind, payload = :payload, priority = :priority, state = :state,
        ready_at = COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fence = :fence, committed_fence = NULL,
@@ -1100,40 +1100,40 @@ UPDATE stepfast_job
        last_error = NULL, error_group = NULL, trace = :trace
  WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
 
--- jobs.enqueue.KNOWN
+-- jobs.enqueue.KNOWN_JOB
 SELECT id FROM stepfast_job WHERE id = :id UNION ALL SELECT id FROM stepfast_archive WHERE id = :id
 
--- jobs.events.KNOW_NAME
+-- jobs.events.KNOW_EVENT_NAME
 INSERT INTO stepfast_event_name (id, at) VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
 
--- jobs.events.LOCK_NAME
+-- jobs.events.LOCK_EVENT_NAME
 SELECT id FROM stepfast_event_name WHERE id = :id
 
--- jobs.events.KEPT
+-- jobs.events.OLDEST_KEPT_EVENT
 SELECT id, event_id, payload, sent_at FROM stepfast_event
  WHERE name = :name AND until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY id LIMIT 1
 
--- jobs.events.TAKE
+-- jobs.events.TAKE_EVENT
 DELETE FROM stepfast_event WHERE id = :id
 
--- jobs.events.KEEP
+-- jobs.events.KEEP_EVENT
 INSERT INTO stepfast_event (name, event_id, sent_at, until_at, payload)
 VALUES (:name, :event_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep, :payload)
 
--- jobs.events.WAIT
+-- jobs.events.ADD_WAIT
 INSERT INTO stepfast_wait (name, job_id, fence, until_at) VALUES (:name, :job_id, :fence, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :patience)
 
--- jobs.events.WAITS
+-- jobs.events.OLDEST_WAITS
 SELECT id, job_id, fence FROM stepfast_wait WHERE name = :name ORDER BY id LIMIT :limit
 
 -- jobs.events.END_WAIT
 DELETE FROM stepfast_wait WHERE id = :id
 
--- jobs.events.LOCK_WAITING
+-- jobs.events.LOCK_WAITING_JOB
 SELECT cursor_json, queue, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_job
  WHERE id = :id AND fence = :fence AND state = 'scheduled'
 
--- jobs.events.WAKE
+-- jobs.events.WAKE_JOB
 UPDATE stepfast_job SET state = 'ready', ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), cursor_json = :cursor, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND state = 'scheduled'
 
@@ -1155,11 +1155,11 @@ DELETE FROM stepfast_wait WHERE id = :id
 -- jobs.events.FORGET_NAME
 DELETE FROM stepfast_event_name WHERE id = :id
 
--- jobs.events.MISSED
+-- jobs.events.MISSED_EVENTS
 SELECT DISTINCT e.name FROM stepfast_event e JOIN stepfast_wait w ON w.name = e.name
  WHERE e.until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) LIMIT :limit
 
--- jobs.events.ANY_OLD
+-- jobs.events.ANY_OLD_EVENTS
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_event WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
             OR EXISTS (SELECT 1 FROM stepfast_wait WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :stale)
             OR EXISTS (SELECT 1 FROM stepfast_event_name
@@ -1167,55 +1167,55 @@ SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_event WHERE until_at <= CAST(ROUND
                           AND NOT EXISTS (SELECT 1 FROM stepfast_event e WHERE e.name = stepfast_event_name.id)
                           AND NOT EXISTS (SELECT 1 FROM stepfast_wait w WHERE w.name = stepfast_event_name.id))
 
--- jobs.groups.STATE
+-- jobs.groups.JOB_STATE
 SELECT state FROM stepfast_job WHERE id = :id UNION ALL SELECT state FROM stepfast_archive WHERE id = :id
 
--- jobs.groups.POLICY
+-- jobs.groups.GROUP_POLICY
 SELECT on_dead FROM stepfast_dependency WHERE child_id = :id AND bond = 'member' LIMIT 1
 
--- jobs.groups.GROUPS_OF
+-- jobs.groups.GROUPS_OF_MEMBER
 SELECT child_id FROM stepfast_dependency WHERE parent_id = :id AND bond = 'member' AND state = 'open'
  ORDER BY child_id
 
--- jobs.keys.REMEMBER
+-- jobs.keys.REMEMBER_KEY
 INSERT INTO stepfast_key (id, job_id, until_at) VALUES (:id, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep)
 ON CONFLICT DO NOTHING
 
--- jobs.keys.TAKE_OVER
+-- jobs.keys.TAKE_OVER_KEY
 UPDATE stepfast_key SET job_id = :job_id, until_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) % :window + :keep
  WHERE id = :id AND job_id <> :job_id AND until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- jobs.keys.HOLDER
+-- jobs.keys.REMEMBERED_HOLDER
 SELECT job_id FROM stepfast_key WHERE id = :id
 
--- jobs.keys.HOLDER_NOW
+-- jobs.keys.REMEMBERED_HOLDER_NOW
 SELECT job_id FROM stepfast_key WHERE id = :id
 
--- jobs.keys.HAND_OVER
+-- jobs.keys.HAND_OVER_KEY
 UPDATE stepfast_key SET job_id = :holder WHERE id = :id AND job_id = :job_id
 
--- jobs.keys.PROLONG
+-- jobs.keys.PROLONG_KEY
 UPDATE stepfast_key SET until_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep WHERE id = :id AND until_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep
 
--- jobs.keys.LET_GO
+-- jobs.keys.RELEASE_KEY
 DELETE FROM stepfast_key WHERE id = :id AND job_id = :job_id
 
--- jobs.keys.FORGET
+-- jobs.keys.FORGET_KEYS
 DELETE FROM stepfast_key WHERE id IN (SELECT value FROM json_each(:ids))
 
--- jobs.keys.EXPIRED
+-- jobs.keys.EXPIRED_KEYS
 SELECT id FROM stepfast_key WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
 
--- jobs.keys.SUCCESSOR
+-- jobs.keys.LOCK_SUCCESSOR
 SELECT id FROM stepfast_job WHERE unique_key = :key
 
--- jobs.keys.WAITED_FOR
+-- jobs.keys.SUCCESSOR_KEYS
 SELECT unique_key FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
 
--- jobs.keys.WITHDRAW
+-- jobs.keys.WITHDRAW_JOB
 DELETE FROM stepfast_job WHERE id = :id AND leased_at IS NULL
 
--- jobs.lease.PICK
+-- jobs.lease.PICK_JOBS
     SELECT json_group_array(json_array(id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace,
                                        CAST(payload AS TEXT)))
       FROM (
@@ -1228,7 +1228,7 @@ DELETE FROM stepfast_job WHERE id = :id AND leased_at IS NULL
 
 )
 
--- jobs.lease.PICK_FROM_HINT
+-- jobs.lease.PICK_JOBS_FROM_HINT
     SELECT json_group_array(json_array(id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace,
                                        CAST(payload AS TEXT)))
       FROM (
@@ -1241,12 +1241,12 @@ DELETE FROM stepfast_job WHERE id = :id AND leased_at IS NULL
 
 )
 
--- jobs.lease.TAKE
+-- jobs.lease.TAKE_JOBS
 UPDATE stepfast_job
    SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
 
--- jobs.lease.SUSPECT
+-- jobs.lease.PICK_SUSPECT
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job
  WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
@@ -1259,7 +1259,7 @@ UPDATE stepfast_job
    SET state = 'leased', owner = :owner, fence = :fence, leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND state = 'suspect'
 
--- jobs.lease.NAMED
+-- jobs.lease.PICK_NAMED
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
@@ -1291,11 +1291,11 @@ SELECT 1 FROM stepfast_job
    AND NOT EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
  LIMIT 1
 
--- jobs.lease.SPREAD
+-- jobs.lease.PRIORITY_SPREAD
 SELECT (SELECT priority FROM stepfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority LIMIT 1),
        (SELECT priority FROM stepfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority DESC LIMIT 1)
 
--- jobs.lease.OVERDUE
+-- jobs.lease.OVERDUE_JOBS
 SELECT id FROM stepfast_job
  WHERE queue = :queue AND state = 'ready' AND priority = :priority
    AND ready_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND updated_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
@@ -1305,10 +1305,10 @@ SELECT id FROM stepfast_job
 -- jobs.lease.NEXT_PRIORITY
 SELECT min(priority) FROM stepfast_job WHERE queue = :queue AND state = 'ready' AND priority > :priority
 
--- jobs.lease.RISE
+-- jobs.lease.RAISE_PRIORITY
 UPDATE stepfast_job SET priority = priority + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'ready'
 
--- jobs.manual_lease.PICK_ONE
+-- jobs.manual_lease.PICK_BY_HAND
 SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
   FROM stepfast_job 
  WHERE queue = :queue AND state = 'ready' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -1316,24 +1316,24 @@ SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json
  ORDER BY priority DESC, ready_at, id
  LIMIT 1
 
--- jobs.manual_lease.HOLD
+-- jobs.manual_lease.TAKE_BY_HAND
 UPDATE stepfast_job
    SET state = 'leased', owner = :owner, fence = :fence, leased_by = :worker_id,
        leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), lease_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :duration, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND state = 'ready'
 
--- jobs.manual_lease.EXTEND
+-- jobs.manual_lease.EXTEND_LEASE
 UPDATE stepfast_job SET lease_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :duration, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND owner = :owner
 
--- jobs.manual_lease.UNTIL
+-- jobs.manual_lease.LEASE_UNTIL
 SELECT lease_until FROM stepfast_job WHERE id = :id
 
--- jobs.rescue.ALIVE
+-- jobs.rescue.LIVE_WORKERS
 SELECT incarnation, worker_id, process, CASE WHEN alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN 1 ELSE 0 END
   FROM stepfast_worker WHERE state = 'alive' AND incarnation <> :me
 
--- jobs.rescue.LATE
+-- jobs.rescue.LATE_WORKERS
 SELECT incarnation, alive_until FROM stepfast_worker
  WHERE state = 'alive' AND incarnation <> :me AND alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
@@ -1343,33 +1343,33 @@ UPDATE stepfast_worker
        abandoned = (SELECT count(*) FROM stepfast_job WHERE owner = :incarnation AND state = 'leased')
  WHERE incarnation = :incarnation AND state = 'alive' AND (alive_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) OR :proven = 1)
 
--- jobs.rescue.LEFT_BEHIND
+-- jobs.rescue.ENDED_WORKERS_WITH_JOBS
 SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
   FROM stepfast_worker w
  WHERE w.state IN ('dead', 'stopped')
    AND EXISTS (SELECT 1 FROM stepfast_job j WHERE j.owner = w.incarnation AND j.state = 'leased')
  LIMIT :limit
 
--- jobs.rescue.ABANDONED
+-- jobs.rescue.ABANDONED_JOBS
 SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
  WHERE owner = :owner AND state = 'leased'
  LIMIT :limit
 
--- jobs.rescue.EXPIRED_BY_HAND
+-- jobs.rescue.EXPIRED_MANUAL_LEASES
 SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
  WHERE owner = :owner AND state = 'leased' AND lease_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  LIMIT :limit
 
--- jobs.rescue.ORPHANED
+-- jobs.rescue.ORPHANED_JOBS
 SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
  WHERE owner > :owner AND state = 'leased'
    AND NOT EXISTS (SELECT 1 FROM stepfast_worker WHERE incarnation = owner)
  LIMIT :limit
 
--- jobs.rescue.CHARGED
+-- jobs.rescue.CLEAR_ABANDONED
 UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = :incarnation AND state = 'dead'
 
--- jobs.rescue.SUSPECT
+-- jobs.rescue.TAKE_BACK_JOBS
 UPDATE stepfast_job
    SET state = :state, owner = NULL, leased_by = NULL, lease_until = NULL, fence = :fence,
        crashes = crashes + :charge, ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), error_group = :error_group,
@@ -1377,95 +1377,95 @@ UPDATE stepfast_job
                          ELSE last_error || '; ' || :note END
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'leased'
 
--- jobs.step.PROGRESS
+-- jobs.step.WRITE_PROGRESS
 UPDATE stepfast_job
    SET progress = COALESCE(:percent, progress), progress_note = COALESCE(:note, progress_note), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence
 
--- jobs.step.LOG
+-- jobs.step.WRITE_LOG
 INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :level, step, :message FROM stepfast_job
  WHERE id = :id AND fence = :fence
 
--- limits.slots.ENSURE
+-- limits.slots.ENSURE_LIMITS
 INSERT INTO stepfast_limit (id) SELECT value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
 
--- limits.slots.LOCK
+-- limits.slots.LOCK_LIMITS
 SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
--- limits.slots.WRITE
+-- limits.slots.WRITE_LIMITS
 INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]') FROM json_each(:rows) WHERE true ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
 
--- limits.slots.COUNT
+-- limits.slots.COUNT_SLOTS
 SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id IN (SELECT value FROM json_each(:limits)) GROUP BY limit_id
 
--- limits.slots.TAKE
+-- limits.slots.TAKE_SLOTS
 INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), :fence FROM json_each(:rows) WHERE true ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
 
--- limits.slots.FREE
+-- limits.slots.FREE_SLOTS
 DELETE FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
 
--- limits.slots.DROP_STALE
+-- limits.slots.DROP_STALE_SLOTS
 DELETE FROM stepfast_slot
  WHERE limit_id IN (SELECT value FROM json_each(:limits))
    AND NOT EXISTS (SELECT 1 FROM stepfast_job
                     WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
 
--- limits.slots.DUE
+-- limits.slots.DUE_LIMITS
 SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_limit
  WHERE due_at IS NOT NULL AND due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  ORDER BY due_at LIMIT :limit
 
--- limits.slots.LOOKED_AT
+-- limits.slots.RECORD_LOOK
 UPDATE stepfast_limit
    SET due_at = :due_at, arrival_at = :arrival_at, gap = :gap, tolerance = :tolerance, slots = :slots
  WHERE id = :id
 
--- limits.slots.LOOK_AT_ALL
+-- limits.slots.LOOK_AT_ALL_LIMITS
 UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- limits.slots.LOOK_NOW
+-- limits.slots.LOOK_AT_LIMITS_OF_JOBS
 UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)))
 
--- limits.slots.IDLE
+-- limits.slots.IDLE_LIMITS
 SELECT id FROM stepfast_limit
  WHERE due_at IS NULL AND arrival_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
    AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
  LIMIT :limit
 
--- limits.slots.FORGET
+-- limits.slots.FORGET_LIMITS
 DELETE FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids))
 
--- limits.slots.WAITED_FOR
+-- limits.slots.LIMITS_WAITED_FOR
 SELECT DISTINCT held_by FROM stepfast_job WHERE held_by IN (SELECT value FROM json_each(:limits)) AND state = 'held'
 
--- limits.slots.WHO
+-- limits.slots.ANY_HELD_JOB
 SELECT kind, queue FROM stepfast_job WHERE held_by = :limit_id AND state = 'held' LIMIT 1
 
--- limits.slots.HELD
+-- limits.slots.HELD_JOBS
 SELECT id, queue FROM stepfast_job
  WHERE held_by = :limit_id AND state = 'held'
  ORDER BY priority DESC, ready_at, id
  LIMIT :most
 
--- limits.slots.LET_GO
+-- limits.slots.RELEASE_HELD_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
        held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'held'
 
--- limits.slots.NOW
+-- limits.slots.ADMISSION_TIME
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- limits.slots.HOLD
+-- limits.slots.HOLD_JOBS
    UPDATE stepfast_job 
       SET state = 'held', held_by = json_extract(given.value, '$[1]'), owner = NULL, leased_by = NULL, lease_until = NULL,
           fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 FROM json_each(:rows) AS given
     WHERE stepfast_job.id = json_extract(given.value, '$[0]') AND fence = :fence AND cancel_at IS NULL
 
--- limits.slots.NOW_RESERVING
+-- limits.slots.RESERVATION_TIME
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- outbox.alerts.KNOW
@@ -1594,7 +1594,7 @@ SELECT (SELECT count(*) FROM stepfast_outbox b
          WHERE h.state = 'waiting' AND h.destination = o.destination ORDER BY h.seq LIMIT 1)
   FROM stepfast_outbox o WHERE o.id = :id AND o.state = 'waiting'
 
--- results.outcome.LOOK
+-- results.outcome.LOOK_AT_JOBS
 SELECT id, kind, state, failures + crashes + CASE state WHEN 'leased' THEN 1 ELSE 0 END, step, progress, progress_note,
        last_error, created_at, NULL, NULL, NULL
   FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
@@ -1603,32 +1603,32 @@ SELECT id, kind, state, failures + crashes + CASE state WHEN 'done' THEN 1 ELSE 
        last_error, created_at, finished_at, result_expired_at, result
   FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids))
 
--- results.outcome.LOOK_EXPIRY
+-- results.outcome.ANY_EXPIRED_RESULT
 SELECT id FROM stepfast_archive
  WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
        SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
         WHERE d.parent_id = stepfast_archive.id)
  ORDER BY finished_at LIMIT :limit
 
--- results.outcome.OLD
+-- results.outcome.EXPIRED_RESULTS
 SELECT id FROM stepfast_archive
  WHERE kind = :kind AND result IS NOT NULL AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
        SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
         WHERE d.parent_id = stepfast_archive.id)
  ORDER BY finished_at LIMIT :limit
 
--- results.outcome.EMPTY
+-- results.outcome.EMPTY_RESULTS
 UPDATE stepfast_archive SET result = NULL, result_expired_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND result IS NOT NULL
 
--- results.watch.LINES
+-- results.watch.LOG_LINES
 SELECT id, at, level, step, message FROM stepfast_log
  WHERE job_id = :id AND id > :after ORDER BY id LIMIT :limit
 
--- results.watch.NUMBERS
+-- results.watch.LOG_LINE_NUMBERS
 SELECT id FROM stepfast_log WHERE job_id = :id AND id > :after AND id <= :newest ORDER BY id
 
--- results.watch.LINE
+-- results.watch.LOG_LINE
 SELECT id, at, level, step, message FROM stepfast_log WHERE id = :number AND job_id = :id
 
 -- runs.alerts.LATELY

@@ -76,9 +76,9 @@ def test_a_claim_walks_along_its_index_without_sorting(app: Stepfast) -> None:
     asked = {"queue": "default", "limit": 100, **owned}
 
     plans = [
-        plan(app, lease.PICK, **asked),
-        plan(app, lease.PICK_FROM_HINT, **asked, priority=1, hint=50),
-        plan(app, manual.PICK_ONE, queue="default"),
+        plan(app, lease.PICK_JOBS, **asked),
+        plan(app, lease.PICK_JOBS_FROM_HINT, **asked, priority=1, hint=50),
+        plan(app, manual.PICK_BY_HAND, queue="default"),
         plan(app, queues.HAS_WORK, queue="default"),
     ]
 
@@ -101,8 +101,8 @@ def test_the_next_queue_is_one_probe_of_an_index(app: Stepfast) -> None:
 
 def test_a_rescue_finds_what_the_dead_held_by_its_index(app: Stepfast) -> None:
     plans = [
-        plan(app, rescue.ABANDONED, owner=11, limit=200),
-        plan(app, rescue.EXPIRED_BY_HAND, owner=0, limit=200),
+        plan(app, rescue.ABANDONED_JOBS, owner=11, limit=200),
+        plan(app, rescue.EXPIRED_MANUAL_LEASES, owner=0, limit=200),
     ]
 
     assert ["stepfast_job_leased" in text for text in plans] == [True, True]
@@ -131,8 +131,8 @@ def test_old_results_and_old_records_are_found_by_their_indexes_without_sorting(
             audit.record(tx, audit.Actor("alice"), "queue.pause", f"q{number}")
 
     plans = [
-        plan(app, expiry.OLD, kind="rare", age=1, limit=1000),
-        plan(app, expiry.LOOK_EXPIRY, kind="rare", age=1, limit=1),
+        plan(app, expiry.EXPIRED_RESULTS, kind="rare", age=1, limit=1000),
+        plan(app, expiry.ANY_EXPIRED_RESULT, kind="rare", age=1, limit=1),
         plan(app, audit.OLD, age=1, limit=1000),
     ]
 
@@ -144,7 +144,7 @@ def test_old_results_and_old_records_are_found_by_their_indexes_without_sorting(
 def test_who_waits_is_answered_by_the_primary_keys(app: Stepfast) -> None:
     ids = [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_job LIMIT 50")]
 
-    text = plan(app, outcome.LOOK, ids=ids)
+    text = plan(app, outcome.LOOK_AT_JOBS, ids=ids)
 
     keys = {
         "sqlite": ["sqlite_autoindex_stepfast_job_1", "sqlite_autoindex_stepfast_archive_1"],
@@ -169,11 +169,14 @@ def test_a_burst_after_vacuum_found_the_table_empty_is_claimed_and_acknowledged_
     asked = {"queue": "default", "limit": 500, "owner": 1, "fence": 1}
     ids = [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_job LIMIT 500")]
 
-    claims = [plan(app, lease.PICK, **asked), plan(app, lease.PICK_FROM_HINT, **asked, priority=1, hint=50)]
+    claims = [
+        plan(app, lease.PICK_JOBS, **asked),
+        plan(app, lease.PICK_JOBS_FROM_HINT, **asked, priority=1, hint=50),
+    ]
     moves = [
-        plan(app, acknowledge.MOVE, ids=ids, fence=1),
-        plan(app, acknowledge.MOVE_WITH_RESULTS, ids=ids, fence=1, results="{}"),
-        plan(app, acknowledge.MOVE_ONE, id=ids[0], fence=1, result=None),
+        plan(app, acknowledge.MOVE_DONE_JOBS, ids=ids, fence=1),
+        plan(app, acknowledge.MOVE_DONE_JOBS_WITH_RESULTS, ids=ids, fence=1, results="{}"),
+        plan(app, acknowledge.MOVE_DONE_JOB, id=ids[0], fence=1, result=None),
     ]
 
     assert [text.count("stepfast_job_ready") for text in claims] == [1, 1]  # the pick alone, not the update

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from stepfast.jobs.state import NewJob
 
 
-def _met_by_a_new_job(tx: Transaction, job: NewJob, key: str) -> joining.Holder | None:
+def _met_by_a_new_job(tx: Transaction, job: NewJob, key: str) -> joining.KeyHolder | None:
     holder = joining._look(tx, key)
     if holder is not None and holder.has_begun:
         return holder
     if holder is None:
-        enqueue.insert(tx, job)
+        enqueue.insert_job(tx, job)
     return joining._locked(tx, key)
 
 
@@ -43,7 +43,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a batch that does not merge overtakes a successor whose turn has come",
-        replacing(enqueue, "waited_for", lambda *_: set()),
+        replacing(enqueue, "keys_with_successor", lambda *_: set()),
         test_joining.test_a_call_that_skips_or_refuses_finds_the_successor_whose_turn_has_come,
     ),
     Mutation(
@@ -63,39 +63,39 @@ MUTATIONS = [
     ),
     Mutation(
         "a call joins the job that runs",
-        replacing(joining.Holder, "has_begun", property(lambda _: False)),
+        replacing(joining.KeyHolder, "has_begun", property(lambda _: False)),
         test_joining.test_a_job_that_runs_gets_one_successor_which_takes_in_all_further_calls,
         or_with=(ContentionError,),
     ),
     Mutation(
         "a call joins a job in the middle of its steps",
-        replacing(joining.Holder, "has_begun", property(lambda it: it.state == "leased")),
+        replacing(joining.KeyHolder, "has_begun", property(lambda it: it.state == "leased")),
         test_joining.test_a_job_in_the_middle_of_its_steps_has_begun,
         or_with=(ContentionError,),
     ),
     Mutation(
         "a merged payload repeats the number of a step that was tried",
-        without(joining.TAKE_IN, "ELSE step + 1", "ELSE step"),
+        without(joining.MERGE_CALL, "ELSE step + 1", "ELSE step"),
         test_joining.test_a_call_that_joins_a_job_between_its_tries_is_another_step_for_services_outside,
     ),
     Mutation(
         "a debounced call brings the next try forward",
-        without(joining.WAIT_ON, "AND leased_at IS NULL"),
+        without(joining.POSTPONE_HOLDER, "AND leased_at IS NULL"),
         test_joining.test_a_debounced_call_does_not_bring_the_next_try_forward,
     ),
     Mutation(
         "a debounced job waits for ever",
-        without(joining.WAIT_ON, "ELSE created_at + :at_most", "ELSE {now} + :quiet"),
+        without(joining.POSTPONE_HOLDER, "ELSE created_at + :at_most", "ELSE {now} + :quiet"),
         test_joining.test_a_debounced_job_waits_at_most_so_long_after_the_first_call,
     ),
     Mutation(
         "a successor keeps its waiting key",
-        without(joining.TAKE_KEY, "unique_key = :key, "),
+        without(joining.PROMOTE_SUCCESSOR, "unique_key = :key, "),
         test_joining.test_the_successor_holds_the_key_when_its_turn_has_come,
     ),
     Mutation(
         "a cancelled successor is revived beside the holder of its key",
-        without(dead_letters.REVIVE, keys.OWN_KEY, "unique_key"),
+        without(dead_letters.REVIVE_JOBS, keys.OWN_KEY, "unique_key"),
         test_joining.test_a_successor_that_was_cancelled_is_revived_under_the_key_itself,
     ),
     Mutation(
@@ -107,12 +107,12 @@ MUTATIONS = [
     ),
     Mutation(
         "a window is counted from now",
-        without(keys.REMEMBER, "- {now} % :window "),
+        without(keys.REMEMBER_KEY, "- {now} % :window "),
         test_joining.test_a_key_is_remembered_until_its_window_is_over,
     ),
     Mutation(
         "a lent transaction asks the past who holds its key",
-        without(enqueue.HOLDERS_NOW, "{for_update}"),
+        without(enqueue.KEY_HOLDERS_NOW, "{for_update}"),
         test_lent_connections.test_a_lent_transaction_that_looks_at_the_past_finds_who_holds_its_key,
         {"options": {"key": "k"}},
         only_on=("mariadb",),

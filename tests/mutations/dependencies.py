@@ -30,7 +30,7 @@ def forgetting_all() -> Callable[[pytest.MonkeyPatch, Dialect], None]:
     def break_it(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:
         for module in (maintenance, expiry):
             patch.setattr(module, "not_needed", lambda _, ids: ids)
-        for it in (maintenance.OLD, expiry.OLD):
+        for it in (maintenance.OLD, expiry.EXPIRED_RESULTS):
             without(it, "WHERE d.parent_id = stepfast_archive.id", "WHERE 1 = 0")(patch, dialect)
 
     return break_it
@@ -49,7 +49,7 @@ def _told_at_once(tx: Transaction, lease: Lease, result: str | None) -> bool | N
 MUTATIONS = [
     Mutation(
         "an edge does not mark its parent",
-        replacing(dependencies, "mark", lambda *_: None),
+        replacing(dependencies, "mark_parents", lambda *_: None),
         test_dependencies.test_a_job_waits_until_all_that_it_comes_after_are_done,
         or_with=(ValueError,),
     ),
@@ -60,7 +60,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a child is let go although others are not done",
-        without(dependants.STILL_WAIT, "AND state = 'open'", "AND 1 = 0"),
+        without(dependants.STILL_WAITING, "AND state = 'open'", "AND 1 = 0"),
         test_dependencies.test_a_job_waits_until_all_that_it_comes_after_are_done,
     ),
     Mutation(
@@ -72,37 +72,41 @@ MUTATIONS = [
     Mutation(
         "whoever adds an edge does not hold the parent",
         both(
-            without(dependencies.LOCK_LIVE, "{for_update}"),
-            replacing(dependencies, "mark", lambda *_: None),
+            without(dependencies.LOCK_LIVE_JOBS, "{for_update}"),
+            replacing(dependencies, "mark_parents", lambda *_: None),
         ),
         test_dependencies.test_a_job_waits_until_all_that_it_comes_after_are_done,
         or_with=(ValueError,),  # there is nothing to take
     ),
     Mutation(
         "a child starts before its own time",
-        without(dependants.LET_GO, "WHEN ready_at > {now} THEN 'scheduled'", "WHEN 1 = 0 THEN 'scheduled'"),
+        without(
+            dependants.RELEASE_CHILDREN,
+            "WHEN ready_at > {now} THEN 'scheduled'",
+            "WHEN 1 = 0 THEN 'scheduled'",
+        ),
         test_dependencies.test_a_job_that_waits_keeps_its_own_time,
     ),
     Mutation(
         "nobody fails with a parent",
-        without(dependants.EDGES, "AND state = 'open'", "AND 1 = 0"),
+        without(dependants.OPEN_EDGES_TO, "AND state = 'open'", "AND 1 = 0"),
         test_dependencies.test_a_failure_goes_down_the_whole_chain,
     ),
     Mutation(
         "who runs all the same waits for ever",
-        without(dependants.MEET_ANYWAY, "AND on_dead = 'run'", "AND on_dead = 'never'"),
+        without(dependants.MEET_EDGES_ANYWAY, "AND on_dead = 'run'", "AND on_dead = 'never'"),
         test_dependencies.test_a_child_of_a_job_that_was_cancelled_while_it_waited_is_told,
     ),
     Mutation(
         "what failed with a parent is not known to have",
-        without(dependants.BREAK, "SET state = 'broken'", "SET state = 'open'"),
+        without(dependants.BREAK_EDGES, "SET state = 'broken'", "SET state = 'open'"),
         test_dependencies.test_what_failed_because_of_a_parent_is_revived_with_it_and_waits_again,
     ),
     Mutation(
         "a revived parent forgets who waits for it",
         both(
-            without(dead_letters.REVIVE, "WHERE parent_id = stepfast_archive.id", "WHERE 1 = 0"),
-            replacing(revival, "mark", lambda *_: None),
+            without(dead_letters.REVIVE_JOBS, "WHERE parent_id = stepfast_archive.id", "WHERE 1 = 0"),
+            replacing(revival, "mark_parents", lambda *_: None),
         ),
         test_dependencies.test_who_waits_for_a_dead_parent_goes_on_when_that_one_is_revived_and_done,
     ),
@@ -113,12 +117,12 @@ MUTATIONS = [
     ),
     Mutation(
         "a revived child runs before its parents",
-        without(dead_letters.REVIVE, "AND state <> 'met'", "AND 1 = 0"),
+        without(dead_letters.REVIVE_JOBS, "AND state <> 'met'", "AND 1 = 0"),
         test_dependencies.test_dead_letters_that_are_all_revived_wait_for_each_other,
     ),
     Mutation(
         "whoever waits for a purged letter is not told",
-        without(dependants.AWAITED, "AND state = 'open'", "AND 1 = 0"),
+        without(dependants.AWAITED_PARENTS, "AND state = 'open'", "AND 1 = 0"),
         test_dependencies.test_who_waits_for_a_dead_letter_that_is_purged_dies_of_it,
     ),
     Mutation(
@@ -128,7 +132,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a replaced job keeps what it came after",
-        replacing(enqueue, "untie", lambda *_: None),
+        replacing(enqueue, "drop_edges", lambda *_: None),
         test_dependencies.test_a_replaced_job_comes_after_what_the_new_payload_does,
         or_with=(Exception,),
     ),
@@ -139,7 +143,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what is cancelled with its tree does not come back with it",
-        replacing(trees, "BREAK", dependants.MEET_ANYWAY),
+        replacing(trees, "BREAK_TREE_EDGES", dependants.MEET_EDGES_ANYWAY),
         test_dependencies.test_a_tree_is_cancelled_and_revived_as_a_whole,
         or_with=(Exception,),
     ),
@@ -152,13 +156,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a group that has completed takes members in",
-        replacing(groups, "locked_waiting", lambda _, ids: ids),
+        replacing(groups, "lock_waiting", lambda _, ids: ids),
         test_groups.test_a_group_that_has_completed_takes_nobody_in,
         or_with=(Exception,),
     ),
     Mutation(
         "a group that is empty waits for ever",
-        replacing(groups, "let_go", lambda *_: 0),
+        replacing(groups, "release_children", lambda *_: 0),
         test_groups.test_an_empty_group_completes_when_it_is_closed,
         or_with=(ValueError,),
     ),

@@ -149,7 +149,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a plan asks for as many ranges as it likes",
-        replacing(counting, "reserve", lambda _tx, _limits, _scope, most, _within: [0.0] * most),
+        replacing(counting, "reserve_starts", lambda _tx, _limits, _scope, most, _within: [0.0] * most),
         test_planning.test_a_step_of_a_limited_plan_asks_for_as_many_as_its_limits_have_places_for,
         arguments={"limits": [Rate(1, per="1m")], "asked": 1},
         only_on=("sqlite",),

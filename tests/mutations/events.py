@@ -57,40 +57,40 @@ MUTATIONS = [
     ),
     Mutation(
         "who begins to wait does not look at what is kept",
-        without(events.KEPT, "name = :name", "1 = 0 AND name = :name"),
+        without(events.OLDEST_KEPT_EVENT, "name = :name", "1 = 0 AND name = :name"),
         test_events.test_an_event_that_comes_first_is_kept_for_the_wait,
     ),
     Mutation(
         "what was kept too long is delivered",
-        without(events.KEPT, "AND until_at > {now}", ""),
+        without(events.OLDEST_KEPT_EVENT, "AND until_at > {now}", ""),
         test_events.test_what_was_kept_long_enough_is_not_delivered,
     ),
     Mutation(
         "an event is given to a job that waits no more",
-        without(events.LOCK_WAITING, "AND fence = :fence AND state = 'scheduled'", "AND :fence <> 0"),
+        without(events.LOCK_WAITING_JOB, "AND fence = :fence AND state = 'scheduled'", "AND :fence <> 0"),
         test_events.test_a_job_that_waits_no_more_takes_no_event,
         {"end": "hastened"},
     ),
     Mutation(
         "a job that was replaced gets the event of the old one",
-        without(events.LOCK_WAITING, "AND fence = :fence", "AND :fence <> 0"),
+        without(events.LOCK_WAITING_JOB, "AND fence = :fence", "AND :fence <> 0"),
         test_events.test_a_job_that_waits_no_more_takes_no_event,
         {"end": "replaced"},
         or_with=(Exception,),
     ),
     Mutation(
         "an event that was taken stays",
-        without(events.TAKE, "id = :id", "id = :id AND 1 = 0"),
+        without(events.TAKE_EVENT, "id = :id", "id = :id AND 1 = 0"),
         test_events.test_events_that_are_kept_are_delivered_in_their_order,
     ),
     Mutation(
         "the same id is sent twice",
-        replacing(events, "remember", lambda _tx, _scope, _key, mine, _keep: mine),
+        replacing(events, "remember_key", lambda _tx, _scope, _key, mine, _keep: mine),
         test_events.test_the_same_id_again_changes_nothing,
     ),
     Mutation(
         "waits are answered in any order",
-        without(events.WAITS, "ORDER BY id", "ORDER BY id DESC"),
+        without(events.OLDEST_WAITS, "ORDER BY id", "ORDER BY id DESC"),
         test_events.test_each_event_goes_to_one_wait_the_oldest_first,
     ),
     Mutation(
@@ -108,7 +108,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a callback never ends",
-        keyed(without(callbacks.NOW, "{now}", "0")),
+        keyed(without(callbacks.CALLBACK_TIME, "{now}", "0")),
         test_callbacks.test_after_its_end_by_the_databases_clock_it_is_refused,
     ),
     Mutation(
@@ -124,7 +124,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a longer address of the same step outlives what is remembered",
-        keyed(without(step_keys.PROLONG, "{now} + :keep WHERE", "until_at WHERE")),
+        keyed(without(step_keys.PROLONG_KEY, "{now} + :keep WHERE", "until_at WHERE")),
         test_callbacks.test_the_addresses_of_one_step_are_good_for_one_time_all_the_time,
         {"lasts": "1h", "of_the_second": "60d"},
     ),

@@ -17,7 +17,7 @@ CRASH = {"how": "exit", "fate": "ended with exit code 3"}
 MUTATIONS = [
     Mutation(
         "the last crash is not counted",
-        without(commit.BLAME, "crashes + :crash", "crashes + 0 * :crash"),
+        without(commit.RECORD_FAILURE, "crashes + :crash", "crashes + 0 * :crash"),
         test_isolation.test_a_crash_is_the_jobs_own,
         CRASH,
     ),

@@ -203,73 +203,78 @@ MUTATIONS = [
     # The fence is the guard.
     Mutation(
         "effects run without a look at the fence",
-        without(commit.LOCK, FENCE),
+        without(commit.LOCK_LEASED_JOB, FENCE),
         test_leases.test_an_owner_that_was_replaced_leaves_no_effect,
         only_on=("mariadb",),
     ),
     Mutation(
         "anyone finishes",
-        without(acknowledge.REMOVE_ONE, FENCE),
+        without(acknowledge.REMOVE_DONE_JOB, FENCE),
         test_leases.test_an_owner_that_was_replaced_leaves_no_effect,
         only_on=("sqlite",),
     ),
     Mutation(
         "anyone moves a job",
-        without(acknowledge.MOVE_ONE, FENCE),
+        without(acknowledge.MOVE_DONE_JOB, FENCE),
         test_leases.test_an_owner_that_was_replaced_leaves_no_effect,
         only_on=("postgresql",),
     ),
     Mutation(
         "a batch is acknowledged without a look at the fences",
-        without(acknowledge.LOCK_MANY, FENCE),
+        without(acknowledge.LOCK_LEASED_JOBS, FENCE),
         test_commit.test_a_batch_with_some_fences_lost_archives_exactly_the_others,
         {"results": False},
         only_on=("sqlite", "mariadb"),
     ),
     Mutation(
         "a batch is moved without a look at the fences",
-        without(acknowledge.MOVE, FENCE),
+        without(acknowledge.MOVE_DONE_JOBS, FENCE),
         test_commit.test_a_batch_with_some_fences_lost_archives_exactly_the_others,
         {"results": False},
         only_on=("postgresql",),
     ),
     Mutation(
         "a batch with results is moved without a look at the fences",
-        without(acknowledge.MOVE_WITH_RESULTS, FENCE),
+        without(acknowledge.MOVE_DONE_JOBS_WITH_RESULTS, FENCE),
         test_commit.test_a_batch_with_some_fences_lost_archives_exactly_the_others,
         {"results": True},
         only_on=("postgresql",),
     ),
-    Mutation("anyone continues", without(commit.CONTINUE, FENCE), replaced_cannot, {"ending": Continue(2)}),
+    Mutation(
+        "anyone continues", without(commit.CONTINUE_JOB, FENCE), replaced_cannot, {"ending": Continue(2)}
+    ),
     Mutation(
         "anyone continues here",
-        without(commit.CONTINUE_HERE, FENCE),
+        without(commit.CONTINUE_JOB_HERE, FENCE),
         test_leases.test_an_owner_that_was_replaced_can_continue_nothing,
         {"stay": True},
     ),
-    Mutation("anyone snoozes", without(commit.PUT_BACK, FENCE), replaced_cannot, {"ending": Snooze("1m")}),
-    Mutation("anyone fails", without(commit.RETRY, FENCE), replaced_cannot, {"ending": AGAIN}),
+    Mutation("anyone snoozes", without(commit.SNOOZE_JOB, FENCE), replaced_cannot, {"ending": Snooze("1m")}),
+    Mutation("anyone fails", without(commit.RETRY_JOB, FENCE), replaced_cannot, {"ending": AGAIN}),
     Mutation(
-        "anyone buries", without(commit.BLAME, FENCE), replaced_cannot, {"ending": Bury("error", "error")}
+        "anyone buries",
+        without(commit.RECORD_FAILURE, FENCE),
+        replaced_cannot,
+        {"ending": Bury("error", "error")},
     ),
     Mutation(
         "anyone gives back",
-        without(commit.GIVE_BACK, FENCE),
+        without(commit.GIVE_BACK_JOBS, FENCE),
         test_leases.test_an_owner_that_was_replaced_can_give_back_nothing,
     ),
     Mutation(
         "anyone reports progress",
-        without(reports.PROGRESS, FENCE),
+        without(reports.WRITE_PROGRESS, FENCE),
         test_leases.test_an_owner_that_was_replaced_can_report_nothing,
     ),
     Mutation(
         "anyone writes a log",
-        without(reports.LOG, FENCE),
+        without(reports.WRITE_LOG, FENCE),
         test_leases.test_an_owner_that_was_replaced_can_report_nothing,
     ),
     Mutation(
         "anyone extends a lease by hand",
-        without(manual.EXTEND, FENCE),
+        without(manual.EXTEND_LEASE, FENCE),
         test_leases.test_a_zombie_can_extend_nothing,
     ),
     # Every ending that leaves the job alive consumes the fence.
@@ -281,53 +286,53 @@ MUTATIONS = [
             {"first": first, "second": Done()},
         )
         for statement, first in (
-            (commit.CONTINUE, Continue(2)),
-            (commit.PUT_BACK, Snooze("1m")),
-            (commit.RETRY, AGAIN),
-            (commit.GIVE_BACK, GiveBack()),
+            (commit.CONTINUE_JOB, Continue(2)),
+            (commit.SNOOZE_JOB, Snooze("1m")),
+            (commit.RETRY_JOB, AGAIN),
+            (commit.GIVE_BACK_JOBS, GiveBack()),
         )
     ),
     Mutation(
         "a rescued job keeps the fence of the dead",
-        without(rescue.SUSPECT, "fence = :fence,"),
+        without(rescue.TAKE_BACK_JOBS, "fence = :fence,"),
         test_leases.test_an_owner_whose_job_was_rescued_but_not_yet_taken_can_commit_nothing,
     ),
     Mutation(
         "a replaced payload keeps its fence",
-        without(enqueue.REPLACE, "fence = :fence, "),
+        without(enqueue.REPLACE_JOB, "fence = :fence, "),
         test_keys.test_a_replacement_supersedes_the_one_who_runs_the_old_payload,
     ),
     Mutation(
         "a replaced payload repeats its step's number",
-        without(enqueue.REPLACE, "step = step + 1", "step = 0"),
+        without(enqueue.REPLACE_JOB, "step = step + 1", "step = 0"),
         test_keys.test_a_replacement_is_no_repetition_for_services_outside,
     ),
     Mutation(
         "an id without a job stays remembered",
-        without(keys.LET_GO, "id = :id AND", "id = :id AND 1 = 0 AND"),
+        without(keys.RELEASE_KEY, "id = :id AND", "id = :id AND 1 = 0 AND"),
         test_keys.test_an_id_that_was_refused_in_a_transaction_that_went_on_is_not_remembered,
     ),
     Mutation(
         "a cancelled job forgets which step it committed",
-        without(commit.STEP_ON, "step = step + 1", "step = step"),
+        without(commit.ADVANCE_CANCELLED_JOB, "step = step + 1", "step = step"),
         test_commit.test_a_cancelled_job_that_is_revived_goes_on_behind_the_step_it_committed,
         {"stay": False},
     ),
     Mutation(
         "a throttled suspect is cleared",
-        without(commit.RETRY, ":charge = 0 AND", ":charge = 7 AND"),
+        without(commit.RETRY_JOB, ":charge = 0 AND", ":charge = 7 AND"),
         test_commit.test_a_try_that_costs_nothing_leaves_a_suspect_suspect,
     ),
     # A lost COMMIT is decided by the fence it consumed.
     Mutation(
         "a continuation forgets which fence it consumed",
-        without(commit.CONTINUE, "committed_fence = :fence, "),
+        without(commit.CONTINUE_JOB, "committed_fence = :fence, "),
         test_commit.test_a_commit_that_happened_although_nobody_said_so_is_found,
         {"ending": Continue(2)},
     ),
     Mutation(
         "the archive forgets which fence was consumed",
-        without(archive.ARCHIVE, "fence, payload, :state", "NULL, payload, :state"),
+        without(archive.ARCHIVE_JOBS, "fence, payload, :state", "NULL, payload, :state"),
         test_commit.test_a_commit_that_happened_although_nobody_said_so_is_found,
         {"ending": Bury("error", "error")},
     ),
@@ -347,36 +352,36 @@ MUTATIONS = [
     # One owner at a time, in order.
     Mutation(
         "a claim locks nothing",
-        without(lease.PICK, "{skip_locked}"),
+        without(lease.PICK_JOBS, "{skip_locked}"),
         test_leases.test_two_open_claims_both_get_rows,
         only_on=("mariadb",),
         or_with=(ContentionError,),
     ),
     Mutation(
         "a claim waits for its colleagues",
-        without(lease.PICK, "SKIP LOCKED"),
+        without(lease.PICK_JOBS, "SKIP LOCKED"),
         test_leases.test_two_open_claims_both_get_rows,
         only_on=("postgresql",),
         or_with=(ContentionError,),
     ),
     Mutation(
         "priority does not matter",
-        without(lease.PICK, "ORDER BY priority DESC, ready_at, id", "ORDER BY ready_at, id"),
+        without(lease.PICK_JOBS, "ORDER BY priority DESC, ready_at, id", "ORDER BY ready_at, id"),
         test_enqueue.test_of_more_jobs_than_are_wanted_the_most_urgent_are_claimed,
     ),
     Mutation(
         "age does not matter",
-        without(lease.PICK, "ORDER BY priority DESC, ready_at, id", "ORDER BY priority DESC, id DESC"),
+        without(lease.PICK_JOBS, "ORDER BY priority DESC, ready_at, id", "ORDER BY priority DESC, id DESC"),
         test_enqueue.test_a_hundred_jobs_are_claimed_in_the_order_of_their_making,
     ),
     Mutation(
         "a paused queue is claimed",
-        without(lease.PICK, "paused_at IS NOT NULL", "paused_at IS NULL AND 1 = 0"),
+        without(lease.PICK_JOBS, "paused_at IS NOT NULL", "paused_at IS NULL AND 1 = 0"),
         test_enqueue.test_a_paused_queue_gives_nothing,
     ),
     Mutation(
         "a payload of bytes stops every claim of its queue",
-        without(lease.PICK, "CAST(payload AS TEXT)", "payload"),
+        without(lease.PICK_JOBS, "CAST(payload AS TEXT)", "payload"),
         test_leases.test_a_claim_takes_what_loose_columns_let_in,
         only_on=("sqlite",),
         or_with=(DatabaseError,),
@@ -407,37 +412,37 @@ MUTATIONS = [
     ),
     Mutation(
         "a suspect that is given back goes among the others",
-        without(commit.GIVE_BACK, "THEN 'suspect'", "THEN 'ready'"),
+        without(commit.GIVE_BACK_JOBS, "THEN 'suspect'", "THEN 'ready'"),
         test_rescue.test_a_suspect_that_is_given_back_is_still_a_suspect,
     ),
     # Keys are remembered; chains give way; letters are kept.
     Mutation(
         "a remembered key is given away",
-        without(keys.TAKE_OVER, "AND until_at <= {now}"),
+        without(keys.TAKE_OVER_KEY, "AND until_at <= {now}"),
         test_keys.test_a_duplicate_after_the_end_is_not_run_again,
         {"request_again": test_keys.by_period},
     ),
     Mutation(
         "an id is forgotten with its job",
-        replacing(enqueue, "remember", lambda _tx, _scope, _key, job_id, _keep: job_id),
+        replacing(enqueue, "remember_key", lambda _tx, _scope, _key, job_id, _keep: job_id),
         test_keys.test_a_duplicate_after_its_job_was_pruned_is_not_run_again,
         {"request_again": test_keys.by_id},
     ),
     Mutation(
         "a chain ignores that its queue is paused",
-        without(commit.MORE_URGENT, "paused_at IS NOT NULL", "1 = 0"),
+        without(commit.MORE_URGENT_WORK, "paused_at IS NOT NULL", "1 = 0"),
         test_commit.test_a_continuation_does_not_stay_in_the_way,
         {"reason": test_commit.paused},
     ),
     Mutation(
         "a chain ignores more urgent work",
-        without(commit.MORE_URGENT, "priority > :priority", "priority > :priority + 1"),
+        without(commit.MORE_URGENT_WORK, "priority > :priority", "priority > :priority + 1"),
         test_commit.test_a_continuation_does_not_stay_in_the_way,
         {"reason": test_commit.more_urgent},
     ),
     Mutation(
         "a cancelled job lives on",
-        without(commit.RETRY, "AND cancel_at IS NULL"),
+        without(commit.RETRY_JOB, "AND cancel_at IS NULL"),
         test_commit.test_a_job_that_was_asked_to_stop_does_not_live_on,
         {"ending": AGAIN, "stay": False},
     ),
@@ -449,35 +454,35 @@ MUTATIONS = [
     # Limits are asked under a lock, and a slot lives as long as its fence.
     Mutation(
         "who asks a limit locks nothing",
-        without(limit_rows.LOCK, "{for_update}"),
+        without(limit_rows.LOCK_LIMITS, "{for_update}"),
         test_limits.test_who_asks_waits_for_the_answer_of_who_asked_before,
         only_on=SERVERS,
         or_with=(ContentionError,),
     ),
     Mutation(
         "a held job keeps its fence",
-        without(admission.HOLD, "fence = :new_fence, "),
+        without(admission.HOLD_JOBS, "fence = :new_fence, "),
         test_limits.test_a_job_that_was_put_aside_is_no_longer_its_claimers,
     ),
     Mutation(
         "anyone is put aside",
-        without(admission.HOLD, "fence = :fence AND cancel_at IS NULL", "cancel_at IS NULL"),
+        without(admission.HOLD_JOBS, "fence = :fence AND cancel_at IS NULL", "cancel_at IS NULL"),
         test_limits.test_a_job_that_somebody_else_has_meanwhile_is_not_put_aside,
         only_on=("sqlite", "postgresql"),
     ),
     Mutation(
         "a slot is freed by anyone",
-        without(slots.FREE, FENCE),
+        without(slots.FREE_SLOTS, FENCE),
         test_limits.test_a_replaced_owner_does_not_free_the_slot_of_its_successor,
     ),
     Mutation(
         "the slots of the dead are never free",
-        without(slots.DROP_STALE, "AND NOT EXISTS", "AND 1 = 0 AND NOT EXISTS"),
+        without(slots.DROP_STALE_SLOTS, "AND NOT EXISTS", "AND 1 = 0 AND NOT EXISTS"),
         test_limits.test_a_slot_whose_fence_has_moved_on_is_free,
     ),
     Mutation(
         "nobody looks when a worker has died",
-        without(release.LOOK_NOW, "due_at IS NOT NULL AND", "1 = 0 AND"),
+        without(release.LOOK_AT_LIMITS_OF_JOBS, "due_at IS NOT NULL AND", "1 = 0 AND"),
         test_limits.test_the_slots_of_a_dead_worker_come_back_with_it,
     ),
     # What operators do is written down, in the same transaction.
@@ -518,18 +523,18 @@ MUTATIONS = [
     # Results are kept for their time, and who waits hears of the end.
     Mutation(
         "a result is emptied before its time",
-        without(expiry.OLD, "AND finished_at < {now} - :age", ""),
+        without(expiry.EXPIRED_RESULTS, "AND finished_at < {now} - :age", ""),
         test_result_expiry.test_a_worker_says_how_long_results_are_kept,
         or_with=(ResultExpiredError,),
     ),
     Mutation(
         "results of all kinds are emptied",
-        without_kind(expiry.OLD),
+        without_kind(expiry.EXPIRED_RESULTS),
         test_result_expiry.test_a_kind_may_keep_its_results_for_another_time,
     ),
     Mutation(
         "an emptied result looks like none",
-        without(expiry.EMPTY, ", result_expired_at = {now}"),
+        without(expiry.EMPTY_RESULTS, ", result_expired_at = {now}"),
         test_result_expiry.test_reading_an_expired_result_says_when_and_which_setting,
     ),
     Mutation(
@@ -589,7 +594,7 @@ MUTATIONS = [
     # What is told of it.
     Mutation(
         "a replaced payload keeps the trace of the old one",
-        without(enqueue.REPLACE, "trace = :trace", "trace = COALESCE(trace, :trace)"),
+        without(enqueue.REPLACE_JOB, "trace = :trace", "trace = COALESCE(trace, :trace)"),
         test_tracing.test_a_payload_replaced_outside_of_any_trace_begins_its_own,
     ),
     Mutation(
@@ -639,7 +644,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a tick that was fired is not remembered",
-        replacing(firing, "remember", lambda _tx, _scope, _key, job_id, _keep: job_id),
+        replacing(firing, "remember_key", lambda _tx, _scope, _key, job_id, _keep: job_id),
         test_schedules.test_a_plan_that_begins_anew_after_the_clock_was_set_back_fires_nothing_twice,
     ),
     Mutation(
@@ -880,7 +885,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a dead letter waits although its work is done",
-        without(dead_letters.ANSWER, "AND state = 'dead'", "AND state = 'gone'"),
+        without(dead_letters.CANCEL_DEAD, "AND state = 'dead'", "AND state = 'gone'"),
         test_run_repair.test_the_job_of_a_retry_is_another_one,
     ),
     Mutation(

@@ -278,12 +278,12 @@ MUTATIONS = [
     ),
     Mutation(
         "a fence that was lost is not missed among others",
-        believing(commit.CONTINUE_HERE),
+        believing(commit.CONTINUE_JOB_HERE),
         test_together.test_a_lost_fence_leaves_nothing_and_the_others_are_written,
     ),
     Mutation(
         "a job that was asked to stop goes on among others",
-        without(commit.CONTINUE_HERE, "AND cancel_at IS NULL"),
+        without(commit.CONTINUE_JOB_HERE, "AND cancel_at IS NULL"),
         test_together.test_a_cancelled_job_ends_with_its_page_and_the_others_go_on,
     ),
     Mutation(

@@ -80,12 +80,14 @@ MUTATIONS = [
     ),
     Mutation(
         "those who were told take what a paused queue holds",
-        without(lease.NAMED, "AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)"),
+        without(
+            lease.PICK_NAMED, "AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)"
+        ),
         test_announcing.test_a_paused_queue_gives_nothing_to_those_who_were_told,
     ),
     Mutation(
         "a message takes what somebody holds",
-        without(lease.NAMED, "AND state = 'ready'"),
+        without(lease.PICK_NAMED, "AND state = 'ready'"),
         test_announcing.test_a_message_that_comes_again_takes_nothing,
     ),
     Mutation(

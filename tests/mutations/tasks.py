@@ -109,22 +109,22 @@ def forgetful(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:
 MUTATIONS = [
     Mutation(
         "a task's id is not remembered",
-        replacing(acceptance, "remember", no_memory),
+        replacing(acceptance, "remember_key", no_memory),
         test_tasks.test_two_who_store_the_same_task_at_once_store_one_job,
     ),
     Mutation(
         "a refused message is not remembered",
-        replacing(acceptance, "remember", no_memory),
+        replacing(acceptance, "remember_key", no_memory),
         test_tasks.test_the_same_message_is_refused_once,
     ),
     Mutation(
         "ends without a result are told of by nobody",
-        replacing(archive, "tell_failures", lambda *_: None),
+        replacing(archive, "stage_failure_webhooks", lambda *_: None),
         test_tasks.test_a_task_that_an_operator_cancels_is_told_of,
     ),
     Mutation(
         "crashes are told of by nobody",
-        replacing(archive, "tell_failures", lambda *_: None),
+        replacing(archive, "stage_failure_webhooks", lambda *_: None),
         test_tasks.test_a_task_that_kills_its_workers_is_told_of,
     ),
     Mutation(

@@ -20,7 +20,7 @@ from stepfast.errors import (
     NotFoundError,
     StateError,
 )
-from stepfast.jobs.commit import Fate, commit, fates
+from stepfast.jobs.commit import CommitState, commit, commit_states
 from stepfast.jobs.dead_letters import revive
 from stepfast.jobs.lease import claim
 from stepfast.jobs.outcome import Done, Stop
@@ -112,7 +112,9 @@ def test_cancelling_takes_the_job_from_a_zombie_too(app: Stepfast) -> None:
     with pytest.raises(LeaseLostError), app.transaction() as tx:
         commit(tx, lease, Done())
     with app.transaction() as tx:
-        assert fates(tx, [lease]) == {job_id: Fate.SUPERSEDED}  # nor does it take the ending for its own
+        assert commit_states(tx, [lease]) == {
+            job_id: CommitState.SUPERSEDED
+        }  # nor does it take the ending for its own
     assert rows.state(app, job_id) == "cancelled"
 
 

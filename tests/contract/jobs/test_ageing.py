@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast.errors import ConfigurationError
-from stepfast.jobs.lease import age
+from stepfast.jobs.lease import raise_overdue
 from tests.support import rows
 from tests.support.engine import claim, take, work_on
 
@@ -19,7 +19,7 @@ MINUTE = 60 * rows.SECOND
 
 def let_rise(app: Stepfast, after: int = MINUTE, limit: int = 500) -> int:
     with app.transaction() as tx:
-        return age(tx, "default", after, limit)
+        return raise_overdue(tx, "default", after, limit)
 
 
 def wait(app: Stepfast, seconds: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from stepfast import ConfigurationError, Step, Stepfast, Wait
 from stepfast.callbacks import Received, asgi
 from stepfast.errors import SignatureError, UnreachableError
-from stepfast.jobs.keys import forget_expired
+from stepfast.jobs.keys import forget_expired_keys
 from stepfast.testing import clock, drain
 from tests.support import rows
 
@@ -40,7 +40,7 @@ def post(app: Stepfast, path: str, content: bytes = b"", method: str = "POST") -
 def forget(app: Stepfast) -> None:
     """As a worker does with the ids whose time is over."""
     with app.transaction() as tx:
-        forget_expired(tx, 100)
+        forget_expired_keys(tx, 100)
 
 
 def asking(app: Stepfast, urls: list[str]) -> Any:

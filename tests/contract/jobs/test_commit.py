@@ -25,7 +25,7 @@ from stepfast.errors import (
     UnknownCommitError,
     UnreachableError,
 )
-from stepfast.jobs.commit import Fate, acknowledge, fates
+from stepfast.jobs.commit import CommitState, commit_states, finish_many
 from stepfast.jobs.outcome import Again, Bury, Call, GiveBack, Stop
 from tests.support import rows
 from tests.support.engine import ALICE, BOB, claim, drain, settle, take, wait_until_somebody_waits, work_on
@@ -121,7 +121,7 @@ def test_a_cancelled_job_that_is_revived_goes_on_behind_the_step_it_committed(
 
     assert (rows.state(app, job.id), booked(app)) == ("cancelled", {"page 1": 1})
     with app.transaction() as tx:
-        assert fates(tx, [held]) == {job.id: Fate.COMMITTED}
+        assert commit_states(tx, [held]) == {job.id: CommitState.COMMITTED}
     assert app.operator.retry(job.id) is JobState.READY
     revived = take(app)
     assert (revived.step, revived.cursor, revived.attempt) == (1, '{"page":2}', 1)
@@ -642,7 +642,7 @@ def test_a_batch_with_some_fences_lost_archives_exactly_the_others(app: Stepfast
         rows.change(app, "UPDATE stepfast_job SET fence = fence + 1 WHERE id = :id", id=job_id)
 
     with app.transaction() as tx:
-        mine = acknowledge(tx, held, {it.job_id: f'{{"n":"{it.job_id}"}}' for it in held if results})
+        mine = finish_many(tx, held, {it.job_id: f'{{"n":"{it.job_id}"}}' for it in held if results})
 
     kept = {it.job_id for it in held} - lost
     assert set(mine) == kept
@@ -660,7 +660,7 @@ def test_a_batch_with_every_fence_lost_archives_nothing(app: Stepfast) -> None:
     rows.change(app, "UPDATE stepfast_job SET fence = fence + 1")
 
     with app.transaction() as tx:
-        mine = acknowledge(tx, held)
+        mine = finish_many(tx, held)
 
     assert mine == []
     assert (rows.count(app, "stepfast_job"), rows.count(app, "stepfast_archive")) == (3, 0)
@@ -677,7 +677,7 @@ def test_a_job_that_is_taken_over_during_the_batch_is_not_archived(
 
     def acknowledge_both() -> None:
         with another_app().transaction() as tx:
-            outcome.append(acknowledge(tx, held))
+            outcome.append(finish_many(tx, held))
 
     thread = threading.Thread(target=acknowledge_both)
     with app.transaction() as tx:
@@ -720,9 +720,9 @@ def break_commit(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
     monkeypatch.setattr(Connection, "watch", staticmethod(cut))
 
 
-def fate(app: Stepfast, held: Lease) -> Fate:
+def fate(app: Stepfast, held: Lease) -> CommitState:
     with app.transaction() as tx:
-        return fates(tx, [held])[held.job_id]
+        return commit_states(tx, [held])[held.job_id]
 
 
 LASTING: list[Ending] = [
@@ -749,7 +749,7 @@ def test_a_commit_that_happened_although_nobody_said_so_is_found(
     with pytest.raises(UnknownCommitError):
         settle(app, held, ending)
 
-    assert fate(app, held) is Fate.COMMITTED
+    assert fate(app, held) is CommitState.COMMITTED
     assert rows.state(app, held.job_id) != "leased"
 
 
@@ -764,9 +764,9 @@ def test_a_commit_that_never_happened_may_be_tried_again(
     with pytest.raises(UnknownCommitError):
         settle(app, held, ending)
 
-    assert fate(app, held) is Fate.OPEN
+    assert fate(app, held) is CommitState.OPEN
     settle(app, held, ending)
-    assert fate(app, held) is Fate.COMMITTED
+    assert fate(app, held) is CommitState.COMMITTED
 
 
 def test_a_continuation_that_stayed_is_found_committed_by_the_fence_it_consumed(app: Stepfast) -> None:
@@ -779,7 +779,7 @@ def test_a_continuation_that_stayed_is_found_committed_by_the_fence_it_consumed(
     assert row is not None
     assert (row["state"], row["fence"], row["committed_fence"]) == ("leased", new_fence, held.fence)
     assert new_fence != held.fence
-    assert fate(app, held) is Fate.COMMITTED
+    assert fate(app, held) is CommitState.COMMITTED
 
 
 def test_a_step_that_somebody_else_has_is_superseded(app: Stepfast) -> None:
@@ -789,8 +789,8 @@ def test_a_step_that_somebody_else_has_is_superseded(app: Stepfast) -> None:
     new = take(app, BOB)
     settle(app, new, Again(timedelta(0), "error", "error"))
 
-    assert fate(app, old) is Fate.SUPERSEDED
-    assert fate(app, new) is Fate.COMMITTED
+    assert fate(app, old) is CommitState.SUPERSEDED
+    assert fate(app, new) is CommitState.COMMITTED
 
 
 def test_a_step_that_somebody_else_ended_is_superseded(app: Stepfast) -> None:
@@ -799,7 +799,7 @@ def test_a_step_that_somebody_else_ended_is_superseded(app: Stepfast) -> None:
     rows.change(app, "UPDATE stepfast_job SET state = 'ready', fence = 5, owner = NULL")
     settle(app, take(app, BOB), Done())
 
-    assert fate(app, old) is Fate.SUPERSEDED
+    assert fate(app, old) is CommitState.SUPERSEDED
 
 
 def test_a_job_that_is_nowhere_is_superseded(app: Stepfast) -> None:
@@ -807,7 +807,7 @@ def test_a_job_that_is_nowhere_is_superseded(app: Stepfast) -> None:
     held = take(app)
     rows.change(app, "DELETE FROM stepfast_job")
 
-    assert fate(app, held) is Fate.SUPERSEDED
+    assert fate(app, held) is CommitState.SUPERSEDED
 
 
 @pytest.mark.only_on("postgresql", "mariadb")
@@ -816,17 +816,17 @@ def test_deciding_waits_for_a_ghost_that_may_still_commit(
 ) -> None:
     work_on(app).enqueue()
     held = take(app)
-    found: list[Fate] = []
+    found: list[CommitState] = []
     decider = another_app()
     thread = threading.Thread(target=lambda: found.append(fate(decider, held)))
 
     with app.transaction() as ghost:
-        acknowledge(ghost, [held])
+        finish_many(ghost, [held])
         thread.start()
         wait_until_somebody_waits(app)
     thread.join()
 
-    assert found == [Fate.COMMITTED]
+    assert found == [CommitState.COMMITTED]
 
 
 @pytest.mark.only_on("postgresql")

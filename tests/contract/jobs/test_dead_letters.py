@@ -8,7 +8,15 @@ import pytest
 
 from stepfast import Continue, Done
 from stepfast.errors import DuplicateKeyError, LeaseLostError, NotFoundError, StateError
-from stepfast.jobs.dead_letters import Filter, choose, count, failure_groups, purge, revive, revive_many
+from stepfast.jobs.dead_letters import (
+    Filter,
+    choose_dead,
+    count_dead,
+    failure_groups,
+    purge,
+    revive,
+    revive_many,
+)
 from stepfast.jobs.outcome import Bury, Stop
 from stepfast.jobs.retry import describe, fingerprint
 from stepfast.jobs.step import Report, write_reports
@@ -155,8 +163,8 @@ def test_letters_are_chosen_by_kind_queue_and_error(app: Stepfast) -> None:
 
     def chosen(which: Filter) -> list[str]:
         with app.transaction() as tx:
-            assert count(tx, which, FOREVER) == len(choose(tx, which, 100, FOREVER))
-            return [it.id for it in choose(tx, which, 100, FOREVER)]
+            assert count_dead(tx, which, FOREVER) == len(choose_dead(tx, which, 100, FOREVER))
+            return [it.id for it in choose_dead(tx, which, 100, FOREVER)]
 
     assert chosen(Filter()) == [mail, also, other]
     assert chosen(Filter(kind="send")) == [mail, also]
@@ -170,8 +178,8 @@ def test_letters_are_chosen_oldest_first_and_each_once(app: Stepfast) -> None:
     rows.change(app, "UPDATE stepfast_archive SET finished_at = 5")
 
     with app.transaction() as tx:
-        first = choose(tx, Filter(), 3, FOREVER)
-        rest = choose(tx, Filter(), 3, FOREVER, after=first[-1])
+        first = choose_dead(tx, Filter(), 3, FOREVER)
+        rest = choose_dead(tx, Filter(), 3, FOREVER, after=first[-1])
 
     assert [it.id for it in first + rest] == letters
 
@@ -181,7 +189,7 @@ def test_a_letter_that_died_after_the_count_was_taken_is_not_chosen(app: Stepfas
     rows.change(app, "UPDATE stepfast_archive SET finished_at = 10")
 
     with app.transaction() as tx:
-        assert choose(tx, Filter(), 10, until=9) == []
+        assert choose_dead(tx, Filter(), 10, until=9) == []
 
 
 def test_many_are_revived_together_except_those_whose_key_is_taken(app: Stepfast) -> None:
@@ -192,7 +200,7 @@ def test_many_are_revived_together_except_those_whose_key_is_taken(app: Stepfast
     work.enqueue(key="k")
 
     with app.transaction() as tx:
-        revived = revive_many(tx, choose(tx, Filter(), 10, FOREVER))
+        revived = revive_many(tx, choose_dead(tx, Filter(), 10, FOREVER))
 
     assert revived == 1
     assert (rows.state(app, free), rows.state(app, keyed.id)) == ("ready", "dead")
@@ -206,7 +214,7 @@ def test_two_letters_with_one_key_are_not_both_revived(app: Stepfast) -> None:
         settle(app, take(app), Bury("broken", "broken"))
 
     with app.transaction() as tx:
-        revived = revive_many(tx, choose(tx, Filter(), 10, FOREVER))
+        revived = revive_many(tx, choose_dead(tx, Filter(), 10, FOREVER))
 
     assert revived == 1
     assert [rows.state(app, it.id) for it in letters] == ["ready", "dead"]

@@ -15,8 +15,8 @@ from stepfast import Continue, Done, Job, Step, Stepfast, Transaction
 from stepfast.errors import ArgumentsError, ConfigurationError, DuplicateKeyError, StateError
 from stepfast.jobs.cancel import cancel_jobs
 from stepfast.jobs.dead_letters import revive
-from stepfast.jobs.debounce import free_to_go, let_successors_go, take_key
-from stepfast.jobs.enqueue import insert as insert_job
+from stepfast.jobs.debounce import free_successors, promote_successor, promote_successors
+from stepfast.jobs.enqueue import insert_job
 from stepfast.jobs.outcome import Again, Bury
 from stepfast.jobs.state import NewJob
 from stepfast.testing import drain
@@ -45,7 +45,7 @@ def payload(app: Stepfast, job_id: str) -> Any:
 
 def go(app: Stepfast) -> int:
     with app.transaction() as tx:
-        return let_successors_go(tx)
+        return promote_successors(tx)
 
 
 # Merging
@@ -274,13 +274,13 @@ def test_a_key_that_was_taken_meanwhile_is_left_to_its_holder(app: Stepfast) -> 
     second = work.enqueue(ids=[2], key="k", on_duplicate="merge")
     settle(app, running, Done())
     with app.database.reading() as tx:
-        (free,) = free_to_go(tx)
+        (free,) = free_successors(tx)
     faster = NewJob(id="faster", queue="default", kind="collect", payload='{"ids":[3]}', key="k")
     with app.transaction() as tx:
         insert_job(tx, faster)
 
     with app.transaction() as tx:
-        taken = take_key(tx, *free)
+        taken = promote_successor(tx, *free)
 
     assert (taken, free[0]) == (False, second.id)
     settle(app, take(app), Done())

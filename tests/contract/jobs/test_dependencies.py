@@ -15,9 +15,9 @@ from stepfast.database.connection import Connection
 from stepfast.database.database import persist
 from stepfast.errors import ContentionError, CycleError, NotFoundError, StateError
 from stepfast.jobs import dead_letters
-from stepfast.jobs.commit import acknowledge
+from stepfast.jobs.commit import finish_many
 from stepfast.jobs.outcome import Bury, Call, Stop
-from stepfast.results.outcome import expire
+from stepfast.results.outcome import expire_results
 from stepfast.testing import drain, inline
 from stepfast.worker.maintenance import StrandedJobs, prune
 from tests.support import isolated_jobs, rows
@@ -66,7 +66,7 @@ def test_whoever_ends_jobs_in_a_batch_lets_go_who_waits_for_them(app: Stepfast) 
     leases = claim(app, limit=9)
 
     with app.transaction() as tx:
-        assert sorted(acknowledge(tx, leases)) == sorted(it.job_id for it in leases)
+        assert sorted(finish_many(tx, leases)) == sorted(it.job_id for it in leases)
 
     assert states(app, child.id, alone.id) == ["ready", "done"]
 
@@ -79,7 +79,7 @@ def test_a_batch_of_which_some_fences_are_lost_lets_go_only_what_is_done(app: St
     rows.change(app, "UPDATE stepfast_job SET fence = 7 WHERE id = :id", id=lost.id)
 
     with app.transaction() as tx:
-        assert acknowledge(tx, leases) == [mine.id]
+        assert finish_many(tx, leases) == [mine.id]
 
     assert states(app, after_mine.id, after_lost.id) == ["ready", "waiting"]
 
@@ -202,7 +202,7 @@ def test_what_nobody_waits_for_costs_no_statement_more(
     monkeypatch.setattr(Connection, "watch", staticmethod(lambda _, text: sent.append(text)))
 
     with app.transaction() as tx:
-        acknowledge(tx, leases)
+        finish_many(tx, leases)
 
     assert not [it for it in sent if "stepfast_dependency" in it]
 
@@ -211,7 +211,7 @@ def test_what_nobody_waits_for_costs_no_statement_more(
 
 
 def ended_by(app: Stepfast, lease: Any) -> None:
-    persist(app.database, lambda tx: acknowledge(tx, [lease]))
+    persist(app.database, lambda tx: finish_many(tx, [lease]))
 
 
 def test_of_parents_that_end_at_the_same_moment_one_is_the_last(
@@ -242,7 +242,7 @@ def test_who_ends_a_parent_waits_for_who_is_ending_another(
 
     with ThreadPoolExecutor(1) as threads:
         with app.transaction() as tx:
-            acknowledge(tx, [first])
+            finish_many(tx, [first])
             ending = threads.submit(ended_by, other, second)
             rows.eventually(lambda: ending.done() or somebody_waits(app))
         ending.result(10)
@@ -474,7 +474,7 @@ def test_what_an_unfinished_job_needs_is_kept_beyond_its_time(app: Stepfast) -> 
     rows.change(app, "UPDATE stepfast_archive SET finished_at = 1")
 
     with app.transaction() as tx:
-        assert expire(tx, "work", rows.DAY, 10) == 1
+        assert expire_results(tx, "work", rows.DAY, 10) == 1
         assert prune(tx, rows.DAY, 1) == 1
         assert prune(tx, rows.DAY, 1) == 0
     row = rows.ended(app, needed.id)

@@ -358,15 +358,15 @@ def test_what_is_over_is_forgotten_and_what_is_not_stays(app: Stepfast) -> None:
         waiting(app, "patient")
         time.advance("3630s")
         with app.transaction() as tx:
-            assert events.anything_old(tx)
-            events.forget_old(tx, 100)
-            assert not events.anything_old(tx)
+            assert events.any_old_events(tx)
+            events.forget_old_events(tx, 100)
+            assert not events.any_old_events(tx)
         assert [it.event for it in app.operator.kept_events()] == ["young"]
         assert rows.count(app, "stepfast_wait") == 1
 
         time.advance("2m")
         with app.transaction() as tx:
-            events.forget_old(tx, 100)
+            events.forget_old_events(tx, 100)
         assert rows.count(app, "stepfast_wait") == 0
         left = {row["id"] for row in rows.query(app, "SELECT id FROM stepfast_event_name")}
         assert "young" in left
@@ -377,11 +377,11 @@ def test_an_event_that_was_kept_beside_a_wait_is_brought_to_it(app: Stepfast) ->
     """As a sender leaves it whose transaction looks at the past."""
     job_id = waiting(app)
     with app.transaction() as tx:
-        tx.run(events.KEEP, name=NAME, event_id="e", keep=rows.HOUR, payload='"missed"')
+        tx.run(events.KEEP_EVENT, name=NAME, event_id="e", keep=rows.HOUR, payload='"missed"')
 
     with app.transaction() as tx:
-        assert events.missed(tx) == [NAME]
-        assert events.bring_together(tx, NAME) == 1
+        assert events.missed_events(tx) == [NAME]
+        assert events.deliver_kept(tx, NAME) == 1
 
     assert rows.state(app, job_id) == "ready"
     assert not rows.count(app, "stepfast_event")

@@ -11,7 +11,7 @@ import pytest
 from stepfast import Done, Job, Retry, Step
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError, CycleError, NotFoundError, StateError
-from stepfast.jobs.commit import acknowledge
+from stepfast.jobs.commit import finish_many
 from stepfast.jobs.outcome import Again, Bury, Call
 from stepfast.telemetry.traces import inside
 from stepfast.testing import drain, inline
@@ -44,7 +44,7 @@ def works(app: Stepfast) -> Job[..., None]:
 
 
 def ended_by(app: Stepfast, lease: Lease) -> None:
-    persist(app.database, lambda tx: acknowledge(tx, [lease]))
+    persist(app.database, lambda tx: finish_many(tx, [lease]))
 
 
 def test_the_completion_job_starts_when_the_last_member_has_ended(app: Stepfast) -> None:
@@ -128,7 +128,7 @@ def test_a_whole_group_that_is_acknowledged_at_once_completes(app: Stepfast) -> 
     leases = claim(app, limit=99)
 
     with app.transaction() as tx:
-        assert len(acknowledge(tx, leases)) == 50
+        assert len(finish_many(tx, leases)) == 50
 
     assert rows.state(app, group) == "ready"
 

@@ -19,7 +19,7 @@ from stepfast.errors import ConfigurationError, DuplicateKeyError, LeaseLostErro
 from stepfast.jobs import keys
 from stepfast.jobs.commit import commit
 from stepfast.jobs.dead_letters import revive
-from stepfast.jobs.keys import forget_expired
+from stepfast.jobs.keys import forget_expired_keys
 from stepfast.jobs.outcome import Bury
 from tests.support import rows
 from tests.support.engine import settle, take, together, work_on
@@ -433,7 +433,7 @@ def test_a_key_that_is_forgotten_while_we_look_is_ours(
     look, looks = Transaction.first, []
 
     def forgotten_before(tx: Transaction, statement: Statement, **parameters: Any) -> Any:
-        if statement is keys.HOLDER:
+        if statement is keys.REMEMBERED_HOLDER:
             looks.append(1)
             if len(looks) == 1:
                 tx.execute("DELETE FROM stepfast_key")
@@ -548,7 +548,7 @@ def test_keys_are_forgotten_only_after_their_time(app: Stepfast) -> None:
     rows.change(app, "UPDATE stepfast_key SET until_at = 1 WHERE id = 'unique:over'")
 
     with app.transaction() as tx:
-        forgotten = forget_expired(tx, 100)
+        forgotten = forget_expired_keys(tx, 100)
 
     assert forgotten == 1
     assert [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_key")] == ["unique:kept"]

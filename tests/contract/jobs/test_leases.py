@@ -14,7 +14,7 @@ from stepfast import Continue, Done, Reject, Retry, Snooze, Stepfast
 from stepfast.clock import moment
 from stepfast.errors import ConfigurationError, LeaseLostError
 from stepfast.jobs import lease as leases
-from stepfast.jobs.commit import acknowledge, give_back
+from stepfast.jobs.commit import finish_many, give_back
 from stepfast.jobs.outcome import Again, Bury, Call, GiveBack, Stop
 from stepfast.jobs.step import Report, write_reports
 from tests.support import rows
@@ -215,7 +215,7 @@ def test_an_owner_that_was_replaced_can_acknowledge_nothing(app: Stepfast) -> No
     old, _ = replaced(app)
 
     with app.transaction() as tx:
-        mine = acknowledge(tx, [old])
+        mine = finish_many(tx, [old])
 
     assert mine == []
     assert rows.state(app, old.job_id) == "leased"

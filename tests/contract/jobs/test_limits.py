@@ -16,7 +16,15 @@ from stepfast.admin import jobs as actions
 from stepfast.errors import LeaseLostError
 from stepfast.jobs.commit import commit
 from stepfast.jobs.outcome import Snooze
-from stepfast.limits.slots import LOOK_AGAIN, LOOK_SOON, Wanted, admit, forget_idle, look_at_all, sweep
+from stepfast.limits.slots import (
+    LOOK_AGAIN,
+    LOOK_SOON,
+    LimitedStep,
+    admit,
+    forget_idle_limits,
+    look_at_all_limits,
+    release_due,
+)
 from stepfast.testing import drain
 from stepfast.worker.claimer import Gate
 from tests.support import engine, rows
@@ -56,7 +64,7 @@ def finish(app: Stepfast, gate: Gate, leases: list[Lease]) -> None:
 
 def let_go(app: Stepfast) -> int:
     with app.transaction() as tx:
-        return sweep(tx)
+        return release_due(tx)
 
 
 def states(app: Stepfast) -> dict[str, int]:
@@ -116,7 +124,7 @@ def test_who_asks_waits_for_the_answer_of_who_asked_before(
     limits = (("slots:kind:work", Concurrency(1)),)
 
     with app.transaction() as tx:
-        first = admit(tx, [Wanted(mine[0].job_id, limits)], mine[0].fence)
+        first = admit(tx, [LimitedStep(mine[0].job_id, limits)], mine[0].fence)
         asked.start()
         asked.join(0.5)
         assert asked.is_alive()
@@ -286,7 +294,7 @@ def test_a_slot_that_is_freed_while_a_job_is_put_aside_is_found_soon(
     (late,) = claim(app, BOB, 1)
     (limit,) = rows.query(app, "SELECT id FROM stepfast_limit")
     with app.transaction() as tx:
-        admit(tx, [Wanted(late.job_id, ((limit["id"], Concurrency(1)),))], late.fence)
+        admit(tx, [LimitedStep(late.job_id, ((limit["id"], Concurrency(1)),))], late.fence)
         finish(another_app(), gate, running)
     assert states(app) == {"held": 1}
 
@@ -496,8 +504,8 @@ def test_a_worker_that_does_not_know_a_kind_leaves_its_limits_as_they_are(
     stranger = another_app()
 
     with stranger.transaction() as tx:
-        look_at_all(tx)
-        sweep(tx, stranger.kinds.families)
+        look_at_all_limits(tx)
+        release_due(tx, stranger.kinds.families)
 
     assert states(app) == {"leased": 1, "held": 2}
 
@@ -566,10 +574,10 @@ def test_limits_that_nobody_asks_for_are_forgotten_and_those_in_use_are_kept(app
     finish(app, gate, [lease for lease in started if "gone" in lease.payload])
 
     with app.transaction() as tx:
-        young = forget_idle(tx, rows.HOUR, 100)
+        young = forget_idle_limits(tx, rows.HOUR, 100)
     rows.change(app, "UPDATE stepfast_limit SET arrival_at = 1 WHERE arrival_at > 0")
     with app.transaction() as tx:
-        old = forget_idle(tx, rows.HOUR, 100)
+        old = forget_idle_limits(tx, rows.HOUR, 100)
 
     left = {row["id"] for row in rows.query(app, "SELECT id FROM stepfast_limit")}
     assert young == 1  # slots know no time: none taken is enough

@@ -10,7 +10,7 @@ import pytest
 from stepfast import Done, ResultExpiredError
 from stepfast.admin.audit import Actor, record
 from stepfast.config import WorkerSettings
-from stepfast.results.outcome import expire
+from stepfast.results.outcome import expire_results
 from stepfast.worker import maintenance as forgetting
 from stepfast.worker.maintenance import Forgetting
 from tests.support import rows
@@ -116,12 +116,12 @@ def test_results_expire_in_batches_the_oldest_first(app: Stepfast) -> None:
     ids = [done(app, work, age * rows.DAY) for age in (9, 8, 7)]
 
     with app.transaction() as tx:
-        assert expire(tx, "work", rows.DAY, 2) == 2
+        assert expire_results(tx, "work", rows.DAY, 2) == 2
 
     assert [app.result_of(it).result_expired_at is None for it in ids] == [False, False, True]
     with app.transaction() as tx:
-        assert expire(tx, "work", rows.DAY, 2) == 1
-        assert expire(tx, "work", rows.DAY, 2) == 0
+        assert expire_results(tx, "work", rows.DAY, 2) == 1
+        assert expire_results(tx, "work", rows.DAY, 2) == 0
 
 
 def test_a_running_worker_forgets_by_itself(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from stepfast import (
 from stepfast.database.connection import Connection
 from stepfast.errors import NotFoundError, StateError
 from stepfast.results import watch as waiting
-from stepfast.results.outcome import look
+from stepfast.results.outcome import read_outcomes
 from tests.crash.kill_points import UNHARMED, Child
 from tests.support import rows
 from tests.support.jobs_in_every_state import died, ended, greeting, leased
@@ -254,7 +254,7 @@ def test_news_that_come_while_the_database_is_asked_are_not_missed(
     calls: list[int] = []
 
     def look_and_be_overtaken(*given: Any) -> Any:
-        found = look(*given)
+        found = read_outcomes(*given)
         calls.append(1)
         if len(calls) == 1:
             threading.Thread(target=end_it).start()
@@ -267,7 +267,7 @@ def test_news_that_come_while_the_database_is_asked_are_not_missed(
         overtaken.set()
 
     overtaken = threading.Event()
-    monkeypatch.setattr(waiting, "look", look_and_be_overtaken)
+    monkeypatch.setattr(waiting, "read_outcomes", look_and_be_overtaken)
 
     assert job.wait(LESS_PATIENCE).state == "cancelled"
 

@@ -15,7 +15,7 @@ from stepfast.jobs.commit import commit
 from stepfast.jobs.outcome import Bury, Done
 from stepfast.jobs.step import Report, write_reports
 from stepfast.results import watch as watching
-from stepfast.results.outcome import ANYTHING
+from stepfast.results.outcome import PLAIN_READER
 from stepfast.results.watch import Ended, Logged, Observer, Progressed, StateChanged, Update
 from tests.support import rows
 from tests.support.jobs_in_every_state import died, ended, greeting, leased
@@ -33,7 +33,7 @@ SAY = sql("""
 
 
 def observer(app: Stepfast, job_id: str, *, beyond_death: bool = False) -> Observer:
-    return Observer(app.database, job_id, None, lambda _: ANYTHING, beyond_death=beyond_death)
+    return Observer(app.database, job_id, None, lambda _: PLAIN_READER, beyond_death=beyond_death)
 
 
 def say(tx: Transaction, job_id: str, message: str) -> None:

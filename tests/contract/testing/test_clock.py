@@ -17,7 +17,7 @@ from stepfast.database.drivers import open_database, sqlite_path
 from stepfast.database.lending import lend
 from stepfast.database.migrate import migrate
 from stepfast.errors import ConfigurationError
-from stepfast.jobs.keys import forget_expired
+from stepfast.jobs.keys import forget_expired_keys
 from stepfast.testing import clock, drain, enqueued
 from stepfast.testing.test_clock import Clock
 from stepfast.worker.maintenance import prune
@@ -229,7 +229,7 @@ def test_an_id_is_forgotten_when_its_time_is_over(app: Stepfast) -> None:
         time.advance("16d")
 
         with app.transaction() as tx:
-            assert forget_expired(tx, 10) == 1
+            assert forget_expired_keys(tx, 10) == 1
 
 
 def test_finished_jobs_are_forgotten_after_their_retention(app: Stepfast) -> None:

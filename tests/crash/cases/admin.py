@@ -13,7 +13,7 @@ from stepfast.admin import jobs as actions
 from stepfast.admin import workers as worker_actions
 from stepfast.jobs import rescue
 from stepfast.jobs.outcome import Bury
-from stepfast.results.outcome import expire
+from stepfast.results.outcome import expire_results
 from tests.crash.cases.case import Operations
 from tests.support import rows
 
@@ -89,7 +89,7 @@ def empty_old_results(scene: Scene) -> Act:
     for lease in scene.leased(2, steps=0):
         scene.end(lease, Done({"pages": 3}), effects=())
     scene.change("UPDATE stepfast_archive SET finished_at = 1")
-    return lambda: scene.do(lambda tx: expire(tx, "work", rows.DAY, 10))
+    return lambda: scene.do(lambda tx: expire_results(tx, "work", rows.DAY, 10))
 
 
 @OPERATIONS.repeated

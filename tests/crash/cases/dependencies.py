@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from stepfast import Done
 from stepfast.admin import jobs as trees
 from stepfast.admin.audit import Actor
-from stepfast.jobs.commit import acknowledge
-from stepfast.jobs.dependencies import tell
+from stepfast.jobs.commit import finish_many
+from stepfast.jobs.dependencies import release_stranded
 from stepfast.jobs.outcome import Bury
 from tests.crash.cases.case import Operations
 from tests.crash.recovery import effect_of
@@ -74,7 +74,7 @@ def acknowledge_parents(scene: Scene) -> Act:
     def act(tx: Transaction) -> None:
         for lease in leases:
             effect_of(lease).apply(tx)
-        assert len(acknowledge(tx, leases)) == 3
+        assert len(finish_many(tx, leases)) == 3
 
     return lambda: scene.do(act)
 
@@ -140,4 +140,4 @@ def find_who_is_stranded(scene: Scene) -> Act:
     scene.job.enqueue(n=11, after=lease.job_id)
     scene.change("UPDATE stepfast_job SET has_dependants = 0 WHERE has_dependants = 1")
     scene.end(lease)
-    return lambda: scene.do(lambda tx: tell(tx, [lease.job_id]))
+    return lambda: scene.do(lambda tx: release_stranded(tx, [lease.job_id]))

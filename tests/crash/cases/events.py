@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from stepfast import Wait
-from stepfast.jobs.events import SendEvent, bring_together, forget_old
+from stepfast.jobs.events import SendEvent, deliver_kept, forget_old_events
 from tests.crash.cases.case import Operations
 from tests.crash.recovery import effect_of
 from tests.support import rows
@@ -72,7 +72,7 @@ def bring_an_event_and_a_wait_together(scene: Scene) -> Act:
         name=NAME,
         until=rows.now(scene.app) + rows.HOUR,
     )
-    return lambda: scene.do(lambda tx: bring_together(tx, NAME))
+    return lambda: scene.do(lambda tx: deliver_kept(tx, NAME))
 
 
 @OPERATIONS.once
@@ -83,4 +83,4 @@ def forget_what_is_over(scene: Scene) -> Act:
     scene.change("UPDATE stepfast_event SET until_at = 1")
     scene.change("UPDATE stepfast_wait SET until_at = 1")
     scene.change("UPDATE stepfast_event_name SET at = 1")
-    return lambda: scene.do(lambda tx: forget_old(tx, 10))
+    return lambda: scene.do(lambda tx: forget_old_events(tx, 10))

@@ -9,8 +9,8 @@ from stepfast import Continue, Done, Reject, Snooze
 from stepfast.admin import jobs as actions
 from stepfast.database.dialects import Whose
 from stepfast.database.lending import require_same_database
-from stepfast.jobs.commit import acknowledge, commit, fates, give_back
-from stepfast.jobs.debounce import let_successors_go
+from stepfast.jobs.commit import commit, commit_states, finish_many, give_back
+from stepfast.jobs.debounce import promote_successors
 from stepfast.jobs.lease import claim, claim_suspect
 from stepfast.jobs.outcome import Again, Bury, GiveBack, Stop
 from stepfast.jobs.step import Report, write_reports
@@ -97,7 +97,7 @@ def let_a_successor_go(scene: Scene) -> Act:
     (lease,) = scene.leased()
     scene.job.enqueue(n=2, key=KEY, on_duplicate="merge")
     scene.end(lease)
-    return lambda: scene.do(let_successors_go)
+    return lambda: scene.do(promote_successors)
 
 
 @OPERATIONS.repeated
@@ -198,7 +198,7 @@ def acknowledge_three(scene: Scene) -> Act:
     def act(tx: Transaction) -> None:
         for lease in leases:
             effect_of(lease).apply(tx)
-        assert len(acknowledge(tx, leases, {leases[1].job_id: '"ok"'})) == 3
+        assert len(finish_many(tx, leases, {leases[1].job_id: '"ok"'})) == 3
 
     return lambda: scene.do(act)
 
@@ -301,7 +301,7 @@ def give_three_back(scene: Scene) -> Act:
 def look_at_the_fences(scene: Scene) -> Act:
     lease, other = scene.leased(2)
     scene.end(other)
-    return lambda: scene.do(lambda tx: fates(tx, [lease, other]))
+    return lambda: scene.do(lambda tx: commit_states(tx, [lease, other]))
 
 
 @OPERATIONS.once

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from stepfast import Concurrency, Done, Rate
 from stepfast.jobs.commit import commit
-from stepfast.limits.slots import Wanted, admit, free, sweep
+from stepfast.limits.slots import LimitedStep, admit, pass_on_slots, release_due
 from tests.crash.cases.case import Operations
 from tests.crash.recovery import effect_of
 
@@ -25,7 +25,7 @@ TWO: tuple[tuple[str, Limit], ...] = (
 
 
 def ask(tx: Transaction, leases: list[Lease]) -> None:
-    admit(tx, [Wanted(lease.job_id, TWO) for lease in leases], leases[0].fence)
+    admit(tx, [LimitedStep(lease.job_id, TWO) for lease in leases], leases[0].fence)
 
 
 @OPERATIONS.once
@@ -41,7 +41,7 @@ def end_a_step_and_hand_its_slot_over(scene: Scene) -> Act:
 
     def end(tx: Transaction) -> None:
         commit(tx, leases[0], Done(), [effect_of(leases[0])])
-        free(tx, [leases[0].job_id], leases[0].fence, {"slots:two": 1})
+        pass_on_slots(tx, [leases[0].job_id], leases[0].fence, {"slots:two": 1})
 
     return lambda: scene.do(end)
 
@@ -49,6 +49,6 @@ def end_a_step_and_hand_its_slot_over(scene: Scene) -> Act:
 @OPERATIONS.once
 def let_go_what_a_rate_held(scene: Scene) -> Act:
     leases = scene.leased(5)
-    scene.do(lambda tx: admit(tx, [Wanted(it.job_id, TWO[1:]) for it in leases], leases[0].fence))
+    scene.do(lambda tx: admit(tx, [LimitedStep(it.job_id, TWO[1:]) for it in leases], leases[0].fence))
     scene.change("UPDATE stepfast_limit SET due_at = 1, arrival_at = 1 WHERE due_at IS NOT NULL")
-    return lambda: scene.do(sweep)
+    return lambda: scene.do(release_due)

@@ -10,7 +10,7 @@ from stepfast.admin import jobs as actions
 from stepfast.admin import workers as worker_actions
 from stepfast.jobs import dead_letters
 from stepfast.jobs.commit import commit
-from stepfast.jobs.keys import forget_expired
+from stepfast.jobs.keys import forget_expired_keys
 from stepfast.jobs.outcome import Bury
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.worker.maintenance import GONE_WORKERS, promote, prune
@@ -142,7 +142,7 @@ def forget_what_is_old(scene: Scene) -> Act:
 def forget_old_keys(scene: Scene) -> Act:
     scene.job.enqueue(n=1, key=KEY, unique_for="1d")
     scene.change("UPDATE stepfast_key SET until_at = 1")
-    return lambda: scene.do(lambda tx: forget_expired(tx, 10))
+    return lambda: scene.do(lambda tx: forget_expired_keys(tx, 10))
 
 
 @OPERATIONS.once

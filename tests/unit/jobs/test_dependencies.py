@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from stepfast.errors import ConfigurationError, CycleError, NotFoundError
-from stepfast.jobs.archive import Death
-from stepfast.jobs.dependencies import After, OnDead, Verdict, judge
-from stepfast.jobs.groups import after_of
+from stepfast.jobs.archive import FailedParent
+from stepfast.jobs.dependencies import After, EdgeStates, OnDead, judge_edges
+from stepfast.jobs.groups import read_after
 
 
 @pytest.mark.parametrize("on_dead", ["wait", "fail", "run"])
 def test_a_parent_that_lives_is_waited_for_and_one_that_is_done_is_not(on_dead: OnDead) -> None:
     standing = {"lives": "live", "is done": "done"}
 
-    assert judge(standing, After(("lives", "is done"), on_dead)) == Verdict(
+    assert judge_edges(standing, After(("lives", "is done"), on_dead)) == EdgeStates(
         {"lives": "open", "is done": "met"}
     )
 
@@ -26,23 +26,23 @@ def test_a_parent_that_lives_is_waited_for_and_one_that_is_done_is_not(on_dead: 
 def test_a_parent_that_died_is_met_as_the_policy_says(
     state: str, on_dead: OnDead, edge: str, *, waits: bool
 ) -> None:
-    verdict = judge({"p": state}, After(("p",), on_dead))
+    verdict = judge_edges({"p": state}, After(("p",), on_dead))
 
     assert verdict.states == {"p": edge}
     assert verdict.waits == waits
-    assert verdict.broken == (Death("p", state) if on_dead == "fail" else None)
+    assert verdict.broken == (FailedParent("p", state) if on_dead == "fail" else None)
 
 
 def test_a_parent_that_nobody_knows_cannot_be_waited_for() -> None:
     with pytest.raises(NotFoundError, match="there is no job p"):
-        judge({}, After(("p",), "wait"))
+        judge_edges({}, After(("p",), "wait"))
 
-    assert judge({}, After(("p",), "run")).states == {"p": "met"}
-    assert judge({}, After(("p",), "fail")).broken == Death("p", "unknown")
+    assert judge_edges({}, After(("p",), "run")).states == {"p": "met"}
+    assert judge_edges({}, After(("p",), "fail")).broken == FailedParent("p", "unknown")
 
 
 def test_a_child_that_fails_names_its_first_parent_that_died() -> None:
-    verdict = judge({"a": "live", "b": "cancelled", "c": "dead"}, After(("a", "b", "c"), "fail"))
+    verdict = judge_edges({"a": "live", "b": "cancelled", "c": "dead"}, After(("a", "b", "c"), "fail"))
 
     assert verdict.broken is not None
     assert verdict.broken.reason == "DependencyFailed: job b, which it comes after, was cancelled"
@@ -53,11 +53,11 @@ class Job:
 
 
 def test_after_takes_jobs_and_ids_once_each() -> None:
-    assert after_of(None, "run") is None
-    assert after_of([], "run") is None
-    assert after_of("a", "wait") == After(("a",), "wait")
-    assert after_of(Job(), "fail") == After(("a",), "fail")
-    assert after_of([Job(), "b", "a"], "run") == After(("a", "b"), "run")
+    assert read_after(None, "run") is None
+    assert read_after([], "run") is None
+    assert read_after("a", "wait") == After(("a",), "wait")
+    assert read_after(Job(), "fail") == After(("a",), "fail")
+    assert read_after([Job(), "b", "a"], "run") == After(("a", "b"), "run")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_after_takes_jobs_and_ids_once_each() -> None:
 )
 def test_what_nobody_can_wait_for_is_refused_in_words(after: str, on_dead: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
-        after_of(after, on_dead)
+        read_after(after, on_dead)
 
 
 def test_a_cycle_is_told_with_all_its_jobs() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stepfast import Concurrency, Rate, Stepfast
 from stepfast.errors import ConfigurationError
 from stepfast.limits.limit import LONGEST_ID, Limit, arrival_after, limit_id, room_in_rate
-from stepfast.limits.slots import Meter, Wanted, decide
+from stepfast.limits.slots import LimitedStep, Meter, decide_admission
 
 SECOND = 1_000_000
 many = settings(max_examples=150, deadline=None, database=None)
@@ -157,7 +157,9 @@ def test_who_finds_one_of_its_limits_full_takes_nothing_of_the_others() -> None:
     meters = {"few": Meter(few, 2), "full": Meter(full, 1)}
     both = (("few", few), ("full", full))
 
-    answer = decide([Wanted("a", both), Wanted("b", both), Wanted("c", (("few", few),))], meters)
+    answer = decide_admission(
+        [LimitedStep("a", both), LimitedStep("b", both), LimitedStep("c", (("few", few),))], meters
+    )
 
     assert answer.admitted == ["a", "c"]
     assert answer.held == {"b": "full"}

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast import Rate
-from stepfast.limits.slots import LimitRow, places
+from stepfast.limits.slots import LimitRow, next_starts
 
 SECOND = 1_000_000
 
@@ -16,15 +16,15 @@ def row(rate: Rate, arrival: int = 0) -> LimitRow:
 
 
 def test_the_first_starts_at_once_and_the_others_in_their_turn() -> None:
-    (after,), starts = places([row(Rate(10, per="1s", burst=1))], 5 * SECOND, 4, SECOND)
+    (after,), starts = next_starts([row(Rate(10, per="1s", burst=1))], 5 * SECOND, 4, SECOND)
 
     assert [it - 5 * SECOND for it in starts] == [0, 100_000, 200_000, 300_000]
     assert after.arrival_at == 5 * SECOND + 400_000
 
 
 def test_who_would_wait_too_long_gets_no_place() -> None:
-    (after,), starts = places([row(Rate(2, per="1s", burst=1))], SECOND, 9, SECOND)
-    (same,), none = places([after], SECOND, 9, 400_000)
+    (after,), starts = next_starts([row(Rate(2, per="1s", burst=1))], SECOND, 9, SECOND)
+    (same,), none = next_starts([after], SECOND, 9, 400_000)
 
     assert len(starts) == 3
     assert (same, none) == (after, [])
@@ -33,7 +33,7 @@ def test_who_would_wait_too_long_gets_no_place() -> None:
 def test_the_slowest_of_several_rates_decides() -> None:
     rates = [row(Rate(10, per="1s", burst=1)), row(Rate(60, per="1m", burst=1))]
 
-    _, starts = places(rates, 0, 3, 10 * SECOND)
+    _, starts = next_starts(rates, 0, 3, 10 * SECOND)
 
     assert starts == [0, SECOND, 2 * SECOND]
 
@@ -50,7 +50,7 @@ def test_in_any_window_there_are_no_more_than_the_rate_allows(
     rows, now, every = [row(rate)], 0, []
     for passed, most in asked:
         now += passed
-        rows, starts = places(rows, now, most, 3 * SECOND)
+        rows, starts = next_starts(rows, now, most, 3 * SECOND)
         every += starts
 
     assert every == sorted(every)

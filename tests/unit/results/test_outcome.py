@@ -14,7 +14,7 @@ import pytest
 from stepfast import Continue, Done, Reject, Snooze
 from stepfast.errors import ResultTypeError
 from stepfast.jobs.payload import encode
-from stepfast.results.outcome import ANYTHING, Reading, returned
+from stepfast.results.outcome import PLAIN_READER, ResultReader, return_type
 from tests.unit.jobs import handlers_with_text_hints
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def imported_for_types_only() -> OrderedDict[str, int]:
     ],
 )
 def test_the_annotation_says_what_a_result_is(handler: Any, wanted: Any) -> None:
-    assert returned(handler) == wanted
+    assert return_type(handler) == wanted
 
 
 @pytest.mark.parametrize(
@@ -98,18 +98,18 @@ def test_the_annotation_says_what_a_result_is(handler: Any, wanted: Any) -> None
     ],
 )
 def test_a_result_comes_back_as_it_was(value: Any) -> None:
-    assert Reading(type(value)).read("job", "kind", encode(value)) == value
+    assert ResultReader(type(value)).read("job", "kind", encode(value)) == value
 
 
 def test_no_result_is_none_whatever_the_type() -> None:
-    assert Reading(Parcel).read("job", "kind", None) is None
+    assert ResultReader(Parcel).read("job", "kind", None) is None
 
 
 def test_a_type_that_json_cannot_be_read_into_leaves_plain_values() -> None:
-    assert Reading(int | Parcel | Model).read("job", "kind", '{"a":1}') == {"a": 1}
-    assert ANYTHING.read("job", "kind", "[1]") == [1]
+    assert ResultReader(int | Parcel | Model).read("job", "kind", '{"a":1}') == {"a": 1}
+    assert PLAIN_READER.read("job", "kind", "[1]") == [1]
 
 
 def test_a_result_of_an_older_version_of_the_handler_is_refused_in_words() -> None:
     with pytest.raises(ResultTypeError, match="job 17: its result does not fit the return type of 'send'"):
-        Reading(Parcel).read("17", "send", '{"weight":"1","shipped":"2030-01-01"}')
+        ResultReader(Parcel).read("17", "send", '{"weight":"1","shipped":"2030-01-01"}')

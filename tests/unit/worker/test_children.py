@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stepfast.jobs.rescue import age
+from stepfast.jobs.rescue import process_age
 from stepfast.worker.children import BURST, additional, patience
 
 
@@ -28,6 +28,6 @@ def test_a_process_that_is_only_starting_is_given_as_long_as_we_took_ourselves(
 
 
 def test_a_process_knows_its_age() -> None:
-    before = age()
+    before = process_age()
 
-    assert 0 < before <= age() < 24 * 3600
+    assert 0 < before <= process_age() < 24 * 3600

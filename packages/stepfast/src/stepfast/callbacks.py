@@ -22,7 +22,7 @@ from stepfast.database.statement import sql
 from stepfast.errors import DatabaseError, PermanentError, SignatureError
 from stepfast.jobs import callbacks
 from stepfast.jobs.events import REMEMBERED, SCOPE, SendEvent
-from stepfast.jobs.keys import prolong
+from stepfast.jobs.keys import prolong_key
 from stepfast.results.watch import EnqueuedJob
 from stepfast.telemetry import happened
 
@@ -37,7 +37,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-NOW = sql("SELECT {now}")
+CALLBACK_TIME = sql("SELECT {now}")
 
 
 class Received(StrEnum):
@@ -73,13 +73,13 @@ class Callbacks:
         event = SendEvent.of(claim.event, payload, "30d", used, encrypted=self._encrypted)
 
         def take(tx: Transaction) -> Received:
-            if (left := claim.until - int(tx.first(NOW))) <= 0:
+            if (left := claim.until - int(tx.first(CALLBACK_TIME))) <= 0:
                 return Received.EXPIRED
             remembered = REMEMBERED + max(left, claim.lasts)
             if not replace(event, remembered=remembered).send(tx).repeated:
                 return Received.ACCEPTED
             # Of the addresses that one step handed out, this may last longer than the one that was used.
-            prolong(tx, SCOPE, used, remembered)
+            prolong_key(tx, SCOPE, used, remembered)
             return Received.REPEATED
 
         answer = within(self._database, None, take)

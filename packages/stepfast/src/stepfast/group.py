@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 from stepfast.database.connection import Transaction
 from stepfast.database.lending import borrowed
 from stepfast.errors import ConfigurationError
-from stepfast.jobs.groups import JOINING, Joining, checked_policy, close, group_of, joining, policy_of
+from stepfast.jobs.groups import (
+    OPEN_GROUP,
+    OpenGroup,
+    checked_on_dead,
+    close_group,
+    group_of,
+    group_policy,
+    open_group,
+)
 from stepfast.results.watch import EnqueuedJob
 from stepfast.telemetry.traces import CURRENT
 
@@ -47,12 +55,12 @@ class Group:
             )
         self._app = app
         self._on_complete = on_complete
-        self._on_dead = checked_policy(on_dead)
+        self._on_dead = checked_on_dead(on_dead)
         self._lent = tx
         self._id = id
         self._stack = ExitStack()
-        self._joining: Joining | None = None
-        self._token: Token[Joining | None] | None = None
+        self._joining: OpenGroup | None = None
+        self._token: Token[OpenGroup | None] | None = None
 
     @property
     def id(self) -> str:
@@ -70,12 +78,12 @@ class Group:
         tx = self._stack.enter_context(self._transaction())
         try:
             group_id = self._opened(tx)
-            on_dead = self._on_dead if self._on_complete is not None else policy_of(tx, group_id)
-            self._joining = Joining(self._app.database, tx, self._lent, group_id, on_dead)
+            on_dead = self._on_dead if self._on_complete is not None else group_policy(tx, group_id)
+            self._joining = OpenGroup(self._app.database, tx, self._lent, group_id, on_dead)
         except BaseException as error:
             self._stack.__exit__(type(error), error, error.__traceback__)
             raise
-        self._token = JOINING.set(self._joining)
+        self._token = OPEN_GROUP.set(self._joining)
         return self
 
     def __exit__(
@@ -83,11 +91,11 @@ class Group:
     ) -> None:
         assert self._joining is not None  # noqa: S101 - entered
         assert self._token is not None  # noqa: S101
-        JOINING.reset(self._token)
+        OPEN_GROUP.reset(self._token)
         self._joining.closed = True
         try:
             if error is None:
-                close(self._joining.tx, self._joining.group_id)
+                close_group(self._joining.tx, self._joining.group_id)
         except BaseException as failure:
             self._stack.__exit__(type(failure), failure, failure.__traceback__)
             raise
@@ -96,7 +104,7 @@ class Group:
     def _transaction(self) -> AbstractContextManager[Transaction]:
         """The one of the block around us, the caller's, or one of our own."""
         database = self._app.database
-        if (around := joining(database)) is not None:
+        if (around := open_group(database)) is not None:
             return nullcontext(around.checked(self._lent))
         if self._lent is None:
             return database.transaction()

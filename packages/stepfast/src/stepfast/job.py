@@ -24,10 +24,18 @@ from typing import (
 from stepfast.clock import Duration, duration, instant, micros, new_id, new_ids
 from stepfast.database.lending import Lent, within
 from stepfast.errors import ArgumentsError, ConfigurationError
-from stepfast.jobs.debounce import Choice, check_key, join, join_many, joining, met_as, remembered
+from stepfast.jobs.debounce import (
+    OnDuplicate,
+    check_key,
+    duplicate_policy,
+    enqueue_many_merged,
+    enqueue_merged,
+    merge_policy,
+    remembered_for,
+)
 from stepfast.jobs.enqueue import enqueue, enqueue_many, enqueue_with_id
-from stepfast.jobs.groups import Parents, after_of, store_tied
-from stepfast.jobs.groups import joining as group_around
+from stepfast.jobs.groups import Parents, read_after, store_with_edges
+from stepfast.jobs.groups import open_group as group_around
 from stepfast.jobs.kinds import (
     Kind,
     Kinds,
@@ -70,7 +78,7 @@ class EnqueueOptions(TypedDict, total=False):
     key: str | None
     unique_for: Duration | None
     unique_per: Duration | None
-    on_duplicate: Choice | None
+    on_duplicate: OnDuplicate | None
     debounce: Duration | None
     at_most: Duration | None
     priority: int | None
@@ -99,7 +107,7 @@ class Enqueueable(Generic[P, R]):
     @overload
     def enqueue(self, *, unique_per: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
     @overload
-    def enqueue(self, *, on_duplicate: Choice | None, **rest: Any) -> EnqueuedJob[R]: ...
+    def enqueue(self, *, on_duplicate: OnDuplicate | None, **rest: Any) -> EnqueuedJob[R]: ...
     @overload
     def enqueue(self, *, debounce: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
     @overload
@@ -144,7 +152,7 @@ class Enqueueable(Generic[P, R]):
     @overload
     async def enqueue_async(self, *, unique_per: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
     @overload
-    async def enqueue_async(self, *, on_duplicate: Choice | None, **rest: Any) -> EnqueuedJob[R]: ...
+    async def enqueue_async(self, *, on_duplicate: OnDuplicate | None, **rest: Any) -> EnqueuedJob[R]: ...
     @overload
     async def enqueue_async(self, *, debounce: Duration | None, **rest: Any) -> EnqueuedJob[R]: ...
     @overload
@@ -245,7 +253,7 @@ class Job(Enqueueable[P, R]):
         key: str | None = None,
         unique_for: Duration | None = None,
         unique_per: Duration | None = None,
-        on_duplicate: Choice | None = None,
+        on_duplicate: OnDuplicate | None = None,
         debounce: Duration | None = None,
         at_most: Duration | None = None,
         priority: int | None = None,
@@ -257,12 +265,12 @@ class Job(Enqueueable[P, R]):
         on_dead: OnDead = "wait",
         **arguments: Any,
     ) -> EnqueuedJob[R]:
-        tied = after_of(after, on_dead)
-        choice, given = met_as(on_duplicate), {"unique_for": unique_for, "unique_per": unique_per}
+        tied = read_after(after, on_dead)
+        choice, given = duplicate_policy(on_duplicate), {"unique_for": unique_for, "unique_per": unique_per}
         how = None
         if key is not None or debounce is not None or at_most is not None:
             others = {**given, "delay": delay, "run_at": run_at, "after": after}
-            how = joining(self.kind, key, on_duplicate, debounce=debounce, at_most=at_most, **others)
+            how = merge_policy(self.kind, key, on_duplicate, debounce=debounce, at_most=at_most, **others)
         asked = self._new(
             id=new_id() if id is None else checked_name("id", id),
             payload=self.kind.stored(self.kind.arguments.encode(arguments)),
@@ -275,7 +283,7 @@ class Job(Enqueueable[P, R]):
         )
 
         def store(inner: Transaction, job: NewJob) -> Enqueued:
-            joined = None if how is None else partial(join, inner, how=how)
+            joined = None if how is None else partial(enqueue_merged, inner, how=how)
             if id is not None:
                 return enqueue_with_id(inner, job, micros(REMEMBER_IDS), choice, joined)
             return enqueue(inner, job, choice) if joined is None else joined(job)
@@ -291,7 +299,7 @@ class Job(Enqueueable[P, R]):
         *,
         tx: Lent = None,
         keys: Sequence[str | None] | None = None,
-        on_duplicate: Choice | None = None,
+        on_duplicate: OnDuplicate | None = None,
         priority: int | None = None,
         delay: Duration | None = None,
         run_at: datetime | None = None,
@@ -300,8 +308,8 @@ class Job(Enqueueable[P, R]):
         on_dead: OnDead = "wait",
     ) -> list[EnqueuedJob[R]]:
         """Ask for many jobs at once: all of them or, if one call's arguments are wrong, none."""
-        tied = after_of(after, on_dead)
-        choice = met_as(on_duplicate)
+        tied = read_after(after, on_dead)
+        choice = duplicate_policy(on_duplicate)
         payloads = self._payloads(list(calls))
         if isinstance(keys, str):
             raise ConfigurationError(
@@ -313,7 +321,7 @@ class Job(Enqueueable[P, R]):
         for key in keys or ():
             check_key(key)
         longest = max(filter(None, keys or ()), key=len, default=None)
-        how = joining(self.kind, longest, on_duplicate, after=after)
+        how = merge_policy(self.kind, longest, on_duplicate, after=after)
         rows = list(zip(new_ids(len(payloads)), keys or [None] * len(payloads), payloads, strict=True))
 
         def store(inner: Transaction, like: NewJob) -> list[Enqueued]:
@@ -323,7 +331,7 @@ class Job(Enqueueable[P, R]):
                 stored += (
                     enqueue_many(inner, like, some, choice)
                     if how is None
-                    else join_many(inner, like, some, how)
+                    else enqueue_many_merged(inner, like, some, how)
                 )
             return stored
 
@@ -400,7 +408,7 @@ class Job(Enqueueable[P, R]):
     ) -> NewJob:
         if delay is not None and run_at is not None:
             raise ConfigurationError("enqueue: give delay or run_at, not both")
-        period = remembered(key, unique_for, unique_per)
+        period = remembered_for(key, unique_for, unique_per)
         return NewJob(
             id=id,
             queue=self.kind.queue if queue is None else checked_name("queue", queue),
@@ -427,7 +435,7 @@ class Job(Enqueueable[P, R]):
         return within(
             self.app.database,
             tx if group is None else group.checked(tx),
-            lambda inner: store_tied(inner, job, after, group, partial(store, inner)),
+            lambda inner: store_with_edges(inner, job, after, group, partial(store, inner)),
         )
 
 

@@ -129,11 +129,11 @@ def _beside(ctx: typer.Context, given: str | None) -> Iterator[Database | None]:
 def _places(database: Database, settings: NivodaSettings) -> Places:
     """In the stream of all who ask in the name of the account."""
     from stepfast.database.database import persist
-    from stepfast.limits.slots import reserve
+    from stepfast.limits.slots import reserve_starts
     from stepfast_diamonds.feed import LIMIT, limits_of
 
     limits = limits_of(settings)
-    return lambda most: persist(database, lambda tx: reserve(tx, limits, LIMIT, most, LONGEST_WAIT))
+    return lambda most: persist(database, lambda tx: reserve_starts(tx, limits, LIMIT, most, LONGEST_WAIT))
 
 
 def _facts(feed: str, plan: Plan) -> dict[str, Any]:

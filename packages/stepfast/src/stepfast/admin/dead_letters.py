@@ -14,7 +14,7 @@ from stepfast.admin.rows import now
 from stepfast.database.statement import sql
 from stepfast.errors import NotFoundError, StateError
 from stepfast.jobs import dead_letters
-from stepfast.jobs.dead_letters import Chosen, FailureGroup, Filter, asked, failure_groups
+from stepfast.jobs.dead_letters import ChosenLetter, FailureGroup, Filter, failure_groups, filter_parameters
 from stepfast.jobs.state import JobState
 from stepfast.outbox.messages import stage
 from stepfast.transports import dead_messages
@@ -38,7 +38,7 @@ NEWEST = sql(f"""
 
 def list_dead_letters(tx: Transaction, which: Filter | None = None, *, limit: int = 50) -> list[JobSummary]:
     """Dead letters, the latest death first."""
-    return tx.all(NEWEST, summary, **asked(which or Filter()), limit=limit)
+    return tx.all(NEWEST, summary, **filter_parameters(which or Filter()), limit=limit)
 
 
 def show_dead_letter(tx: Transaction, job_id: str) -> JobDetail:
@@ -63,11 +63,11 @@ _RETRIED: Final = re.compile(r"(.*):retry-(\d+)", re.DOTALL)
 
 def list_dead_messages(tx: Transaction, which: Filter | None = None, *, limit: int = 50) -> list[DeadMessage]:
     """Those that match, the latest first. A filter's kind is what the message calls itself, its error the reason."""
-    return dead_messages.newest(tx, asked(which or Filter()), limit)
+    return dead_messages.newest(tx, filter_parameters(which or Filter()), limit)
 
 
 def count_dead_messages(tx: Transaction, which: Filter | None = None) -> int:
-    return dead_messages.count(tx, asked(which or Filter()))
+    return dead_messages.count(tx, filter_parameters(which or Filter()))
 
 
 def resend(tx: Transaction, message_id: str, *, by: Actor | None = None) -> bool:
@@ -138,13 +138,13 @@ def _each_message_batch(
     by: Actor | None,
 ) -> int:
     with database.reading() as tx:
-        until, total = now(tx), dead_messages.count(tx, asked(which))
+        until, total = now(tx), dead_messages.count(tx, filter_parameters(which))
     if not total:
         return 0
     command = Command(database, by or whoever(), what, "messages of brokers", None)
 
     def batch(tx: Transaction) -> tuple[int, int | None]:
-        found = dead_messages.oldest(tx, asked(which), until, MESSAGES)
+        found = dead_messages.oldest(tx, filter_parameters(which), until, MESSAGES)
         count = work(tx, found) if found else 0
         return count, count or None
 
@@ -206,7 +206,7 @@ def purge_dead(
 ) -> int:
     """Delete the dead letters that are there now and match, with their logs, for good; returns how many."""
 
-    def purge(tx: Transaction, letters: list[Chosen]) -> int:
+    def purge(tx: Transaction, letters: list[ChosenLetter]) -> int:
         return dead_letters.purge(tx, [it.id for it in letters])
 
     which = which or Filter()
@@ -230,14 +230,14 @@ def purge_dead_letter(tx: Transaction, job_id: str, *, by: Actor | None = None) 
 def count_dead(tx: Transaction, which: Filter | None = None) -> int:
     """How many dead letters match."""
     which = which or Filter()
-    return dead_letters.count(tx, which, now(tx)) + count_dead_messages(tx, which)
+    return dead_letters.count_dead(tx, which, now(tx)) + count_dead_messages(tx, which)
 
 
 def _each_batch(
     database: Database,
     command: Command,
     which: Filter,
-    work: Callable[[Transaction, list[Chosen]], int],
+    work: Callable[[Transaction, list[ChosenLetter]], int],
     progress: Progress | None,
 ) -> tuple[int, int]:
     """Walk over what matches now, in batches; returns how many were chosen, and how many `work` counted."""
@@ -245,10 +245,10 @@ def _each_batch(
         until = now(tx)
     time.sleep(TICK)  # what dies of our work dies later than what we walk over
     chosen = counted = 0
-    last: Chosen | None = None
+    last: ChosenLetter | None = None
 
-    def batch(tx: Transaction) -> tuple[tuple[list[Chosen], int], int | None]:
-        letters = dead_letters.choose(tx, which, BATCH, until, last)
+    def batch(tx: Transaction) -> tuple[tuple[list[ChosenLetter], int], int | None]:
+        letters = dead_letters.choose_dead(tx, which, BATCH, until, last)
         count = work(tx, letters) if letters else 0
         return (letters, count), count or None
 

@@ -202,14 +202,14 @@ def watch(
     from stepfast.clock import duration
     from stepfast.errors import WaitTimeoutError
     from stepfast.jobs.state import JobState
-    from stepfast.results.outcome import ANYTHING
+    from stepfast.results.outcome import PLAIN_READER
     from stepfast.results.watch import Watch
 
     given = span(timeout)
     with usage("--timeout"):
         patience = None if given is None else duration(given, "timeout")
     with opened(ctx, database_url) as database:
-        updates = Watch(database, job_id, patience, lambda _: ANYTHING, beyond_death=follow)
+        updates = Watch(database, job_id, patience, lambda _: PLAIN_READER, beyond_death=follow)
         try:
             with _shown(json=json) as show:
                 end = _last(updates, show)

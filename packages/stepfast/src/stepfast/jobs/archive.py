@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from stepfast.clock import new_fence
 from stepfast.database.statement import sql
 from stepfast.errors import CRASH_GROUP
-from stepfast.jobs.end_webhook import tell_failures
+from stepfast.jobs.end_webhook import stage_failure_webhooks
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -17,36 +17,36 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
 
 
-COLUMNS = (
+ARCHIVE_COLUMNS = (
     "id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, "
     "progress, progress_note, error_group, last_error, cursor_json"
 )
 
 # Runs after a lock on exactly these rows. An id that is already in the archive keeps its first ending.
-ARCHIVE = sql(
+ARCHIVE_JOBS = sql(
     f"""
-    INSERT INTO stepfast_archive ({COLUMNS}, committed_fence, payload, state, finished_at)
-    SELECT {COLUMNS}, fence, payload, :state, {{now}}
+    INSERT INTO stepfast_archive ({ARCHIVE_COLUMNS}, committed_fence, payload, state, finished_at)
+    SELECT {ARCHIVE_COLUMNS}, fence, payload, :state, {{now}}
       FROM stepfast_job WHERE id {{any_of:ids}}
     ON CONFLICT DO NOTHING
     """,
     mariadb=f"""
-    INSERT INTO stepfast_archive ({COLUMNS}, committed_fence, payload, state, finished_at)
-    SELECT {COLUMNS}, fence, payload, :state, {{now}}
+    INSERT INTO stepfast_archive ({ARCHIVE_COLUMNS}, committed_fence, payload, state, finished_at)
+    SELECT {ARCHIVE_COLUMNS}, fence, payload, :state, {{now}}
       FROM stepfast_job WHERE id {{any_of:ids}}
     ON DUPLICATE KEY UPDATE stepfast_archive.id = stepfast_archive.id
     """,
 )
 
-REMOVE = sql("DELETE FROM stepfast_job WHERE id {any_of:ids}")
+REMOVE_JOBS = sql("DELETE FROM stepfast_job WHERE id {any_of:ids}")
 
 
 def archive(tx: Transaction, ids: list[str], state: str) -> None:
     """Move jobs whose rows the caller has locked."""
-    tx.run(ARCHIVE, ids=ids, state=state)
-    tx.run(REMOVE, ids=ids)
+    tx.run(ARCHIVE_JOBS, ids=ids, state=state)
+    tx.run(REMOVE_JOBS, ids=ids)
     if state != "done":
-        tell_failures(tx, ids)
+        stage_failure_webhooks(tx, ids)
 
 
 # What becomes of those who wait for a job that ends: in the transaction that ends it, which holds its row.
@@ -56,44 +56,44 @@ def archive(tx: Transaction, ids: list[str], state: str) -> None:
 
 FAILED_GROUP: Final = "DependencyFailed"
 PURGED: Final = "purged"  # the end of a dead letter that an operator deletes: nobody will ever revive it
-WORDS: Final = {
+ENDING_WORDS: Final = {
     "dead": "died",
     "cancelled": "was cancelled",
     PURGED: "was deleted",
     "unknown": "is not known",
 }
 
-AWAITED = sql("""
+AWAITED_PARENTS = sql("""
     SELECT DISTINCT parent_id FROM stepfast_dependency WHERE parent_id {any_of:ids} AND state = 'open'
 """)
-CHILDREN = sql("""
+UNMET_CHILDREN = sql("""
     SELECT DISTINCT child_id FROM stepfast_dependency WHERE parent_id {any_of:ids} AND state IN ('open', 'broken')
 """)
 LOCK_CHILDREN = sql("""
     SELECT id, queue, has_dependants FROM stepfast_job WHERE id {any_of:ids} AND state = 'waiting'
      ORDER BY id {for_update}
 """)
-EDGES = sql("""
+OPEN_EDGES_TO = sql("""
     SELECT child_id, parent_id, on_dead FROM stepfast_dependency WHERE parent_id {any_of:ids} AND state = 'open'
      ORDER BY parent_id, child_id
 """)
 
-MEET = sql("""
+MEET_EDGES = sql("""
     UPDATE stepfast_dependency SET state = 'met' WHERE parent_id {any_of:ids} AND state IN ('open', 'broken')
 """)
-MEET_ANYWAY = sql("""
+MEET_EDGES_ANYWAY = sql("""
     UPDATE stepfast_dependency SET state = 'met' WHERE parent_id {any_of:ids} AND state = 'open' AND on_dead = 'run'
 """)
-BREAK = sql("""
+BREAK_EDGES = sql("""
     UPDATE stepfast_dependency SET state = 'broken'
      WHERE parent_id {any_of:ids} AND child_id {any_of:children} AND state = 'open'
 """)
-STILL_WAIT = sql("""
+STILL_WAITING = sql("""
     SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id {any_of:ids} AND state = 'open'
 """)
 
 # Its own time may not have come yet. Who was a suspect comes back as one.
-LET_GO = sql(f"""
+RELEASE_CHILDREN = sql(f"""
     UPDATE stepfast_job
        SET state = CASE WHEN ready_at > {{now}} THEN 'scheduled'
                         WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END,
@@ -102,14 +102,14 @@ LET_GO = sql(f"""
 """)
 
 # A new fence, as for every ending.
-FAIL = sql("""
+FAIL_CHILDREN = sql("""
     UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = {now}
      WHERE id {any_of:ids} AND state = 'waiting'
 """)
 
 
 @dataclass(frozen=True)
-class Death:
+class FailedParent:
     """A parent that will not be done, and how it ended."""
 
     parent: str
@@ -117,11 +117,11 @@ class Death:
 
     @property
     def reason(self) -> str:
-        return f"{FAILED_GROUP}: job {self.parent}, which it comes after, {WORDS[self.state]}"
+        return f"{FAILED_GROUP}: job {self.parent}, which it comes after, {ENDING_WORDS[self.state]}"
 
 
 @dataclass(frozen=True)
-class Child:
+class WaitingChild:
     """A job that waits, and whose row is locked."""
 
     id: str
@@ -141,72 +141,74 @@ def _follow(tx: Transaction, ended: list[str], state: str) -> None:
 
 def _told(tx: Transaction, ended: list[str], state: str) -> list[str]:
     """Tell those who wait for these; returns who ended because of it and is waited for in turn."""
-    children = [str(row[0]) for row in tx.rows(CHILDREN, ids=ended)]
+    children = [str(row[0]) for row in tx.rows(UNMET_CHILDREN, ids=ended)]
     if not children:
         return []
-    waiting = locked_waiting(tx, children)
+    waiting = lock_waiting(tx, children)
     if state == "done":
-        tx.run(MEET, ids=ended)
-        let_go(tx, waiting)
+        tx.run(MEET_EDGES, ids=ended)
+        release_children(tx, waiting)
         return []
-    edges = tx.rows(EDGES, ids=ended)  # after the lock: a child that was replaced meanwhile has other parents
-    tx.run(MEET_ANYWAY, ids=ended)
+    edges = tx.rows(
+        OPEN_EDGES_TO, ids=ended
+    )  # after the lock: a child that was replaced meanwhile has other parents
+    tx.run(MEET_EDGES_ANYWAY, ids=ended)
     by_id = {it.id: it for it in waiting}
     failing: dict[str, str] = {}  # child → the first parent of whom it dies
     for child, parent, on_dead in edges:
         if child in by_id and (on_dead == "fail" or (on_dead == "wait" and state == PURGED)):
             failing.setdefault(child, parent)
-    let_go(tx, [it for it in waiting if it.id not in failing])
+    release_children(tx, [it for it in waiting if it.id not in failing])
     awaited: list[str] = []
     for parent in sorted(set(failing.values())):
         failed = [by_id[child] for child, cause in failing.items() if cause == parent]
-        tx.run(BREAK, ids=[parent], children=[it.id for it in failed])
-        awaited += _fail(tx, failed, Death(parent, state))
+        tx.run(BREAK_EDGES, ids=[parent], children=[it.id for it in failed])
+        awaited += _fail(tx, failed, FailedParent(parent, state))
     return awaited
 
 
-def let_go(tx: Transaction, waiting: Sequence[Child]) -> int:
+def release_children(tx: Transaction, waiting: Sequence[WaitingChild]) -> int:
     """Let those of these go on that wait for nobody any more; their rows are locked. Returns how many."""
     if not waiting:
         return 0
-    still = {row[0] for row in tx.rows(STILL_WAIT, ids=[it.id for it in waiting])}
+    still = {row[0] for row in tx.rows(STILL_WAITING, ids=[it.id for it in waiting])}
     free = [it for it in waiting if it.id not in still]
     if free:
-        tx.run(LET_GO, ids=[it.id for it in free])
+        tx.run(RELEASE_CHILDREN, ids=[it.id for it in free])
         tx.wakes.update(it.queue for it in free)
         happened("dependants.released", jobs=len(free))
     return len(free)
 
 
-def locked_waiting(tx: Transaction, ids: Sequence[str]) -> list[Child]:
+def lock_waiting(tx: Transaction, ids: Sequence[str]) -> list[WaitingChild]:
     """Those of these jobs that wait for others, in the order of their ids, locked."""
-    return tx.all(LOCK_CHILDREN, Child, ids=list(ids)) if ids else []
+    return tx.all(LOCK_CHILDREN, WaitingChild, ids=list(ids)) if ids else []
 
 
-def fail_children(tx: Transaction, ids: Sequence[str], death: Death) -> None:
+def fail_children(tx: Transaction, ids: Sequence[str], death: FailedParent) -> None:
     """End these waiting jobs because of a parent; who waits for them is told as well."""
-    _follow(tx, _fail(tx, locked_waiting(tx, ids), death), "dead")
+    _follow(tx, _fail(tx, lock_waiting(tx, ids), death), "dead")
 
 
-def _fail(tx: Transaction, children: Sequence[Child], death: Death) -> list[str]:
+def _fail(tx: Transaction, children: Sequence[WaitingChild], death: FailedParent) -> list[str]:
     """Returns those of them that somebody waits for."""
     ids = [it.id for it in children]
     if not ids:
         return []
-    tx.run(FAIL, ids=ids, fence=new_fence(), error_group=FAILED_GROUP, reason=death.reason)
+    tx.run(FAIL_CHILDREN, ids=ids, fence=new_fence(), error_group=FAILED_GROUP, reason=death.reason)
     archive(tx, ids, "dead")
-    happened("dependants.failed", job_id=death.parent, jobs=len(ids), reason=WORDS[death.state])
+    happened("dependants.failed", job_id=death.parent, jobs=len(ids), reason=ENDING_WORDS[death.state])
     return [it.id for it in children if it.has_dependants]
 
 
 # The end of jobs that no commit of their own ends: moved to the archive, and told to those who wait for them.
 
-AWAITED_ENDING = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} AND has_dependants = 1")
+JOBS_WITH_DEPENDANTS = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} AND has_dependants = 1")
 
 
 def end_jobs(tx: Transaction, ids: list[str], state: str) -> None:
     """Move jobs whose rows the caller has locked, and let go or end whoever waits for them."""
-    awaited = [str(row[0]) for row in tx.rows(AWAITED_ENDING, ids=ids)]
+    awaited = [str(row[0]) for row in tx.rows(JOBS_WITH_DEPENDANTS, ids=ids)]
     archive(tx, ids, state)
     if awaited:
         parents_ended(tx, awaited, state)
@@ -219,7 +221,7 @@ NOT_NEEDED: Final = """NOT EXISTS (
            SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
             WHERE d.parent_id = stepfast_archive.id)"""
 
-NEEDED = sql("""
+NEEDED_PARENTS = sql("""
     SELECT DISTINCT d.parent_id FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
      WHERE d.parent_id {any_of:ids}
 """)
@@ -227,5 +229,5 @@ NEEDED = sql("""
 
 def not_needed(tx: Transaction, ids: list[str]) -> list[str]:
     """Those of these locked rows that nobody comes after: an edge may have been added before we had the lock."""
-    needed = {row[0] for row in tx.rows(NEEDED, ids=ids)} if ids else set()
+    needed = {row[0] for row in tx.rows(NEEDED_PARENTS, ids=ids)} if ids else set()
     return [it for it in ids if it not in needed]

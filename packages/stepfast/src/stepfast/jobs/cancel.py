@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CANCELLED_GROUP: Final = "Cancelled"
 
-LOCK = sql("SELECT id, state FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
+LOCK_JOBS_TO_CANCEL = sql("SELECT id, state FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
 
 # A new fence, so that nobody who held it before takes the ending for its own.
 CANCEL_WAITING = sql("""
@@ -33,7 +33,7 @@ ASK_TO_STOP = sql("""
      WHERE id {any_of:ids} AND state = 'leased'
 """)
 
-NOTE = sql("""
+LOG_CANCELLATION = sql("""
     INSERT INTO stepfast_log (job_id, at, level, step, message)
     SELECT id, {now}, 'warning', step, :message FROM stepfast_job WHERE id {any_of:ids}
 """)
@@ -51,7 +51,7 @@ def cancel_jobs(tx: Transaction, ids: Sequence[str], reason: str) -> Stopped:
     if not ids:
         return Stopped([], [])
     text = without_secrets(reason)[:LONGEST_ERROR]
-    found = [(str(row[0]), str(row[1])) for row in tx.rows(LOCK, ids=list(ids))]
+    found = [(str(row[0]), str(row[1])) for row in tx.rows(LOCK_JOBS_TO_CANCEL, ids=list(ids))]
     waiting = [job_id for job_id, state in found if state != JobState.LEASED]
     leased = [job_id for job_id, state in found if state == JobState.LEASED]
     if waiting:
@@ -59,6 +59,6 @@ def cancel_jobs(tx: Transaction, ids: Sequence[str], reason: str) -> Stopped:
         end_jobs(tx, waiting, JobState.CANCELLED.value)
     if leased:
         tx.run(ASK_TO_STOP, ids=leased)
-        tx.run(NOTE, ids=leased, message=text)
+        tx.run(LOG_CANCELLATION, ids=leased, message=text)
         tx.wakes.add(CANCEL)
     return Stopped(waiting, leased)

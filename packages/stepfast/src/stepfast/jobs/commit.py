@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from stepfast.clock import duration, micros, new_fence
 from stepfast.database.statement import sql
 from stepfast.errors import CRASH_GROUP, LeaseLostError
-from stepfast.jobs.archive import COLUMNS, archive, end_jobs, parents_ended
+from stepfast.jobs.archive import ARCHIVE_COLUMNS, archive, end_jobs, parents_ended
 from stepfast.jobs.events import await_event
 from stepfast.jobs.outcome import (
     Again,
@@ -56,40 +56,42 @@ if TYPE_CHECKING:
 _MOVE = f"""
     WITH mine AS (
         DELETE FROM stepfast_job WHERE {{which}} AND fence = :fence
-        RETURNING {COLUMNS}, fence, payload, has_dependants
+        RETURNING {ARCHIVE_COLUMNS}, fence, payload, has_dependants
     ), kept AS (
-        INSERT INTO stepfast_archive ({COLUMNS}, committed_fence, payload, result, state, finished_at)
-        SELECT {COLUMNS}, fence, payload, {{result}}, 'done', {{{{now}}}} FROM mine
+        INSERT INTO stepfast_archive ({ARCHIVE_COLUMNS}, committed_fence, payload, result, state, finished_at)
+        SELECT {ARCHIVE_COLUMNS}, fence, payload, {{result}}, 'done', {{{{now}}}} FROM mine
         ON CONFLICT DO NOTHING
     )
     SELECT id, has_dependants FROM mine
 """
 _MANY = "id = ANY(CAST(:ids AS TEXT[]))"
 
-MOVE = sql("", postgresql=_MOVE.format(which=_MANY, result="CAST(NULL AS TEXT)"))
-MOVE_WITH_RESULTS = sql("", postgresql=_MOVE.format(which=_MANY, result="CAST(:results AS JSONB) ->> id"))
+MOVE_DONE_JOBS = sql("", postgresql=_MOVE.format(which=_MANY, result="CAST(NULL AS TEXT)"))
+MOVE_DONE_JOBS_WITH_RESULTS = sql(
+    "", postgresql=_MOVE.format(which=_MANY, result="CAST(:results AS JSONB) ->> id")
+)
 
 # One job: elsewhere its copy is written first and the fenced REMOVE_ONE is the guard, which undoes the copy.
-MOVE_ONE = sql(
+MOVE_DONE_JOB = sql(
     f"""
-    INSERT INTO stepfast_archive ({COLUMNS}, committed_fence, payload, result, state, finished_at)
-    SELECT {COLUMNS}, fence, payload, :result, 'done', {{now}} FROM stepfast_job WHERE id = :id AND fence = :fence
+    INSERT INTO stepfast_archive ({ARCHIVE_COLUMNS}, committed_fence, payload, result, state, finished_at)
+    SELECT {ARCHIVE_COLUMNS}, fence, payload, :result, 'done', {{now}} FROM stepfast_job WHERE id = :id AND fence = :fence
     ON CONFLICT DO NOTHING
     """,
     mariadb=f"""
-    INSERT INTO stepfast_archive ({COLUMNS}, committed_fence, payload, result, state, finished_at)
-    SELECT {COLUMNS}, fence, payload, :result, 'done', {{now}} FROM stepfast_job WHERE id = :id AND fence = :fence
+    INSERT INTO stepfast_archive ({ARCHIVE_COLUMNS}, committed_fence, payload, result, state, finished_at)
+    SELECT {ARCHIVE_COLUMNS}, fence, payload, :result, 'done', {{now}} FROM stepfast_job WHERE id = :id AND fence = :fence
     ON DUPLICATE KEY UPDATE stepfast_archive.id = stepfast_archive.id
     """,
     postgresql=_MOVE.format(which="id = :id", result="CAST(:result AS TEXT)"),
 )
-REMOVE_ONE = sql(
+REMOVE_DONE_JOB = sql(
     "DELETE FROM stepfast_job WHERE has_dependants = 0 AND id = :id AND fence = :fence", postgresql=""
 )
 # The row stays locked from here on, and whoever wants to wait for it finds it ended.
-REMOVE_AWAITED = sql("DELETE FROM stepfast_job WHERE id = :id AND fence = :fence", postgresql="")
+REMOVE_AWAITED_JOB = sql("DELETE FROM stepfast_job WHERE id = :id AND fence = :fence", postgresql="")
 
-LOCK_MANY = sql("""
+LOCK_LEASED_JOBS = sql("""
     SELECT id, has_dependants FROM stepfast_job
      WHERE id {any_of:ids} AND fence = :fence
      ORDER BY id
@@ -97,11 +99,11 @@ LOCK_MANY = sql("""
 """)
 
 # SQLite hands the interpreter's lock around with every row it returns, and the others are busy: a count is one row.
-HOW_MANY = sql("""
+COUNT_LEASED_JOBS = sql("""
     SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id {any_of:ids} AND fence = :fence
 """)
 
-KEEP_RESULT = sql("UPDATE stepfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence")
+WRITE_RESULT = sql("UPDATE stepfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence")
 
 
 def finish(tx: Transaction, lease: Lease, result: str | None) -> bool | None:
@@ -111,15 +113,15 @@ def finish(tx: Transaction, lease: Lease, result: str | None) -> bool | None:
     """
     mine = {"id": lease.job_id, "fence": lease.fence}
     if tx.takes_lists:
-        moved = tx.rows(MOVE_ONE, **mine, result=result)
+        moved = tx.rows(MOVE_DONE_JOB, **mine, result=result)
         return bool(moved[0][1]) if moved else None
-    tx.run(MOVE_ONE, **mine, result=result)
-    if tx.run(REMOVE_ONE, **mine) == 1:
+    tx.run(MOVE_DONE_JOB, **mine, result=result)
+    if tx.run(REMOVE_DONE_JOB, **mine) == 1:
         return False
-    return True if tx.run(REMOVE_AWAITED, **mine) == 1 else None
+    return True if tx.run(REMOVE_AWAITED_JOB, **mine) == 1 else None
 
 
-def acknowledge(
+def finish_many(
     tx: Transaction, ended: Sequence[Lease], results: Mapping[str, str] = MappingProxyType({})
 ) -> list[str]:
     """Finish many steps that have no effects; returns the ids that were still ours.
@@ -146,22 +148,25 @@ Moved = tuple[list[str], list[str]]  # those that were still ours; of them, thos
 def _move(tx: Transaction, ids: list[str], fence: int, results: Mapping[str, str]) -> Moved:
     kept = {job_id: results[job_id] for job_id in ids if job_id in results} if results else {}
     if tx.takes_lists and kept:
-        return _told(tx.rows(MOVE_WITH_RESULTS, ids=ids, fence=fence, results=encode(kept)))
+        return _told(tx.rows(MOVE_DONE_JOBS_WITH_RESULTS, ids=ids, fence=fence, results=encode(kept)))
     if tx.takes_lists:
-        return _told(tx.rows(MOVE, ids=ids, fence=fence))
+        return _told(tx.rows(MOVE_DONE_JOBS, ids=ids, fence=fence))
     mine, awaited = _held(tx, ids, fence)
     if mine:
         archive(tx, mine, "done")
         with_result = [{"id": it, "fence": fence, "result": kept[it]} for it in mine if it in kept]
-        tx.run_many(KEEP_RESULT, with_result)
+        tx.run_many(WRITE_RESULT, with_result)
     return mine, awaited
 
 
 def _held(tx: Transaction, ids: list[str], fence: int) -> Moved:
     """Which of these are still ours, and stay so until the commit."""
-    if tx.dialect.name == "sqlite" and tuple(tx.rows(HOW_MANY, ids=ids, fence=fence)[0]) == (len(ids), 0):
+    if tx.dialect.name == "sqlite" and tuple(tx.rows(COUNT_LEASED_JOBS, ids=ids, fence=fence)[0]) == (
+        len(ids),
+        0,
+    ):
         return ids, []
-    return _told(tx.rows(LOCK_MANY, ids=ids, fence=fence))
+    return _told(tx.rows(LOCK_LEASED_JOBS, ids=ids, fence=fence))
 
 
 def _told(rows: Sequence[Sequence[Any]]) -> Moved:
@@ -173,7 +178,7 @@ CANCELLED = "cancelled by an operator"
 # The fence alone says "leased by me": every claim, ending and rescue writes a new one. `state = 'leased'` beside it
 # would tempt PostgreSQL's generic plans into the small leased index, once per row (75 µs a job against 13).
 # Asked before the effects only where one of them could commit behind our back: the outcome must not go with it.
-LOCK = sql("""
+LOCK_LEASED_JOB = sql("""
     SELECT id FROM stepfast_job WHERE id = :id AND fence = :fence {for_update}
 """)
 
@@ -185,31 +190,31 @@ _CONTINUE = """
            fence = :new_fence, committed_fence = :fence, updated_at = {{now}}
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """
-CONTINUE = sql(_CONTINUE.format(state="CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END"))
+CONTINUE_JOB = sql(_CONTINUE.format(state="CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END"))
 # Ready for those who are told of it by name; a claim looks at its time, and finds it when the head start is over.
-CONTINUE_TOLD = sql(_CONTINUE.format(state="'ready'"))
+CONTINUE_RESERVED_JOB = sql(_CONTINUE.format(state="'ready'"))
 
 # Whoever revives a job that was asked to stop goes on behind the step whose effects are committed.
-STEP_ON = sql("""
+ADVANCE_CANCELLED_JOB = sql("""
     UPDATE stepfast_job
        SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, updated_at = {now}
      WHERE id = :id AND fence = :fence
 """)
 
 # The next step stays with this worker, unless somebody paused, cancelled, or has more urgent work.
-CONTINUE_HERE = sql("""
+CONTINUE_JOB_HERE = sql("""
     UPDATE stepfast_job
        SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
            ready_at = {now}, leased_at = {now}, fence = :new_fence, committed_fence = :fence, updated_at = {now}
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
-MORE_URGENT = sql("""
+MORE_URGENT_WORK = sql("""
     SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
                 OR EXISTS (SELECT 1 FROM stepfast_job WHERE queue = :queue AND state = 'ready' AND priority > :priority)
 """)
 
-PUT_BACK = sql("""
+SNOOZE_JOB = sql("""
     UPDATE stepfast_job
        SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {now} + :delay,
            owner = NULL, leased_by = NULL, lease_until = NULL,
@@ -218,7 +223,7 @@ PUT_BACK = sql("""
 """)
 
 # A try that costs nothing proves nothing: a suspect stays one.
-RETRY = sql(f"""
+RETRY_JOB = sql(f"""
     UPDATE stepfast_job
        SET state = CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END, ready_at = {{now}} + :delay,
            owner = NULL, leased_by = NULL, lease_until = NULL, failures = failures + :charge,
@@ -228,7 +233,7 @@ RETRY = sql(f"""
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """)
 
-BLAME = sql("""
+RECORD_FAILURE = sql("""
     UPDATE stepfast_job
        SET failures = failures + :charge, crashes = crashes + :crash, last_error = :error,
            error_group = :error_group, updated_at = {now}
@@ -236,7 +241,7 @@ BLAME = sql("""
 """)
 
 # Who came as a suspect leaves as one: it has not proved anything, and must not run among others next time.
-GIVE_BACK = sql(f"""
+GIVE_BACK_JOBS = sql(f"""
     UPDATE stepfast_job
        SET state = CASE WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END,
            owner = NULL, leased_by = NULL, lease_until = NULL,
@@ -244,7 +249,7 @@ GIVE_BACK = sql(f"""
      WHERE id {{any_of:ids}} AND fence = :fence AND cancel_at IS NULL
 """)
 
-ASKED_TO_STOP = sql("""
+LOCK_CANCELLED_JOBS = sql("""
     SELECT id FROM stepfast_job
      WHERE id {any_of:ids} AND fence = :fence AND cancel_at IS NOT NULL
      ORDER BY id
@@ -261,7 +266,7 @@ def commit(
     `more_urgent` before.
     """
     if effects and tx.dialect.commits_unasked:
-        _refuse_unless(bool(tx.rows(LOCK, id=lease.job_id, fence=lease.fence)), lease)
+        _refuse_unless(bool(tx.rows(LOCK_LEASED_JOB, id=lease.job_id, fence=lease.fence)), lease)
         _apply(tx, effects)
         fence, awaited = _write(tx, lease, ending, stay=stay)
     else:
@@ -284,7 +289,7 @@ def continue_here(tx: Transaction, steps: Sequence[tuple[Lease, Continue]]) -> d
         }
         for lease, ending in steps
     ]
-    if tx.run_many(CONTINUE_HERE, rows) != len(rows):
+    if tx.run_many(CONTINUE_JOB_HERE, rows) != len(rows):
         lease = steps[0][0]
         raise LeaseLostError(lease.job_id, lease.fence)  # or another of them; or one of them is to stop
     return fences
@@ -292,7 +297,7 @@ def continue_here(tx: Transaction, steps: Sequence[tuple[Lease, Continue]]) -> d
 
 def more_urgent(tx: Transaction, queue: str, priority: int) -> bool:
     """Whether the next step of a job like this must not stay where it is."""
-    return bool(tx.rows(MORE_URGENT, queue=queue, priority=priority))
+    return bool(tx.rows(MORE_URGENT_WORK, queue=queue, priority=priority))
 
 
 def _apply(tx: Transaction, effects: Sequence[Effect]) -> None:
@@ -316,12 +321,12 @@ def _write(tx: Transaction, lease: Lease, ending: Ending, *, stay: bool) -> tupl
             _refuse_unless(awaited is not None, lease)
             return None, bool(awaited)
         case Snooze(delay):
-            _live_on(tx, lease, PUT_BACK, delay=micros(duration(delay, "Snooze")))
+            _live_on(tx, lease, SNOOZE_JOB, delay=micros(duration(delay, "Snooze")))
         case Wait():
             _wait(tx, lease, ending)
         case Again(delay, error, group, charged, crashed):
             facts = {"error": error, "error_group": group, "charge": int(charged), "crash": int(crashed)}
-            _live_on(tx, lease, RETRY, **facts, delay=micros(delay))
+            _live_on(tx, lease, RETRY_JOB, **facts, delay=micros(delay))
         case Reject(reason):
             _bury(tx, lease, Bury(f"Rejected: {without_secrets(reason)}", grouped(f"Rejected: {reason}")))
         case Bury():
@@ -344,12 +349,12 @@ def _go_on(tx: Transaction, lease: Lease, ending: Continue, *, stay: bool) -> in
     delay = micros(duration(ending.delay, "Continue(delay=…)"))
     cursor, fence = encode(ending.cursor, "cursor"), new_fence()
     mine = {"id": lease.job_id, "fence": lease.fence}
-    if stay and not delay and tx.run(CONTINUE_HERE, **mine, cursor=cursor, new_fence=fence) == 1:
+    if stay and not delay and tx.run(CONTINUE_JOB_HERE, **mine, cursor=cursor, new_fence=fence) == 1:
         return fence
     told = ending.head_start if not delay else 0
-    statement = CONTINUE_TOLD if told else CONTINUE
+    statement = CONTINUE_RESERVED_JOB if told else CONTINUE_JOB
     if tx.run(statement, **mine, cursor=cursor, delay=delay + told, new_fence=fence) != 1:
-        tx.run(STEP_ON, **mine, cursor=cursor)
+        tx.run(ADVANCE_CANCELLED_JOB, **mine, cursor=cursor)
         _stop(tx, lease.job_id, lease.fence, CANCELLED)
     elif not delay and not told:
         tx.wakes.add(lease.queue)
@@ -362,10 +367,10 @@ def _wait(tx: Transaction, lease: Lease, ending: Wait) -> None:
     patience = micros(duration(ending.timeout, "Wait(timeout=…)"))
     cursor, fence = waiting(encode(ending.cursor, "cursor"), name), new_fence()
     mine = {"id": lease.job_id, "fence": lease.fence}
-    if tx.run(CONTINUE, **mine, cursor=cursor, delay=patience, new_fence=fence) == 1:
+    if tx.run(CONTINUE_JOB, **mine, cursor=cursor, delay=patience, new_fence=fence) == 1:
         await_event(tx, lease.job_id, fence, name, patience)
     else:
-        tx.run(STEP_ON, **mine, cursor=cursor)
+        tx.run(ADVANCE_CANCELLED_JOB, **mine, cursor=cursor)
         _stop(tx, lease.job_id, lease.fence, CANCELLED)
 
 
@@ -381,10 +386,10 @@ def give_back(tx: Transaction, ids: list[str], fence: int) -> int:
 
     Those that were asked to stop end here.
     """
-    matched = tx.run(GIVE_BACK, ids=ids, fence=fence, new_fence=new_fence())
+    matched = tx.run(GIVE_BACK_JOBS, ids=ids, fence=fence, new_fence=new_fence())
     if matched == len(ids):
         return matched
-    stopped = [row[0] for row in tx.rows(ASKED_TO_STOP, ids=ids, fence=fence)]
+    stopped = [row[0] for row in tx.rows(LOCK_CANCELLED_JOBS, ids=ids, fence=fence)]
     for job_id in stopped:
         _stop(tx, job_id, fence, CANCELLED)
     return matched + len(stopped)
@@ -402,7 +407,7 @@ def _stop(tx: Transaction, job_id: str, fence: int, reason: str) -> None:
 
 def _blame(tx: Transaction, job_id: str, fence: int, why: Bury, *, charge: int) -> None:
     facts = {"error": why.error, "error_group": why.group, "charge": charge, "crash": int(why.crashed)}
-    if tx.run(BLAME, id=job_id, fence=fence, **facts) != 1:
+    if tx.run(RECORD_FAILURE, id=job_id, fence=fence, **facts) != 1:
         raise LeaseLostError(job_id, fence)
 
 
@@ -414,7 +419,7 @@ LIVE_FENCES = sql("""
 ARCHIVED_FENCES = sql("SELECT id, COALESCE(committed_fence, 0) FROM stepfast_archive WHERE id {any_of:ids}")
 
 
-class Fate(StrEnum):
+class CommitState(StrEnum):
     """What became of a commit whose answer was lost."""
 
     COMMITTED = "committed"
@@ -422,7 +427,7 @@ class Fate(StrEnum):
     SUPERSEDED = "superseded"  # somebody else has the step: write nothing
 
 
-def fates(tx: Transaction, leases: Sequence[Lease]) -> dict[str, Fate]:
+def commit_states(tx: Transaction, leases: Sequence[Lease]) -> dict[str, CommitState]:
     """Look at the fences. The lock waits for a ghost session that may still be committing."""
     ids = [lease.job_id for lease in leases]
     live = {row[0]: (row[1], row[2]) for row in tx.rows(LIVE_FENCES, ids=ids)}
@@ -431,9 +436,9 @@ def fates(tx: Transaction, leases: Sequence[Lease]) -> dict[str, Fate]:
     for lease in leases:
         fence, committed = live.get(lease.job_id, (None, None))
         if fence == lease.fence:
-            found[lease.job_id] = Fate.OPEN
+            found[lease.job_id] = CommitState.OPEN
         elif lease.fence in (committed, archived.get(lease.job_id)):
-            found[lease.job_id] = Fate.COMMITTED
+            found[lease.job_id] = CommitState.COMMITTED
         else:
-            found[lease.job_id] = Fate.SUPERSEDED
+            found[lease.job_id] = CommitState.SUPERSEDED
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from stepfast.clock import moment, new_fence
 from stepfast.database.statement import sql
 from stepfast.errors import CRASH_GROUP, ContentionError, DuplicateKeyError, NotFoundError, StateError
-from stepfast.jobs.archive import AWAITED, PURGED, parents_ended
+from stepfast.jobs.archive import AWAITED_PARENTS, PURGED, parents_ended
 from stepfast.jobs.cancel import Stopped, cancel_jobs
 from stepfast.jobs.dependencies import wait_again
 from stepfast.jobs.keys import OWN_KEY
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Oldest first, and never past `until`: a letter that dies again while many are being revived must not be
 # chosen again. `any_…` switches a filter off (PostgreSQL cannot guess the type of a lone NULL).
-CHOOSE = sql("""
+CHOOSE_DEAD = sql("""
     SELECT id, queue, finished_at FROM stepfast_archive
      WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
        AND (:any_error = 1 OR error_group = :error_group)
@@ -31,14 +31,14 @@ CHOOSE = sql("""
      ORDER BY finished_at, id LIMIT :limit {skip_locked}
 """)
 
-COUNT = sql("""
+COUNT_DEAD = sql("""
     SELECT count(*) FROM stepfast_archive
      WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
        AND (:any_error = 1 OR error_group = :error_group) AND finished_at <= :until
 """)
 
-LOCK_ENDED = sql(f"SELECT state, queue, {OWN_KEY} FROM stepfast_archive WHERE id = :id {{for_update}}")
-HOLDER = sql("SELECT id FROM stepfast_job WHERE unique_key = :key")
+LOCK_ENDED_JOB = sql(f"SELECT state, queue, {OWN_KEY} FROM stepfast_archive WHERE id = :id {{for_update}}")
+KEY_HOLDER = sql("SELECT id FROM stepfast_job WHERE unique_key = :key")
 
 # A new fence, so that nobody who held the job before its death can end it again. A letter whose key an
 # unfinished job holds stays where it is.
@@ -57,7 +57,7 @@ _REVIVE = """
      ORDER BY finished_at, id
     {keep_existing}
 """
-REVIVE = sql(
+REVIVE_JOBS = sql(
     _REVIVE.format(
         payload="payload", keep_existing="ON CONFLICT DO NOTHING", crash_group=CRASH_GROUP, own_key=OWN_KEY
     ),
@@ -75,19 +75,19 @@ REVIVE = sql(
     ),
 )
 
-LEAVE = sql("""
+LEAVE_ARCHIVE = sql("""
     DELETE FROM stepfast_archive
      WHERE id {any_of:ids}
        AND EXISTS (SELECT 1 FROM stepfast_job WHERE stepfast_job.id = stepfast_archive.id AND fence = :fence)
 """)
 
-ANSWER = sql("UPDATE stepfast_archive SET state = 'cancelled' WHERE id {any_of:ids} AND state = 'dead'")
+CANCEL_DEAD = sql("UPDATE stepfast_archive SET state = 'cancelled' WHERE id {any_of:ids} AND state = 'dead'")
 
-FORGET = sql("DELETE FROM stepfast_archive WHERE id {any_of:ids}")
+FORGET_ARCHIVED = sql("DELETE FROM stepfast_archive WHERE id {any_of:ids}")
 FORGET_EDGES = sql("DELETE FROM stepfast_dependency WHERE child_id {any_of:ids}")
 FORGET_LOGS = sql("DELETE FROM stepfast_log WHERE job_id {any_of:ids}")
 
-GROUPS = sql("""
+FAILURE_GROUPS = sql("""
     SELECT kind, COALESCE(error_group, ''), count(*), min(finished_at), max(finished_at), max(id)
       FROM stepfast_archive
      WHERE state = 'dead' AND (:any_kind = 1 OR kind = :kind) AND (:any_queue = 1 OR queue = :queue)
@@ -106,7 +106,7 @@ class Filter:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenLetter:
     """A dead letter that the caller has locked, and its place in the order."""
 
     id: str
@@ -126,22 +126,22 @@ class FailureGroup:
     newest_id: str
 
 
-def choose(
-    tx: Transaction, which: Filter, limit: int, until: int, after: Chosen | None = None
-) -> list[Chosen]:
+def choose_dead(
+    tx: Transaction, which: Filter, limit: int, until: int, after: ChosenLetter | None = None
+) -> list[ChosenLetter]:
     """Lock up to `limit` dead letters that died by `until`, oldest first, beginning behind `after`."""
     place = {"after": after.finished_at if after else 0, "after_id": after.id if after else ""}
-    return tx.all(CHOOSE, Chosen, **asked(which), **place, until=until, limit=limit)
+    return tx.all(CHOOSE_DEAD, ChosenLetter, **filter_parameters(which), **place, until=until, limit=limit)
 
 
-def count(tx: Transaction, which: Filter, until: int) -> int:
+def count_dead(tx: Transaction, which: Filter, until: int) -> int:
     """How many `choose` would find in the end."""
-    return int(tx.first(COUNT, **asked(which), until=until))
+    return int(tx.first(COUNT_DEAD, **filter_parameters(which), until=until))
 
 
 def revive(tx: Transaction, job_id: str) -> None:
     """Give an ended job a new life: fresh attempts, at the step where it stopped, under its old key."""
-    rows = tx.rows(LOCK_ENDED, id=job_id)
+    rows = tx.rows(LOCK_ENDED_JOB, id=job_id)
     if not rows:
         raise NotFoundError(
             f"no ended job {job_id}; unfinished ones need no retry (stepfast jobs show {job_id})"
@@ -149,39 +149,39 @@ def revive(tx: Transaction, job_id: str) -> None:
     state, queue, key = rows[0]
     if state not in {"dead", "cancelled"}:
         raise StateError(f"job {job_id} is {state}; only dead and cancelled jobs can be retried")
-    if revive_many(tx, [Chosen(job_id, queue, 0)]) == 1:
+    if revive_many(tx, [ChosenLetter(job_id, queue, 0)]) == 1:
         return
     if key is None:
         raise StateError(f"job {job_id} is unfinished; it needs no retry")
-    raise DuplicateKeyError(key, tx.first(HOLDER, key=key) or job_id)
+    raise DuplicateKeyError(key, tx.first(KEY_HOLDER, key=key) or job_id)
 
 
-def revive_many(tx: Transaction, letters: Sequence[Chosen]) -> int:
+def revive_many(tx: Transaction, letters: Sequence[ChosenLetter]) -> int:
     """Revive what the caller has locked; returns how many. The keys of the others are held by unfinished jobs."""
     if not letters:
         return 0
     ids, fence = [it.id for it in letters], new_fence()
-    tx.run(REVIVE, ids=ids, fence=fence)
+    tx.run(REVIVE_JOBS, ids=ids, fence=fence)
     tx.wakes.update(it.queue for it in letters)
-    left = tx.run(LEAVE, ids=ids, fence=fence)
+    left = tx.run(LEAVE_ARCHIVE, ids=ids, fence=fence)
     wait_again(tx, ids)
     return left
 
 
-def answer(tx: Transaction, ids: list[str]) -> int:
+def mark_answered(tx: Transaction, ids: list[str]) -> int:
     """Their work is done by other jobs now: they wait for nobody, and are kept as long as any ended job."""
-    return tx.run(ANSWER, ids=ids) if ids else 0
+    return tx.run(CANCEL_DEAD, ids=ids) if ids else 0
 
 
 def purge(tx: Transaction, ids: list[str]) -> int:
     """Delete ended jobs and their logs for good; returns how many. Whoever waits for one of them dies of it."""
     if not ids:
         return 0
-    if awaited := [str(row[0]) for row in tx.rows(AWAITED, ids=ids)]:
+    if awaited := [str(row[0]) for row in tx.rows(AWAITED_PARENTS, ids=ids)]:
         parents_ended(tx, awaited, PURGED)
     tx.run(FORGET_EDGES, ids=ids)
     tx.run(FORGET_LOGS, ids=ids)
-    return tx.run(FORGET, ids=ids)
+    return tx.run(FORGET_ARCHIVED, ids=ids)
 
 
 def failure_groups(tx: Transaction, which: Filter | None = None, limit: int = 50) -> list[FailureGroup]:
@@ -189,12 +189,12 @@ def failure_groups(tx: Transaction, which: Filter | None = None, limit: int = 50
     return [
         FailureGroup(kind, error, count, moment(first), moment(last), newest)
         for kind, error, count, first, last, newest in tx.rows(
-            GROUPS, **asked(which or Filter()), limit=limit
+            FAILURE_GROUPS, **filter_parameters(which or Filter()), limit=limit
         )
     ]
 
 
-def asked(which: Filter) -> dict[str, Any]:
+def filter_parameters(which: Filter) -> dict[str, Any]:
     """The filter as parameters."""
     return {
         "kind": which.kind,
@@ -212,19 +212,21 @@ def asked(which: Filter) -> dict[str, Any]:
 
 LOOKS: Final = 5
 
-MEMBERS = sql("SELECT parent_id FROM stepfast_dependency WHERE child_id {any_of:ids} AND bond = 'member'")
-CHILDREN = sql("SELECT child_id FROM stepfast_dependency WHERE parent_id {any_of:ids}")
+GROUP_MEMBERS = sql(
+    "SELECT parent_id FROM stepfast_dependency WHERE child_id {any_of:ids} AND bond = 'member'"
+)
+TREE_CHILDREN = sql("SELECT child_id FROM stepfast_dependency WHERE parent_id {any_of:ids}")
 FAILED_CHILDREN = sql("""
     SELECT child_id FROM stepfast_dependency WHERE parent_id {any_of:ids} AND state = 'broken'
 """)
-LOCK = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
-LOCK_ENDED_TREES = sql("""
+LOCK_LIVE_TREE = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
+LOCK_ENDED_TREE = sql("""
     SELECT id, queue, finished_at FROM stepfast_archive WHERE id {any_of:ids} AND state IN ('dead', 'cancelled')
      ORDER BY id {for_update}
 """)
 
 # What ended with its tree comes back with it.
-BREAK = sql("""
+BREAK_TREE_EDGES = sql("""
     UPDATE stepfast_dependency SET state = 'broken'
      WHERE child_id {any_of:ids} AND parent_id {any_of:parents} AND state = 'open'
 """)
@@ -233,7 +235,7 @@ BREAK = sql("""
 def cancel_tree(tx: Transaction, job_id: str, reason: str) -> Stopped:
     """End those of the tree that wait, and ask those that run to stop."""
     ids = _locked(tx, job_id)
-    tx.run(BREAK, ids=ids, parents=ids)
+    tx.run(BREAK_TREE_EDGES, ids=ids, parents=ids)
     return cancel_jobs(tx, ids, reason)
 
 
@@ -243,7 +245,7 @@ def revive_tree(tx: Transaction, job_id: str) -> tuple[int, int]:
     Returns how many were revived, and how many could not be, because unfinished jobs hold their keys.
     """
     ids = _followed(tx, _with_members(tx, job_id), FAILED_CHILDREN)
-    letters = tx.all(LOCK_ENDED_TREES, Chosen, ids=ids)
+    letters = tx.all(LOCK_ENDED_TREE, ChosenLetter, ids=ids)
     revived = revive_many(tx, letters)
     return revived, len(letters) - revived
 
@@ -251,9 +253,9 @@ def revive_tree(tx: Transaction, job_id: str) -> tuple[int, int]:
 def _locked(tx: Transaction, job_id: str) -> list[str]:
     """The whole tree, with its live rows locked: from then on nobody can add to it."""
     for _ in range(LOOKS):
-        ids = _followed(tx, _with_members(tx, job_id), CHILDREN)
-        tx.rows(LOCK, ids=ids)
-        if _followed(tx, _with_members(tx, job_id), CHILDREN) == ids:
+        ids = _followed(tx, _with_members(tx, job_id), TREE_CHILDREN)
+        tx.rows(LOCK_LIVE_TREE, ids=ids)
+        if _followed(tx, _with_members(tx, job_id), TREE_CHILDREN) == ids:
             return ids
     raise ContentionError(f"the tree of job {job_id} grew {LOOKS} times while we looked; try again")
 
@@ -262,7 +264,7 @@ def _with_members(tx: Transaction, job_id: str) -> list[str]:
     """The job; of a group's completion also the members, and theirs."""
     found, frontier = {job_id}, [job_id]
     while frontier:
-        members = {str(row[0]) for row in tx.rows(MEMBERS, ids=frontier)}
+        members = {str(row[0]) for row in tx.rows(GROUP_MEMBERS, ids=frontier)}
         frontier = sorted(members - found)
         found |= members
     return sorted(found)

@@ -11,8 +11,8 @@ from stepfast.clock import Duration, duration, micros, new_fence
 from stepfast.database.statement import sql
 from stepfast.encryption import opened
 from stepfast.errors import ArgumentsError, ConfigurationError, ConstraintError, ContentionError, StateError
-from stepfast.jobs.enqueue import TRIES, Row, enqueue_many, insert, wake
-from stepfast.jobs.keys import AFTER, waited_for
+from stepfast.jobs.enqueue import TRIES, JobRow, enqueue_many, insert_job, wake_workers
+from stepfast.jobs.keys import SUCCESSOR_PREFIX, keys_with_successor
 from stepfast.jobs.payload import decode
 from stepfast.jobs.state import Enqueued, NewJob
 from stepfast.telemetry import happened
@@ -20,7 +20,7 @@ from stepfast.telemetry.masking import storable
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
-    from stepfast.jobs.keys import OnDuplicate
+    from stepfast.jobs.keys import DuplicatePolicy
     from stepfast.jobs.kinds import Kind
 
 
@@ -35,7 +35,7 @@ BATCH: Final = 100  # successors of one look
 
 
 @dataclass(frozen=True, kw_only=True)
-class Join:
+class MergePolicy:
     """How a call joins the job that is there."""
 
     merge: Callable[[str, str], str]  # the payload that waits, the new one → the payload of both
@@ -43,7 +43,7 @@ class Join:
     at_most: int = NO_BOUND  # ... but not later than so many after the first
 
 
-class Holder(NamedTuple):
+class KeyHolder(NamedTuple):
     """The job that holds a key."""
 
     id: str
@@ -60,16 +60,16 @@ class Holder(NamedTuple):
 
 
 # The text of the payload, whatever the caller's own connection makes of JSON.
-LOOK = sql(
+LOOK_AT_HOLDER = sql(
     "SELECT id, kind, state, cursor_json, fence, {text_of:payload} FROM stepfast_job WHERE unique_key = :key"
 )
-LOCK = sql("""
+LOCK_HOLDER = sql("""
     SELECT id, kind, state, cursor_json, fence, {text_of:payload} FROM stepfast_job WHERE unique_key = :key
     {for_update}
 """)
 
 # Who has tried this step already may have told services outside: the new payload is another step for them.
-TAKE_IN = sql("""
+MERGE_CALL = sql("""
     UPDATE stepfast_job
        SET payload = {json_of:payload}, priority = CASE WHEN priority < :priority THEN :priority ELSE priority END,
            step = CASE WHEN leased_at IS NULL THEN step ELSE step + 1 END, fence = :fence, updated_at = {now}
@@ -78,7 +78,7 @@ TAKE_IN = sql("""
 """)
 
 # A job that waits for its next try keeps its time, and so does one that a limit holds.
-WAIT_ON = sql("""
+POSTPONE_HOLDER = sql("""
     UPDATE stepfast_job
        SET state = CASE WHEN state = 'held' THEN 'held' ELSE 'scheduled' END,
            ready_at = CASE WHEN {now} + :quiet < created_at + :at_most THEN {now} + :quiet ELSE created_at + :at_most END,
@@ -86,7 +86,7 @@ WAIT_ON = sql("""
      WHERE id = :id AND leased_at IS NULL AND state IN ('scheduled', 'ready', 'held')
 """)
 
-SUCCEED = sql("""
+INSERT_SUCCESSOR = sql("""
     INSERT INTO stepfast_job (id, queue, kind, state, held_by, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
     VALUES (:id, :queue, :kind, 'held', '(key)', :priority, COALESCE(:run_at, {now} + :delay), {now}, {now}, :key, :trace, {json_of:payload})
     {keep_existing}
@@ -96,15 +96,15 @@ SUCCEED = sql("""
 SUCCESSORS: Final = f"""
       FROM stepfast_job s
      WHERE s.held_by = '(key)' AND s.state = 'held'
-       AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, {len(AFTER) + 1}))
+       AND NOT EXISTS (SELECT 1 FROM stepfast_job h WHERE h.unique_key = SUBSTR(s.unique_key, {len(SUCCESSOR_PREFIX) + 1}))
 """
-FREE_TO_GO = sql(f"""
+FREE_SUCCESSORS = sql(f"""
     SELECT s.id, s.queue, s.unique_key {SUCCESSORS}
      ORDER BY s.priority DESC, s.ready_at, s.id
      LIMIT :limit
 """)
 
-TAKE_KEY = sql("""
+PROMOTE_SUCCESSOR = sql("""
     UPDATE stepfast_job
        SET unique_key = :key, state = CASE WHEN ready_at > {now} THEN 'scheduled' ELSE 'ready' END,
            held_by = NULL, updated_at = {now}
@@ -112,7 +112,7 @@ TAKE_KEY = sql("""
 """)
 
 
-def join(tx: Transaction, job: NewJob, how: Join) -> Enqueued:
+def enqueue_merged(tx: Transaction, job: NewJob, how: MergePolicy) -> Enqueued:
     """Store one job, or let the one that holds its key do its work too."""
     assert job.key is not None  # noqa: S101 - without a key there is nobody to join
     for _ in range(TRIES):
@@ -120,12 +120,12 @@ def join(tx: Transaction, job: NewJob, how: Join) -> Enqueued:
         if holder is None:
             continue  # it ended between our insert and our look: the key is free now
         if holder.id == job.id:
-            wake(tx, job)
+            wake_workers(tx, job)
             return Enqueued(job.id, created=True)
         if not holder.has_begun:
             # One that waits for its next try may have a successor, which was asked for before us.
-            return _taken_in(tx, job, _locked(tx, AFTER + job.key) or holder, how)
-        successor = _succeeded(tx, job, AFTER + job.key)
+            return _taken_in(tx, job, _locked(tx, SUCCESSOR_PREFIX + job.key) or holder, how)
+        successor = _succeeded(tx, job, SUCCESSOR_PREFIX + job.key)
         if successor is None:
             continue  # it has become the holder of the key itself
         if successor.id == job.id:
@@ -135,30 +135,35 @@ def join(tx: Transaction, job: NewJob, how: Join) -> Enqueued:
     raise ContentionError(f"key {job.key!r} changed hands {TRIES} times while we looked; try again")
 
 
-def join_many(tx: Transaction, like: NewJob, rows: Sequence[Row], how: Join) -> list[Enqueued]:
+def enqueue_many_merged(
+    tx: Transaction, like: NewJob, rows: Sequence[JobRow], how: MergePolicy
+) -> list[Enqueued]:
     """Store jobs of one kind in one statement; those whose keys are held, or waited for, join one by one."""
-    waited = waited_for(tx, [row[1] for row in rows if row[1] is not None])
+    waited = keys_with_successor(tx, [row[1] for row in rows if row[1] is not None])
     stored = enqueue_many(
-        tx, like, [row for row in rows if row[1] not in waited], join=lambda job: join(tx, job, how)
+        tx, like, [row for row in rows if row[1] not in waited], join=lambda job: enqueue_merged(tx, job, how)
     )
     if not waited:
         return stored
     found = dict(zip((row[0] for row in rows if row[1] not in waited), stored, strict=True))
     for row in sorted((row for row in rows if row[1] in waited), key=lambda row: row[1] or ""):
-        found[row[0]] = join(tx, replace(like, id=row[0], key=row[1], payload=row[2]), how)
+        found[row[0]] = enqueue_merged(tx, replace(like, id=row[0], key=row[1], payload=row[2]), how)
     return [found[row[0]] for row in rows]
 
 
-def free_to_go(tx: Transaction, limit: int = BATCH) -> list[tuple[str, str, str]]:
+def free_successors(tx: Transaction, limit: int = BATCH) -> list[tuple[str, str, str]]:
     """Successors whose key nobody holds any more: id, queue, and the key that waits for them."""
-    return [(row[0], row[1], row[2].removeprefix(AFTER)) for row in tx.rows(FREE_TO_GO, limit=limit)]
+    return [
+        (row[0], row[1], row[2].removeprefix(SUCCESSOR_PREFIX))
+        for row in tx.rows(FREE_SUCCESSORS, limit=limit)
+    ]
 
 
-def take_key(tx: Transaction, job_id: str, queue: str, key: str) -> bool:
+def promote_successor(tx: Transaction, job_id: str, queue: str, key: str) -> bool:
     """Let a successor be the holder of its key, and run; False if somebody else was faster."""
     try:
         with tx.savepoint():
-            taken = tx.run(TAKE_KEY, id=job_id, key=key) == 1
+            taken = tx.run(PROMOTE_SUCCESSOR, id=job_id, key=key) == 1
     except ConstraintError:
         return False
     if taken:
@@ -166,12 +171,12 @@ def take_key(tx: Transaction, job_id: str, queue: str, key: str) -> bool:
     return taken
 
 
-def let_successors_go(tx: Transaction) -> int:
+def promote_successors(tx: Transaction) -> int:
     """Every successor whose turn it is, in one transaction; returns how many."""
-    return sum(take_key(tx, *it) for it in free_to_go(tx))
+    return sum(promote_successor(tx, *it) for it in free_successors(tx))
 
 
-def _met(tx: Transaction, job: NewJob, key: str) -> Holder | None:
+def _met(tx: Transaction, job: NewJob, key: str) -> KeyHolder | None:
     """Who does the work of this key next: our own job, if nobody else does. Its row is locked, unless it has begun.
 
     A running job is not locked: its end must not wait for the caller's transaction. A successor whose turn has come, but
@@ -181,24 +186,24 @@ def _met(tx: Transaction, job: NewJob, key: str) -> Holder | None:
     if holder is not None and holder.has_begun:
         return holder
     if holder is None:
-        if (successor := _locked(tx, AFTER + key)) is not None:
+        if (successor := _locked(tx, SUCCESSOR_PREFIX + key)) is not None:
             return successor
-        insert(tx, job)
+        insert_job(tx, job)
     return _locked(tx, key)
 
 
-def _look(tx: Transaction, key: str) -> Holder | None:
-    return next(iter(tx.all(LOOK, Holder, key=key)), None)
+def _look(tx: Transaction, key: str) -> KeyHolder | None:
+    return next(iter(tx.all(LOOK_AT_HOLDER, KeyHolder, key=key)), None)
 
 
-def _locked(tx: Transaction, key: str) -> Holder | None:
-    return next(iter(tx.all(LOCK, Holder, key=key)), None)
+def _locked(tx: Transaction, key: str) -> KeyHolder | None:
+    return next(iter(tx.all(LOCK_HOLDER, KeyHolder, key=key)), None)
 
 
-def _succeeded(tx: Transaction, job: NewJob, key: str) -> Holder | None:
+def _succeeded(tx: Transaction, job: NewJob, key: str) -> KeyHolder | None:
     """The one successor: ours, or that of somebody who came before."""
     tx.run(
-        SUCCEED,
+        INSERT_SUCCESSOR,
         id=job.id,
         queue=job.queue,
         kind=job.kind,
@@ -212,22 +217,22 @@ def _succeeded(tx: Transaction, job: NewJob, key: str) -> Holder | None:
     return _locked(tx, key)
 
 
-def _taken_in(tx: Transaction, job: NewJob, holder: Holder, how: Join) -> Enqueued:
+def _taken_in(tx: Transaction, job: NewJob, holder: KeyHolder, how: MergePolicy) -> Enqueued:
     if holder.kind != job.kind:
         raise StateError(
             f"key {job.key!r} is held by job {holder.id} of kind {holder.kind!r}: a call of {job.kind!r} cannot join it; "
             "begin keys with the name of their kind"
         )
     facts = {"id": holder.id, "was": holder.fence, "fence": new_fence(), "priority": job.priority}
-    if tx.run(TAKE_IN, **facts, payload=how.merge(holder.payload, job.payload)) != 1:
+    if tx.run(MERGE_CALL, **facts, payload=how.merge(holder.payload, job.payload)) != 1:
         raise ContentionError(f"job {holder.id} began while we held it; try again")
     if how.quiet is not None:
-        tx.run(WAIT_ON, id=holder.id, quiet=how.quiet, at_most=how.at_most)
+        tx.run(POSTPONE_HOLDER, id=holder.id, quiet=how.quiet, at_most=how.at_most)
     happened("duplicate.merged", job_id=holder.id, kind=job.kind, queue=job.queue)
     return Enqueued(holder.id, created=False)
 
 
-Choice = Literal["reject", "skip", "replace", "merge"]
+OnDuplicate = Literal["reject", "skip", "replace", "merge"]
 CHOICES: Final = ("reject", "skip", "replace", "merge")
 LONGEST_KEY: Final = 128
 _WHY: Final = {
@@ -250,13 +255,13 @@ def check_key(key: object) -> None:
         raise ConfigurationError(f"key {key!r} ends in a space, which MariaDB would not see; strip it")
     if key != storable(key):
         raise ConfigurationError(f"key {key!r}: no database stores NUL or half a character")
-    if key.startswith(AFTER):
+    if key.startswith(SUCCESSOR_PREFIX):
         raise ConfigurationError(
-            f"key {key!r}: keys that begin with {AFTER!r} are those of waiting successors"
+            f"key {key!r}: keys that begin with {SUCCESSOR_PREFIX!r} are those of waiting successors"
         )
 
 
-def met_as(choice: str | None) -> OnDuplicate:
+def duplicate_policy(choice: str | None) -> DuplicatePolicy:
     """How a held key is met where calls do not join."""
     match choice:
         case None | "reject" | "merge":
@@ -267,7 +272,7 @@ def met_as(choice: str | None) -> OnDuplicate:
             raise ConfigurationError(f"on_duplicate={choice!r}: use 'reject', 'skip', 'replace' or 'merge'")
 
 
-def remembered(key: str | None, unique_for: Duration | None, unique_per: Duration | None) -> int | None:
+def remembered_for(key: str | None, unique_for: Duration | None, unique_per: Duration | None) -> int | None:
     """For how many microseconds the key is remembered."""
     if unique_for is None and unique_per is None:
         return None
@@ -289,7 +294,7 @@ def remembered(key: str | None, unique_for: Duration | None, unique_per: Duratio
     return None
 
 
-def joining(
+def merge_policy(
     kind: Kind,
     key: str | None,
     choice: str | None,
@@ -297,7 +302,7 @@ def joining(
     debounce: Duration | None = None,
     at_most: Duration | None = None,
     **others: Any,
-) -> Join | None:
+) -> MergePolicy | None:
     """How the call joins the job that holds its key; None if it does not. `others` are options that contradict it."""
     check_key(key)
     if debounce is None:
@@ -307,7 +312,7 @@ def joining(
             return None
         _refuse(others, "on_duplicate='merge'", "unique_for", "unique_per", "after")
         _require_room(key)
-        return Join(merge=partial(merged, kind))
+        return MergePolicy(merge=partial(merge_payloads, kind))
     if key is None:
         raise ConfigurationError("enqueue: debounce needs a key: calls with the same one are one job")
     if choice not in {None, "replace", "merge"}:
@@ -322,10 +327,14 @@ def joining(
         raise ConfigurationError(
             "enqueue: at_most is shorter than debounce; the job would never wait so long"
         )
-    return Join(merge=newest if choice != "merge" else partial(merged, kind), quiet=quiet, at_most=bound)
+    return MergePolicy(
+        merge=newest_payload if choice != "merge" else partial(merge_payloads, kind),
+        quiet=quiet,
+        at_most=bound,
+    )
 
 
-def merged(kind: Kind, waiting: str, new: str) -> str:
+def merge_payloads(kind: Kind, waiting: str, new: str) -> str:
     """The payload of both calls, checked and stored as that of any call is."""
     given = [decode(opened(it, f"payload of {kind.name}")) for it in (waiting, new)]
     both = kind.merge(*given)
@@ -336,7 +345,7 @@ def merged(kind: Kind, waiting: str, new: str) -> str:
     return kind.stored(kind.arguments.encode(both))
 
 
-def newest(_waiting: str, new: str) -> str:
+def newest_payload(_waiting: str, new: str) -> str:
     """The payload of the last call."""
     return new
 
@@ -348,7 +357,7 @@ def _refuse(given: dict[str, Any], whom: str, *names: str) -> None:
 
 
 def _require_room(key: str) -> None:
-    if len(key) > (most := LONGEST_KEY - len(AFTER)):
+    if len(key) > (most := LONGEST_KEY - len(SUCCESSOR_PREFIX)):
         raise ConfigurationError(
             f"key {key[:40]!r}…: 1 to {most} characters where calls join, not {len(key)}"
         )

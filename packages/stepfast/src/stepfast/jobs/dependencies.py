@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from stepfast.database.statement import sql
 from stepfast.encryption import opened
 from stepfast.errors import CycleError, NotFoundError
-from stepfast.jobs.archive import AWAITED, PURGED, Death, fail_children, let_go, locked_waiting, parents_ended
+from stepfast.jobs.archive import (
+    AWAITED_PARENTS,
+    PURGED,
+    FailedParent,
+    fail_children,
+    lock_waiting,
+    parents_ended,
+    release_children,
+)
 from stepfast.jobs.payload import decode
 
 if TYPE_CHECKING:
@@ -29,25 +37,27 @@ Bond = Literal["after", "member"]
 Standing = Mapping[str, str]  # id → "live", or the state it ended in; an id that nobody knows is left out
 LOOKS: Final = 2  # a job that is revived while we look has left the archive before we ask it
 
-LOCK_LIVE = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
-LOCK_ENDED = sql("SELECT id, state FROM stepfast_archive WHERE id {any_of:ids} ORDER BY id {for_update}")
-MARK = sql("UPDATE stepfast_job SET has_dependants = 1 WHERE id {any_of:ids} AND has_dependants = 0")
+LOCK_LIVE_JOBS = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
+LOCK_ENDED_JOBS = sql("SELECT id, state FROM stepfast_archive WHERE id {any_of:ids} ORDER BY id {for_update}")
+MARK_PARENTS = sql("UPDATE stepfast_job SET has_dependants = 1 WHERE id {any_of:ids} AND has_dependants = 0")
 
-TIE = sql("""
+ADD_EDGE = sql("""
     INSERT INTO stepfast_dependency (child_id, parent_id, bond, on_dead, state)
     VALUES (:child_id, :parent_id, :bond, :on_dead, :state)
 """)
-UNTIE = sql("""
+DROP_EDGES = sql("""
     DELETE FROM stepfast_dependency WHERE child_id IN (SELECT id FROM stepfast_job WHERE unique_key = :key)
 """)
-TIED = sql("SELECT parent_id FROM stepfast_dependency WHERE child_id = :id AND parent_id {any_of:parents}")
+EDGES_TO = sql(
+    "SELECT parent_id FROM stepfast_dependency WHERE child_id = :id AND parent_id {any_of:parents}"
+)
 
-WAITS_FOR = sql("""
+UNMET_EDGES = sql("""
     SELECT child_id, parent_id FROM stepfast_dependency WHERE child_id {any_of:ids} AND state <> 'met'
      ORDER BY child_id, parent_id
 """)
 
-RESULTS = sql("""
+PARENT_RESULTS = sql("""
     SELECT d.parent_id, a.kind, a.result FROM stepfast_dependency d JOIN stepfast_archive a ON a.id = d.parent_id
      WHERE d.child_id = :id AND a.state = 'done'
      ORDER BY d.parent_id
@@ -63,21 +73,21 @@ class After:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EdgeStates:
     """How the edges of a new child begin."""
 
     states: Mapping[str, str]  # of the edge to each parent
-    broken: Death | None = None  # the parent because of which the child dies at once
+    broken: FailedParent | None = None  # the parent because of which the child dies at once
 
     @property
     def waits(self) -> bool:
         return any(state != "met" for state in self.states.values())
 
 
-def judge(standing: Standing, after: After) -> Verdict:
+def judge_edges(standing: Standing, after: After) -> EdgeStates:
     """How the edges to parents that stand like this begin. Pure."""
     states: dict[str, str] = {}
-    broken: Death | None = None
+    broken: FailedParent | None = None
     for parent in after.parents:
         at = standing.get(parent, "unknown")
         if at == "unknown" and after.on_dead == "wait":
@@ -90,28 +100,28 @@ def judge(standing: Standing, after: After) -> Verdict:
         else:
             states[parent] = {"wait": "open", "fail": "broken", "run": "met"}[after.on_dead]
             if after.on_dead == "fail":
-                broken = broken or Death(parent, at)
-    return Verdict(states, broken)
+                broken = broken or FailedParent(parent, at)
+    return EdgeStates(states, broken)
 
 
-def look_at(tx: Transaction, ids: Sequence[str]) -> dict[str, str]:
+def lock_standing(tx: Transaction, ids: Sequence[str]) -> dict[str, str]:
     """Where these jobs stand. They stay there until this transaction ends: the rows are locked in the order of ids."""
     found: dict[str, str] = {}
     missing = sorted(set(ids))
     for _ in range(LOOKS):
         if missing:
-            found |= {str(row[0]): "live" for row in tx.rows(LOCK_LIVE, ids=missing)}
+            found |= {str(row[0]): "live" for row in tx.rows(LOCK_LIVE_JOBS, ids=missing)}
             missing = [it for it in missing if it not in found]
         if missing:
-            found |= {str(row[0]): str(row[1]) for row in tx.rows(LOCK_ENDED, ids=missing)}
+            found |= {str(row[0]): str(row[1]) for row in tx.rows(LOCK_ENDED_JOBS, ids=missing)}
             missing = [it for it in missing if it not in found]
     return found
 
 
-def mark(tx: Transaction, standing: Standing) -> None:
+def mark_parents(tx: Transaction, standing: Standing) -> None:
     """Whoever ends the live ones of these has to look who waits for them."""
     if live := [job_id for job_id, at in standing.items() if at == "live"]:
-        tx.run(MARK, ids=live)
+        tx.run(MARK_PARENTS, ids=live)
 
 
 def enqueue_after(
@@ -120,22 +130,22 @@ def enqueue_after(
     """Let `store` store jobs like this one, and tie those that are new, or got a new payload, to their parents."""
     if job.id in after.parents:
         raise CycleError([job.id, job.id])
-    standing = look_at(tx, after.parents)
-    verdict = judge(standing, after)
+    standing = lock_standing(tx, after.parents)
+    verdict = judge_edges(standing, after)
     stored = store(replace(job, waits=verdict.waits))
     for it in stored:
         if it.replaced:
             refuse_cycle(tx, it.id, after.parents)
     children = [it.id for it in stored if it.created or it.replaced]
     if children:
-        mark(tx, standing)
-        tie(tx, children, verdict.states, "after", after.on_dead)
+        mark_parents(tx, standing)
+        add_edges(tx, children, verdict.states, "after", after.on_dead)
         if verdict.broken is not None:
             fail_children(tx, children, verdict.broken)
     return stored
 
 
-def tie(
+def add_edges(
     tx: Transaction, children: Sequence[str], states: Mapping[str, str], bond: Bond, on_dead: OnDead
 ) -> None:
     """Add the edges from each of `children` to each parent of `states`."""
@@ -144,12 +154,12 @@ def tie(
         for child in children
         for parent, state in states.items()
     ]
-    tx.run_many(TIE, edges)
+    tx.run_many(ADD_EDGE, edges)
 
 
-def untie(tx: Transaction, key: str) -> None:
+def drop_edges(tx: Transaction, key: str) -> None:
     """The job with this key got a new payload: what the old one came after does not matter any more."""
-    tx.run(UNTIE, key=key)
+    tx.run(DROP_EDGES, key=key)
 
 
 def refuse_cycle(tx: Transaction, child: str, parents: Sequence[str]) -> None:
@@ -162,8 +172,8 @@ def refuse_cycle(tx: Transaction, child: str, parents: Sequence[str]) -> None:
     while frontier:
         if child in waited_by:
             raise CycleError(_path(waited_by, child))
-        tx.rows(LOCK_LIVE, ids=frontier)
-        found = {str(parent): str(it) for it, parent in tx.rows(WAITS_FOR, ids=frontier)}
+        tx.rows(LOCK_LIVE_JOBS, ids=frontier)
+        found = {str(parent): str(it) for it, parent in tx.rows(UNMET_EDGES, ids=frontier)}
         frontier = sorted(found.keys() - waited_by.keys())
         waited_by |= {parent: found[parent] for parent in frontier}
 
@@ -180,20 +190,20 @@ def results_of_parents(tx: Transaction, job_id: str) -> dict[str, Any]:
     """What the parents of a job answered, by their ids; those that are not done are left out."""
     return {
         str(parent): None if result is None else decode(opened(result, f"result of {kind}"))
-        for parent, kind, result in tx.rows(RESULTS, id=job_id)
+        for parent, kind, result in tx.rows(PARENT_RESULTS, id=job_id)
     }
 
 
 # A revived job waits again for what it comes after, as far as that is not done.
 
-UNMET = sql("""
+UNMET_PARENTS = sql("""
     SELECT DISTINCT parent_id FROM stepfast_dependency WHERE child_id {any_of:ids} AND state <> 'met'
 """)
-REOPEN = sql("""
+REOPEN_EDGES = sql("""
     UPDATE stepfast_dependency SET state = 'open'
      WHERE child_id {any_of:ids} AND parent_id {any_of:parents} AND state = 'broken'
 """)
-MEET = sql("""
+MEET_EDGES_OF = sql("""
     UPDATE stepfast_dependency SET state = 'met'
      WHERE child_id {any_of:ids} AND parent_id {any_of:parents} AND state <> 'met'
 """)
@@ -205,20 +215,20 @@ def wait_again(tx: Transaction, ids: Sequence[str]) -> None:
     A parent that is dead is waited for, whatever the policy was: whoever revives a job knows about it, and revives the
     parent as well. One that was forgotten counts as done: nobody can revive it.
     """
-    waiting = locked_waiting(tx, ids)
+    waiting = lock_waiting(tx, ids)
     if not waiting:
         return
     # Whoever ends a parent now does not see our children yet. It ends before we look at the edges, or after we hold it.
     children = [it.id for it in waiting]
-    parents = {str(row[0]) for row in tx.rows(UNMET, ids=children)}
-    standing = look_at(tx, sorted(parents))
+    parents = {str(row[0]) for row in tx.rows(UNMET_PARENTS, ids=children)}
+    standing = lock_standing(tx, sorted(parents))
     over = sorted(it for it in parents if standing.get(it, "done") == "done")
     if over:
-        tx.run(MEET, ids=children, parents=over)
+        tx.run(MEET_EDGES_OF, ids=children, parents=over)
     if waited_for := sorted(parents.difference(over)):
-        tx.run(REOPEN, ids=children, parents=waited_for)
-    mark(tx, standing)
-    let_go(tx, waiting)
+        tx.run(REOPEN_EDGES, ids=children, parents=waited_for)
+    mark_parents(tx, standing)
+    release_children(tx, waiting)
 
 
 # Jobs that wait for others which ended without telling them: rows that were deleted or moved by hand.
@@ -226,48 +236,48 @@ def wait_again(tx: Transaction, ids: Sequence[str]) -> None:
 # Whoever ends a job tells those who wait, in the same transaction. So nothing should ever be found here; but a job that
 # waits for ever is the worst that can happen to one, and nobody would notice.
 
-OPEN = sql("""
+OPEN_EDGES = sql("""
     SELECT child_id, parent_id, on_dead FROM stepfast_dependency
      WHERE state = 'open' AND child_id >= :child AND (child_id > :child OR parent_id > :parent)
      ORDER BY child_id, parent_id LIMIT :limit
 """)
-LIVE = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids}")
-ENDED = sql("SELECT id, state FROM stepfast_archive WHERE id {any_of:ids}")
+LIVE_PARENTS = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids}")
+ENDED_PARENTS = sql("SELECT id, state FROM stepfast_archive WHERE id {any_of:ids}")
 
 
-class Place(NamedTuple):
+class EdgeCursor(NamedTuple):
     """How far the open edges have been looked at."""
 
     child: str = ""
     parent: str = ""
 
 
-BEGINNING = Place()
+BEGINNING = EdgeCursor()
 
 
-def stranded(tx: Transaction, place: Place, limit: int) -> tuple[list[str], Place]:
+def find_stranded(tx: Transaction, place: EdgeCursor, limit: int) -> tuple[list[str], EdgeCursor]:
     """Parents that have ended, among the next open edges; and where to go on. A look that takes no lock."""
-    edges = tx.rows(OPEN, child=place.child, parent=place.parent, limit=limit)
+    edges = tx.rows(OPEN_EDGES, child=place.child, parent=place.parent, limit=limit)
     if not edges:
         return [], BEGINNING
     asked = sorted({str(row[1]) for row in edges})
-    live = {row[0] for row in tx.rows(LIVE, ids=asked)}
+    live = {row[0] for row in tx.rows(LIVE_PARENTS, ids=asked)}
     gone = [it for it in asked if it not in live]
-    dead = {row[0] for row in tx.rows(ENDED, ids=gone) if row[1] != "done"} if gone else set()
+    dead = {row[0] for row in tx.rows(ENDED_PARENTS, ids=gone) if row[1] != "done"} if gone else set()
     late = {
         str(parent)
         for _, parent, on_dead in edges
         if parent not in live and not (parent in dead and on_dead == "wait")
     }
-    last = Place(str(edges[-1][0]), str(edges[-1][1])) if len(edges) == limit else BEGINNING
+    last = EdgeCursor(str(edges[-1][0]), str(edges[-1][1])) if len(edges) == limit else BEGINNING
     return sorted(late), last
 
 
-def tell(tx: Transaction, parents: list[str]) -> int:
+def release_stranded(tx: Transaction, parents: list[str]) -> int:
     """Tell those who wait for these, as far as they have ended; returns for how many parents that was needed."""
-    standing = look_at(tx, parents)
+    standing = lock_standing(tx, parents)
     by_state: dict[str, list[str]] = defaultdict(list)
-    for row in tx.rows(AWAITED, ids=parents):  # most ended a moment ago, and told it
+    for row in tx.rows(AWAITED_PARENTS, ids=parents):  # most ended a moment ago, and told it
         by_state[standing.get(row[0], PURGED)].append(row[0])
     by_state.pop("live", None)
     for state, ids in by_state.items():

@@ -36,14 +36,14 @@ CAUSES: Final = {
     "TaskRefusedError": "refused",
 }
 
-FAILED = sql("""
+FAILED_TASKS = sql("""
     SELECT t.id, t.client, t.task_id, t.task_type, t.webhook_url, a.state, a.last_error, a.error_group,
            a.failures + a.crashes, a.committed_fence, a.finished_at, a.trace
       FROM stepfast_task t JOIN stepfast_archive a ON a.id = t.id
      WHERE t.id {any_of:ids} AND t.webhook_url IS NOT NULL AND a.state IN ('dead', 'cancelled')
 """)
 
-TOLD = sql("""
+TASK_WEBHOOK = sql("""
     SELECT client, task_id, task_type, webhook_url, {now} FROM stepfast_task
      WHERE id = :id AND webhook_url IS NOT NULL
 """)
@@ -57,7 +57,7 @@ class TaskTimeoutError(StepfastError):
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedTask:
     """A task that ended without a result, and whom to tell."""
 
     job_id: str
@@ -79,7 +79,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class TellDone:
+class DoneWebhook:
     """The effect of a task that is done: its webhook, if it asked for one."""
 
     job_id: str
@@ -92,7 +92,7 @@ class TellDone:
     turn: ClassVar = (1, "")  # with the messages, behind all other effects
 
     def apply(self, tx: Transaction, /) -> None:
-        rows = tx.rows(TOLD, id=self.job_id)
+        rows = tx.rows(TASK_WEBHOOK, id=self.job_id)
         if rows:
             client, task_id, task_type, url, now = rows[0]
             at = moment(now if self.finished_at is None else self.finished_at)
@@ -101,9 +101,9 @@ class TellDone:
             _stage(tx, url, body, job_id=self.job_id, fence=self.fence)
 
 
-def tell_failures(tx: Transaction, ids: Sequence[str]) -> None:
+def stage_failure_webhooks(tx: Transaction, ids: Sequence[str]) -> None:
     """Stage the webhooks of those of these jobs that are tasks, and have just ended without a result."""
-    for it in tx.all(FAILED, Failure, ids=list(ids)):
+    for it in tx.all(FAILED_TASKS, FailedTask, ids=list(ids)):
         _stage(tx, it.url, it.body(), job_id=it.job_id, fence=it.fence, trace=it.trace)
 
 
@@ -123,7 +123,7 @@ def done_body(told: dict[str, Any], result: Any, omitted: str | None = None) -> 
     return f'{head[:-1]},"result":{text}}}'
 
 
-def error_of(failure: Failure) -> dict[str, str]:
+def error_of(failure: FailedTask) -> dict[str, str]:
     """The error's type and message, and in one word what kind of end it was."""
     text = failure.error or "for no stated reason"
     if failure.state == "cancelled":

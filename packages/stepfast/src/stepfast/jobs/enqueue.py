@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 from stepfast.clock import new_fence, new_id
 from stepfast.database.statement import sql
 from stepfast.errors import ContentionError, StepfastError
-from stepfast.jobs.dependencies import untie
+from stepfast.jobs.dependencies import drop_edges
 from stepfast.jobs.keys import (
-    AFTER,
-    OnDuplicate,
+    SUCCESSOR_PREFIX,
+    DuplicatePolicy,
     drop_successor,
-    duplicate,
     first_in_line,
-    hand_over,
-    let_go,
-    remember,
-    waited_for,
+    hand_over_key,
+    keys_with_successor,
+    release_key,
+    remember_key,
+    report_duplicate,
 )
 from stepfast.jobs.payload import to_json
 from stepfast.jobs.state import Enqueued, NewJob
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
 
 
-Store = Callable[[NewJob], Enqueued]  # another way to store a job whose key may be held
+StoreJob = Callable[[NewJob], Enqueued]  # another way to store a job whose key may be held
 TRIES = 5
 PORTION = 2_000_000  # characters of payload in one statement: by default MariaDB refuses packets above 16 MB
 
-ENQUEUE = sql("""
+INSERT_JOB = sql("""
     INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
     VALUES (:id, :queue, :kind, :state, :priority, COALESCE(:run_at, {now} + :delay), {now}, {now}, :key, :trace, {json_of:payload})
     {keep_existing}
@@ -48,7 +48,7 @@ _ENQUEUE_MANY = """
     SELECT {row}, :queue, :kind, :state, :priority, COALESCE(:run_at, {{now}} + :delay), {{now}}, {{now}}, {key}, :trace, {payload}
       FROM {source}
 """
-ENQUEUE_MANY = sql(
+INSERT_JOBS = sql(
     _ENQUEUE_MANY.format(
         row="json_extract(value, '$[0]')",
         key="json_extract(value, '$[1]')",
@@ -74,7 +74,7 @@ ENQUEUE_MANY = sql(
 
 # Without keys nothing can collide, and a speculative insert (ON CONFLICT) costs a fifth more. The scalar subqueries make
 # PostgreSQL take the time once, not three times for every row: 4.8 µs a job against 7.8.
-ENQUEUE_KEYLESS = sql(
+INSERT_KEYLESS_JOBS = sql(
     "",
     postgresql="""
     INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, trace, payload)
@@ -84,13 +84,13 @@ ENQUEUE_KEYLESS = sql(
 """,
 )
 
-HOLDERS = sql("SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys}")
+KEY_HOLDERS = sql("SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys}")
 # A lent transaction of MariaDB's may look at the past (REPEATABLE READ), where the holder is not yet there.
-HOLDERS_NOW = sql("SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys} {for_update}")
+KEY_HOLDERS_NOW = sql("SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys} {for_update}")
 
 # Whoever was running the old payload loses its fence, and is told so at its next word. Step numbers go on rising:
 # services outside must not take the new payload for a repetition of the old one.
-REPLACE = sql("""
+REPLACE_JOB = sql("""
     UPDATE stepfast_job
        SET queue = :queue, kind = :kind, payload = {json_of:payload}, priority = :priority, state = :state,
            ready_at = COALESCE(:run_at, {now} + :delay), updated_at = {now}, fence = :fence, committed_fence = NULL,
@@ -101,48 +101,48 @@ REPLACE = sql("""
 """)
 
 
-def enqueue(tx: Transaction, job: NewJob, on_duplicate: OnDuplicate = "reject") -> Enqueued:
+def enqueue(tx: Transaction, job: NewJob, on_duplicate: DuplicatePolicy = "reject") -> Enqueued:
     """Store one job. A key that an unfinished (or remembered) job holds is met as `on_duplicate` says."""
     if job.key is not None and job.key_until is not None:
-        remembered = remember(tx, "unique", job.key, job.id, job.key_until, window=job.key_window)
+        remembered = remember_key(tx, "unique", job.key, job.id, job.key_until, window=job.key_window)
         if remembered != job.id:
             return _remembered(tx, job, job.key, remembered, on_duplicate)
     for again in range(TRIES):
-        insert(tx, job)
-        found = {} if job.key is None else _holders(tx, [job.key, AFTER + job.key], now=again > 0)
+        insert_job(tx, job)
+        found = {} if job.key is None else _holders(tx, [job.key, SUCCESSOR_PREFIX + job.key], now=again > 0)
         holder = found.get(job.key or "")
-        if job.key is not None and holder == job.id and AFTER + job.key in found:
+        if job.key is not None and holder == job.id and SUCCESSOR_PREFIX + job.key in found:
             holder = first_in_line(tx, job.id, job.key, on_duplicate)
         if job.key is None or holder == job.id:
-            wake(tx, job)
+            wake_workers(tx, job)
             return Enqueued(job.id, created=True)
         if holder is not None and (on_duplicate != "replace" or _replace(tx, job)):
             if job.key_until is not None:
-                hand_over(tx, "unique", job.key, job.id, holder)
-            return duplicate(job, job.key, holder, on_duplicate)
+                hand_over_key(tx, "unique", job.key, job.id, holder)
+            return report_duplicate(job, job.key, holder, on_duplicate)
         # The holder ended between our insert and our look: the key is free now.
     if job.key is not None and job.key_until is not None:
-        let_go(tx, "unique", job.key, job.id)
+        release_key(tx, "unique", job.key, job.id)
     raise ContentionError(f"key {job.key!r} changed hands {TRIES} times while we looked; try again")
 
 
 def _remembered(
-    tx: Transaction, job: NewJob, key: str, remembered: str, on_duplicate: OnDuplicate
+    tx: Transaction, job: NewJob, key: str, remembered: str, on_duplicate: DuplicatePolicy
 ) -> Enqueued:
     """The key's time is not over. Replacing is possible while a job with it is unfinished; one that ended stays."""
     if on_duplicate != "replace":
-        return duplicate(job, key, remembered, on_duplicate)
+        return report_duplicate(job, key, remembered, on_duplicate)
     holder = _holders(tx, [key]).get(key)
     replaced = holder is not None and _replace(tx, job)
     if holder is not None and replaced:
-        return duplicate(job, key, holder, on_duplicate)
-    return duplicate(job, key, remembered, "skip")
+        return report_duplicate(job, key, holder, on_duplicate)
+    return report_duplicate(job, key, remembered, "skip")
 
 
-def insert(tx: Transaction, job: NewJob) -> None:
+def insert_job(tx: Transaction, job: NewJob) -> None:
     """One row, unless its key is held."""
     tx.run(
-        ENQUEUE,
+        INSERT_JOB,
         id=job.id,
         queue=job.queue,
         kind=job.kind,
@@ -157,46 +157,50 @@ def insert(tx: Transaction, job: NewJob) -> None:
 
 
 def enqueue_with_id(
-    tx: Transaction, job: NewJob, keep: int, on_duplicate: OnDuplicate = "reject", join: Store | None = None
+    tx: Transaction,
+    job: NewJob,
+    keep: int,
+    on_duplicate: DuplicatePolicy = "reject",
+    join: StoreJob | None = None,
 ) -> Enqueued:
     """Store a job under an id the caller chose. The same id again is the same job, also long after it ended.
 
     An id whose key another job holds is not remembered, unless that job was given our payload.
     """
     mine = new_id()  # the job's id would be the same for all who ask, and could not tell who came first
-    remembered = remember(tx, "id", job.id, mine, keep)
+    remembered = remember_key(tx, "id", job.id, mine, keep)
     if remembered != mine:
-        return duplicate(job, job.id, tx.first(KNOWN, id=remembered) or job.id, "skip")
-    if tx.first(KNOWN, id=job.id):
-        return duplicate(job, job.id, job.id, "skip")
+        return report_duplicate(job, job.id, tx.first(KNOWN_JOB, id=remembered) or job.id, "skip")
+    if tx.first(KNOWN_JOB, id=job.id):
+        return report_duplicate(job, job.id, job.id, "skip")
     try:
         answer = enqueue(tx, job, on_duplicate) if join is None else join(job)
     except StepfastError:
         if tx.poisoned is None:
-            let_go(tx, "id", job.id, mine)
+            release_key(tx, "id", job.id, mine)
         raise
     if not answer.created:
         if on_duplicate == "replace" or join is not None:
-            hand_over(tx, "id", job.id, mine, answer.id)
+            hand_over_key(tx, "id", job.id, mine, answer.id)
         else:
-            let_go(tx, "id", job.id, mine)
+            release_key(tx, "id", job.id, mine)
     return answer
 
 
-KNOWN = sql("""
+KNOWN_JOB = sql("""
     SELECT id FROM stepfast_job WHERE id = :id UNION ALL SELECT id FROM stepfast_archive WHERE id = :id
 """)
 
 
-Row = tuple[str, str | None, str]  # id, key, payload
+JobRow = tuple[str, str | None, str]  # id, key, payload
 
 
 def enqueue_many(
     tx: Transaction,
     like: NewJob,
-    rows: Sequence[Row],
-    on_duplicate: OnDuplicate = "reject",
-    join: Store | None = None,
+    rows: Sequence[JobRow],
+    on_duplicate: DuplicatePolicy = "reject",
+    join: StoreJob | None = None,
 ) -> list[Enqueued]:
     """Store jobs of one kind, with the options of `like`, in one statement; keys may differ.
 
@@ -209,12 +213,12 @@ def enqueue_many(
     ordered = sorted(rows, key=lambda row: row[1] or "") if keys else rows
     for portion in _portions(ordered):
         _insert_many(tx, like, portion, keyless=not keys)
-    wake(tx, like)
+    wake_workers(tx, like)
     if not keys:
         new = tuple.__new__  # what Enqueued(…) does in the end, without its Python
         return [new(Enqueued, (row[0], True, False)) for row in rows]
     holders = _holders(tx, keys)
-    for key in () if join is not None else waited_for(tx, keys):
+    for key in () if join is not None else keys_with_successor(tx, keys):
         holders.pop(key, None)  # whoever is first in that line
     store = join or (lambda job: enqueue(tx, job, on_duplicate))
     # In their order: they lock too.
@@ -222,11 +226,11 @@ def enqueue_many(
     return [settled[row[0]] for row in rows]
 
 
-def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def _portions(rows: Sequence[JobRow]) -> Iterator[Sequence[JobRow]]:
     if sum(len(row[2]) for row in rows) <= PORTION:
         yield rows
         return
-    portion: list[Row] = []
+    portion: list[JobRow] = []
     size = 0
     for row in rows:
         if portion and size + len(row[2]) > PORTION:
@@ -237,7 +241,7 @@ def _portions(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
     yield portion
 
 
-def _insert_many(tx: Transaction, like: NewJob, rows: Sequence[Row], *, keyless: bool) -> None:
+def _insert_many(tx: Transaction, like: NewJob, rows: Sequence[JobRow], *, keyless: bool) -> None:
     shared = {
         "queue": like.queue,
         "kind": like.kind,
@@ -248,16 +252,16 @@ def _insert_many(tx: Transaction, like: NewJob, rows: Sequence[Row], *, keyless:
         "trace": like.trace,
     }
     if not tx.takes_lists:
-        tx.run(ENQUEUE_MANY, **shared, rows=to_json(rows))
+        tx.run(INSERT_JOBS, **shared, rows=to_json(rows))
         return
     ids, keys, payloads = (list(column) for column in zip(*rows, strict=True))
     if keyless:
-        tx.run(ENQUEUE_KEYLESS, **shared, ids=ids, payloads=payloads)
+        tx.run(INSERT_KEYLESS_JOBS, **shared, ids=ids, payloads=payloads)
     else:
-        tx.run(ENQUEUE_MANY, **shared, ids=ids, keys=keys, payloads=payloads)
+        tx.run(INSERT_JOBS, **shared, ids=ids, keys=keys, payloads=payloads)
 
 
-def _settled(like: NewJob, row: Row, holders: dict[str, str], store: Store) -> Enqueued:
+def _settled(like: NewJob, row: JobRow, holders: dict[str, str], store: StoreJob) -> Enqueued:
     job_id, key, payload = row
     if key is None or holders.get(key) == job_id:
         return Enqueued(job_id, created=True)
@@ -265,12 +269,12 @@ def _settled(like: NewJob, row: Row, holders: dict[str, str], store: Store) -> E
 
 
 def _holders(tx: Transaction, keys: list[str], *, now: bool = False) -> dict[str, str]:
-    return {row[0]: row[1] for row in tx.rows(HOLDERS_NOW if now else HOLDERS, keys=keys)}
+    return {row[0]: row[1] for row in tx.rows(KEY_HOLDERS_NOW if now else KEY_HOLDERS, keys=keys)}
 
 
 def _replace(tx: Transaction, job: NewJob) -> bool:
     matched = tx.run(
-        REPLACE,
+        REPLACE_JOB,
         queue=job.queue,
         kind=job.kind,
         payload=job.payload,
@@ -283,9 +287,9 @@ def _replace(tx: Transaction, job: NewJob) -> bool:
         trace=job.trace,
     )
     if matched == 1:
-        untie(tx, str(job.key))
+        drop_edges(tx, str(job.key))
         drop_successor(tx, str(job.key))
-    wake(tx, job)
+    wake_workers(tx, job)
     return matched == 1
 
 
@@ -295,7 +299,7 @@ def _state(job: NewJob) -> str:
     return "scheduled" if job.delay or job.run_at is not None else "ready"
 
 
-def wake(tx: Transaction, job: NewJob) -> None:
+def wake_workers(tx: Transaction, job: NewJob) -> None:
     """Tell the workers of its queue when this commits, if it may begin at once."""
     if _state(job) == "ready" and not job.head_start:
         tx.wakes.add(job.queue)

@@ -15,7 +15,7 @@ from stepfast.clock import Duration, duration, micros, new_id
 from stepfast.database.statement import sql
 from stepfast.encryption import keyring
 from stepfast.errors import ConfigurationError, ContentionError
-from stepfast.jobs.keys import remember
+from stepfast.jobs.keys import remember_key
 from stepfast.jobs.payload import encode
 from stepfast.jobs.wait import arrived, checked_event
 from stepfast.telemetry import happened
@@ -30,34 +30,34 @@ STALE_AFTER: Final = 60 * 1_000_000  # microseconds after the end of its patienc
 NAMES_KEPT: Final = 3600 * 1_000_000
 SCOPE: Final = "event"  # of the ids that are remembered
 
-KNOW_NAME = sql("INSERT INTO stepfast_event_name (id, at) VALUES (:id, {now}) {keep_existing}")
-LOCK_NAME = sql("SELECT id FROM stepfast_event_name WHERE id = :id {for_update}")
+KNOW_EVENT_NAME = sql("INSERT INTO stepfast_event_name (id, at) VALUES (:id, {now}) {keep_existing}")
+LOCK_EVENT_NAME = sql("SELECT id FROM stepfast_event_name WHERE id = :id {for_update}")
 
 # Under the lock of the name, and as they are now: a lent transaction may look at the past.
-KEPT = sql("""
+OLDEST_KEPT_EVENT = sql("""
     SELECT id, event_id, payload, sent_at FROM stepfast_event
      WHERE name = :name AND until_at > {now} ORDER BY id LIMIT 1 {for_update}
 """)
-TAKE = sql("DELETE FROM stepfast_event WHERE id = :id")
-KEEP = sql("""
+TAKE_EVENT = sql("DELETE FROM stepfast_event WHERE id = :id")
+KEEP_EVENT = sql("""
     INSERT INTO stepfast_event (name, event_id, sent_at, until_at, payload)
     VALUES (:name, :event_id, {now}, {now} + :keep, :payload)
 """)
 
-WAIT = sql("""
+ADD_WAIT = sql("""
     INSERT INTO stepfast_wait (name, job_id, fence, until_at) VALUES (:name, :job_id, :fence, {now} + :patience)
 """)
-WAITS = sql(
+OLDEST_WAITS = sql(
     "SELECT id, job_id, fence FROM stepfast_wait WHERE name = :name ORDER BY id LIMIT :limit {for_update}"
 )
 END_WAIT = sql("DELETE FROM stepfast_wait WHERE id = :id")
 
 # Whoever still waits is scheduled under the fence of its wait. (Each claim, replacement and end writes a new one.)
-LOCK_WAITING = sql("""
+LOCK_WAITING_JOB = sql("""
     SELECT cursor_json, queue, {now} FROM stepfast_job
      WHERE id = :id AND fence = :fence AND state = 'scheduled' {for_update}
 """)
-WAKE = sql("""
+WAKE_JOB = sql("""
     UPDATE stepfast_job SET state = 'ready', ready_at = {now}, cursor_json = :cursor, updated_at = {now}
      WHERE id = :id AND fence = :fence AND state = 'scheduled'
 """)
@@ -77,11 +77,11 @@ FORGET_EVENT = sql("DELETE FROM stepfast_event WHERE id = :id")
 FORGET_WAIT = sql("DELETE FROM stepfast_wait WHERE id = :id")
 FORGET_NAME = sql("DELETE FROM stepfast_event_name WHERE id = :id")
 # A transaction that was lent to us at REPEATABLE READ sees no wait that began after it did, and keeps its event.
-MISSED = sql("""
+MISSED_EVENTS = sql("""
     SELECT DISTINCT e.name FROM stepfast_event e JOIN stepfast_wait w ON w.name = e.name
      WHERE e.until_at > {now} LIMIT :limit
 """)
-ANY_OLD = sql("""
+ANY_OLD_EVENTS = sql("""
     SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_event WHERE until_at <= {now})
                 OR EXISTS (SELECT 1 FROM stepfast_wait WHERE until_at <= {now} - :stale)
                 OR EXISTS (SELECT 1 FROM stepfast_event_name
@@ -118,7 +118,7 @@ def send(
     """
     if event_id is not None:
         mine = new_id()  # the event's id would be the same for all who send it
-        if remember(tx, SCOPE, event_id, mine, remembered) != mine:
+        if remember_key(tx, SCOPE, event_id, mine, remembered) != mine:
             return Sent(event_id, repeated=True)
     known = event_id or new_id()
     _lock(tx, name)
@@ -127,7 +127,7 @@ def send(
         return Sent(known, job_id=job_id)
     if keep <= 0:
         return Sent(known)
-    tx.run(KEEP, name=name, event_id=known, keep=keep, payload=payload)
+    tx.run(KEEP_EVENT, name=name, event_id=known, keep=keep, payload=payload)
     happened("event.kept", keep_s=keep / 1e6)
     return Sent(known, kept=True)
 
@@ -135,20 +135,20 @@ def send(
 def await_event(tx: Transaction, job_id: str, fence: int, name: str, patience: int) -> None:
     """Let a job that is scheduled under `fence` wait; an event that is kept wakes it at once."""
     _lock(tx, name)
-    if rows := tx.rows(KEPT, name=name):
+    if rows := tx.rows(OLDEST_KEPT_EVENT, name=name):
         kept, *told = rows[0]
         if _wake(tx, job_id, fence, _Told(*told)):
-            tx.run(TAKE, id=kept)
+            tx.run(TAKE_EVENT, id=kept)
             happened("event.delivered", job_id=job_id)
             return
-    tx.run(WAIT, name=name, job_id=job_id, fence=fence, patience=patience)
+    tx.run(ADD_WAIT, name=name, job_id=job_id, fence=fence, patience=patience)
 
 
-def anything_old(tx: Transaction) -> bool:
-    return bool(tx.rows(ANY_OLD, stale=STALE_AFTER, age=NAMES_KEPT))
+def any_old_events(tx: Transaction) -> bool:
+    return bool(tx.rows(ANY_OLD_EVENTS, stale=STALE_AFTER, age=NAMES_KEPT))
 
 
-def forget_old(tx: Transaction, limit: int) -> int:
+def forget_old_events(tx: Transaction, limit: int) -> int:
     """Forget events that were kept long enough, waits that are over, and names that nobody uses; returns how many."""
     removed = 0
     for old, forget, age in (
@@ -162,20 +162,20 @@ def forget_old(tx: Transaction, limit: int) -> int:
     return removed
 
 
-def missed(tx: Transaction) -> list[str]:
+def missed_events(tx: Transaction) -> list[str]:
     """Events that are kept although somebody waits for them."""
-    return [str(row[0]) for row in tx.rows(MISSED, limit=BATCH)]
+    return [str(row[0]) for row in tx.rows(MISSED_EVENTS, limit=BATCH)]
 
 
-def bring_together(tx: Transaction, name: str) -> int:
+def deliver_kept(tx: Transaction, name: str) -> int:
     """Give what is kept of this name to those who wait for it; returns how many got something."""
     _lock(tx, name)
     brought = 0
-    while rows := tx.rows(KEPT, name=name):
+    while rows := tx.rows(OLDEST_KEPT_EVENT, name=name):
         kept, *told = rows[0]
         if (job_id := _deliver(tx, name, _Told(*told))) is None:
             break
-        tx.run(TAKE, id=kept)
+        tx.run(TAKE_EVENT, id=kept)
         happened("event.delivered", job_id=job_id)
         brought += 1
     return brought
@@ -184,8 +184,8 @@ def bring_together(tx: Transaction, name: str) -> int:
 def _lock(tx: Transaction, name: str) -> None:
     """Let nobody else send or await this event until we are done."""
     for _ in range(TRIES):
-        tx.run(KNOW_NAME, id=name)
-        if tx.rows(LOCK_NAME, id=name):
+        tx.run(KNOW_EVENT_NAME, id=name)
+        if tx.rows(LOCK_EVENT_NAME, id=name):
             return
         # It was forgotten between our insert and our lock: again.
     raise ContentionError(f"event {name!r} was forgotten {TRIES} times while we looked; try again")
@@ -193,7 +193,7 @@ def _lock(tx: Transaction, name: str) -> None:
 
 def _deliver(tx: Transaction, name: str, told: _Told) -> str | None:
     """Wake the oldest that still waits; rows of those that do not are removed on the way."""
-    while rows := tx.rows(WAITS, name=name, limit=BATCH):
+    while rows := tx.rows(OLDEST_WAITS, name=name, limit=BATCH):
         for wait, job_id, fence in rows:
             tx.run(END_WAIT, id=wait)
             if _wake(tx, job_id, fence, told):
@@ -202,12 +202,12 @@ def _deliver(tx: Transaction, name: str, told: _Told) -> str | None:
 
 
 def _wake(tx: Transaction, job_id: str, fence: int, told: _Told) -> bool:
-    rows = tx.rows(LOCK_WAITING, id=job_id, fence=fence)
+    rows = tx.rows(LOCK_WAITING_JOB, id=job_id, fence=fence)
     if not rows:
         return False
     stored, queue, now = rows[0]
     cursor = arrived(stored, told.event_id, now if told.sent_at is None else told.sent_at, told.payload)
-    tx.run(WAKE, id=job_id, fence=fence, cursor=cursor)
+    tx.run(WAKE_JOB, id=job_id, fence=fence, cursor=cursor)
     tx.wakes.add(queue)
     return True
 

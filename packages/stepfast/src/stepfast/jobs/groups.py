@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, NotFoundError, StateError
-from stepfast.jobs.archive import fail_children, let_go, locked_waiting
+from stepfast.jobs.archive import fail_children, lock_waiting, release_children
 from stepfast.jobs.dependencies import (
+    EDGES_TO,
     ON_DEAD,
-    TIED,
     After,
     OnDead,
+    add_edges,
     enqueue_after,
-    judge,
-    look_at,
-    mark,
+    judge_edges,
+    lock_standing,
+    mark_parents,
     refuse_cycle,
-    tie,
 )
 
 if TYPE_CHECKING:
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from stepfast.jobs.state import Enqueued, NewJob
 
 
-STATE = sql("""
+JOB_STATE = sql("""
     SELECT state FROM stepfast_job WHERE id = :id UNION ALL SELECT state FROM stepfast_archive WHERE id = :id
 """)
-POLICY = sql("SELECT on_dead FROM stepfast_dependency WHERE child_id = :id AND bond = 'member' LIMIT 1")
-GROUPS_OF = sql("""
+GROUP_POLICY = sql("SELECT on_dead FROM stepfast_dependency WHERE child_id = :id AND bond = 'member' LIMIT 1")
+GROUPS_OF_MEMBER = sql("""
     SELECT child_id FROM stepfast_dependency WHERE parent_id = :id AND bond = 'member' AND state = 'open'
      ORDER BY child_id
 """)
 
 
 @dataclass
-class Joining:
+class OpenGroup:
     """The group that jobs join which are enqueued in this context, and the transaction they are stored in."""
 
     database: Database
@@ -66,18 +66,18 @@ class Joining:
         )
 
 
-JOINING: Final[ContextVar[Joining | None]] = ContextVar("stepfast_group", default=None)
+OPEN_GROUP: Final[ContextVar[OpenGroup | None]] = ContextVar("stepfast_group", default=None)
 
 
-def joining(database: Database) -> Joining | None:
+def open_group(database: Database) -> OpenGroup | None:
     """The group whose block we are in, if any."""
-    found = JOINING.get()
+    found = OPEN_GROUP.get()
     return None if found is None or found.closed or found.database is not database else found
 
 
 def group_of(tx: Transaction, job_id: str) -> str:
     """The group of which this unfinished job is a member."""
-    found = [str(row[0]) for row in tx.rows(GROUPS_OF, id=job_id)]
+    found = [str(row[0]) for row in tx.rows(GROUPS_OF_MEMBER, id=job_id)]
     if not found:
         raise StateError(f"job {job_id} is no member of a group; say which one: app.group(id=…)")
     if len(found) > 1:
@@ -85,17 +85,17 @@ def group_of(tx: Transaction, job_id: str) -> str:
     return found[0]
 
 
-def policy_of(tx: Transaction, group_id: str) -> OnDead:
+def group_policy(tx: Transaction, group_id: str) -> OnDead:
     """What happens to an unfinished group when a member dies."""
-    found: OnDead | None = tx.first(POLICY, id=group_id)
+    found: OnDead | None = tx.first(GROUP_POLICY, id=group_id)
     if found is None:
-        if tx.first(STATE, id=group_id) is None:
+        if tx.first(JOB_STATE, id=group_id) is None:
             raise NotFoundError(f"there is no group {group_id}; its id is that of its completion job")
         raise StateError(f"job {group_id} is not the completion job of a group that has members")
     return found
 
 
-def join(
+def add_members(
     tx: Transaction, group_id: str, stored: Sequence[Enqueued], on_dead: OnDead, *, free: bool = False
 ) -> None:
     """Let these jobs be members, before the group completes; refused if it has.
@@ -105,19 +105,19 @@ def join(
     members = sorted({it.id for it in stored})
     if not members:
         return
-    standing = look_at(tx, members)
+    standing = lock_standing(tx, members)
     new = all(it.created for it in stored)
-    known = set() if new else {str(row[0]) for row in tx.rows(TIED, id=group_id, parents=members)}
+    known = set() if new else {str(row[0]) for row in tx.rows(EDGES_TO, id=group_id, parents=members)}
     if known.issuperset(members):
         return  # as after a repetition
-    if not locked_waiting(tx, [group_id]):
+    if not lock_waiting(tx, [group_id]):
         _join_ended(tx, group_id, [it for it in members if it not in known], standing, on_dead)
         return
-    verdict = judge(standing, After(tuple(it for it in members if it not in known), on_dead))
+    verdict = judge_edges(standing, After(tuple(it for it in members if it not in known), on_dead))
     if not new or not free:
         refuse_cycle(tx, group_id, members)
-    mark(tx, standing)
-    tie(tx, [group_id], verdict.states, "member", on_dead)
+    mark_parents(tx, standing)
+    add_edges(tx, [group_id], verdict.states, "member", on_dead)
     if verdict.broken is not None:
         fail_children(tx, [group_id], verdict.broken)
 
@@ -126,20 +126,20 @@ def _join_ended(
     tx: Transaction, group_id: str, members: list[str], standing: Standing, on_dead: OnDead
 ) -> None:
     """A group that died or was cancelled may be revived, and then waits for these as well. One that completed may not."""
-    if look_at(tx, [group_id]).get(group_id) not in {"dead", "cancelled"}:
-        state = tx.first(STATE, id=group_id)
+    if lock_standing(tx, [group_id]).get(group_id) not in {"dead", "cancelled"}:
+        state = tx.first(JOB_STATE, id=group_id)
         raise StateError(
             f"group {group_id} {'is not known' if state is None else f'has completed: it is {state}'}; "
             "a member can be added while another one is unfinished, from its own handler for example"
         )
-    mark(tx, standing)
+    mark_parents(tx, standing)
     states = {it: "met" if standing[it] == "done" else "broken" for it in members}
-    tie(tx, [group_id], states, "member", on_dead)
+    add_edges(tx, [group_id], states, "member", on_dead)
 
 
-def close(tx: Transaction, group_id: str) -> None:
+def close_group(tx: Transaction, group_id: str) -> None:
     """Nobody in this transaction adds to it any more: one whose members have all ended, or that has none, goes on."""
-    let_go(tx, locked_waiting(tx, [group_id]))
+    release_children(tx, lock_waiting(tx, [group_id]))
 
 
 # Store jobs that come after others, or into a group: what `enqueue` does where one of both is asked for.
@@ -157,9 +157,9 @@ class HasId(Protocol):
 Parents = HasId | str | Iterable[HasId | str]
 
 
-def after_of(after: Parents | None, on_dead: str) -> After | None:
+def read_after(after: Parents | None, on_dead: str) -> After | None:
     """What was given as `after` and `on_dead`; None where it names nobody."""
-    choice = checked_policy(on_dead)
+    choice = checked_on_dead(on_dead)
     if after is None:
         return None
     given: Iterable[Any] = [after] if isinstance(after, str) or hasattr(after, "id") else after
@@ -167,7 +167,7 @@ def after_of(after: Parents | None, on_dead: str) -> After | None:
     return After(tuple(ids), choice) if ids else None
 
 
-def checked_policy(on_dead: str) -> OnDead:
+def checked_on_dead(on_dead: str) -> OnDead:
     for choice in ON_DEAD:
         if on_dead == choice:
             return choice
@@ -181,11 +181,11 @@ def _id(given: Any) -> str:
     return found
 
 
-def store_tied(
-    tx: Transaction, job: NewJob, after: After | None, group: Joining | None, store: Store
+def store_with_edges(
+    tx: Transaction, job: NewJob, after: After | None, group: OpenGroup | None, store: Store
 ) -> list[Enqueued]:
     """Store jobs like this one; they come after others, join a group, or both."""
     stored = store(job) if after is None else enqueue_after(tx, job, after, store)
     if group is not None:
-        join(tx, group.group_id, stored, group.on_dead, free=after is None)
+        add_members(tx, group.group_id, stored, group.on_dead, free=after is None)
     return stored

@@ -93,18 +93,18 @@ _AT_ONCE = """
       FROM ({pick})
 """
 
-PICK = sql(
+PICK_JOBS = sql(
     _PICK.format(**_IN_ORDER),
     postgresql=_CLAIM.format(**_IN_ORDER),
     sqlite=_AT_ONCE.format(pick=_PICK.format(**_IN_ORDER)),
 )
-PICK_FROM_HINT = sql(
+PICK_JOBS_FROM_HINT = sql(
     _PICK.format(**_FROM_HINT),
     postgresql=_CLAIM.format(**_FROM_HINT),
     sqlite=_AT_ONCE.format(pick=_PICK.format(**_FROM_HINT)),
 )
 
-TAKE = sql(
+TAKE_JOBS = sql(
     """
     UPDATE stepfast_job
        SET state = 'leased', owner = :owner, fence = :fence, leased_at = {now}, updated_at = {now}
@@ -113,7 +113,7 @@ TAKE = sql(
     postgresql="",
 )
 
-SUSPECT = sql("""
+PICK_SUSPECT = sql("""
     SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
       FROM stepfast_job
      WHERE state = 'suspect' AND (:anywhere = 1 OR queue {any_of:queues})
@@ -131,7 +131,7 @@ TAKE_SUSPECT = sql("""
 
 # Jobs that a message named. They are found by their ids, whatever their time: nobody else may have them yet. A row that
 # somebody holds is waited for, not skipped: MariaDB's claims hold rows they only look at, and nobody comes again for it.
-NAMED = sql("""
+PICK_NAMED = sql("""
     SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
       FROM stepfast_job
      WHERE id {any_of:ids} AND state = 'ready'
@@ -160,14 +160,14 @@ def claim(
     if tx.takes_lists:
         asked |= {"owner": owner, "fence": fence}
     if hint is None:
-        rows = tx.rows(PICK, **asked)
+        rows = tx.rows(PICK_JOBS, **asked)
     else:
-        rows = tx.rows(PICK_FROM_HINT, **asked, priority=hint[0], hint=hint[1])
+        rows = tx.rows(PICK_JOBS_FROM_HINT, **asked, priority=hint[0], hint=hint[1])
     if tx.dialect.name == "sqlite":
         rows = decode(rows[0][0])
     if not rows:
         return []
-    tx.run(TAKE, owner=owner, fence=fence, ids=[row[0] for row in rows])
+    tx.run(TAKE_JOBS, owner=owner, fence=fence, ids=[row[0] for row in rows])
     new = tuple.__new__  # what Lease(…) does in the end, without its Python
     leases = [new(Lease, (*row, fence)) for row in rows]
     leases.sort(key=_order)  # neither RETURNING nor a document promises an order
@@ -176,7 +176,7 @@ def claim(
 
 def claim_named(tx: Transaction, ids: list[str], owner: int) -> list[Lease]:
     """Take those of these jobs that are ready; the others are held by somebody, wait for their time, or have ended."""
-    rows = tx.rows(NAMED, ids=ids) if ids else []
+    rows = tx.rows(PICK_NAMED, ids=ids) if ids else []
     if not rows:
         return []
     fence = new_fence()
@@ -186,7 +186,7 @@ def claim_named(tx: Transaction, ids: list[str], owner: int) -> list[Lease]:
 
 def claim_suspect(tx: Transaction, owner: int, queues: list[str]) -> Lease | None:
     """Take one job that was on board when a worker died; the caller runs it alone. No queues means all."""
-    rows = tx.rows(SUSPECT, queues=queues, anywhere=int(not queues))
+    rows = tx.rows(PICK_SUSPECT, queues=queues, anywhere=int(not queues))
     if not rows:
         return None
     fence = new_fence()
@@ -242,16 +242,16 @@ def queues_with_work(tx: Transaction) -> list[str]:
 # Only where there is somebody more urgent in its queue: in a queue of one priority the order of age holds anyway,
 # and nothing is written. A job keeps the priority it has risen to until it ends.
 
-BATCH: Final = 500
+AGEING_BATCH: Final = 500
 
 # The lowest and the highest priority that wait in a queue: two probes of the ready index.
-SPREAD = sql("""
+PRIORITY_SPREAD = sql("""
     SELECT (SELECT priority FROM stepfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority LIMIT 1),
            (SELECT priority FROM stepfast_job WHERE queue = :queue AND state = 'ready' ORDER BY priority DESC LIMIT 1)
 """)
 
 # Next to rise at one priority. `updated_at` is when a job became ready, or last rose.
-OVERDUE = sql("""
+OVERDUE_JOBS = sql("""
     SELECT id FROM stepfast_job
      WHERE queue = :queue AND state = 'ready' AND priority = :priority
        AND ready_at < {now} - :age AND updated_at < {now} - :age
@@ -264,14 +264,14 @@ NEXT_PRIORITY = sql("""
     SELECT min(priority) FROM stepfast_job WHERE queue = :queue AND state = 'ready' AND priority > :priority
 """)
 
-RISE = sql("""
+RAISE_PRIORITY = sql("""
     UPDATE stepfast_job SET priority = priority + 1, updated_at = {now} WHERE id {any_of:ids} AND state = 'ready'
 """)
 
 
-def age(tx: Transaction, queue: str, after: int, limit: int = BATCH) -> int:
+def raise_overdue(tx: Transaction, queue: str, after: int, limit: int = AGEING_BATCH) -> int:
     """Let one batch of those who have waited `after` microseconds at their priority rise; returns how many."""
-    lowest, highest = tx.rows(SPREAD, queue=queue)[0]
+    lowest, highest = tx.rows(PRIORITY_SPREAD, queue=queue)[0]
     risen = 0
     priority = highest
     levels = []
@@ -279,7 +279,9 @@ def age(tx: Transaction, queue: str, after: int, limit: int = BATCH) -> int:
         levels.append(lowest)
         lowest = tx.first(NEXT_PRIORITY, queue=queue, priority=lowest)
     for priority in reversed(levels):  # from the top: nobody rises twice in one pass
-        ids = [row[0] for row in tx.rows(OVERDUE, queue=queue, priority=priority, age=after, limit=limit)]
+        ids = [
+            row[0] for row in tx.rows(OVERDUE_JOBS, queue=queue, priority=priority, age=after, limit=limit)
+        ]
         if ids:
-            risen += tx.run(RISE, ids=ids)
+            risen += tx.run(RAISE_PRIORITY, ids=ids)
     return risen

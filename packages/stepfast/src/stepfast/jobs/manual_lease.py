@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ReleaseAs = Literal["done", "retry", "failed"]
 
-PICK_ONE = sql("""
+PICK_BY_HAND = sql("""
     SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
       FROM stepfast_job {claim_index}
      WHERE queue = :queue AND state = 'ready' AND ready_at <= {now}
@@ -40,19 +40,19 @@ PICK_ONE = sql("""
     {skip_locked}
 """)
 
-HOLD = sql("""
+TAKE_BY_HAND = sql("""
     UPDATE stepfast_job
        SET state = 'leased', owner = :owner, fence = :fence, leased_by = :worker_id,
            leased_at = {now}, lease_until = {now} + :duration, updated_at = {now}
      WHERE id = :id AND state = 'ready'
 """)
 
-EXTEND = sql("""
+EXTEND_LEASE = sql("""
     UPDATE stepfast_job SET lease_until = {now} + :duration, updated_at = {now}
      WHERE id = :id AND fence = :fence AND owner = :owner
 """)
 
-UNTIL = sql("SELECT lease_until FROM stepfast_job WHERE id = :id")
+LEASE_UNTIL = sql("SELECT lease_until FROM stepfast_job WHERE id = :id")
 
 
 @dataclass(frozen=True)
@@ -84,23 +84,28 @@ def acquire(tx: Transaction, worker_id: str, duration: timedelta, queue: str) ->
     """Take the next ready job of `queue`, or nothing."""
     if not 0 < len(worker_id) <= WORKER_ID_LENGTH:
         raise ConfigurationError(f"worker_id: 1 to {WORKER_ID_LENGTH} characters, not {len(worker_id)}")
-    rows = tx.rows(PICK_ONE, queue=queue)
+    rows = tx.rows(PICK_BY_HAND, queue=queue)
     if not rows:
         return None
     fence = new_fence()
     lease = Lease._make((*rows[0], fence))
     tx.run(
-        HOLD, id=lease.job_id, owner=MANUAL_OWNER, fence=fence, worker_id=worker_id, duration=micros(duration)
+        TAKE_BY_HAND,
+        id=lease.job_id,
+        owner=MANUAL_OWNER,
+        fence=fence,
+        worker_id=worker_id,
+        duration=micros(duration),
     )
-    return ManualLease(lease, worker_id, moment(tx.first(UNTIL, id=lease.job_id)))
+    return ManualLease(lease, worker_id, moment(tx.first(LEASE_UNTIL, id=lease.job_id)))
 
 
 def extend(tx: Transaction, held: ManualLease, duration: timedelta) -> ManualLease:
     """Own it for `duration` from now; refused to anyone but the owner."""
     mine = {"id": held.job_id, "fence": held.lease.fence}
-    if tx.run(EXTEND, **mine, owner=MANUAL_OWNER, duration=micros(duration)) != 1:
+    if tx.run(EXTEND_LEASE, **mine, owner=MANUAL_OWNER, duration=micros(duration)) != 1:
         raise LeaseLostError(held.job_id, held.lease.fence)
-    return ManualLease(held.lease, held.worker_id, moment(tx.first(UNTIL, id=held.job_id)))
+    return ManualLease(held.lease, held.worker_id, moment(tx.first(LEASE_UNTIL, id=held.job_id)))
 
 
 def release(

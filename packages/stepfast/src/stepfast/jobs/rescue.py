@@ -18,7 +18,7 @@ from stepfast.database.statement import sql
 from stepfast.errors import CRASH_GROUP, CRASH_NOTE
 from stepfast.jobs.archive import end_jobs
 from stepfast.jobs.lease import MANUAL_OWNER
-from stepfast.limits.slots import look_now
+from stepfast.limits.slots import look_at_limits_of_jobs
 from stepfast.telemetry import happened, trace_id_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def this_process() -> str:
     return f"{_machine()}/{os.getpid()}/{_started(os.getpid())}"
 
 
-def is_gone(process: str) -> bool:
+def process_is_gone(process: str) -> bool:
     """True only if that process certainly runs no more."""
     machine, _, rest = process.partition("/")
     pid, _, started = rest.partition("/")
@@ -47,7 +47,7 @@ def is_gone(process: str) -> bool:
     return _started(int(pid)) != started
 
 
-def age() -> float:
+def process_age() -> float:
     """For how many seconds this process has been there; 0 where the system does not tell."""
     started = _started(os.getpid())
     if not started:
@@ -76,12 +76,12 @@ def _started(pid: int) -> str:
 
 BATCH: Final = 200
 
-ALIVE = sql("""
+LIVE_WORKERS = sql("""
     SELECT incarnation, worker_id, process, CASE WHEN alive_until < {now} THEN 1 ELSE 0 END
       FROM stepfast_worker WHERE state = 'alive' AND incarnation <> :me
 """)
 
-LATE = sql("""
+LATE_WORKERS = sql("""
     SELECT incarnation, alive_until FROM stepfast_worker
      WHERE state = 'alive' AND incarnation <> :me AND alive_until < {now}
 """)
@@ -94,7 +94,7 @@ DECLARE_DEAD = sql("""
      WHERE incarnation = :incarnation AND state = 'alive' AND (alive_until < {now} OR :proven = 1)
 """)
 
-LEFT_BEHIND = sql("""
+ENDED_WORKERS_WITH_JOBS = sql("""
     SELECT w.incarnation, w.worker_id, w.state, COALESCE(w.abandoned, 0)
       FROM stepfast_worker w
      WHERE w.state IN ('dead', 'stopped')
@@ -102,20 +102,20 @@ LEFT_BEHIND = sql("""
      LIMIT :limit
 """)
 
-ABANDONED = sql("""
+ABANDONED_JOBS = sql("""
     SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
      WHERE owner = :owner AND state = 'leased'
      LIMIT :limit {skip_locked}
 """)
 
-EXPIRED_BY_HAND = sql("""
+EXPIRED_MANUAL_LEASES = sql("""
     SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
      WHERE owner = :owner AND state = 'leased' AND lease_until < {now}
      LIMIT :limit {skip_locked}
 """)
 
 # The row of its owner is gone: deleted by hand, or pruned while a stopped process was in the middle of a claim.
-ORPHANED = sql("""
+ORPHANED_JOBS = sql("""
     SELECT id, crashes, cancel_at, kind, queue, trace FROM stepfast_job
      WHERE owner > :owner AND state = 'leased'
        AND NOT EXISTS (SELECT 1 FROM stepfast_worker WHERE incarnation = owner)
@@ -123,7 +123,9 @@ ORPHANED = sql("""
 """)
 
 # One charge for one death: what the dead process was claiming in that moment may be committed later, and never ran.
-CHARGED = sql("UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = :incarnation AND state = 'dead'")
+CLEAR_ABANDONED = sql(
+    "UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = :incarnation AND state = 'dead'"
+)
 
 _SUSPECT = """
     UPDATE stepfast_job
@@ -133,7 +135,7 @@ _SUSPECT = """
                              ELSE {joined} END
      WHERE id {{any_of:ids}} AND state = 'leased'
 """
-SUSPECT = sql(
+TAKE_BACK_JOBS = sql(
     _SUSPECT.format(joined="last_error || '; ' || :note"),
     mariadb=_SUSPECT.format(joined="CONCAT(last_error, '; ', :note)"),
     postgresql=_SUSPECT.format(joined="last_error || '; ' || CAST(:note AS TEXT)").replace(
@@ -143,7 +145,7 @@ SUSPECT = sql(
 
 
 @dataclass(frozen=True)
-class Abandoned:
+class AbandonedJob:
     """A job whose owner is gone."""
 
     id: str
@@ -171,9 +173,9 @@ class Rescued:
         return Rescued(self.workers + other.workers, self.jobs + other.jobs, self.died + other.died)
 
 
-def late(tx: Transaction, me: int) -> set[tuple[int, int]]:
+def late_workers(tx: Transaction, me: int) -> set[tuple[int, int]]:
     """Whose lease ran out, and when."""
-    return {(row[0], row[1]) for row in tx.rows(LATE, me=me)}
+    return {(row[0], row[1]) for row in tx.rows(LATE_WORKERS, me=me)}
 
 
 def declare_dead(
@@ -189,8 +191,8 @@ def declare_dead(
     With `only`, the clock convicts nobody else.
     """
     dead = 0
-    for incarnation, worker_id, process, expired in tx.rows(ALIVE, me=me):
-        proven = trust_machine and is_gone(process)
+    for incarnation, worker_id, process, expired in tx.rows(LIVE_WORKERS, me=me):
+        proven = trust_machine and process_is_gone(process)
         silent = expired and trust_clock and (only is None or incarnation in only)
         if not proven and not silent:
             continue
@@ -203,22 +205,22 @@ def declare_dead(
 def rescue(tx: Transaction, crash_limit: int) -> Rescued:
     """Give back one batch of what dead processes and expired manual leases left behind."""
     total = Rescued()
-    for incarnation, worker_id, state, abandoned in tx.rows(LEFT_BEHIND, limit=10):
-        jobs = tx.all(ABANDONED, Abandoned, owner=incarnation, limit=BATCH)
+    for incarnation, worker_id, state, abandoned in tx.rows(ENDED_WORKERS_WITH_JOBS, limit=10):
+        jobs = tx.all(ABANDONED_JOBS, AbandonedJob, owner=incarnation, limit=BATCH)
         # Who left in good order gave its work back; what is left was claimed in the same moment.
         charged = state == "dead" and abandoned == 1 and len(jobs) == 1
         total += _take_back(tx, jobs, worker_id, crash_limit, charge=int(charged), proven=state == "dead")
         if charged:
-            tx.run(CHARGED, incarnation=incarnation)
-    orphans = tx.all(ORPHANED, Abandoned, owner=MANUAL_OWNER, limit=BATCH)
+            tx.run(CLEAR_ABANDONED, incarnation=incarnation)
+    orphans = tx.all(ORPHANED_JOBS, AbandonedJob, owner=MANUAL_OWNER, limit=BATCH)
     total += _take_back(tx, orphans, "forgotten", crash_limit, charge=0, proven=False)
-    by_hand = tx.all(EXPIRED_BY_HAND, Abandoned, owner=MANUAL_OWNER, limit=BATCH)
+    by_hand = tx.all(EXPIRED_MANUAL_LEASES, AbandonedJob, owner=MANUAL_OWNER, limit=BATCH)
     return total + _take_back(tx, by_hand, "manual", crash_limit, charge=1, proven=False)
 
 
 def _take_back(
     tx: Transaction,
-    jobs: list[Abandoned],
+    jobs: list[AbandonedJob],
     worker_id: str,
     crash_limit: int,
     *,
@@ -236,7 +238,7 @@ def _take_back(
     _mark(tx, rest, "suspect" if proven else "ready", charge, CRASH_NOTE)
     _mark(tx, dead, "leased", charge, f"{CRASH_NOTE}; killed its worker {crash_limit} times")
     _mark(tx, cancelled, "leased", 0, CRASH_NOTE)
-    look_now(tx, [it.id for it in jobs])
+    look_at_limits_of_jobs(tx, [it.id for it in jobs])
     if dead:
         end_jobs(tx, dead, "dead")
     if cancelled:
@@ -251,7 +253,7 @@ def _take_back(
 def _mark(tx: Transaction, ids: list[str], state: str, charge: int, note: str) -> None:
     if ids:
         tx.run(
-            SUSPECT,
+            TAKE_BACK_JOBS,
             ids=ids,
             state=state,
             charge=charge,

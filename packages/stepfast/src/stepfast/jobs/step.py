@@ -274,13 +274,13 @@ def _cleaned(value: str | float) -> str | float:
 
 # Progress and log lines, written under the fence while the step runs.
 
-PROGRESS = sql("""
+WRITE_PROGRESS = sql("""
     UPDATE stepfast_job
        SET progress = COALESCE(:percent, progress), progress_note = COALESCE(:note, progress_note), updated_at = {now}
      WHERE id = :id AND fence = :fence
 """)
 
-LOG = sql("""
+WRITE_LOG = sql("""
     INSERT INTO stepfast_log (job_id, at, level, step, message)
     SELECT id, {now}, :level, step, :message FROM stepfast_job
      WHERE id = :id AND fence = :fence
@@ -296,14 +296,14 @@ def write_reports(tx: Transaction, reports: Sequence[Report]) -> set[tuple[str, 
         mine = {"id": report.lease.job_id, "fence": report.lease.fence}
         if report.message is not None:
             said = {"level": storable(report.level or "info"), "message": storable(report.message)}
-            if tx.run(LOG, **mine, **said) != 1:
+            if tx.run(WRITE_LOG, **mine, **said) != 1:
                 lost.add(whose)
         else:
             latest[whose] = _newest(latest.get(whose), report)
     for whose, report in latest.items():
         mine = {"id": whose[0], "fence": whose[1]}
         note = None if report.note is None else storable(report.note)[:LONGEST_NOTE]
-        if tx.run(PROGRESS, **mine, percent=report.percent, note=note) != 1:
+        if tx.run(WRITE_PROGRESS, **mine, percent=report.percent, note=note) != 1:
             lost.add(whose)
     return lost
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _TABLE = "JSON_TABLE(:rows, '$[*]' COLUMNS ({columns})) AS given"
 
-ENSURE = sql(
+ENSURE_LIMITS = sql(
     "INSERT INTO stepfast_limit (id) SELECT value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING",
     postgresql="INSERT INTO stepfast_limit (id) SELECT unnest(CAST(:ids AS TEXT[])) ON CONFLICT DO NOTHING",
     mariadb="INSERT INTO stepfast_limit (id) SELECT given.id FROM "
@@ -36,7 +36,7 @@ ENSURE = sql(
     + " ON DUPLICATE KEY UPDATE id = stepfast_limit.id",
 )
 
-LOCK = sql(
+LOCK_LIMITS = sql(
     "SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id {any_of:ids} ORDER BY id {for_update}"
 )
 
@@ -44,7 +44,7 @@ _COLUMNS = ("id", "arrival_at", "gap", "tolerance", "slots", "due_at")
 _EXTRACTED = [f"json_extract(value, '$[{n}]')" for n in range(len(_COLUMNS))]
 _NEW = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[1:])
 _INSERT = f"INSERT INTO stepfast_limit ({', '.join(_COLUMNS)})"
-WRITE = sql(
+WRITE_LIMITS = sql(
     f"{_INSERT} SELECT {', '.join(_EXTRACTED)} "
     f"FROM json_each(:rows) WHERE true ON CONFLICT (id) DO UPDATE SET {_NEW}",
     postgresql=f"{_INSERT} SELECT * FROM unnest(CAST(:ids AS TEXT[]), CAST(:arrival_at AS BIGINT[]), CAST(:gap AS BIGINT[]), "
@@ -75,9 +75,9 @@ def lock_limits(tx: Transaction, ids: list[str]) -> dict[str, LimitRow]:
     known = _locked(tx, ids)
     if missing := [limit_id for limit_id in ids if limit_id not in known]:
         if tx.takes_lists:
-            tx.run(ENSURE, ids=missing)
+            tx.run(ENSURE_LIMITS, ids=missing)
         else:
-            tx.run(ENSURE, rows=as_document(missing))
+            tx.run(ENSURE_LIMITS, rows=as_document(missing))
         if tx.dialect.name == "sqlite":  # one writer: nobody else can have made them
             known |= {limit_id: LimitRow(limit_id, 0, 0, 0, 0, None) for limit_id in missing}
         else:
@@ -86,7 +86,7 @@ def lock_limits(tx: Transaction, ids: list[str]) -> dict[str, LimitRow]:
 
 
 def _locked(tx: Transaction, ids: list[str]) -> dict[str, LimitRow]:
-    return {row[0]: LimitRow(*row) for row in tx.rows(LOCK, ids=ids)}
+    return {row[0]: LimitRow(*row) for row in tx.rows(LOCK_LIMITS, ids=ids)}
 
 
 def write_limits(tx: Transaction, rows: Sequence[LimitRow]) -> None:
@@ -95,16 +95,18 @@ def write_limits(tx: Transaction, rows: Sequence[LimitRow]) -> None:
         return
     if tx.takes_lists:
         ids, *columns = (list(column) for column in zip(*rows, strict=True))
-        tx.run(WRITE, ids=ids, **dict(zip(_COLUMNS[1:], columns, strict=True)))
+        tx.run(WRITE_LIMITS, ids=ids, **dict(zip(_COLUMNS[1:], columns, strict=True)))
     else:
-        tx.run(WRITE, rows=as_document(rows))
+        tx.run(WRITE_LIMITS, rows=as_document(rows))
 
 
-COUNT = sql("SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id {any_of:limits} GROUP BY limit_id")
+COUNT_SLOTS = sql(
+    "SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id {any_of:limits} GROUP BY limit_id"
+)
 
 # A slot that the job's last owner left behind is its own again.
 _TAKE = "INSERT INTO stepfast_slot (job_id, limit_id, fence)"
-TAKE = sql(
+TAKE_SLOTS = sql(
     f"{_TAKE} SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), :fence FROM json_each(:rows) WHERE true "
     "ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence",
     postgresql=f"{_TAKE} SELECT job_id, limit_id, CAST(:fence AS BIGINT) "
@@ -115,9 +117,9 @@ TAKE = sql(
     "ON DUPLICATE KEY UPDATE fence = VALUES(fence)",
 )
 
-FREE = sql("DELETE FROM stepfast_slot WHERE job_id {any_of:ids} AND fence = :fence")
+FREE_SLOTS = sql("DELETE FROM stepfast_slot WHERE job_id {any_of:ids} AND fence = :fence")
 
-DROP_STALE = sql("""
+DROP_STALE_SLOTS = sql("""
     DELETE FROM stepfast_slot
      WHERE limit_id {any_of:limits}
        AND NOT EXISTS (SELECT 1 FROM stepfast_job
@@ -127,7 +129,7 @@ DROP_STALE = sql("""
 
 def count_slots(tx: Transaction, limits: list[str]) -> dict[str, int]:
     """How many slots of each limit are taken."""
-    return {row[0]: int(row[1]) for row in tx.rows(COUNT, limits=limits)}
+    return {row[0]: int(row[1]) for row in tx.rows(COUNT_SLOTS, limits=limits)}
 
 
 def take_slots(tx: Transaction, slots: Sequence[tuple[str, str]], fence: int) -> None:
@@ -135,19 +137,19 @@ def take_slots(tx: Transaction, slots: Sequence[tuple[str, str]], fence: int) ->
     if not slots:
         return
     if tx.takes_lists:
-        tx.run(TAKE, jobs=[job for job, _ in slots], limits=[limit for _, limit in slots], fence=fence)
+        tx.run(TAKE_SLOTS, jobs=[job for job, _ in slots], limits=[limit for _, limit in slots], fence=fence)
     else:
-        tx.run(TAKE, rows=as_document(slots), fence=fence)
+        tx.run(TAKE_SLOTS, rows=as_document(slots), fence=fence)
 
 
 def drop_stale_slots(tx: Transaction, limits: list[str]) -> int:
     """Free what the dead and the replaced left behind; returns how many."""
-    return tx.run(DROP_STALE, limits=limits)
+    return tx.run(DROP_STALE_SLOTS, limits=limits)
 
 
 def free_slots(tx: Transaction, job_ids: list[str], fence: int) -> None:
     """Called in the transaction that ends these steps."""
-    tx.run(FREE, ids=job_ids, fence=fence)
+    tx.run(FREE_SLOTS, ids=job_ids, fence=fence)
 
 
 # Let held jobs go on: by whoever frees a slot, and by a sweep when a rate's time has come.
@@ -167,38 +169,42 @@ LOOK_AGAIN: Final = (
 # The same after a job was held: who freed its slot in that very moment has not seen it.
 LOOK_SOON: Final = 1_000_000
 
-DUE = sql("""
+DUE_LIMITS = sql("""
     SELECT id, arrival_at, gap, tolerance, slots, due_at, {now} FROM stepfast_limit
      WHERE due_at IS NOT NULL AND due_at <= {now}
      ORDER BY due_at LIMIT :limit {skip_locked}
 """)
-LOOKED_AT = sql("""
+RECORD_LOOK = sql("""
     UPDATE stepfast_limit
        SET due_at = :due_at, arrival_at = :arrival_at, gap = :gap, tolerance = :tolerance, slots = :slots
      WHERE id = :id
 """)
-LOOK_AT_ALL = sql("UPDATE stepfast_limit SET due_at = {now} WHERE due_at > {now}")
+LOOK_AT_ALL_LIMITS = sql("UPDATE stepfast_limit SET due_at = {now} WHERE due_at > {now}")
 
 # Nobody may know that slots of these jobs are free: their worker is dead.
-LOOK_NOW = sql("""
+LOOK_AT_LIMITS_OF_JOBS = sql("""
     UPDATE stepfast_limit SET due_at = {now}
      WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id {any_of:ids})
 """)
 
 # A rate whose arrival has passed, or slots of which none is taken: a new row would say the same.
-IDLE = sql("""
+IDLE_LIMITS = sql("""
     SELECT id FROM stepfast_limit
      WHERE due_at IS NULL AND arrival_at < {now} - :age
        AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
      LIMIT :limit {skip_locked}
 """)
-FORGET = sql("DELETE FROM stepfast_limit WHERE id {any_of:ids}")
+FORGET_LIMITS = sql("DELETE FROM stepfast_limit WHERE id {any_of:ids}")
 
-WAITED_FOR = sql("SELECT DISTINCT held_by FROM stepfast_job WHERE held_by {any_of:limits} AND state = 'held'")
+LIMITS_WAITED_FOR = sql(
+    "SELECT DISTINCT held_by FROM stepfast_job WHERE held_by {any_of:limits} AND state = 'held'"
+)
 
-WHO = sql("SELECT kind, queue FROM stepfast_job WHERE held_by = :limit_id AND state = 'held' LIMIT 1")
+ANY_HELD_JOB = sql(
+    "SELECT kind, queue FROM stepfast_job WHERE held_by = :limit_id AND state = 'held' LIMIT 1"
+)
 
-HELD = sql("""
+HELD_JOBS = sql("""
     SELECT id, queue FROM stepfast_job
      WHERE held_by = :limit_id AND state = 'held'
      ORDER BY priority DESC, ready_at, id
@@ -206,7 +212,7 @@ HELD = sql("""
     {skip_locked}
 """)
 # Who was held as a suspect comes back as one.
-LET_GO = sql(f"""
+RELEASE_HELD_JOBS = sql(f"""
     UPDATE stepfast_job
        SET state = CASE WHEN error_group = '{CRASH_GROUP}' THEN 'suspect' ELSE 'ready' END,
            held_by = NULL, updated_at = {{now}}
@@ -214,48 +220,48 @@ LET_GO = sql(f"""
 """)
 
 
-def free(tx: Transaction, job_ids: list[str], fence: int, freed: Mapping[str, int]) -> None:
+def pass_on_slots(tx: Transaction, job_ids: list[str], fence: int, freed: Mapping[str, int]) -> None:
     """These steps end in this transaction: their slots (`freed` of each limit) go to as many held jobs."""
     free_slots(tx, job_ids, fence)
-    waited_for = {row[0] for row in tx.rows(WAITED_FOR, limits=list(freed))}
+    waited_for = {row[0] for row in tx.rows(LIMITS_WAITED_FOR, limits=list(freed))}
     for limit_id in sorted(waited_for):
-        let_go(tx, limit_id, freed[limit_id])
+        release_held(tx, limit_id, freed[limit_id])
 
 
-def let_go(tx: Transaction, limit_id: str, most: int) -> int:
+def release_held(tx: Transaction, limit_id: str, most: int) -> int:
     """Make up to `most` of the jobs that this limit holds ready, the most urgent first; returns how many."""
-    rows = tx.rows(HELD, limit_id=limit_id, most=most)
+    rows = tx.rows(HELD_JOBS, limit_id=limit_id, most=most)
     if rows:
-        tx.run(LET_GO, ids=[row[0] for row in rows])
+        tx.run(RELEASE_HELD_JOBS, ids=[row[0] for row in rows])
         tx.wakes.update(row[1] for row in rows)
     return len(rows)
 
 
-def forget_idle(tx: Transaction, age: int, limit: int) -> int:
+def forget_idle_limits(tx: Transaction, age: int, limit: int) -> int:
     """Remove a batch of limits that nobody has asked for in `age`; who asks again makes them anew."""
-    ids = [row[0] for row in tx.rows(IDLE, age=age, limit=limit)]
+    ids = [row[0] for row in tx.rows(IDLE_LIMITS, age=age, limit=limit)]
     if ids:
-        tx.run(FORGET, ids=ids)
+        tx.run(FORGET_LIMITS, ids=ids)
     return len(ids)
 
 
-def look_now(tx: Transaction, job_ids: list[str]) -> None:
+def look_at_limits_of_jobs(tx: Transaction, job_ids: list[str]) -> None:
     """The workers of these jobs died: whoever waits for their slots need not wait for the next look."""
-    tx.run(LOOK_NOW, ids=job_ids)
+    tx.run(LOOK_AT_LIMITS_OF_JOBS, ids=job_ids)
 
 
-def look_at_all(tx: Transaction) -> None:
+def look_at_all_limits(tx: Transaction) -> None:
     """The numbers may have changed: what was to be looked at later is looked at now."""
-    tx.run(LOOK_AT_ALL)
+    tx.run(LOOK_AT_ALL_LIMITS)
 
 
-def sweep(tx: Transaction, declared: Declared | None = None, limit: int = BATCH) -> int:
+def release_due(tx: Transaction, declared: Declared | None = None, limit: int = BATCH) -> int:
     """Let go what due limits have room for; returns how many limits were looked at.
 
     `declared` tells the limits of a kind of job, as they are now: who was held by other numbers, or by a limit that
     is no more, does not wait for what nobody counts any longer.
     """
-    due = [(LimitRow(*row[:6]), int(row[6])) for row in tx.rows(DUE, limit=limit)]
+    due = [(LimitRow(*row[:6]), int(row[6])) for row in tx.rows(DUE_LIMITS, limit=limit)]
     counted = [row.id for row, _ in due if row.slots]
     if counted:
         drop_stale_slots(tx, counted)
@@ -266,7 +272,7 @@ def sweep(tx: Transaction, declared: Declared | None = None, limit: int = BATCH)
 
 
 def _look_at(tx: Transaction, row: LimitRow, now: int, taken: int, declared: Declared | None) -> None:
-    who = tx.rows(WHO, limit_id=row.id)
+    who = tx.rows(ANY_HELD_JOB, limit_id=row.id)
     if not who:
         _looked_at(tx, row, None)
         return
@@ -274,13 +280,13 @@ def _look_at(tx: Transaction, row: LimitRow, now: int, taken: int, declared: Dec
     if known is not None:
         new = next((limit for family, limit in known if is_of(row.id, family)), None)
         if new is None:  # nobody limits them any more
-            gone = let_go(tx, row.id, MOST_AT_ONCE)
+            gone = release_held(tx, row.id, MOST_AT_ONCE)
             _looked_at(tx, row, now if gone == MOST_AT_ONCE else None)
             return
         row = renumbered(row, new, now)
     room = row.slots - taken if row.slots else room_in_rate(now, row.arrival_at, row.gap, row.tolerance)
     wanted = max(0, min(room, MOST_AT_ONCE))
-    gone = let_go(tx, row.id, wanted) if wanted else 0
+    gone = release_held(tx, row.id, wanted) if wanted else 0
     if wanted and gone < wanted:
         _looked_at(tx, row, None)  # nobody is held any more
     elif row.slots:
@@ -298,7 +304,7 @@ def renumbered(row: LimitRow, limit: Limit, now: int) -> LimitRow:
 
 
 def _looked_at(tx: Transaction, row: LimitRow, due_at: int | None) -> None:
-    tx.run(LOOKED_AT, **row._replace(due_at=due_at)._asdict())
+    tx.run(RECORD_LOOK, **row._replace(due_at=due_at)._asdict())
 
 
 # Let claimed steps start, as far as their limits allow; the others are held.
@@ -308,7 +314,7 @@ def _looked_at(tx: Transaction, row: LimitRow, due_at: int | None) -> None:
 # out of the way of the steps behind it, and comes back when its limit has room (see `release`). A crash between
 # asking and starting wastes what was given; nothing is ever given twice.
 
-NOW = sql("SELECT {now}")
+ADMISSION_TIME = sql("SELECT {now}")
 
 _HOLD = """
     UPDATE stepfast_job {given}
@@ -316,7 +322,7 @@ _HOLD = """
            fence = :new_fence, committed_fence = :fence, updated_at = {{now}}
 """
 # Each job waits for a limit of its own: many rows, many values, one statement.
-HOLD = sql(
+HOLD_JOBS = sql(
     _HOLD.format(given="", limit="json_extract(given.value, '$[1]')")
     + """ FROM json_each(:rows) AS given
      WHERE stepfast_job.id = json_extract(given.value, '$[0]') AND fence = :fence AND cancel_at IS NULL
@@ -334,7 +340,7 @@ HOLD = sql(
 )
 
 
-class Wanted(NamedTuple):
+class LimitedStep(NamedTuple):
     """A claimed step, and the limits it has to pass."""
 
     job_id: str
@@ -359,7 +365,7 @@ class Admission:
     held: dict[str, str] = field(default_factory=dict)  # job → limit
 
 
-def decide(wanted: Sequence[Wanted], meters: Mapping[str, Meter]) -> Admission:
+def decide_admission(wanted: Sequence[LimitedStep], meters: Mapping[str, Meter]) -> Admission:
     """In the order of the claim: who finds room in all of its limits takes it. Pure."""
     answer = Admission()
     for it in wanted:
@@ -375,11 +381,11 @@ def decide(wanted: Sequence[Wanted], meters: Mapping[str, Meter]) -> Admission:
     return answer
 
 
-def admit(tx: Transaction, wanted: Sequence[Wanted], fence: int) -> Admission:
+def admit(tx: Transaction, wanted: Sequence[LimitedStep], fence: int) -> Admission:
     """Ask for a claim whose jobs all carry `fence`; what finds no room is held when this commits."""
     limits = {limit_id: limit for it in wanted for limit_id, limit in it.limits}
     known = lock_limits(tx, sorted(limits))
-    now = int(tx.first(NOW))
+    now = int(tx.first(ADMISSION_TIME))
     counted = [limit_id for limit_id, limit in limits.items() if limit.slots]
     taken = _taken(tx, counted, limits) if counted else {}
     meters = {
@@ -393,7 +399,7 @@ def admit(tx: Transaction, wanted: Sequence[Wanted], fence: int) -> Admission:
         )
         for limit_id, limit in limits.items()
     }
-    answer = decide(wanted, meters)
+    answer = decide_admission(wanted, meters)
     _write_limits(tx, known, meters, now)
     admitted = set(answer.admitted)
     take_slots(
@@ -433,7 +439,7 @@ def _write_limits(
             soon = arrival - limit.tolerance if limit.gap else now + LOOK_SOON
             due = soon if due is None else min(due, soon)
         elif due is not None and meter.room > 0:
-            let_go(
+            release_held(
                 tx, limit_id, meter.room
             )  # there is more room than whoever was held knew: the limit was raised
         row = LimitRow(limit_id, arrival, limit.gap, limit.tolerance, limit.slots, due)
@@ -445,9 +451,9 @@ def _write_limits(
 def _hold(tx: Transaction, held: Mapping[str, str], fence: int) -> None:
     mine = {"fence": fence, "new_fence": new_fence()}
     if tx.takes_lists:
-        tx.run(HOLD, **mine, ids=list(held), limits=as_document(dict(held)))
+        tx.run(HOLD_JOBS, **mine, ids=list(held), limits=as_document(dict(held)))
     else:
-        tx.run(HOLD, **mine, rows=as_document(list(held.items())))
+        tx.run(HOLD_JOBS, **mine, rows=as_document(list(held.items())))
 
 
 # Starts beside that of a step: of the other requests that it makes, and of a command that asks the same source.
@@ -456,10 +462,10 @@ def _hold(tx: Transaction, held: Mapping[str, str], fence: int) -> None:
 # holds in any window, though nobody claims a job for each request. Slots are looked at and not taken: what is under way
 # beside its step is bounded by the room that there was, and may exceed a concurrency for a moment by as much.
 
-NOW_RESERVING = sql("SELECT {now}")
+RESERVATION_TIME = sql("SELECT {now}")
 
 
-def reserve(
+def reserve_starts(
     tx: Transaction, limits: Sequence[Limit], scope: str, most: int, within: timedelta
 ) -> list[float]:
     """In how many seconds each of up to `most` may start; those that would wait longer than `within` get no place."""
@@ -472,14 +478,16 @@ def reserve(
     if most <= 0 or not rates:
         return [0.0] * max(0, most)
     known = lock_limits(tx, rates)
-    now = int(tx.first(NOW_RESERVING))
+    now = int(tx.first(RESERVATION_TIME))
     rows = [renumbered(known[name], named[name], now) for name in rates]
-    rows, starts = places(rows, now, most, micros(within))
+    rows, starts = next_starts(rows, now, most, micros(within))
     write_limits(tx, rows)
     return [(it - now) / 1e6 for it in starts]
 
 
-def places(rows: Sequence[LimitRow], now: int, most: int, within: int) -> tuple[list[LimitRow], list[int]]:
+def next_starts(
+    rows: Sequence[LimitRow], now: int, most: int, within: int
+) -> tuple[list[LimitRow], list[int]]:
     """The next starts that all of these rates allow, and the rates after them. Pure."""
     after, at = list(rows), now
     starts: list[int] = []

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 NO_RESULT: Final = (Continue, Snooze, Wait, Reject)  # answers after which the job has no result
 
 
-class Reading:
+class ResultReader:
     """How results of one kind are read. Without a return annotation that says more, they stay plain JSON values."""
 
     def __init__(self, returns: Any = Any) -> None:
@@ -60,21 +60,21 @@ class Reading:
             raise ResultTypeError(job_id, kind, str(error)) from error
 
 
-ANYTHING: Final = Reading()
+PLAIN_READER: Final = ResultReader()
 
 
-def reading_of(kinds: Kinds, kind: str) -> Reading:
+def reader_of(kinds: Kinds, kind: str) -> ResultReader:
     """How results of this kind are read; those of an unknown kind stay plain JSON values."""
     found = kinds.find(kind)
-    return ANYTHING if found is None else _reading(found.handler)
+    return PLAIN_READER if found is None else _reading(found.handler)
 
 
 @lru_cache(maxsize=1_024)
-def _reading(handler: Callable[..., Any]) -> Reading:
-    return Reading(returned(handler))
+def _reading(handler: Callable[..., Any]) -> ResultReader:
+    return ResultReader(return_type(handler))
 
 
-def returned(handler: Callable[..., Any]) -> Any:
+def return_type(handler: Callable[..., Any]) -> Any:
     """The type of the result of `handler`, as its annotation says; Any where it says nothing, or only `Done`."""
     note = _annotation(inspect.unwrap(handler))
     if typing.get_origin(note) in {typing.Union, types.UnionType}:
@@ -104,7 +104,7 @@ def _annotation(function: Callable[..., Any]) -> Any:
 T_co = TypeVar("T_co", covariant=True)
 
 # One statement, so that a job on its way from one table to the other is seen once.
-LOOK = sql("""
+LOOK_AT_JOBS = sql("""
     SELECT id, kind, state, failures + crashes + CASE state WHEN 'leased' THEN 1 ELSE 0 END, step, progress, progress_note,
            last_error, created_at, NULL, NULL, NULL
       FROM stepfast_job WHERE id {any_of:ids}
@@ -131,7 +131,7 @@ class JobOutcome(Generic[T_co]):
     finished_at: datetime | None
     result_expired_at: datetime | None
     stored: str | None = field(repr=False)  # the result as JSON
-    reading: Reading = field(default=ANYTHING, repr=False, compare=False)
+    reading: ResultReader = field(default=PLAIN_READER, repr=False, compare=False)
 
     @property
     def ended(self) -> bool:
@@ -157,21 +157,21 @@ class JobOutcome(Generic[T_co]):
         return answer
 
 
-def look(
-    tx: Transaction, ids: list[str], reading: Callable[[str], Reading] = lambda _: ANYTHING
+def read_outcomes(
+    tx: Transaction, ids: list[str], reading: Callable[[str], ResultReader] = lambda _: PLAIN_READER
 ) -> dict[str, JobOutcome[Any]]:
     """Where these jobs stand now; those that nobody knows are left out. `reading` finds the one of a kind."""
-    return {row[0]: _outcome(row, reading(row[1])) for row in tx.rows(LOOK, ids=ids)}
+    return {row[0]: _outcome(row, reading(row[1])) for row in tx.rows(LOOK_AT_JOBS, ids=ids)}
 
 
-def unknown(job_id: str) -> NotFoundError:
+def unknown_job(job_id: str) -> NotFoundError:
     return NotFoundError(
         f"there is no job {job_id}: finished jobs are forgotten after their retention time, and a job that was "
         "enqueued with tx exists when that transaction has committed"
     )
 
 
-def _outcome(row: Any, reading: Reading) -> JobOutcome[Any]:
+def _outcome(row: Any, reading: ResultReader) -> JobOutcome[Any]:
     id_, kind, state, attempts, step, progress, note, error, created_at, finished_at, expired_at, stored = row
     return JobOutcome(
         id=id_,
@@ -202,23 +202,23 @@ _OLD = """
 """
 _ANYWHERE = _OLD.format(kind="kind", needed=NOT_NEEDED)
 _MARIADB = _OLD.format(kind="result_kind", needed=NOT_NEEDED)
-LOOK_EXPIRY = sql(_ANYWHERE, mariadb=_MARIADB)
-OLD = sql(_ANYWHERE + "{skip_locked}", mariadb=_MARIADB + "{skip_locked}")
-EMPTY = sql("""
+ANY_EXPIRED_RESULT = sql(_ANYWHERE, mariadb=_MARIADB)
+EXPIRED_RESULTS = sql(_ANYWHERE + "{skip_locked}", mariadb=_MARIADB + "{skip_locked}")
+EMPTY_RESULTS = sql("""
     UPDATE stepfast_archive SET result = NULL, result_expired_at = {now}
      WHERE id {any_of:ids} AND result IS NOT NULL
 """)
 
 
-def any_expired(tx: Transaction, kind: str, age: int) -> bool:
+def any_expired_results(tx: Transaction, kind: str, age: int) -> bool:
     """Whether results of this kind are older than `age`; a look, so that an idle worker takes no lock."""
-    return bool(tx.rows(LOOK_EXPIRY, kind=kind, age=age, limit=1))
+    return bool(tx.rows(ANY_EXPIRED_RESULT, kind=kind, age=age, limit=1))
 
 
-def expire(tx: Transaction, kind: str, age: int, limit: int) -> int:
+def expire_results(tx: Transaction, kind: str, age: int, limit: int) -> int:
     """Empty one batch of results older than `age`; returns how many."""
-    ids = not_needed(tx, [row[0] for row in tx.rows(OLD, kind=kind, age=age, limit=limit)])
-    return tx.run(EMPTY, ids=ids) if ids else 0
+    ids = not_needed(tx, [row[0] for row in tx.rows(EXPIRED_RESULTS, kind=kind, age=age, limit=limit)])
+    return tx.run(EMPTY_RESULTS, ids=ids) if ids else 0
 
 
 # A thread that runs an event loop must not block: everything on it would stand still, perhaps the very job.

@@ -20,7 +20,14 @@ from stepfast.database.statement import sql
 from stepfast.errors import ContentionError, StateError, StepfastError, UnreachableError, WaitTimeoutError
 from stepfast.jobs.outcome import Continue, Done, Reject, Snooze, Wait
 from stepfast.jobs.state import JobState
-from stepfast.results.outcome import JobOutcome, Reading, look, reading_of, refuse_in_loop, unknown
+from stepfast.results.outcome import (
+    JobOutcome,
+    ResultReader,
+    read_outcomes,
+    reader_of,
+    refuse_in_loop,
+    unknown_job,
+)
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -177,7 +184,7 @@ class Waiting:
         if database is None:
             raise StepfastError("the application is gone")
         with database.looking() as tx:
-            found = look(tx, sorted({it.job_id for it in due}))
+            found = read_outcomes(tx, sorted({it.job_id for it in due}))
         open_ones = []
         for waiter in due:
             outcome = found.get(waiter.job_id)
@@ -188,7 +195,7 @@ class Waiting:
             if not self.leave(waiter):
                 continue
             if outcome is None:
-                _raise(waiter, unknown(waiter.job_id))
+                _raise(waiter, unknown_job(waiter.job_id))
             elif waiter.end.set_running_or_notify_cancel():
                 waiter.end.set_result(outcome)
         self._later(open_ones)
@@ -244,12 +251,14 @@ MOST_WATCHING: Final = 1_000  # lines read at once
 LATE_LOOK: Final = 1.0  # seconds between looks for lines that were committed late
 SETTLED_AFTER: Final = 60.0  # no transaction of ours is open for so long
 
-LINES = sql("""
+LOG_LINES = sql("""
     SELECT id, at, level, step, message FROM stepfast_log
      WHERE job_id = :id AND id > :after ORDER BY id LIMIT :limit
 """)
-NUMBERS = sql("SELECT id FROM stepfast_log WHERE job_id = :id AND id > :after AND id <= :newest ORDER BY id")
-LINE = sql("SELECT id, at, level, step, message FROM stepfast_log WHERE id = :number AND job_id = :id")
+LOG_LINE_NUMBERS = sql(
+    "SELECT id FROM stepfast_log WHERE job_id = :id AND id > :after AND id <= :newest ORDER BY id"
+)
+LOG_LINE = sql("SELECT id, at, level, step, message FROM stepfast_log WHERE id = :number AND job_id = :id")
 
 
 @dataclass(frozen=True)
@@ -298,7 +307,7 @@ class Watch:
         database: Database,
         job_id: str,
         timeout: timedelta | None,
-        reading: Callable[[str], Reading],
+        reading: Callable[[str], ResultReader],
         *,
         beyond_death: bool = False,
     ) -> None:
@@ -341,7 +350,7 @@ class Observer:
         database: Database,
         job_id: str,
         timeout: timedelta | None,
-        reading: Callable[[str], Reading],
+        reading: Callable[[str], ResultReader],
         *,
         beyond_death: bool,
     ) -> None:
@@ -361,14 +370,14 @@ class Observer:
         """What is new; nothing while the database is away."""
         try:
             with self._database.reading() as tx:
-                found = look(tx, [self._job_id], self._reading).get(self._job_id)
+                found = read_outcomes(tx, [self._job_id], self._reading).get(self._job_id)
                 # After the state: whatever was committed before the end is there now.
                 lines = self._log.read(tx, to_the_end=found is not None and found.state in self._final)
         except (UnreachableError, ContentionError):
             self._pause = OUTAGE_PAUSE_WATCHING
             return []
         if found is None:
-            raise unknown(self._job_id)
+            raise unknown_job(self._job_id)
         updates = self._in_order(found, lines)
         self._pause = (
             FIRST_PAUSE_WATCHING if updates else min(self._pause * GROWTH_WATCHING, LONGEST_PAUSE_WATCHING)
@@ -416,7 +425,7 @@ class Log:
         if to_the_end or now - self._late_look >= LATE_LOOK:
             self._late_look = now
             self._read_late(tx)
-        while rows := tx.rows(LINES, id=self._job_id, after=self._newest, limit=MOST_WATCHING):
+        while rows := tx.rows(LOG_LINES, id=self._job_id, after=self._newest, limit=MOST_WATCHING):
             for row in rows:
                 self._take(row)
             self._newest = rows[-1][0]
@@ -429,10 +438,10 @@ class Log:
         """Lines with a smaller number than some we have, committed after them."""
         self._settle()
         asked = {"id": self._job_id, "after": self._settled, "newest": self._newest}
-        numbers = [row[0] for row in tx.rows(NUMBERS, **asked)]
+        numbers = [row[0] for row in tx.rows(LOG_LINE_NUMBERS, **asked)]
         for number in numbers:
             if number not in self._read:
-                for row in tx.rows(LINE, number=number, id=self._job_id):
+                for row in tx.rows(LOG_LINE, number=number, id=self._job_id):
                     self._take(row)
 
     def _settle(self) -> None:
@@ -469,9 +478,9 @@ class Results:
     def look(self, job_id: str, tx: Transaction | None = None) -> JobOutcome[Any]:
         """Where the job stands now, or as `tx` sees it."""
         with self._app.database.looking() if tx is None else nullcontext(tx) as looking:
-            found = look(looking, [job_id]).get(job_id)
+            found = read_outcomes(looking, [job_id]).get(job_id)
         if found is None:
-            raise unknown(job_id)
+            raise unknown_job(job_id)
         return self._readable(found)
 
     def wait(self, job_id: str, timeout: Duration | None = None) -> JobOutcome[Any]:
@@ -519,8 +528,8 @@ class Results:
     def _readable(self, end: JobOutcome[Any]) -> JobOutcome[Any]:
         return replace(end, reading=self._reading(end.kind))
 
-    def _reading(self, kind: str) -> Reading:
-        return reading_of(self._app.kinds, kind)
+    def _reading(self, kind: str) -> ResultReader:
+        return reader_of(self._app.kinds, kind)
 
 
 def _late(waiter: Waiter, patience: timedelta | None) -> Exception:

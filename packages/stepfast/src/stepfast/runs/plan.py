@@ -18,7 +18,7 @@ from stepfast.database.database import persist
 from stepfast.database.statement import sql
 from stepfast.errors import AnswerError, TransientError
 from stepfast.jobs.outcome import Continue, Done, Outcome
-from stepfast.limits.slots import reserve
+from stepfast.limits.slots import reserve_starts
 from stepfast.runs import alerts
 from stepfast.runs.calls import answer_of
 from stepfast.runs.debts import Debt, debts_to_read
@@ -70,7 +70,9 @@ async def count_next(
 
 
 def _places(database: Database, declared: Declaration, most: int) -> list[float]:
-    return persist(database, lambda tx: reserve(tx, declared.limits, declared.name, most, LONGEST_WAIT))
+    return persist(
+        database, lambda tx: reserve_starts(tx, declared.limits, declared.name, most, LONGEST_WAIT)
+    )
 
 
 async def _counted(

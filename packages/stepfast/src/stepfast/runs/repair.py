@@ -14,7 +14,7 @@ import msgspec
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, ContentionError, StateError
 from stepfast.jobs.cancel import cancel_jobs
-from stepfast.jobs.dead_letters import answer
+from stepfast.jobs.dead_letters import mark_answered
 from stepfast.runs.debts import covers, open_debt
 from stepfast.runs.lifecycle import begin_consolidation, consolidation_failed, evaluate, instead, not_again
 from stepfast.runs.messages import announce_pages, next_page
@@ -185,7 +185,7 @@ def restart_partitions(
             tx.run(READ_AGAIN, feed=run.feed, run_id=run.id, span=it.span, window_to=it.window_to)
     if from_start and chosen:
         tx.run(FORGET_SEEN, ids=[it.id for it in chosen])
-    answer(tx, [it.job_id for it in chosen if it.job_id is not None])
+    mark_answered(tx, [it.job_id for it in chosen if it.job_id is not None])
     _announce(tx, declared, run, zip(chosen, jobs, strict=True), from_start=from_start)
 
 
@@ -217,7 +217,7 @@ def reopen(tx: Transaction, run: Run, target: RunState, *, forced: bool = False)
             f"run {run.id} is no longer {run.state}; look again with: stepfast runs show {run.id}"
         )
     recount(tx, run)
-    answer(tx, _jobs(tx, DEAD_JOBS, run, OF_THE_WHOLE))
+    mark_answered(tx, _jobs(tx, DEAD_JOBS, run, OF_THE_WHOLE))
     return find_run(tx, run.id)
 
 

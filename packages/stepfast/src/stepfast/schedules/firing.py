@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from stepfast.clock import moment
 from stepfast.database.statement import sql
 from stepfast.jobs.enqueue import enqueue
-from stepfast.jobs.keys import hand_over, remember
+from stepfast.jobs.keys import hand_over_key, remember_key
 from stepfast.schedules.definition import Decision, decide
 from stepfast.schedules.schedule import COLUMNS, Schedule, Seal, as_is, clock, job_of, read
 
@@ -124,13 +124,13 @@ def _move(tx: Transaction, it: Plan) -> bool:
 
 def _job(tx: Transaction, schedule: Schedule, tick: int, seal: Seal) -> Tick:
     job, key = job_of(schedule, tick, seal), f"{schedule.name}:{spelled(tick)}"
-    holder = remember(tx, SCOPE, key, job.id, REMEMBERED)
+    holder = remember_key(tx, SCOPE, key, job.id, REMEMBERED)
     if holder != job.id:
         return Tick(schedule.name, tick, holder, Fate.REMEMBERED)
     answer = enqueue(tx, job, "skip")
     if answer.created:
         return Tick(schedule.name, tick, job.id, Fate.FIRED)
-    hand_over(tx, SCOPE, key, job.id, answer.id)
+    hand_over_key(tx, SCOPE, key, job.id, answer.id)
     return Tick(schedule.name, tick, answer.id, Fate.OVERLAPPED)
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from stepfast.clock import Duration, duration
 from stepfast.errors import ArgumentsError, ConfigurationError
-from stepfast.jobs.end_webhook import TellDone
+from stepfast.jobs.end_webhook import DoneWebhook
 from stepfast.jobs.kinds import Kind, Kinds, checked_priority, is_async
 from stepfast.jobs.outcome import Done, Outcome
 from stepfast.jobs.payload import Arguments, to_json
@@ -147,7 +147,7 @@ def _telling(handler: Callable[..., Any], *, wants_step: bool) -> Callable[..., 
 def _told(step: Step, answer: Any) -> Any:
     if isinstance(answer, Done) or not isinstance(answer, Outcome):  # all others go on, or fail
         result = answer.result if isinstance(answer, Done) else answer
-        step.effect(TellDone(step.job_id, step.fence, step.attempt, result))
+        step.effect(DoneWebhook(step.job_id, step.fence, step.attempt, result))
     return answer
 
 

@@ -17,9 +17,9 @@ from stepfast.database.wakeup import OUTBOX
 from stepfast.encryption import opened
 from stepfast.errors import DatabaseError, SealedError
 from stepfast.jobs.archive import archive
-from stepfast.jobs.end_webhook import TellDone, end_key, tell_failures
+from stepfast.jobs.end_webhook import DoneWebhook, end_key, stage_failure_webhooks
 from stepfast.jobs.enqueue import enqueue
-from stepfast.jobs.keys import remember
+from stepfast.jobs.keys import remember_key
 from stepfast.jobs.kinds import Kind, Kinds
 from stepfast.jobs.outcome import Done
 from stepfast.jobs.payload import Arguments, decode, to_json
@@ -165,9 +165,9 @@ def tell_again(tx: Transaction, end: End) -> None:
         return
     if end.state == "done":
         result, omitted = _result(end)
-        TellDone(end.job_id, end.fence, end.attempts + 1, result, end.finished_at, omitted).apply(tx)
+        DoneWebhook(end.job_id, end.fence, end.attempts + 1, result, end.finished_at, omitted).apply(tx)
     else:
-        tell_failures(tx, [end.job_id])
+        stage_failure_webhooks(tx, [end.job_id])
 
 
 def why_unsent(tx: Transaction, job_id: str) -> str | None:
@@ -243,7 +243,7 @@ class Accepted:
 def accept(tx: Transaction, origin: Origin, envelope: Envelope) -> Accepted:
     """Store the task, unless it was stored before."""
     mine = new_id()
-    holder = remember(tx, f"task:{origin.client}", key_of(envelope.task_id), mine, micros(REMEMBERED))
+    holder = remember_key(tx, f"task:{origin.client}", key_of(envelope.task_id), mine, micros(REMEMBERED))
     if holder != mine:
         return Accepted(holder, created=False)
     job = NewJob(
@@ -274,7 +274,7 @@ def refuse(tx: Transaction, origin: Origin, text: str, why: TaskRefusedError, ki
     """Keep what is no task where an operator sees it. Its task id stays free for a message that is right."""
     mine, text = new_id(), storable(text)
     message = hashlib.sha256(f"{origin.message_id}\n{text}".encode()).hexdigest()[:48]
-    holder = remember(tx, f"refused:{origin.client}", message, mine, micros(REMEMBERED))
+    holder = remember_key(tx, f"refused:{origin.client}", message, mine, micros(REMEMBERED))
     if holder != mine:
         return Accepted(holder, created=False)
     # A task of that id tells of its own end.

@@ -21,11 +21,11 @@ from stepfast.clock import Duration, duration, moment
 from stepfast.config import WorkerSettings
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, ContentionError, StepfastError, UnreachableError
-from stepfast.jobs.debounce import SUCCESSORS, let_successors_go
+from stepfast.jobs.debounce import SUCCESSORS, promote_successors
 from stepfast.jobs.outcome import Continue, Reject, Snooze, Wait
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.jobs.state import JobState
-from stepfast.limits.slots import look_at_all, sweep
+from stepfast.limits.slots import look_at_all_limits, release_due
 from stepfast.runs.sweep import HELD
 from stepfast.testing.assertions import Picture
 from stepfast.testing.test_clock import Clock, clock
@@ -501,7 +501,7 @@ class Drain:
         fire_due(self._app.database)
         self._do(promote)
         self._do(_look_at_limits)
-        self._do(let_successors_go)
+        self._do(promote_successors)
 
     def _watch_over_runs(self) -> int:
         """What a worker does every two seconds, now: fail what gave up, ask again for what was lost."""
@@ -561,5 +561,5 @@ class Drain:
 
 
 def _look_at_limits(tx: Transaction) -> int:
-    look_at_all(tx)
-    return sweep(tx)
+    look_at_all_limits(tx)
+    return release_due(tx)

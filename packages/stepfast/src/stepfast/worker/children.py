@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stepfast.jobs.rescue import age
+from stepfast.jobs.rescue import process_age
 from stepfast.telemetry import happened
 from stepfast.telemetry.metrics import HEARD, Metrics
 from stepfast.telemetry.sinks import listen, unlisten
@@ -148,7 +148,7 @@ class LoneProcesses:
         self, target: str, options: dict[str, Any], concurrency: int, metrics: Metrics | None
     ) -> None:
         self._most = max(FEWEST, min(concurrency, MOST))  # what ran side by side may do so again
-        self._patience = patience(age())
+        self._patience = patience(process_age())
         self._target = target
         self._options = options
         self._metrics = metrics

@@ -18,7 +18,7 @@ from stepfast.errors import DatabaseError, SealedError
 from stepfast.jobs.commit import give_back
 from stepfast.jobs.lease import Lease, claim, claim_named, claim_suspect, queues_with_work
 from stepfast.limits.limit import limit_id
-from stepfast.limits.slots import Wanted, admit, free
+from stepfast.limits.slots import LimitedStep, admit, pass_on_slots
 from stepfast.telemetry import happened, wanted
 
 if TYPE_CHECKING:
@@ -388,7 +388,7 @@ class Gate:
         """Those that may start now. The others are held, and no longer ours."""
         if self.open:
             return leases
-        asking: dict[int, list[Wanted]] = defaultdict(list)  # by fence: one for each claim
+        asking: dict[int, list[LimitedStep]] = defaultdict(list)  # by fence: one for each claim
         known: dict[tuple[str, str], list[tuple[str, Limit]]] = {}
         for lease in leases:
             place = (lease.kind, lease.queue)
@@ -398,13 +398,13 @@ class Gate:
             if limits:
                 arguments = _arguments(lease) if any(it.by for _, it in limits) else None
                 named = tuple((limit_id(it, scope, arguments), it) for scope, it in limits)
-                asking[lease.fence].append(Wanted(lease.job_id, named))
+                asking[lease.fence].append(LimitedStep(lease.job_id, named))
         held: set[str] = set()
         for fence, asked in asking.items():
             held |= self._ask(asked, fence)
         return [lease for lease in leases if lease.job_id not in held] if held else leases
 
-    def _ask(self, wanted: list[Wanted], fence: int) -> set[str]:
+    def _ask(self, wanted: list[LimitedStep], fence: int) -> set[str]:
         answer = persist(self._database, lambda tx: admit(tx, wanted, fence))
         held = set(answer.held)
         for it in wanted:
@@ -426,7 +426,7 @@ class Gate:
                 by_fence[lease.fence].append(lease.job_id)
                 freed[lease.fence].update(taken)
         for fence, ids in by_fence.items():
-            free(tx, ids, fence, freed[fence])
+            pass_on_slots(tx, ids, fence, freed[fence])
 
     def forget(self, leases: Sequence[Lease]) -> None:
         """They have ended, one way or another."""

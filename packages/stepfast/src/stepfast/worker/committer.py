@@ -25,7 +25,7 @@ from stepfast.errors import (
     UnknownCommitError,
     UnreachableError,
 )
-from stepfast.jobs.commit import Fate, acknowledge, commit, continue_here, fates, more_urgent
+from stepfast.jobs.commit import CommitState, commit, commit_states, continue_here, finish_many, more_urgent
 from stepfast.jobs.outcome import Again, Bury, Continue, Done, Effect, GiveBack, Stop
 from stepfast.jobs.payload import encode
 from stepfast.jobs.retry import judge
@@ -265,8 +265,8 @@ class PatientWriter:
             except UnknownCommitError as error:
                 happened("commit.unknown", jobs=len(open_leases))
                 found = self._fates(open_leases)
-                written.update(job_id for job_id, fate in found.items() if fate is Fate.COMMITTED)
-                open_leases = [lease for lease in open_leases if found[lease.job_id] is Fate.OPEN]
+                written.update(job_id for job_id, fate in found.items() if fate is CommitState.COMMITTED)
+                open_leases = [lease for lease in open_leases if found[lease.job_id] is CommitState.OPEN]
                 if open_leases and not pause.after(error):
                     return written
             except (ContentionError, UnreachableError) as error:
@@ -281,15 +281,15 @@ class PatientWriter:
                 happened("step.refused", lease, fence=lease.fence)
         return written
 
-    def _fates(self, leases: list[Lease]) -> dict[str, Fate]:
+    def _fates(self, leases: list[Lease]) -> dict[str, CommitState]:
         pause = Pause(self._hurry)
         while True:
             try:
                 with self._database.transaction(Whose.OURS) as tx:
-                    return fates(tx, leases)
+                    return commit_states(tx, leases)
             except (ContentionError, UnreachableError) as error:
                 if not pause.after(error):
-                    return {lease.job_id: Fate.SUPERSEDED for lease in leases}
+                    return {lease.job_id: CommitState.SUPERSEDED for lease in leases}
 
 
 LARGEST_BATCH: Final = 1_000
@@ -400,7 +400,7 @@ class Settlement:
             self._settled(leases)
 
     def _finish(self, tx: Transaction, leases: list[Lease], results: dict[str, str]) -> list[str]:
-        mine = acknowledge(tx, leases, results)
+        mine = finish_many(tx, leases, results)
         self._gate.free(tx, leases)
         return mine
 

@@ -22,14 +22,14 @@ from stepfast.errors import CRASH_GROUP, ContentionError, DatabaseError, Unreach
 from stepfast.jobs.archive import NOT_NEEDED, not_needed
 from stepfast.jobs.commit import give_back
 from stepfast.jobs.dead_letters import purge
-from stepfast.jobs.debounce import free_to_go, take_key
-from stepfast.jobs.dependencies import BEGINNING, stranded, tell
-from stepfast.jobs.events import anything_old, bring_together, forget_old, missed
-from stepfast.jobs.keys import forget_expired
-from stepfast.jobs.lease import age, queues_with_work
-from stepfast.jobs.rescue import Rescued, declare_dead, late, rescue
-from stepfast.limits.slots import Declared, forget_idle, look_at_all, sweep
-from stepfast.results.outcome import any_expired, expire
+from stepfast.jobs.debounce import free_successors, promote_successor
+from stepfast.jobs.dependencies import BEGINNING, find_stranded, release_stranded
+from stepfast.jobs.events import any_old_events, deliver_kept, forget_old_events, missed_events
+from stepfast.jobs.keys import forget_expired_keys
+from stepfast.jobs.lease import queues_with_work, raise_overdue
+from stepfast.jobs.rescue import Rescued, declare_dead, late_workers, rescue
+from stepfast.limits.slots import Declared, forget_idle_limits, look_at_all_limits, release_due
+from stepfast.results.outcome import any_expired_results, expire_results
 from stepfast.telemetry import happened
 from stepfast.telemetry.masking import any_rules
 
@@ -58,8 +58,8 @@ class StrandedJobs:
     def look(self) -> int:
         """Look at the next batch; returns how many parents had ended without telling."""
         with self._database.looking() as tx:
-            found, self._place = stranded(tx, self._place, BATCH)
-        late = persist(self._database, lambda tx: tell(tx, found)) if found else 0
+            found, self._place = find_stranded(tx, self._place, BATCH)
+        late = persist(self._database, lambda tx: release_stranded(tx, found)) if found else 0
         if late:
             happened("dependants.found", jobs=late)
         return late
@@ -168,7 +168,7 @@ class Maintenance:
 
     def start(self) -> None:
         """Take back at once what is certainly abandoned, then keep looking."""
-        persist(self._database, look_at_all)
+        persist(self._database, look_at_all_limits)
         found = self._sweep()
         happened(
             "worker.recovered",
@@ -238,7 +238,7 @@ class Maintenance:
                 happened("jobs.promoted", jobs=moved)
                 more, scheduled = moved == BATCH_MAINTENANCE, None
             if held is not None and held <= 0:
-                more = persist(self._database, lambda tx: sweep(tx, self._declared)) > 0 or more
+                more = persist(self._database, lambda tx: release_due(tx, self._declared)) > 0 or more
                 held = None
             if not more or self._stop.is_set():
                 due = min((int(it) for it in (scheduled, held) if it is not None), default=None)
@@ -247,12 +247,12 @@ class Maintenance:
     def _let_successors_go(self) -> None:
         """Each in a transaction of its own: another call may be taking its key, and commit late."""
         with self._database.looking() as tx:
-            free = free_to_go(tx)
+            free = free_successors(tx)
         random.shuffle(free)  # one that waits for such a call must not be the first every time
         for successor in free:
             try:
                 with self._database.transaction(Whose.OURS) as tx:
-                    take_key(tx, *successor)
+                    promote_successor(tx, *successor)
             except ContentionError:
                 return
 
@@ -277,7 +277,7 @@ class Maintenance:
             self._late = {}
             return set()
         with self._database.looking() as tx:
-            found = late(tx, self._heartbeat.incarnation)
+            found = late_workers(tx, self._heartbeat.incarnation)
         now = boot_time()
         self._late = {it: self._late.get(it, now) for it in found}
         return {it[0] for it, since in self._late.items() if now - since >= CONFIRMED_AFTER}
@@ -303,7 +303,7 @@ class Maintenance:
         with self._database.looking() as tx:
             queues = queues_with_work(tx)
         for queue in queues:
-            risen = persist(self._database, partial(age, queue=queue, after=micros(after)))
+            risen = persist(self._database, partial(raise_overdue, queue=queue, after=micros(after)))
             if risen:
                 happened("jobs.risen", queue=queue, jobs=risen)
         return min(AGEING, after.total_seconds() / 4)
@@ -317,8 +317,8 @@ class Maintenance:
             if not batch:
                 break
             self._stop.wait(0.02)  # let others write in between
-        persist(self._database, lambda tx: forget_expired(tx, BATCH_MAINTENANCE))
-        persist(self._database, lambda tx: forget_idle(tx, IDLE_LIMITS_KEPT, BATCH_MAINTENANCE))
+        persist(self._database, lambda tx: forget_expired_keys(tx, BATCH_MAINTENANCE))
+        persist(self._database, lambda tx: forget_idle_limits(tx, IDLE_LIMITS_KEPT, BATCH_MAINTENANCE))
         persist(self._database, lambda tx: tx.run(GONE_WORKERS, age=WORKER_ROWS_KEPT))
         if removed:
             happened("archive.pruned", worker_id=self._settings.worker_id, jobs=removed)
@@ -361,10 +361,10 @@ class Forgetting:
             happened("results.expired", results=expired)
         age = micros(self._settings.audit_kept)
         with self._database.looking() as tx:
-            names = missed(tx)
+            names = missed_events(tx)
         for name in names:
-            persist(self._database, partial(bring_together, name=name))
-        if forgotten := self._in_batches(anything_old, lambda tx: forget_old(tx, BATCH_FORGETTING)):
+            persist(self._database, partial(deliver_kept, name=name))
+        if forgotten := self._in_batches(any_old_events, lambda tx: forget_old_events(tx, BATCH_FORGETTING)):
             happened("events.forgotten", events=forgotten)
         self.declare_rules()
         self._in_batches(
@@ -383,8 +383,8 @@ class Forgetting:
     def _expire(self, kind: Kind) -> int:
         age = micros(self._settings.results_kept if kind.result_ttl is None else kind.result_ttl)
         return self._in_batches(
-            lambda tx: any_expired(tx, kind.name, age),
-            lambda tx: expire(tx, kind.name, age, BATCH_FORGETTING),
+            lambda tx: any_expired_results(tx, kind.name, age),
+            lambda tx: expire_results(tx, kind.name, age, BATCH_FORGETTING),
         )
 
     def _in_batches(self, look: Callable[[Transaction], bool], forget: Callable[[Transaction], int]) -> int:
