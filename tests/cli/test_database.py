@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from stepfast.cli.command import app as commands
 from stepfast.database.drivers import open_database
-from stepfast.database.migrate import known_version, schema_version
+from stepfast.database.migrate import CORE, schema_version
 from tests.support import rows
 from tests.support.command_line import Cli
 from tests.support.jobs_in_every_state import died, greeting
@@ -24,9 +24,15 @@ if TYPE_CHECKING:
 def test_migrating_twice_is_harmless(empty_database_url: str) -> None:
     cli = Cli(empty_database_url)
 
-    assert cli("migrate").startswith("applied 0001_engine")
-    assert cli("migrate") == f"nothing to do: the tables are at version {known_version()}\n"
-    assert cli.json("migrate") == {"applied": [], "version": known_version()}
+    assert cli("migrate").startswith("stepfast: applied 0001_first;")
+    assert (
+        cli("migrate", "--only", "stepfast")
+        == f"stepfast: nothing to do; the tables are at version {CORE.version}\n"
+    )
+    assert cli.json("migrate", "--only", "stepfast") == [
+        {"component": "stepfast", "applied": [], "version": CORE.version}
+    ]
+    assert "'jewels' is not installed" in cli("migrate", "--only", "jewels", code=2)
 
 
 def test_the_printed_sql_makes_the_tables(empty_database_url: str) -> None:
@@ -39,7 +45,7 @@ def test_the_printed_sql_makes_the_tables(empty_database_url: str) -> None:
             if statement.strip():
                 connection.raw.cursor().execute(statement)
         connection.close()
-        assert schema_version(database) == known_version()
+        assert schema_version(database) == CORE.version
     assert Cli(empty_database_url)("jobs", "list") == "no such jobs\n"
 
 

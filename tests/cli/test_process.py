@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from devtools import cli_reference
-from stepfast.database.migrate import known_version
+from stepfast.database.migrate import CORE
 from tests.support import rows
 from tests.support.jobs_in_every_state import died, greeting
 
@@ -94,7 +94,7 @@ def test_only_the_document_is_on_standard_output(database_url: str, app: Stepfas
     rows.set_schema_version(app, 999)
 
     refused = run("jobs", "list", "--json", STEPFAST_DATABASE_URL=database_url)
-    rows.set_schema_version(app, known_version())
+    rows.set_schema_version(app, CORE.version)
     done = run("jobs", "list", "--json", "--limit", "1", STEPFAST_DATABASE_URL=database_url)
 
     assert (refused.returncode, refused.stdout) == (1, "")

@@ -1,4 +1,7 @@
-"""Somebody kills `stepfast migrate` before and after every statement; the next one brings the tables up."""
+"""`stepfast migrate` is killed before and after every statement; the next one brings the tables up.
+
+Stepfast has one migration so far: a made-up component beside it has two.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from tests.crash.daily_sample import SEED, Sample
 from tests.crash.kill_points import deadly, die_at, recorded
 from tests.crash.recovery import Survivor, check_promises, forecast
 from tests.crash.setup import work
+from tests.support.library_component import LIBRARY
 
 if TYPE_CHECKING:
     from tests.support import rows
@@ -55,6 +59,7 @@ def test_a_migration_may_die_at_any_point(new_database: NewDatabase, sample: Sam
 def _migrate(url: str) -> None:
     with closing(open_database(url)) as database:
         migrate(database)
+        migrate(database, LIBRARY)
 
 
 def _structure(url: str) -> list[rows.Row]:
@@ -62,7 +67,14 @@ def _structure(url: str) -> list[rows.Row]:
     with closing(open_database(url)) as database, database.reading() as tx:
         made = tx.query(STRUCTURE[database.dialect.name])
         begun = any("stepfast_schema" in it.values() for it in made)
-        return [*made, *(tx.query("SELECT version, name FROM stepfast_schema ORDER BY 1") if begun else ())]
+        return [
+            *made,
+            *(
+                tx.query("SELECT component, version, name FROM stepfast_schema ORDER BY 1, 2")
+                if begun
+                else ()
+            ),
+        ]
 
 
 def _live_through_a_job(url: str) -> None:

@@ -1,14 +1,17 @@
 CREATE TABLE IF NOT EXISTS stepfast_schema (
-        version INTEGER NOT NULL PRIMARY KEY,
+        component VARCHAR(128) NOT NULL,
+        version INTEGER NOT NULL,
         name VARCHAR(100) NOT NULL,
-        applied_at BIGINT NOT NULL
+        applied_at BIGINT NOT NULL,
+        PRIMARY KEY (component, version)
     );
 
--- 0001 engine
+-- stepfast 0001 first
 
 -- The leased step. Unfinished jobs live in one small hot table; ended ones move to the archive in the
 -- transaction that ends them. Instants are microseconds since 1970, UTC, on the database's clock.
 -- Every column has a default except id, kind and payload, so that a plain INSERT is a valid enqueue.
+-- has_dependants: 1 if another job may wait for this one. The end of every other job looks no further, and pays nothing.
 
 CREATE TABLE IF NOT EXISTS stepfast_job (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
@@ -37,7 +40,8 @@ CREATE TABLE IF NOT EXISTS stepfast_job (
     error_group VARCHAR(200),
     last_error TEXT,
     cursor_json TEXT,
-    payload TEXT NOT NULL CHECK (json_valid(payload))
+    payload TEXT NOT NULL CHECK (json_valid(payload)),
+    has_dependants INTEGER NOT NULL DEFAULT 0
 )  ;
 
 CREATE INDEX IF NOT EXISTS stepfast_job_ready ON stepfast_job (queue, priority DESC, ready_at, id) WHERE state = 'ready';
@@ -56,7 +60,8 @@ CREATE INDEX IF NOT EXISTS stepfast_job_held ON stepfast_job (held_by, priority 
 
 CREATE UNIQUE INDEX IF NOT EXISTS stepfast_job_unique ON stepfast_job (unique_key) WHERE unique_key IS NOT NULL;
 
--- Jobs that ended: done, cancelled, or dead (a dead letter waits here for an operator, whatever its age).
+-- Jobs that ended: done, cancelled, or dead (a dead letter waits here for an operator, whatever its age). A result is
+-- kept for a shorter time than its job: then it is emptied, and result_expired_at says when.
 CREATE TABLE IF NOT EXISTS stepfast_archive (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     queue VARCHAR(128) NOT NULL,
@@ -79,12 +84,17 @@ CREATE TABLE IF NOT EXISTS stepfast_archive (
     last_error TEXT,
     cursor_json TEXT,
     payload TEXT NOT NULL,
-    result TEXT
+    result TEXT,
+    result_expired_at BIGINT
 ) ;
 
 CREATE INDEX IF NOT EXISTS stepfast_archive_ended ON stepfast_archive (state, finished_at);
 
--- A process proves that it lives by one row; its leases live as long as it does.
+-- Which results are the oldest of their kind. Most jobs have none, and pay nothing here.
+
+CREATE INDEX IF NOT EXISTS stepfast_archive_results ON stepfast_archive (kind, finished_at) WHERE result IS NOT NULL;
+
+-- One row per worker process proves that it lives; its leases live as long as it does.
 CREATE TABLE IF NOT EXISTS stepfast_worker (
     incarnation BIGINT NOT NULL PRIMARY KEY,
     worker_id VARCHAR(100) NOT NULL,
@@ -132,28 +142,113 @@ CREATE TABLE IF NOT EXISTS stepfast_log (
 
 CREATE INDEX IF NOT EXISTS stepfast_log_job ON stepfast_log (job_id, id);
 
-CREATE VIEW IF NOT EXISTS processing_jobs AS
-SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, json_extract(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
-       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' ELSE 'queued' END AS status,
-       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
-       CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS locked_by,
-       CASE j.state WHEN 'leased' THEN strftime('%Y-%m-%d %H:%M:%f', COALESCE(j.lease_until, w.alive_until) / 1000000.0, 'unixepoch') END AS locked_until,
-       j.last_error, strftime('%Y-%m-%d %H:%M:%f', j.created_at / 1000000.0, 'unixepoch') AS created_at,
-       strftime('%Y-%m-%d %H:%M:%f', max(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000.0, 'unixepoch') AS updated_at,
-       NULL AS finished_at
-  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-UNION ALL
-SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id'), a.kind,
-       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
-       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
-       NULL, NULL, a.last_error, strftime('%Y-%m-%d %H:%M:%f', a.created_at / 1000000.0, 'unixepoch'),
-       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch'),
-       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch')
-  FROM stepfast_archive a;
+-- Jobs that come after others: child_id waits for parent_id, and on_dead says what happens if that one dies or is
+-- cancelled. `open`: it waits. `met`: it need not wait any more. `broken`: it ended because of this parent. The
+-- completion job of a group waits for its members (bond 'member').
+CREATE TABLE IF NOT EXISTS stepfast_dependency (
+    child_id VARCHAR(128) NOT NULL,
+    parent_id VARCHAR(128) NOT NULL,
+    bond VARCHAR(10) NOT NULL,
+    on_dead VARCHAR(10) NOT NULL,
+    state VARCHAR(10) NOT NULL,
+    PRIMARY KEY (child_id, parent_id)
+) ;
 
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (1, 'engine', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+CREATE INDEX IF NOT EXISTS stepfast_dependency_parent ON stepfast_dependency (parent_id, state);
 
--- 0002 outbox
+-- Whether a child still waits for a parent, fast also if a hundred thousand of its parents are done.
+
+CREATE INDEX IF NOT EXISTS stepfast_dependency_open ON stepfast_dependency (child_id, parent_id) WHERE state = 'open';
+
+-- Jobs that wait for something outside. Such a job is scheduled for the end of its patience; an event brings it forward.
+-- An event goes to one wait, the oldest; without a wait it is kept for a while.
+
+-- Sending an event and beginning to wait for it both lock its name first: neither can miss the other.
+CREATE TABLE IF NOT EXISTS stepfast_event_name (
+    id VARCHAR(200) NOT NULL PRIMARY KEY,
+    at BIGINT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS stepfast_event_name_at ON stepfast_event_name (at);
+
+-- Events that no job has waited for yet.
+CREATE TABLE IF NOT EXISTS stepfast_event (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name VARCHAR(200) NOT NULL,
+    event_id VARCHAR(128) NOT NULL,
+    sent_at BIGINT NOT NULL,
+    until_at BIGINT NOT NULL,
+    payload TEXT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS stepfast_event_of ON stepfast_event (name, id);
+
+CREATE INDEX IF NOT EXISTS stepfast_event_until ON stepfast_event (until_at);
+
+-- Jobs that wait, under the fence with which the wait began: when the job's fence has moved on, the wait is over.
+CREATE TABLE IF NOT EXISTS stepfast_wait (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name VARCHAR(200) NOT NULL,
+    job_id VARCHAR(128) NOT NULL,
+    fence BIGINT NOT NULL,
+    until_at BIGINT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS stepfast_wait_of ON stepfast_wait (name, id);
+
+CREATE INDEX IF NOT EXISTS stepfast_wait_until ON stepfast_wait (until_at);
+
+-- Limits that hold across all workers. A rate keeps its theoretical arrival time (GCRA); a concurrency limit
+-- keeps a row per slot taken. `due_at` says when to look whether held jobs may go on; NULL: none is held.
+
+CREATE TABLE IF NOT EXISTS stepfast_limit (
+    id VARCHAR(200) NOT NULL PRIMARY KEY,
+    arrival_at BIGINT NOT NULL DEFAULT 0,
+    gap BIGINT NOT NULL DEFAULT 0,
+    tolerance BIGINT NOT NULL DEFAULT 0,
+    slots INTEGER NOT NULL DEFAULT 0,
+    due_at BIGINT
+) ;
+
+CREATE INDEX IF NOT EXISTS stepfast_limit_due ON stepfast_limit (due_at) WHERE due_at IS NOT NULL;
+
+-- A slot is taken by a step, under its fence: when the fence has moved on, the slot is free, even if its worker died.
+CREATE TABLE IF NOT EXISTS stepfast_slot (
+    job_id VARCHAR(128) NOT NULL,
+    limit_id VARCHAR(200) NOT NULL,
+    fence BIGINT NOT NULL,
+    PRIMARY KEY (job_id, limit_id)
+) ;
+
+CREATE INDEX IF NOT EXISTS stepfast_slot_limit ON stepfast_slot (limit_id);
+
+-- Schedules. Exactly one of cron, every (microseconds) and once_at says when. next_at is empty when nothing more
+-- is due: a one-off that fired, or a schedule that was removed although the code declares it.
+CREATE TABLE IF NOT EXISTS stepfast_schedule (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    kind VARCHAR(200) NOT NULL,
+    queue VARCHAR(128) NOT NULL,
+    priority INTEGER NOT NULL,
+    payload TEXT NOT NULL CHECK (json_valid(payload)),
+    cron VARCHAR(200),
+    every BIGINT,
+    once_at BIGINT,
+    tz VARCHAR(60) NOT NULL,
+    missed VARCHAR(10) NOT NULL,
+    overlap VARCHAR(10) NOT NULL,
+    tick_as VARCHAR(200),
+    next_at BIGINT,
+    last_at BIGINT,
+    paused_at BIGINT,
+    removed_at BIGINT,
+    source VARCHAR(10) NOT NULL,
+    declared TEXT,
+    note VARCHAR(500),
+    changed_at BIGINT NOT NULL,
+    revision BIGINT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS stepfast_schedule_next ON stepfast_schedule (next_at);
 
 CREATE TABLE IF NOT EXISTS stepfast_outbox (
     seq INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -189,8 +284,8 @@ CREATE INDEX IF NOT EXISTS stepfast_outbox_ended ON stepfast_outbox (state, ende
 
 CREATE INDEX IF NOT EXISTS stepfast_outbox_job ON stepfast_outbox (job_id);
 
--- Whoever sends to a destination leases it under a fence: so its messages keep their order, and nobody who was
--- replaced records anything. Made by the relay when it first meets one; forgotten when it was not used for long.
+-- The relay that sends to a destination leases it under a fence: so its messages keep their order, and a relay that was
+-- replaced records nothing. A row is made when a relay first meets the destination, and pruned when it was not used for long.
 CREATE TABLE IF NOT EXISTS stepfast_destination (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     fence BIGINT NOT NULL DEFAULT 0,
@@ -199,8 +294,8 @@ CREATE TABLE IF NOT EXISTS stepfast_destination (
 
 CREATE INDEX IF NOT EXISTS stepfast_destination_idle ON stepfast_destination (leased_until);
 
--- One row per cause. Raising it again only counts; it is told at notify_at, which lies behind the quiet time that
--- followed the last telling. message_ids are the messages of that telling, one per place where alerts go.
+-- Alerts, one row per cause. Raising one again only counts; it is sent at notify_at, which lies behind the quiet time that
+-- followed the last sending. message_ids are the messages of that sending, one per place where alerts go.
 CREATE TABLE IF NOT EXISTS stepfast_alert (
     id VARCHAR(200) NOT NULL PRIMARY KEY,
     severity VARCHAR(10) NOT NULL,
@@ -236,99 +331,6 @@ CREATE TABLE IF NOT EXISTS stepfast_death (
 
 CREATE INDEX IF NOT EXISTS stepfast_death_old ON stepfast_death (finished_at);
 
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (2, 'outbox', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
-
--- 0003 schedules
-
--- What is due when. Exactly one of cron, every (microseconds) and once_at says when. next_at is empty when nothing more
--- is due: a one-off that fired, or a schedule that was removed although the code declares it.
-CREATE TABLE IF NOT EXISTS stepfast_schedule (
-    id VARCHAR(128) NOT NULL PRIMARY KEY,
-    kind VARCHAR(200) NOT NULL,
-    queue VARCHAR(128) NOT NULL,
-    priority INTEGER NOT NULL,
-    payload TEXT NOT NULL CHECK (json_valid(payload)),
-    cron VARCHAR(200),
-    every BIGINT,
-    once_at BIGINT,
-    tz VARCHAR(60) NOT NULL,
-    missed VARCHAR(10) NOT NULL,
-    overlap VARCHAR(10) NOT NULL,
-    tick_as VARCHAR(200),
-    next_at BIGINT,
-    last_at BIGINT,
-    paused_at BIGINT,
-    removed_at BIGINT,
-    source VARCHAR(10) NOT NULL,
-    declared TEXT,
-    note VARCHAR(500),
-    changed_at BIGINT NOT NULL,
-    revision BIGINT NOT NULL
-) ;
-
-CREATE INDEX IF NOT EXISTS stepfast_schedule_next ON stepfast_schedule (next_at);
-
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (3, 'schedules', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
-
--- 0004 limits
-
--- Limits that hold across all workers. A rate keeps its theoretical arrival time (GCRA); a concurrency limit
--- keeps a row per slot taken. `due_at` says when to look whether held jobs may go on; NULL: none is held.
-
-CREATE TABLE IF NOT EXISTS stepfast_limit (
-    id VARCHAR(200) NOT NULL PRIMARY KEY,
-    arrival_at BIGINT NOT NULL DEFAULT 0,
-    gap BIGINT NOT NULL DEFAULT 0,
-    tolerance BIGINT NOT NULL DEFAULT 0,
-    slots INTEGER NOT NULL DEFAULT 0,
-    due_at BIGINT
-) ;
-
-CREATE INDEX IF NOT EXISTS stepfast_limit_due ON stepfast_limit (due_at) WHERE due_at IS NOT NULL;
-
--- A slot is taken by a step, under its fence: when the fence has moved on, the slot is free, whoever died.
-CREATE TABLE IF NOT EXISTS stepfast_slot (
-    job_id VARCHAR(128) NOT NULL,
-    limit_id VARCHAR(200) NOT NULL,
-    fence BIGINT NOT NULL,
-    PRIMARY KEY (job_id, limit_id)
-) ;
-
-CREATE INDEX IF NOT EXISTS stepfast_slot_limit ON stepfast_slot (limit_id);
-
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (4, 'limits', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
-
--- 0005 audit_and_results
-
--- Who stepped in, what they did, to what, and why. Written in the transaction of the action itself. A command that
--- works in batches has one row: each batch adds what it touched, and ended_at stays empty until the last one.
-CREATE TABLE IF NOT EXISTS stepfast_audit (
-    id VARCHAR(128) NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL,
-    ended_at BIGINT,
-    who VARCHAR(200) NOT NULL,
-    what VARCHAR(200) NOT NULL,
-    subject VARCHAR(200) NOT NULL,
-    why TEXT,
-    touched BIGINT NOT NULL,
-    detail TEXT
-) ;
-
-CREATE INDEX IF NOT EXISTS stepfast_audit_at ON stepfast_audit (at, id);
-
-CREATE INDEX IF NOT EXISTS stepfast_audit_subject ON stepfast_audit (subject, at);
-
--- A result is kept for a shorter time than its job: then it is emptied, and this says when.
-ALTER TABLE stepfast_archive ADD COLUMN result_expired_at BIGINT;
-
--- Which results are the oldest of their kind. Most jobs have none, and pay nothing here.
-
-CREATE INDEX IF NOT EXISTS stepfast_archive_results ON stepfast_archive (kind, finished_at) WHERE result IS NOT NULL;
-
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (5, 'audit_and_results', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
-
--- 0006 runs
-
 -- Runs: a feed is read in partitions, page by page, into raw rows; these are consolidated into the target; then the
 -- watermark moves. Windows, watermarks and observations are instants of the source's clock, everything else of ours.
 
@@ -348,7 +350,7 @@ CREATE TABLE IF NOT EXISTS stepfast_feed (
     updated_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 ) ;
 
--- `active_feed` is the feed while the run is the one that may be active for it: the unique index is the single flight.
+-- `active_feed` is the feed while the run is active: its unique index allows one active run per feed.
 CREATE TABLE IF NOT EXISTS stepfast_run (
     id VARCHAR(128) NOT NULL PRIMARY KEY,
     feed VARCHAR(200) NOT NULL,
@@ -440,7 +442,7 @@ CREATE INDEX IF NOT EXISTS stepfast_partition_of_run ON stepfast_partition (run_
 
 CREATE INDEX IF NOT EXISTS stepfast_partition_open ON stepfast_partition (state, updated_at);
 
--- What every request asked and got.
+-- The ledger: what every request asked and got.
 CREATE TABLE IF NOT EXISTS stepfast_page (
     partition_id VARCHAR(128) NOT NULL,
     epoch INTEGER NOT NULL,
@@ -508,7 +510,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS stepfast_quarantine_item ON stepfast_quarantin
 
 CREATE INDEX IF NOT EXISTS stepfast_quarantine_state ON stepfast_quarantine (feed, state);
 
--- What could not be verified, and must be read again with its own window.
+-- Debts: ranges that could not be verified, and must be read again with their own window.
 CREATE TABLE IF NOT EXISTS stepfast_debt (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     digest VARCHAR(64) NOT NULL,
@@ -530,9 +532,149 @@ CREATE UNIQUE INDEX IF NOT EXISTS stepfast_debt_digest ON stepfast_debt (digest)
 
 CREATE INDEX IF NOT EXISTS stepfast_debt_open ON stepfast_debt (feed, state);
 
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (6, 'runs', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+-- Queues of messages in the database itself, to run the same programs without a broker. A message is taken by writing a
+-- fence and a time until which it is invisible to others.
 
--- 0007 run_views
+CREATE TABLE IF NOT EXISTS stepfast_message_queue (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+) ;
+
+-- state: ready (also while it is held, or scheduled: visible_at tells), done, dead. `remembered` is the message's id for
+-- as long as a second message with this id is swallowed; until_at says when the row may go.
+CREATE TABLE IF NOT EXISTS stepfast_message (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    queue VARCHAR(128) NOT NULL,
+    message_id VARCHAR(128) NOT NULL,
+    remembered VARCHAR(128),
+    state VARCHAR(10) NOT NULL DEFAULT 'ready',
+    visible_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    fence BIGINT NOT NULL DEFAULT 0,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    sent_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    until_at BIGINT,
+    subject VARCHAR(200) NOT NULL,
+    properties TEXT NOT NULL,
+    body TEXT NOT NULL,
+    reason VARCHAR(200),
+    detail TEXT
+)  ;
+
+CREATE INDEX IF NOT EXISTS stepfast_message_ready ON stepfast_message (queue, visible_at, id) WHERE state = 'ready';
+
+CREATE INDEX IF NOT EXISTS stepfast_message_dead ON stepfast_message (queue, visible_at, id) WHERE state = 'dead';
+
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_message_remembered ON stepfast_message (queue, remembered);
+
+CREATE INDEX IF NOT EXISTS stepfast_message_until ON stepfast_message (until_at);
+
+-- Messages that a broker put aside, or that no worker understood: taken over from its dead-letter queue, so that there
+-- is one list of dead letters and one way to retry them. `source` is the same for a message that is taken over twice.
+CREATE TABLE IF NOT EXISTS stepfast_dead_message (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    source VARCHAR(128) NOT NULL,
+    transport VARCHAR(40) NOT NULL,
+    address TEXT NOT NULL,
+    queue VARCHAR(200) NOT NULL,
+    message_id VARCHAR(200) NOT NULL,
+    subject VARCHAR(200) NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    reason VARCHAR(200) NOT NULL,
+    detail TEXT NOT NULL,
+    sent_at BIGINT,
+    found_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    properties TEXT NOT NULL,
+    body TEXT NOT NULL
+) ;
+
+CREATE UNIQUE INDEX IF NOT EXISTS stepfast_dead_message_source ON stepfast_dead_message (source);
+
+CREATE INDEX IF NOT EXISTS stepfast_dead_message_found ON stepfast_dead_message (found_at);
+
+-- Tasks: messages of a queue, or of TASK_DATA, that became jobs. The row has the job's id, and the webhook that reports
+-- the job's end; it stays for as long as the task's id is remembered in stepfast_key.
+CREATE TABLE IF NOT EXISTS stepfast_task (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    client VARCHAR(128) NOT NULL,
+    task_id VARCHAR(200) NOT NULL,
+    task_type VARCHAR(200) NOT NULL,
+    webhook_url TEXT,
+    source VARCHAR(40) NOT NULL,
+    message_id VARCHAR(200),
+    received_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    until_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
+) ;
+
+CREATE INDEX IF NOT EXISTS stepfast_task_name ON stepfast_task (task_id, client);
+
+CREATE INDEX IF NOT EXISTS stepfast_task_received ON stepfast_task (client, received_at);
+
+CREATE INDEX IF NOT EXISTS stepfast_task_until ON stepfast_task (until_at);
+
+-- The other side: ends of tasks that a receiver of webhooks got. Each webhook is kept once, by its id.
+CREATE TABLE IF NOT EXISTS stepfast_received (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    task_id VARCHAR(200) NOT NULL,
+    client VARCHAR(200) NOT NULL,
+    task_type VARCHAR(200) NOT NULL,
+    status VARCHAR(20) NOT NULL,
+    received_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
+    body TEXT NOT NULL
+) ;
+
+CREATE INDEX IF NOT EXISTS stepfast_received_task ON stepfast_received (task_id, received_at);
+
+-- The audit log: who did what, to what, and why. Written in the transaction of the action itself. A command that
+-- works in batches has one row: each batch adds what it touched, and ended_at stays empty until the last one.
+CREATE TABLE IF NOT EXISTS stepfast_audit (
+    id VARCHAR(128) NOT NULL PRIMARY KEY,
+    at BIGINT NOT NULL,
+    ended_at BIGINT,
+    who VARCHAR(200) NOT NULL,
+    what VARCHAR(200) NOT NULL,
+    subject VARCHAR(200) NOT NULL,
+    why TEXT,
+    touched BIGINT NOT NULL,
+    detail TEXT
+) ;
+
+CREATE INDEX IF NOT EXISTS stepfast_audit_at ON stepfast_audit (at, id);
+
+CREATE INDEX IF NOT EXISTS stepfast_audit_subject ON stepfast_audit (subject, at);
+
+-- Names of fields that applications hide, so that the command line, which loads no application, hides them too.
+CREATE TABLE IF NOT EXISTS stepfast_mask (
+    id VARCHAR(200) NOT NULL PRIMARY KEY,
+    seen_at BIGINT NOT NULL
+) ;
+
+-- An id of these tables, since databases of two servers may have the same name. One row that never changes.
+CREATE TABLE IF NOT EXISTS stepfast_installation (
+    id INTEGER NOT NULL PRIMARY KEY,
+    name VARCHAR(128) NOT NULL,
+    made_at BIGINT NOT NULL
+) ;
+
+INSERT INTO stepfast_installation (id, name, made_at) VALUES (1, lower(hex(randomblob(16))), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING;
+
+CREATE VIEW IF NOT EXISTS processing_jobs AS
+SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, json_extract(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
+       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' WHEN 'waiting' THEN 'pending' ELSE 'queued' END AS status,
+       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
+       CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS locked_by,
+       CASE j.state WHEN 'leased' THEN strftime('%Y-%m-%d %H:%M:%f', COALESCE(j.lease_until, w.alive_until) / 1000000.0, 'unixepoch') END AS locked_until,
+       j.last_error, strftime('%Y-%m-%d %H:%M:%f', j.created_at / 1000000.0, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%d %H:%M:%f', max(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000.0, 'unixepoch') AS updated_at,
+       NULL AS finished_at
+  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+UNION ALL
+SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id'), a.kind,
+       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
+       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
+       NULL, NULL, a.last_error, strftime('%Y-%m-%d %H:%M:%f', a.created_at / 1000000.0, 'unixepoch'),
+       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch'),
+       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch')
+  FROM stepfast_archive a;
 
 CREATE VIEW IF NOT EXISTS run_metadata AS
 SELECT r.id AS run_id,
@@ -576,215 +718,4 @@ SELECT p.run_id, 'partition-' || p.number AS partition_id, p.next_offset,
   FROM stepfast_partition p
  WHERE p.state <> 'split';
 
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (7, 'run_views', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
-
--- 0008 dependencies
-
--- Jobs that come after others: child_id waits for parent_id, and on_dead says what happens if that one dies or is
--- cancelled. `open`: it waits. `met`: it need not wait any more. `broken`: it ended because of this parent. The
--- completion job of a group waits for its members (bond 'member').
-CREATE TABLE IF NOT EXISTS stepfast_dependency (
-    child_id VARCHAR(128) NOT NULL,
-    parent_id VARCHAR(128) NOT NULL,
-    bond VARCHAR(10) NOT NULL,
-    on_dead VARCHAR(10) NOT NULL,
-    state VARCHAR(10) NOT NULL,
-    PRIMARY KEY (child_id, parent_id)
-) ;
-
-CREATE INDEX IF NOT EXISTS stepfast_dependency_parent ON stepfast_dependency (parent_id, state);
-
--- Whether a child still waits for anybody, also if a hundred thousand of its parents are done.
-
-CREATE INDEX IF NOT EXISTS stepfast_dependency_open ON stepfast_dependency (child_id, parent_id) WHERE state = 'open';
-
--- Whoever ends a job looks here whether anybody may wait for it: all others pay nothing.
-ALTER TABLE stepfast_job ADD COLUMN has_dependants INTEGER NOT NULL DEFAULT 0;
-
-DROP VIEW IF EXISTS processing_jobs;
-
-CREATE VIEW IF NOT EXISTS processing_jobs AS
-SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, json_extract(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
-       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' WHEN 'waiting' THEN 'pending' ELSE 'queued' END AS status,
-       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
-       CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS locked_by,
-       CASE j.state WHEN 'leased' THEN strftime('%Y-%m-%d %H:%M:%f', COALESCE(j.lease_until, w.alive_until) / 1000000.0, 'unixepoch') END AS locked_until,
-       j.last_error, strftime('%Y-%m-%d %H:%M:%f', j.created_at / 1000000.0, 'unixepoch') AS created_at,
-       strftime('%Y-%m-%d %H:%M:%f', max(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000.0, 'unixepoch') AS updated_at,
-       NULL AS finished_at
-  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-UNION ALL
-SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id'), a.kind,
-       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
-       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
-       NULL, NULL, a.last_error, strftime('%Y-%m-%d %H:%M:%f', a.created_at / 1000000.0, 'unixepoch'),
-       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch'),
-       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch')
-  FROM stepfast_archive a;
-
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (8, 'dependencies', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
-
--- 0009 waiting
-
--- Jobs that wait for something outside. Such a job is scheduled for the end of its patience; an event brings it forward.
--- An event goes to one wait, the oldest; one that nobody waits for is kept for a while.
-
--- Who sends an event and who begins to wait for it both lock its name first: neither can miss the other.
-CREATE TABLE IF NOT EXISTS stepfast_event_name (
-    id VARCHAR(200) NOT NULL PRIMARY KEY,
-    at BIGINT NOT NULL
-) ;
-
-CREATE INDEX IF NOT EXISTS stepfast_event_name_at ON stepfast_event_name (at);
-
--- Events that nobody has waited for yet.
-CREATE TABLE IF NOT EXISTS stepfast_event (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    name VARCHAR(200) NOT NULL,
-    event_id VARCHAR(128) NOT NULL,
-    sent_at BIGINT NOT NULL,
-    until_at BIGINT NOT NULL,
-    payload TEXT NOT NULL
-) ;
-
-CREATE INDEX IF NOT EXISTS stepfast_event_of ON stepfast_event (name, id);
-
-CREATE INDEX IF NOT EXISTS stepfast_event_until ON stepfast_event (until_at);
-
--- Who waits, under the fence with which the wait began: when that has moved on, nobody waits here any more.
-CREATE TABLE IF NOT EXISTS stepfast_wait (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    name VARCHAR(200) NOT NULL,
-    job_id VARCHAR(128) NOT NULL,
-    fence BIGINT NOT NULL,
-    until_at BIGINT NOT NULL
-) ;
-
-CREATE INDEX IF NOT EXISTS stepfast_wait_of ON stepfast_wait (name, id);
-
-CREATE INDEX IF NOT EXISTS stepfast_wait_until ON stepfast_wait (until_at);
-
--- What the applications never want to see shown, so that the command line, which knows none of them, hides it too.
-CREATE TABLE IF NOT EXISTS stepfast_mask (
-    id VARCHAR(200) NOT NULL PRIMARY KEY,
-    seen_at BIGINT NOT NULL
-) ;
-
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (9, 'waiting', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
-
--- 0010 messages
-
--- Queues of messages in the database itself: for who wants the same programs without a broker. A message is taken by
--- writing a fence and a time until which nobody else sees it.
-
-CREATE TABLE IF NOT EXISTS stepfast_message_queue (
-    id VARCHAR(128) NOT NULL PRIMARY KEY,
-    created_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-) ;
-
--- state: ready (also while it is held, or scheduled: visible_at tells), done, dead. `remembered` is the message's id for
--- as long as a second one with it is swallowed; until_at says when the row may go.
-CREATE TABLE IF NOT EXISTS stepfast_message (
-    id VARCHAR(128) NOT NULL PRIMARY KEY,
-    queue VARCHAR(128) NOT NULL,
-    message_id VARCHAR(128) NOT NULL,
-    remembered VARCHAR(128),
-    state VARCHAR(10) NOT NULL DEFAULT 'ready',
-    visible_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    fence BIGINT NOT NULL DEFAULT 0,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    sent_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    until_at BIGINT,
-    subject VARCHAR(200) NOT NULL,
-    properties TEXT NOT NULL,
-    body TEXT NOT NULL,
-    reason VARCHAR(200),
-    detail TEXT
-)  ;
-
-CREATE INDEX IF NOT EXISTS stepfast_message_ready ON stepfast_message (queue, visible_at, id) WHERE state = 'ready';
-
-CREATE INDEX IF NOT EXISTS stepfast_message_dead ON stepfast_message (queue, visible_at, id) WHERE state = 'dead';
-
-CREATE UNIQUE INDEX IF NOT EXISTS stepfast_message_remembered ON stepfast_message (queue, remembered);
-
-CREATE INDEX IF NOT EXISTS stepfast_message_until ON stepfast_message (until_at);
-
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (10, 'messages', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
-
--- 0011 tasks
-
--- Tasks: what came from a queue of others, or in TASK_DATA, and became a job. The row has the job's id, and says who is
--- told of the job's end; it stays for as long as the task's id is remembered in stepfast_key.
-CREATE TABLE IF NOT EXISTS stepfast_task (
-    id VARCHAR(128) NOT NULL PRIMARY KEY,
-    client VARCHAR(128) NOT NULL,
-    task_id VARCHAR(200) NOT NULL,
-    task_type VARCHAR(200) NOT NULL,
-    webhook_url TEXT,
-    source VARCHAR(40) NOT NULL,
-    message_id VARCHAR(200),
-    received_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    until_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
-) ;
-
-CREATE INDEX IF NOT EXISTS stepfast_task_name ON stepfast_task (task_id, client);
-
-CREATE INDEX IF NOT EXISTS stepfast_task_received ON stepfast_task (client, received_at);
-
-CREATE INDEX IF NOT EXISTS stepfast_task_until ON stepfast_task (until_at);
-
--- The other side: ends of tasks that a receiver was told of. Each webhook is kept once, by its id.
-CREATE TABLE IF NOT EXISTS stepfast_received (
-    id VARCHAR(128) NOT NULL PRIMARY KEY,
-    task_id VARCHAR(200) NOT NULL,
-    client VARCHAR(200) NOT NULL,
-    task_type VARCHAR(200) NOT NULL,
-    status VARCHAR(20) NOT NULL,
-    received_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    body TEXT NOT NULL
-) ;
-
-CREATE INDEX IF NOT EXISTS stepfast_received_task ON stepfast_received (task_id, received_at);
-
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (11, 'tasks', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
-
--- 0012 broker
-
--- Messages that a broker put aside, or that nobody here understood: taken over from its dead-letter queue, so that there is
--- one list of dead letters and one way to retry them. `source` is the same for a message that is taken over twice.
-CREATE TABLE IF NOT EXISTS stepfast_dead_message (
-    id VARCHAR(128) NOT NULL PRIMARY KEY,
-    source VARCHAR(128) NOT NULL,
-    transport VARCHAR(40) NOT NULL,
-    address TEXT NOT NULL,
-    queue VARCHAR(200) NOT NULL,
-    message_id VARCHAR(200) NOT NULL,
-    subject VARCHAR(200) NOT NULL,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    reason VARCHAR(200) NOT NULL,
-    detail TEXT NOT NULL,
-    sent_at BIGINT,
-    found_at BIGINT NOT NULL DEFAULT (CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)),
-    properties TEXT NOT NULL,
-    body TEXT NOT NULL
-) ;
-
-CREATE UNIQUE INDEX IF NOT EXISTS stepfast_dead_message_source ON stepfast_dead_message (source);
-
-CREATE INDEX IF NOT EXISTS stepfast_dead_message_found ON stepfast_dead_message (found_at);
-
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (12, 'broker', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
-
--- 0013 installation
-
--- Which tables these are, wherever they are seen from: databases of two servers may have the same name. One row, for good.
-CREATE TABLE IF NOT EXISTS stepfast_installation (
-    id INTEGER NOT NULL PRIMARY KEY,
-    name VARCHAR(128) NOT NULL,
-    made_at BIGINT NOT NULL
-) ;
-
-INSERT INTO stepfast_installation (id, name, made_at) VALUES (1, lower(hex(randomblob(16))), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING;
-
-INSERT INTO stepfast_schema (version, name, applied_at) VALUES (13, 'installation', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));
+INSERT INTO stepfast_schema (component, version, name, applied_at) VALUES ('stepfast', 1, 'first', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER));

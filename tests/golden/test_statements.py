@@ -9,6 +9,7 @@ import pytest
 
 from stepfast.database.dialects import DIALECTS, Dialect
 from stepfast.database.migrate import printed
+from stepfast_diamonds.schema import COMPONENT
 from tests.support.statements import statements
 
 EVERY_DIALECT = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS.keys())
@@ -29,3 +30,11 @@ def test_the_statements_are_the_reviewed_ones(dialect: Dialect, golden: Callable
 @EVERY_DIALECT
 def test_the_schema_is_the_reviewed_one(dialect: Dialect, golden: Callable[[str, str], None]) -> None:
     golden(f"schema.{dialect.name}.sql", printed(dialect))
+
+
+@pytest.mark.golden
+@EVERY_DIALECT
+def test_the_tables_of_the_diamonds_are_the_reviewed_ones(
+    dialect: Dialect, golden: Callable[[str, str], None]
+) -> None:
+    golden(f"schema.diamonds.{dialect.name}.sql", printed(dialect, [COMPONENT]))

@@ -58,6 +58,8 @@ def emptied(server: Server, name: str, wanted: Structure) -> bool:
             tables = _tables(cursor)
             for table in tables.keys() - wanted.keys():
                 cursor.execute(f"DROP {tables[table]} `{table}`")
+            if KEPT in tables:
+                cursor.execute(f"DELETE FROM `{KEPT}` WHERE component <> 'stepfast'")
             if any(table not in tables or _made(cursor, table) != text for table, text in wanted.items()):
                 return False
             for table in _used(cursor, [it for it in wanted if tables[it] == "TABLE" and it not in LASTING]):
@@ -108,7 +110,7 @@ def _made(cursor: Cursor, table: str) -> str:
     text = re.sub(r" AUTO_INCREMENT=\d+", "", str(row[1]))
     if table != KEPT:
         return text
-    cursor.execute(f"SELECT version, name FROM `{KEPT}` ORDER BY version")
+    cursor.execute(f"SELECT component, version, name FROM `{KEPT}` ORDER BY 1, 2")
     return f"{text} {cursor.fetchall()}"
 
 

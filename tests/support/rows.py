@@ -93,9 +93,10 @@ def add_worker(
 def set_schema_version(app: Stepfast, version: int) -> None:
     """Let the tables say that they are of this version."""
     with app.transaction() as tx:
-        tx.execute("DELETE FROM stepfast_schema")
+        tx.execute("DELETE FROM stepfast_schema WHERE component = 'stepfast'")
         tx.execute(
-            "INSERT INTO stepfast_schema (version, name, applied_at) VALUES (:version, 'another', 1)",
+            "INSERT INTO stepfast_schema (component, version, name, applied_at)"
+            " VALUES ('stepfast', :version, 'another', 1)",
             {"version": version},
         )
 

@@ -1,4 +1,4 @@
-"""Migrations: once each, whoever else tries; after a cut, again; and no work on tables this code does not know."""
+"""Migrations: once each, also if many try at once; after a cut, again; and no work on tables this code does not know."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import pytest
 from stepfast import Stepfast
 from stepfast.database.connection import Connection
 from stepfast.database.dialects import DIALECTS
-from stepfast.database.migrate import known_version, migrations, printed, schema_version
-from stepfast.errors import SchemaError
+from stepfast.database.migrate import CORE, Component, installed_components, migrate, printed, schema_version
+from stepfast.errors import ConfigurationError, SchemaError
 from tests.support import rows
+from tests.support.library_component import LIBRARY, LIBRARY_BEFORE
 
-FIRST = [f"{it.version:04d}_{it.name}" for it in migrations()]
+FIRST = [str(migration) for migration in CORE.migrations]
 
 
 class CutError(Exception):
@@ -95,23 +96,26 @@ def test_a_server_without_tables_is_refused_with_the_command_that_makes_them(emp
 def test_a_sqlite_file_gets_its_tables_by_itself(empty: Stepfast) -> None:
     enqueue_one(empty)
 
-    assert schema_version(empty.database) == known_version()
+    assert schema_version(empty.database) == CORE.version
 
 
 def test_tables_of_a_newer_version_are_refused_by_everyone(database_url: str) -> None:
     with closing(Stepfast(database_url)) as app:
-        rows.change(app, "INSERT INTO stepfast_schema (version, name, applied_at) VALUES (9999, 'future', 1)")
+        rows.set_schema_version(app, 9999)
 
     with closing(Stepfast(database_url)) as old:
         for attempt in (old.migrate, old.worker, lambda: enqueue_one(old)):
-            with pytest.raises(SchemaError, match=r"9999, newer than this code knows .* upgrade stepfast"):
+            with pytest.raises(
+                SchemaError,
+                match=r"tables of stepfast are at version 9999, newer than this code knows .* upgrade stepfast",
+            ):
                 attempt()
 
 
 def test_a_worker_that_was_made_before_the_upgrade_does_not_start_after_it(database_url: str) -> None:
     with closing(Stepfast(database_url)) as app:
         worker = app.worker()
-        rows.change(app, "INSERT INTO stepfast_schema (version, name, applied_at) VALUES (9999, 'future', 1)")
+        rows.set_schema_version(app, 9999)
 
         with pytest.raises(SchemaError, match="newer"):
             worker.start()
@@ -121,9 +125,10 @@ def test_tables_of_an_older_version_are_refused_with_the_command_that_upgrades_t
     database_url: str,
 ) -> None:
     with closing(Stepfast(database_url)) as app:
-        rows.change(app, "DELETE FROM stepfast_schema WHERE version > 1")
+        rows.set_schema_version(app, 0)
 
-    with closing(Stepfast(database_url)) as app, pytest.raises(SchemaError, match="run `stepfast migrate`"):
+    refusal = r"the tables of stepfast are at version 0, this code needs \d+; run `stepfast migrate`"
+    with closing(Stepfast(database_url)) as app, pytest.raises(SchemaError, match=refusal):
         enqueue_one(app)
 
 
@@ -131,6 +136,31 @@ def test_a_migration_cut_off_at_any_statement_can_be_run_again(
     empty: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where DDL commits by itself each cut leaves a longer beginning behind; elsewhere it leaves nothing."""
+    cuts, applied = _migrated_in_spite_of_cuts(empty, CORE, monkeypatch)
+
+    assert cuts > len(list(CORE.migrations[0].texts(empty._database.dialect)))
+    assert applied == FIRST
+    assert empty.migrate() == []
+    enqueue_one(empty)
+
+
+def test_a_component_cut_off_at_any_statement_of_its_migrations_can_be_migrated_again(
+    empty: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty.migrate()
+    cuts, applied = _migrated_in_spite_of_cuts(empty, LIBRARY, monkeypatch)
+
+    assert cuts > sum(len(list(it.texts(empty._database.dialect))) for it in LIBRARY.migrations)
+    # Where DDL commits by itself, the last cut leaves whole migrations done.
+    assert applied == [str(it) for it in LIBRARY.migrations][len(LIBRARY.migrations) - len(applied) :]
+    assert migrate(empty._database, LIBRARY) == []
+    _fill_the_library(empty)
+
+
+def _migrated_in_spite_of_cuts(
+    app: Stepfast, component: Component, monkeypatch: pytest.MonkeyPatch
+) -> tuple[int, list[str]]:
+    """Cut every migration off one statement later than the one before; how often, and what the last one applied."""
     cuts = 0
     while True:
         left = iter(range(cuts))
@@ -142,17 +172,12 @@ def test_a_migration_cut_off_at_any_statement_can_be_run_again(
 
         monkeypatch.setattr(Connection, "watch", staticmethod(cut))
         try:
-            applied = empty.migrate()
+            applied = migrate(app._database, component)
         except CutError:
             cuts += 1
         else:
-            break
-    monkeypatch.undo()
-
-    assert cuts > len(list(migrations()[0].texts(empty._database.dialect)))
-    assert applied == FIRST[-len(applied) :]  # where DDL commits by itself, whole migrations were done before
-    assert empty.migrate() == []
-    enqueue_one(empty)
+            monkeypatch.undo()
+            return cuts, applied
 
 
 @pytest.mark.only_on("sqlite", "postgresql")
@@ -192,3 +217,86 @@ def test_the_printed_schema_has_nothing_left_to_fill_in(dialect: object) -> None
     assert "{" not in text
     assert "%%" not in text
     assert "-- only" not in text
+
+
+def _fill_the_library(app: Stepfast) -> None:
+    """Its tables are those of version 2, with the first row once."""
+    rows.change(app, "INSERT INTO library_book (shelf_id, title) VALUES ('first', 'Persuasion')")
+    assert rows.query(app, "SELECT title FROM library_stock") == [{"title": "Persuasion"}]
+    assert rows.query(app, "SELECT id, books FROM library_shelf") == [{"id": "first", "books": 0}]
+
+
+def test_an_application_has_tables_with_versions_of_their_own(app: Stepfast) -> None:
+    assert schema_version(app.database, LIBRARY) is None
+
+    assert migrate(app.database, LIBRARY) == ["0001_first", "0002_books"]
+    assert migrate(app.database, LIBRARY) == []
+
+    assert schema_version(app.database, LIBRARY) == 2
+    assert schema_version(app.database) == CORE.version
+    _fill_the_library(app)
+
+
+def test_the_tables_of_an_application_are_upgraded(app: Stepfast) -> None:
+    migrate(app.database, LIBRARY_BEFORE)
+    rows.change(app, "INSERT INTO library_shelf (id, room) VALUES ('first', 'cellar')")
+
+    assert migrate(app.database, LIBRARY) == ["0002_books"]
+
+    _fill_the_library(app)
+    assert rows.query(app, "SELECT room FROM library_shelf") == [{"room": "cellar"}]
+
+
+def test_tables_of_an_application_that_are_newer_than_its_code_are_refused(app: Stepfast) -> None:
+    migrate(app.database, LIBRARY)
+
+    with pytest.raises(SchemaError, match=r"tables of library are at version 2, .* upgrade library here"):
+        migrate(app.database, LIBRARY_BEFORE)
+
+    enqueue_one(app)  # Stepfast's own tables are as it knows them
+
+
+def test_the_printed_tables_of_an_application_applied_by_hand_are_migrated(app: Stepfast) -> None:
+    with closing(app.database.connect()) as connection:
+        for text in printed(connection.dialect, [LIBRARY]).split(";\n"):
+            if text.strip():
+                connection.execute(text)
+
+    assert migrate(app.database, LIBRARY) == []  # but its first rows are filled in
+    _fill_the_library(app)
+
+
+class EntryPoint:
+    """What an installed package says in its metadata."""
+
+    name = "library"
+    value = "library.tables:COMPONENT"
+
+    def __init__(self, loaded: object) -> None:
+        self._loaded = loaded
+
+    def load(self) -> object:
+        return self._loaded
+
+
+@pytest.mark.parametrize(
+    ("found", "refusal"),
+    [
+        (["not a component"], "library.tables:COMPONENT is no stepfast.applications.Component"),
+        ([LIBRARY, LIBRARY_BEFORE], "two packages bring tables called 'library'"),
+        ([CORE], "two packages bring tables called 'stepfast'"),
+    ],
+)
+def test_a_package_that_brings_no_proper_component_is_named(
+    monkeypatch: pytest.MonkeyPatch, found: list[object], refusal: str
+) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [EntryPoint(it) for it in found])
+
+    with pytest.raises(ConfigurationError, match=refusal):
+        installed_components()
+
+
+def test_stepfast_is_migrated_before_the_applications(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: [EntryPoint(LIBRARY)])
+
+    assert installed_components() == (CORE, LIBRARY)

@@ -19,7 +19,7 @@ from stepfast_diamonds.heatmap import nivoda_heatmap
 from stepfast_diamonds.mapping import Need, identity_of, map_offer
 from stepfast_diamonds.repricing import Repricing, Scope
 from stepfast_diamonds.rule_sets import active_version, find_rules, pin, pinned, version_of
-from stepfast_diamonds.schema import saying_so
+from stepfast_diamonds.schema import naming_the_command
 from stepfast_diamonds.settings import NivodaSettings, from_environment
 from stepfast_diamonds.source import open_source
 from stepfast_diamonds.stone import columns_of
@@ -70,7 +70,7 @@ class CanonicalFeed(Feed):
         try:
             pin(tx, self.name, run_id)
         except DatabaseError as error:
-            raise saying_so(error) from error
+            raise naming_the_command(error) from error
 
     def mapping(self, tx: Transaction, run_id: str | None, /) -> Callable[[Any], Mapping[str, Any]]:
         version = version_of(tx, run_id)

@@ -15,7 +15,7 @@ from stepfast.clock import duration, micros
 from stepfast.database.statement import sql
 from stepfast.errors import DatabaseError, ThrottledError
 from stepfast.telemetry import happened
-from stepfast_diamonds.schema import saying_so
+from stepfast_diamonds.schema import naming_the_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -183,7 +183,7 @@ class PaceInDatabase:
             try:
                 found = tx.rows(READ, id=self._id)
             except DatabaseError as error:
-                raise saying_so(error) from error
+                raise naming_the_command(error) from error
             return _read(found[0]) if found else (Pace(), _clock(tx))
 
     def change(self, decide: Callable[[Pace, int], Pace]) -> None:

@@ -29,7 +29,7 @@ from stepfast.clock import duration, micros
 from stepfast.database.statement import sql
 from stepfast.encryption import Keyring, split
 from stepfast.errors import AuthError, DatabaseError, OutageError, SealedError, ThrottledError, TransientError
-from stepfast_diamonds.schema import saying_so
+from stepfast_diamonds.schema import naming_the_command
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -162,7 +162,7 @@ def _saying_so(look: Callable[[], Any]) -> Any:
     try:
         return look()
     except DatabaseError as error:
-        raise saying_so(error) from error
+        raise naming_the_command(error) from error
 
 
 EARLY: Final = timedelta(minutes=5)

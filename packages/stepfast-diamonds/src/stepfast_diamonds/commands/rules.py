@@ -42,11 +42,12 @@ def migrate(
 ) -> None:
     """Create the tables of the diamond catalogue, with the default rules. Safe to run again."""
     from stepfast.app import Stepfast
-    from stepfast_diamonds.schema import prepare, printed
+    from stepfast.database.migrate import printed
+    from stepfast_diamonds.schema import COMPONENT, prepare
 
     with opened(ctx, database_url) as database:
         if print_:
-            typer.echo(printed(database.dialect), nl=False)
+            typer.echo(printed(database.dialect, [COMPONENT]), nl=False)
             return
         prepare(Stepfast(database=database))
     typer.echo("the tables of the diamond catalogue are there")
@@ -55,13 +56,13 @@ def migrate(
 @contextmanager
 def catalogue(ctx: typer.Context, given: str | None) -> Iterator[Database]:
     """The database, with the tables of the catalogue."""
-    from stepfast_diamonds.schema import saying_so
+    from stepfast_diamonds.schema import naming_the_command
 
     with opened(ctx, given) as database:
         try:
             yield database
         except DatabaseError as error:
-            raise saying_so(error) from error
+            raise naming_the_command(error) from error
 
 
 @app.command("list")

@@ -135,14 +135,12 @@ def version(*, json: Json = False) -> None:
     import platform
     from importlib.metadata import version as installed
 
-    from stepfast.database.migrate import known_version
+    from stepfast.database.migrate import installed_components
 
-    facts = {
-        "stepfast": installed("stepfast"),
-        "python": platform.python_version(),
-        "schema": known_version(),
-    }
+    stepfast, python = installed("stepfast"), platform.python_version()
+    tables = {component.name: component.version for component in installed_components()}
     if json:
-        print_json(facts)
+        print_json({"stepfast": stepfast, "python": python, "schema": tables})
     else:
-        typer.echo("stepfast {stepfast} (Python {python}, tables version {schema})".format(**facts))
+        listed = ", ".join(f"{name} {number}" for name, number in tables.items())
+        typer.echo(f"stepfast {stepfast} (Python {python}; tables: {listed})")

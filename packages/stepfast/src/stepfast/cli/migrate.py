@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from contextlib import closing
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stepfast.cli.options import DatabaseUrl, Json, url
 from stepfast.cli.output import print_json
+
+if TYPE_CHECKING:
+    from stepfast.database.migrate import Component
 
 
 class DialectName(StrEnum):
@@ -34,31 +37,62 @@ def migrate(
             show_default="that of the URL",
         ),
     ] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only",
+            metavar="COMPONENT",
+            help="Only these tables: stepfast, or those of one application.",
+            show_default="all that are installed",
+        ),
+    ] = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
 ) -> None:
-    """Create or upgrade the tables. Safe to run again, and from many machines at once."""
+    """Create or upgrade the tables of Stepfast and of installed applications.
+
+    Safe to run again, and from many machines at once.
+    """
     from stepfast.database.dialects import DIALECTS
     from stepfast.database.drivers import open_database
-    from stepfast.database.migrate import known_version, printed
     from stepfast.database.migrate import migrate as apply
+    from stepfast.database.migrate import printed
 
     if dialect is not None and not print_:
         raise typer.BadParameter("--dialect goes with --print")
     if print_ and json:
         raise typer.BadParameter("--print prints SQL, not JSON")
+    components = _chosen(only)
     if dialect is not None:
         name = "mariadb" if dialect is DialectName.MYSQL else dialect.value
-        typer.echo(printed(DIALECTS[name]), nl=False)
+        typer.echo(printed(DIALECTS[name], components), nl=False)
         return
     with closing(open_database(url(ctx, database_url))) as database:
         if print_:
-            typer.echo(printed(database.dialect), nl=False)
+            typer.echo(printed(database.dialect, components), nl=False)
             return
-        applied = apply(database)
+        done = [(component, apply(database, component)) for component in components]
     if json:
-        print_json({"applied": applied, "version": known_version()})
-    elif applied:
-        typer.echo(f"applied {', '.join(applied)}")
-    else:
-        typer.echo(f"nothing to do: the tables are at version {known_version()}")
+        print_json(
+            [
+                {"component": component.name, "applied": applied, "version": component.version}
+                for component, applied in done
+            ]
+        )
+        return
+    for component, applied in done:
+        what = f"applied {', '.join(applied)}" if applied else "nothing to do"
+        typer.echo(f"{component.name}: {what}; the tables are at version {component.version}")
+
+
+def _chosen(only: str | None) -> list[Component]:
+    """The installed components, or the one that is named."""
+    from stepfast.database.migrate import installed_components
+
+    components = installed_components()
+    names = [component.name for component in components]
+    if only is not None and only not in names:
+        raise typer.BadParameter(
+            f"{only!r} is not installed; there is {', '.join(names)}", param_hint="--only"
+        )
+    return [component for component in components if only in (None, component.name)]

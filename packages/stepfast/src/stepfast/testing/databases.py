@@ -89,6 +89,8 @@ class Corner:
                 elif table not in self.tables:
                     what = "VIEW" if "VIEW" in found[table] else "TABLE"
                     connection.execute(f"DROP {what} IF EXISTS {target} {cascade}")
+            # The tables of applications are gone: their next `migrate` must make them again.
+            connection.execute("DELETE FROM stepfast_schema WHERE component <> 'stepfast'")
 
 
 @contextmanager

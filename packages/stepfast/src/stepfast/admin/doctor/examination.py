@@ -18,7 +18,7 @@ from stepfast.admin.rows import now
 from stepfast.admin.workers import QueueReport, WorkerReport, count_leases, list_queues, list_workers
 from stepfast.clock import counted
 from stepfast.database.drivers import masked
-from stepfast.database.migrate import known_version, schema_version
+from stepfast.database.migrate import CORE, schema_version
 from stepfast.database.statement import sql
 from stepfast.errors import DatabaseError, StepfastError
 from stepfast.jobs.dead_letters import FailureGroup, failure_groups
@@ -210,7 +210,7 @@ def _clock(skew: float, latency: float) -> Finding:
 
 def _schema(database: Database) -> list[Finding]:
     try:
-        version, known = schema_version(database), known_version()
+        version, known = schema_version(database), CORE.version
     except DatabaseError as error:
         return [fail("tables", f"cannot be read: {error}", "check the privileges of this user")]
     if version == known:

@@ -15,7 +15,7 @@ CREATE INDEX IF NOT EXISTS stepfast_limit_due ON stepfast_limit (due_at) WHERE d
 -- only: mariadb
 CREATE INDEX stepfast_limit_due ON stepfast_limit (due_at);
 
--- A slot is taken by a step, under its fence: when the fence has moved on, the slot is free, whoever died.
+-- A slot is taken by a step, under its fence: when the fence has moved on, the slot is free, even if its worker died.
 CREATE TABLE IF NOT EXISTS stepfast_slot (
     job_id {key} NOT NULL,
     limit_id {label} NOT NULL,

@@ -1,6 +1,70 @@
--- Runs for a person at a SQL prompt, under the names and with the words of the operators' documents. Read-only.
--- A worker is a partition there. One that was split is not shown: its pieces are. `partition-7` is the one with number 7.
+-- Views for a person at a SQL prompt, under the names and with the words of the operators' documents. Read-only.
+--
+-- Jobs. One that is scheduled or waits for others is pending.
+-- (PostgreSQL reads nothing of a document that holds a NUL character: without a look at it first, one such
+-- payload would make the whole view unreadable.)
+-- only: postgresql
+CREATE OR REPLACE VIEW processing_jobs AS
+SELECT j.id, CAST(COALESCE(j.unique_key, j.id) AS TEXT) AS job_id, CASE WHEN position('\u0000' IN CAST(j.payload AS TEXT)) = 0 THEN j.payload ->> 'order_id' END AS order_id, j.kind AS job_type,
+       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' WHEN 'waiting' THEN 'pending' ELSE 'queued' END AS status,
+       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
+       CAST(CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS VARCHAR(100)) AS locked_by,
+       CASE j.state WHEN 'leased' THEN to_timestamp(COALESCE(j.lease_until, w.alive_until) / 1000000.0) END AS locked_until,
+       j.last_error, to_timestamp(j.created_at / 1000000.0) AS created_at,
+       to_timestamp(greatest(j.updated_at, CASE j.state WHEN 'leased' THEN w.beat_at END) / 1000000.0) AS updated_at,
+       CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS finished_at
+  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+UNION ALL
+SELECT a.id, CAST(COALESCE(a.unique_key, a.id) AS TEXT), CASE WHEN position('\u0000' IN a.payload) = 0 THEN CAST(a.payload AS JSON) ->> 'order_id' END, a.kind,
+       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
+       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
+       CAST(NULL AS VARCHAR(100)), CAST(NULL AS TIMESTAMP WITH TIME ZONE),
+       a.last_error, to_timestamp(a.created_at / 1000000.0), to_timestamp(a.finished_at / 1000000.0),
+       to_timestamp(a.finished_at / 1000000.0)
+  FROM stepfast_archive a;
 
+-- only: mariadb
+CREATE OR REPLACE VIEW processing_jobs AS
+SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, JSON_VALUE(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
+       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' WHEN 'waiting' THEN 'pending' ELSE 'queued' END AS status,
+       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
+       CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS locked_by,
+       CASE j.state WHEN 'leased' THEN FROM_UNIXTIME(COALESCE(j.lease_until, w.alive_until) / 1000000) END AS locked_until,
+       j.last_error, FROM_UNIXTIME(j.created_at / 1000000) AS created_at,
+       FROM_UNIXTIME(greatest(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000) AS updated_at,
+       CAST(NULL AS DATETIME(6)) AS finished_at
+  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+UNION ALL
+SELECT a.id, COALESCE(a.unique_key, a.id), JSON_VALUE(a.payload, '$.order_id'), a.kind,
+       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
+       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
+       NULL, NULL, a.last_error, FROM_UNIXTIME(a.created_at / 1000000), FROM_UNIXTIME(a.finished_at / 1000000),
+       FROM_UNIXTIME(a.finished_at / 1000000)
+  FROM stepfast_archive a;
+
+-- only: sqlite
+CREATE VIEW IF NOT EXISTS processing_jobs AS
+SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, json_extract(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
+       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' WHEN 'waiting' THEN 'pending' ELSE 'queued' END AS status,
+       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
+       CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS locked_by,
+       CASE j.state WHEN 'leased' THEN strftime('%Y-%m-%d %H:%M:%f', COALESCE(j.lease_until, w.alive_until) / 1000000.0, 'unixepoch') END AS locked_until,
+       j.last_error, strftime('%Y-%m-%d %H:%M:%f', j.created_at / 1000000.0, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%d %H:%M:%f', max(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000.0, 'unixepoch') AS updated_at,
+       NULL AS finished_at
+  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
+UNION ALL
+SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id'), a.kind,
+       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
+       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
+       NULL, NULL, a.last_error, strftime('%Y-%m-%d %H:%M:%f', a.created_at / 1000000.0, 'unixepoch'),
+       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch'),
+       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch')
+  FROM stepfast_archive a;
+
+-- Runs. A worker is a partition there. One that was split is not shown: its pieces are. `partition-7` is the one with
+-- number 7.
+--
 -- Until the plan is made at least one partition is expected; a run that ended without completing has failed at something,
 -- if not at a partition. (The joined row makes PostgreSQL refuse to write through the view.)
 -- only: postgresql
@@ -55,7 +119,7 @@ SELECT r.id AS run_id,
        CASE r.state WHEN 'completed' THEN strftime('%Y-%m-%d %H:%M:%f', r.completed_at / 1000000.0, 'unixepoch') END AS completed_at
   FROM stepfast_run r;
 
--- A partition that somebody has begun to read. The worker is the one that holds it, or committed its last page.
+-- Partitions that a worker has begun to read. The worker is the one that holds it, or committed its last page.
 -- (PostgreSQL makes no jsonb of a NUL character: one such range would make the whole view unreadable.)
 -- only: postgresql
 CREATE OR REPLACE VIEW worker_runs AS

@@ -1,5 +1,5 @@
--- Tasks: what came from a queue of others, or in TASK_DATA, and became a job. The row has the job's id, and says who is
--- told of the job's end; it stays for as long as the task's id is remembered in stepfast_key.
+-- Tasks: messages of a queue, or of TASK_DATA, that became jobs. The row has the job's id, and the webhook that reports
+-- the job's end; it stays for as long as the task's id is remembered in stepfast_key.
 CREATE TABLE IF NOT EXISTS stepfast_task (
     id {key} NOT NULL PRIMARY KEY,
     client {key} NOT NULL,
@@ -16,7 +16,7 @@ CREATE INDEX {if_not_exists} stepfast_task_name ON stepfast_task (task_id, clien
 CREATE INDEX {if_not_exists} stepfast_task_received ON stepfast_task (client, received_at);
 CREATE INDEX {if_not_exists} stepfast_task_until ON stepfast_task (until_at);
 
--- The other side: ends of tasks that a receiver was told of. Each webhook is kept once, by its id.
+-- The other side: ends of tasks that a receiver of webhooks got. Each webhook is kept once, by its id.
 CREATE TABLE IF NOT EXISTS stepfast_received (
     id {key} NOT NULL PRIMARY KEY,
     task_id {label} NOT NULL,

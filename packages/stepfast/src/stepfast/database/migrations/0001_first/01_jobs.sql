@@ -1,6 +1,7 @@
 -- The leased step. Unfinished jobs live in one small hot table; ended ones move to the archive in the
 -- transaction that ends them. Instants are microseconds since 1970, UTC, on the database's clock.
 -- Every column has a default except id, kind and payload, so that a plain INSERT is a valid enqueue.
+-- has_dependants: 1 if another job may wait for this one. The end of every other job looks no further, and pays nothing.
 
 CREATE TABLE IF NOT EXISTS stepfast_job (
     id {key} NOT NULL PRIMARY KEY,
@@ -29,7 +30,8 @@ CREATE TABLE IF NOT EXISTS stepfast_job (
     error_group {label},
     last_error {document},
     cursor_json {document},
-    payload {json:payload}
+    payload {json:payload},
+    has_dependants INTEGER NOT NULL DEFAULT 0
 ) {with_limits} {table_options};
 
 -- only: postgresql, sqlite
@@ -61,7 +63,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS stepfast_job_unique ON stepfast_job (unique_ke
 -- only: mariadb
 CREATE UNIQUE INDEX stepfast_job_unique ON stepfast_job (unique_key);
 
--- Jobs that ended: done, cancelled, or dead (a dead letter waits here for an operator, whatever its age).
+-- Jobs that ended: done, cancelled, or dead (a dead letter waits here for an operator, whatever its age). A result is
+-- kept for a shorter time than its job: then it is emptied, and result_expired_at says when.
 CREATE TABLE IF NOT EXISTS stepfast_archive (
     id {key} NOT NULL PRIMARY KEY,
     queue {key} NOT NULL,
@@ -84,7 +87,8 @@ CREATE TABLE IF NOT EXISTS stepfast_archive (
     last_error {document},
     cursor_json {document},
     payload {document} NOT NULL,
-    result {document}
+    result {document},
+    result_expired_at BIGINT
 ) {table_options};
 
 CREATE INDEX {if_not_exists} stepfast_archive_ended ON stepfast_archive (state, finished_at);
@@ -93,7 +97,16 @@ CREATE INDEX {if_not_exists} stepfast_archive_ended ON stepfast_archive (state, 
 -- only: postgresql
 CREATE INDEX IF NOT EXISTS stepfast_archive_created ON stepfast_archive (to_timestamp(created_at / 1000000.0));
 
--- A process proves that it lives by one row; its leases live as long as it does.
+-- Which results are the oldest of their kind. Most jobs have none, and pay nothing here.
+-- only: postgresql, sqlite
+CREATE INDEX IF NOT EXISTS stepfast_archive_results ON stepfast_archive (kind, finished_at) WHERE result IS NOT NULL;
+-- MariaDB has no partial indexes: a column that is empty where there is no result, and takes no room in the row.
+-- only: mariadb
+ALTER TABLE stepfast_archive ADD COLUMN result_kind {label} AS (CASE WHEN result IS NOT NULL THEN kind END) VIRTUAL;
+-- only: mariadb
+CREATE INDEX stepfast_archive_results ON stepfast_archive (result_kind, finished_at);
+
+-- One row per worker process proves that it lives; its leases live as long as it does.
 CREATE TABLE IF NOT EXISTS stepfast_worker (
     incarnation BIGINT NOT NULL PRIMARY KEY,
     worker_id VARCHAR(100) NOT NULL,
@@ -140,65 +153,3 @@ CREATE TABLE IF NOT EXISTS stepfast_log (
 ) {table_options};
 
 CREATE INDEX {if_not_exists} stepfast_log_job ON stepfast_log (job_id, id);
-
--- For a person at a SQL prompt, under the name and with the words of the operators' documents. Read-only.
--- (PostgreSQL reads nothing of a document that holds a NUL character: without a look at it first, one such
--- payload would make the whole view unreadable.)
--- only: postgresql
-CREATE OR REPLACE VIEW processing_jobs AS
-SELECT j.id, CAST(COALESCE(j.unique_key, j.id) AS TEXT) AS job_id, CASE WHEN position('\u0000' IN CAST(j.payload AS TEXT)) = 0 THEN j.payload ->> 'order_id' END AS order_id, j.kind AS job_type,
-       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' ELSE 'queued' END AS status,
-       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
-       CAST(CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS VARCHAR(100)) AS locked_by,
-       CASE j.state WHEN 'leased' THEN to_timestamp(COALESCE(j.lease_until, w.alive_until) / 1000000.0) END AS locked_until,
-       j.last_error, to_timestamp(j.created_at / 1000000.0) AS created_at,
-       to_timestamp(greatest(j.updated_at, CASE j.state WHEN 'leased' THEN w.beat_at END) / 1000000.0) AS updated_at,
-       CAST(NULL AS TIMESTAMP WITH TIME ZONE) AS finished_at
-  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-UNION ALL
-SELECT a.id, CAST(COALESCE(a.unique_key, a.id) AS TEXT), CASE WHEN position('\u0000' IN a.payload) = 0 THEN CAST(a.payload AS JSON) ->> 'order_id' END, a.kind,
-       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
-       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
-       CAST(NULL AS VARCHAR(100)), CAST(NULL AS TIMESTAMP WITH TIME ZONE),
-       a.last_error, to_timestamp(a.created_at / 1000000.0), to_timestamp(a.finished_at / 1000000.0),
-       to_timestamp(a.finished_at / 1000000.0)
-  FROM stepfast_archive a;
-
--- only: mariadb
-CREATE OR REPLACE VIEW processing_jobs AS
-SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, JSON_VALUE(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
-       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' ELSE 'queued' END AS status,
-       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
-       CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS locked_by,
-       CASE j.state WHEN 'leased' THEN FROM_UNIXTIME(COALESCE(j.lease_until, w.alive_until) / 1000000) END AS locked_until,
-       j.last_error, FROM_UNIXTIME(j.created_at / 1000000) AS created_at,
-       FROM_UNIXTIME(greatest(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000) AS updated_at,
-       CAST(NULL AS DATETIME(6)) AS finished_at
-  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-UNION ALL
-SELECT a.id, COALESCE(a.unique_key, a.id), JSON_VALUE(a.payload, '$.order_id'), a.kind,
-       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
-       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
-       NULL, NULL, a.last_error, FROM_UNIXTIME(a.created_at / 1000000), FROM_UNIXTIME(a.finished_at / 1000000),
-       FROM_UNIXTIME(a.finished_at / 1000000)
-  FROM stepfast_archive a;
-
--- only: sqlite
-CREATE VIEW IF NOT EXISTS processing_jobs AS
-SELECT j.id, COALESCE(j.unique_key, j.id) AS job_id, json_extract(j.payload, '$.order_id') AS order_id, j.kind AS job_type,
-       CASE j.state WHEN 'leased' THEN 'processing' WHEN 'scheduled' THEN 'pending' ELSE 'queued' END AS status,
-       j.progress, j.failures + j.crashes + CASE j.state WHEN 'leased' THEN 1 ELSE 0 END AS attempts,
-       CASE j.state WHEN 'leased' THEN COALESCE(j.leased_by, w.worker_id) END AS locked_by,
-       CASE j.state WHEN 'leased' THEN strftime('%Y-%m-%d %H:%M:%f', COALESCE(j.lease_until, w.alive_until) / 1000000.0, 'unixepoch') END AS locked_until,
-       j.last_error, strftime('%Y-%m-%d %H:%M:%f', j.created_at / 1000000.0, 'unixepoch') AS created_at,
-       strftime('%Y-%m-%d %H:%M:%f', max(j.updated_at, COALESCE(CASE j.state WHEN 'leased' THEN w.beat_at END, 0)) / 1000000.0, 'unixepoch') AS updated_at,
-       NULL AS finished_at
-  FROM stepfast_job j LEFT JOIN stepfast_worker w ON w.incarnation = j.owner
-UNION ALL
-SELECT a.id, COALESCE(a.unique_key, a.id), json_extract(a.payload, '$.order_id'), a.kind,
-       CASE a.state WHEN 'done' THEN 'done' ELSE 'failed' END,
-       a.progress, a.failures + a.crashes + CASE a.state WHEN 'done' THEN 1 ELSE 0 END,
-       NULL, NULL, a.last_error, strftime('%Y-%m-%d %H:%M:%f', a.created_at / 1000000.0, 'unixepoch'),
-       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch'),
-       strftime('%Y-%m-%d %H:%M:%f', a.finished_at / 1000000.0, 'unixepoch')
-  FROM stepfast_archive a;

@@ -17,7 +17,7 @@ CREATE TABLE IF NOT EXISTS stepfast_feed (
     updated_at BIGINT NOT NULL DEFAULT ({now})
 ) {table_options};
 
--- `active_feed` is the feed while the run is the one that may be active for it: the unique index is the single flight.
+-- `active_feed` is the feed while the run is active: its unique index allows one active run per feed.
 CREATE TABLE IF NOT EXISTS stepfast_run (
     id {key} NOT NULL PRIMARY KEY,
     feed {label} NOT NULL,
@@ -108,7 +108,7 @@ CREATE UNIQUE INDEX {if_not_exists} stepfast_partition_number ON stepfast_partit
 CREATE INDEX {if_not_exists} stepfast_partition_of_run ON stepfast_partition (run_id, state);
 CREATE INDEX {if_not_exists} stepfast_partition_open ON stepfast_partition (state, updated_at);
 
--- What every request asked and got.
+-- The ledger: what every request asked and got.
 CREATE TABLE IF NOT EXISTS stepfast_page (
     partition_id {key} NOT NULL,
     epoch INTEGER NOT NULL,
@@ -178,7 +178,7 @@ CREATE TABLE IF NOT EXISTS stepfast_quarantine (
 CREATE UNIQUE INDEX {if_not_exists} stepfast_quarantine_item ON stepfast_quarantine (feed, item_id, stage);
 CREATE INDEX {if_not_exists} stepfast_quarantine_state ON stepfast_quarantine (feed, state);
 
--- What could not be verified, and must be read again with its own window.
+-- Debts: ranges that could not be verified, and must be read again with their own window.
 CREATE TABLE IF NOT EXISTS stepfast_debt (
     id {sequence},
     digest VARCHAR(64) NOT NULL,

@@ -1,8 +1,8 @@
--- What is to leave the database: staged in somebody's transaction, sent after its commit. A message is sent at least
--- once, under an id that never changes, and in the order of seq per destination.
+-- Messages that are to leave the database: staged in the transaction of their cause, sent after its commit. A message is sent
+-- at least once, under an id that never changes, and in the order of seq per destination.
 --
 -- PostgreSQL gets no index on seq alone: to find the head of a line it would walk along it, over everything that was
--- sent in a week. The others cannot do without.
+-- sent in a week. The other two databases cannot do without.
 -- only: postgresql
 CREATE TABLE IF NOT EXISTS stepfast_outbox (
     seq BIGINT GENERATED ALWAYS AS IDENTITY,
@@ -69,8 +69,8 @@ CREATE INDEX stepfast_outbox_ended ON stepfast_outbox (state, ended_at);
 
 CREATE INDEX {if_not_exists} stepfast_outbox_job ON stepfast_outbox (job_id);
 
--- Whoever sends to a destination leases it under a fence: so its messages keep their order, and nobody who was
--- replaced records anything. Made by the relay when it first meets one; forgotten when it was not used for long.
+-- The relay that sends to a destination leases it under a fence: so its messages keep their order, and a relay that was
+-- replaced records nothing. A row is made when a relay first meets the destination, and pruned when it was not used for long.
 CREATE TABLE IF NOT EXISTS stepfast_destination (
     id {key} NOT NULL PRIMARY KEY,
     fence BIGINT NOT NULL DEFAULT 0,
@@ -79,8 +79,8 @@ CREATE TABLE IF NOT EXISTS stepfast_destination (
 
 CREATE INDEX {if_not_exists} stepfast_destination_idle ON stepfast_destination (leased_until);
 
--- One row per cause. Raising it again only counts; it is told at notify_at, which lies behind the quiet time that
--- followed the last telling. message_ids are the messages of that telling, one per place where alerts go.
+-- Alerts, one row per cause. Raising one again only counts; it is sent at notify_at, which lies behind the quiet time that
+-- followed the last sending. message_ids are the messages of that sending, one per place where alerts go.
 CREATE TABLE IF NOT EXISTS stepfast_alert (
     id {label} NOT NULL PRIMARY KEY,
     severity VARCHAR(10) NOT NULL,

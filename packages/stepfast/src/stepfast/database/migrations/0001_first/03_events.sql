@@ -1,7 +1,7 @@
 -- Jobs that wait for something outside. Such a job is scheduled for the end of its patience; an event brings it forward.
--- An event goes to one wait, the oldest; one that nobody waits for is kept for a while.
+-- An event goes to one wait, the oldest; without a wait it is kept for a while.
 
--- Who sends an event and who begins to wait for it both lock its name first: neither can miss the other.
+-- Sending an event and beginning to wait for it both lock its name first: neither can miss the other.
 CREATE TABLE IF NOT EXISTS stepfast_event_name (
     id {label} NOT NULL PRIMARY KEY,
     at BIGINT NOT NULL
@@ -9,7 +9,7 @@ CREATE TABLE IF NOT EXISTS stepfast_event_name (
 
 CREATE INDEX {if_not_exists} stepfast_event_name_at ON stepfast_event_name (at);
 
--- Events that nobody has waited for yet.
+-- Events that no job has waited for yet.
 CREATE TABLE IF NOT EXISTS stepfast_event (
     id {sequence},
     name {label} NOT NULL,
@@ -22,7 +22,7 @@ CREATE TABLE IF NOT EXISTS stepfast_event (
 CREATE INDEX {if_not_exists} stepfast_event_of ON stepfast_event (name, id);
 CREATE INDEX {if_not_exists} stepfast_event_until ON stepfast_event (until_at);
 
--- Who waits, under the fence with which the wait began: when that has moved on, nobody waits here any more.
+-- Jobs that wait, under the fence with which the wait began: when the job's fence has moved on, the wait is over.
 CREATE TABLE IF NOT EXISTS stepfast_wait (
     id {sequence},
     name {label} NOT NULL,
@@ -33,9 +33,3 @@ CREATE TABLE IF NOT EXISTS stepfast_wait (
 
 CREATE INDEX {if_not_exists} stepfast_wait_of ON stepfast_wait (name, id);
 CREATE INDEX {if_not_exists} stepfast_wait_until ON stepfast_wait (until_at);
-
--- What the applications never want to see shown, so that the command line, which knows none of them, hides it too.
-CREATE TABLE IF NOT EXISTS stepfast_mask (
-    id {label} NOT NULL PRIMARY KEY,
-    seen_at BIGINT NOT NULL
-) {table_options};

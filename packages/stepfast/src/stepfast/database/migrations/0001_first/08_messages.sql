@@ -1,5 +1,5 @@
--- Queues of messages in the database itself: for who wants the same programs without a broker. A message is taken by
--- writing a fence and a time until which nobody else sees it.
+-- Queues of messages in the database itself, to run the same programs without a broker. A message is taken by writing a
+-- fence and a time until which it is invisible to others.
 
 CREATE TABLE IF NOT EXISTS stepfast_message_queue (
     id {key} NOT NULL PRIMARY KEY,
@@ -7,7 +7,7 @@ CREATE TABLE IF NOT EXISTS stepfast_message_queue (
 ) {table_options};
 
 -- state: ready (also while it is held, or scheduled: visible_at tells), done, dead. `remembered` is the message's id for
--- as long as a second one with it is swallowed; until_at says when the row may go.
+-- as long as a second message with this id is swallowed; until_at says when the row may go.
 CREATE TABLE IF NOT EXISTS stepfast_message (
     id {key} NOT NULL PRIMARY KEY,
     queue {key} NOT NULL,
@@ -35,3 +35,25 @@ CREATE INDEX stepfast_message_ready ON stepfast_message (queue, state, visible_a
 
 CREATE UNIQUE INDEX {if_not_exists} stepfast_message_remembered ON stepfast_message (queue, remembered);
 CREATE INDEX {if_not_exists} stepfast_message_until ON stepfast_message (until_at);
+
+-- Messages that a broker put aside, or that no worker understood: taken over from its dead-letter queue, so that there
+-- is one list of dead letters and one way to retry them. `source` is the same for a message that is taken over twice.
+CREATE TABLE IF NOT EXISTS stepfast_dead_message (
+    id {key} NOT NULL PRIMARY KEY,
+    source {key} NOT NULL,
+    transport VARCHAR(40) NOT NULL,
+    address {document} NOT NULL,
+    queue {label} NOT NULL,
+    message_id {label} NOT NULL,
+    subject {label} NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    reason {label} NOT NULL,
+    detail {document} NOT NULL,
+    sent_at BIGINT,
+    found_at BIGINT NOT NULL DEFAULT ({now}),
+    properties {document} NOT NULL,
+    body {document} NOT NULL
+) {table_options};
+
+CREATE UNIQUE INDEX {if_not_exists} stepfast_dead_message_source ON stepfast_dead_message (source);
+CREATE INDEX {if_not_exists} stepfast_dead_message_found ON stepfast_dead_message (found_at);

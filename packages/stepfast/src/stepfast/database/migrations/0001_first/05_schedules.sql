@@ -1,4 +1,4 @@
--- What is due when. Exactly one of cron, every (microseconds) and once_at says when. next_at is empty when nothing more
+-- Schedules. Exactly one of cron, every (microseconds) and once_at says when. next_at is empty when nothing more
 -- is due: a one-off that fired, or a schedule that was removed although the code declares it.
 CREATE TABLE IF NOT EXISTS stepfast_schedule (
     id {key} NOT NULL PRIMARY KEY,
