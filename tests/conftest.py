@@ -240,10 +240,10 @@ def _is_drawn(item: pytest.Item) -> bool:
 
 def _days(item: pytest.Item) -> int:
     """A case is tried on one day of so many."""
-    name = _name(item.path)
-    if "mutations" in name:
-        return 3
     params = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    if "mutation" in params:
+        return 3
+    name = _name(item.path)
     kind = params.get("database_kind", "sqlite")
     if kind == "sqlite" or item.get_closest_marker("only_on"):
         return 1

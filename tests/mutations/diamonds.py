@@ -1,40 +1,18 @@
-"""Ways to break rules and repricing, each with the test that must notice."""
+"""Guards of the diamonds application (rules, repricing, the client of Nivoda, its feed, the demo), each taken away once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from stepfast import Rate
-from stepfast.runs import plan as counting
-from stepfast.runs import raw_rows as raw
-from stepfast.runs import repair, watermark
-from stepfast.runs import start as starting
-from stepfast.runs import sweep_step as sweeping
-from stepfast.runs import target as applying
-from stepfast.runs.page import Place
-from stepfast.runs.paging import decide as offset_paging
-from stepfast.runs.paging import decision as verification
 from stepfast.runs.sweep import Unseen
 from stepfast.runs.target import TargetColumn
-from stepfast_diamonds import client, feed, query, repricing, rules, source, token
-from stepfast_diamonds import feed as mapping_feed
-from stepfast_diamonds import pace as adaptive
-from stepfast_diamonds import pace as adaptive_rows
-from stepfast_diamonds import repricing as repricing_rows
-from stepfast_diamonds import repricing as repricing_undo
-from stepfast_diamonds import rule_sets as rules_rows
-from stepfast_diamonds import source as offered
-from stepfast_diamonds import source as source_doubts
-from stepfast_diamonds import token as token_rows
-from stepfast_diamonds.demo import comparison
-from stepfast_diamonds.demo import folder as demo_place
+from stepfast_diamonds import client, pace, query, repricing, rule_sets, rules, token
 from stepfast_diamonds.repricing import ALL
-from tests.contract.runs import test_feed_hooks
-from tests.contract.runs import test_plan as test_planning
+from tests.contract.runs import test_feed_hooks, test_plan
 from tests.diamonds import (
     test_acceptance,
     test_client,
@@ -50,13 +28,14 @@ from tests.diamonds import (
     test_token,
 )
 from tests.diamonds.worlds import World
-from tests.mutations.jobs import Mutation, both, replacing, without
+from tests.mutations.mutation import Mutation, both, replacing, replacing_item, without
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
 
     from stepfast import Stepfast
-    from stepfast.database.dialects import Dialect
 
 _gaps = rules._gaps
 
@@ -99,13 +78,8 @@ def _half_open(given: Any) -> dict[str, Any]:
     return {"dollar_per_carat": {"from": asked["from"], "to": max(asked["from"], asked["to"] - 1)}}
 
 
-def _at_the_end(patch: pytest.MonkeyPatch, _: Dialect) -> None:
-    """The watermark is the time of completion, as the first system had it."""
-    patch.setattr(watermark, "watermark_after", lambda _, window: window.to + timedelta(minutes=20))
-
-
-def _keep_unsealed(self: token_rows.TokenRows, kept: str, seconds: float) -> None:
-    self._end(token_rows.KEEP, sealed=kept, lasts=int(seconds * 1_000_000))
+def _keep_unsealed(self: token.TokenRows, kept: str, seconds: float) -> None:
+    self._end(token.KEEP, sealed=kept, lasts=int(seconds * 1_000_000))
 
 
 async def _get(self: token.Tokens, refused: str | None = None) -> str:  # noqa: ARG001 - as it is called
@@ -122,151 +96,154 @@ def _with_a_hole(given: Any) -> dict[str, Any]:
     }
 
 
-_judged = token_rows.TokenRows._judged
+_judged = token.TokenRows._judged
 
 
 MUTATIONS = [
     Mutation(
         "a run is priced by whatever counts",
-        replacing(mapping_feed, "version_of", lambda tx, _: rules_rows.active_version(tx)),
+        replacing("stepfast_diamonds.feed:version_of", lambda tx, _: rule_sets.active_version(tx)),
         test_rules.test_a_run_keeps_the_set_that_counted_when_it_began,
     ),
     Mutation(
         "a run that ends under newer rules says nothing",
-        replacing(mapping_feed, "pinned", lambda *_: None),
+        replacing("stepfast_diamonds.feed:pinned", lambda *_: None),
         test_rules.test_a_run_that_ends_under_newer_rules_asks_for_a_repricing,
     ),
     Mutation(
         "every run reprices everything",
-        replacing(mapping_feed, "Scope", lambda *_: ALL),
+        replacing("stepfast_diamonds.feed:Scope", lambda *_: ALL),
         test_rules.test_a_run_that_ends_under_newer_rules_reprices_what_it_wrote_and_nothing_else,
     ),
     Mutation(
         "a stone that has a price again stays stale",
-        without(repricing_rows.KEEP, ", " + repricing_rows._FRESH),
+        without("stepfast_diamonds.repricing:KEEP", ", " + repricing._FRESH),
         test_repricing.test_a_stone_that_has_a_rule_again_is_no_longer_stale,
         arguments={"modifier": 3},
     ),
     Mutation(
         "a plan asks for as many ranges as it likes",
-        replacing(counting, "reserve_starts", lambda _tx, _limits, _scope, most, _within: [0.0] * most),
-        test_planning.test_a_step_of_a_limited_plan_asks_for_as_many_as_its_limits_have_places_for,
+        replacing(
+            "stepfast.runs.plan:reserve_starts", lambda _tx, _limits, _scope, most, _within: [0.0] * most
+        ),
+        test_plan.test_a_step_of_a_limited_plan_asks_for_as_many_as_its_limits_have_places_for,
         arguments={"limits": [Rate(1, per="1m")], "asked": 1},
         only_on=("sqlite",),
     ),
     Mutation(
         "a look at the heatmap slows everybody down",
-        replacing(source, "Pacing", lambda rows, rate, **_: adaptive.Pacing(rows, rate)),
+        replacing("stepfast_diamonds.source:Pacing", lambda rows, rate, **_: pace.Pacing(rows, rate)),
         lambda app: test_heatmap.test_a_firewall_that_stops_it_stops_nobody_else(app, app.database.url),
         only_on=("sqlite",),
     ),
     Mutation(
         "a set with holes may be used",
-        replacing(rules, "_gaps", lambda *_: iter(())),
+        replacing("stepfast_diamonds.rules:_gaps", lambda *_: iter(())),
         test_rules.test_a_stored_set_with_a_hole_is_not_activated,
     ),
     Mutation(
         "stones that are there need no rules",
-        replacing(rules, "_gaps", lambda given, _: _gaps(given, frozenset())),
+        replacing("stepfast_diamonds.rules:_gaps", lambda given, _: _gaps(given, frozenset())),
         test_rules.test_a_set_without_rules_for_stones_that_are_there_is_not_activated,
     ),
     Mutation(
         "a stone is repriced whatever was written meanwhile",
-        replacing(repricing_rows, "unchanged", lambda *_: True),
+        replacing("stepfast_diamonds.repricing:unchanged", lambda *_: True),
         test_repricing.test_a_stone_that_a_run_writes_meanwhile_is_not_overwritten_with_what_was_read,
     ),
     Mutation(
         "the end of the table is the end of a repricing",
-        replacing(repricing, "any_behind", lambda *_: False),
+        replacing("stepfast_diamonds.repricing:any_behind", lambda *_: False),
         test_repricing.test_what_a_run_with_older_rules_writes_meanwhile_is_taken_in_another_pass,
     ),
     Mutation(
         "a stone that was written since gets its old price back",
-        replacing(repricing_undo, "unchanged_repricing_undo", lambda *_: True),
+        replacing("stepfast_diamonds.repricing:unchanged_repricing_undo", lambda *_: True),
         test_repricing.test_a_stone_that_was_written_since_is_not_restored_but_priced_anew,
     ),
     Mutation(
         "a repricing is taken back under other rules",
-        replacing(repricing_undo, "active_version", lambda _: 2),
+        replacing("stepfast_diamonds.repricing:active_version", lambda _: 2),
         test_repricing.test_what_cannot_be_taken_back_is_refused_with_the_reason,
     ),
     Mutation(
         "a feed marks rows of others in its table",
         replacing(
-            applying,
-            "target_column",
+            "stepfast.runs.target:target_column",
             lambda declared, column: TargetColumn(declared.table, declared.item_column or "", column),
         ),
         test_feed_hooks.test_a_feed_marks_no_row_of_another_in_the_same_table,
     ),
     Mutation(
         "everybody may log in at once",
-        without(token_rows.TAKE_TURN, "AND (turn_until IS NULL OR turn_until <= {now})"),
+        without("stepfast_diamonds.token:TAKE_TURN", "AND (turn_until IS NULL OR turn_until <= {now})"),
         test_token.test_a_turn_is_one_processs_until_it_ends,
     ),
     Mutation(
         "whoever was too late replaces the token of the others",
-        without(token_rows.KEEP, "AND turn_of = :me"),
+        without("stepfast_diamonds.token:KEEP", "AND turn_of = :me"),
         test_token.test_a_turn_is_one_processs_until_it_ends,
     ),
     Mutation(
         "a token is kept as it is",
-        replacing(token_rows.TokenRows, "keep", _keep_unsealed),
+        replacing("stepfast_diamonds.token:TokenRows.keep", _keep_unsealed),
         test_token.test_what_is_kept_is_sealed,
     ),
     Mutation(
         "a login that failed is tried again at once",
-        replacing(token, "rest_after", lambda _: timedelta(0)),
+        replacing("stepfast_diamonds.token:rest_after", lambda _: timedelta(0)),
         test_token.test_a_login_that_failed_is_not_tried_by_the_next,
     ),
     Mutation(
         "what one process learnt about the pace is its own business",
-        replacing(adaptive_rows.PaceInDatabase, "change", lambda *_: None),
+        replacing("stepfast_diamonds.pace:PaceInDatabase.change", lambda *_: None),
         test_source.test_b13_other_processes_and_feeds_leave_it_alone_as_well,
     ),
     Mutation(
         "a throttle slows nobody down",
-        replacing(adaptive.Pace, "gap_at", lambda *_: 0),
+        replacing("stepfast_diamonds.pace:Pace.gap_at", lambda *_: 0),
         test_source.test_b13_while_it_is_slow_every_request_takes_its_place_in_one_stream,
     ),
     Mutation(
         "everybody in a process logs in for himself",
-        replacing(token.Tokens, "get", _get),
+        replacing("stepfast_diamonds.token:Tokens.get", _get),
         test_token.test_t17_twenty_workers_make_one_login,
     ),
     Mutation(
         "a token that was refused is taken from the row again",
-        replacing(token_rows.TokenRows, "_judged", lambda self, row, _: _judged(self, row, None)),
+        replacing("stepfast_diamonds.token:TokenRows._judged", lambda self, row, _: _judged(self, row, None)),
         test_token.test_a_token_that_was_refused_is_not_given_again,
     ),
     Mutation(
         "neighbours leave a dollar out between them",
-        replacing(query, "_WRITERS", {**query._WRITERS, "dollar_per_carat": _with_a_hole}),
+        replacing_item("stepfast_diamonds.query:_WRITERS", "dollar_per_carat", _with_a_hole),
         test_source.test_b07_bounds_are_whole_and_the_last_has_no_end,
     ),
     Mutation(
         "half a page is a page",
-        replacing(source, "_is_about_a_stone", lambda _: True),
+        replacing("stepfast_diamonds.source:_is_about_a_stone", lambda _: True),
         test_source.test_b15_half_a_page_is_none,
     ),
     Mutation(
         "more stones than were asked for are taken",
-        replacing(source, "_items", lambda answer, _: answer.field("diamonds_by_query")["items"]),
+        replacing(
+            "stepfast_diamonds.source:_items", lambda answer, _: answer.field("diamonds_by_query")["items"]
+        ),
         test_source.test_a_page_that_is_longer_than_was_asked_for_is_refused,
     ),
     Mutation(
         "what the source repeats is quoted",
-        replacing(client.Client, "_hidden", lambda _, text: text),
+        replacing("stepfast_diamonds.client:Client._hidden", lambda _, text: text),
         test_client.test_neither_credentials_nor_tokens_are_in_what_the_source_is_quoted_with,
     ),
     Mutation(
         "a feed without a single stone is a good one",
-        replacing(feed.NivodaFeed, "may_be_empty", "whatever"),
+        replacing("stepfast_diamonds.feed:NivodaFeed.may_be_empty", "whatever"),
         test_feed.test_a_feed_without_a_stone_is_not_planned,
     ),
     Mutation(
         "a page with holes is taken at once",
-        replacing(source_doubts.Doubts, "arise", lambda *_: False),
+        replacing("stepfast_diamonds.source:Doubts.arise", lambda *_: False),
         test_source.test_b15_a_value_that_fails_only_once_is_not_lost,
     ),
     # What lost stones in production.
@@ -274,39 +251,42 @@ MUTATIONS = [
         "offsets are added up, and the last page is believed",
         both(
             both(
-                replacing(offset_paging, "_anchors", lambda *_: 0),
+                replacing("stepfast.runs.paging.decide:_anchors", lambda *_: 0),
                 replacing(
-                    offset_paging,
-                    "_aimed",
+                    "stepfast.runs.paging.decide:_aimed",
                     lambda _, state: msgspec.structs.replace(state, offset=state.position),
                 ),
             ),
-            replacing(verification, "_proof", lambda *_: "the offsets say so"),
+            replacing("stepfast.runs.paging.decision:_proof", lambda *_: "the offsets say so"),
         ),
         on_its_database(test_acceptance.test_t5_stones_that_leave_take_no_others_with_them, per_second=0.2),
         only_on=("sqlite",),
     ),
     Mutation(
         "neighbours do not share their bound",
-        lambda patch, _: patch.setitem(query._WRITERS, "dollar_per_carat", _half_open),
+        replacing_item("stepfast_diamonds.query:_WRITERS", "dollar_per_carat", _half_open),
         in_a_world(test_incidents.test_no_price_falls_between_two_partitions),
         only_on=("sqlite",),
     ),
     Mutation(
         "the watermark is the time at which a run ended",
-        _at_the_end,
+        replacing(
+            "stepfast.runs.watermark:watermark_after", lambda _, window: window.to + timedelta(minutes=20)
+        ),
         in_a_world(test_incidents.test_what_changes_while_a_run_reads_and_consolidates_is_read_by_the_next),
         only_on=("sqlite",),
     ),
     Mutation(
         "one full run that misses a stone is enough",
-        replacing(sweeping, "_unseen", lambda run, state: Unseen(run.feed, run.id, state.before, 1)),
+        replacing(
+            "stepfast.runs.sweep_step:_unseen", lambda run, state: Unseen(run.feed, run.id, state.before, 1)
+        ),
         in_a_world(test_incidents.test_a_stone_that_was_sold_does_not_stay_on_sale),
         only_on=("sqlite",),
     ),
     Mutation(
         "an older page undoes a newer one",
-        without(raw.OBSERVE, "WHERE excluded.observed_at > stepfast_raw.observed_at"),
+        without("stepfast.runs.raw_rows:OBSERVE", "WHERE excluded.observed_at > stepfast_raw.observed_at"),
         on_its_database(
             test_acceptance.test_t13_an_older_page_of_a_backfill_does_not_undo_what_was_read_since
         ),
@@ -314,7 +294,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a token that has ended is shown again and again",
-        replacing(client.Client, "ask", _asks_once),
+        replacing("stepfast_diamonds.client:Client.ask", _asks_once),
         on_its_database(
             test_acceptance.test_t17_twenty_processes_whose_token_ends_log_in_once, how="revocation"
         ),
@@ -323,33 +303,34 @@ MUTATIONS = [
     Mutation(
         "a cancelled run is read on",
         both(
-            replacing(Place, "may_go_on", lambda *_: True), replacing(repair, "cancel_jobs", lambda *_: None)
+            replacing("stepfast.runs.page:Place.may_go_on", lambda *_: True),
+            replacing("stepfast.runs.repair:cancel_jobs", lambda *_: None),
         ),
         in_a_world(test_incidents.test_nobody_asks_the_source_for_a_cancelled_run),
         only_on=("sqlite",),
     ),
     Mutation(
         "what a forced run lacks is not owed",
-        replacing(repair, "owe", lambda *_: (0, 0)),
+        replacing("stepfast.runs.repair:owe", lambda *_: (0, 0)),
         on_its_database(test_acceptance.test_t7_what_was_forced_is_owed_until_it_is_read),
         only_on=("sqlite",),
     ),
     Mutation(
         "the demo takes every row for the newest",
-        replacing(comparison.Row, "tells", lambda *_: True),
+        replacing("stepfast_diamonds.demo.comparison:Row.tells", lambda *_: True),
         test_demo_comparison.test_a_stone_with_other_values_is_stale,
         arguments={"values": {"price": 1000.51}},
         only_on=("sqlite",),
     ),
     Mutation(
         "the demo fills whatever database it is given",
-        replacing(demo_place, "refuse_full", lambda _: None),
+        replacing("stepfast_diamonds.demo.folder:refuse_full", lambda _: None),
         test_demo.test_a_database_that_holds_something_is_refused,
     ),
     Mutation(
         "the source's clock may go back",
         without(
-            starting.KEEP_SKEW,
+            "stepfast.runs.start:KEEP_SKEW",
             "(skew < :skew OR (skew > :skew AND NOT EXISTS (SELECT 1 FROM stepfast_raw r WHERE r.feed = :feed)))",
             "skew <> :skew",
         ),
@@ -358,8 +339,11 @@ MUTATIONS = [
     Mutation(
         "a stone that one full run has not met is gone",
         both(
-            replacing(sweeping, "_unseen", lambda run, state: Unseen(run.feed, run.id, state.before, 1)),
-            replacing(feed.NivodaFeed, "confirm_gone", value=False),
+            replacing(
+                "stepfast.runs.sweep_step:_unseen",
+                lambda run, state: Unseen(run.feed, run.id, state.before, 1),
+            ),
+            replacing("stepfast_diamonds.feed:NivodaFeed.confirm_gone", value=False),
         ),
         in_a_world(
             test_found.test_a_stone_that_moves_into_a_range_that_was_read_is_missed_once_and_not_taken_for_gone
@@ -368,13 +352,13 @@ MUTATIONS = [
     ),
     Mutation(
         "nobody asks Nivoda before a stone goes",
-        replacing(feed.NivodaFeed, "confirm_gone", value=False),
+        replacing("stepfast_diamonds.feed:NivodaFeed.confirm_gone", value=False),
         in_a_world(test_found.test_a_stone_that_two_full_runs_in_a_row_met_on_its_way_is_not_taken_for_gone),
         only_on=("sqlite",),
     ),
     Mutation(
         "a stone that exists is on offer",
-        replacing(offered, "fits", lambda *_, **__: True),
+        replacing("stepfast_diamonds.source:fits", lambda *_, **__: True),
         in_a_world(test_incidents.test_a_stone_that_was_sold_does_not_stay_on_sale),
         only_on=("sqlite",),
     ),

@@ -1,68 +1,69 @@
-"""The same for handlers in processes of their own."""
+"""Guards of handlers that run in processes of their own, each taken away once."""
 
 from __future__ import annotations
 
-from stepfast import job as job_options
-from stepfast.jobs import commit
 from stepfast.jobs.kinds import checked_isolation
 from stepfast.jobs.retry import judge
-from stepfast.worker.isolation import step as isolated_step
-from stepfast.worker.isolation.pool import HandlerProcess, HandlerProcesses
 from tests.contract.admin import test_masking
 from tests.contract.worker import test_isolation
-from tests.mutations.jobs import Mutation, replacing, without
+from tests.mutations.mutation import Mutation, replacing, without
 
 CRASH = {"how": "exit", "fate": "ended with exit code 3"}
 
 MUTATIONS = [
     Mutation(
         "the last crash is not counted",
-        without(commit.RECORD_FAILURE, "crashes + :crash", "crashes + 0 * :crash"),
+        without("stepfast.jobs.commit:RECORD_FAILURE", "crashes + :crash", "crashes + 0 * :crash"),
         test_isolation.test_a_crash_is_the_jobs_own,
         CRASH,
     ),
     Mutation(
         "a crash is an error like any other",
-        replacing(isolated_step, "judge_crash", lambda error, retry, *_: judge(error, retry, 0, 0.0)),
+        replacing(
+            "stepfast.worker.isolation.step:judge_crash", lambda error, retry, *_: judge(error, retry, 0, 0.0)
+        ),
         test_isolation.test_a_crash_is_the_jobs_own,
         CRASH,
         only_on=("sqlite",),
     ),
     Mutation(
         "whom a handler has started outlives it",
-        replacing(HandlerProcess, "kill", lambda it: it._process.kill()),
+        replacing("stepfast.worker.isolation.pool:HandlerProcess.kill", lambda it: it._process.kill()),
         test_isolation.test_a_step_that_ignores_its_timeout_is_killed_with_all_that_it_started,
         only_on=("sqlite",),
     ),
     Mutation(
         "any answer is taken for that of the step",
-        replacing(isolated_step, "of_step", lambda *_: True),
+        replacing("stepfast.worker.isolation.step:of_step", lambda *_: True),
         test_isolation.test_an_answer_to_another_step_is_nobodys,
         only_on=("sqlite",),
     ),
     Mutation(
         "what an isolated handler logs is written with its secrets",
-        replacing(isolated_step, "hide_arguments", lambda _: ()),
+        replacing("stepfast.worker.isolation.step:hide_arguments", lambda _: ()),
         test_masking.test_what_an_isolated_handler_says_is_hidden_as_well,
         only_on=("sqlite",),
     ),
     Mutation(
         "a limit of memory is forgotten",
         replacing(
-            job_options, "checked_isolation", lambda kind, it, how, _: checked_isolation(kind, it, how, None)
+            "stepfast.job:checked_isolation", lambda kind, it, how, _: checked_isolation(kind, it, how, None)
         ),
         test_isolation.test_a_step_holds_no_more_memory_than_it_may,
         only_on=("sqlite",),
     ),
     Mutation(
         "a worn process is used on",
-        replacing(HandlerProcess, "worn", property(lambda _: False)),
+        replacing("stepfast.worker.isolation.pool:HandlerProcess.worn", property(lambda _: False)),
         test_isolation.test_a_process_is_replaced_after_so_many_steps,
         only_on=("sqlite",),
     ),
     Mutation(
         "a process that died at rest is used on",
-        replacing(HandlerProcesses, "_rested", lambda it: it._idle.pop() if it._idle else None),
+        replacing(
+            "stepfast.worker.isolation.pool:HandlerProcesses._rested",
+            lambda it: it._idle.pop() if it._idle else None,
+        ),
         test_isolation.test_a_process_that_dies_while_it_rests_is_nobodys_crash,
         only_on=("sqlite",),
     ),

@@ -1,97 +1,126 @@
-"""Ways to break what is refused, promised and reported about runs, each with the test that must notice."""
+"""Guards of the life of a run, each taken away once: its start, its plan, its completion."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
-from stepfast.admin import runs as run_plan
-from stepfast.runs import lifecycle as instead
-from stepfast.runs import plan as planning
-from stepfast.runs import start as starting
-from stepfast.runs import sweep as gone
-from stepfast.runs import sweep_step as sweeping
-from stepfast.runs.breaker import Breaker
-from stepfast.testing import draining as left
-from tests.contract.runs import test_plan as test_planning
-from tests.contract.runs import test_repair as test_run_repair
-from tests.contract.runs import test_start as test_starting
-from tests.contract.runs import test_sweep_confirmation, test_watermark
-from tests.mutations.jobs import Mutation, replacing, without
-from tests.support.feeds import Confirming
+from stepfast.runs import lifecycle, run
+from stepfast.runs.run import RunState
+from tests.contract.runs import test_completion, test_plan, test_start, test_watermark
+from tests.mutations.mutation import SERVERS, Mutation, both, replacing, without
 
 if TYPE_CHECKING:
-    from stepfast.jobs.outcome import Outcome
-    from stepfast.runs.breaker import Work
+    from stepfast.database.connection import Transaction
+    from stepfast.runs.run import Run
+
+OPEN = "AND state IN ('ready', 'running')"
 
 
-async def _nobody(*_: object) -> frozenset[str]:
-    return frozenset()
+def looks_too_early(tx: Transaction, declared: Any, run_id: str, how: Any, **sums: int) -> None:
+    """Asks whether anything is open, and then waits for the run's row."""
+    is_open = tx.first(lifecycle.OPEN, id=run_id)
+    end, evaluate = lifecycle.partition_ended, lifecycle.evaluate
+    lifecycle.evaluate = lambda *_: None
+    try:
+        end(tx, declared, run_id, how, **sums)
+    finally:
+        lifecycle.evaluate = evaluate
+    if not is_open:
+        evaluate(tx, declared, run_id)
 
 
-async def _unguarded(_: Breaker, __: object, ___: object, work: Work) -> Outcome:
-    return await work()
-
-
-def _whoever_has_enough_strikes(*given: Any) -> gone.Struck:
-    return gone.strike(*given[:-1])
+def still_planning(tx: Transaction, run_id: str) -> Run:
+    return replace(run.find_run(tx, run_id), state=RunState.PLANNING)
 
 
 MUTATIONS = [
     Mutation(
+        "a partition that has ended is moved on",
+        without("stepfast.runs.partition:ADVANCE", OPEN, ""),
+        test_completion.test_in_every_order_of_late_doubled_and_failing_ends_there_is_one_decision,
+        only_on=("sqlite",),
+    ),
+    Mutation(
+        "a partition fails as often as somebody says so",
+        without("stepfast.runs.partition:END", OPEN, ""),
+        test_completion.test_a_failure_that_is_reported_five_times_is_counted_once,
+    ),
+    # The last one decides.
+    Mutation(
+        "who ends looks at the others before it has the run",
+        replacing("stepfast.runs.page:partition_ended", looks_too_early),
+        test_completion.test_the_second_to_end_waits_for_the_first_and_sees_it,
+        {"first_fails": False},
+        only_on=SERVERS,
+    ),
+    Mutation(
+        "nobody hears that a consolidation was skipped",
+        replacing("stepfast.runs.alerts:consolidation_skipped", lambda *_: None),
+        test_completion.test_a_failed_partition_skips_the_consolidation_and_says_so_once,
+    ),
+    Mutation(
+        "rows of an ended partition are not added up",
+        without("stepfast.runs.lifecycle:COUNT_END", "seen = seen + :seen", "seen = :seen"),
+        test_completion.test_the_last_partition_begins_the_consolidation_and_no_other_does,
+    ),
+    # One run, one plan.
+    Mutation(
+        "a feed may have two active runs",
+        without("stepfast.runs.run:ACTIVE", "active_feed = :feed", "active_feed = :feed AND 1 = 0"),
+        test_start.test_t15_cron_and_a_person_who_start_at_the_same_time_get_one_run,
+    ),
+    Mutation(
+        "whatever keeps a tick from starting is taken for an active run",
+        replacing("stepfast.runs.feeds:StateError", Exception),
+        test_start.test_a_tick_that_fails_is_not_taken_for_an_active_run,
+    ),
+    Mutation(
+        "the source's clock is ours",
+        without("stepfast.runs.start:KEEP_SKEW", "SET skew = :skew", "SET skew = 0"),
+        test_start.test_every_request_of_a_run_has_the_same_window_on_the_sources_clock,
+        {"ahead": test_start.SETTLE},
+    ),
+    Mutation(
+        "a plan is written however far the run is",
+        both(
+            replacing("stepfast.runs.plan:lock_run", still_planning),
+            without("stepfast.runs.run:MOVE", "AND state = :source", ""),
+        ),
+        test_plan.test_a_plan_that_comes_twice_writes_its_partitions_once,
+    ),
+    Mutation(
+        "what an older epoch counted is kept",
+        without("stepfast.runs.plan:KEEP", "AND epoch = :epoch", ""),
+        test_plan.test_a_plan_that_somebody_restarted_is_not_written,
+        {"partitioner": test_plan.COUNTED},
+    ),
+    Mutation(
+        "a plan with a gap passes for everything",
+        replacing("stepfast.runs.partitioning.contract:Plan.scope", "complete"),
+        test_plan.test_a_plan_with_a_gap_is_partial,
+    ),
+    Mutation(
+        "an empty window is read",
+        replacing("stepfast.runs.window:Window.is_empty", None),
+        test_plan.test_an_empty_window_is_a_run_that_completes_and_asks_for_nothing,
+    ),
+    Mutation(
         "a plan without partitions passes for a reading of everything",
-        replacing(planning, "planned", lambda frontier, *_: frontier.plan()),
+        replacing("stepfast.runs.plan:planned", lambda frontier, *_: frontier.plan()),
         test_watermark.test_a_partitioner_that_finds_no_partition_fails_the_plan_too,
         only_on=("sqlite",),
     ),
     Mutation(
         "a trial counts before it is capped",
-        replacing(run_plan, "planned", lambda frontier, *_: frontier.plan()),
-        test_planning.test_a_trial_reads_what_its_plan_says,
-        {"partitioner": test_planning.COUNTED},
+        replacing("stepfast.admin.runs:planned", lambda frontier, *_: frontier.plan()),
+        test_plan.test_a_trial_reads_what_its_plan_says,
+        {"partitioner": test_plan.COUNTED},
         only_on=("sqlite",),
-    ),
-    Mutation(
-        "a drain waits for a sweep that waits for a person",
-        without(left.NEXT_JOB, "r.frontier LIKE :held", "1 = 0 AND r.frontier LIKE :held"),
-        test_run_repair.test_a_held_sweep_is_cancelled_and_held_again,
-        only_on=("sqlite",),
-        or_with=(TimeoutError,),
-    ),
-    Mutation(
-        "nobody says that a sweep waits for a person",
-        replacing(instead, "is_held", lambda _: False),
-        test_run_repair.test_a_held_sweep_is_cancelled_and_held_again,
-        only_on=("sqlite",),
-    ),
-    Mutation(
-        "what the source still has goes all the same",
-        replacing(sweeping, "not_gone", _nobody),
-        test_sweep_confirmation.test_a_row_that_two_full_runs_have_missed_stays_if_the_source_still_has_it,
-        {"feed": Confirming},
-    ),
-    Mutation(
-        "the source is asked, and everybody goes",
-        replacing(sweeping, "strike", _whoever_has_enough_strikes),
-        test_sweep_confirmation.test_it_is_told_how_many_are_still_there,
-    ),
-    Mutation(
-        "the source is asked about all of them at once",
-        replacing(sweeping, "at_once", lambda _, found: found),
-        test_sweep_confirmation.test_the_source_is_asked_about_a_few_at_a_time_and_about_each_once,
-        only_on=("sqlite",),
-    ),
-    Mutation(
-        "a source in trouble costs the attempts of a sweep",
-        replacing(Breaker, "guard", _unguarded),
-        test_sweep_confirmation.test_a_source_that_fails_meanwhile_is_asked_again_and_nothing_is_half_done,
-        only_on=("sqlite",),
-        or_with=(httpx.HTTPStatusError,),
     ),
     Mutation(
         "a clock that is hours ahead is believed",
-        replacing(starting, "refuse_ahead", lambda *_: None),
-        test_starting.test_a_source_whose_clock_is_far_ahead_begins_no_run,
+        replacing("stepfast.runs.start:refuse_ahead", lambda *_: None),
+        test_start.test_a_source_whose_clock_is_far_ahead_begins_no_run,
     ),
 ]

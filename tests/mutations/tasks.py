@@ -1,4 +1,4 @@
-"""Guards of tasks, each taken away once: see tests/mutations/jobs.py."""
+"""Guards of tasks, each taken away once: store, intake, single-task mode, receiver."""
 
 from __future__ import annotations
 
@@ -7,33 +7,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from stepfast import Continue, Reject, Snooze, Stepfast
-from stepfast.admin import tasks as task_reports
 from stepfast.errors import StepfastError
-from stepfast.jobs import archive
-from stepfast.jobs import end_webhook as task_ends
-from stepfast.outbox import messages as waiting
-from stepfast.tasks import envelope, receiver, single_task
-from stepfast.tasks import handlers as kinds
-from stepfast.tasks import held_messages as holding
-from stepfast.tasks import intake as following
-from stepfast.tasks import intake as outages
-from stepfast.tasks import intake as room
-from stepfast.tasks import intake as second_chance
-from stepfast.tasks import receiver as received
-from stepfast.tasks import settings as problems
-from stepfast.tasks import store as acceptance
-from stepfast.tasks import store as ends
-from stepfast.tasks import store as storing
+from stepfast.tasks import held_messages, receiver, single_task
 from stepfast.transports.memory import MemoryBroker
-from tests.contract.tasks import test_intake, test_single_task, test_tasks
-from tests.contract.tasks import test_receiver as test_task_receiver
-from tests.mutations.jobs import Mutation, both, replacing, without
-from tests.support.broker import BrokerPolling as Broker
+from tests.contract.tasks import test_intake, test_receiver, test_single_task, test_tasks
+from tests.mutations.mutation import Mutation, both, replacing, without
+from tests.support.broker import BrokerPolling
 from tests.support.http_receiver import SECRET, SETTINGS
-from tests.unit.tasks import test_dead_letter_recovery as test_second_chance
-from tests.unit.tasks import test_envelope as test_task_envelope
-from tests.unit.tasks import test_held_messages as test_holding
-from tests.unit.tasks import test_settings as test_task_settings
+from tests.unit.tasks import test_dead_letter_recovery, test_envelope, test_held_messages, test_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +22,6 @@ if TYPE_CHECKING:
     import pytest
 
     from stepfast.database.connection import Transaction
-    from stepfast.database.dialects import Dialect
     from tests.support.http_receiver import Receiver
 
 
@@ -49,7 +29,7 @@ def over_a_broker(test: Callable[..., None], **arguments: Any) -> Callable[..., 
     """A test of the intake, with a broker of its own."""
 
     def run(app: Stepfast) -> None:
-        test(app, Broker(MemoryBroker()), **arguments)
+        test(app, BrokerPolling(MemoryBroker()), **arguments)
 
     return run
 
@@ -59,7 +39,7 @@ def telling(test: Callable[..., None]) -> Callable[..., None]:
 
     def run(app: Stepfast, receiver: Receiver) -> None:
         mine = Stepfast(database=app.database, notifications=SETTINGS)
-        test(mine, Broker(MemoryBroker()), receiver)
+        test(mine, BrokerPolling(MemoryBroker()), receiver)
 
     return run
 
@@ -84,7 +64,7 @@ def of_a_receiver(test: Callable[..., None], **arguments: Any) -> Callable[..., 
 
 def impatient(test: Callable[..., None]) -> Callable[..., None]:
     def run(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-        test(app, Broker(MemoryBroker()), monkeypatch, lets_us_in=True)
+        test(app, BrokerPolling(MemoryBroker()), monkeypatch, lets_us_in=True)
 
     return run
 
@@ -101,184 +81,182 @@ async def believing(*_: object) -> bool:
     return True
 
 
-def forgetful(patch: pytest.MonkeyPatch, dialect: Dialect) -> None:
-    live = "AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)"
-    without(acceptance.FORGET, live)(patch, dialect)
-
+LIVE = "AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)"
 
 MUTATIONS = [
     Mutation(
         "a task's id is not remembered",
-        replacing(acceptance, "remember_key", no_memory),
+        replacing("stepfast.tasks.store:remember_key", no_memory),
         test_tasks.test_two_who_store_the_same_task_at_once_store_one_job,
     ),
     Mutation(
         "a refused message is not remembered",
-        replacing(acceptance, "remember_key", no_memory),
+        replacing("stepfast.tasks.store:remember_key", no_memory),
         test_tasks.test_the_same_message_is_refused_once,
     ),
     Mutation(
         "ends without a result are told of by nobody",
-        replacing(archive, "stage_failure_webhooks", lambda *_: None),
+        replacing("stepfast.jobs.archive:stage_failure_webhooks", lambda *_: None),
         test_tasks.test_a_task_that_an_operator_cancels_is_told_of,
     ),
     Mutation(
         "crashes are told of by nobody",
-        replacing(archive, "stage_failure_webhooks", lambda *_: None),
+        replacing("stepfast.jobs.archive:stage_failure_webhooks", lambda *_: None),
         test_tasks.test_a_task_that_kills_its_workers_is_told_of,
     ),
     Mutation(
         "tasks that are claimed together share a webhook",
-        replacing(task_ends, "end_key", lambda _, fence: f"task-end:{fence}"),
+        replacing("stepfast.jobs.end_webhook:end_key", lambda _, fence: f"task-end:{fence}"),
         test_tasks.test_tasks_that_are_claimed_and_end_together_are_each_told_of,
     ),
     Mutation(
         "a second life shares the webhook of the first",
-        replacing(task_ends, "end_key", lambda job_id, _: f"task-end:{job_id}"),
+        replacing("stepfast.jobs.end_webhook:end_key", lambda job_id, _: f"task-end:{job_id}"),
         test_tasks.test_each_end_is_told_of_once_and_a_second_life_has_an_end_of_its_own,
     ),
     Mutation(
         "a task that is done is told of by nobody",
-        replacing(kinds, "_told", lambda _, answer: answer),
+        replacing("stepfast.tasks.handlers:_told", lambda _, answer: answer),
         test_tasks.test_a_task_that_is_done_is_told_with_its_result,
         or_with=(ValueError,),
     ),
     Mutation(
         "a task that only waits is told of as done",
-        replacing(kinds, "Outcome", Continue | Snooze | Reject),
+        replacing("stepfast.tasks.handlers:Outcome", Continue | Snooze | Reject),
         test_tasks.test_a_task_that_waits_is_told_of_when_it_has_ended,
         or_with=(StepfastError,),
     ),
     Mutation(
         "a running task is given up",
-        without(ends.GIVE_UP, "AND state IN ('scheduled', 'ready', 'suspect', 'held')"),
+        without("stepfast.tasks.store:GIVE_UP", "AND state IN ('scheduled', 'ready', 'suspect', 'held')"),
         test_tasks.test_a_task_that_somebody_runs_is_not_given_up_behind_his_back,
         or_with=(StepfastError,),
     ),
     Mutation(
         "a wrong message speaks for a task of the same id",
-        replacing(acceptance, "known", lambda *_: False),
+        replacing("stepfast.tasks.store:known", lambda *_: False),
         test_tasks.test_a_wrong_message_says_nothing_about_a_task_of_the_same_id,
     ),
     Mutation(
         "the row of an unfinished task is forgotten",
-        forgetful,
+        without("stepfast.tasks.store:FORGET", LIVE),
         test_tasks.test_a_task_is_forgotten_with_its_id_but_not_while_somebody_may_revive_it,
     ),
     Mutation(
         "an end that was told is told under another id",
         both(
-            without(ends.SAY_AGAIN, "dedupe_key = :key", "1 = 0"), without(ends.SAID, "job_id = :id", "1 = 0")
+            without("stepfast.tasks.store:SAY_AGAIN", "dedupe_key = :key", "1 = 0"),
+            without("stepfast.tasks.store:SAID", "job_id = :id", "1 = 0"),
         ),
         test_tasks.test_an_end_can_be_told_again_under_the_same_id,
     ),
     Mutation(
         "a message is let go before whoever asked is told",
-        replacing(ends.End, "settled", property(lambda _: True)),
+        replacing("stepfast.tasks.store:End.settled", property(lambda _: True)),
         telling(test_intake.test_it_is_held_until_whoever_asked_has_been_told),
         only_on=("sqlite",),
     ),
     Mutation(
         "a held message is not renewed",
-        replacing(holding.Holding, "_renew", no_renewal),
+        replacing("stepfast.tasks.held_messages:Holding._renew", no_renewal),
         over_a_broker(test_intake.test_a_held_message_is_renewed_for_as_long_as_its_task_takes),
         only_on=("sqlite",),
     ),
     Mutation(
         "everything is taken from the queue",
-        replacing(room.Room, "left", lambda _: 32),
+        replacing("stepfast.tasks.intake:Room.left", lambda _: 32),
         over_a_broker(test_intake.test_no_more_is_taken_than_can_be_worked_on_soon),
         only_on=("sqlite",),
     ),
     Mutation(
         "the last delivery is a delivery like any other",
-        replacing(storing, "known", lambda *_: True),
+        replacing("stepfast.tasks.store:known", lambda *_: True),
         telling(test_intake.test_the_last_delivery_is_used_to_tell_of_it),
         only_on=("sqlite",),
         or_with=(ValueError,),
     ),
     Mutation(
         "a message that is held until its end is taken ahead of time",
-        replacing(following.Following, "at_work", property(lambda _: 0)),
+        replacing("stepfast.tasks.intake:Following.at_work", property(lambda _: 0)),
         over_a_broker(test_intake.test_what_is_held_until_its_end_is_taken_only_by_who_is_free),
         only_on=("sqlite",),
     ),
     Mutation(
         "a stop in good order counts as a death",
-        replacing(holding.Holding, "give_back", holding.Holding.release),
+        replacing("stepfast.tasks.held_messages:Holding.give_back", held_messages.Holding.release),
         over_a_broker(test_intake.test_a_worker_that_stops_in_good_order_is_no_death),
         only_on=("sqlite",),
     ),
     Mutation(
         "a message that was lost is no failure",
-        replacing(following.Followed, "lost", property(lambda _: False)),
+        replacing("stepfast.tasks.intake:Followed.lost", property(lambda _: False)),
         over_a_broker(test_intake.test_who_loses_the_message_of_the_one_task_has_failed),
         only_on=("sqlite",),
     ),
     Mutation(
         "deaths are forgotten when a message is sent anew",
-        replacing(storing, "deaths_before", lambda _: 0),
+        replacing("stepfast.tasks.store:deaths_before", lambda _: 0),
         over_a_broker(test_intake.test_stops_in_between_do_not_save_a_task_that_kills),
         only_on=("sqlite",),
     ),
     Mutation(
         "a stop in good order counts where only the queue knows its limit",
-        replacing(holding.Holding, "give_back", holding.Holding.release),
+        replacing("stepfast.tasks.held_messages:Holding.give_back", held_messages.Holding.release),
         over_a_broker(test_intake.test_nor_is_it_where_only_the_queue_knows_how_often_it_delivers),
         only_on=("sqlite",),
     ),
     Mutation(
         "who comes late gives back what is another's",
-        replacing(holding.Holding, "_renew", believing),
-        test_holding.test_what_another_holds_is_left_to_him,
+        replacing("stepfast.tasks.held_messages:Holding._renew", believing),
+        test_held_messages.test_what_another_holds_is_left_to_him,
         only_on=("sqlite",),
     ),
     Mutation(
         "those of all addresses go first",
-        without(waiting.BEFORE, "AND b.destination = o.destination"),
+        without("stepfast.outbox.messages:BEFORE", "AND b.destination = o.destination"),
         test_tasks.test_a_webhook_that_waits_for_others_to_the_same_address_says_so,
     ),
     Mutation(
         "those behind a message go first",
-        without(waiting.BEFORE, "AND b.seq < o.seq"),
+        without("stepfast.outbox.messages:BEFORE", "AND b.seq < o.seq"),
         test_tasks.test_a_webhook_that_is_the_first_of_its_line_says_what_became_of_it,
     ),
     Mutation(
         "a message that was given up still waits for others",
-        without(waiting.BEFORE, "AND o.state = 'waiting'"),
+        without("stepfast.outbox.messages:BEFORE", "AND o.state = 'waiting'"),
         test_tasks.test_a_webhook_that_was_given_up_waits_for_nobody,
     ),
     Mutation(
         "a task that a container left a moment ago is taken from its next try",
-        without(ends.ADOPT, "AND updated_at < {now} - :after"),
+        without("stepfast.tasks.store:ADOPT", "AND updated_at < {now} - :after"),
         test_intake.test_what_a_container_left_a_moment_ago_is_its_own,
     ),
     Mutation(
         "a task that a container works on is taken from it",
-        without(ends.ADOPT, "AND state IN ('ready', 'suspect') "),
+        without("stepfast.tasks.store:ADOPT", "AND state IN ('ready', 'suspect') "),
         test_intake.test_what_a_container_works_on_is_its_own_however_long_it_takes,
     ),
     Mutation(
         "what any container left behind is taken",
-        without(ends.ADOPT, "queue > :first AND queue < :last AND "),
+        without("stepfast.tasks.store:ADOPT", "queue > :first AND queue < :last AND "),
         test_intake.test_what_the_container_of_another_client_left_behind_is_none_of_ours,
     ),
     Mutation(
         "a moment without the database ends whoever waits for a single task",
-        replacing(single_task._Work, "_patiently", lambda _, act: act()),
+        replacing("stepfast.tasks.single_task:_Work._patiently", lambda _, act: act()),
         of_a_single_task(test_single_task.test_whatever_fails_for_a_moment_the_task_is_done_and_told_of),
         only_on=("sqlite",),
         or_with=(StepfastError,),
     ),
     Mutation(
         "what a container could not do stays in its own queue",
-        without(single_task.HAND_OVER, "queue = :queue", "id = id"),
+        without("stepfast.tasks.single_task:HAND_OVER", "queue = :queue", "id = id"),
         test_single_task.test_a_retry_of_a_single_task_is_for_any_worker_of_its_client,
         {"task_type": "bad"},
     ),
     Mutation(
         "what a killed container left behind stays there",
-        replacing(storing, "take_over", lambda *_: False),
+        replacing("stepfast.tasks.store:take_over", lambda *_: False),
         over_a_broker(
             test_intake.test_what_a_killed_container_left_behind_is_done_at_once_when_it_is_asked_for_again
         ),
@@ -286,69 +264,69 @@ MUTATIONS = [
     ),
     Mutation(
         "the id of a message is stored whole",
-        replacing(acceptance, "LONGEST_MESSAGE_ID", 1_000),
+        replacing("stepfast.tasks.store:LONGEST_MESSAGE_ID", 1_000),
         test_tasks.test_the_id_of_a_message_may_be_as_long_as_its_sender_likes,
         or_with=(StepfastError,),
     ),
     Mutation(
         "what we refused hides what is worn out",
-        replacing(second_chance, "MOST", 256),
-        test_second_chance.test_what_we_refused_hides_nothing_behind_it_and_stays,
+        replacing("stepfast.tasks.intake:MOST", 256),
+        test_dead_letter_recovery.test_what_we_refused_hides_nothing_behind_it_and_stays,
         only_on=("sqlite",),
     ),
     Mutation(
         "what a long pass holds is not renewed",
-        replacing(holding.Holding, "renew_until", no_renewal),
-        test_second_chance.test_what_was_passed_stays_ours_for_as_long_as_the_pass_takes,
+        replacing("stepfast.tasks.held_messages:Holding.renew_until", no_renewal),
+        test_dead_letter_recovery.test_what_was_passed_stays_ours_for_as_long_as_the_pass_takes,
         only_on=("sqlite",),
     ),
     Mutation(
         "a receiver believes everybody",
-        replacing(receiver, "verify", lambda _, headers, __: headers["webhook-id"]),
-        of_a_receiver(test_task_receiver.test_who_does_not_know_the_secret_is_not_believed, secret=None),
+        replacing("stepfast.tasks.receiver:verify", lambda _, headers, __: headers["webhook-id"]),
+        of_a_receiver(test_receiver.test_who_does_not_know_the_secret_is_not_believed, secret=None),
     ),
     Mutation(
         "a sealed result is told as it is stored",
-        replacing(ends, "opened", lambda text, _: text),
+        replacing("stepfast.tasks.store:opened", lambda text, _: text),
         test_tasks.test_the_end_of_an_encrypted_task_is_told_again_as_it_was,
         or_with=(StepfastError,),
     ),
     Mutation(
         "a result that was emptied is told as none",
-        replacing(ends, "EMPTIED", None),
+        replacing("stepfast.tasks.store:EMPTIED", None),
         test_tasks.test_a_result_that_was_emptied_is_told_of_with_the_time_of_its_end,
         or_with=(KeyError,),
     ),
     Mutation(
         "a payload may look as if we had sealed it",
-        replacing(envelope, "OURS", "\0"),
-        test_task_envelope.test_what_is_no_task_is_refused_with_the_reason,
+        replacing("stepfast.tasks.envelope:OURS", "\0"),
+        test_envelope.test_what_is_no_task_is_refused_with_the_reason,
         {
-            "text": test_task_envelope.task(payload={"stepfast.sealed": "1.aaaa.bbbb"}),
+            "text": test_envelope.task(payload={"stepfast.sealed": "1.aaaa.bbbb"}),
             "reason": "begins with 'stepfast.'",
         },
         only_on=("sqlite",),
     ),
     Mutation(
         "a task shows what was told of another client's",
-        without(task_reports.RECEIVED, "AND client = :client"),
+        without("stepfast.admin.tasks:RECEIVED", "AND client = :client"),
         test_tasks.test_clients_do_not_see_what_is_told_of_each_others_tasks,
     ),
     Mutation(
         "what was told last may be of another client's task",
-        without(received.OF_TASK, "AND client = :client"),
+        without("stepfast.tasks.receiver:OF_TASK", "AND client = :client"),
         test_tasks.test_clients_do_not_see_what_is_told_of_each_others_tasks,
     ),
     Mutation(
         "whoever wants one message waits for ever",
-        replacing(outages.Outages, "trouble", lambda *_: None),
+        replacing("stepfast.tasks.intake:Outages.trouble", lambda *_: None),
         impatient(test_intake.test_whoever_wants_one_message_does_not_wait_for_a_broker_for_ever),
         only_on=("sqlite",),
     ),
     Mutation(
         "a database file on a share is used",
-        replacing(problems, "SHARES", frozenset()),
-        test_task_settings.test_a_file_on_a_share_is_refused_before_anything_is_written_to_it,
+        replacing("stepfast.tasks.settings:SHARES", frozenset()),
+        test_settings.test_a_file_on_a_share_is_refused_before_anything_is_written_to_it,
         {
             "environment": {"STEPFAST_DATABASE_URL": "sqlite:////mnt/share/work.db"},
             "kind": "cifs",

@@ -1,27 +1,20 @@
-"""The tests bite: with any guard taken out of the protocol, one of them fails, on every database that has the guard."""
+"""The tests bite: with any guard taken out of the code, the test that a mutation names fails, on every database that has the guard."""
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.mutations import consolidation as mutations_of_consolidation
-from tests.mutations import debounce as mutations_of_joining
-from tests.mutations import dependencies as mutations_of_dependencies
-from tests.mutations import diamonds as mutations_of_diamonds
-from tests.mutations import events as mutations_of_waiting
-from tests.mutations import isolation as mutations_of_isolation
-from tests.mutations import jobs as mutations
-from tests.mutations import pages as mutations_of_reading
-from tests.mutations import poolers as mutations_of_poolers
-from tests.mutations import runs as mutations_of_runs
-from tests.mutations import runs_over_a_broker as mutations_of_brokers
-from tests.mutations import service_bus as mutations_of_service_bus
-from tests.mutations import tasks as mutations_of_tasks
-from tests.mutations import transports as mutations_of_transports
+from stepfast.transports.contract import TransportError
+from tests.mutations import conformance, simulator
+from tests.mutations.mutation import Mutation, TargetGoneError, replacing
 from tests.support.http_receiver import receiving
 from tests.support.mail_receiver import mailbox
+from tests.transports import test_conformance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,29 +22,52 @@ if TYPE_CHECKING:
     from devtools.pgbouncer import PoolMode
     from devtools.server import Server
     from stepfast import Stepfast
-    from tests.mutations.jobs import Mutation
+    from tests.transports.brokers import Broker
 
+SUBJECTS = (
+    "jobs",
+    "limits",
+    "debounce",
+    "dependencies",
+    "events",
+    "encryption",
+    "results",
+    "worker",
+    "isolation",
+    "runs",
+    "partitioning",
+    "pages",
+    "paging",
+    "consolidation",
+    "watermark",
+    "sweep",
+    "breaker",
+    "watchdog",
+    "repair",
+    "runs_over_a_broker",
+    "tasks",
+    "transports",
+    "service_bus",
+    "outbox",
+    "schedules",
+    "admin",
+    "telemetry",
+    "testing",
+    "database",
+    "diamonds",
+)
 
-MUTATIONS = [
-    *mutations.MUTATIONS,
-    *mutations_of_reading.MUTATIONS,
-    *mutations_of_consolidation.MUTATIONS,
-    *mutations_of_isolation.MUTATIONS,
-    *mutations_of_joining.MUTATIONS,
-    *mutations_of_diamonds.MUTATIONS,
-    *mutations_of_runs.MUTATIONS,
-    *mutations_of_brokers.MUTATIONS,
-    *mutations_of_transports.MUTATIONS,
-    *mutations_of_service_bus.MUTATIONS,
-    *mutations_of_tasks.MUTATIONS,
-    *mutations_of_poolers.MUTATIONS,
-    *mutations_of_dependencies.MUTATIONS,
-    *mutations_of_waiting.MUTATIONS,
+MUTATIONS: list[Mutation] = [
+    mutation for subject in SUBJECTS for mutation in import_module(f"tests.mutations.{subject}").MUTATIONS
 ]
+OF_ADAPTERS = [(broker, mutation) for broker, found in conformance.MUTATIONS.items() for mutation in found]
+ALL = [*MUTATIONS, *(mutation for _, mutation in OF_ADAPTERS), *simulator.MUTATIONS]
 
 
-def cases(database: str) -> list[Mutation]:
-    return [it for it in MUTATIONS if database in it.only_on]
+def on(database: str) -> pytest.MarkDecorator:
+    """Parametrize a test with the mutations that this database must notice."""
+    chosen = [mutation for mutation in MUTATIONS if database in mutation.only_on]
+    return pytest.mark.parametrize("mutation", chosen, ids=lambda mutation: mutation.name)
 
 
 def notice(
@@ -61,7 +77,7 @@ def notice(
     monkeypatch: pytest.MonkeyPatch,
     **others: Any,
 ) -> None:
-    mutation.break_it(monkeypatch, app.database.dialect)
+    mutation.apply(monkeypatch, app.database.dialect)
 
     with (
         receiving() as receiver,
@@ -75,7 +91,7 @@ def notice(
 
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.only_on("sqlite")
-@pytest.mark.parametrize("mutation", cases("sqlite"), ids=lambda it: it.name)
+@on("sqlite")
 def test_a_broken_guard_is_noticed_on_sqlite(
     mutation: Mutation, app: Stepfast, another_app: Callable[[], Stepfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,7 +101,7 @@ def test_a_broken_guard_is_noticed_on_sqlite(
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.sampled
 @pytest.mark.only_on("postgresql")
-@pytest.mark.parametrize("mutation", cases("postgresql"), ids=lambda it: it.name)
+@on("postgresql")
 def test_a_broken_guard_is_noticed_on_postgresql(
     mutation: Mutation, app: Stepfast, another_app: Callable[[], Stepfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +111,7 @@ def test_a_broken_guard_is_noticed_on_postgresql(
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.sampled
 @pytest.mark.only_on("mariadb")
-@pytest.mark.parametrize("mutation", cases("mariadb"), ids=lambda it: it.name)
+@on("mariadb")
 def test_a_broken_guard_is_noticed_on_mariadb(
     mutation: Mutation, app: Stepfast, another_app: Callable[[], Stepfast], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +120,7 @@ def test_a_broken_guard_is_noticed_on_mariadb(
 
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.only_on("pgbouncer")
-@pytest.mark.parametrize("mutation", cases("pgbouncer"), ids=lambda it: it.name)
+@on("pgbouncer")
 def test_a_broken_guard_is_noticed_behind_a_pooler(  # noqa: PLR0917 - fixtures
     mutation: Mutation,
     app: Stepfast,
@@ -116,3 +132,51 @@ def test_a_broken_guard_is_noticed_behind_a_pooler(  # noqa: PLR0917 - fixtures
 ) -> None:
     others = {"server": server, "database_url": database_url, "in_mode": in_mode}
     notice(mutation, app, another_app, monkeypatch, **others)
+
+
+@pytest.mark.parametrize(
+    ("broker", "mutation"),
+    OF_ADAPTERS,
+    indirect=["broker"],
+    ids=[mutation.name for _, mutation in OF_ADAPTERS],
+)
+def test_a_broken_guard_is_noticed(
+    mutation: Mutation, broker: Broker, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mutation.apply(monkeypatch)
+    monkeypatch.setattr(test_conformance, "PATIENCE", timedelta(seconds=3))
+
+    with pytest.raises((AssertionError, pytest.fail.Exception, TransportError, LookupError, TimeoutError)):
+        runner.run(asyncio.wait_for(mutation.run(broker=broker), 10))
+
+
+@pytest.mark.parametrize("mutation", simulator.MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_rule_that_is_taken_out_is_missed(mutation: Mutation, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation.apply(monkeypatch)
+
+    with pytest.raises((AssertionError, KeyError, pytest.fail.Exception, ExceptionGroup)):
+        mutation.run()
+
+
+def test_every_target_exists() -> None:
+    gone = []
+    for mutation in ALL:
+        try:
+            mutation.check_targets()
+        except TargetGoneError as error:
+            gone.append(str(error))
+
+    assert not gone, "\n".join(gone)
+
+
+def test_every_mutation_has_a_name_of_its_own() -> None:
+    names = [mutation.name for mutation in ALL]
+
+    assert len(names) == len(set(names))
+
+
+def test_a_target_that_is_gone_is_told_with_its_mutation() -> None:
+    mutation = Mutation("a commit forgets", replacing("stepfast.jobs.commit:FORGOTTEN", None), print)
+
+    with pytest.raises(TargetGoneError, match=r"^mutation 'a commit forgets': .*FORGOTTEN does not exist"):
+        mutation.check_targets()

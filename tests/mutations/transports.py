@@ -1,29 +1,18 @@
-"""Ways to break queues in the database, each with the test that must notice."""
+"""Guards of queues in the database, each taken away once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from tests.contract.database import test_messages
+from tests.mutations.mutation import Mutation, without
 
-from stepfast.transports import database as rows
-from tests.contract.database import test_messages as noticed
-from tests.mutations.jobs import Mutation, without
-
-if TYPE_CHECKING:
-    from stepfast.database.statement import Statement
-
-_ENDS: dict[str, Statement] = {
-    "renew": rows.RENEW,
-    "release": rows.RELEASE,
-    "put_aside": rows.PUT_ASIDE,
-    "complete": rows.COMPLETE,
-}
+_ENDS = {"renew": "RENEW", "release": "RELEASE", "put_aside": "PUT_ASIDE", "complete": "COMPLETE"}
 
 MUTATIONS = [
     *(
         Mutation(
             f"a late holder may {name} a message",
-            without(statement, "AND fence = :fence", "AND :fence = :fence"),
-            noticed.test_a_late_holder_changes_nothing,
+            without(f"stepfast.transports.database:{statement}", "AND fence = :fence", "AND :fence = :fence"),
+            test_messages.test_a_late_holder_changes_nothing,
             {"ending": name},
         )
         for name, statement in _ENDS.items()
@@ -31,41 +20,41 @@ MUTATIONS = [
     *(
         Mutation(
             f"who held a message for too long may {name} it",
-            without(statement, "AND visible_at > {now}"),
-            noticed.test_who_held_it_for_too_long_changes_nothing_even_before_another_takes_it,
+            without(f"stepfast.transports.database:{statement}", "AND visible_at > {now}"),
+            test_messages.test_who_held_it_for_too_long_changes_nothing_even_before_another_takes_it,
             {"ending": name},
         )
         for name, statement in _ENDS.items()
     ),
     Mutation(
         "an id is forgotten at once",
-        without(rows.FORGET, "AND sent_at <= {now} - :remembered", "AND :remembered > 0"),
-        noticed.test_an_id_is_swallowed_for_ten_minutes_whatever_became_of_the_message,
+        without("stepfast.transports.database:FORGET", "AND sent_at <= {now} - :remembered", "AND :remembered > 0"),
+        test_messages.test_an_id_is_swallowed_for_ten_minutes_whatever_became_of_the_message,
     ),
     Mutation(
         "an id is never forgotten",
-        without(rows.FORGET, "state IN ('done', 'dead')", "1 = 0"),
-        noticed.test_an_id_is_forgotten_after_ten_minutes_but_not_while_its_message_waits,
+        without("stepfast.transports.database:FORGET", "state IN ('done', 'dead')", "1 = 0"),
+        test_messages.test_an_id_is_forgotten_after_ten_minutes_but_not_while_its_message_waits,
         or_with=(ValueError,),
     ),
     Mutation(
         "what nobody got counts as a delivery",
-        without(rows.GIVE_BACK, ", attempts = attempts - 1"),
-        noticed.test_what_was_taken_and_never_handed_out_counts_as_no_delivery,
+        without("stepfast.transports.database:GIVE_BACK", ", attempts = attempts - 1"),
+        test_messages.test_what_was_taken_and_never_handed_out_counts_as_no_delivery,
     ),
     Mutation(
         "a message whose life is over is delivered",
-        without(rows.PICK, "AND (until_at IS NULL OR until_at > {now})"),
-        noticed.test_a_message_whose_life_is_over_is_neither_delivered_nor_counted,
+        without("stepfast.transports.database:PICK", "AND (until_at IS NULL OR until_at > {now})"),
+        test_messages.test_a_message_whose_life_is_over_is_neither_delivered_nor_counted,
     ),
     Mutation(
         "a dead letter vanishes after its life",
-        without(rows.PUT_ASIDE, "until_at = NULL,"),
-        noticed.test_a_dead_letter_stays_however_short_its_life_was_to_be,
+        without("stepfast.transports.database:PUT_ASIDE", "until_at = NULL,"),
+        test_messages.test_a_dead_letter_stays_however_short_its_life_was_to_be,
     ),
     Mutation(
         "what is held is taken for ready",
-        without(rows.DEPTH, "AND visible_at <= {now} THEN"  , "THEN"),
-        noticed.test_depth_tells_what_is_ready_held_scheduled_and_dead,
+        without("stepfast.transports.database:DEPTH", "AND visible_at <= {now} THEN"  , "THEN"),
+        test_messages.test_depth_tells_what_is_ready_held_scheduled_and_dead,
     ),
 ]  # fmt: skip
