@@ -22,7 +22,7 @@ PACKAGES = [SOURCE, Path(stepfast_diamonds.__file__).parent, Path(stepfast_emula
 FILES = sorted(file for package in PACKAGES for file in package.rglob("*.py"))
 
 # The rows were chosen and locked by the statement before it, or by its own inner SELECT.
-LOCKED_BEFORE = {"worker.maintenance.PROMOTE", "jobs.lease.PICK_JOBS", "jobs.lease.PICK_JOBS_FROM_HINT"}
+LOCKED_BEFORE = {"worker.maintenance.PROMOTE_JOBS", "jobs.lease.PICK_JOBS", "jobs.lease.PICK_JOBS_FROM_HINT"}
 
 PUBLIC = [
     "ArgumentsError",

@@ -22,7 +22,7 @@ FIRST_WORDS = {"postgresql": b"plan_cache_mode", "mariadb": b"innodb_lock_wait_t
 EFFECT = b"INSERT INTO effect"
 TAKE = b"SET state = 'leased'"
 ACKNOWLEDGE = b"INSERT INTO stepfast_archive"
-QUICK = {"stepfast.worker.maintenance.SWEEP": 0.2, "stepfast.worker.maintenance.LEAKED_AFTER": 200_000}
+QUICK = {"stepfast.worker.maintenance.RESCUE_EVERY": 0.2, "stepfast.worker.maintenance.LEAKED_AFTER": 200_000}
 HEARD = 10  # seconds: the work may be done before the proxy has heard the answer to COMMIT
 IMPATIENT = {"stepfast.database.drivers.SILENCE_MILLISECONDS": 1_000}
 

@@ -107,7 +107,10 @@ def test_a_server_that_hangs_longer_than_the_lease_makes_nobody_look_dead(
     fleet: Fleet, own_server: Server
 ) -> None:
     """Whoever was asking for the dead when it began must not believe the answer."""
-    restless = {"stepfast.worker.maintenance.SWEEP": 0.0, "stepfast.worker.maintenance.PROMOTION": 0.001}
+    restless = {
+        "stepfast.worker.maintenance.RESCUE_EVERY": 0.001,
+        "stepfast.worker.maintenance.PROMOTION_EVERY": 0.001,
+    }
     fleet.enqueue("hold", 2, gate="open")
     workers = [fleet.worker(lease=1, concurrency=1, constants=restless) for _ in range(2)]
     fleet.wait_for("started", 2)

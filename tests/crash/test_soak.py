@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SECONDS = 60
 WORKERS = 4
 LEASE = 1
-BRISK = {"stepfast.worker.maintenance.SWEEP": 0.3}  # seconds; more happens in a minute
+BRISK = {"stepfast.worker.maintenance.RESCUE_EVERY": 0.3}  # seconds; more happens in a minute
 BACKLOG = 60  # jobs that wait or run at any time
 PAGES = 4
 

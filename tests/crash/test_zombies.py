@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.crash.workers import Fleet, WorkerProcess
 
 
-BRISK = {"stepfast.worker.maintenance.SWEEP": 0.5}  # seconds, instead of 2
+BRISK = {"stepfast.worker.maintenance.RESCUE_EVERY": 0.5}  # seconds, instead of 2
 
 
 @pytest.mark.parametrize(("kind", "why"), [("hold", "replaced"), ("hold_in_thread", "LeaseLostError")])

@@ -27,7 +27,7 @@ from stepfast.runs.debts import open_debts
 from stepfast.testing import crash_at
 from stepfast.testing.draining import Scope, due_next
 from stepfast.worker.maintenance import promote
-from stepfast.worker.run_watchdog import Vigil
+from stepfast.worker.run_watchdog import RunWatchdog
 from stepfast_diamonds import pace as adaptive
 from stepfast_diamonds import token
 from stepfast_diamonds.feed import LABGROWN, NATURAL
@@ -174,7 +174,10 @@ class World:
     def _wake(self) -> bool:
         """What workers do every few seconds; and if nothing is due, time passes until something is."""
         app = self.app
-        if persist(app.database, promote) or Vigil(app.database, app.feeds, WorkerSettings.runs_kept).look():
+        if (
+            persist(app.database, promote)
+            or RunWatchdog(app.database, app.feeds, WorkerSettings.runs_kept).look()
+        ):
             return True
         with app.reading() as tx:
             due = due_next(tx, EVERYWHERE, app.kinds.names())

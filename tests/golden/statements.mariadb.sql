@@ -2640,11 +2640,11 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 -- worker.heartbeat.STILL_MINE
 SELECT id, fence, cancel_at FROM stepfast_job WHERE id IN %(ids)s
 
--- worker.maintenance.DUE
+-- worker.maintenance.DUE_JOBS
 SELECT id, queue FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  ORDER BY ready_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- worker.maintenance.PROMOTE
+-- worker.maintenance.PROMOTE_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s
@@ -2654,25 +2654,25 @@ SELECT (SELECT min(ready_at) FROM stepfast_job WHERE state = 'scheduled') - TIME
        (SELECT min(due_at) FROM stepfast_limit WHERE due_at IS NOT NULL) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)),
        (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held')
 
--- worker.maintenance.OLD
+-- worker.maintenance.COUNT_SUSPECTS
+SELECT count(*) FROM stepfast_job
+ WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue IN %(queues)s)
+   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+
+-- worker.maintenance.LONG_LEASES
+SELECT id, fence FROM stepfast_job
+ WHERE owner = %(owner)s AND state = 'leased' AND leased_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s LIMIT %(limit)s
+
+-- worker.maintenance.OLD_JOBS
 SELECT id FROM stepfast_archive WHERE state = %(state)s AND finished_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s AND NOT EXISTS (
        SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
         WHERE d.parent_id = stepfast_archive.id)
  ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- worker.maintenance.GONE_WORKERS
+-- worker.maintenance.FORGET_WORKERS
 DELETE FROM stepfast_worker
  WHERE state IN ('dead', 'stopped') AND ended_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
    AND NOT EXISTS (SELECT 1 FROM stepfast_job WHERE owner = stepfast_worker.incarnation AND state = 'leased')
-
--- worker.maintenance.LONG_MINE
-SELECT id, fence FROM stepfast_job
- WHERE owner = %(owner)s AND state = 'leased' AND leased_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s LIMIT %(limit)s
-
--- worker.maintenance.SUSPECTS
-SELECT count(*) FROM stepfast_job
- WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue IN %(queues)s)
-   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
 
 -- worker.relay.KNOWN
 SELECT 1 FROM stepfast_bookmark WHERE id = %(id)s

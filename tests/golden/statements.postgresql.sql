@@ -2685,11 +2685,11 @@ SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 -- worker.heartbeat.STILL_MINE
 SELECT id, fence, cancel_at FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- worker.maintenance.DUE
+-- worker.maintenance.DUE_JOBS
 SELECT id, queue FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  ORDER BY ready_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- worker.maintenance.PROMOTE
+-- worker.maintenance.PROMOTE_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
@@ -2699,25 +2699,25 @@ SELECT (SELECT min(ready_at) FROM stepfast_job WHERE state = 'scheduled') - CAST
        (SELECT min(due_at) FROM stepfast_limit WHERE due_at IS NOT NULL) - CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
        (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held')
 
--- worker.maintenance.OLD
+-- worker.maintenance.COUNT_SUSPECTS
+SELECT count(*) FROM stepfast_job
+ WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
+   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+
+-- worker.maintenance.LONG_LEASES
+SELECT id, fence FROM stepfast_job
+ WHERE owner = %(owner)s AND state = 'leased' AND leased_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s LIMIT %(limit)s
+
+-- worker.maintenance.OLD_JOBS
 SELECT id FROM stepfast_archive WHERE state = %(state)s AND finished_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (
        SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
         WHERE d.parent_id = stepfast_archive.id)
  ORDER BY finished_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- worker.maintenance.GONE_WORKERS
+-- worker.maintenance.FORGET_WORKERS
 DELETE FROM stepfast_worker
  WHERE state IN ('dead', 'stopped') AND ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
    AND NOT EXISTS (SELECT 1 FROM stepfast_job WHERE owner = stepfast_worker.incarnation AND state = 'leased')
-
--- worker.maintenance.LONG_MINE
-SELECT id, fence FROM stepfast_job
- WHERE owner = %(owner)s AND state = 'leased' AND leased_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s LIMIT %(limit)s
-
--- worker.maintenance.SUSPECTS
-SELECT count(*) FROM stepfast_job
- WHERE state = 'suspect' AND (%(anywhere)s = 1 OR queue = ANY(CAST(%(queues)s AS TEXT[])))
-   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
 
 -- worker.relay.KNOWN
 SELECT 1 FROM stepfast_bookmark WHERE id = %(id)s

@@ -2645,11 +2645,11 @@ SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 -- worker.heartbeat.STILL_MINE
 SELECT id, fence, cancel_at FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
--- worker.maintenance.DUE
+-- worker.maintenance.DUE_JOBS
 SELECT id, queue FROM stepfast_job WHERE state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  ORDER BY ready_at LIMIT :limit
 
--- worker.maintenance.PROMOTE
+-- worker.maintenance.PROMOTE_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids))
@@ -2659,25 +2659,25 @@ SELECT (SELECT min(ready_at) FROM stepfast_job WHERE state = 'scheduled') - CAST
        (SELECT min(due_at) FROM stepfast_limit WHERE due_at IS NOT NULL) - CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
        (SELECT count(*) FROM stepfast_job WHERE held_by = '(key)' AND state = 'held')
 
--- worker.maintenance.OLD
+-- worker.maintenance.COUNT_SUSPECTS
+SELECT count(*) FROM stepfast_job
+ WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
+   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
+
+-- worker.maintenance.LONG_LEASES
+SELECT id, fence FROM stepfast_job
+ WHERE owner = :owner AND state = 'leased' AND leased_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age LIMIT :limit
+
+-- worker.maintenance.OLD_JOBS
 SELECT id FROM stepfast_archive WHERE state = :state AND finished_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (
        SELECT 1 FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
         WHERE d.parent_id = stepfast_archive.id)
  ORDER BY finished_at LIMIT :limit
 
--- worker.maintenance.GONE_WORKERS
+-- worker.maintenance.FORGET_WORKERS
 DELETE FROM stepfast_worker
  WHERE state IN ('dead', 'stopped') AND ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
    AND NOT EXISTS (SELECT 1 FROM stepfast_job WHERE owner = stepfast_worker.incarnation AND state = 'leased')
-
--- worker.maintenance.LONG_MINE
-SELECT id, fence FROM stepfast_job
- WHERE owner = :owner AND state = 'leased' AND leased_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age LIMIT :limit
-
--- worker.maintenance.SUSPECTS
-SELECT count(*) FROM stepfast_job
- WHERE state = 'suspect' AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues)))
-   AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
 
 -- worker.relay.KNOWN
 SELECT 1 FROM stepfast_bookmark WHERE id = :id

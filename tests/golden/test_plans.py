@@ -109,7 +109,7 @@ def test_a_rescue_finds_what_the_dead_held_by_its_index(app: Stepfast) -> None:
 
 
 def test_a_promotion_finds_what_is_due_by_its_index_without_sorting(app: Stepfast) -> None:
-    due, next_due = plan(app, maintenance.DUE, limit=1000), plan(app, maintenance.NEXT_DUE)
+    due, next_due = plan(app, maintenance.DUE_JOBS, limit=1000), plan(app, maintenance.NEXT_DUE)
 
     assert "stepfast_job_scheduled" in due
     assert not sorts(due)

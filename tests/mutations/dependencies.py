@@ -114,7 +114,7 @@ MUTATIONS = [
         both(  # the look for old jobs, and the second one under their locks
             replacing("stepfast.worker.maintenance:not_needed", lambda _, ids: ids),
             replacing("stepfast.results.outcome:not_needed", lambda _, ids: ids),
-            without("stepfast.worker.maintenance:OLD", NEEDED, "WHERE 1 = 0"),
+            without("stepfast.worker.maintenance:OLD_JOBS", NEEDED, "WHERE 1 = 0"),
             without("stepfast.results.outcome:EXPIRED_RESULTS", NEEDED, "WHERE 1 = 0"),
         ),
         test_dependencies.test_what_an_unfinished_job_needs_is_kept_beyond_its_time,

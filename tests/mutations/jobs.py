@@ -287,7 +287,9 @@ MUTATIONS = [
     ),
     Mutation(
         "dead letters are pruned",
-        without("stepfast.worker.maintenance:OLD", "state = :state", "(state = :state OR state = 'dead')"),
+        without(
+            "stepfast.worker.maintenance:OLD_JOBS", "state = :state", "(state = :state OR state = 'dead')"
+        ),
         test_dead_letters.test_dead_letters_are_kept_whatever_their_age,
     ),
 ]

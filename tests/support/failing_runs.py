@@ -13,7 +13,7 @@ from stepfast.runs.lifecycle import partition_ended
 from stepfast.runs.partition import end_partition, find_partition
 from stepfast.runs.run import PartitionState
 from stepfast.testing import drain
-from stepfast.worker.run_watchdog import Vigil
+from stepfast.worker.run_watchdog import RunWatchdog
 from tests.support import rows
 from tests.support.feeds import Catalogue, Shop, prepare
 
@@ -61,7 +61,7 @@ def settle(app: Stepfast) -> None:
     """Let a worker do what there is to do, and look after what gave up, until nothing is left."""
     while True:
         drain(app, raise_errors=False)
-        if not Vigil(app.database, app.feeds, timedelta(days=30)).look():
+        if not RunWatchdog(app.database, app.feeds, timedelta(days=30)).look():
             return
 
 

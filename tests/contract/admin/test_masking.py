@@ -17,7 +17,7 @@ from stepfast.telemetry import masking
 from stepfast.telemetry.logs import Lines, formatter
 from stepfast.telemetry.masking import Rule, Rules
 from stepfast.testing import drain
-from stepfast.worker.maintenance import Forgetting
+from stepfast.worker.maintenance import declare_masks
 from tests.crash.table_dump import ALL_TABLES
 from tests.support import isolated_jobs, rows
 from tests.support.engine import drain as in_worker
@@ -214,14 +214,13 @@ def test_the_command_line_follows_the_rules_that_a_worker_has_written_down(
 
 def test_a_rule_that_no_worker_has_had_for_a_month_is_forgotten(app: Stepfast) -> None:
     shop = masked_app(app)
-    forgetting = Forgetting(shop.database, shop.kinds, shop.worker().settings)
-    forgetting.declare_rules()
+    declare_masks(shop.database)
     assert rows.count(app, "stepfast_mask") == 3
     rows.change(app, "UPDATE stepfast_mask SET seen_at = 1 WHERE id = 'pin'")
     vars(masking._RULES).update(vars(Rules()))
     masking.hide(["card.*", "mail"])
 
-    forgetting.declare_rules()
+    declare_masks(shop.database)
 
     kept = {row["id"] for row in rows.query(app, "SELECT id FROM stepfast_mask")}
     assert "pin" not in kept

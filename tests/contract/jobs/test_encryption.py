@@ -12,7 +12,7 @@ from stepfast.database.connection import Connection
 from stepfast.encryption import key_id
 from stepfast.errors import StepfastError
 from stepfast.testing import clock, drain, enqueued
-from stepfast.worker.scheduler import Ticks
+from stepfast.worker.scheduler import Scheduler
 from tests.crash.table_dump import ALL_TABLES
 from tests.support import rows
 
@@ -83,11 +83,11 @@ def test_many_at_once_schedules_and_leases_by_hand_are_encrypted_too(app: Stepfa
     app.release(held, "done", result=SECRET)
     assert app.result_of(held.job_id).result == SECRET
     app.schedule("daily", charge, cron="0 3 * * *", arguments={"card": "of the schedule"})
-    ticks = Ticks(app.database, app.declared, app.kinds.stored)
-    ticks.synchronise()
+    scheduler = Scheduler(app.database, app.declared, app.kinds)
+    scheduler.synchronise()
     with clock(app) as time:
         time.advance("25h")
-        assert ticks.fire()
+        assert scheduler.fire()
 
     assert leaks(app) == []
     stored = rows.query(app, "SELECT payload FROM stepfast_job")

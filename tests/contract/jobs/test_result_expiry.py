@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ from stepfast import Done, ResultExpiredError
 from stepfast.admin.audit import Actor, record
 from stepfast.config import WorkerSettings
 from stepfast.results.outcome import expire_results
-from stepfast.worker import maintenance as forgetting
-from stepfast.worker.maintenance import Forgetting
+from stepfast.worker import maintenance
+from stepfast.worker.maintenance import ResultExpiry
 from tests.support import rows
 from tests.support.jobs_in_every_state import ended
 
@@ -42,7 +43,7 @@ def done(app: Stepfast, job: Job[[], int], age: int, result: object = 7) -> str:
 
 
 def forget(app: Stepfast, settings: WorkerSettings | None = None) -> None:
-    Forgetting(app.database, app.kinds, settings or WorkerSettings()).forget()
+    ResultExpiry(app.database, app.kinds, settings or WorkerSettings(), threading.Event()).work()
 
 
 def test_a_result_is_emptied_after_its_time_and_its_job_stays(app: Stepfast) -> None:
@@ -125,7 +126,7 @@ def test_results_expire_in_batches_the_oldest_first(app: Stepfast) -> None:
 
 
 def test_a_running_worker_forgets_by_itself(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forgetting, "EVERY", 0.05)
+    monkeypatch.setattr(maintenance, "PRUNING_EVERY", 0.05)
     job_id = done(app, kind(app, "work"), 25 * rows.HOUR)
     with app.transaction() as tx:
         record(tx, Actor("alice"), "queue.pause", "old")

@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,16 +19,18 @@ import pytest
 from stepfast import Stepfast
 from stepfast.database.connection import Connection
 from stepfast.database.database import persist as real_persist
-from stepfast.errors import DestinationLostError, UnknownCommitError
+from stepfast.errors import DestinationLostError, UnknownCommitError, UnreachableError
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.notifications.webhook import Delivered, Failed
 from stepfast.outbox import destinations as protocol
 from stepfast.outbox import destinations as verdict
 from stepfast.outbox.messages import Message, stage
+from stepfast.worker import periodic
 from stepfast.worker import relay as courier
 from stepfast.worker import relay as worker_relay
 from stepfast.worker.relay import Relay, deliver, record, take_heads
 from tests.support import rows
+from tests.support.events import hearing, named
 from tests.support.http_receiver import SECRET, SETTINGS, Answer, Received, receiving
 
 if TYPE_CHECKING:
@@ -517,20 +520,28 @@ def test_a_worker_may_be_told_not_to_send(app: Stepfast, receiver: Receiver) -> 
 
 
 def test_an_idle_relay_asks_one_question(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_relay, "LOOK", 0.05)
     relay = Relay(app.database, SETTINGS)
-    relay.drain()
+    real, looks = Relay.look, []
+
+    def look(it: Relay) -> int:
+        looks.append(len(asked))
+        return real(it)
+
     asked: list[str] = []
+    monkeypatch.setattr(Relay, "look", look)
+    relay.start()
+    rows.eventually(lambda: len(looks) > 1)  # the first look is followed by the pruning, once a minute
     monkeypatch.setattr(
         Connection,
         "watch",
         staticmethod(lambda phase, text: asked.append(text) if phase == "before" else None),
     )
+    rows.eventually(lambda: len(looks) > 6)
+    relay.stop()
 
-    relay.look()
-    relay._tidy()
-
-    assert len(asked) == 1
-    assert asked[0].strip().startswith("SELECT")
+    assert {after - before for before, after in pairwise(looks[2:])} == {1}
+    assert {text.strip()[:6] for text in asked} == {"SELECT"}
 
 
 def test_a_worker_that_stops_lets_a_try_end_and_records_it(app: Stepfast, receiver: Receiver) -> None:
@@ -572,6 +583,31 @@ def test_the_relay_goes_on_after_the_database_was_away(
     failing.clear()
     rows.eventually(lambda: states(app) == ["sent"])
     relay.stop()
+
+
+def test_the_relay_reports_once_that_the_database_is_away_and_once_that_it_is_back(
+    app: Stepfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(periodic, "AWAY", 0.01)
+    monkeypatch.setattr(worker_relay, "LOOK", 0.01)
+    relay = Relay(app.database, SETTINGS)
+    looks: list[int] = []
+
+    def look(_: Relay) -> int:
+        looks.append(1)
+        if len(looks) < 4:
+            raise UnreachableError("gone")
+        return 0
+
+    monkeypatch.setattr(Relay, "look", look)
+    with hearing() as told:
+        relay.start()
+        rows.eventually(lambda: len(looks) > 5)
+        relay.stop()
+
+    (lost,) = named(told, "database.lost")
+    (recovered,) = named(told, "database.recovered")
+    assert (lost["note"], recovered["note"]) == ("relay waits", "relay goes on")
 
 
 # What is said

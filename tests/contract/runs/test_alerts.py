@@ -14,7 +14,7 @@ from stepfast.notifications.settings import NotificationSettings
 from stepfast.runs import alerts
 from stepfast.testing import drain
 from stepfast.worker.relay import Relay
-from tests.contract.runs.test_watchdog import consolidating, end, reading, stand_still, vigil
+from tests.contract.runs.test_watchdog import consolidating, end, reading, stand_still, watchdog
 from tests.support import rows
 from tests.support.feeds import Catalogue, Shop, prepare
 from tests.support.mail_receiver import Mailbox, mailbox
@@ -54,7 +54,7 @@ def failed(app: Stepfast) -> Run:
     shop.before = not_a_page
     run = begin(app)
     LoneWorker(app).finish()
-    assert vigil(app).look() == 1
+    assert watchdog(app).look() == 1
     return run_of(app, run.id)
 
 
@@ -65,8 +65,8 @@ def test_a_failed_partition_sends_exactly_one_mail_however_often_it_was_tried(
     run = failed(app)
 
     for _ in range(3):
-        vigil(app).look()
-        vigil(app).tidy()
+        watchdog(app).look()
+        watchdog(app).tidy()
         relayed(app, box)
 
     assert box.subjects == ["Consolidation Skipped"]
@@ -97,7 +97,7 @@ def test_the_mail_about_a_failed_consolidation_says_why(app: Stepfast, box: Mail
     (shard,) = rows.query(app, "SELECT id FROM stepfast_job")
     end(app, shard["id"], "dead", "OperationalError: disk full")
 
-    vigil(app).look()
+    watchdog(app).look()
     relayed(app, box)
     relayed(app, box)
 
@@ -117,7 +117,7 @@ def test_a_stalled_run_is_told_with_its_state_and_since_when(app: Stepfast) -> N
     run = begin(app)
     stand_still(app)
 
-    vigil(app).look()
+    watchdog(app).look()
 
     assert alert(app)["title"] == "Run stalled"
     assert alert(app)["body"] == (

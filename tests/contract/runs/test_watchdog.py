@@ -17,7 +17,7 @@ from stepfast.runs import watchdog as mending
 from stepfast.runs.declaration import declare
 from stepfast.runs.feed import Sweep
 from stepfast.testing import clock, drain
-from stepfast.worker.run_watchdog import Vigil
+from stepfast.worker.run_watchdog import RunWatchdog
 from tests.support import rows
 from tests.support.engine import together
 from tests.support.events import hearing, named
@@ -50,8 +50,8 @@ def reading(app: Stepfast, count: int = 40, **settings: Any) -> Shop:
     return shop
 
 
-def vigil(app: Stepfast) -> Vigil:
-    return Vigil(app.database, app.feeds, NINETY_DAYS)
+def watchdog(app: Stepfast) -> RunWatchdog:
+    return RunWatchdog(app.database, app.feeds, NINETY_DAYS)
 
 
 def fails(error: Exception, times: int = 1_000, what: str = "page") -> Callable[..., None]:
@@ -144,7 +144,7 @@ def test_an_open_partition_whose_job_vanished_gets_another_one_at_its_cursor(app
     before = {it["id"]: it for it in partitions(app, run.id)}
     assert lose(app) > 0
 
-    assert vigil(app).look() == sum(it["state"] in ("ready", "running") for it in before.values())
+    assert watchdog(app).look() == sum(it["state"] in ("ready", "running") for it in before.values())
 
     for it in partitions(app, run.id):
         was = before[it["id"]]
@@ -186,7 +186,7 @@ def test_a_partition_whose_job_lives_is_left_alone(app: Stepfast) -> None:
     run = fetching(app)
     before = partitions(app, run.id)
 
-    done = vigil(app).look()
+    done = watchdog(app).look()
     acts = [
         persist(
             app.database,
@@ -212,7 +212,7 @@ def test_many_who_notice_the_same_death_count_it_once(
     for other in others:
         other.feed(Catalogue(shop))
 
-    done = together([vigil(it).look for it in (app, *others)])
+    done = together([watchdog(it).look for it in (app, *others)])
 
     assert sum(done) == 2
     found = run_of(app, run.id)
@@ -229,7 +229,7 @@ def test_many_who_miss_the_same_job_ask_for_one(app: Stepfast, another_app: Call
     for other in others:
         other.feed(Catalogue(shop))
 
-    done = together([vigil(it).look for it in (app, *others)])
+    done = together([watchdog(it).look for it in (app, *others)])
 
     assert sum(done) == 4
     assert rows.count(app, "stepfast_job") == 4
@@ -248,7 +248,7 @@ def test_who_revives_a_job_while_it_is_noticed_to_be_dead_comes_before_or_after(
     other = another_app()
     other.feed(Catalogue(shop))
 
-    together([vigil(app).look, *(partial(other.operator.retry, it) for it in ids)])
+    together([watchdog(app).look, *(partial(other.operator.retry, it) for it in ids)])
 
     LoneWorker(app).finish()
     drain(app)
@@ -267,7 +267,7 @@ def test_a_run_of_which_nobody_noticed_that_all_is_read_goes_on(app: Stepfast) -
     rows.change(app, "UPDATE stepfast_partition SET state = 'done', ended_at = 1")
 
     with hearing() as told:
-        assert vigil(app).look() == 1
+        assert watchdog(app).look() == 1
 
     assert run_of(app, run.id).state == "applying"
     assert [it["note"] for it in named(told, "run.resumed")] == ["evaluated"]
@@ -313,7 +313,7 @@ def test_a_consolidation_that_gave_up_fails_the_run_and_tells_why(app: Stepfast)
     (shard,) = rows.query(app, "SELECT id FROM stepfast_job")
     end(app, shard["id"], "dead", "OperationalError: disk full")
 
-    assert vigil(app).look() == 1
+    assert watchdog(app).look() == 1
 
     found = run_of(app, run.id)
     assert found.state == "failed"
@@ -328,7 +328,7 @@ def test_a_consolidation_that_was_cancelled_fails_the_run(app: Stepfast) -> None
     (shard,) = rows.query(app, "SELECT id FROM stepfast_job")
     end(app, shard["id"], "cancelled", "not today")
 
-    assert vigil(app).look() == 1
+    assert watchdog(app).look() == 1
 
     assert "was cancelled: not today" in str(run_of(app, run.id).reason)
 
@@ -339,7 +339,7 @@ def test_shards_that_vanished_are_followed_by_another_round(app: Stepfast) -> No
     run = consolidating(app)
     lose(app)
 
-    assert vigil(app).look() == 1
+    assert watchdog(app).look() == 1
 
     assert run_of(app, run.id).shards == 0
     drain(app)
@@ -374,7 +374,7 @@ def test_a_sweep_that_gave_up_fails_the_run_and_tells_why(app: Stepfast) -> None
     run = sweeping(app)
     end(app, str(run_of(app, run.id).job_id), "dead", "OperationalError: disk full")
 
-    assert vigil(app).look() == 1
+    assert watchdog(app).look() == 1
 
     found = run_of(app, run.id)
     assert (found.state, found.reason) == ("failed", "the sweep gave up: OperationalError: disk full")
@@ -423,9 +423,9 @@ def test_a_run_that_nothing_has_moved_for_too_long_is_stalled_and_told_once(app:
     reading(app)
     run = fetching(app)
     stand_still(app)
-    watch = vigil(app)
+    watch = watchdog(app)
 
-    done = [watch.look(), watch.look(), vigil(app).look()]
+    done = [watch.look(), watch.look(), watchdog(app).look()]
 
     found = run_of(app, run.id)
     assert done == [1, 0, 0]
@@ -441,7 +441,7 @@ def test_a_run_that_moves_is_not_stalled_however_old_its_row_is(app: Stepfast) -
     stand_still(app)
     LoneWorker(app).step()  # one page
 
-    assert vigil(app).look() == 0
+    assert watchdog(app).look() == 0
 
     assert run_of(app, run.id).state == "fetching"
 
@@ -450,10 +450,10 @@ def test_a_stalled_run_that_moves_again_is_where_it_was(app: Stepfast) -> None:
     shop = reading(app)
     run = fetching(app)
     stand_still(app)
-    vigil(app).look()
+    watchdog(app).look()
     LoneWorker(app).step()
 
-    assert vigil(app).look() == 1
+    assert watchdog(app).look() == 1
 
     found = run_of(app, run.id)
     assert (found.state, found.stalled_in, found.reason) == ("fetching", None, None)
@@ -465,7 +465,7 @@ def test_a_stalled_run_comes_to_its_end_without_anybody_waking_it(app: Stepfast)
     shop = reading(app)
     run = fetching(app)
     stand_still(app)
-    vigil(app).look()
+    watchdog(app).look()
 
     LoneWorker(app).finish()
 
@@ -481,7 +481,7 @@ def test_a_run_that_waits_for_its_source_is_not_called_stalled(app: Stepfast) ->
         app, "UPDATE stepfast_feed SET troubles = 3, paused_until = :at", at=rows.now(app) + rows.HOUR
     )
 
-    assert vigil(app).look() == 0
+    assert watchdog(app).look() == 0
 
     assert run_of(app, run.id).state == "fetching"
 
@@ -494,7 +494,7 @@ def test_trouble_that_is_long_over_does_not_hide_a_standstill(app: Stepfast) -> 
         app, "UPDATE stepfast_feed SET troubles = 3, paused_until = :at", at=rows.now(app) - rows.HOUR
     )
 
-    vigil(app).look()
+    watchdog(app).look()
 
     assert run_of(app, run.id).state == "stalled"
 
@@ -505,7 +505,7 @@ def test_a_paused_queue_is_named_as_the_reason(app: Stepfast) -> None:
     stand_still(app)
     app.operator.pause("default")
 
-    vigil(app).look()
+    watchdog(app).look()
 
     assert "queue default is paused" in str(run_of(app, run.id).reason)
 
@@ -518,7 +518,7 @@ def test_a_watermark_that_is_too_old_is_told_once_in_a_while(app: Stepfast) -> N
     reading(app, fresh_within="2h")
     begin(app)
     drain(app)
-    watch = vigil(app)
+    watch = watchdog(app)
     watch.tidy()
     assert alerts(app) == []
 
@@ -541,7 +541,7 @@ def test_a_feed_that_never_came_to_an_end_is_old_too(app: Stepfast) -> None:
     drain(app, with_scheduled=True, raise_errors=False)
     rows.change(app, "UPDATE stepfast_run SET started_at = started_at - :past", past=3 * rows.HOUR)
 
-    vigil(app).tidy()
+    watchdog(app).tidy()
 
     assert "Watermark too old" in alerts(app)
 
@@ -552,7 +552,7 @@ def test_dead_letters_of_a_feed_that_grow_are_told_once_in_a_while(app: Stepfast
     for _ in range(3):
         begin(app)
         drain(app, raise_errors=False)
-    watch = vigil(app)
+    watch = watchdog(app)
 
     watch.tidy()
     watch.tidy()
@@ -580,7 +580,7 @@ def test_what_a_completed_run_has_seen_is_forgotten(app: Stepfast) -> None:
     drain(app)
     assert rows.count(app, "stepfast_seen") >= 40
 
-    vigil(app).tidy()
+    watchdog(app).tidy()
 
     assert rows.count(app, "stepfast_seen") == 0
     assert rows.count(app, "stepfast_raw") == 40
@@ -596,13 +596,13 @@ def test_what_a_failed_partition_has_seen_is_kept_until_it_cannot_be_read_on(app
     (kept,) = (it for it in partitions(app, run.id) if it["state"] == "failed")
     assert kept["seen"] > 0
 
-    vigil(app).tidy()
+    watchdog(app).tidy()
     assert rows.count(app, "stepfast_seen") == kept["seen"]
 
     shop.before = lambda *_: None
     begin(app)
     drain(app)
-    vigil(app).tidy()
+    watchdog(app).tidy()
     assert rows.count(app, "stepfast_seen") == 0
 
 
@@ -619,7 +619,7 @@ def test_old_runs_are_forgotten_with_their_ledgers_but_not_the_newest(app: Stepf
     drain(app)
     rows.change(app, "UPDATE stepfast_run SET ended_at = ended_at - :past", past=91 * rows.DAY)
 
-    vigil(app).tidy()
+    watchdog(app).tidy()
 
     assert [it["id"] for it in rows.query(app, "SELECT id FROM stepfast_run")] == [newest.id]
     assert partitions(app, old.id) == []
@@ -635,7 +635,7 @@ def test_runs_that_are_not_old_are_kept(app: Stepfast) -> None:
         drain(app)
     pages = rows.count(app, "stepfast_page")
 
-    vigil(app).tidy()
+    watchdog(app).tidy()
 
     assert rows.count(app, "stepfast_run") == 2
     assert rows.count(app, "stepfast_page") == pages
@@ -663,7 +663,7 @@ def test_a_worker_that_does_not_know_the_feed_leaves_its_runs_alone(
     fetching(app)
     lose(app)
 
-    assert vigil(another_app()).look() == 0
+    assert watchdog(another_app()).look() == 0
 
     assert rows.count(app, "stepfast_job") == 0
 
@@ -685,7 +685,7 @@ def test_one_run_that_cannot_be_mended_does_not_keep_the_others_waiting(
     monkeypatch.setattr(mending, "mend_run", stumble)
 
     with pytest.raises(RuntimeError, match="a bug of ours"):
-        vigil(app).look()
+        watchdog(app).look()
 
     assert rows.live(app, str(run_of(app, second.id).job_id)) is not None
 

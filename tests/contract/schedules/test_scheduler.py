@@ -10,8 +10,8 @@ import pytest
 from stepfast.clock import moment
 from stepfast.database.connection import Connection
 from stepfast.errors import UnreachableError
-from stepfast.worker import scheduler as ticks
-from stepfast.worker.scheduler import LOOK, SOON, Ticks
+from stepfast.worker import periodic, scheduler
+from stepfast.worker.scheduler import LOOK, SOON, Scheduler
 from tests.support import rows
 from tests.support.engine import work_on
 from tests.support.schedules import MINUTE, NOON, jobs, planned, schedule
@@ -33,15 +33,15 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_who_has_nothing_to_fire_looks_with_one_statement(app: Stepfast, executed: list[str]) -> None:
-    part = Ticks(app.database, {})
-    pauses = [part._pass()]
+    part = Scheduler(app.database, {})
+    pauses = [part.work()]
     schedule(app, now=rows.now(app), every="1d")
     schedule(app, "paused", now=NOON)
     with app.transaction() as tx:
         tx.execute("UPDATE stepfast_schedule SET paused_at = 1 WHERE id = 'paused'")
     executed.clear()
 
-    pauses.append(part._pass())
+    pauses.append(part.work())
 
     assert len(executed) == 1
     assert "COMMIT" not in executed
@@ -52,26 +52,25 @@ def test_the_next_look_is_when_something_is_due(app: Stepfast) -> None:
     schedule(app, now=rows.now(app), every="1d")
     rows.change(app, "UPDATE stepfast_schedule SET next_at = :at", at=rows.now(app) + rows.SECOND // 2)
 
-    assert 0 < Ticks(app.database, {})._pass() <= 0.5
+    assert 0 < Scheduler(app.database, {}).work() <= 0.5
 
 
 def test_what_is_due_is_fired_and_looked_after_at_once(app: Stepfast) -> None:
     schedule(app, now=rows.now(app) - 2 * MINUTE, every="1m")
 
-    assert Ticks(app.database, {})._pass() == SOON
+    assert Scheduler(app.database, {}).work() == SOON
     assert len(jobs(app)) == 1
 
 
 def test_one_offs_of_long_ago_are_forgotten_now_and_then(app: Stepfast) -> None:
     schedule(app, at=moment(NOON))
-    part = Ticks(app.database, {})
+    part = Scheduler(app.database, {})
     part.fire(NOON)
     rows.change(app, "UPDATE stepfast_schedule SET last_at = 1")
-    part._pass()
+    part.work()
     assert rows.count(app, "stepfast_schedule") == 1
 
-    part._next_forgetting = 0.0
-    part._pass()
+    part.forget_finished()
 
     assert rows.count(app, "stepfast_schedule") == 0
 
@@ -81,7 +80,7 @@ def test_what_happened_is_told(app: Stepfast, caplog: pytest.LogCaptureFixture) 
     schedule(app, "late", missed="once")
     schedule(app, "busy", overlap="skip", missed="all")
     app.schedule("declared", work_on(app), every="1h")
-    part = Ticks(app.database, app.declared)
+    part = Scheduler(app.database, app.declared)
 
     part.synchronise()
     part.synchronise()
@@ -104,7 +103,7 @@ def test_what_cannot_be_read_here_is_told_once_and_left_to_others(
     schedule(app, "strange", cron="@daily")
     schedule(app, "beat")
     rows.change(app, "UPDATE stepfast_schedule SET tz = 'Mars/Olympus', next_at = 1 WHERE id = 'strange'")
-    part = Ticks(app.database, {})
+    part = Scheduler(app.database, {})
 
     for minute in range(3):
         part.fire(NOON + minute * MINUTE)
@@ -130,9 +129,11 @@ def test_a_database_that_goes_away_is_waited_for(
             raise ZeroDivisionError
         return None
 
-    monkeypatch.setattr(ticks, "next_due", next_due)
-    monkeypatch.setattr(ticks, "LOOK", 0.01)
-    part = Ticks(app.database, {})
+    monkeypatch.setattr(scheduler, "next_due", next_due)
+    monkeypatch.setattr(scheduler, "LOOK", 0.01)
+    monkeypatch.setattr(periodic, "AWAY", 0.01)
+    monkeypatch.setattr(periodic, "FAILED", 0.01)
+    part = Scheduler(app.database, {})
     part.start()
     rows.eventually(lambda: len(calls) > 4)
     part.stop()

@@ -13,7 +13,7 @@ from stepfast.jobs.commit import commit
 from stepfast.jobs.keys import forget_expired_keys
 from stepfast.jobs.outcome import Bury
 from stepfast.jobs.rescue import declare_dead, rescue
-from stepfast.worker.maintenance import GONE_WORKERS, promote, prune
+from stepfast.worker.maintenance import FORGET_WORKERS, promote, prune
 from tests.crash.cases.case import Operations
 from tests.crash.recovery import CRASH_LIMIT, effect_of
 from tests.crash.setup import KEY, Scene
@@ -152,7 +152,7 @@ def forget_old_workers(scene: Scene) -> Act:
     scene.change(
         "UPDATE stepfast_worker SET state = 'dead', ended_at = 1 WHERE incarnation <> :me", me=scene.victim
     )
-    return lambda: scene.do(lambda tx: tx.run(GONE_WORKERS, age=rows.DAY))
+    return lambda: scene.do(lambda tx: tx.run(FORGET_WORKERS, age=rows.DAY))
 
 
 # What an operator does

@@ -19,7 +19,7 @@ from stepfast.tasks.envelope import REFUSED, TASK_DATA, queue_of, types
 from stepfast.tasks.intake import Intake, IntakeSettings
 from stepfast.telemetry import happened
 from stepfast.telemetry.logs import configure
-from stepfast.worker.children import LoneProcesses
+from stepfast.worker.children import SuspectProcesses
 from stepfast.worker.metrics import Exposure
 from stepfast.worker.process import STUCK, load, on_stop_signal
 from stepfast.worker.relay import Relay
@@ -120,7 +120,7 @@ def run_polling(
         app.database,
         app.kinds,
         worker_settings,
-        suspects=LoneProcesses(target, children, settings.concurrency, exposure.metrics),
+        suspects=SuspectProcesses(target, children, settings.concurrency, exposure.metrics),
         stuck=lambda: os._exit(STUCK),
         notifications=app.notifications,
         declared=app.declared,

@@ -508,9 +508,9 @@ class Drain:
         feeds = self._app._feeds  # noqa: SLF001 - ours
         if not feeds:
             return 0
-        from stepfast.worker.run_watchdog import Vigil
+        from stepfast.worker.run_watchdog import RunWatchdog
 
-        return Vigil(self._app.database, feeds, WorkerSettings.runs_kept).look()
+        return RunWatchdog(self._app.database, feeds, WorkerSettings.runs_kept).look()
 
     def _jump(self) -> bool:
         """Move the clock to what is due next; whether there is anything."""

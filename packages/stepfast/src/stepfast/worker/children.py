@@ -18,6 +18,7 @@ from stepfast.jobs.rescue import process_age
 from stepfast.telemetry import happened
 from stepfast.telemetry.metrics import HEARD, Metrics
 from stepfast.telemetry.sinks import listen, unlisten
+from stepfast.worker.periodic import NEVER, Periodic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 # A pipe, a line of JSON each second. What a child counted is added to what its parent counted, so nothing is lost when a
 # child ends; one that is killed takes its last second with it.
 
-EVERY: Final = 1.0  # seconds between lines
+UPLINK_EVERY: Final = 1.0  # seconds between lines
 OVERDUE: Final = 5.0  # seconds without a line after which a child is a problem
 
 
@@ -36,11 +37,11 @@ class Uplink:
     """In the child: sends its counts and its problems."""
 
     def __init__(self, pipe: int, problems: Callable[[], list[str]]) -> None:
-        self._pipe = pipe
+        self._pipe = os.fdopen(pipe, "w", encoding="utf-8")
         self._problems = problems
         self.metrics = Metrics()  # our own children add theirs
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._send_until_stopped, name="stepfast-uplink", daemon=True)
+        self._thread = Periodic("uplink", last_call=True)
+        self._thread.add(self._send, first=UPLINK_EVERY)
 
     def start(self) -> None:
         listen(self.metrics, HEARD)
@@ -48,18 +49,19 @@ class Uplink:
 
     def stop(self) -> None:
         """Send the rest."""
-        self._stop.set()
-        self._thread.join(timeout=5)
+        self._thread.stop()
+        with suppress(OSError):
+            self._pipe.close()
         unlisten(self.metrics)
 
-    def _send_until_stopped(self) -> None:
-        stopping = False
-        with suppress(OSError), os.fdopen(self._pipe, "w", encoding="utf-8") as pipe:  # our parent is gone
-            while not stopping:
-                stopping = self._stop.wait(EVERY)
-                json.dump({"metrics": self.metrics.take(), "problems": self._problems()}, pipe)
-                pipe.write("\n")
-                pipe.flush()
+    def _send(self) -> float:
+        try:
+            json.dump({"metrics": self.metrics.take(), "problems": self._problems()}, self._pipe)
+            self._pipe.write("\n")
+            self._pipe.flush()
+        except OSError:  # our parent is gone
+            return NEVER
+        return UPLINK_EVERY
 
 
 class Downlink:
@@ -141,7 +143,7 @@ SHORTEST_PATIENCE: Final = 0.8  # seconds to see how fast those get on that were
 LONGEST_PATIENCE: Final = 5.0
 
 
-class LoneProcesses:
+class SuspectProcesses:
     """Starts children of the worker that claim one suspect at a time and end when none is left."""
 
     def __init__(

@@ -23,7 +23,7 @@ from stepfast.errors import ConfigurationError, StepfastError
 from stepfast.telemetry import happened
 from stepfast.telemetry.logs import configure
 from stepfast.telemetry.traces import export_spans
-from stepfast.worker.children import OF_THE_COMMAND, LoneProcesses, command, start_child
+from stepfast.worker.children import OF_THE_COMMAND, SuspectProcesses, command, start_child
 from stepfast.worker.metrics import Exposure
 from stepfast.worker.worker import Worker
 
@@ -231,7 +231,7 @@ def _serve(target: str, options: dict[str, Any], lines: Lines, *, lone: bool = F
         app.kinds,
         settings,
         lone=lone,
-        suspects=None if lone else LoneProcesses(target, options, settings.concurrency, exposure.metrics),
+        suspects=None if lone else SuspectProcesses(target, options, settings.concurrency, exposure.metrics),
         stuck=lambda: os._exit(STUCK),
         notifications=app.notifications,
         declared=app.declared,

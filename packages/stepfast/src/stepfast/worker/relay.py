@@ -48,6 +48,7 @@ from stepfast.outbox.destinations import (
 from stepfast.outbox.messages import ALERT, BROKER, EXPORT, WEBHOOK, as_shown
 from stepfast.telemetry import happened
 from stepfast.telemetry.masking import without_secrets
+from stepfast.worker.periodic import Periodic, around, in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -364,13 +365,12 @@ class Relay:
         self._couriers: dict[Served, Courier | BrokerCourier] = {}
         self._brokers: Brokers | None = None
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._stop = threading.Event()
         self._since = NEVER  # deaths after this instant are worth a look
-        self._took = 0.0  # seconds, to find out who waits
-        self._next_pruning = 0.0
-        self._failing = False
-        self._thread = threading.Thread(target=self._work_until_stopped, name="stepfast-relay", daemon=True)
+        self._took = 0.0  # seconds that the search for destinations took
+        self._asked = False  # to look, since the last look
+        self._thread = Periodic("relay")
+        self._thread.add(self._look_and_rest)
+        self._thread.add(self._tidy)
 
     def start(self) -> None:
         """Begin to look."""
@@ -380,9 +380,7 @@ class Relay:
     def stop(self) -> None:
         """Take nothing more; let tries under way end and be recorded, for a moment."""
         self._database.unlisten(self._heard)
-        self._stop.set()
-        self._wake.set()
-        self._thread.join(timeout=10)
+        self._thread.stop()
         deadline = time.monotonic() + self._settling
         for courier in self._serving():
             courier.stop()
@@ -392,28 +390,18 @@ class Relay:
 
     def _heard(self, names: set[str]) -> None:
         if OUTBOX in names:
-            self._wake.set()
+            self._wake()
 
-    def _work_until_stopped(self) -> None:
-        pause, looked, woken = 0.0, 0.0, False
-        while not self._stop.wait(max(0.0, looked + pause - time.monotonic())):
-            try:
-                self.look()
-                pause = max(BREATH, min(SHARE * self._took, 5 * LOOK))
-                self._tidy()
-                self._failing = False
-            except DatabaseError as error:
-                if not self._failing:
-                    self._failing = True
-                    happened("database.lost", error=error, note="the relay waits")
-                pause = LOOK
-            except Exception as error:  # noqa: BLE001 - whatever it is, later messages must go out
-                happened("worker.failed", error=error, note="relay")
-                pause = 5 * LOOK
-            looked = time.monotonic()
-            # Once more soon after we were woken: a wake-up is withheld if the last one was a moment ago.
-            woken = self._wake.wait(AGAIN if woken else LOOK * random.uniform(0.9, 1.0))
-            self._wake.clear()
+    def _wake(self) -> None:
+        self._asked = True
+        self._thread.wake()
+
+    def _look_and_rest(self) -> float:
+        asked, self._asked = self._asked, False
+        self.look()
+        self._thread.rest = max(BREATH, min(SHARE * self._took, 5 * LOOK))
+        # Once more soon after we were asked: a wake-up is withheld if the last one was a moment ago.
+        return AGAIN if asked else LOOK * random.uniform(0.9, 1.0)
 
     def look(self) -> int:
         """Take what is due, as far as there is room; returns how many destinations."""
@@ -476,7 +464,7 @@ class Relay:
         """A courier has ended: its destination may have got something in the very moment in which it was left."""
         with self._lock:
             del self._couriers[served]
-        self._wake.set()
+        self._wake()
 
     def _keep_holding(self) -> None:
         """Renew the leases of tries that take long, but not for ever."""
@@ -501,22 +489,20 @@ class Relay:
             happened("alert.told", cause=cause, places=len(self._places))
         return len(told)
 
-    def _tidy(self) -> None:
-        now = time.monotonic()
-        if now < self._next_pruning:
-            return
-        self._next_pruning = now + PRUNING * random.uniform(0.9, 1.1)
+    def _tidy(self) -> float:
+        """Prune sent messages, and look for dead jobs; returns the seconds until the next time."""
         if self._settings.alert_deaths:
             self._notice()  # also moves the bookmark on, so that each look has little behind it
-        age, removed = micros(self._settings.outbox_retention), 0
-        while not self._stop.is_set():
-            batch = persist(self._database, lambda tx: prune(tx, age, BATCH_RELAY))
-            removed += batch
-            if batch < BATCH_RELAY:
-                break
-            self._stop.wait(BREATH)  # let others write in between
+        age = micros(self._settings.outbox_retention)
+        removed = in_batches(
+            self._database,
+            self._thread.stopping,
+            lambda tx: prune(tx, age, BATCH_RELAY),
+            batch=BATCH_RELAY,
+        )
         if removed:
             happened("outbox.pruned", messages=removed)
+        return around(PRUNING)
 
 
 # Serve a broker's queue: send the first hundred messages of its line in one call, record it, take the next.

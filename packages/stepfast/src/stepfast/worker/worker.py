@@ -29,10 +29,10 @@ from stepfast.worker.execution import Execution
 from stepfast.worker.heartbeat import Heartbeat, Pulse
 from stepfast.worker.isolation.child import resident
 from stepfast.worker.isolation.pool import HandlerProcesses
-from stepfast.worker.maintenance import Forgetting, Maintenance
+from stepfast.worker.maintenance import Maintenance, SuspectsHere
 from stepfast.worker.relay import SETTLING, Relay
 from stepfast.worker.reporter import Reporter
-from stepfast.worker.scheduler import Ticks
+from stepfast.worker.scheduler import Scheduler
 from stepfast.worker.wakeups import Wakeups
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from stepfast.jobs.lease import Lease
     from stepfast.runs.feeds import Feeds
     from stepfast.schedules.definition import Definition
-    from stepfast.worker.children import LoneProcesses
+    from stepfast.worker.children import SuspectProcesses
 
 
 # Leaving in good order: stop taking, let steps finish or give them back, then go.
@@ -59,7 +59,7 @@ class Parts:
     claimer: Claimer
     execution: Execution
     settlement: Settlement
-    suspects: LoneProcesses | None
+    suspects: SuspectProcesses | None
     wakeups: Wakeups
     maintenance: Maintenance | None
     services: Sequence[Service]
@@ -126,14 +126,11 @@ def services(  # noqa: PLR0917 - all that a worker is made of
 ) -> list[Service]:
     """In the order in which they start."""
     notifications = notifications or from_environment()
-    found: list[Service] = [
-        Forgetting(database, kinds, settings),
-        Ticks(database, declared or {}, kinds.stored),
-    ]
+    found: list[Service] = [Scheduler(database, declared or {}, kinds)]
     if feeds:
-        from stepfast.worker.run_watchdog import Vigil
+        from stepfast.worker.run_watchdog import RunWatchdog
 
-        found.append(Vigil(database, feeds, settings.runs_kept))
+        found.append(RunWatchdog(database, feeds, settings.runs_kept))
         if claimer is not None and any(it.broker is not None for it in feeds.all()):
             from stepfast.worker.broker_listener import broker_listeners
 
@@ -237,7 +234,7 @@ class Worker:
         settings: WorkerSettings,
         *,
         lone: bool = False,
-        suspects: LoneProcesses | None = None,
+        suspects: SuspectProcesses | None = None,
         stuck: Callable[[], None] | None = None,
         notifications: NotificationSettings | None = None,
         declared: Mapping[str, Definition] | None = None,
@@ -290,9 +287,6 @@ class Worker:
             overdue=self._overdue,
         )
         self._heartbeat = Heartbeat(database, settings, pulse)
-        self._maintenance = Maintenance(
-            database, settings, self._heartbeat, self._isolate, self._owned, limits=kinds.families
-        )
         self._claimer = Claimer(
             database,
             settings,
@@ -301,6 +295,10 @@ class Worker:
             wakeups=self._wakeups,
             room=Room(slots=self._slots, behind=self._behind),
             gate=self._gate,
+        )
+        suspects_run = suspects or SuspectsHere(self._claimer, self._wakeups)
+        self._maintenance = Maintenance(
+            database, kinds, settings, self._heartbeat, suspects=suspects_run, owned=self._owned
         )
         around = (notifications, declared, feeds)
         self._parts = Parts(
@@ -454,14 +452,6 @@ class Worker:
     def _all_replaced(self) -> None:
         self._execution.take_unstarted()  # rescued with the rest; nothing of it has started
         self._execution.halt_all(Halt.REPLACED)
-
-    def _isolate(self, waiting: int) -> None:
-        """Suspects wait: they get a process of their own, or this one to themselves."""
-        if self._suspects is not None:
-            self._suspects.ensure(waiting)
-        elif waiting:
-            self._claimer.alone_wanted.set()
-            self._wakeups.nudge()
 
     def _overdue(self) -> None:
         """Stop vouching for steps that ignore their timeout. Called by the heartbeat."""
