@@ -17,7 +17,7 @@ from stepfast.cli.command import app as commands
 from stepfast.database.database import persist
 from stepfast.runs.broker import Broker
 from stepfast.tasks.envelope import read
-from stepfast.tasks.store import Origin, accept
+from stepfast.tasks.store import Origin, accept_task
 from stepfast.testing import drain
 from stepfast.transports.contract import Outgoing
 from stepfast.transports.database import DatabaseTransport
@@ -40,7 +40,7 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def stored(app: Stepfast, task_type: str, task_id: str = "t-1", client: str = "default") -> str:
     text = json.dumps({"task_id": task_id, "task_type": task_type, "webhook_url": "https://a.example/?key=1"})
-    return persist(app.database, lambda tx: accept(tx, Origin(client, "memory"), read(text))).job_id
+    return persist(app.database, lambda tx: accept_task(tx, Origin(client, "memory"), read(text))).job_id
 
 
 def test_a_task_is_sent_to_the_clients_queue(cli: Cli, app: Stepfast) -> None:

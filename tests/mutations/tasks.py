@@ -77,6 +77,10 @@ async def no_renewal(*_: object) -> None:
     return
 
 
+async def greedy(_: object) -> int:
+    return 32
+
+
 async def believing(*_: object) -> bool:
     return True
 
@@ -128,68 +132,68 @@ MUTATIONS = [
     ),
     Mutation(
         "a running task is given up",
-        without("stepfast.tasks.store:GIVE_UP", "AND state IN ('scheduled', 'ready', 'suspect', 'held')"),
+        without("stepfast.tasks.store:GIVE_UP_JOB", "AND state IN ('scheduled', 'ready', 'suspect', 'held')"),
         test_tasks.test_a_task_that_somebody_runs_is_not_given_up_behind_his_back,
         or_with=(StepfastError,),
     ),
     Mutation(
         "a wrong message speaks for a task of the same id",
-        replacing("stepfast.tasks.store:known", lambda *_: False),
+        replacing("stepfast.tasks.store:is_known", lambda *_: False),
         test_tasks.test_a_wrong_message_says_nothing_about_a_task_of_the_same_id,
     ),
     Mutation(
         "the row of an unfinished task is forgotten",
-        without("stepfast.tasks.store:FORGET", LIVE),
+        without("stepfast.tasks.store:FORGET_TASKS", LIVE),
         test_tasks.test_a_task_is_forgotten_with_its_id_but_not_while_somebody_may_revive_it,
     ),
     Mutation(
         "an end that was told is told under another id",
         both(
-            without("stepfast.tasks.store:SAY_AGAIN", "dedupe_key = :key", "1 = 0"),
-            without("stepfast.tasks.store:SAID", "job_id = :id", "1 = 0"),
+            without("stepfast.tasks.store:RESEND_END", "dedupe_key = :key", "1 = 0"),
+            without("stepfast.tasks.store:FIND_END", "job_id = :id", "1 = 0"),
         ),
         test_tasks.test_an_end_can_be_told_again_under_the_same_id,
     ),
     Mutation(
         "a message is let go before whoever asked is told",
-        replacing("stepfast.tasks.store:End.settled", property(lambda _: True)),
+        replacing("stepfast.tasks.store:TaskEnd.settled", property(lambda _: True)),
         telling(test_intake.test_it_is_held_until_whoever_asked_has_been_told),
         only_on=("sqlite",),
     ),
     Mutation(
         "a held message is not renewed",
-        replacing("stepfast.tasks.held_messages:Holding._renew", no_renewal),
+        replacing("stepfast.tasks.held_messages:HeldMessages._renew", no_renewal),
         over_a_broker(test_intake.test_a_held_message_is_renewed_for_as_long_as_its_task_takes),
         only_on=("sqlite",),
     ),
     Mutation(
         "everything is taken from the queue",
-        replacing("stepfast.tasks.intake:Room.left", lambda _: 32),
+        replacing("stepfast.tasks.intake:Intake.capacity", greedy),
         over_a_broker(test_intake.test_no_more_is_taken_than_can_be_worked_on_soon),
         only_on=("sqlite",),
     ),
     Mutation(
         "the last delivery is a delivery like any other",
-        replacing("stepfast.tasks.store:known", lambda *_: True),
+        replacing("stepfast.tasks.store:is_known", lambda *_: True),
         telling(test_intake.test_the_last_delivery_is_used_to_tell_of_it),
         only_on=("sqlite",),
         or_with=(ValueError,),
     ),
     Mutation(
         "a message that is held until its end is taken ahead of time",
-        replacing("stepfast.tasks.intake:Following.at_work", property(lambda _: 0)),
+        replacing("stepfast.tasks.held_messages:HeldMessages.at_work", property(lambda _: 0)),
         over_a_broker(test_intake.test_what_is_held_until_its_end_is_taken_only_by_who_is_free),
         only_on=("sqlite",),
     ),
     Mutation(
         "a stop in good order counts as a death",
-        replacing("stepfast.tasks.held_messages:Holding.give_back", held_messages.Holding.release),
+        replacing("stepfast.tasks.held_messages:HeldMessages.give_back", held_messages.HeldMessages.release),
         over_a_broker(test_intake.test_a_worker_that_stops_in_good_order_is_no_death),
         only_on=("sqlite",),
     ),
     Mutation(
         "a message that was lost is no failure",
-        replacing("stepfast.tasks.intake:Followed.lost", property(lambda _: False)),
+        replacing("stepfast.tasks.held_messages:HeldMessage.task_unfinished", property(lambda _: False)),
         over_a_broker(test_intake.test_who_loses_the_message_of_the_one_task_has_failed),
         only_on=("sqlite",),
     ),
@@ -201,13 +205,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a stop in good order counts where only the queue knows its limit",
-        replacing("stepfast.tasks.held_messages:Holding.give_back", held_messages.Holding.release),
+        replacing("stepfast.tasks.held_messages:HeldMessages.give_back", held_messages.HeldMessages.release),
         over_a_broker(test_intake.test_nor_is_it_where_only_the_queue_knows_how_often_it_delivers),
         only_on=("sqlite",),
     ),
     Mutation(
         "who comes late gives back what is another's",
-        replacing("stepfast.tasks.held_messages:Holding._renew", believing),
+        replacing("stepfast.tasks.held_messages:HeldMessages._renew", believing),
         test_held_messages.test_what_another_holds_is_left_to_him,
         only_on=("sqlite",),
     ),
@@ -228,17 +232,17 @@ MUTATIONS = [
     ),
     Mutation(
         "a task that a container left a moment ago is taken from its next try",
-        without("stepfast.tasks.store:ADOPT", "AND updated_at < {now} - :after"),
+        without("stepfast.tasks.store:ADOPT_JOBS", "AND updated_at < {now} - :after"),
         test_intake.test_what_a_container_left_a_moment_ago_is_its_own,
     ),
     Mutation(
         "a task that a container works on is taken from it",
-        without("stepfast.tasks.store:ADOPT", "AND state IN ('ready', 'suspect') "),
+        without("stepfast.tasks.store:ADOPT_JOBS", "AND state IN ('ready', 'suspect') "),
         test_intake.test_what_a_container_works_on_is_its_own_however_long_it_takes,
     ),
     Mutation(
         "what any container left behind is taken",
-        without("stepfast.tasks.store:ADOPT", "queue > :first AND queue < :last AND "),
+        without("stepfast.tasks.store:ADOPT_JOBS", "queue > :first AND queue < :last AND "),
         test_intake.test_what_the_container_of_another_client_left_behind_is_none_of_ours,
     ),
     Mutation(
@@ -256,7 +260,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what a killed container left behind stays there",
-        replacing("stepfast.tasks.store:take_over", lambda *_: False),
+        replacing("stepfast.tasks.store:take_over_task", lambda *_: False),
         over_a_broker(
             test_intake.test_what_a_killed_container_left_behind_is_done_at_once_when_it_is_asked_for_again
         ),
@@ -270,13 +274,13 @@ MUTATIONS = [
     ),
     Mutation(
         "what we refused hides what is worn out",
-        replacing("stepfast.tasks.intake:MOST", 256),
+        replacing("stepfast.tasks.intake:MOST_LETTERS", 256),
         test_dead_letter_recovery.test_what_we_refused_hides_nothing_behind_it_and_stays,
         only_on=("sqlite",),
     ),
     Mutation(
         "what a long pass holds is not renewed",
-        replacing("stepfast.tasks.held_messages:Holding.renew_until", no_renewal),
+        replacing("stepfast.tasks.held_messages:HeldMessages.renew_until", no_renewal),
         test_dead_letter_recovery.test_what_was_passed_stays_ours_for_as_long_as_the_pass_takes,
         only_on=("sqlite",),
     ),
@@ -293,7 +297,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a result that was emptied is told as none",
-        replacing("stepfast.tasks.store:EMPTIED", None),
+        replacing("stepfast.tasks.store:RESULT_EXPIRED", None),
         test_tasks.test_a_result_that_was_emptied_is_told_of_with_the_time_of_its_end,
         or_with=(KeyError,),
     ),
@@ -319,7 +323,7 @@ MUTATIONS = [
     ),
     Mutation(
         "whoever wants one message waits for ever",
-        replacing("stepfast.tasks.intake:Outages.trouble", lambda *_: None),
+        replacing("stepfast.tasks.intake:Outages.report", lambda *_: None),
         impatient(test_intake.test_whoever_wants_one_message_does_not_wait_for_a_broker_for_ever),
         only_on=("sqlite",),
     ),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast.tasks.envelope import read
-from stepfast.tasks.held_messages import DEATHS, FIRST_SENT, Holding
+from stepfast.tasks.held_messages import DEATHS, FIRST_SENT, HeldMessages
 from stepfast.transports.contract import MOST_DELIVERIES
 from tests.transports.brokers import HOLD, SHORT, Broker
 from tests.transports.test_conformance import AT_ONCE, message, nothing, one, take
@@ -40,8 +40,8 @@ class KilledError(BaseException):
     """The process is gone."""
 
 
-def holding(transport: Transport, hold: timedelta = HOLD) -> Holding:
-    return Holding(transport, hold, deaths_count=True)
+def holding(transport: Transport, hold: timedelta = HOLD) -> HeldMessages:
+    return HeldMessages(transport, hold, deaths_count=True)
 
 
 async def delivered_twice(

@@ -258,7 +258,7 @@ async def test_a_passing_failure_while_it_is_put_aside_does_not_cost_its_holder_
     """The first try has renewed it: only the new receipt ends it."""
     queue = await account.queue()
     await account.transport.send(queue, [message()])
-    ours = holding.Holding(account.transport, HOLD)
+    ours = holding.HeldMessages(account.transport, HOLD)
     held = ours.take(await account.one(queue))
     send, faults = QueueClient.send_message, [ServiceRequestError("no route to host")]
 

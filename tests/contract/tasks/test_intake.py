@@ -16,15 +16,16 @@ from stepfast.errors import TransientError, UnreachableError
 from stepfast.tasks import intake as intakes
 from stepfast.tasks import store as storing
 from stepfast.tasks.envelope import own_queue, queue_of
-from stepfast.tasks.held_messages import Holding, sent_anew
-from stepfast.tasks.intake import Following
-from stepfast.tasks.store import Origin, accept, adopt, understood
+from stepfast.tasks.held_messages import HeldMessages, sent_anew
+from stepfast.tasks.intake import Intake
+from stepfast.tasks.store import Origin, accept_task, adopt_tasks, read_task
 from stepfast.transports.contract import TransportRefusedError, TransportUnavailableError
 from stepfast.transports.memory import MemoryBroker, MemoryTransport
 from tests.support import rows
 from tests.support.broker import CLIENT, QUEUE, polling, said
 from tests.support.broker import BrokerPolling as Broker
 from tests.support.engine import take
+from tests.support.events import hearing, named
 from tests.support.http_receiver import SETTINGS
 
 if TYPE_CHECKING:
@@ -241,8 +242,8 @@ def test_a_message_that_cannot_even_be_refused_is_left_to_the_broker(
     def broken(*_: object, **__: object) -> None:
         raise ValueError("says a test")
 
-    monkeypatch.setattr(storing, "store", broken)
-    monkeypatch.setattr(storing, "refuse", broken)
+    monkeypatch.setattr(storing, "store_all", broken)
+    monkeypatch.setattr(storing, "refuse_message", broken)
     broker.send("one", "two")
     with polling(app, broker):
         rows.eventually(lambda: broker.empty)
@@ -387,8 +388,8 @@ def test_a_message_is_refused_however_often_the_database_is_away_meanwhile(
         tries.append(1)
         raise UnreachableError("no connection") if len(tries) < 3 else ValueError("says a test")
 
-    monkeypatch.setattr(storing, "store", broken)
-    monkeypatch.setattr(storing, "refuse", away)
+    monkeypatch.setattr(storing, "store_all", broken)
+    monkeypatch.setattr(storing, "refuse_message", away)
     monkeypatch.setattr(intakes, "OUTAGE", 0.05)
     broker.send("one")
     with polling(app, broker):
@@ -397,7 +398,7 @@ def test_a_message_is_refused_however_often_the_database_is_away_meanwhile(
     assert len(broker.dead()) == 1
 
 
-@pytest.mark.parametrize(("part", "method"), [(Following, "_look"), (Holding, "_renew")])
+@pytest.mark.parametrize(("part", "method"), [(Intake, "_end_settled"), (HeldMessages, "_renew")])
 def test_what_breaks_by_surprise_goes_on(
     app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch, part: Any, method: str
 ) -> None:
@@ -435,6 +436,42 @@ def test_a_broker_that_goes_away_comes_back(
         broker.memory.away = False
         broker.task("good")
         rows.eventually(lambda: jobs(app, "done"))
+
+
+def test_the_end_of_an_outage_is_reported_of_what_was_away(
+    app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = threading.Event()
+    away.set()
+    persist: Any = vars(storing)["persist"]
+
+    def unreachable(*arguments: Any, **options: Any) -> Any:
+        if away.is_set():
+            raise UnreachableError("no connection, says a test")
+        return persist(*arguments, **options)
+
+    monkeypatch.setattr(storing, "persist", unreachable)
+    monkeypatch.setattr(intakes, "OUTAGE", 0.05)
+    monkeypatch.setattr(intakes, "LONGEST_OUTAGE", 0.05)
+    monkeypatch.setattr(intakes, "LONG_WAIT", timedelta(seconds=0.05))
+
+    @app.task("good")
+    def good() -> None: ...
+
+    broker.task("good")
+    with hearing() as told, polling(app, broker):
+        rows.eventually(lambda: named(told, "database.lost"))
+        away.clear()
+        rows.eventually(lambda: jobs(app, "done") and broker.empty)
+        recovered = named(told, "database.recovered")
+        broker.memory.away = True
+        rows.eventually(lambda: named(told, "broker.lost"))
+        broker.memory.away = False
+        rows.eventually(lambda: named(told, "broker.recovered"))
+
+    assert recovered == [{"note": "tasks are taken"}]
+    assert len(named(told, "database.lost")) == len(named(told, "database.recovered")) == 1
+    assert len(named(told, "broker.lost")) == len(named(told, "broker.recovered")) == 1
 
 
 def test_a_broker_that_refuses_us_is_told_to_whoever_starts(
@@ -528,7 +565,7 @@ class Silent(MemoryTransport):
 def test_whoever_wants_one_message_does_not_wait_for_a_broker_for_ever(
     app: Stepfast, broker: Broker, monkeypatch: pytest.MonkeyPatch, *, lets_us_in: bool
 ) -> None:
-    monkeypatch.setattr(intakes, "LONGEST", 0.05)
+    monkeypatch.setattr(intakes, "MOST_PATIENT", 0.05)
     monkeypatch.setattr(intakes, "OUTAGE", 0.02)
     broker.memory.away = not lets_us_in
     settings = intakes.IntakeSettings(client=CLIENT, acknowledge="ended", concurrency=1, once=True)
@@ -631,7 +668,7 @@ def test_who_loses_the_message_of_the_one_task_has_failed(app: Stepfast, broker:
     intake = waiting(app, broker, once=True, hold=timedelta(seconds=1))
     (kept,) = broker.memory.places[QUEUE].live.kept.values()
     kept.turn += 1  # another received it
-    rows.eventually(lambda: not len(intake._holding))
+    rows.eventually(lambda: not len(intake._messages))
     intake.leave(timedelta(0))
 
     assert intake.failed
@@ -642,7 +679,7 @@ def left_behind(app: Stepfast) -> str:
     text = said("gate")
     origin = Origin(CLIENT, "TASK_DATA", None, own_queue(CLIENT, text))
     with app.transaction() as tx:
-        return accept(tx, origin, understood(text, app.kinds)).job_id
+        return accept_task(tx, origin, read_task(text, app.kinds)).job_id
 
 
 def test_what_a_killed_container_left_behind_is_done_by_another_worker(app: Stepfast, broker: Broker) -> None:
@@ -660,7 +697,7 @@ def test_what_a_container_left_a_moment_ago_is_its_own(app: Stepfast) -> None:
     Gate(app)
     job_id = left_behind(app)
     with app.transaction() as tx:
-        assert adopt(tx, QUEUE, 60_000_000) == 0
+        assert adopt_tasks(tx, QUEUE, 60_000_000) == 0
 
     assert rows.live(app, job_id)["queue"] == own_queue(CLIENT, said("gate"))  # type: ignore[index]
 
@@ -671,7 +708,7 @@ def test_what_a_container_works_on_is_its_own_however_long_it_takes(app: Stepfas
     held = take(app, queue=own_queue(CLIENT, said("gate")))
     rows.change(app, "UPDATE stepfast_job SET updated_at = updated_at - 3600000000")
     with app.transaction() as tx:
-        assert adopt(tx, QUEUE, 60_000_000) == 0
+        assert adopt_tasks(tx, QUEUE, 60_000_000) == 0
 
     assert (held.job_id, rows.live(app, job_id)["queue"]) == (job_id, held.queue)  # type: ignore[index]
 
@@ -681,8 +718,8 @@ def test_what_the_container_of_another_client_left_behind_is_none_of_ours(app: S
     job_id = left_behind(app)
     rows.change(app, "UPDATE stepfast_job SET updated_at = updated_at - 3600000000")
     with app.transaction() as tx:
-        assert [adopt(tx, queue_of(it), 60_000_000) for it in ("north", "sout", "south-2")] == [0, 0, 0]
-        assert adopt(tx, QUEUE, 60_000_000) == 1
+        assert [adopt_tasks(tx, queue_of(it), 60_000_000) for it in ("north", "sout", "south-2")] == [0, 0, 0]
+        assert adopt_tasks(tx, QUEUE, 60_000_000) == 1
 
     assert rows.live(app, job_id)["queue"] == QUEUE  # type: ignore[index]
 
@@ -795,4 +832,4 @@ def test_holding_asks_for_no_more_than_the_broker_gives() -> None:
     transport = MemoryTransport()
     transport.abilities = replace(transport.abilities, longest_hold=timedelta(seconds=5))
 
-    assert Holding(transport, timedelta(hours=1)).hold == timedelta(seconds=5)
+    assert HeldMessages(transport, timedelta(hours=1)).hold == timedelta(seconds=5)

@@ -184,7 +184,7 @@ def test_what_no_database_takes_is_not_tried_for_minutes(
         tries.append(1)
         raise ConstraintError("says a test")
 
-    monkeypatch.setattr(single_task, "accept", refusing)
+    monkeypatch.setattr(single_task, "accept_task", refusing)
 
     @telling.task("good")
     def good() -> None: ...

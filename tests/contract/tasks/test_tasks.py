@@ -20,15 +20,15 @@ from stepfast.tasks.envelope import TaskRefusedError, read
 from stepfast.tasks.receiver import ReceivedEnd, latest, save
 from stepfast.tasks.single_task import SingleTask, run_single_task
 from stepfast.tasks.store import (
-    Accepted,
     Origin,
-    accept,
-    ends,
-    forget_old,
-    give_up,
-    refuse,
-    tell_again,
-    understood,
+    TaskJob,
+    accept_task,
+    forget_old_tasks,
+    give_up_task,
+    read_task,
+    refuse_message,
+    resend_end,
+    task_ends,
     why_unsent,
 )
 from stepfast.testing import drain
@@ -47,8 +47,8 @@ def asked(task_type: str, task_id: str = "t-1", /, *, url: str | None = URL, **p
     return json.dumps({"task_id": task_id, "task_type": task_type, "payload": payload, "webhook_url": url})
 
 
-def accepted(app: Stepfast, text: str, origin: Origin = HERE) -> Accepted:
-    return persist(app.database, lambda tx: accept(tx, origin, read(text)))
+def accepted(app: Stepfast, text: str, origin: Origin = HERE) -> TaskJob:
+    return persist(app.database, lambda tx: accept_task(tx, origin, read(text)))
 
 
 def told(app: Stepfast) -> list[Any]:
@@ -75,7 +75,7 @@ def test_a_task_becomes_a_job_of_its_clients_queue(app: Stepfast) -> None:
 
 def test_the_same_task_before_during_and_after_its_end_is_done_once(app: Stepfast) -> None:
     runs: list[str] = []
-    seen: list[Accepted] = []
+    seen: list[TaskJob] = []
 
     @app.task("once")
     def once() -> None:
@@ -91,14 +91,14 @@ def test_the_same_task_before_during_and_after_its_end_is_done_once(app: Stepfas
     drain(app)
 
     assert runs == ["ran"]
-    assert seen == [Accepted(first.job_id, created=False)] * 4
+    assert seen == [TaskJob(first.job_id, created=False)] * 4
 
 
 def test_two_who_store_the_same_task_at_once_store_one_job(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     apps, start = [another_app() for _ in range(4)], threading.Barrier(4)
-    found: list[Accepted] = []
+    found: list[TaskJob] = []
 
     def race(mine: Stepfast) -> None:
         start.wait()
@@ -128,7 +128,7 @@ def test_a_task_is_forgotten_with_its_id_but_not_while_somebody_may_revive_it(ap
     rows.change(app, "UPDATE stepfast_task SET until_at = 1")
     rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=done.job_id)
 
-    persist(app.database, lambda tx: forget_old(tx, 10))
+    persist(app.database, lambda tx: forget_old_tasks(tx, 10))
 
     assert [row["id"] for row in rows.query(app, "SELECT id FROM stepfast_task")] == [dead.job_id]
 
@@ -334,9 +334,9 @@ def test_a_task_without_time_is_given_up_where_it_waits(app: Stepfast) -> None:
     job = accepted(app, asked("any"))
 
     late = TaskTimeoutError(timedelta(seconds=5))
-    assert persist(app.database, lambda tx: give_up(tx, job.job_id, late))
+    assert persist(app.database, lambda tx: give_up_task(tx, job.job_id, late))
 
-    assert not persist(app.database, lambda tx: give_up(tx, job.job_id, late))
+    assert not persist(app.database, lambda tx: give_up_task(tx, job.job_id, late))
     (body,) = told(app)
     assert body["error"] == {
         "type": "TaskTimeoutError",
@@ -351,7 +351,7 @@ def test_a_task_that_somebody_runs_is_not_given_up_behind_his_back(app: Stepfast
     @app.task("busy")
     def busy(step: Step) -> None:
         found.append(
-            persist(app.database, lambda tx: give_up(tx, step.job_id, TaskRefusedError("says a test")))
+            persist(app.database, lambda tx: give_up_task(tx, step.job_id, TaskRefusedError("says a test")))
         )
 
     accepted(app, asked("busy"))
@@ -408,17 +408,17 @@ def test_an_end_can_be_told_again_under_the_same_id(app: Stepfast) -> None:
     drain(app)
     rows.change(app, "UPDATE stepfast_outbox SET state = 'sent', ended_at = 1, attempts = 1")
     with app.database.reading() as tx:
-        end = ends(tx, [job.job_id])[job.job_id]
+        end = task_ends(tx, [job.job_id])[job.job_id]
     assert end.settled
 
-    persist(app.database, lambda tx: tell_again(tx, end))
-    persist(app.database, lambda tx: tell_again(tx, end))
+    persist(app.database, lambda tx: resend_end(tx, end))
+    persist(app.database, lambda tx: resend_end(tx, end))
 
     assert [(row["state"], row["attempts"]) for row in rows.query(app, "SELECT * FROM stepfast_outbox")] == [
         ("waiting", 0)
     ]
     rows.change(app, "DELETE FROM stepfast_outbox")  # as its retention does
-    persist(app.database, lambda tx: tell_again(tx, end))
+    persist(app.database, lambda tx: resend_end(tx, end))
     assert [it["result"] for it in told(app)] == [1]
 
 
@@ -426,8 +426,8 @@ def told_again(app: Stepfast, job_id: str) -> Any:
     """What is told of an end whose first webhook is no longer kept."""
     rows.change(app, "DELETE FROM stepfast_outbox")
     with app.database.reading() as tx:
-        end = ends(tx, [job_id])[job_id]
-    persist(app.database, lambda tx: tell_again(tx, end))
+        end = task_ends(tx, [job_id])[job_id]
+    persist(app.database, lambda tx: resend_end(tx, end))
     return told(app)[0]
 
 
@@ -460,8 +460,8 @@ def test_the_end_of_an_encrypted_task_is_told_again_as_it_was(
     def charge(card: str) -> dict[str, str]:
         return {"charged": card}
 
-    task = understood(asked("charge", card="4111-1111"), sealing.kinds)
-    job = persist(app.database, lambda tx: accept(tx, HERE, task))
+    task = read_task(asked("charge", card="4111-1111"), sealing.kinds)
+    job = persist(app.database, lambda tx: accept_task(tx, HERE, task))
     drain(sealing)
 
     assert told_again(app, job.job_id)["result"] == {"charged": "4111-1111"}
@@ -568,13 +568,14 @@ def test_a_webhook_that_was_given_up_waits_for_nobody(app: Stepfast) -> None:
 # What is no task
 
 
-def refused(app: Stepfast, text: str, message_id: str = "m-1") -> Accepted:
+def refused(app: Stepfast, text: str, message_id: str = "m-1") -> TaskJob:
     try:
         read(text)
     except TaskRefusedError as error:
         why = error
     return persist(
-        app.database, lambda tx: refuse(tx, Origin("south", "memory", message_id), text, why, app.kinds)
+        app.database,
+        lambda tx: refuse_message(tx, Origin("south", "memory", message_id), text, why, app.kinds),
     )
 
 
@@ -618,7 +619,7 @@ def test_a_wrong_message_says_nothing_about_a_task_of_the_same_id(app: Stepfast)
 def test_a_refused_message_becomes_its_task_when_newer_code_understands_it(app: Stepfast) -> None:
     text = asked("newer", n=3)
     why = TaskRefusedError("no handler", task_id="t-1", task_type="newer", webhook_url=URL)
-    job = persist(app.database, lambda tx: refuse(tx, HERE, text, why, app.kinds))
+    job = persist(app.database, lambda tx: refuse_message(tx, HERE, text, why, app.kinds))
 
     @app.task("newer")
     def newer(n: int) -> int:
@@ -685,8 +686,8 @@ def test_tasks_of_an_encrypted_application_are_stored_sealed(
             seen.append(card)
             return card
 
-        task = understood(asked("charge", url=None, card="4111-1111"), app.kinds)
-        job = persist(app.database, lambda tx: accept(tx, HERE, task))
+        task = read_task(asked("charge", url=None, card="4111-1111"), app.kinds)
+        job = persist(app.database, lambda tx: accept_task(tx, HERE, task))
         refused(app, '{"task_id": "t-2", "task_type": 3, "payload": {"card": "4111-1111"}}')
         drain(app)
 

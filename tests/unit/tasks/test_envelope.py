@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepfast.tasks.envelope import Envelope, TaskRefusedError, read
-from stepfast.tasks.store import key_of
+from stepfast.tasks.store import task_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -182,5 +182,5 @@ def test_whatever_comes_is_read_or_refused(text: str) -> None:
 
 @given(st.text(min_size=1, max_size=200), st.text(min_size=1, max_size=200))
 def test_the_keys_of_two_tasks_differ_and_fit(one: str, other: str) -> None:
-    assert (key_of(one) == key_of(other)) == (one == other)
-    assert len(key_of(one)) <= 50
+    assert (task_key(one) == task_key(other)) == (one == other)
+    assert len(task_key(one)) <= 50

@@ -12,12 +12,12 @@ import pytest
 
 from stepfast.clock import new_id
 from stepfast.tasks import held_messages as module
-from stepfast.tasks.held_messages import DEATHS, FIRST_SENT, Holding, deaths_before, sent_anew
+from stepfast.tasks.held_messages import DEATHS, FIRST_SENT, HeldMessages, deaths_before, sent_anew
 from stepfast.transports.contract import Delivery, Outgoing, TransportUnavailableError
 from stepfast.transports.memory import MemoryBroker, MemoryTransport
 
 if TYPE_CHECKING:
-    from stepfast.tasks.held_messages import Held
+    from stepfast.tasks.held_messages import HeldMessage
 
 HOLD = timedelta(minutes=1)
 QUEUE = "south-tasks"
@@ -66,13 +66,13 @@ class Scene:
         self.broker = MemoryBroker()
         self.transport = Faulty(self.broker)
         self.other = MemoryTransport(self.broker)
-        self.holding = Holding(self.transport, HOLD, deaths_count=True)
+        self.holding = HeldMessages(self.transport, HOLD, deaths_count=True)
         self.attempt, self.body, self.properties = attempt, body, properties
 
-    def run(self, act: Callable[[Held], Awaitable[bool]]) -> bool:
+    def run(self, act: Callable[[HeldMessage], Awaitable[bool]]) -> bool:
         return asyncio.run(self._run(act))
 
-    async def _run(self, act: Callable[[Held], Awaitable[bool]]) -> bool:
+    async def _run(self, act: Callable[[HeldMessage], Awaitable[bool]]) -> bool:
         await self.other.ensure(QUEUE)
         message = Outgoing(id="m-1", body=self.body, properties=self.properties, subject="task")
         await self.other.send(QUEUE, [message])
@@ -136,7 +136,7 @@ def test_while_the_broker_does_not_say_that_it_is_ours_nothing_is_sent() -> None
 def test_what_another_holds_is_left_to_him() -> None:
     scene = Scene()
 
-    async def late(held: Held) -> bool:
+    async def late(held: HeldMessage) -> bool:
         scene.broker.expire(held.delivery)
         (his,) = await scene.other.receive(QUEUE, at_most=1, wait=NO_WAIT, hold=HOLD)
         given = await scene.holding.give_back(held)
@@ -192,7 +192,7 @@ def test_a_removal_whose_answer_was_lost_is_no_trouble() -> None:
 def test_what_was_ended_meanwhile_is_not_given_back() -> None:
     scene = Scene()
 
-    async def ended(held: Held) -> bool:
+    async def ended(held: HeldMessage) -> bool:
         completed, given = await asyncio.gather(scene.holding.complete(held), scene.holding.give_back(held))
         assert completed
         return given
@@ -209,7 +209,7 @@ def test_deaths_go_on_counting_in_the_new_message(attempt: int, before: int, aft
     scene = Scene(attempt, **counted)
     seen: list[Delivery] = []
 
-    async def look(held: Held) -> bool:
+    async def look(held: HeldMessage) -> bool:
         seen.append(held.delivery)
         return True
 
@@ -228,7 +228,7 @@ def test_a_count_that_nobody_could_have_written_counts_nothing(value: Any) -> No
     scene = Scene()
     seen: list[Delivery] = []
 
-    async def look(held: Held) -> bool:
+    async def look(held: HeldMessage) -> bool:
         seen.append(replace(held.delivery, properties={DEATHS: value}))
         return True
 
@@ -241,7 +241,7 @@ def test_a_new_message_has_an_id_of_its_own_each_time() -> None:
     """Where duplicates are detected, the same id again would be swallowed without a word."""
     seen: list[Delivery] = []
 
-    async def look(held: Held) -> bool:
+    async def look(held: HeldMessage) -> bool:
         seen.append(held.delivery)
         return True
 

@@ -1,13 +1,14 @@
-"""Messages that we hold: kept from others while we need them, then ended in one of three ways.
+"""The messages that an intake holds: renewed while they are needed, then completed, put aside or given back.
 
-Renewing and ending one message never overlap: with some brokers only the newest receipt ends it.
+Renewing and ending one message never overlap: with some brokers only the newest receipt ends it. All of this runs on the
+event loop of the intake.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final
@@ -23,6 +24,7 @@ from stepfast.transports.contract import (
 )
 
 if TYPE_CHECKING:
+    from stepfast.tasks.store import StoredMessage
     from stepfast.transports.contract import Delivery, Transport
 
 
@@ -31,114 +33,152 @@ SHORTEST: Final = 0.05  # seconds between looks at what is to be renewed
 LONGEST_REASON: Final = 1_000
 FIRST_SENT: Final = "stepfastFirstSent"  # properties of a message that takes the place of another
 DEATHS: Final = "stepfastDeaths"
-PAUSE: Final = 1.0  # seconds between tries to end a message while the broker does not answer
-
-
-class NotSentError(Exception):
-    """The message that should have taken the place of another."""
+TRIES: Final = 5  # to end a message while the broker does not answer
+PAUSE: Final = 1.0  # seconds between them
 
 
 @dataclass(eq=False)
-class Held:
-    """One message of ours."""
+class HeldMessage:
+    """A message that this process holds, and its task if it is held until that has ended."""
 
     delivery: Delivery
     span: float  # seconds that one renewal gives
     renewed: float  # monotonic
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    over: bool = False  # ended or lost: nothing more is done with it
+    over: bool = False  # ended or lost: nothing more is done with the message
+    task: StoredMessage | None = None  # set: the message is held until this task has ended
+    task_ended: bool = False
+    at_work: bool = False  # its task has a slot of the worker, or wants one
+    missing: int = 0  # looks in a row that found no job of the task
 
     @property
-    def due(self) -> float:
+    def renewal_due(self) -> float:
         return self.renewed + self.span / SHARE
 
+    @property
+    def task_unfinished(self) -> bool:
+        """Whether nothing is known of the end of its task, if it has one."""
+        return self.task is not None and not self.task_ended
 
-class Holding:
-    """All of them. Everything here runs on one event loop."""
+
+class HeldMessages:
+    """Messages of one transport."""
 
     def __init__(self, transport: Transport, hold: timedelta, *, deaths_count: bool = False) -> None:
         self._transport = transport
         self._deaths_count = deaths_count  # a message that was delivered too often is taken for deadly
-        self._hold = min(hold, transport.abilities.longest_hold)
-        self._held: set[Held] = set()
+        self._messages: set[HeldMessage] = set()
+        self.hold = min(hold, transport.abilities.longest_hold)  # how long a receive or a renewal asks for
+        self.lost_tasks = 0  # messages that another consumer has by now, before their tasks had ended
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[HeldMessage]:
+        return iter(list(self._messages))
 
     @property
-    def hold(self) -> timedelta:
-        """For how long to ask."""
-        return self._hold
+    def at_work(self) -> int:
+        """How many messages have a task that was at work when last looked at."""
+        return sum(message.at_work for message in self._messages)
 
-    def take(self, delivery: Delivery) -> Held:
-        """Hold it from now on."""
+    def take(self, delivery: Delivery) -> HeldMessage:
+        """Hold a message from now on."""
         given = (delivery.held_until - datetime.now(UTC)).total_seconds()
-        asked = self._hold.total_seconds()
+        asked = self.hold.total_seconds()
         span = asked if self._transport.abilities.chooses_hold else min(max(given, 1.0), asked)
-        held = Held(delivery, span, time.monotonic())
-        self._held.add(held)
-        return held
+        message = HeldMessage(delivery, span, time.monotonic())
+        self._messages.add(message)
+        return message
+
+    def hold_for(self, message: HeldMessage, task: StoredMessage) -> None:
+        """Hold a message until its task has ended."""
+        message.task, message.at_work = task, True
+        self.lost_tasks += message.over  # lost while it was stored
 
     async def renew_until(self, stopped: asyncio.Event) -> None:
-        """Renew what is due, until there is nothing more to hold."""
+        """Renew each message when it is due."""
         while not stopped.is_set():
-            due = [it for it in self._held if it.due <= time.monotonic()]
-            await asyncio.gather(*(self._renew(it) for it in due))
-            # Never longer than it takes for something that is taken meanwhile to become due.
-            longest = min([1.0, self._hold.total_seconds() / SHARE, *(it.span / SHARE for it in self._held)])
-            soonest = min((it.due for it in self._held), default=time.monotonic() + longest)
+            due = [message for message in self._messages if message.renewal_due <= time.monotonic()]
+            await asyncio.gather(*(self._renew(message) for message in due))
+            # Never longer than it takes for a message that is taken meanwhile to become due.
+            spans = (message.span / SHARE for message in self._messages)
+            longest = min([1.0, self.hold.total_seconds() / SHARE, *spans])
+            soonest = min((it.renewal_due for it in self._messages), default=time.monotonic() + longest)
             pause = min(longest, max(SHORTEST, soonest - time.monotonic()))
             try:
                 await asyncio.wait_for(stopped.wait(), pause)
             except TimeoutError:
                 continue
 
-    async def complete(self, held: Held) -> bool:
-        """Remove it: the database has what it said."""
-        return await self._end(held, self._transport.complete)
+    async def _renew(self, message: HeldMessage) -> bool:
+        """Hold a message for longer; whether the broker confirms that it is still ours."""
+        async with message.lock:
+            if message.over:
+                return False
+            try:
+                message.delivery = await self._transport.renew(message.delivery, self.hold)
+            except TransportUnavailableError:
+                message.renewed += SHORTEST  # tried again soon; if that takes too long, another gets it
+                return False
+            except TransportError as error:
+                self._lose(message, error)
+                return False
+            message.renewed = time.monotonic()
+            return True
 
-    async def put_aside(self, held: Held, reason: str, detail: str = "") -> bool:
-        """Put it where the broker keeps what nobody could do."""
-        return await self._end(
-            held, lambda it: self._transport.dead_letter(it, reason[:LONGEST_REASON], detail[:LONGEST_REASON])
-        )
+    async def complete(self, message: HeldMessage) -> bool:
+        """Remove a message at the broker: the database has what it says."""
+        return await self._end(message, self._transport.complete)
 
-    async def release(self, held: Held) -> bool:
-        """Let others have it."""
-        return await self._end(held, self._transport.release, tries=1)
+    async def put_aside(self, message: HeldMessage, reason: str, detail: str = "") -> bool:
+        """Move a message to the dead letters of the broker."""
 
-    async def give_back(self, held: Held) -> bool:
-        """The same when we stop in good order, which must not be counted as the death of a worker.
+        async def dead_letter(newest: Delivery) -> None:
+            await self._transport.dead_letter(newest, reason[:LONGEST_REASON], detail[:LONGEST_REASON])
 
-        The broker counts it all the same. So one that was given back before goes as a new message.
+        return await self._end(message, dead_letter)
+
+    async def release(self, message: HeldMessage) -> bool:
+        """Let other consumers have a message. The broker counts this delivery."""
+        return await self._end(message, self._transport.release, tries=1)
+
+    async def give_back(self, message: HeldMessage) -> bool:
+        """Release a message when the worker stops in good order, which must not be counted as the death of a worker.
+
+        The broker counts a release as a delivery. So a message that was given back before is sent as a new message.
         """
-        if not self._deaths_count or not self._goes_anew(held.delivery):
-            return await self.release(held)
-        if not await self._renew(held):  # if it is another's by now, it is his to give back
-            return await self.release(held)
+        if not self._deaths_count or not self._goes_anew(message.delivery):
+            return await self.release(message)
+        if not await self._renew(message):  # another consumer may have it by now: it is his to give back
+            return await self.release(message)
         try:
-            return await self._end(held, self._replacing(held.delivery))
+            return await self._end(message, self._replacement(message.delivery))
         except NotSentError:
-            return await self.release(held)
+            return await self.release(message)
 
     async def give_back_all(self) -> int:
-        """Let others have whatever we still hold; returns how many."""
-        return sum(await asyncio.gather(*(self.give_back(it) for it in list(self._held))))
+        """Give back all messages that are still held; returns how many the broker took back."""
+        return sum(await asyncio.gather(*(self.give_back(message) for message in self)))
 
-    def _goes_anew(self, it: Delivery) -> bool:
-        """It was given back before, or its next delivery would be taken for the last."""
+    def _goes_anew(self, delivery: Delivery) -> bool:
+        """Whether the message was given back before, or its next delivery would be taken for the last."""
         most = self._transport.abilities.most_deliveries
-        return it.attempt > 1 or (most is not None and it.attempt + deaths_before(it) + 1 >= most)
+        next_to_last = most is not None and delivery.attempt + deaths_before(delivery) + 1 >= most
+        return delivery.attempt > 1 or next_to_last
 
-    def _replacing(self, it: Delivery) -> Callable[[Delivery], Awaitable[None]]:
-        """Send it as a new message, once, and remove the old one. Whoever dies in between leaves both: one task."""
-        again, sent = sent_anew(it), False
+    def _replacement(self, delivery: Delivery) -> Callable[[Delivery], Awaitable[None]]:
+        """A way to end a message: send it as a new one, once, and remove the old one.
+
+        A death in between leaves both messages, and both say the same task, which is done once.
+        """
+        again, sent = sent_anew(delivery), False
 
         async def replace(newest: Delivery) -> None:
             nonlocal sent
             if not sent:
                 try:
-                    await self._transport.send(it.queue, [again])
+                    await self._transport.send(delivery.queue, [again])
                 except TransportError as error:
                     raise NotSentError from error
                 sent = True
@@ -146,61 +186,59 @@ class Holding:
 
         return replace
 
-    async def _renew(self, held: Held) -> bool:
-        """Whether the broker says that it is still ours."""
-        async with held.lock:
-            if held.over:
-                return False
-            try:
-                held.delivery = await self._transport.renew(held.delivery, self._hold)
-            except TransportUnavailableError:
-                held.renewed += SHORTEST  # soon again; if it takes too long, another gets it
-                return False
-            except TransportError as error:
-                self._lost(held, error)
-                return False
-            held.renewed = time.monotonic()
-            return True
-
-    async def _end(self, held: Held, how: Callable[[Delivery], Awaitable[None]], tries: int = 5) -> bool:
-        """Whether the broker has heard of it. If it has not, the message comes again, and finds its job."""
-        async with held.lock:
-            if held.over:
+    async def _end(
+        self, message: HeldMessage, end: Callable[[Delivery], Awaitable[None]], tries: int = TRIES
+    ) -> bool:
+        """Whether the broker confirmed the end. If it did not, the message comes again, and finds its job."""
+        async with message.lock:
+            if message.over:
                 return False
             for left in reversed(range(tries)):
                 try:
-                    await how(held.delivery)
+                    await end(message.delivery)
                 except TransportUnavailableError as error:
                     if left:
                         await asyncio.sleep(PAUSE)
                         continue
-                    self._lost(held, error)
+                    self._lose(message, error)
                     return False
                 except (DeliveryLostError, TransportRefusedError) as error:
-                    self._lost(held, error)
+                    self._lose(message, error)
                     return False
                 break
-            held.over = True
-            self._held.discard(held)
+            self._drop(message)
             return True
 
-    def _lost(self, held: Held, error: TransportError) -> None:
-        held.over = True
-        self._held.discard(held)
-        happened("message.lost", queue=held.delivery.queue, message_id=held.delivery.id, error=error)
+    def _lose(self, message: HeldMessage, error: TransportError) -> None:
+        self.lost_tasks += message.task_unfinished
+        self._drop(message)
+        happened("message.lost", queue=message.delivery.queue, message_id=message.delivery.id, error=error)
+
+    def _drop(self, message: HeldMessage) -> None:
+        message.over = True
+        self._messages.discard(message)
 
 
-def sent_anew(it: Delivery) -> Outgoing:
-    """The same message under a new id, which no broker takes for a repetition. Real deaths go on counting.
+class NotSentError(Exception):
+    """The message that should have taken the place of another could not be sent."""
 
-    The first of its deliveries may have been given back as well: it is not held against it.
+
+def sent_anew(delivery: Delivery) -> Outgoing:
+    """The message under a new id, which no broker takes for a repetition. Deaths of workers go on counting.
+
+    The first of its deliveries may have been given back as well: it is not counted as a death.
     """
-    first = it.properties.get(FIRST_SENT) or (it.sent_at.isoformat() if it.sent_at else "")
-    kept = {FIRST_SENT: first, DEATHS: deaths_before(it) + max(0, it.attempt - 2)}
-    return Outgoing(id=new_id(), body=it.body, properties={**it.properties, **kept}, subject=it.subject)
+    first = delivery.properties.get(FIRST_SENT) or (delivery.sent_at.isoformat() if delivery.sent_at else "")
+    kept = {FIRST_SENT: first, DEATHS: deaths_before(delivery) + max(0, delivery.attempt - 2)}
+    return Outgoing(
+        id=new_id(),
+        body=delivery.body,
+        properties={**delivery.properties, **kept},
+        subject=delivery.subject,
+    )
 
 
-def deaths_before(it: Delivery) -> int:
-    """How many workers died of it before it became this message."""
-    found = it.properties.get(DEATHS)
+def deaths_before(delivery: Delivery) -> int:
+    """How many workers died of a message before it was sent anew as this one."""
+    found = delivery.properties.get(DEATHS)
     return found if isinstance(found, int) and found > 0 else 0

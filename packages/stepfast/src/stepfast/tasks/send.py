@@ -11,7 +11,7 @@ from stepfast.clock import new_id
 from stepfast.errors import ConfigurationError
 from stepfast.jobs.payload import to_json
 from stepfast.tasks.envelope import VERSION, TaskRefusedError, queue_of, read
-from stepfast.tasks.store import key_of
+from stepfast.tasks.store import task_key
 from stepfast.transports.contract import Outgoing
 from stepfast.transports.open import Link
 
@@ -78,4 +78,4 @@ def message_of(
         found = read(body)
     except TaskRefusedError as error:
         raise ConfigurationError(f"no worker would take this task: {error}") from error
-    return Outgoing(id=key_of(found.task_id), body=body, subject=task_type)
+    return Outgoing(id=task_key(found.task_id), body=body, subject=task_type)

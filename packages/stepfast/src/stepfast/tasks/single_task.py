@@ -35,17 +35,17 @@ from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.results.watch import Results
 from stepfast.tasks.envelope import TASK_DATA, TaskRefusedError, own_queue, queue_of
 from stepfast.tasks.store import (
-    Accepted,
-    End,
     Origin,
-    accept,
-    ends,
-    give_up,
-    move,
-    refuse,
-    standing,
-    tell_again,
-    understood,
+    TaskEnd,
+    TaskJob,
+    accept_task,
+    give_up_task,
+    job_counters,
+    move_task,
+    read_task,
+    refuse_message,
+    resend_end,
+    task_ends,
     why_unsent,
 )
 from stepfast.telemetry import happened
@@ -269,21 +269,23 @@ class _Work:
         self._worked = False  # whether a child of ours had a part in it
         self.task_id = ""
 
-    def store(self) -> Accepted:
+    def store(self) -> TaskJob:
         """The task as a job; the same task again is the same job."""
         origin = Origin(self._task.client, TASK_DATA, None, self._queue)
         try:
-            envelope = understood(self._task.text, self._app.kinds)
+            envelope = read_task(self._task.text, self._app.kinds)
         except TaskRefusedError as why:
             self.task_id, error = why.task_id, why
             self._say(f"refused: {why}")
-            stored = self._write(lambda tx: refuse(tx, origin, self._task.text, error, self._app.kinds))
+            stored = self._write(
+                lambda tx: refuse_message(tx, origin, self._task.text, error, self._app.kinds)
+            )
             happened("task.refused", task_id=why.task_id, job_id=stored.job_id, error=why)
             return stored
         self.task_id = envelope.task_id
-        return self._write(lambda tx: accept(tx, origin, envelope))
+        return self._write(lambda tx: accept_task(tx, origin, envelope))
 
-    def until_ended(self, accepted: Accepted) -> End | None:
+    def until_ended(self, accepted: TaskJob) -> TaskEnd | None:
         """Let a child work until the task has ended; None if we were asked to stop before."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
@@ -293,7 +295,7 @@ class _Work:
             if self._remaining() == 0 and not self._asked:
                 self._write(lambda tx: self._give_up(tx, job_id))
             # In this order: a job that ends in between is seen by the second look.
-            now, end = self._read(lambda tx: (standing(tx, job_id), ends(tx, [job_id]).get(job_id)))
+            now, end = self._read(lambda tx: (job_counters(tx, job_id), task_ends(tx, [job_id]).get(job_id)))
             if end is not None:
                 return end
             if self._asked:
@@ -305,21 +307,21 @@ class _Work:
             if fruitless >= FRUITLESS:
                 why = "its process ends again and again, nothing changes"
                 raise StepfastError(f"task {self.task_id}: {why}; stepfast jobs show {job_id}")
-            self._write(lambda tx: move(tx, job_id, self._queue))
+            self._write(lambda tx: move_task(tx, job_id, self._queue))
             self._work_in_child(job_id)
 
-    def hand_over(self, end: End) -> None:
+    def hand_over(self, end: TaskEnd) -> None:
         """If an operator tries it again, that is for any worker of the client."""
         if end.state != "done":
             queue = queue_of(self._task.client)
             with suppress(DatabaseError):  # then whoever polls adopts it when it is tried again
                 self._write(lambda tx: tx.run(HAND_OVER, id=end.job_id, queue=queue))
 
-    def tell(self, accepted: Accepted, end: End) -> None:
+    def tell(self, accepted: TaskJob, end: TaskEnd) -> None:
         """Send what was staged, until whoever asked knows or the budget is spent. No outage changes how it ended."""
         try:
             if not accepted.created and not self._worked:  # it had ended before we came
-                self._write(lambda tx: tell_again(tx, end))
+                self._write(lambda tx: resend_end(tx, end))
             if self._app.notifications.outbox_relay and not self._settled(end.job_id):
                 self._relay_until_settled(end.job_id)
             with self._database.reading() as tx:
@@ -371,7 +373,7 @@ class _Work:
 
     def _give_up(self, tx: Transaction, job_id: str) -> bool:
         assert self._task.timeout is not None  # noqa: S101 - only who has a limit can reach it
-        return give_up(tx, job_id, TaskTimeoutError(self._task.timeout))
+        return give_up_task(tx, job_id, TaskTimeoutError(self._task.timeout))
 
     def _read(self, look: Callable[[Transaction], T]) -> T:
         def read() -> T:
@@ -398,7 +400,7 @@ class _Work:
                     happened("database.lost", error=error, note="the task waits")
                 time.sleep(AWAY)
 
-    def _gone(self, accepted: Accepted) -> str:
+    def _gone(self, accepted: TaskJob) -> str:
         """Why there is no job. Of a task that we were given before, only its id may be left."""
         if accepted.created or self._worked:
             return "its job is gone, somebody deleted it"
@@ -406,7 +408,7 @@ class _Work:
 
     def _leave(self, job_id: str) -> None:
         """We were asked to stop before the end: another may go on."""
-        moved = self._write(lambda tx: move(tx, job_id, queue_of(self._task.client)))
+        moved = self._write(lambda tx: move_task(tx, job_id, queue_of(self._task.client)))
         self._say(
             f"stopped before task {self.task_id} had ended{'; another worker may go on' if moved else ''}"
         )
@@ -414,7 +416,7 @@ class _Work:
     def _settled(self, job_id: str) -> bool:
         try:
             with self._database.reading() as tx:
-                found = ends(tx, [job_id]).get(job_id)
+                found = task_ends(tx, [job_id]).get(job_id)
         except DatabaseError:
             return False  # nobody knows: the budget decides
         return found is None or found.settled
@@ -430,7 +432,7 @@ class _Work:
             self._child.signal(signal.SIGTERM)
 
 
-def _spoken(end: End) -> str:
+def _spoken(end: TaskEnd) -> str:
     if end.state == "done":
         return "completed"
     return f"failed: {end.error.partition(os.linesep)[0]}" if end.state == "dead" else "was cancelled"

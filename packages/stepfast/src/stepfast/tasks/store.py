@@ -1,4 +1,12 @@
-"""Messages become rows: all that came together in one transaction."""
+"""A message becomes a job, once: its task id is remembered for longer than any broker keeps a message.
+
+So a repeated message, before, during or after the end of the first one's task, finds the job that the first one became.
+A message that is no task becomes a job as well, one that has given up before it began: it stands among the dead letters
+with the reason, and an operator can retry it when newer code understands it.
+
+The second half of this file is about tasks that are jobs by now: in which queue they stand, whether they have ended, and
+whether the webhook about their end was sent.
+"""
 
 from __future__ import annotations
 
@@ -44,177 +52,30 @@ from stepfast.telemetry.masking import storable
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
-    from stepfast.tasks.command import App
-    from stepfast.tasks.held_messages import Held
+    from stepfast.database.database import Database
+    from stepfast.transports.contract import Delivery
 
-
-# How tasks stand: whether they have ended, how, and whether whoever asked has been told.
-
-EMPTIED: Final = "it was kept for its time, and is gone"
-SEALED: Final = "it is encrypted, and the key is gone"
-
-ENDS = sql("""
-    SELECT a.id, a.kind, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.finished_at,
-           a.result, a.result_expired_at,
-           (SELECT count(*) FROM stepfast_outbox o
-             WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%')
-      FROM stepfast_archive a WHERE a.id {any_of:ids}
-""")
-
-STANDING = sql("SELECT step, failures, crashes FROM stepfast_job WHERE id = :id")
-
-MOVE = sql("UPDATE stepfast_job SET queue = :queue, updated_at = {now} WHERE id = :id AND queue <> :queue")
-
-# What a container left in its own queue when it was killed as a whole. Its child, if it lived, would have taken it.
-ADOPT = sql("""
-    UPDATE stepfast_job SET queue = :queue, updated_at = {now}
-     WHERE queue > :first AND queue < :last AND state IN ('ready', 'suspect') AND updated_at < {now} - :after
-""")
-TAKE_OVER = sql("""
-    UPDATE stepfast_job SET queue = :queue, updated_at = {now} WHERE id = :id AND queue > :first AND queue < :last
-""")
-
-# A new fence, so that nobody who held it before takes the end for its own.
-GIVE_UP = sql("""
-    UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :error, updated_at = {now}
-     WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
-""")
-
-SAY_AGAIN = sql("""
-    UPDATE stepfast_outbox
-       SET state = 'waiting', attempts = 0, since_at = {now}, due_at = {now}, ended_at = NULL
-     WHERE job_id = :id AND dedupe_key = :key AND state IN ('sent', 'dead')
-""")
-SAID = sql("SELECT 1 FROM stepfast_outbox WHERE job_id = :id AND dedupe_key = :key")
-UNSENT = sql("""
-    SELECT id, last_error FROM stepfast_outbox
-     WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
-""")
-
-
-@dataclass(frozen=True)
-class End:
-    """A job that has ended."""
-
-    job_id: str
-    kind: str
-    state: str  # done, dead or cancelled
-    error: str
-    fence: int
-    attempts: int
-    finished_at: int
-    result: str | None  # as it is stored: it may be sealed
-    result_expired_at: int | None
-    untold: int  # webhooks about it that are on their way
-
-    @property
-    def settled(self) -> bool:
-        """Whoever asked knows of it, or nobody can tell him."""
-        return self.untold == 0
-
-
-def ends(tx: Transaction, ids: Sequence[str]) -> dict[str, End]:
-    """Those of these jobs that have ended."""
-    return {it.job_id: it for it in tx.all(ENDS, End, ids=list(ids))} if ids else {}
-
-
-def standing(tx: Transaction, job_id: str) -> tuple[int, int, int] | None:
-    """How far an unfinished job has come: steps, failures and crashes. None if there is none."""
-    rows = tx.rows(STANDING, id=job_id)
-    return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
-
-
-def move(tx: Transaction, job_id: str, queue: str) -> bool:
-    """Let whoever serves this queue have it; whoever runs it now goes on."""
-    tx.wakes.add(queue)
-    return tx.run(MOVE, id=job_id, queue=queue) == 1
-
-
-def adopt(tx: Transaction, queue: str, after: int) -> int:
-    """Let the client's workers have what nobody has touched for so long; returns how many."""
-    first, last = own_queues(queue)
-    adopted = tx.run(ADOPT, queue=queue, first=first, last=last, after=after)
-    if adopted:
-        tx.wakes.add(queue)
-    return adopted
-
-
-def take_over(tx: Transaction, job_id: str, queue: str) -> bool:
-    """The same for one that was asked for again: at once, and whoever runs it now goes on."""
-    first, last = own_queues(queue)
-    if tx.run(TAKE_OVER, id=job_id, queue=queue, first=first, last=last) != 1:
-        return False
-    tx.wakes.add(queue)
-    return True
-
-
-def give_up(tx: Transaction, job_id: str, error: Exception) -> bool:
-    """End a task that nobody runs at the moment; whether it was one."""
-    facts = {"error": describe(error), "error_group": fingerprint(error)}
-    if tx.run(GIVE_UP, id=job_id, fence=new_fence(), **facts) != 1:
-        return False
-    archive(tx, [job_id], "dead")
-    return True
-
-
-def tell_again(tx: Transaction, end: End) -> None:
-    """Tell of an end once more, under the same id as before, as long as that is kept."""
-    tx.wakes.add(OUTBOX)
-    key = end_key(end.job_id, end.fence)
-    if tx.run(SAY_AGAIN, id=end.job_id, key=key) or tx.rows(SAID, id=end.job_id, key=key):
-        return
-    if end.state == "done":
-        result, omitted = _result(end)
-        DoneWebhook(end.job_id, end.fence, end.attempts + 1, result, end.finished_at, omitted).apply(tx)
-    else:
-        stage_failure_webhooks(tx, [end.job_id])
-
-
-def why_unsent(tx: Transaction, job_id: str) -> str | None:
-    """Why nobody could be told of its end; None if somebody was, or nobody asked."""
-    rows = tx.rows(UNSENT, id=job_id)
-    if not rows:
-        return None
-    message_id, error = rows[0]
-    behind = stands_behind(tx, message_id)
-    reasons = [it for it in (error, behind and f"its webhook {behind}") if it]
-    return "; ".join(reasons) or "there was no time for it"
-
-
-def _result(end: End) -> tuple[Any, str | None]:
-    """What it was, and why that cannot be told."""
-    if end.result is None:
-        return None, None if end.result_expired_at is None else EMPTIED
-    try:
-        return decode(opened(end.result, f"result of {end.kind}")), None
-    except SealedError:
-        return None, SEALED
-
-
-# A message becomes a job, once: its task id is remembered for longer than any broker keeps a message.
-#
-# So the same message again, before, during or after the first one's end, finds the job that it became. What is no task
-# becomes a job as well, one that has given up before it began: it stands among the dead letters with the reason, and can be
-# tried again when newer code understands it.
 
 REMEMBERED: Final = timedelta(
     days=30
-)  # Service Bus keeps a message for 14 days, Storage Queue for 7, if not told
+)  # by default Service Bus keeps a message for 14 days, Storage Queue for 7
 LONGEST_KEY: Final = 50  # characters of a task id that are a key as they are
 LONGEST_MESSAGE_ID: Final = 200  # characters of its column
 LONGEST_TEXT: Final = 100_000  # characters of a refused message that are kept
+RETRIED: Final = "retry"  # the source of a refused message that an operator tried again
 
-KEEP = sql("""
+KEEP_TASK = sql("""
     INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
     VALUES (:id, :client, :task_id, :task_type, :webhook_url, :source, :message_id, {now}, {now} + :keep)
     {keep_existing}
 """)
+FIND_KEY = sql("SELECT job_id FROM stepfast_key WHERE id = :id AND until_at > {now}")
 
-KNOWN = sql("SELECT job_id FROM stepfast_key WHERE id = :id AND until_at > {now}")
-
-OLD = sql("SELECT id FROM stepfast_task WHERE until_at <= {now} ORDER BY until_at LIMIT :limit {skip_locked}")
-# A dead letter waits for its operator, whatever its age, and so does whoever wants to be told.
-FORGET = sql("""
+OLD_TASKS = sql(
+    "SELECT id FROM stepfast_task WHERE until_at <= {now} ORDER BY until_at LIMIT :limit {skip_locked}"
+)
+# A dead letter waits for its operator, whatever its age, and its row says where its webhook goes.
+FORGET_TASKS = sql("""
     DELETE FROM stepfast_task
      WHERE id {any_of:ids}
        AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)
@@ -229,103 +90,126 @@ class Origin:
     client: str
     source: str  # the transport's name, or TASK_DATA
     message_id: str | None = None
-    queue: str | None = None  # of our own, in which its job stands; None: that of the client
+    queue: str | None = None  # in which its job stands; None: that of the client
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """Which job does it, and whether this message made it."""
+class TaskJob:
+    """The job of a task, and whether this message created it."""
 
     job_id: str
     created: bool
 
 
-def accept(tx: Transaction, origin: Origin, envelope: Envelope) -> Accepted:
-    """Store the task, unless it was stored before."""
-    mine = new_id()
-    holder = remember_key(tx, f"task:{origin.client}", key_of(envelope.task_id), mine, micros(REMEMBERED))
-    if holder != mine:
-        return Accepted(holder, created=False)
-    job = NewJob(
-        id=mine,
-        queue=origin.queue or queue_of(origin.client),
-        kind=kind_of(envelope.task_type),
-        payload=envelope.payload,
-        trace=envelope.trace,
+@dataclass(frozen=True)
+class StoredMessage:
+    """What a message became."""
+
+    job_id: str  # empty: not even a refusal could be stored
+    created: bool
+    task_id: str
+    task_type: str
+    refused: TaskRefusedError | None = None
+
+    def report(self, queue: str, message_id: str) -> None:
+        """Report `task.accepted`, `task.repeated` or `task.refused`."""
+        task_id, job_id, kind = self.task_id, self.job_id, self.task_type
+        if (why := self.refused) is not None:
+            happened(
+                "task.refused", queue=queue, message_id=message_id, task_id=task_id, job_id=job_id, error=why
+            )
+        elif self.created:
+            happened("task.accepted", queue=queue, task_id=task_id, task_type=kind, job_id=job_id)
+        else:
+            happened("task.repeated", queue=queue, task_id=task_id, job_id=job_id)
+
+
+def store_messages(
+    database: Database, kinds: Kinds, origin: Origin, messages: Sequence[Delivery], last: int | None
+) -> list[StoredMessage] | None:
+    """Store all messages in one transaction, or none; None if one of them is to blame, and nothing tells which.
+
+    Raises while the database takes nothing from anybody. Then the caller does it again: a commit whose answer was lost
+    left its keys. A message whose delivery is the `last` is not tried again: no worker would be left to tell of its end.
+    """
+    try:
+        return persist(database, partial(store_all, origin=origin, messages=messages, kinds=kinds, last=last))
+    except Exception as error:
+        if _blames_no_message(error):
+            raise
+        return [_store_refused(database, kinds, origin, messages[0], error)] if len(messages) == 1 else None
+
+
+def store_all(
+    tx: Transaction, *, origin: Origin, messages: Sequence[Delivery], kinds: Kinds, last: int | None
+) -> list[StoredMessage]:
+    """Store messages in the order of their keys: two workers that store the same ones must not wait for each other."""
+    tasks = [_read(message.body, kinds) for message in messages]
+    stored: dict[int, StoredMessage] = {}
+    for at in sorted(range(len(tasks)), key=lambda at: task_key(tasks[at].task_id)):
+        stored[at] = _store_one(tx, origin, messages[at], tasks[at], kinds=kinds, last=last)
+    return [stored[at] for at in range(len(tasks))]
+
+
+def _store_one(
+    tx: Transaction,
+    origin: Origin,
+    message: Delivery,
+    task: Envelope | TaskRefusedError,
+    *,
+    kinds: Kinds,
+    last: int | None,
+) -> StoredMessage:
+    source = replace(origin, message_id=message.id)
+    if isinstance(task, TaskRefusedError):
+        job = refuse_message(tx, source, message.body, task, kinds)
+        return StoredMessage(job.job_id, job.created, task.task_id, task.task_type, task)
+    deliveries = message.attempt + deaths_before(message)
+    worn_out = last is not None and deliveries >= last and not is_known(tx, origin.client, task.task_id)
+    job = accept_task(tx, source, task)
+    if not job.created:
+        take_over_task(tx, job.job_id, queue_of(source.client))
+    if worn_out:
+        give_up_task(tx, job.job_id, _worn_out(deliveries))
+    return StoredMessage(job.job_id, job.created, task.task_id, task.task_type)
+
+
+def _store_refused(
+    database: Database, kinds: Kinds, origin: Origin, message: Delivery, error: Exception
+) -> StoredMessage:
+    """Refuse a message that the database does not take; if it does not take the refusal either, the broker keeps it."""
+    source = replace(origin, message_id=message.id)
+    why = TaskRefusedError(f"it cannot be stored: {describe(error)}"[:LONGEST_REASON])
+    try:
+        job = persist(database, lambda tx: refuse_message(tx, source, message.body, why, kinds))
+    except Exception as worse:
+        if _blames_no_message(worse):
+            raise
+        happened("worker.failed", error=worse, note="a message that cannot be stored")
+        return StoredMessage("", created=False, task_id="", task_type="", refused=why)
+    return StoredMessage(job.job_id, job.created, "", "", why)
+
+
+def _blames_no_message(error: Exception) -> bool:
+    """A database that is away, full or read-only would refuse every message, and the queue would run empty."""
+    return isinstance(error, DatabaseError) and not blames_a_row(error)
+
+
+def _worn_out(times: int) -> TaskRefusedError:
+    return TaskRefusedError(
+        f"its message was delivered {times} times, and no worker lived long enough to end the task"
     )
-    enqueue(tx, job)
-    _keep(
-        tx,
-        mine,
-        origin,
-        task_id=envelope.task_id,
-        task_type=envelope.task_type,
-        webhook_url=envelope.webhook_url,
-    )
-    return Accepted(mine, created=True)
 
 
-def known(tx: Transaction, client: str, task_id: str) -> bool:
-    """Whether a task of this id was accepted before."""
-    return bool(tx.rows(KNOWN, id=f"task:{client}:{key_of(task_id)}"))
+def _read(text: str, kinds: Kinds) -> Envelope | TaskRefusedError:
+    try:
+        return read_task(text, kinds)
+    except TaskRefusedError as why:
+        return why
 
 
-def refuse(tx: Transaction, origin: Origin, text: str, why: TaskRefusedError, kinds: Kinds) -> Accepted:
-    """Keep what is no task where an operator sees it. Its task id stays free for a message that is right."""
-    mine, text = new_id(), storable(text)
-    message = hashlib.sha256(f"{origin.message_id}\n{text}".encode()).hexdigest()[:48]
-    holder = remember_key(tx, f"refused:{origin.client}", message, mine, micros(REMEMBERED))
-    if holder != mine:
-        return Accepted(holder, created=False)
-    # A task of that id tells of its own end.
-    told = bool(why.task_id) and not known(tx, origin.client, why.task_id)
-    payload = to_json({"message": text[:LONGEST_TEXT], "client": origin.client})
-    queue, payload = origin.queue or queue_of(origin.client), kinds.stored(REFUSED, payload)
-    enqueue(tx, NewJob(id=mine, queue=queue, kind=REFUSED, payload=payload))
-    url = why.webhook_url if told else None
-    _keep(tx, mine, origin, task_id=why.task_id, task_type=why.task_type, webhook_url=url)
-    give_up(tx, mine, why)
-    return Accepted(mine, created=True)
-
-
-def forget_old(tx: Transaction, limit: int) -> int:
-    """Drop the rows of tasks whose ids are free again and whose jobs are gone; returns how many."""
-    ids = [row[0] for row in tx.rows(OLD, limit=limit)]
-    return tx.run(FORGET, ids=ids) if ids else 0
-
-
-def key_of(task_id: str) -> str:
-    """The task's id as a key that fits: a long one by its digest."""
-    if len(task_id) <= LONGEST_KEY and task_id.isascii():
-        return task_id
-    return f"sha256.{hashlib.sha256(task_id.encode()).hexdigest()[:40]}"
-
-
-def _keep(
-    tx: Transaction, job_id: str, origin: Origin, *, task_id: str, task_type: str, webhook_url: str | None
-) -> None:
-    tx.run(
-        KEEP,
-        id=job_id,
-        client=origin.client,
-        task_id=task_id,
-        task_type=task_type,
-        webhook_url=webhook_url,
-        source=origin.source,
-        message_id=(origin.message_id or "")[:LONGEST_MESSAGE_ID] or None,  # whoever sent it chose it
-        keep=micros(REMEMBERED),
-    )
-
-
-# A message that is no task is a dead letter, and an operator may try it again.
-#
-# By then newer code may understand it: then it becomes the task that it always was.
-
-SOURCE: Final = "retry"  # a refused message that an operator tried again
-
-
-def understood(text: str, kinds: Kinds) -> Envelope:
-    """The task in a message that somebody here can do, its payload as it is stored; or `TaskRefusedError`."""
+def read_task(text: str, kinds: Kinds) -> Envelope:
+    """The task in a message, its payload as it is stored; `TaskRefusedError` if it has no handler here."""
     envelope = read(text)
     if (problem := unknown_type(envelope.task_type, kinds)) is not None:
         raise TaskRefusedError(
@@ -337,24 +221,86 @@ def understood(text: str, kinds: Kinds) -> Envelope:
     return replace(envelope, payload=kinds.stored(kind_of(envelope.task_type), envelope.payload))
 
 
-@dataclass(frozen=True)
-class Accept:
-    """The effect of a refused message that is understood by now."""
+def accept_task(tx: Transaction, origin: Origin, envelope: Envelope) -> TaskJob:
+    """Store a task, unless it was stored before."""
+    job_id = new_id()
+    holder = remember_key(tx, f"task:{origin.client}", task_key(envelope.task_id), job_id, micros(REMEMBERED))
+    if holder != job_id:
+        return TaskJob(holder, created=False)
+    job = NewJob(
+        id=job_id,
+        queue=origin.queue or queue_of(origin.client),
+        kind=kind_of(envelope.task_type),
+        payload=envelope.payload,
+        trace=envelope.trace,
+    )
+    enqueue(tx, job)
+    task_id, task_type, url = envelope.task_id, envelope.task_type, envelope.webhook_url
+    _keep(tx, job_id, origin, task_id=task_id, task_type=task_type, webhook_url=url)
+    return TaskJob(job_id, created=True)
 
-    origin: Origin
-    envelope: Envelope
 
-    def apply(self, tx: Transaction, /) -> None:
-        accept(tx, self.origin, self.envelope)
+def refuse_message(
+    tx: Transaction, origin: Origin, text: str, why: TaskRefusedError, kinds: Kinds
+) -> TaskJob:
+    """Store a message that is no task as a dead letter. Its task id stays free for a message that is right."""
+    job_id, text = new_id(), storable(text)
+    message = hashlib.sha256(f"{origin.message_id}\n{text}".encode()).hexdigest()[:48]
+    holder = remember_key(tx, f"refused:{origin.client}", message, job_id, micros(REMEMBERED))
+    if holder != job_id:
+        return TaskJob(holder, created=False)
+    # A task of that id has a webhook of its own, about its own end.
+    has_webhook = bool(why.task_id) and not is_known(tx, origin.client, why.task_id)
+    payload = to_json({"message": text[:LONGEST_TEXT], "client": origin.client})
+    queue, payload = origin.queue or queue_of(origin.client), kinds.stored(REFUSED, payload)
+    enqueue(tx, NewJob(id=job_id, queue=queue, kind=REFUSED, payload=payload))
+    url = why.webhook_url if has_webhook else None
+    _keep(tx, job_id, origin, task_id=why.task_id, task_type=why.task_type, webhook_url=url)
+    give_up_task(tx, job_id, why)
+    return TaskJob(job_id, created=True)
+
+
+def _keep(
+    tx: Transaction, job_id: str, origin: Origin, *, task_id: str, task_type: str, webhook_url: str | None
+) -> None:
+    tx.run(
+        KEEP_TASK,
+        id=job_id,
+        client=origin.client,
+        task_id=task_id,
+        task_type=task_type,
+        webhook_url=webhook_url,
+        source=origin.source,
+        message_id=(origin.message_id or "")[:LONGEST_MESSAGE_ID] or None,  # its sender chose how long it is
+        keep=micros(REMEMBERED),
+    )
+
+
+def task_key(task_id: str) -> str:
+    """The task's id as a key that fits: a long one by its digest."""
+    if len(task_id) <= LONGEST_KEY and task_id.isascii():
+        return task_id
+    return f"sha256.{hashlib.sha256(task_id.encode()).hexdigest()[:40]}"
+
+
+def is_known(tx: Transaction, client: str, task_id: str) -> bool:
+    """Whether a task of this id was accepted before."""
+    return bool(tx.rows(FIND_KEY, id=f"task:{client}:{task_key(task_id)}"))
+
+
+def forget_old_tasks(tx: Transaction, limit: int) -> int:
+    """Delete the rows of tasks whose ids are free again and whose jobs are gone; returns how many."""
+    ids = [row[0] for row in tx.rows(OLD_TASKS, limit=limit)]
+    return tx.run(FORGET_TASKS, ids=ids) if ids else 0
 
 
 def refused_kind(kinds: Kinds, *, encrypted: bool) -> Kind:
-    """The kind of job that refused messages are."""
+    """The kind of a refused message: when an operator retries it and it is understood by now, it becomes its task."""
 
     async def try_again(step: Step, message: str, client: str) -> Done:
-        envelope = understood(message, kinds)
-        origin = Origin(client, SOURCE, step.job_id)
-        return Done("accepted", effects=[Accept(origin, envelope)])
+        envelope = read_task(message, kinds)
+        origin = Origin(client, RETRIED, step.job_id)
+        return Done("accepted", effects=[AcceptTask(origin, envelope)])
 
     return Kind(
         name=REFUSED,
@@ -370,107 +316,152 @@ def refused_kind(kinds: Kinds, *, encrypted: bool) -> Kind:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What a message became."""
+class AcceptTask:
+    """The effect of a refused message that is understood by now."""
+
+    origin: Origin
+    envelope: Envelope
+
+    def apply(self, tx: Transaction, /) -> None:
+        accept_task(tx, self.origin, self.envelope)
+
+
+# Tasks that are jobs by now: where they stand, and how they ended.
+
+RESULT_EXPIRED: Final = "it was kept for its time, and is gone"
+RESULT_SEALED: Final = "it is encrypted, and the key is gone"
+
+MOVE_JOB = sql(
+    "UPDATE stepfast_job SET queue = :queue, updated_at = {now} WHERE id = :id AND queue <> :queue"
+)
+# What a container left in its own queue when it was killed as a whole. Its child, if it lived, would have taken it.
+ADOPT_JOBS = sql("""
+    UPDATE stepfast_job SET queue = :queue, updated_at = {now}
+     WHERE queue > :first AND queue < :last AND state IN ('ready', 'suspect') AND updated_at < {now} - :after
+""")
+TAKE_OVER_JOB = sql("""
+    UPDATE stepfast_job SET queue = :queue, updated_at = {now} WHERE id = :id AND queue > :first AND queue < :last
+""")
+# A new fence, so that no earlier owner takes the end for its own.
+GIVE_UP_JOB = sql("""
+    UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :error, updated_at = {now}
+     WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
+""")
+JOB_COUNTERS = sql("SELECT step, failures, crashes FROM stepfast_job WHERE id = :id")
+
+TASK_ENDS = sql("""
+    SELECT a.id, a.kind, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.finished_at,
+           a.result, a.result_expired_at,
+           (SELECT count(*) FROM stepfast_outbox o
+             WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%')
+      FROM stepfast_archive a WHERE a.id {any_of:ids}
+""")
+RESEND_END = sql("""
+    UPDATE stepfast_outbox
+       SET state = 'waiting', attempts = 0, since_at = {now}, due_at = {now}, ended_at = NULL
+     WHERE job_id = :id AND dedupe_key = :key AND state IN ('sent', 'dead')
+""")
+FIND_END = sql("SELECT 1 FROM stepfast_outbox WHERE job_id = :id AND dedupe_key = :key")
+UNSENT_END = sql("""
+    SELECT id, last_error FROM stepfast_outbox
+     WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
+""")
+
+
+def move_task(tx: Transaction, job_id: str, queue: str) -> bool:
+    """Let the workers of this queue have a task. A worker that runs it keeps its lease."""
+    tx.wakes.add(queue)
+    return tx.run(MOVE_JOB, id=job_id, queue=queue) == 1
+
+
+def adopt_tasks(tx: Transaction, queue: str, after: int) -> int:
+    """Move the tasks of killed containers to the client's queue, if untouched for so long; returns how many."""
+    first, last = own_queues(queue)
+    adopted = tx.run(ADOPT_JOBS, queue=queue, first=first, last=last, after=after)
+    if adopted:
+        tx.wakes.add(queue)
+    return adopted
+
+
+def take_over_task(tx: Transaction, job_id: str, queue: str) -> bool:
+    """Move a task that was requested again to this client's queue, at once. A worker that runs it keeps its lease."""
+    first, last = own_queues(queue)
+    if tx.run(TAKE_OVER_JOB, id=job_id, queue=queue, first=first, last=last) != 1:
+        return False
+    tx.wakes.add(queue)
+    return True
+
+
+def give_up_task(tx: Transaction, job_id: str, error: Exception) -> bool:
+    """End a task that no worker runs at the moment as dead; whether there was one."""
+    facts = {"error": describe(error), "error_group": fingerprint(error)}
+    if tx.run(GIVE_UP_JOB, id=job_id, fence=new_fence(), **facts) != 1:
+        return False
+    archive(tx, [job_id], "dead")
+    return True
+
+
+def job_counters(tx: Transaction, job_id: str) -> tuple[int, int, int] | None:
+    """How far an unfinished job has come: steps, failures and crashes. None if there is none."""
+    rows = tx.rows(JOB_COUNTERS, id=job_id)
+    return (rows[0][0], rows[0][1], rows[0][2]) if rows else None
+
+
+@dataclass(frozen=True)
+class TaskEnd:
+    """How the job of a task ended."""
 
     job_id: str
-    created: bool
-    task_id: str
-    task_type: str
-    refused: TaskRefusedError | None = None
+    kind: str
+    state: str  # done, dead or cancelled
+    error: str
+    fence: int
+    attempts: int
+    finished_at: int
+    result: str | None  # as it is stored: it may be sealed
+    result_expired_at: int | None
+    unsent: int  # webhooks about it that are on their way
 
-    def report(self, queue: str, message_id: str) -> None:
-        task_id, job_id, kind = self.task_id, self.job_id, self.task_type
-        if (why := self.refused) is not None:
-            happened(
-                "task.refused", queue=queue, message_id=message_id, task_id=task_id, job_id=job_id, error=why
-            )
-        elif self.created:
-            happened("task.accepted", queue=queue, task_id=task_id, task_type=kind, job_id=job_id)
-        else:
-            happened("task.repeated", queue=queue, task_id=task_id, job_id=job_id)
-
-
-class Storage:
-    """Where messages of one queue go."""
-
-    def __init__(self, app: App, client: str, source: str, last: int | None) -> None:
-        self._app = app
-        self._client = client
-        self._source = source
-        self._last = last
-
-    def store(self, held: Sequence[Held]) -> dict[Held, Stored] | None:
-        """All of them, or none; None if one of them is to blame, and nobody knows which.
-
-        Raises while the database takes nothing from anybody. Then it is done again: a commit whose answer was lost
-        left its keys.
-        """
-        origin = (self._client, self._source)
-        work = partial(store, origin=origin, held=held, kinds=self._app.kinds, last=self._last)
-        try:
-            return persist(self._app.database, work)
-        except Exception as error:
-            if _blames_no_message(error):
-                raise
-            return {held[0]: self._put_up_with(held[0], error)} if len(held) == 1 else None
-
-    def _put_up_with(self, held: Held, error: Exception) -> Stored:
-        """No database takes what this message says: it is refused, and at worst the broker alone keeps it."""
-        origin = Origin(self._client, self._source, held.delivery.id)
-        why = TaskRefusedError(f"it cannot be stored: {describe(error)}"[:LONGEST_REASON])
-        try:
-            kept = persist(
-                self._app.database, lambda tx: refuse(tx, origin, held.delivery.body, why, self._app.kinds)
-            )
-        except Exception as worse:
-            if _blames_no_message(worse):
-                raise
-            happened("worker.failed", error=worse, note="a message that cannot be stored")
-            return Stored("", created=False, task_id="", task_type="", refused=why)
-        return Stored(kept.job_id, kept.created, "", "", why)
+    @property
+    def settled(self) -> bool:
+        """Whether no webhook about it is on its way any more: it arrived, was given up, or nobody asked for one."""
+        return self.unsent == 0
 
 
-def store(
-    tx: Transaction, *, origin: tuple[str, str], held: Sequence[Held], kinds: Kinds, last: int | None
-) -> dict[Held, Stored]:
-    """Store them, in the order of their keys: two who store the same ones must not wait for each other.
-
-    A message whose delivery is the `last` is not tried again: nobody would be left to tell of its end.
-    """
-    found: dict[Held, Stored] = {}
-    read = [(it, _read(it.delivery.body, kinds)) for it in held]
-    for it, what in sorted(read, key=lambda pair: key_of(pair[1].task_id)):
-        delivery = it.delivery
-        source = Origin(*origin, message_id=delivery.id)
-        if isinstance(what, TaskRefusedError):
-            kept = refuse(tx, source, delivery.body, what, kinds)
-            found[it] = Stored(kept.job_id, kept.created, what.task_id, what.task_type, what)
-            continue
-        times = delivery.attempt + deaths_before(delivery)
-        worn_out = last is not None and times >= last and not known(tx, origin[0], what.task_id)
-        kept = accept(tx, source, what)
-        if not kept.created:
-            take_over(tx, kept.job_id, queue_of(source.client))
-        found[it] = Stored(kept.job_id, kept.created, what.task_id, what.task_type)
-        if worn_out:
-            give_up(tx, kept.job_id, _worn_out(times))
-    return found
+def task_ends(tx: Transaction, ids: Sequence[str]) -> dict[str, TaskEnd]:
+    """How these jobs ended, by id, without those that have not."""
+    return {end.job_id: end for end in tx.all(TASK_ENDS, TaskEnd, ids=list(ids))} if ids else {}
 
 
-def _read(text: str, kinds: Kinds) -> Envelope | TaskRefusedError:
+def resend_end(tx: Transaction, end: TaskEnd) -> None:
+    """Send the webhook about an end once more, under its old id as long as that is kept."""
+    tx.wakes.add(OUTBOX)
+    key = end_key(end.job_id, end.fence)
+    if tx.run(RESEND_END, id=end.job_id, key=key) or tx.rows(FIND_END, id=end.job_id, key=key):
+        return
+    if end.state == "done":
+        result, omitted = _result(end)
+        DoneWebhook(end.job_id, end.fence, end.attempts + 1, result, end.finished_at, omitted).apply(tx)
+    else:
+        stage_failure_webhooks(tx, [end.job_id])
+
+
+def _result(end: TaskEnd) -> tuple[Any, str | None]:
+    """The result of a task, and why it is missing if it is."""
+    if end.result is None:
+        return None, None if end.result_expired_at is None else RESULT_EXPIRED
     try:
-        return understood(text, kinds)
-    except TaskRefusedError as why:
-        return why
+        return decode(opened(end.result, f"result of {end.kind}")), None
+    except SealedError:
+        return None, RESULT_SEALED
 
 
-def _blames_no_message(error: Exception) -> bool:
-    """A database that is away, full or read-only would refuse every message, and the queue would run empty."""
-    return isinstance(error, DatabaseError) and not blames_a_row(error)
-
-
-def _worn_out(times: int) -> TaskRefusedError:
-    return TaskRefusedError(
-        f"its message was delivered {times} times, and no worker lived long enough to end the task"
-    )
+def why_unsent(tx: Transaction, job_id: str) -> str | None:
+    """Why the webhook about a task's end was not sent; None if it was, or nobody asked for one."""
+    rows = tx.rows(UNSENT_END, id=job_id)
+    if not rows:
+        return None
+    message_id, error = rows[0]
+    behind = stands_behind(tx, message_id)
+    reasons = [reason for reason in (error, behind and f"its webhook {behind}") if reason]
+    return "; ".join(reasons) or "there was no time for it"
