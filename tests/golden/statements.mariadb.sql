@@ -2336,12 +2336,12 @@ DELETE FROM stepfast_schedule
 -- schedules.schedule.KNOWN
 SELECT id, declared FROM stepfast_schedule WHERE id IN %(ids)s
 
--- tasks.intake.WAITING
+-- tasks.intake.COUNT_WAITING
 SELECT count(*) FROM (
     SELECT 1 AS one FROM stepfast_job WHERE queue = %(queue)s AND state = 'ready' LIMIT %(limit)s
 ) waiting
 
--- tasks.intake.LIVE
+-- tasks.intake.UNFINISHED_JOBS
 SELECT id, state FROM stepfast_job WHERE id IN %(ids)s
 
 -- tasks.receiver.SAVE
@@ -2358,58 +2358,58 @@ SELECT id, body FROM stepfast_received
 -- tasks.single_task.HAND_OVER
 UPDATE stepfast_archive SET queue = %(queue)s WHERE id = %(id)s AND queue <> %(queue)s
 
--- tasks.store.ENDS
+-- tasks.store.KEEP_TASK
+INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
+VALUES (%(id)s, %(client)s, %(task_id)s, %(task_type)s, %(webhook_url)s, %(source)s, %(message_id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(keep)s)
+ON DUPLICATE KEY UPDATE id = id
+
+-- tasks.store.FIND_KEY
+SELECT job_id FROM stepfast_key WHERE id = %(id)s AND until_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- tasks.store.OLD_TASKS
+SELECT id FROM stepfast_task WHERE until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- tasks.store.FORGET_TASKS
+DELETE FROM stepfast_task
+ WHERE id IN %(ids)s
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)
+   AND NOT EXISTS (SELECT 1 FROM stepfast_archive a WHERE a.id = stepfast_task.id)
+
+-- tasks.store.MOVE_JOB
+UPDATE stepfast_job SET queue = %(queue)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND queue <> %(queue)s
+
+-- tasks.store.ADOPT_JOBS
+UPDATE stepfast_job SET queue = %(queue)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE queue > %(first)s AND queue < %(last)s AND state IN ('ready', 'suspect') AND updated_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(after)s
+
+-- tasks.store.TAKE_OVER_JOB
+UPDATE stepfast_job SET queue = %(queue)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND queue > %(first)s AND queue < %(last)s
+
+-- tasks.store.GIVE_UP_JOB
+UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(error)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'suspect', 'held')
+
+-- tasks.store.JOB_COUNTERS
+SELECT step, failures, crashes FROM stepfast_job WHERE id = %(id)s
+
+-- tasks.store.TASK_ENDS
 SELECT a.id, a.kind, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.finished_at,
        a.result, a.result_expired_at,
        (SELECT count(*) FROM stepfast_outbox o
          WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%%')
   FROM stepfast_archive a WHERE a.id IN %(ids)s
 
--- tasks.store.STANDING
-SELECT step, failures, crashes FROM stepfast_job WHERE id = %(id)s
-
--- tasks.store.MOVE
-UPDATE stepfast_job SET queue = %(queue)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND queue <> %(queue)s
-
--- tasks.store.ADOPT
-UPDATE stepfast_job SET queue = %(queue)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
- WHERE queue > %(first)s AND queue < %(last)s AND state IN ('ready', 'suspect') AND updated_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(after)s
-
--- tasks.store.TAKE_OVER
-UPDATE stepfast_job SET queue = %(queue)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE id = %(id)s AND queue > %(first)s AND queue < %(last)s
-
--- tasks.store.GIVE_UP
-UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(error)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
- WHERE id = %(id)s AND state IN ('scheduled', 'ready', 'suspect', 'held')
-
--- tasks.store.SAY_AGAIN
+-- tasks.store.RESEND_END
 UPDATE stepfast_outbox
    SET state = 'waiting', attempts = 0, since_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ended_at = NULL
  WHERE job_id = %(id)s AND dedupe_key = %(key)s AND state IN ('sent', 'dead')
 
--- tasks.store.SAID
+-- tasks.store.FIND_END
 SELECT 1 FROM stepfast_outbox WHERE job_id = %(id)s AND dedupe_key = %(key)s
 
--- tasks.store.UNSENT
+-- tasks.store.UNSENT_END
 SELECT id, last_error FROM stepfast_outbox
  WHERE job_id = %(id)s AND dedupe_key LIKE 'task-end:%%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
-
--- tasks.store.KEEP
-INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
-VALUES (%(id)s, %(client)s, %(task_id)s, %(task_type)s, %(webhook_url)s, %(source)s, %(message_id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(keep)s)
-ON DUPLICATE KEY UPDATE id = id
-
--- tasks.store.KNOWN
-SELECT job_id FROM stepfast_key WHERE id = %(id)s AND until_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-
--- tasks.store.OLD
-SELECT id FROM stepfast_task WHERE until_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) ORDER BY until_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- tasks.store.FORGET
-DELETE FROM stepfast_task
- WHERE id IN %(ids)s
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)
-   AND NOT EXISTS (SELECT 1 FROM stepfast_archive a WHERE a.id = stepfast_task.id)
 
 -- testing.assertions.UNFINISHED
 SELECT 

@@ -2343,12 +2343,12 @@ DELETE FROM stepfast_schedule
 -- schedules.schedule.KNOWN
 SELECT id, declared FROM stepfast_schedule WHERE id IN (SELECT value FROM json_each(:ids))
 
--- tasks.intake.WAITING
+-- tasks.intake.COUNT_WAITING
 SELECT count(*) FROM (
     SELECT 1 AS one FROM stepfast_job WHERE queue = :queue AND state = 'ready' LIMIT :limit
 ) waiting
 
--- tasks.intake.LIVE
+-- tasks.intake.UNFINISHED_JOBS
 SELECT id, state FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- tasks.receiver.SAVE
@@ -2365,58 +2365,58 @@ SELECT id, body FROM stepfast_received
 -- tasks.single_task.HAND_OVER
 UPDATE stepfast_archive SET queue = :queue WHERE id = :id AND queue <> :queue
 
--- tasks.store.ENDS
+-- tasks.store.KEEP_TASK
+INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
+VALUES (:id, :client, :task_id, :task_type, :webhook_url, :source, :message_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep)
+ON CONFLICT DO NOTHING
+
+-- tasks.store.FIND_KEY
+SELECT job_id FROM stepfast_key WHERE id = :id AND until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- tasks.store.OLD_TASKS
+SELECT id FROM stepfast_task WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
+
+-- tasks.store.FORGET_TASKS
+DELETE FROM stepfast_task
+ WHERE id IN (SELECT value FROM json_each(:ids))
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)
+   AND NOT EXISTS (SELECT 1 FROM stepfast_archive a WHERE a.id = stepfast_task.id)
+
+-- tasks.store.MOVE_JOB
+UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND queue <> :queue
+
+-- tasks.store.ADOPT_JOBS
+UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE queue > :first AND queue < :last AND state IN ('ready', 'suspect') AND updated_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :after
+
+-- tasks.store.TAKE_OVER_JOB
+UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND queue > :first AND queue < :last
+
+-- tasks.store.GIVE_UP_JOB
+UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
+
+-- tasks.store.JOB_COUNTERS
+SELECT step, failures, crashes FROM stepfast_job WHERE id = :id
+
+-- tasks.store.TASK_ENDS
 SELECT a.id, a.kind, a.state, COALESCE(a.last_error, ''), a.committed_fence, a.failures + a.crashes, a.finished_at,
        a.result, a.result_expired_at,
        (SELECT count(*) FROM stepfast_outbox o
          WHERE o.job_id = a.id AND o.state = 'waiting' AND o.dedupe_key LIKE 'task-end:%')
   FROM stepfast_archive a WHERE a.id IN (SELECT value FROM json_each(:ids))
 
--- tasks.store.STANDING
-SELECT step, failures, crashes FROM stepfast_job WHERE id = :id
-
--- tasks.store.MOVE
-UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND queue <> :queue
-
--- tasks.store.ADOPT
-UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE queue > :first AND queue < :last AND state IN ('ready', 'suspect') AND updated_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :after
-
--- tasks.store.TAKE_OVER
-UPDATE stepfast_job SET queue = :queue, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND queue > :first AND queue < :last
-
--- tasks.store.GIVE_UP
-UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND state IN ('scheduled', 'ready', 'suspect', 'held')
-
--- tasks.store.SAY_AGAIN
+-- tasks.store.RESEND_END
 UPDATE stepfast_outbox
    SET state = 'waiting', attempts = 0, since_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), ended_at = NULL
  WHERE job_id = :id AND dedupe_key = :key AND state IN ('sent', 'dead')
 
--- tasks.store.SAID
+-- tasks.store.FIND_END
 SELECT 1 FROM stepfast_outbox WHERE job_id = :id AND dedupe_key = :key
 
--- tasks.store.UNSENT
+-- tasks.store.UNSENT_END
 SELECT id, last_error FROM stepfast_outbox
  WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
-
--- tasks.store.KEEP
-INSERT INTO stepfast_task (id, client, task_id, task_type, webhook_url, source, message_id, received_at, until_at)
-VALUES (:id, :client, :task_id, :task_type, :webhook_url, :source, :message_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :keep)
-ON CONFLICT DO NOTHING
-
--- tasks.store.KNOWN
-SELECT job_id FROM stepfast_key WHERE id = :id AND until_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- tasks.store.OLD
-SELECT id FROM stepfast_task WHERE until_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY until_at LIMIT :limit
-
--- tasks.store.FORGET
-DELETE FROM stepfast_task
- WHERE id IN (SELECT value FROM json_each(:ids))
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job j WHERE j.id = stepfast_task.id)
-   AND NOT EXISTS (SELECT 1 FROM stepfast_archive a WHERE a.id = stepfast_task.id)
 
 -- testing.assertions.UNFINISHED
 SELECT 
