@@ -1,7 +1,7 @@
 """Where a process can die: before and after every statement that it really executes.
 
-An operation is run once to record its points. Then it is run in a forked child that kills itself, or stops,
-at one of them. Forking a loaded parent takes milliseconds, where a new interpreter would take half a second.
+A call is made once to record its points. Then it is made in a forked child that kills itself, or stops, at one of them.
+Forking a loaded parent takes milliseconds, where a new interpreter would take half a second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.support import rows
 if TYPE_CHECKING:
     from stepfast import Stepfast
 
-Act = Callable[[], object]
+Action = Callable[[], object]
 
 # The sessions of a server. One is gone when what it had begun is rolled back.
 SESSIONS = {
@@ -34,7 +34,7 @@ SESSIONS = {
     "mariadb": "SELECT id FROM information_schema.processlist WHERE id <> connection_id()",
 }
 
-FAILED = 97  # exit code of a child whose operation raised
+FAILED = 97  # exit code of a child whose call raised
 ASTRAY = 98  # ... that executed something else than was recorded
 UNHARMED = 99  # ... that came to its end
 
@@ -54,9 +54,9 @@ class Point:
 
 @dataclass
 class Recorder:
-    """Notes each point that is passed; `committed` is called whenever a COMMIT has returned."""
+    """Note each point that is passed; call `committed` whenever a COMMIT has returned."""
 
-    committed: Act
+    committed: Action
     points: list[Point] = field(default_factory=list)
     _commits: int = 0
     _looking: bool = False
@@ -74,8 +74,8 @@ class Recorder:
 
 
 @dataclass
-class Ambush:
-    """Sends this process a signal at one point."""
+class KillAt:
+    """Send this process a signal at one point."""
 
     point: Point
     signal: signal.Signals
@@ -105,7 +105,7 @@ def watched(watch: Watch) -> Iterator[None]:
         vars(wakeup)["PAUSE"] = pause
 
 
-def recorded(act: Act, committed: Act) -> list[Point]:
+def recorded(act: Action, committed: Action) -> list[Point]:
     """The points that `act` passes."""
     recorder = Recorder(committed)
     with watched(recorder):
@@ -113,35 +113,35 @@ def recorded(act: Act, committed: Act) -> list[Point]:
     return recorder.points
 
 
-def deadly(points: Sequence[Point]) -> list[Point]:
-    """Between two statements only one death is to be died; after a COMMIT it is another one than before it."""
+def kill_points(points: Sequence[Point]) -> list[Point]:
+    """The points at which dying makes a difference: before each statement, after each COMMIT, and at the end."""
     last = points[-1].number
     return [it for it in points if it.phase == "before" or it.text == "COMMIT" or it.number == last]
 
 
 class Child:
-    """A forked copy of this process that does one thing, under watch."""
+    """A forked copy of this process that makes one call; `watch` sees its statements."""
 
-    def __init__(self, act: Act, watch: Watch) -> None:
+    def __init__(self, act: Action, watch: Watch) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter(
                 "ignore", DeprecationWarning
             )  # threads of ours that the child does not need
             self.pid = os.fork()
         if not self.pid:
-            _live(act, watch)
+            _run_child(act, watch)
         self._status: int | None = None
 
     def signal(self, what: signal.Signals) -> None:
         os.kill(self.pid, what)
 
     def stopped(self, patience: float = 20.0) -> None:
-        """Return when it has been stopped by a signal."""
+        """Wait until a signal has stopped the child."""
         status = self._wait(os.WUNTRACED, patience)
-        assert os.WIFSTOPPED(status), f"it did not stop: {_told(os.waitstatus_to_exitcode(status))}"
+        assert os.WIFSTOPPED(status), f"it did not stop: {_describe(os.waitstatus_to_exitcode(status))}"
 
     def ended(self, patience: float = 20.0) -> int:
-        """How it ended, as `subprocess` says it: the exit code, or minus the signal."""
+        """Wait for the child's end; returns the exit code, or minus the signal, as `subprocess` does."""
         if self._status is None:
             self._status = self._wait(0, patience)
         return os.waitstatus_to_exitcode(self._status)
@@ -159,28 +159,28 @@ class Child:
             time.sleep(0.001)
 
 
-def die_at(point: Point, act: Act, app: Stepfast | None = None) -> None:
+def die_at(point: Point, act: Action, app: Stepfast | None = None) -> None:
     """Let a child begin `act` and be killed at `point`.
 
-    A server notices a moment later, and until then the living pass over what the dead had locked: with `app` that is
-    waited for.
+    A server notices a moment later, and until then others skip the rows that the dead session had locked: with `app` this
+    waits until its session is gone.
     """
     before = set() if app is None else sessions(app)
-    code = Child(act, Ambush(point, signal.SIGKILL)).ended()
-    assert code == -signal.SIGKILL, f"{point}: {_told(code)}"
+    code = Child(act, KillAt(point, signal.SIGKILL)).ended()
+    assert code == -signal.SIGKILL, f"{point}: {_describe(code)}"
     if app is not None:
         rows.eventually(lambda: sessions(app) <= before)
 
 
 def sessions(app: Stepfast) -> set[int]:
-    """Everybody else's; SQLite has none, its locks end with their process."""
+    """Ids of the other sessions of this database; SQLite has none, its locks end with their process."""
     text = SESSIONS.get(app.database.dialect.name)
     return {it["id"] for it in rows.query(app, text)} if text else set()
 
 
-def _live(act: Act, watch: Watch) -> NoReturn:
-    """The child's whole life; nothing of the test's own may run after it."""
-    gc.disable()  # no finaliser may say goodbye on the parent's connections
+def _run_child(act: Action, watch: Watch) -> NoReturn:
+    """Make the call in the child, and leave: nothing of the test may run after it."""
+    gc.disable()  # no finaliser may close the parent's connections
     try:
         with watched(watch):
             act()
@@ -190,6 +190,10 @@ def _live(act: Act, watch: Watch) -> NoReturn:
     os._exit(UNHARMED)
 
 
-def _told(code: int) -> str:
-    known = {FAILED: "its operation raised", ASTRAY: "it went astray", UNHARMED: "it passed no such point"}
+def _describe(code: int) -> str:
+    known = {
+        FAILED: "its call raised",
+        ASTRAY: "it executed another statement than was recorded",
+        UNHARMED: "it passed no such point",
+    }
     return known.get(code, f"exit code {code}")

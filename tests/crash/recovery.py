@@ -1,7 +1,7 @@
-"""Who is left finishes the work, by the engine's own functions; then the promises are checked.
+"""Another worker finishes the work after a crash, by the engine's own functions; then the promises are checked.
 
-What must come out is forecast from the rows as the crash left them, by the rules and not by the engine: a job is
-charged with a crash only if it was the only one on board of a process that died.
+What must come out is worked out from the rows as the crash left them, by the rules and not by the engine: a job is
+charged with a crash only if it was the only one that the dead process held.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from stepfast import Stepfast, Transaction
 
 CRASH_LIMIT = WorkerSettings.crash_limit
-ROUNDS = 30  # only a job that nobody can get takes so many
+ROUNDS = 30  # only a stuck job takes so many
 
 Ends = dict[str, tuple[str, int, int, int]]  # id → state, step, failures, crashes
 
 
 def effect_of(lease: Lease) -> Effect:
-    """A row of the user's own; nothing in its table would refuse a second one."""
+    """Insert a row of the user's own; its table has no key, so that a doubled effect shows."""
 
     def write(tx: Transaction) -> None:
         tx.execute(
@@ -48,7 +48,7 @@ def effect_of(lease: Lease) -> Effect:
 
 
 def steps_of(payload: str) -> int:
-    """How many steps a job of these scenes has, as its payload says."""
+    """How many steps a job has, as its payload says."""
     return int(json.loads(payload).get("steps", 1))
 
 
@@ -59,15 +59,15 @@ def page_of(cursor: str | None) -> int:
 
 
 @dataclass
-class Survivor:
+class RecoveringWorker:
     """Another worker on the same database."""
 
     app: Stepfast
     incarnation: int = 0
 
     def finish_everything(self) -> None:
-        """Take back what the dead left, and work until nothing is left."""
-        settings = WorkerSettings(worker_id="survivor", lease=timedelta(minutes=5))
+        """Rescue the jobs of dead workers, and work until no job is left."""
+        settings = WorkerSettings(worker_id="recovering", lease=timedelta(minutes=5))
         self.incarnation = persist(self.app.database, lambda tx: register(tx, settings))
         for _ in range(ROUNDS):
             self._let_time_pass()
@@ -77,7 +77,7 @@ class Survivor:
             if not rows.count(self.app, "stepfast_job"):
                 return
         stuck = rows.query(self.app, "SELECT id, state, owner, queue FROM stepfast_job")
-        raise AssertionError(f"nobody can finish {stuck}")
+        raise AssertionError(f"stuck: {stuck}")
 
     def _let_time_pass(self) -> None:
         """Scheduled jobs are due, leases by hand have run out, silent processes are late, queues are resumed."""
@@ -113,46 +113,46 @@ class Survivor:
         persist(self.app.database, lambda tx: commit(tx, lease, ending, [effect_of(lease)]))
 
 
-def forecast(app: Stepfast) -> Ends:
-    """How every job must end that is there now."""
+def expected_ends(app: Stepfast) -> Ends:
+    """How each job in the database must end: state, step, failures, crashes."""
     owners = {row["incarnation"]: row for row in rows.query(app, "SELECT * FROM stepfast_worker")}
     live = rows.query(app, "SELECT * FROM stepfast_job")
     held = Counter(row["owner"] for row in live if row["state"] == "leased")
-    ends = {row["id"]: _as_it_is(row) for row in rows.query(app, "SELECT * FROM stepfast_archive")}
+    ends = {row["id"]: _end_in(row) for row in rows.query(app, "SELECT * FROM stepfast_archive")}
     for row in live:
         assert row["id"] not in ends, f"job {row['id']} is live and archived"
         ends[row["id"]] = _end_of(row, owners.get(row["owner"]), held[row["owner"]])
     return ends
 
 
-def _as_it_is(row: rows.Row) -> tuple[str, int, int, int]:
+def _end_in(row: rows.Row) -> tuple[str, int, int, int]:
     return row["state"], row["step"], row["failures"], row["crashes"]
 
 
-def _end_of(row: rows.Row, owner: rows.Row | None, on_board: int) -> tuple[str, int, int, int]:
-    state, step, failures, crashes = _as_it_is(row)
+def _end_of(row: rows.Row, owner: rows.Row | None, held_by_owner: int) -> tuple[str, int, int, int]:
+    state, step, failures, crashes = _end_in(row)
     if state == "leased":
         if row["cancel_at"] is not None:
             return "cancelled", step, failures, crashes
-        crashes += _charge(row, owner, on_board)
+        crashes += _charge(row, owner, held_by_owner)
         if crashes >= CRASH_LIMIT:
             return "dead", step, failures, crashes
     more = steps_of(row["payload"]) - 1 - page_of(row["cursor_json"])
     return ("done", step + more, 0, 0) if more else ("done", step, failures, crashes)
 
 
-def _charge(row: rows.Row, owner: rows.Row | None, on_board: int) -> int:
+def _charge(row: rows.Row, owner: rows.Row | None, held_by_owner: int) -> int:
     if row["owner"] == 0:
         return 1  # a lease by hand that ran out
     if owner is None or owner["state"] == "stopped":
         return 0
-    return int((on_board if owner["state"] == "alive" else owner["abandoned"]) == 1)
+    return int((held_by_owner if owner["state"] == "alive" else owner["abandoned"]) == 1)
 
 
 def check_promises(app: Stepfast, expected: Ends) -> None:
-    """Nothing is lost, doubled, stuck or charged to the innocent; every key is free again."""
+    """No job is lost, doubled, stuck, or charged with a crash that was not its own; each step has one effect."""
     archived = rows.query(app, "SELECT * FROM stepfast_archive")
-    assert {row["id"]: _as_it_is(row) for row in archived} == expected
+    assert {row["id"]: _end_in(row) for row in archived} == expected
     effects = rows.query(app, "SELECT job_id, step FROM effect")
     assert Counter((row["job_id"], row["step"]) for row in effects) == Counter(
         (row["id"], step)

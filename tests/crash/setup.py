@@ -1,4 +1,4 @@
-"""A stage for operations that will be cut short: jobs, a worker that is going to die, and what it holds."""
+"""The database before a case: jobs, a worker that is going to die, and what it holds."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SETTINGS = WorkerSettings(worker_id="victim", lease=timedelta(hours=1))
-KEY = "key 1"  # of the first job of every scene
+KEY = "key 1"  # of the first job of every case
 
 
 def work(n: int, steps: int = 1) -> None:
-    """Nothing: the survivor plays the worker."""
+    """Never called: the recovering worker of these tests ends jobs by itself."""
 
 
 @dataclass
-class Scene:
-    """What one operation finds."""
+class Setup:
+    """An emptied database with one registered worker, `victim`; a case adds what it needs."""
 
     app: Stepfast
     job: Job[..., None]
@@ -46,7 +46,7 @@ class Scene:
         self.victim = self.do(lambda tx: register(tx, SETTINGS))
 
     def do(self, act: Callable[[Transaction], T]) -> T:
-        """In a transaction of its own."""
+        """Call `act` in a transaction of its own."""
         return persist(self.app.database, act)
 
     def enqueue(self, count: int = 1, *, steps: int = 1) -> list[str]:
@@ -64,7 +64,7 @@ class Scene:
         return self.claimed(count, by=by)
 
     def claimed(self, count: int, *, by: int | None = None) -> list[Lease]:
-        """So many jobs that are ready, held by the victim or another worker from now on."""
+        """Let the victim, or another worker, claim so many ready jobs."""
         leases = self.do(lambda tx: claim(tx, "default", self.victim if by is None else by, count))
         assert len(leases) == count
         return leases
@@ -72,12 +72,12 @@ class Scene:
     def end(
         self, lease: Lease, ending: Ending | None = None, effects: Sequence[Effect] | None = None
     ) -> None:
-        """Commit a step, with its effect unless told otherwise."""
+        """Commit a step, with its effect unless other effects are given."""
         with_it = [effect_of(lease)] if effects is None else effects
         self.do(lambda tx: commit(tx, lease, ending or Done(), with_it))
 
     def ended(self, count: int = 1, ending: Ending | None = None) -> list[str]:
-        """New jobs that have ended; those that are done had nothing to do."""
+        """New jobs that have ended; those that are done had no step to run."""
         leases = self.leased(count, steps=1 if ending else 0)
         for lease in leases:
             self.end(lease, ending, effects=())
@@ -89,4 +89,4 @@ class Scene:
         )
 
     def change(self, text: str, **parameters: object) -> None:
-        assert rows.change(self.app, text, **parameters), "arranged nothing"
+        assert rows.change(self.app, text, **parameters), "changed no row"

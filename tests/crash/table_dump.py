@@ -1,7 +1,7 @@
-"""All rows of a database, in words that two runs of the same operation share.
+"""All rows of a database, with ids, fences and instants replaced by words that two runs of the same case share.
 
-Ids, fences and instants differ from run to run: jobs get the numbers of their payloads, fences and incarnations
-are named in the order in which they appear, and an instant is long ago, now, or later.
+Jobs get the numbers of their payloads, fences and incarnations are named in the order in which they appear, and an
+instant is long ago, now, or later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.support import rows
 if TYPE_CHECKING:
     from stepfast import Stepfast
 
-Picture = dict[str, list[dict[str, Any]]]
+Dump = dict[str, list[dict[str, Any]]]
 
 TABLES = (
     "job",
@@ -42,7 +42,7 @@ TABLES = (
 OWN_TABLES = ("effect",)
 ALL_TABLES = (*(f"stepfast_{name}" for name in TABLES), *OWN_TABLES)
 
-ACCIDENTAL = {"process", "host", "pid", "seq"}  # who runs the test, and what came before
+ACCIDENTAL = {"process", "host", "pid", "seq"}  # of the machine and of earlier tests
 NUMBERED = {"stepfast_log", "stepfast_event", "stepfast_wait"}
 TOKENS = {"fence", "committed_fence", "owner", "incarnation", "revision"}
 UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -50,25 +50,25 @@ EVENT_TIME = re.compile(r'"at":\d{13,}')  # in the cursor of a job whose event h
 MINUTE = 60 * rows.SECOND
 
 
-def taken(app: Stepfast) -> Picture:
-    """What is committed now."""
+def dump(app: Stepfast) -> Dump:
+    """Everything that is committed now."""
     found = {table: rows.query(app, f"SELECT * FROM {table}") for table in ALL_TABLES}
     jobs = _names([*found["stepfast_job"], *found["stepfast_archive"]])
     now = rows.now(app)
     tokens: dict[int, str] = {0: "nobody"}
-    picture: Picture = {}
+    dumped: Dump = {}
     for table, lines in found.items():
         named = [_renamed(table, line, jobs, now) for line in lines]
-        named.sort(key=lambda line: _place(line, tokens))
-        picture[table] = [_tokens_named(line, tokens) for line in named]
-    return picture
+        named.sort(key=lambda line: _sort_key(line, tokens))
+        dumped[table] = [_tokens_named(line, tokens) for line in named]
+    return dumped
 
 
-def _place(line: rows.Row, tokens: dict[int, str]) -> tuple[str, list[str]]:
-    """Where it stands among the others; of lines that differ only in their tokens, the known ones come first."""
-    said = {column: value for column, value in line.items() if column not in TOKENS}
+def _sort_key(line: rows.Row, tokens: dict[int, str]) -> tuple[str, list[str]]:
+    """The sort key of a line; of lines that differ only in their tokens, the known ones come first."""
+    words = {column: value for column, value in line.items() if column not in TOKENS}
     known = [tokens.get(line[column], "~") for column in sorted(TOKENS & line.keys())]
-    return json.dumps(said, default=str), known
+    return json.dumps(words, default=str), known
 
 
 def _names(jobs: list[rows.Row]) -> dict[str, str]:
@@ -102,7 +102,7 @@ def _when(instant: int, now: int) -> str:
 
 
 def _tokens_named(line: rows.Row, tokens: dict[int, str]) -> rows.Row:
-    """An equal token has an equal name, wherever it stands."""
+    """Replace tokens by names; equal tokens get equal names in all tables."""
     for column in sorted(TOKENS & line.keys()):
         line[column] = tokens.setdefault(line[column], f"token {len(tokens)}")
     return line

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Job, Stepfast
-from tests.crash.cases import admin as operations_of_operators
-from tests.crash.cases import recovery as operations_of_others
+from tests.crash.cases.registry import CASES
 from tests.crash.conftest import make_effect_table
 from tests.crash.daily_sample import SEED, Sample
-from tests.crash.kill_points import deadly, die_at, recorded
-from tests.crash.setup import Scene, work
+from tests.crash.kill_points import die_at, kill_points, recorded
+from tests.crash.setup import Setup, work
 from tests.support import rows
 
 if TYPE_CHECKING:
-    from tests.crash.cases.case import Operation
+    from tests.crash.cases.case import Case
 
-OPERATIONS = operations_of_others.OPERATIONS | operations_of_operators.OPERATIONS
 Count = Callable[[Stepfast], int]
 
 
@@ -55,39 +53,39 @@ CHANGED: dict[str, Count] = {
 
 
 @dataclass
-class Stage:
+class CaseRunner:
     """A database on which one command is given again and again."""
 
     app: Stepfast
     job: Job[..., None]
 
-    def set(self, operation: Operation) -> Callable[[], object]:
-        act = operation.arrange(Scene(self.app, self.job))
+    def set(self, case: Case) -> Callable[[], object]:
+        act = case.prepare(Setup(self.app, self.job))
         if self.app.database.dialect.name == "sqlite":
             self.app.database.close()  # SQLite keeps its locks per process
         return act
 
 
 @pytest.fixture
-def stage(database_url: str) -> Iterator[Stage]:
+def runner(database_url: str) -> Iterator[CaseRunner]:
     with closing(Stepfast(database_url)) as app:
         make_effect_table(app)
-        yield Stage(app, app.job()(work))
+        yield CaseRunner(app, app.job()(work))
 
 
 @pytest.mark.parametrize("name", CHANGED)
 def test_a_killed_command_has_written_down_what_it_did_and_no_more(
-    name: str, stage: Stage, sample: Sample
+    name: str, runner: CaseRunner, sample: Sample
 ) -> None:
-    points = recorded(stage.set(OPERATIONS[name]), lambda: None)
-    assert CHANGED[name](stage.app) == _written_down(stage.app) > 0
+    points = recorded(runner.set(CASES[name]), lambda: None)
+    assert CHANGED[name](runner.app) == _written_down(runner.app) > 0
 
-    for point in sample.of(name, deadly(points), most=3):
-        act = stage.set(OPERATIONS[name])
-        die_at(point, act, stage.app)
+    for point in sample.of(name, kill_points(points), most=3):
+        act = runner.set(CASES[name])
+        die_at(point, act, runner.app)
 
         where = f"{name}, {point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
-        assert CHANGED[name](stage.app) == _written_down(stage.app), where
+        assert CHANGED[name](runner.app) == _written_down(runner.app), where
 
 
 def _written_down(app: Stepfast) -> int:

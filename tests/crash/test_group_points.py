@@ -14,13 +14,13 @@ import pytest
 
 from stepfast import Stepfast
 from tests.contract.runs.test_skipped_lookup import ByToken
-from tests.crash.cases.runs import Picture, picture
 from tests.crash.daily_sample import SEED
-from tests.crash.kill_points import Point, deadly, die_at, recorded
+from tests.crash.kill_points import Point, die_at, kill_points, recorded
+from tests.crash.recorded_run import Dump, dump
 from tests.support.feeds import Catalogue, Shop, prepare, target
 from tests.support.rows import Snapshot
 from tests.support.run_facts import begin, check_complete
-from tests.support.single_threaded_worker import LoneWorker, SettlingWorker
+from tests.support.single_threaded_worker import GroupCommittingWorker, SingleThreadedWorker
 
 if TYPE_CHECKING:
     from stepfast.runs.run import Run
@@ -39,7 +39,7 @@ class Group:
     observer: Stepfast
     shop: Shop
     run: Run
-    worker: SettlingWorker
+    worker: GroupCommittingWorker
     pages: list[Ended]
     before: Snapshot
 
@@ -55,9 +55,9 @@ class Group:
             self.observer.database.close()
 
     def recover(self) -> None:
-        survivor = LoneWorker(self.app, "survivor")
-        survivor.bury_the_others()
-        survivor.finish()
+        worker = SingleThreadedWorker(self.app, "survivor")
+        worker.declare_others_dead()
+        worker.finish()
         check_complete(self.observer, self.run.id, self.shop)
         assert target(self.observer) == self.shop.prices()
 
@@ -70,7 +70,7 @@ def group(request: pytest.FixtureRequest, database_url: str) -> Iterator[Group]:
             it.feed(request.param(shop))
         prepare(app)
         run = begin(app)
-        worker = SettlingWorker(app, "victim")
+        worker = GroupCommittingWorker(app, "victim")
         pages = worker.first_pages(PARTS)
         yield Group(app, observer, shop, run, worker, pages, Snapshot.taken(observer))
 
@@ -78,8 +78,8 @@ def group(request: pytest.FixtureRequest, database_url: str) -> Iterator[Group]:
 def test_a_worker_may_die_at_any_point_of_the_transaction_that_pages_share(
     group: Group, sample: Sample
 ) -> None:
-    states: list[Picture] = [picture(group.observer)]
-    points = recorded(group.settle, lambda: states.append(picture(group.observer)))
+    states: list[Dump] = [dump(group.observer)]
+    points = recorded(group.settle, lambda: states.append(dump(group.observer)))
     assert len(states) == 2  # one COMMIT for all of them
     assert len(group.worker.stayed) == PARTS
 
@@ -88,7 +88,7 @@ def test_a_worker_may_die_at_any_point_of_the_transaction_that_pages_share(
         die_at(point, group.settle, group.observer)
         where = f"{point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
 
-        assert picture(group.observer) == states[point.commits], where
+        assert dump(group.observer) == states[point.commits], where
         group.recover()
 
 
@@ -97,16 +97,16 @@ def test_a_worker_may_die_while_a_group_is_written_apart(group: Group, sample: S
     """One of them was asked to stop: the transaction is rolled back, and each is written alone."""
     group.app.operator.cancel(group.pages[1].lease.job_id)
     group.before = Snapshot.taken(group.observer)
-    states: list[Picture] = [picture(group.observer)]
-    points = recorded(group.settle, lambda: states.append(picture(group.observer)))
+    states: list[Dump] = [dump(group.observer)]
+    points = recorded(group.settle, lambda: states.append(dump(group.observer)))
     assert len(states) == 1 + PARTS
 
     for point in chosen(points, sample):
         group.restore()
         die_at(point, group.settle, group.observer)
 
-        assert picture(group.observer) == states[point.commits], f"{point} of {len(points)}"
+        assert dump(group.observer) == states[point.commits], f"{point} of {len(points)}"
 
 
 def chosen(points: list[Point], sample: Sample) -> list[Point]:
-    return list(sample.of("a group", deadly(points), FEW))
+    return list(sample.of("a group", kill_points(points), FEW))

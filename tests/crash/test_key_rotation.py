@@ -14,7 +14,7 @@ from stepfast.admin import encryption as keys
 from stepfast.encryption import Keyring, key_id
 from stepfast.testing import drain
 from tests.crash.daily_sample import SEED
-from tests.crash.kill_points import deadly, die_at, recorded
+from tests.crash.kill_points import die_at, kill_points, recorded
 from tests.crash.table_dump import TABLES
 from tests.support import rows
 
@@ -34,7 +34,7 @@ def pay(card: str) -> str:
 
 
 @dataclass
-class Stage:
+class RotatedKeys:
     """A database on which keys are rotated again and again."""
 
     app: Stepfast
@@ -56,12 +56,12 @@ class Stage:
 
 
 @pytest.fixture
-def stage(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def rotated(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RotatedKeys]:
     monkeypatch.setenv("STEPFAST_SECRET_KEY", OLD)
     monkeypatch.setattr(keys, "BATCH", 1)
     with closing(Stepfast(database_url)) as app:
         encrypted = app.job(encrypted=True)
-        yield Stage(app, [encrypted(charge), encrypted(pay)])
+        yield RotatedKeys(app, [encrypted(charge), encrypted(pay)])
 
 
 def opened(app: Stepfast, *secrets: str) -> list[str]:
@@ -89,20 +89,20 @@ def renewed(app: Stepfast) -> int:
 
 
 def test_a_rotation_may_die_at_any_point(
-    stage: Stage, sample: Sample, monkeypatch: pytest.MonkeyPatch
+    rotated: RotatedKeys, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app = stage.app
+    app = rotated.app
 
     def rotate() -> object:
         return keys.rotate(app.database)
 
-    stage.set(monkeypatch)
+    rotated.set(monkeypatch)
     stored = sorted(opened(app, OLD))
     points = recorded(rotate, lambda: None)
     assert sorted(opened(app, NEW)) == stored
 
-    for point in sample.of("rotate keys", deadly(points), most=3):
-        stage.set(monkeypatch)
+    for point in sample.of("rotate keys", kill_points(points), most=3):
+        rotated.set(monkeypatch)
         die_at(point, rotate, app)
         where = f"{point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
 

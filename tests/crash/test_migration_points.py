@@ -15,8 +15,8 @@ from stepfast.database.drivers import open_database
 from stepfast.database.migrate import migrate
 from tests.crash.conftest import make_effect_table
 from tests.crash.daily_sample import SEED, Sample
-from tests.crash.kill_points import deadly, die_at, recorded
-from tests.crash.recovery import Survivor, check_promises, forecast
+from tests.crash.kill_points import die_at, kill_points, recorded
+from tests.crash.recovery import RecoveringWorker, check_promises, expected_ends
 from tests.crash.setup import work
 from tests.support.library_component import LIBRARY
 
@@ -42,7 +42,7 @@ def test_a_migration_may_die_at_any_point(new_database: NewDatabase, sample: Sam
     # What follows depends on nothing but what is left: the same has been lived through once.
     lived_through: list[list[rows.Row]] = []
 
-    for point in sample.of("migrate", deadly(points), most=6):
+    for point in sample.of("migrate", kill_points(points), most=6):
         with new_database() as url:
             die_at(point, partial(_migrate, url))
             where = f"{point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
@@ -81,6 +81,6 @@ def _live_through_a_job(url: str) -> None:
     with closing(Stepfast(url)) as app:
         make_effect_table(app)
         app.job()(work).enqueue(n=1, steps=2)
-        expected = forecast(app)
-        Survivor(app).finish_everything()
+        expected = expected_ends(app)
+        RecoveringWorker(app).finish_everything()
         check_promises(app, expected)

@@ -18,8 +18,8 @@ from stepfast.worker.scheduler import fire_due
 from tests.crash.cases.schedules import MINUTE, NOON, add
 from tests.crash.conftest import make_effect_table
 from tests.crash.daily_sample import SEED, Sample
-from tests.crash.kill_points import deadly, die_at, recorded
-from tests.crash.setup import Scene, work
+from tests.crash.kill_points import die_at, kill_points, recorded
+from tests.crash.setup import Setup, work
 from tests.support import rows
 
 if TYPE_CHECKING:
@@ -27,32 +27,32 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def stage(database_url: str) -> Iterator[tuple[Stepfast, Job[..., None]]]:
+def app_and_job(database_url: str) -> Iterator[tuple[Stepfast, Job[..., None]]]:
     with closing(Stepfast(database_url)) as app:
         make_effect_table(app)
         yield app, app.job()(work)
 
 
 def test_a_firer_may_die_at_any_point_and_every_tick_becomes_one_job(
-    stage: tuple[Stepfast, Job[..., None]], sample: Sample
+    app_and_job: tuple[Stepfast, Job[..., None]], sample: Sample
 ) -> None:
     """Two schedules, one of them behind; one colleague comes after the dead, and a third one after both."""
-    app, job = stage
+    app, job = app_and_job
     now = NOON + 2 * MINUTE
     expected = [
         *(f"schedule:behind:{spelled(NOON + n * MINUTE)}" for n in range(3)),
         f"schedule:on:{spelled(now)}",
     ]
 
-    def arrange() -> None:
-        scene = Scene(app, job)
-        add(scene, "behind", missed="all")
-        add(scene, "on", missed="once")
+    def prepare() -> None:
+        setup = Setup(app, job)
+        add(setup, "behind", missed="all")
+        add(setup, "on", missed="once")
 
-    arrange()
+    prepare()
     points = recorded(lambda: fire_due(app.database, now), lambda: None)
-    for point in sample.of("fire every tick", deadly(points), most=6):
-        arrange()
+    for point in sample.of("fire every tick", kill_points(points), most=6):
+        prepare()
         app.database.close()
         die_at(point, lambda: fire_due(app.database, now), app)
         where = f"{point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
@@ -71,8 +71,8 @@ AROUND = (-0.010, 0.002, 0.010)  # seconds from the tick to the kill
 
 def test_workers_that_are_killed_around_their_ticks_lose_and_double_none(fleet: Fleet) -> None:
     fleet.app.schedules.add("beat", "brief", every="1s", missed="all")
-    survivor = fleet.worker()
-    survivor.says("worker.started")
+    worker = fleet.worker()
+    worker.says("worker.started")
     for offset in AROUND:
         victims = [fleet.worker(), fleet.worker()]
         for victim in victims:
@@ -80,7 +80,7 @@ def test_workers_that_are_killed_around_their_ticks_lose_and_double_none(fleet: 
         _wait_for_the_next_second(fleet.app, offset)
         for victim in victims:
             victim.kill()
-    survivor.says("tick.fired", times=survivor.words().count("tick.fired") + 1)
+    worker.says("tick.fired", times=worker.words().count("tick.fired") + 1)
     fleet.app.schedules.pause("beat")
     fleet.wait_until_done()
 

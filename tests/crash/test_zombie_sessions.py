@@ -17,9 +17,9 @@ from stepfast.database.database import persist
 from stepfast.jobs.lease import claim
 from stepfast.jobs.rescue import Rescued, declare_dead, rescue
 from tests.crash.conftest import make_effect_table
-from tests.crash.kill_points import FAILED, UNHARMED, Act, Child
-from tests.crash.recovery import CRASH_LIMIT, Survivor, check_promises, forecast
-from tests.crash.setup import Scene, work
+from tests.crash.kill_points import FAILED, UNHARMED, Action, Child
+from tests.crash.recovery import CRASH_LIMIT, RecoveringWorker, check_promises, expected_ends
+from tests.crash.setup import Setup, work
 from tests.support import rows
 
 pytestmark = pytest.mark.only_on("postgresql", "mariadb")
@@ -33,12 +33,12 @@ def app(database_url: str) -> Iterator[Stepfast]:
 
 
 def test_a_step_that_stopped_before_its_commit_is_left_alone_until_it_goes_on(app: Stepfast) -> None:
-    scene = Scene(app, app.job()(work))
-    (lease,) = scene.leased()
-    zombie = _stopped_before_commit(lambda: scene.end(lease))
+    setup = Setup(app, app.job()(work))
+    (lease,) = setup.leased()
+    zombie = _stopped_before_commit(lambda: setup.end(lease))
 
-    rescued = _rescue(app, silent=scene.victim)
-    claimed = scene.do(lambda tx: claim(tx, "default", 4711, 10))
+    rescued = _rescue(app, silent=setup.victim)
+    claimed = setup.do(lambda tx: claim(tx, "default", 4711, 10))
     zombie.signal(signal.SIGCONT)
 
     assert (rescued, claimed) == (Rescued(), [])
@@ -47,29 +47,29 @@ def test_a_step_that_stopped_before_its_commit_is_left_alone_until_it_goes_on(ap
 
 
 def test_a_claim_that_stopped_before_its_commit_does_not_keep_others_from_claiming(app: Stepfast) -> None:
-    scene = Scene(app, app.job()(work))
-    first, second, third = scene.enqueue(3)
-    zombie = _stopped_before_commit(lambda: scene.do(lambda tx: claim(tx, "default", scene.victim, 2)))
+    setup = Setup(app, app.job()(work))
+    first, second, third = setup.enqueue(3)
+    zombie = _stopped_before_commit(lambda: setup.do(lambda tx: claim(tx, "default", setup.victim, 2)))
 
-    claimed = scene.do(lambda tx: claim(tx, "default", 4711, 10))
+    claimed = setup.do(lambda tx: claim(tx, "default", 4711, 10))
     zombie.signal(signal.SIGCONT)
 
     assert [it.job_id for it in claimed] == [third]
     assert zombie.ended() == UNHARMED
-    assert rows.count(app, "stepfast_job", f"owner = {scene.victim} AND id IN ('{first}', '{second}')") == 2
+    assert rows.count(app, "stepfast_job", f"owner = {setup.victim} AND id IN ('{first}', '{second}')") == 2
 
 
 def test_a_claim_that_commits_after_its_owner_was_buried_charges_nobody(app: Stepfast) -> None:
     """One step was on board when the owner was declared dead. Those it claimed in the same moment never ran."""
-    scene = Scene(app, app.job()(work))
-    (guilty,) = scene.leased()
-    innocent = scene.enqueue(2)
-    zombie = _stopped_before_commit(lambda: scene.do(lambda tx: claim(tx, "default", scene.victim, 2)))
-    _rescue(app, silent=scene.victim)
+    setup = Setup(app, app.job()(work))
+    (guilty,) = setup.leased()
+    innocent = setup.enqueue(2)
+    zombie = _stopped_before_commit(lambda: setup.do(lambda tx: claim(tx, "default", setup.victim, 2)))
+    _rescue(app, silent=setup.victim)
 
     zombie.signal(signal.SIGCONT)
     assert zombie.ended() == UNHARMED
-    Survivor(app).finish_everything()
+    RecoveringWorker(app).finish_everything()
 
     expected = {guilty.job_id: ("done", 0, 0, 1), **dict.fromkeys(innocent, ("done", 0, 0, 0))}
     check_promises(app, expected)
@@ -77,15 +77,15 @@ def test_a_claim_that_commits_after_its_owner_was_buried_charges_nobody(app: Ste
 
 @pytest.mark.chaos
 def test_the_server_ends_a_session_that_hangs_in_a_step(app: Stepfast) -> None:
-    scene = Scene(app, app.job()(work))
-    (lease,) = scene.leased()
-    zombie = _stopped_before_commit(lambda: scene.end(lease))
+    setup = Setup(app, app.job()(work))
+    (lease,) = setup.leased()
+    zombie = _stopped_before_commit(lambda: setup.end(lease))
     stopped = time.monotonic()
 
-    rows.eventually(lambda: _rescue(app, silent=scene.victim).jobs, patience=20)
+    rows.eventually(lambda: _rescue(app, silent=setup.victim).jobs, patience=20)
     took = time.monotonic() - stopped
-    expected = forecast(app)
-    Survivor(app).finish_everything()
+    expected = expected_ends(app)
+    RecoveringWorker(app).finish_everything()
     zombie.signal(signal.SIGCONT)
 
     assert took < 15
@@ -93,7 +93,7 @@ def test_the_server_ends_a_session_that_hangs_in_a_step(app: Stepfast) -> None:
     check_promises(app, expected)
 
 
-def _stopped_before_commit(act: Act) -> Child:
+def _stopped_before_commit(act: Action) -> Child:
     """A forked child that has done everything but its COMMIT."""
     child = Child(act, StopBeforeCommit())
     child.stopped()

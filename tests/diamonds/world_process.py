@@ -18,31 +18,31 @@ from stepfast.jobs.step import Step
 from stepfast_diamonds.feed import nivoda
 from stepfast_diamonds.repricing import Repricing
 from tests.diamonds.asking import settings_for
-from tests.support.single_threaded_worker import LoneWorker, Thought, Unheard, _awaited
+from tests.support.single_threaded_worker import Answer, NoReports, SingleThreadedWorker, _awaited
 
 if TYPE_CHECKING:
     from stepfast.jobs.lease import Lease
     from tests.diamonds.worlds import World
 
 
-class Hands(LoneWorker):
+class Hands(SingleThreadedWorker):
     """A lone worker with one event loop for its whole life, so that its connections last as long."""
 
     @cached_property
     def runner(self) -> asyncio.Runner:
         return asyncio.Runner()
 
-    def think(self, lease: Lease) -> Thought:
+    def run_handler(self, lease: Lease) -> Answer:
         kind = self.app.kinds.get(lease.kind)
-        step = Step(lease, Unheard(), self.name)
+        step = Step(lease, NoReports(), self.name)
         try:
             arguments = kind.arguments.decode(lease.payload)
             given = (step,) if kind.arguments.wants_step else ()
             answer: Any = self.runner.run(_called(kind.handler, given, arguments))
         except Exception as error:  # noqa: BLE001 - a handler may raise anything
-            return Thought(judge(error, kind.retry, lease.failures, 0.0))
+            return Answer(judge(error, kind.retry, lease.failures, 0.0))
         ending = Done(answer) if answer is None else answer
-        return Thought(ending, [*step.effects, *effects_of(ending)] if hasattr(ending, "effects") else ())
+        return Answer(ending, [*step.effects, *effects_of(ending)] if hasattr(ending, "effects") else ())
 
 
 async def _called(handler: Callable[..., Any], given: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
@@ -60,7 +60,7 @@ class Process:
         account = settings_for(world.sim, **world.settings)
         nivoda(self.app, settings=account, repricing=self.repricing, **world.feeds)
         self.hands = Hands(self.app, name)
-        self.held: tuple[Lease, Thought] | None = None  # what it has read and not written yet
+        self.held: tuple[Lease, Answer] | None = None  # what it has read and not written yet
 
     def step(self) -> bool:
         """One step; False if there was nothing to do."""
@@ -70,13 +70,13 @@ class Process:
         lease = self.hands.claim()
         if lease is None:
             return False
-        self._write(lease, self.hands.think(lease))
+        self._write(lease, self.hands.run_handler(lease))
         return True
 
     def read(self) -> bool:
         """Half a step: the source is asked, and nothing is written."""
         if self.held is None and (lease := self.hands.claim()) is not None:
-            self.held = lease, self.hands.think(lease)
+            self.held = lease, self.hands.run_handler(lease)
         return self.held is not None
 
     def write(self) -> None:
@@ -89,7 +89,7 @@ class Process:
         self.hands.runner.close()
         self.app.close()
 
-    def _write(self, lease: Lease, thought: Thought) -> None:
+    def _write(self, lease: Lease, thought: Answer) -> None:
         try:
             self.hands.commit(lease, thought)
         except LeaseLostError:

@@ -46,14 +46,14 @@ MOST_STEPS = 2_000  # only a run that never ends takes so many
 
 
 @dataclass(frozen=True)
-class Thought:
+class Answer:
     """What a handler answered."""
 
     ending: Ending
     effects: Sequence[Effect] = ()
 
 
-class Unheard:
+class NoReports:
     """Reports that nobody reads."""
 
     def put(self, report: Report, /) -> None: ...
@@ -62,7 +62,7 @@ class Unheard:
 
 
 @dataclass
-class LoneWorker:
+class SingleThreadedWorker:
     app: Stepfast
     name: str = "lone"
     incarnation: int = field(default=0, init=False)
@@ -78,20 +78,20 @@ class LoneWorker:
             return found[0]
         return persist(self.app.database, lambda tx: claim_suspect(tx, self.incarnation, []))
 
-    def think(self, lease: Lease) -> Thought:
+    def run_handler(self, lease: Lease) -> Answer:
         """Run the handler. What it raises is judged as the worker does."""
         kind = self.app.kinds.get(lease.kind)
-        step = Step(lease, Unheard(), self.name)
+        step = Step(lease, NoReports(), self.name)
         try:
             arguments = kind.arguments.decode(lease.payload)
             given = (step,) if kind.arguments.wants_step else ()
             answer: Any = asyncio.run(_awaited(kind.handler(*given, **arguments)))
         except Exception as error:  # noqa: BLE001 - a handler may raise anything
-            return Thought(judge(error, kind.retry, lease.failures, 0.0))
+            return Answer(judge(error, kind.retry, lease.failures, 0.0))
         ending = Done(answer) if answer is None else answer
-        return Thought(ending, [*step.effects, *effects_of(ending)] if hasattr(ending, "effects") else ())
+        return Answer(ending, [*step.effects, *effects_of(ending)] if hasattr(ending, "effects") else ())
 
-    def commit(self, lease: Lease, thought: Thought) -> Ending:
+    def commit(self, lease: Lease, thought: Answer) -> Ending:
         """Write it; what an effect raises is the step's failure, written in a transaction of its own."""
         try:
             persist(self.app.database, lambda tx: commit(tx, lease, thought.ending, thought.effects))
@@ -108,7 +108,7 @@ class LoneWorker:
         """One step of whatever is next; None if nothing is ready."""
         lease = self.claim()
         if lease is not None:
-            self.commit(lease, self.think(lease))
+            self.commit(lease, self.run_handler(lease))
         return lease
 
     def until(self, *, kind: str) -> Lease:
@@ -118,7 +118,7 @@ class LoneWorker:
             assert lease is not None, f"nothing is ready, and no {kind} came"
             if lease.kind == kind:
                 return lease
-            self.commit(lease, self.think(lease))
+            self.commit(lease, self.run_handler(lease))
         raise AssertionError(f"no {kind} came in {MOST_STEPS} steps")
 
     def finish(self) -> int:
@@ -131,7 +131,7 @@ class LoneWorker:
                 return number
         raise AssertionError(f"no end in {MOST_STEPS} steps")
 
-    def bury_the_others(self) -> None:
+    def declare_others_dead(self) -> None:
         """Every other worker is late: take back what it held."""
         rows.change(
             self.app,
@@ -151,7 +151,7 @@ PAGE = "catalogue.page"
 
 
 @dataclass
-class SettlingWorker(LoneWorker):
+class GroupCommittingWorker(SingleThreadedWorker):
     stayed: list[Lease] = field(
         default_factory=list, init=False
     )  # continuations that are handed over to be run here
@@ -186,12 +186,12 @@ class SettlingWorker(LoneWorker):
 
     def first_pages(self, count: int) -> list[Ended]:
         """The same behind the count of each, and what their handlers answered."""
-        self.settle(self.think_all(self.take_pages(count)))
-        return self.think_all(self.go_on_with())
+        self.settle(self.run_handlers(self.take_pages(count)))
+        return self.run_handlers(self.take_continued())
 
-    def think_all(self, leases: Sequence[Lease]) -> list[Ended]:
+    def run_handlers(self, leases: Sequence[Lease]) -> list[Ended]:
         """Run their handlers."""
-        thoughts = [(it, self.think(it)) for it in leases]
+        thoughts = [(it, self.run_handler(it)) for it in leases]
         return [self.end(it, thought.ending, thought.effects) for it, thought in thoughts]
 
     def end(self, lease: Lease, ending: Ending, effects: Sequence[Effect] = ()) -> Ended:
@@ -207,7 +207,7 @@ class SettlingWorker(LoneWorker):
         while self.settlement._lanes._line:
             self.settlement._settle_some(self.settlement._lanes._next())
 
-    def go_on_with(self) -> list[Lease]:
+    def take_continued(self) -> list[Lease]:
         """What stayed here, to be run next."""
         stayed, self.stayed = self.stayed, []
         return stayed

@@ -31,7 +31,7 @@ from tests.support.events import hearing, named
 from tests.support.failing_runs import broken_at, run_row
 from tests.support.feeds import price_ranges
 from tests.support.run_facts import check_complete
-from tests.support.single_threaded_worker import LoneWorker
+from tests.support.single_threaded_worker import SingleThreadedWorker
 from tests.transports.test_service_bus_emulator import forget_broken_connections
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def test_a_message_whose_lock_expired_is_worked_on_by_another(
 
 def plan(app: Stepfast) -> list[dict[str, Any]]:
     """Let a worker plan the run and send the messages, and take none of them; returns what was sent."""
-    worker = LoneWorker(app, "planner")
+    worker = SingleThreadedWorker(app, "planner")
     while not rows.count(app, "stepfast_partition"):
         worker.step()
     sent = staged(app)

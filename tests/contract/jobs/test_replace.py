@@ -13,7 +13,7 @@ from stepfast.jobs.step import Report
 from stepfast.worker.reporter import Reporter
 from tests.support import rows
 from tests.support.engine import work_on
-from tests.support.single_threaded_worker import SettlingWorker
+from tests.support.single_threaded_worker import GroupCommittingWorker
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PATIENCE = 15.0
 
 
-def twice(app: Stepfast, worker: SettlingWorker) -> tuple[Lease, Lease]:
+def twice(app: Stepfast, worker: GroupCommittingWorker) -> tuple[Lease, Lease]:
     """The lease of the old payload, and that of the new one."""
     work = work_on(app)
     work.enqueue(n=1, key="k")
@@ -78,7 +78,7 @@ def test_the_old_step_is_stopped_while_the_new_one_runs(app: Stepfast, is_async:
 
 
 def test_the_old_answer_is_not_taken_for_the_new_one(app: Stepfast) -> None:
-    worker = SettlingWorker(app)
+    worker = GroupCommittingWorker(app)
     old, new = twice(app, worker)
 
     worker.settlement._acknowledge([worker.end(new, Done("new")), worker.end(old, Done("old"))])
@@ -90,7 +90,7 @@ def test_the_old_answer_is_not_taken_for_the_new_one(app: Stepfast) -> None:
 
 
 def test_what_the_new_step_says_is_kept_although_the_old_one_ends_with_it(app: Stepfast) -> None:
-    worker = SettlingWorker(app)
+    worker = GroupCommittingWorker(app)
     old, new = twice(app, worker)
     worker.say(new, "the new one")
     worker.say(old, "the old one")
@@ -98,11 +98,11 @@ def test_what_the_new_step_says_is_kept_although_the_old_one_ends_with_it(app: S
     worker.settle([worker.end(new, Continue(2)), worker.end(old, Continue(1))])
 
     assert rows.logs(app, new.job_id) == ["the new one"]
-    assert [it.step for it in worker.go_on_with()] == [new.step + 1]
+    assert [it.step for it in worker.take_continued()] == [new.step + 1]
 
 
 def test_only_the_old_step_is_told_that_its_words_are_not_written(app: Stepfast) -> None:
-    old, new = twice(app, SettlingWorker(app))
+    old, new = twice(app, GroupCommittingWorker(app))
     told: list[tuple[str, int]] = []
     reporter = Reporter(app.database, lambda job_id, fence: told.append((job_id, fence)))
     for lease in (old, new):

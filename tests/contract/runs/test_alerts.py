@@ -19,7 +19,7 @@ from tests.support import rows
 from tests.support.feeds import Catalogue, Shop, prepare
 from tests.support.mail_receiver import Mailbox, mailbox
 from tests.support.run_facts import begin, run_of
-from tests.support.single_threaded_worker import LoneWorker
+from tests.support.single_threaded_worker import SingleThreadedWorker
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -53,7 +53,7 @@ def failed(app: Stepfast) -> Run:
     shop = reading(app)
     shop.before = not_a_page
     run = begin(app)
-    LoneWorker(app).finish()
+    SingleThreadedWorker(app).finish()
     assert watchdog(app).look() == 1
     return run_of(app, run.id)
 

@@ -24,7 +24,7 @@ from stepfast.testing import clock, drain
 from tests.support import rows
 from tests.support.feeds import Catalogue, Shop, prepare, price_ranges, target
 from tests.support.run_facts import begin, check_complete, check_counters, partitions, run_of
-from tests.support.single_threaded_worker import LoneWorker
+from tests.support.single_threaded_worker import SingleThreadedWorker
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -163,7 +163,7 @@ def test_who_comes_during_the_pause_does_not_ask(app: Stepfast) -> None:
     """One partition meets the throttle, the other three spare the source. (F53)"""
     shop = reading(app)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.step()
     shop.before = Troubled(app, refusal(429, Retry_After="60"))
 
@@ -183,7 +183,7 @@ def test_when_the_pause_is_over_one_asks_first_and_not_the_one_who_met_it(app: S
     """A question that the source cannot answer must not keep the others from asking."""
     shop = reading(app)
     begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.step()
     shop.before = Troubled(app, refusal(429, Retry_After="60"))
     for _ in range(4):
@@ -205,7 +205,7 @@ def test_many_who_meet_the_same_trouble_count_as_one(
     """Otherwise four processes would turn a second into eight."""
     workers, shop = processes(app, another_app, 4)
     shop.before = Troubled(app, refusal(429, Retry_After="30"))
-    thoughts = [(it, lease, it.think(lease)) for it in workers if (lease := it.claim()) is not None]
+    thoughts = [(it, lease, it.run_handler(lease)) for it in workers if (lease := it.claim()) is not None]
     assert len(shop.requests) == 4
 
     for worker, lease, thought in thoughts:
@@ -222,7 +222,7 @@ def test_the_longest_of_several_waits_that_the_source_asks_for_is_kept(
     workers, shop = processes(app, another_app, 2)
     waits = iter(["10", "120"])
     shop.before = lambda *_: _raise(refusal(429, Retry_After=next(waits)))
-    thoughts = [(it, lease, it.think(lease)) for it in workers if (lease := it.claim()) is not None]
+    thoughts = [(it, lease, it.run_handler(lease)) for it in workers if (lease := it.claim()) is not None]
 
     for worker, lease, thought in thoughts:
         worker.commit(lease, thought)
@@ -232,29 +232,29 @@ def test_the_longest_of_several_waits_that_the_source_asks_for_is_kept(
 
 def processes(
     app: Stepfast, another_app: Callable[[], Stepfast], count: int
-) -> tuple[list[LoneWorker], Shop]:
+) -> tuple[list[SingleThreadedWorker], Shop]:
     """So many processes that read one run, each with what it remembers itself."""
     shop = reading(app)
     begin(app)
-    first = LoneWorker(app)
+    first = SingleThreadedWorker(app)
     first.step()
     others = [another_app() for _ in range(count - 1)]
     for it in others:
         it.feed(Catalogue(shop))
-    return [first, *(LoneWorker(it, f"lone {number}") for number, it in enumerate(others))], shop
+    return [first, *(SingleThreadedWorker(it, f"lone {number}") for number, it in enumerate(others))], shop
 
 
 def test_who_works_beside_the_one_who_met_it_knows_before_it_is_written(app: Stepfast) -> None:
     shop = reading(app)
     begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.step()
     shop.before = Troubled(app, refusal(503))
     first, second = worker.claim(), worker.claim()
     assert first is not None
     assert second is not None
 
-    thoughts = [worker.think(first), worker.think(second)]
+    thoughts = [worker.run_handler(first), worker.run_handler(second)]
 
     assert len(shop.requests) == 1
     assert [type(it.ending).__name__ for it in thoughts] == ["Snooze", "Snooze"]
@@ -285,10 +285,10 @@ def test_a_good_answer_does_not_end_a_pause_that_began_after_its_request(
     good, bad = one.claim(), other.claim()
     assert good is not None
     assert bad is not None
-    well = one.think(good)
+    well = one.run_handler(good)
     assert any(isinstance(it, TroubleOver) for it in well.effects)
     shop.before = lambda *_: _raise(refusal(503))
-    other.commit(bad, other.think(bad))
+    other.commit(bad, other.run_handler(bad))
 
     one.commit(good, well)
 
@@ -444,7 +444,7 @@ def test_a_database_without_a_free_connection_costs_no_attempt(app: Stepfast) ->
 def test_a_source_that_does_not_let_us_in_is_told_at_once(app: Stepfast) -> None:
     shop = reading(app)
     begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.step()
     shop.before = Troubled(app, refusal(401))
 

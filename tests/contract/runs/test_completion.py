@@ -34,7 +34,7 @@ from tests.support.run_facts import (
     raw,
     run_of,
 )
-from tests.support.single_threaded_worker import LoneWorker, Thought
+from tests.support.single_threaded_worker import Answer, SingleThreadedWorker
 
 if TYPE_CHECKING:
     from stepfast import Stepfast, Transaction
@@ -43,22 +43,24 @@ if TYPE_CHECKING:
 
 PAGE = "catalogue.page"
 TWO = Fixed(price_ranges(500))
-Ends = list[tuple["Lease", Thought]]
+Ends = list[tuple["Lease", Answer]]
 
 
-def at_their_ends(app: Stepfast, count: int = 2, **settings: Any) -> tuple[Shop, Run, LoneWorker, Ends]:
+def at_their_ends(
+    app: Stepfast, count: int = 2, **settings: Any
+) -> tuple[Shop, Run, SingleThreadedWorker, Ends]:
     """A run whose partitions have all been read; the commits of their last pages are still to come."""
     shop = Shop.with_items(24)
     cuts = range(1_000 // count, 1_000, 1_000 // count)
     app.feed(Catalogue(shop, partitioner=Fixed(price_ranges(*cuts)), **settings))
     prepare(app)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     ends: Ends = []
     while len(ends) < count:
         lease = worker.claim()
         assert lease is not None
-        thought = worker.think(lease)
+        thought = worker.run_handler(lease)
         if lease.kind == PAGE and isinstance(thought.ending, Done):
             ends.append((lease, thought))
         else:
@@ -112,9 +114,9 @@ def test_partitions_that_end_at_the_same_moment_begin_one_consolidation(
     check_complete(app, run.id, shop)
 
 
-def replace_app(worker: LoneWorker, app: Stepfast) -> LoneWorker:
+def replace_app(worker: SingleThreadedWorker, app: Stepfast) -> SingleThreadedWorker:
     """The same worker with connections of its own."""
-    other = LoneWorker.__new__(LoneWorker)
+    other = SingleThreadedWorker.__new__(SingleThreadedWorker)
     other.app, other.name, other.incarnation = app, worker.name, worker.incarnation
     other.app.kinds = worker.app.kinds
     return other
@@ -222,13 +224,13 @@ def test_two_ends_interleaved_at_any_two_statements_begin_one_consolidation(
         pristine.restore(app)
 
 
-def held_commit(worker: LoneWorker, end: tuple[Lease, Thought], gate: Gate) -> None:
+def held_commit(worker: SingleThreadedWorker, end: tuple[Lease, Answer], gate: Gate) -> None:
     with gated(worker.app, gate):
         worker.commit(*end)
     gate.there.set()
 
 
-def count_statements(worker: LoneWorker, end: tuple[Lease, Thought]) -> int:
+def count_statements(worker: SingleThreadedWorker, end: tuple[Lease, Answer]) -> int:
     gate = Gate(-1)
     held_commit(worker, end, gate)
     return gate.passed

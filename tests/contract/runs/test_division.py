@@ -16,7 +16,7 @@ from tests.contract.runs.test_plan import span
 from tests.support import rows
 from tests.support.feeds import Catalogue, Shop, prepare, price_ranges, target
 from tests.support.run_facts import begin, check_complete, check_counters, partitions, run_of
-from tests.support.single_threaded_worker import LoneWorker
+from tests.support.single_threaded_worker import SingleThreadedWorker
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -35,7 +35,7 @@ def planned(app: Stepfast, **settings: Any) -> tuple[Shop, Run]:
     app.feed(Catalogue(shop, **({"partitioner": HEATMAP, "page_size": 400} | settings)))
     prepare(app)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     lease = worker.until(kind=PAGE)
     rows.change(app, "UPDATE stepfast_job SET state = 'ready', owner = NULL WHERE id = :id", id=lease.job_id)
     for number in range(1_100):
@@ -48,7 +48,7 @@ def test_a_partition_that_outgrew_its_plan_is_divided_and_its_pieces_are_read(ap
     shop, run = planned(app)
     before = run_of(app, run.id)
 
-    LoneWorker(app).finish()
+    SingleThreadedWorker(app).finish()
 
     after = run_of(app, run.id)
     found = partitions(app, run.id)
@@ -86,20 +86,20 @@ def test_a_crash_while_a_partition_is_divided_loses_and_doubles_nothing(app: Ste
 def test_a_division_that_two_workers_finish_is_written_once(app: Stepfast) -> None:
     """(F2, F4)"""
     shop, run = planned(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     while not rows.count(app, "stepfast_partition", "frontier IS NOT NULL"):
         worker.step()
     while True:
         lease = worker.claim()
         assert lease is not None
-        thought = worker.think(lease)
+        thought = worker.run_handler(lease)
         if "split" in str(thought.ending):
             break
         worker.commit(lease, thought)
     rows.change(app, "UPDATE stepfast_job SET fence = 1 WHERE id = :id", id=lease.job_id)
     stolen = lease._replace(fence=1)
 
-    other = worker.think(stolen)
+    other = worker.run_handler(stolen)
     worker.commit(stolen, other)
     pieces = len(partitions(app, run.id))
     rows.change(
@@ -119,7 +119,7 @@ def test_what_cannot_be_divided_is_read_whole(app: Stepfast) -> None:
     """(F26)"""
     shop, run = planned(app, partitioner=Fixed(price_ranges(500), counted=True))
 
-    LoneWorker(app).finish()
+    SingleThreadedWorker(app).finish()
 
     assert {it["state"] for it in partitions(app, run.id)} == {"done"}
     check_complete(app, run.id, shop)
@@ -148,7 +148,7 @@ def test_a_partition_may_be_divided_with_its_first_request(app: Stepfast) -> Non
     app.feed(Regional(shop))
     prepare(app)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.step()
     for number in range(1_010):
         shop.put(f"n{number:05}", number, region="UK" if number % 2 else "EU")
@@ -174,13 +174,13 @@ def test_a_division_that_another_deployment_began_ends_with_a_whole_partition(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     shop, run = planned(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     while not rows.count(app, "stepfast_partition", "frontier IS NOT NULL"):
         worker.step()
     deployed = another_app()
     deployed.feed(Plain(shop))
 
-    LoneWorker(deployed).finish()
+    SingleThreadedWorker(deployed).finish()
 
     assert not rows.count(app, "stepfast_partition", "frontier IS NOT NULL")
     assert {it["state"] for it in partitions(app, run.id)} == {"done"}
@@ -192,7 +192,7 @@ def test_a_partition_that_grew_a_little_is_not_divided(app: Stepfast) -> None:
     app.feed(Catalogue(shop, partitioner=HEATMAP, page_size=400))
     prepare(app)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.step()
     for number in range(60):
         shop.put(f"n{number:05}", number % 240)

@@ -23,7 +23,7 @@ from tests.support.run_facts import (
     raw,
     run_of,
 )
-from tests.support.single_threaded_worker import LoneWorker
+from tests.support.single_threaded_worker import SingleThreadedWorker
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -55,7 +55,7 @@ def read(app: Stepfast, shop: Shop, feed: type[Catalogue] = Glitched, **settings
     app.feed(feed(shop, **({"partitioner": ONE} | settings)))
     prepare(app)
     run = begin(app)
-    LoneWorker(app).finish()
+    SingleThreadedWorker(app).finish()
     return run_of(app, run.id)
 
 
@@ -140,7 +140,7 @@ def test_rows_that_are_counted_and_never_shown_become_a_debt(app: Stepfast) -> N
 
     hidden.clear()
     following = begin(app)
-    LoneWorker(app).finish()
+    SingleThreadedWorker(app).finish()
 
     names = [it["name"] for it in partitions(app, following.id)]
     assert len(names) == 2
@@ -156,7 +156,7 @@ def test_a_debt_that_stays_is_one_debt_with_more_tries(app: Stepfast) -> None:
     shop = Shop.with_items(30)
     read(app, shop, Hiding, glitch=lambda items, _: [it for it in items if it["id"] != "d00007"])
     begin(app)
-    LoneWorker(app).finish()
+    SingleThreadedWorker(app).finish()
 
     debts = rows.query(app, "SELECT tries, state, window_from FROM stepfast_debt ORDER BY id")
     assert [(it["tries"], it["state"]) for it in debts if it["window_from"] is None] == [(1, "open")]

@@ -21,7 +21,7 @@ from tests.support.broker import PATIENT, broker_of, brokered, end_head_starts, 
 from tests.support.failing_runs import broken_at, run_row, settle
 from tests.support.feeds import Catalogue, Shop, prepare, price_ranges
 from tests.support.run_facts import begin, check_complete, partitions
-from tests.support.single_threaded_worker import LoneWorker, SettlingWorker
+from tests.support.single_threaded_worker import GroupCommittingWorker, SingleThreadedWorker
 
 if TYPE_CHECKING:
     from stepfast.jobs.lease import Lease
@@ -35,7 +35,7 @@ SECOND = price_ranges(250, 500, 750)[1].name
 def planned(app: Stepfast) -> Run:
     """A run that has its partitions."""
     run = begin(app)
-    worker = LoneWorker(app, "planner")
+    worker = SingleThreadedWorker(app, "planner")
     while not partitions(app, run.id):
         assert worker.step() is not None
     return run
@@ -59,7 +59,7 @@ def failing_run(app: Stepfast, shop: Shop) -> Run:
     return run
 
 
-def take_told(app: Stepfast, worker: LoneWorker, body: dict[str, object]) -> list[Lease]:
+def take_told(app: Stepfast, worker: SingleThreadedWorker, body: dict[str, object]) -> list[Lease]:
     """Take what a message names, as the worker of a broker does."""
     hint = read(json.dumps(body))
 
@@ -101,7 +101,7 @@ def test_a_plan_stages_one_message_for_each_partition(app: Stepfast) -> None:
 def test_at_first_only_those_who_were_told_may_take_the_job(app: Stepfast) -> None:
     brokered(app)
     planned(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
 
     nobody = persist(app.database, lambda tx: claim(tx, "default", worker.incarnation, 10))
     told = take_told(app, worker, staged(app)[0])
@@ -113,7 +113,7 @@ def test_at_first_only_those_who_were_told_may_take_the_job(app: Stepfast) -> No
 def test_a_told_job_that_is_given_back_may_be_taken_by_anybody(app: Stepfast) -> None:
     brokered(app)
     planned(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     (lease,) = take_told(app, worker, staged(app)[0])
 
     persist(app.database, lambda tx: give_back(tx, [lease.job_id], lease.fence))
@@ -128,11 +128,11 @@ def test_after_the_head_start_anybody_may(app: Stepfast) -> None:
 
     end_head_starts(app)
 
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     found = persist(app.database, lambda tx: claim(tx, "default", worker.incarnation, 10))
     assert len(found) == PARTS
     for lease in found:
-        worker.commit(lease, worker.think(lease))
+        worker.commit(lease, worker.run_handler(lease))
     while rows.count(app, "stepfast_job"):
         end_head_starts(app)
         worker.step()
@@ -142,9 +142,9 @@ def test_after_the_head_start_anybody_may(app: Stepfast) -> None:
 def test_the_next_page_is_staged_with_the_page_before_it_or_not_at_all(app: Stepfast) -> None:
     brokered(app)
     run = planned(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     (lease,) = take_told(app, worker, staged(app)[0])
-    thought = worker.think(lease)  # a count: the first page is still to come
+    thought = worker.run_handler(lease)  # a count: the first page is still to come
 
     with suppress(RuntimeError), app.transaction() as tx:
         for effect in thought.effects:
@@ -158,19 +158,19 @@ def test_the_next_page_is_staged_with_the_page_before_it_or_not_at_all(app: Step
     assert (following["offset"], following["epoch"]) == (0, 0)
     assert following["id"] == f"{run.id}:partition-0:0:e0.1"  # no broker takes it for the one before
     (page,) = take_told(app, worker, following)
-    worker.commit(page, worker.think(page))
+    worker.commit(page, worker.run_handler(page))
     assert staged(app)[-1]["offset"] == partitions(app, run.id)[0]["next_offset"] > 0
 
 
 def test_a_message_that_comes_again_takes_nothing(app: Stepfast) -> None:
     brokered(app)
     planned(app)
-    worker, body = LoneWorker(app), staged(app)[0]
+    worker, body = SingleThreadedWorker(app), staged(app)[0]
     (lease,) = take_told(app, worker, body)
 
     while_held = take_told(app, worker, body)
     for _ in range(2):
-        worker.commit(lease, worker.think(lease))
+        worker.commit(lease, worker.run_handler(lease))
         (lease,) = take_told(app, worker, staged(app)[-1])
     persist(app.database, lambda tx: tx.execute("UPDATE stepfast_job SET state = 'ready'"))
     out_of_order = take_told(app, worker, body)
@@ -181,10 +181,10 @@ def test_a_message_that_comes_again_takes_nothing(app: Stepfast) -> None:
 def test_pages_of_several_partitions_are_announced_together_and_none_stays(app: Stepfast) -> None:
     brokered(app)
     planned(app)
-    worker = SettlingWorker(app)
+    worker = GroupCommittingWorker(app)
     leases = [lease for body in staged(app) for lease in take_told(app, worker, body)]
 
-    worker.settle(worker.think_all(leases))
+    worker.settle(worker.run_handlers(leases))
 
     assert worker.stayed == []
     assert len(staged(app)) == 2 * PARTS
@@ -196,7 +196,7 @@ def test_a_paused_queue_gives_nothing_to_those_who_were_told(app: Stepfast) -> N
     planned(app)
     app.operator.pause("default")
 
-    assert take_told(app, LoneWorker(app), staged(app)[0]) == []
+    assert take_told(app, SingleThreadedWorker(app), staged(app)[0]) == []
 
 
 def test_consolidation_is_announced_once(app: Stepfast) -> None:

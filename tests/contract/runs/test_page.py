@@ -27,7 +27,7 @@ from tests.support.run_facts import (
     raw,
     run_of,
 )
-from tests.support.single_threaded_worker import LoneWorker, Thought
+from tests.support.single_threaded_worker import Answer, SingleThreadedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def deliver_again(app: Stepfast, number: int = 1) -> None:
     rows.change(app, text, n=number)
 
 
-def taken(worker: LoneWorker, kind: str = PAGE) -> Lease:
+def taken(worker: SingleThreadedWorker, kind: str = PAGE) -> Lease:
     lease = worker.claim()
     assert lease is not None
     assert lease.kind == kind
@@ -114,7 +114,7 @@ def test_the_last_page_ends_its_partition_in_the_same_statement(app: Stepfast, p
     """Cursor and end are moved together, and with them the run. (F5, F41)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     last_page(app, worker)
 
     with crash_at(app, point):
@@ -131,12 +131,12 @@ def test_the_last_page_ends_its_partition_in_the_same_statement(app: Stepfast, p
     check_complete(app, run.id, shop)
 
 
-def last_page(app: Stepfast, worker: LoneWorker) -> None:
+def last_page(app: Stepfast, worker: SingleThreadedWorker) -> None:
     """Read on until the next page will be the last."""
     while True:
         lease = worker.claim()
         assert lease is not None
-        thought = worker.think(lease)
+        thought = worker.run_handler(lease)
         if lease.kind == PAGE and isinstance(thought.ending, Done):
             rows.change(
                 app, "UPDATE stepfast_job SET state = 'ready', owner = NULL WHERE id = :id", id=lease.job_id
@@ -152,17 +152,17 @@ def test_the_page_of_an_owner_who_was_replaced_is_refused_whole(app: Stepfast) -
     """It was read, and its answer is older than what another has written since. (F4, T3)"""
     shop = reading(app, partitioner=ONE)
     begin(app)
-    zombie, successor = LoneWorker(app, "zombie"), LoneWorker(app, "successor")
+    zombie, successor = SingleThreadedWorker(app, "zombie"), SingleThreadedWorker(app, "successor")
     zombie.step()  # plans
     zombie.step()  # counts
     lease = taken(zombie)
-    thought = zombie.think(lease)
+    thought = zombie.run_handler(lease)
 
-    successor.bury_the_others()
+    successor.declare_others_dead()
     shop.put("d00001", 999)
     again = taken(successor)
     assert (again.job_id, again.step) == (lease.job_id, lease.step)
-    successor.commit(again, successor.think(again))
+    successor.commit(again, successor.run_handler(again))
     before = everything(app)
     with pytest.raises(LeaseLostError):
         zombie.commit(lease, thought)
@@ -176,12 +176,12 @@ def test_a_page_that_two_jobs_have_read_is_written_once(app: Stepfast) -> None:
     """Without any fence between them: the request's own number decides. (F4, T2)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.step()
     worker.step()
     deliver_again(app)
     one, other = taken(worker), taken(worker)
-    thoughts = [worker.think(it) for it in (one, other)]
+    thoughts = [worker.run_handler(it) for it in (one, other)]
 
     worker.commit(one, thoughts[0])
     before = everything(app)
@@ -199,11 +199,11 @@ def test_an_answer_that_comes_after_a_restart_changes_nothing(app: Stepfast) -> 
     """(F20, F38)"""
     reading(app, partitioner=ONE)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.step()
     worker.step()
     lease = taken(worker)
-    thought = worker.think(lease)
+    thought = worker.run_handler(lease)
     rows.change(app, "UPDATE stepfast_partition SET epoch = epoch + 1")
     before = everything(app)
 
@@ -223,7 +223,7 @@ def test_a_delivery_that_comes_again_ends_nothing(app: Stepfast, when: str) -> N
     """Neither the partition nor the run, whenever it comes. (F2, F3, T2)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.step()
     deliver_again(app)
     if when != "running":
@@ -234,9 +234,9 @@ def test_a_delivery_that_comes_again_ends_nothing(app: Stepfast, when: str) -> N
             rows.change(app, "UPDATE stepfast_job SET state = 'ready' WHERE id LIKE 'again%'")
             stale = taken(worker)
             before = everything(app)
-            worker.commit(stale, worker.think(stale))
+            worker.commit(stale, worker.run_handler(stale))
             assert everything(app) == before
-        worker.commit(lease, worker.think(lease))
+        worker.commit(lease, worker.run_handler(lease))
     worker.finish()
 
     check_complete(app, run.id, shop)
@@ -250,7 +250,7 @@ def test_messages_may_come_twice_in_any_order_and_between_any_others(app: Stepfa
     dice = random.Random(seed)
     shop = reading(app, Shop.with_items(16), partitioner=Fixed(price_ranges(500)))
     run = begin(app)
-    workers = [LoneWorker(app, f"worker {number}") for number in range(3)]
+    workers = [SingleThreadedWorker(app, f"worker {number}") for number in range(3)]
     workers[0].step()
     for number, it in enumerate(rows.query(app, "SELECT payload FROM stepfast_job")):
         rows.change(
@@ -260,7 +260,7 @@ def test_messages_may_come_twice_in_any_order_and_between_any_others(app: Stepfa
             kind=PAGE,
             payload=it["payload"],
         )
-    waiting: list[tuple[LoneWorker, Lease, Thought]] = []
+    waiting: list[tuple[SingleThreadedWorker, Lease, Answer]] = []
     while True:
         worker = dice.choice(workers)
         rows.change(
@@ -270,7 +270,7 @@ def test_messages_may_come_twice_in_any_order_and_between_any_others(app: Stepfa
         )
         lease = worker.claim() if len(waiting) < 4 else None
         if lease is not None:
-            waiting.append((worker, lease, worker.think(lease)))
+            waiting.append((worker, lease, worker.run_handler(lease)))
         elif waiting:
             owner, held, thought = waiting.pop(dice.randrange(len(waiting)))
             owner.commit(held, thought)
@@ -287,14 +287,14 @@ def test_the_ledger_says_who_read_each_page(app: Stepfast, another_app: Callable
     run = begin(app)
     elsewhere = another_app()
     elsewhere.feed(Catalogue(shop, partitioner=ONE))
-    workers = [LoneWorker(app, "alice"), LoneWorker(elsewhere, "bob")]
+    workers = [SingleThreadedWorker(app, "alice"), SingleThreadedWorker(elsewhere, "bob")]
     workers[0].step()
 
     fences = []
     for turn in range(6):
         lease = taken(workers[turn % 2])
         fences.append(lease.fence)
-        workers[turn % 2].commit(lease, workers[turn % 2].think(lease))
+        workers[turn % 2].commit(lease, workers[turn % 2].run_handler(lease))
 
     found = pages(app, run.id)
     assert [it["worker_id"] for it in found] == ["alice", "bob"] * 3
@@ -307,7 +307,7 @@ def test_tries_are_kept_when_a_partition_is_read_again(app: Stepfast) -> None:
     """The ledger's key has the epoch: nobody deletes what happened. (F46, F6)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     for _ in range(3):
         worker.step()
     first = pages(app, run.id)
@@ -338,7 +338,7 @@ def test_a_page_of_a_partition_that_does_not_exist_is_a_dead_letter_with_its_rea
         kind=PAGE,
         payload='{"partition_id": "nowhere", "epoch": 0}',
     )
-    LoneWorker(app).finish()
+    SingleThreadedWorker(app).finish()
 
     ended = rows.ended(app, "lost")
     assert ended is not None
@@ -358,7 +358,7 @@ def test_a_message_of_another_version_is_a_dead_letter_with_its_reason(app: Step
         kind=PAGE,
         payload=payload,
     )
-    LoneWorker(app).finish()
+    SingleThreadedWorker(app).finish()
 
     ended = rows.ended(app, "odd")
     assert ended is not None
@@ -386,7 +386,7 @@ def test_a_page_that_fails_and_then_succeeds_was_never_counted_as_failed(app: St
     """A try is not a partition: four of them fail, the fifth is read. (F3, F6, F38)"""
     shop = reading(app, feed=Failing, failures={2, 3, 4, 5}, partitioner=ONE)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.finish()
 
     assert run_of(app, run.id).failed == 0
@@ -400,12 +400,12 @@ def test_a_request_is_tried_again_as_a_step_and_never_inside_one(app: Stepfast) 
     """One owner of retries, and no sleep under a lease. (F7, F53)"""
     reading(app, feed=Failing, failures={1}, partitioner=ONE)
     begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.step()
     worker.step()
 
     lease = taken(worker)
-    ending = worker.commit(lease, worker.think(lease))
+    ending = worker.commit(lease, worker.run_handler(lease))
 
     assert isinstance(ending, Again)
     assert ending.charged
@@ -457,12 +457,12 @@ def test_a_partition_is_a_chain_of_short_steps_with_one_request_each(app: Stepfa
 def test_a_step_goes_on_where_the_last_commit_says(app: Stepfast) -> None:
     reading(app, partitioner=ONE)
     begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     worker.step()
 
     for number in range(3):
         lease = taken(worker)
-        thought = worker.think(lease)
+        thought = worker.run_handler(lease)
         assert isinstance(thought.ending, Continue)
         assert (lease.step, thought.ending.cursor[0]) == (number, number + 1)
         worker.commit(lease, thought)

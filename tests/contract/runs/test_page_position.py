@@ -12,7 +12,7 @@ from tests.crash.kill_points import watched
 from tests.support import rows
 from tests.support.feeds import Catalogue, Shop, prepare, price_ranges
 from tests.support.run_facts import begin, check_complete, check_counters, pages
-from tests.support.single_threaded_worker import LoneWorker
+from tests.support.single_threaded_worker import SingleThreadedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +33,9 @@ class Ear:
         self._heard.append((when, text))
 
 
-def feed_of(app: Stepfast, shop: Shop) -> LoneWorker:
+def feed_of(app: Stepfast, shop: Shop) -> SingleThreadedWorker:
     app.feed(Catalogue(shop, partitioner=ONE))
-    return LoneWorker(app, name=f"worker-{id(app)}")
+    return SingleThreadedWorker(app, name=f"worker-{id(app)}")
 
 
 def looks(app: Stepfast, act: Callable[[], object]) -> int:
@@ -84,10 +84,12 @@ def test_a_page_that_was_never_committed_is_not_remembered(
     prepare(app)
     run = begin(app)
     lost = first.until(kind=PAGE)
-    assert isinstance(first.think(lost).ending, Continue)  # it counts the rows, and its process stands still
+    assert isinstance(
+        first.run_handler(lost).ending, Continue
+    )  # it counts the rows, and its process stands still
     shop.put("d99999", 500)
 
-    second.bury_the_others()
+    second.declare_others_dead()
     second.step()  # counts one row more
     rows.change(
         app, "UPDATE stepfast_worker SET state = 'alive', alive_until = alive_until + 9000000000000000"
@@ -112,14 +114,14 @@ def test_a_partition_that_was_restarted_meanwhile_refuses_the_page(app: Stepfast
 
     lease = worker.claim()
     assert lease is not None
-    refused = worker.commit(lease, worker.think(lease))
+    refused = worker.commit(lease, worker.run_handler(lease))
     assert isinstance(refused, Again)
     assert not refused.charged
     rows.change(app, "UPDATE stepfast_job SET state = 'ready', ready_at = 1")
     lease = worker.claim()
     assert lease is not None
 
-    assert isinstance(worker.think(lease).ending, Done)
+    assert isinstance(worker.run_handler(lease).ending, Done)
     assert pages(app, run.id) == before
 
 

@@ -28,7 +28,7 @@ from tests.support.run_facts import (
     raw,
     run_of,
 )
-from tests.support.single_threaded_worker import LoneWorker
+from tests.support.single_threaded_worker import SingleThreadedWorker
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -62,7 +62,7 @@ def test_a_plan_takes_many_short_steps_and_asks_for_nothing_twice(app: Stepfast)
     """(F27, F7)"""
     shop = reading(app, partitioner=COUNTED)
     begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
 
     for _ in range(4):
         lease = worker.step()
@@ -88,12 +88,12 @@ def test_a_step_of_a_limited_plan_asks_for_as_many_as_its_limits_have_places_for
 ) -> None:
     shop = reading(app, partitioner=COUNTED, limits=limits)
     begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     lease = worker.claim()
     assert lease is not None
     assert Gate(app.database, app.kinds).admit([lease]) == [lease]
 
-    worker.commit(lease, worker.think(lease))
+    worker.commit(lease, worker.run_handler(lease))
 
     assert sorted(counts(shop)) == sorted(it.name for it in COUNTED.ranges[:asked])
 
@@ -103,7 +103,7 @@ def test_while_the_source_is_in_trouble_one_range_is_asked_for_after_the_other(a
     shop = reading(app, partitioner=COUNTED)
     begin(app)
     rows.change(app, "UPDATE stepfast_feed SET troubles = 1")
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
 
     worker.step()
     assert len(counts(shop)) == 1
@@ -125,12 +125,12 @@ def test_a_crash_between_the_steps_of_a_plan_costs_one_of_them(
     with crash_at(app, point, nth=nth):
         drain(app)
 
-    worker = LoneWorker(app)
-    worker.bury_the_others()
+    worker = SingleThreadedWorker(app)
+    worker.declare_others_dead()
     page = worker.until(kind="catalogue.page")
 
     assert len(counts(shop)) == len(COUNTED.ranges) + again
-    worker.commit(page, worker.think(page))
+    worker.commit(page, worker.run_handler(page))
     worker.finish()
     check_complete(app, run.id, shop)
 
@@ -153,7 +153,7 @@ def test_every_partition_is_there_with_its_job_before_a_page_is_read(app: Stepfa
     """So none can be lost before somebody has heard of it. (F27)"""
     shop = reading(app)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
 
     worker.step()
 
@@ -171,10 +171,10 @@ def test_a_plan_that_somebody_restarted_is_not_written(app: Stepfast, partitione
     """(F20)"""
     reading(app, partitioner=partitioner)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     lease = worker.claim()
     assert lease is not None
-    thought = worker.think(lease)
+    thought = worker.run_handler(lease)
     rows.change(app, "UPDATE stepfast_run SET epoch = 1 WHERE id = :id", id=run.id)
 
     worker.commit(lease, thought)
@@ -189,14 +189,14 @@ def test_a_plan_that_comes_twice_writes_its_partitions_once(app: Stepfast) -> No
     """(F2, T2)"""
     shop = reading(app)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     rows.change(
         app, "INSERT INTO stepfast_job (id, kind, payload) SELECT 'again', kind, payload FROM stepfast_job"
     )
     first, second = worker.claim(), worker.claim()
     assert first is not None
     assert second is not None
-    thoughts = [worker.think(first), worker.think(second)]
+    thoughts = [worker.run_handler(first), worker.run_handler(second)]
 
     worker.commit(first, thoughts[0])
     worker.commit(second, thoughts[1])

@@ -16,7 +16,7 @@ from tests.crash.kill_points import watched
 from tests.support import rows
 from tests.support.feeds import Catalogue, Shop, prepare, price_ranges
 from tests.support.run_facts import begin, check_complete, check_counters, pages, partitions
-from tests.support.single_threaded_worker import LoneWorker
+from tests.support.single_threaded_worker import SingleThreadedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,11 +38,11 @@ class ByToken(Catalogue):
         return Page(items, next=after if after < len(found) else None)
 
 
-def reading(app: Stepfast, **settings: object) -> tuple[LoneWorker, Shop]:
+def reading(app: Stepfast, **settings: object) -> tuple[SingleThreadedWorker, Shop]:
     shop = Shop.with_items(60)
     app.feed(ByToken(shop, **settings))
     prepare(app)
-    return LoneWorker(app), shop
+    return SingleThreadedWorker(app), shop
 
 
 def looks(app: Stepfast, act: Callable[[], object]) -> int:
@@ -86,7 +86,7 @@ def test_a_page_with_a_row_that_was_read_before_is_judged_again_and_charged_to_n
 
     lease = worker.claim()
     assert lease is not None
-    refused = worker.commit(lease, worker.think(lease))
+    refused = worker.commit(lease, worker.run_handler(lease))
 
     assert isinstance(refused, Again)
     assert not refused.charged

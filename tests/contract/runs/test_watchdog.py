@@ -23,7 +23,7 @@ from tests.support.engine import together
 from tests.support.events import hearing, named
 from tests.support.feeds import Catalogue, Shop, prepare, target
 from tests.support.run_facts import begin, check_complete, check_counters, partitions, run_of
-from tests.support.single_threaded_worker import LoneWorker
+from tests.support.single_threaded_worker import SingleThreadedWorker
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -73,7 +73,7 @@ def alerts(app: Stepfast) -> list[str]:
 def fetching(app: Stepfast) -> Run:
     """A run that has its partitions, and has read nothing."""
     run = begin(app)
-    LoneWorker(app).step()
+    SingleThreadedWorker(app).step()
     assert run_of(app, run.id).state == "fetching"
     return run
 
@@ -93,7 +93,7 @@ def end(app: Stepfast, job_id: str, state: str, error: str | None = None) -> Non
 def consolidating(app: Stepfast) -> Run:
     """A run whose consolidation was divided into shards, and nobody has begun one."""
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     while run_of(app, run.id).shards == 0:
         assert worker.step() is not None
     return run_of(app, run.id)
@@ -138,7 +138,7 @@ def test_an_open_partition_whose_job_vanished_gets_another_one_at_its_cursor(app
     """A lost continuation is found, whoever lost it. (F1, F41)"""
     shop = reading(app)
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     for _ in range(8):
         worker.step()
     before = {it["id"]: it for it in partitions(app, run.id)}
@@ -250,7 +250,7 @@ def test_who_revives_a_job_while_it_is_noticed_to_be_dead_comes_before_or_after(
 
     together([watchdog(app).look, *(partial(other.operator.retry, it) for it in ids)])
 
-    LoneWorker(app).finish()
+    SingleThreadedWorker(app).finish()
     drain(app)
     found = run_of(app, run.id)
     assert found.completed + found.failed == 4
@@ -351,7 +351,7 @@ def test_a_division_that_vanished_is_asked_for_again(app: Stepfast) -> None:
     """(F41)"""
     shop = reading(app)
     run = begin(app)
-    LoneWorker(app).until(kind="catalogue.consolidate")
+    SingleThreadedWorker(app).until(kind="catalogue.consolidate")
     lose(app)
 
     drain(app)
@@ -363,7 +363,7 @@ def test_a_division_that_vanished_is_asked_for_again(app: Stepfast) -> None:
 def sweeping(app: Stepfast) -> Run:
     """A run that has come to its sweep, which nobody has begun."""
     run = begin(app)
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     while run_of(app, run.id).state != "sweeping":
         assert worker.step() is not None
     return run
@@ -439,7 +439,7 @@ def test_a_run_that_moves_is_not_stalled_however_old_its_row_is(app: Stepfast) -
     reading(app)
     run = fetching(app)
     stand_still(app)
-    LoneWorker(app).step()  # one page
+    SingleThreadedWorker(app).step()  # one page
 
     assert watchdog(app).look() == 0
 
@@ -451,7 +451,7 @@ def test_a_stalled_run_that_moves_again_is_where_it_was(app: Stepfast) -> None:
     run = fetching(app)
     stand_still(app)
     watchdog(app).look()
-    LoneWorker(app).step()
+    SingleThreadedWorker(app).step()
 
     assert watchdog(app).look() == 1
 
@@ -467,7 +467,7 @@ def test_a_stalled_run_comes_to_its_end_without_anybody_waking_it(app: Stepfast)
     stand_still(app)
     watchdog(app).look()
 
-    LoneWorker(app).finish()
+    SingleThreadedWorker(app).finish()
 
     assert run_of(app, run.id).state == "completed"
     assert target(app) == shop.prices()

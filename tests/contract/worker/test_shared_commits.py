@@ -24,7 +24,7 @@ from tests.support.engine import wait_until_somebody_waits
 from tests.support.events import Told, hearing, named
 from tests.support.feeds import Catalogue, Shop, prepare, price_ranges
 from tests.support.run_facts import begin, check_complete, check_counters, pages, partitions, raw, run_of
-from tests.support.single_threaded_worker import LoneWorker, SettlingWorker
+from tests.support.single_threaded_worker import GroupCommittingWorker, SingleThreadedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,19 +39,19 @@ PARTS = 4
 
 def reading(
     app: Stepfast, feed: type[Catalogue] = Catalogue, **settings: Any
-) -> tuple[SettlingWorker, Run, Shop]:
+) -> tuple[GroupCommittingWorker, Run, Shop]:
     """A run of four partitions, three pages each."""
     shop = Shop.with_items(100)
     app.feed(feed(shop, **settings))
     prepare(app)
-    worker = SettlingWorker(app)
+    worker = GroupCommittingWorker(app)
     return worker, begin(app), shop
 
 
-def finish(app: Stepfast, worker: SettlingWorker, run: Run, shop: Shop) -> None:
+def finish(app: Stepfast, worker: GroupCommittingWorker, run: Run, shop: Shop) -> None:
     """Let another worker take over and bring the run to its end: everything is there once."""
-    survivor = LoneWorker(app, "survivor")
-    survivor.bury_the_others()
+    survivor = SingleThreadedWorker(app, "survivor")
+    survivor.declare_others_dead()
     survivor.finish()
     check_complete(app, run.id, shop)
     assert worker.settlement.stays
@@ -104,11 +104,11 @@ def test_pages_of_several_partitions_are_one_transaction(app: Stepfast) -> None:
 
 def test_each_goes_on_here_under_a_fence_of_its_own(app: Stepfast) -> None:
     worker, _, _ = reading(app)
-    group = worker.think_all(worker.take_pages(PARTS))
+    group = worker.run_handlers(worker.take_pages(PARTS))
 
     worker.settle(group)
 
-    stayed = worker.go_on_with()
+    stayed = worker.take_continued()
     assert {it.job_id: it.fence for it in stayed} == fences(app)
     assert len({it.fence for it in stayed}) == PARTS
     assert [(it.job_id, it.step) for it in stayed] == [(it.lease.job_id, 1) for it in group]
@@ -117,7 +117,7 @@ def test_each_goes_on_here_under_a_fence_of_its_own(app: Stepfast) -> None:
 
 def test_what_the_steps_said_is_written_with_them(app: Stepfast) -> None:
     worker, _, _ = reading(app)
-    group = worker.think_all(worker.take_pages(PARTS))
+    group = worker.run_handlers(worker.take_pages(PARTS))
     for it in group:
         worker.say(it.lease, f"I am {it.lease.job_id}")
 
@@ -131,11 +131,11 @@ def test_slots_are_freed_in_the_transaction_of_the_group(app: Stepfast) -> None:
         return Continue(1)
 
     app.job(limits=[Concurrency(3)])(work).enqueue_many([{}] * 3)
-    worker = SettlingWorker(app)
+    worker = GroupCommittingWorker(app)
     taken = worker.take(3)
     assert rows.count(app, "stepfast_slot") == 3
 
-    worker.settle(worker.think_all(taken))
+    worker.settle(worker.run_handlers(taken))
 
     assert rows.count(app, "stepfast_slot") == 0
     assert worker.stayed == []  # the next step has to ask again
@@ -164,7 +164,7 @@ def test_a_lost_fence_leaves_nothing_and_the_others_are_written(app: Stepfast) -
 
 def test_what_was_said_is_written_once_although_the_group_was_parted(app: Stepfast) -> None:
     worker, _, _ = reading(app)
-    group = worker.think_all(worker.take_pages(PARTS))
+    group = worker.run_handlers(worker.take_pages(PARTS))
     for it in group:
         worker.say(it.lease, "hello")
     rows.change(app, "UPDATE stepfast_job SET fence = fence + 1 WHERE id = :id", id=group[0].lease.job_id)
@@ -209,7 +209,7 @@ class Stuttering(ByToken):
 def test_a_row_that_comes_again_makes_only_its_own_page_judged_again(app: Stepfast) -> None:
     worker, run, shop = reading(app, Stuttering)
     worker.settle(worker.first_pages(PARTS))
-    group = worker.think_all(worker.go_on_with())
+    group = worker.run_handlers(worker.take_continued())
     guilty = next(it["job_id"] for it in partitions(app, run.id) if it["number"] == 1)
 
     with hearing() as told:
@@ -239,7 +239,7 @@ def test_a_cancelled_job_ends_with_its_page_and_the_others_go_on(app: Stepfast) 
 
 def test_a_cursor_that_cannot_be_stored_fails_alone(app: Stepfast) -> None:
     worker, run, _ = reading(app)
-    group = worker.think_all(worker.take_pages(PARTS))
+    group = worker.run_handlers(worker.take_pages(PARTS))
     group[3] = group[3]._replace(ending=Continue(object()))
 
     worker.settle(group)
@@ -277,7 +277,7 @@ def test_a_group_does_not_stay_in_the_way(app: Stepfast, reason: Callable[[Stepf
 
 def test_those_that_have_stayed_long_enough_leave_in_the_same_transaction(app: Stepfast) -> None:
     worker, _, _ = reading(app)
-    group = worker.think_all(worker.take_pages(PARTS))
+    group = worker.run_handlers(worker.take_pages(PARTS))
     group[1] = group[1]._replace(chain=settlement.STICKY_STEPS, chain_since=1.0)
 
     assert transactions(lambda: worker.settle(group)) == 1
@@ -291,7 +291,7 @@ def test_one_that_cannot_be_handed_over_does_not_take_the_others_along(
 ) -> None:
     """What is committed is not written again, and nobody is told that it was refused."""
     worker, run, _ = reading(app)
-    group = worker.think_all(worker.take_pages(PARTS))
+    group = worker.run_handlers(worker.take_pages(PARTS))
     go_on = worker.settlement._goes_on
 
     def stumble(lease: Lease, chain: int, since: float) -> bool:
@@ -387,7 +387,7 @@ def test_a_group_that_waits_in_a_circle_is_written_all_the_same(
 ) -> None:
     worker, run, _ = reading(app, Overlapping)
     worker.settle(worker.first_pages(PARTS))
-    group = worker.think_all(worker.go_on_with())
+    group = worker.run_handlers(worker.take_continued())
     touch = "UPDATE stepfast_raw SET strikes = 0 WHERE item_id = :id"
     lanes = threading.Thread(target=lambda: worker.settle(group))
 

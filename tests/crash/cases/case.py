@@ -1,34 +1,40 @@
-"""Something the engine writes: first its scene is arranged, then the act that is returned gets cut short."""
+"""A case is something the engine writes: `prepare` sets the database up and returns the call that is killed.
+
+Each module of this folder has a registry of its own, `CASES`; `registry.py` puts them together.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.crash.kill_points import Act
-from tests.crash.setup import Scene
+from tests.crash.kill_points import Action
+from tests.crash.setup import Setup
 
-Arrange = Callable[[Scene], Act]
+Prepare = Callable[[Setup], Action]
 
 
 @dataclass(frozen=True)
-class Operation:
+class Case:
     name: str
-    arrange: Arrange
-    repeated: bool  # whoever asked for it asks again when no answer came
+    prepare: Prepare
+    repeated: bool  # the caller, having got no answer, calls again
 
 
-class Operations(dict[str, Operation]):
-    """By name, in the order of a module."""
+class Cases(dict[str, Case]):
+    """The cases of one module, by name, in their order.
 
-    def once(self, arrange: Arrange) -> Arrange:
-        return self._add(arrange, repeated=False)
+    `@CASES.once` registers a call that nobody repeats after a crash, `@CASES.repeated` one that its caller makes again.
+    """
 
-    def repeated(self, arrange: Arrange) -> Arrange:
-        return self._add(arrange, repeated=True)
+    def once(self, prepare: Prepare) -> Prepare:
+        return self._add(prepare, repeated=False)
 
-    def _add(self, arrange: Arrange, *, repeated: bool) -> Arrange:
-        name = arrange.__name__
+    def repeated(self, prepare: Prepare) -> Prepare:
+        return self._add(prepare, repeated=True)
+
+    def _add(self, prepare: Prepare, *, repeated: bool) -> Prepare:
+        name = prepare.__name__
         assert name not in self
-        self[name] = Operation(name, arrange, repeated)
-        return arrange
+        self[name] = Case(name, prepare, repeated)
+        return prepare

@@ -1,4 +1,4 @@
-"""What is cut short, first part: a step's life, from asking for it to its end."""
+"""Cases of a step's life: enqueue, claim, heartbeat, commit, reports."""
 
 from __future__ import annotations
 
@@ -15,301 +15,301 @@ from stepfast.jobs.lease import claim, claim_suspect
 from stepfast.jobs.outcome import Again, Bury, GiveBack, Stop
 from stepfast.jobs.step import Report, write_reports
 from stepfast.worker.heartbeat import RESIGN, register, stay_alive
-from tests.crash.cases.case import Operations
+from tests.crash.cases.case import Cases
 from tests.crash.recovery import effect_of
-from tests.crash.setup import KEY, SETTINGS, Scene
+from tests.crash.setup import KEY, SETTINGS, Setup
 
 if TYPE_CHECKING:
     from stepfast import Transaction
-    from tests.crash.kill_points import Act
+    from tests.crash.kill_points import Action
 
 HOUR = timedelta(hours=1)
-OPERATIONS = Operations()
+CASES = Cases()
 
 # Asking for jobs
 
 
-@OPERATIONS.once
-def enqueue(scene: Scene) -> Act:
-    return lambda: scene.job.enqueue(n=1)
+@CASES.once
+def enqueue(setup: Setup) -> Action:
+    return lambda: setup.job.enqueue(n=1)
 
 
-@OPERATIONS.repeated
-def enqueue_under_a_key(scene: Scene) -> Act:
-    return lambda: scene.job.enqueue(n=1, key=KEY, on_duplicate="skip")
+@CASES.repeated
+def enqueue_under_a_key(setup: Setup) -> Action:
+    return lambda: setup.job.enqueue(n=1, key=KEY, on_duplicate="skip")
 
 
-@OPERATIONS.repeated
-def enqueue_under_a_remembered_key(scene: Scene) -> Act:
-    return lambda: scene.job.enqueue(n=1, key=KEY, unique_for="1d", on_duplicate="skip")
+@CASES.repeated
+def enqueue_under_a_remembered_key(setup: Setup) -> Action:
+    return lambda: setup.job.enqueue(n=1, key=KEY, unique_for="1d", on_duplicate="skip")
 
 
-@OPERATIONS.repeated
-def enqueue_under_an_id(scene: Scene) -> Act:
-    return lambda: scene.job.enqueue(n=1, id="order-17", delay="1h")
+@CASES.repeated
+def enqueue_under_an_id(setup: Setup) -> Action:
+    return lambda: setup.job.enqueue(n=1, id="order-17", delay="1h")
 
 
-@OPERATIONS.repeated
-def enqueue_many(scene: Scene) -> Act:
+@CASES.repeated
+def enqueue_many(setup: Setup) -> Action:
     calls = [{"n": n} for n in (1, 2, 3)]
-    return lambda: scene.job.enqueue_many(calls, keys=["a", "b", "c"], on_duplicate="skip")
+    return lambda: setup.job.enqueue_many(calls, keys=["a", "b", "c"], on_duplicate="skip")
 
 
-@OPERATIONS.once
-def enqueue_beside_rows_of_ones_own(scene: Scene) -> Act:
+@CASES.once
+def enqueue_beside_rows_of_ones_own(setup: Setup) -> Action:
     def act() -> None:
-        with scene.app.transaction() as tx:
+        with setup.app.transaction() as tx:
             tx.execute(
                 "INSERT INTO stepfast_log (job_id, at, level, step, message) VALUES ('mine', 1, '', 0, '')"
             )
-            scene.job.enqueue(n=1, tx=tx, key=KEY)
+            setup.job.enqueue(n=1, tx=tx, key=KEY)
 
     return act
 
 
-@OPERATIONS.repeated
-def replace_a_running_job(scene: Scene) -> Act:
-    scene.leased()
-    return lambda: scene.job.enqueue(n=1, steps=2, key=KEY, on_duplicate="replace")
+@CASES.repeated
+def replace_a_running_job(setup: Setup) -> Action:
+    setup.leased()
+    return lambda: setup.job.enqueue(n=1, steps=2, key=KEY, on_duplicate="replace")
 
 
-@OPERATIONS.repeated
-def merge_into_a_waiting_job(scene: Scene) -> Act:
-    scene.enqueue()
-    return lambda: scene.job.enqueue(n=1, steps=2, key=KEY, on_duplicate="merge")
+@CASES.repeated
+def merge_into_a_waiting_job(setup: Setup) -> Action:
+    setup.enqueue()
+    return lambda: setup.job.enqueue(n=1, steps=2, key=KEY, on_duplicate="merge")
 
 
-@OPERATIONS.repeated
-def merge_many(scene: Scene) -> Act:
-    scene.leased()
+@CASES.repeated
+def merge_many(setup: Setup) -> Action:
+    setup.leased()
     calls = [{"n": n} for n in (2, 3, 4)]
-    return lambda: scene.job.enqueue_many(calls, keys=[KEY, "b", "c"], on_duplicate="merge")
+    return lambda: setup.job.enqueue_many(calls, keys=[KEY, "b", "c"], on_duplicate="merge")
 
 
-@OPERATIONS.repeated
-def follow_a_running_job(scene: Scene) -> Act:
-    scene.leased()
-    return lambda: scene.job.enqueue(n=2, key=KEY, on_duplicate="merge")
+@CASES.repeated
+def follow_a_running_job(setup: Setup) -> Action:
+    setup.leased()
+    return lambda: setup.job.enqueue(n=2, key=KEY, on_duplicate="merge")
 
 
-@OPERATIONS.once
-def let_a_successor_go(scene: Scene) -> Act:
-    (lease,) = scene.leased()
-    scene.job.enqueue(n=2, key=KEY, on_duplicate="merge")
-    scene.end(lease)
-    return lambda: scene.do(promote_successors)
+@CASES.once
+def let_a_successor_go(setup: Setup) -> Action:
+    (lease,) = setup.leased()
+    setup.job.enqueue(n=2, key=KEY, on_duplicate="merge")
+    setup.end(lease)
+    return lambda: setup.do(promote_successors)
 
 
-@OPERATIONS.repeated
-def debounce_again(scene: Scene) -> Act:
-    scene.job.enqueue(n=1, key=KEY, debounce="1h")
-    return lambda: scene.job.enqueue(n=1, steps=2, key=KEY, debounce="2h", at_most="3h")
+@CASES.repeated
+def debounce_again(setup: Setup) -> Action:
+    setup.job.enqueue(n=1, key=KEY, debounce="1h")
+    return lambda: setup.job.enqueue(n=1, steps=2, key=KEY, debounce="2h", at_most="3h")
 
 
-@OPERATIONS.repeated
-def enqueue_on_a_lent_connection(scene: Scene) -> Act:
+@CASES.repeated
+def enqueue_on_a_lent_connection(setup: Setup) -> Action:
     def act() -> None:
-        connection = scene.app.database.connect()
-        connection.begin(scene.app.database.dialect.begin[Whose.THEIRS])
-        scene.job.enqueue(n=1, id="order-17", key=KEY, tx=connection.raw)
+        connection = setup.app.database.connect()
+        connection.begin(setup.app.database.dialect.begin[Whose.THEIRS])
+        setup.job.enqueue(n=1, id="order-17", key=KEY, tx=connection.raw)
         connection.commit()
         connection.close()
 
-    with scene.app.transaction() as tx:
-        require_same_database(tx, object(), scene.app.database)  # asked once: not at every try
+    with setup.app.transaction() as tx:
+        require_same_database(tx, object(), setup.app.database)  # asked once: not at every try
     return act
 
 
 # Taking them
 
 
-@OPERATIONS.once
-def claim_three(scene: Scene) -> Act:
-    scene.enqueue(4)
-    return lambda: scene.do(lambda tx: claim(tx, "default", scene.victim, 3))
+@CASES.once
+def claim_three(setup: Setup) -> Action:
+    setup.enqueue(4)
+    return lambda: setup.do(lambda tx: claim(tx, "default", setup.victim, 3))
 
 
-@OPERATIONS.once
-def claim_from_a_hint(scene: Scene) -> Act:
-    scene.enqueue(2)
-    return lambda: scene.do(lambda tx: claim(tx, "default", scene.victim, 1, (0, 1)))
+@CASES.once
+def claim_from_a_hint(setup: Setup) -> Action:
+    setup.enqueue(2)
+    return lambda: setup.do(lambda tx: claim(tx, "default", setup.victim, 1, (0, 1)))
 
 
-@OPERATIONS.once
-def claim_a_suspect(scene: Scene) -> Act:
-    scene.enqueue(2)
-    scene.change("UPDATE stepfast_job SET state = 'suspect'")
-    return lambda: scene.do(lambda tx: claim_suspect(tx, scene.victim, []))
+@CASES.once
+def claim_a_suspect(setup: Setup) -> Action:
+    setup.enqueue(2)
+    setup.change("UPDATE stepfast_job SET state = 'suspect'")
+    return lambda: setup.do(lambda tx: claim_suspect(tx, setup.victim, []))
 
 
 # Being alive
 
 
-@OPERATIONS.once
-def begin_to_exist(scene: Scene) -> Act:
-    scene.leased()
-    return lambda: scene.do(lambda tx: register(tx, SETTINGS))
+@CASES.once
+def begin_to_exist(setup: Setup) -> Action:
+    setup.leased()
+    return lambda: setup.do(lambda tx: register(tx, SETTINGS))
 
 
-@OPERATIONS.once
-def stay_alive_with_a_job(scene: Scene) -> Act:
-    (lease,) = scene.leased()
-    return lambda: scene.do(lambda tx: stay_alive(tx, scene.victim, SETTINGS, [lease.job_id]))
+@CASES.once
+def stay_alive_with_a_job(setup: Setup) -> Action:
+    (lease,) = setup.leased()
+    return lambda: setup.do(lambda tx: stay_alive(tx, setup.victim, SETTINGS, [lease.job_id]))
 
 
-@OPERATIONS.once
-def resign_with_a_job(scene: Scene) -> Act:
-    scene.leased()
-    return lambda: scene.do(lambda tx: tx.run(RESIGN, incarnation=scene.victim))
+@CASES.once
+def resign_with_a_job(setup: Setup) -> Action:
+    setup.leased()
+    return lambda: setup.do(lambda tx: tx.run(RESIGN, incarnation=setup.victim))
 
 
 # Ending a step
 
 
-@OPERATIONS.once
-def done(scene: Scene) -> Act:
-    (lease,) = scene.leased()
-    return lambda: scene.end(lease, Done({"sum": 3}))
+@CASES.once
+def done(setup: Setup) -> Action:
+    (lease,) = setup.leased()
+    return lambda: setup.end(lease, Done({"sum": 3}))
 
 
-@OPERATIONS.once
-def done_beside_others(scene: Scene) -> Act:
-    lease, _, _ = scene.leased(3)
-    return lambda: scene.end(lease)
+@CASES.once
+def done_beside_others(setup: Setup) -> Action:
+    lease, _, _ = setup.leased(3)
+    return lambda: setup.end(lease)
 
 
-@OPERATIONS.once
-def done_with_last_words(scene: Scene) -> Act:
+@CASES.once
+def done_with_last_words(setup: Setup) -> Action:
     """As the worker ends a step that said something which nobody wrote yet."""
-    (lease,) = scene.leased()
+    (lease,) = setup.leased()
     said = [Report(lease, None, None, "info", "almost"), Report(lease, 99, "there", None, None)]
 
     def end(tx: Transaction) -> None:
         write_reports(tx, said)
         commit(tx, lease, Done(), [effect_of(lease)])
 
-    return lambda: scene.do(end)
+    return lambda: setup.do(end)
 
 
-@OPERATIONS.once
-def acknowledge_three(scene: Scene) -> Act:
-    leases = scene.leased(3)
+@CASES.once
+def acknowledge_three(setup: Setup) -> Action:
+    leases = setup.leased(3)
 
     def act(tx: Transaction) -> None:
         for lease in leases:
             effect_of(lease).apply(tx)
         assert len(finish_many(tx, leases, {leases[1].job_id: '"ok"'})) == 3
 
-    return lambda: scene.do(act)
+    return lambda: setup.do(act)
 
 
-@OPERATIONS.once
-def continue_anywhere(scene: Scene) -> Act:
-    (lease,) = scene.leased(steps=2)
-    return lambda: scene.end(lease, Continue(1))
+@CASES.once
+def continue_anywhere(setup: Setup) -> Action:
+    (lease,) = setup.leased(steps=2)
+    return lambda: setup.end(lease, Continue(1))
 
 
-@OPERATIONS.once
-def continue_later(scene: Scene) -> Act:
-    (lease,) = scene.leased(steps=3)
-    return lambda: scene.end(lease, Continue(1, delay="1h"))
+@CASES.once
+def continue_later(setup: Setup) -> Action:
+    (lease,) = setup.leased(steps=3)
+    return lambda: setup.end(lease, Continue(1, delay="1h"))
 
 
-@OPERATIONS.once
-def continue_after_a_cancel(scene: Scene) -> Act:
-    (lease,) = scene.leased(steps=2)
-    scene.change("UPDATE stepfast_job SET cancel_at = 1")
-    return lambda: scene.end(lease, Continue(1))
+@CASES.once
+def continue_after_a_cancel(setup: Setup) -> Action:
+    (lease,) = setup.leased(steps=2)
+    setup.change("UPDATE stepfast_job SET cancel_at = 1")
+    return lambda: setup.end(lease, Continue(1))
 
 
-@OPERATIONS.once
-def continue_here(scene: Scene) -> Act:
-    (lease,) = scene.leased(steps=2)
+@CASES.once
+def continue_here(setup: Setup) -> Action:
+    (lease,) = setup.leased(steps=2)
 
     def act(tx: Transaction) -> None:
         assert commit(tx, lease, Continue(1), [effect_of(lease)], stay=True)
 
-    return lambda: scene.do(act)
+    return lambda: setup.do(act)
 
 
-@OPERATIONS.once
-def snooze(scene: Scene) -> Act:
-    (lease,) = scene.leased()
-    return lambda: scene.end(lease, Snooze("1h"), effects=())
+@CASES.once
+def snooze(setup: Setup) -> Action:
+    (lease,) = setup.leased()
+    return lambda: setup.end(lease, Snooze("1h"), effects=())
 
 
-@OPERATIONS.once
-def fail(scene: Scene) -> Act:
-    (lease,) = scene.leased()
-    return lambda: scene.end(lease, Again(HOUR, "no answer", "no answer"), effects=())
+@CASES.once
+def fail(setup: Setup) -> Action:
+    (lease,) = setup.leased()
+    return lambda: setup.end(lease, Again(HOUR, "no answer", "no answer"), effects=())
 
 
-@OPERATIONS.once
-def fail_at_no_charge(scene: Scene) -> Act:
-    (lease,) = scene.leased()
-    return lambda: scene.end(lease, Again(HOUR, "throttled", "", charged=False), effects=())
+@CASES.once
+def fail_at_no_charge(setup: Setup) -> Action:
+    (lease,) = setup.leased()
+    return lambda: setup.end(lease, Again(HOUR, "throttled", "", charged=False), effects=())
 
 
-@OPERATIONS.once
-def crash_apart(scene: Scene) -> Act:
+@CASES.once
+def crash_apart(setup: Setup) -> Action:
     """An isolated step whose process died."""
-    (lease,) = scene.leased()
+    (lease,) = setup.leased()
     crashed = Again(HOUR, "was killed", "was killed", charged=False, crashed=True)
-    return lambda: scene.end(lease, crashed, effects=())
+    return lambda: setup.end(lease, crashed, effects=())
 
 
-@OPERATIONS.once
-def give_up(scene: Scene) -> Act:
-    (lease,) = scene.leased()
-    return lambda: scene.end(lease, Bury("third time", "third time"), effects=())
+@CASES.once
+def give_up(setup: Setup) -> Action:
+    (lease,) = setup.leased()
+    return lambda: setup.end(lease, Bury("third time", "third time"), effects=())
 
 
-@OPERATIONS.once
-def reject(scene: Scene) -> Act:
-    lease, _ = scene.leased(2)
-    return lambda: scene.end(lease, Reject("not a number"), effects=())
+@CASES.once
+def reject(setup: Setup) -> Action:
+    lease, _ = setup.leased(2)
+    return lambda: setup.end(lease, Reject("not a number"), effects=())
 
 
-@OPERATIONS.once
-def stop(scene: Scene) -> Act:
-    (lease,) = scene.leased()
-    scene.do(lambda tx: actions.cancel(tx, lease.job_id))
-    return lambda: scene.end(lease, Stop("as asked"), effects=())
+@CASES.once
+def stop(setup: Setup) -> Action:
+    (lease,) = setup.leased()
+    setup.do(lambda tx: actions.cancel(tx, lease.job_id))
+    return lambda: setup.end(lease, Stop("as asked"), effects=())
 
 
-@OPERATIONS.once
-def snooze_when_asked_to_stop(scene: Scene) -> Act:
-    (lease,) = scene.leased()
-    scene.do(lambda tx: actions.cancel(tx, lease.job_id))
-    return lambda: scene.end(lease, Snooze("1h"), effects=())
+@CASES.once
+def snooze_when_asked_to_stop(setup: Setup) -> Action:
+    (lease,) = setup.leased()
+    setup.do(lambda tx: actions.cancel(tx, lease.job_id))
+    return lambda: setup.end(lease, Snooze("1h"), effects=())
 
 
-@OPERATIONS.once
-def give_one_back(scene: Scene) -> Act:
-    (lease,) = scene.leased()
-    return lambda: scene.end(lease, GiveBack(), effects=())
+@CASES.once
+def give_one_back(setup: Setup) -> Action:
+    (lease,) = setup.leased()
+    return lambda: setup.end(lease, GiveBack(), effects=())
 
 
-@OPERATIONS.once
-def give_three_back(scene: Scene) -> Act:
-    leases = scene.leased(3)
-    scene.do(lambda tx: actions.cancel(tx, leases[2].job_id))
-    return lambda: scene.do(lambda tx: give_back(tx, [it.job_id for it in leases], leases[0].fence))
+@CASES.once
+def give_three_back(setup: Setup) -> Action:
+    leases = setup.leased(3)
+    setup.do(lambda tx: actions.cancel(tx, leases[2].job_id))
+    return lambda: setup.do(lambda tx: give_back(tx, [it.job_id for it in leases], leases[0].fence))
 
 
-@OPERATIONS.once
-def look_at_the_fences(scene: Scene) -> Act:
-    lease, other = scene.leased(2)
-    scene.end(other)
-    return lambda: scene.do(lambda tx: commit_states(tx, [lease, other]))
+@CASES.once
+def look_at_the_fences(setup: Setup) -> Action:
+    lease, other = setup.leased(2)
+    setup.end(other)
+    return lambda: setup.do(lambda tx: commit_states(tx, [lease, other]))
 
 
-@OPERATIONS.once
-def report(scene: Scene) -> Act:
-    lease, other = scene.leased(2)
+@CASES.once
+def report(setup: Setup) -> Action:
+    lease, other = setup.leased(2)
     said = [
         Report(lease, None, None, "info", "step 1 complete"),
         Report(lease, 33, "one of three", None, None),
         Report(other, 50, None, None, None),
     ]
-    return lambda: scene.do(lambda tx: write_reports(tx, said))
+    return lambda: setup.do(lambda tx: write_reports(tx, said))

@@ -1,4 +1,4 @@
-"""What is cut short, second part: leases by hand, taking back, keeping order, and what an operator does."""
+"""Cases of leases by hand, rescue and maintenance, and of what operators do to jobs and queues."""
 
 from __future__ import annotations
 
@@ -14,195 +14,195 @@ from stepfast.jobs.keys import forget_expired_keys
 from stepfast.jobs.outcome import Bury
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.worker.maintenance import FORGET_WORKERS, promote, prune
-from tests.crash.cases.case import Operations
+from tests.crash.cases.case import Cases
 from tests.crash.recovery import CRASH_LIMIT, effect_of
-from tests.crash.setup import KEY, Scene
+from tests.crash.setup import KEY, Setup
 from tests.support import rows
 
 if TYPE_CHECKING:
     from stepfast import Transaction
-    from tests.crash.kill_points import Act
+    from tests.crash.kill_points import Action
 
-OPERATIONS = Operations()
+CASES = Cases()
 
 # Leases by hand
 
 
-@OPERATIONS.once
-def acquire(scene: Scene) -> Act:
-    scene.enqueue(2)
-    return lambda: scene.app.acquire("by hand", 3600)
+@CASES.once
+def acquire(setup: Setup) -> Action:
+    setup.enqueue(2)
+    return lambda: setup.app.acquire("by hand", 3600)
 
 
-@OPERATIONS.once
-def extend(scene: Scene) -> Act:
-    scene.enqueue(2)
-    held = scene.app.acquire("by hand", 3600)
+@CASES.once
+def extend(setup: Setup) -> Action:
+    setup.enqueue(2)
+    held = setup.app.acquire("by hand", 3600)
     assert held is not None
-    return lambda: scene.app.extend(held, 7200)
+    return lambda: setup.app.extend(held, 7200)
 
 
-@OPERATIONS.once
-def release_as_done(scene: Scene) -> Act:
-    scene.enqueue()
-    held = scene.app.acquire("by hand", 3600)
+@CASES.once
+def release_as_done(setup: Setup) -> Action:
+    setup.enqueue()
+    held = setup.app.acquire("by hand", 3600)
     assert held is not None
 
     def act(tx: Transaction) -> None:
         commit(tx, held.lease, Done(), [effect_of(held.lease)])  # what release('done') does, with an effect
 
-    return lambda: scene.do(act)
+    return lambda: setup.do(act)
 
 
-@OPERATIONS.once
-def release_for_a_retry(scene: Scene) -> Act:
-    scene.enqueue()
-    held = scene.app.acquire("by hand", 3600)
+@CASES.once
+def release_for_a_retry(setup: Setup) -> Action:
+    setup.enqueue()
+    held = setup.app.acquire("by hand", 3600)
     assert held is not None
-    return lambda: scene.app.release(held, "retry", "no paper")
+    return lambda: setup.app.release(held, "retry", "no paper")
 
 
-@OPERATIONS.once
-def release_as_failed(scene: Scene) -> Act:
-    scene.enqueue()
-    held = scene.app.acquire("by hand", 3600)
+@CASES.once
+def release_as_failed(setup: Setup) -> Action:
+    setup.enqueue()
+    held = setup.app.acquire("by hand", 3600)
     assert held is not None
-    return lambda: scene.app.release(held, "failed", "no printer")
+    return lambda: setup.app.release(held, "failed", "no printer")
 
 
 # Taking back
 
 
-@OPERATIONS.once
-def declare_somebody_dead(scene: Scene) -> Act:
-    scene.leased(by=scene.another_worker(silent=True))
-    return lambda: scene.do(lambda tx: declare_dead(tx, scene.victim, trust_clock=True))
+@CASES.once
+def declare_somebody_dead(setup: Setup) -> Action:
+    setup.leased(by=setup.another_worker(silent=True))
+    return lambda: setup.do(lambda tx: declare_dead(tx, setup.victim, trust_clock=True))
 
 
-@OPERATIONS.once
-def rescue_one(scene: Scene) -> Act:
-    scene.leased(by=scene.another_worker(silent=True))
-    return lambda: worker_actions.reset_leases(scene.app.database)
+@CASES.once
+def rescue_one(setup: Setup) -> Action:
+    setup.leased(by=setup.another_worker(silent=True))
+    return lambda: worker_actions.reset_leases(setup.app.database)
 
 
-@OPERATIONS.once
-def rescue_three(scene: Scene) -> Act:
-    scene.leased(3, by=scene.another_worker(silent=True))
-    return lambda: worker_actions.reset_leases(scene.app.database)
+@CASES.once
+def rescue_three(setup: Setup) -> Action:
+    setup.leased(3, by=setup.another_worker(silent=True))
+    return lambda: worker_actions.reset_leases(setup.app.database)
 
 
-@OPERATIONS.once
-def rescue_the_poison(scene: Scene) -> Act:
-    scene.leased(by=scene.another_worker(silent=True))
-    scene.change("UPDATE stepfast_job SET crashes = :most", most=CRASH_LIMIT - 1)
-    return lambda: worker_actions.reset_leases(scene.app.database)
+@CASES.once
+def rescue_the_poison(setup: Setup) -> Action:
+    setup.leased(by=setup.another_worker(silent=True))
+    setup.change("UPDATE stepfast_job SET crashes = :most", most=CRASH_LIMIT - 1)
+    return lambda: worker_actions.reset_leases(setup.app.database)
 
 
-@OPERATIONS.once
-def rescue_what_was_asked_to_stop(scene: Scene) -> Act:
-    lease, _ = scene.leased(2, by=scene.another_worker(silent=True))
-    scene.do(lambda tx: actions.cancel(tx, lease.job_id))
-    return lambda: worker_actions.reset_leases(scene.app.database)
+@CASES.once
+def rescue_what_was_asked_to_stop(setup: Setup) -> Action:
+    lease, _ = setup.leased(2, by=setup.another_worker(silent=True))
+    setup.do(lambda tx: actions.cancel(tx, lease.job_id))
+    return lambda: worker_actions.reset_leases(setup.app.database)
 
 
-@OPERATIONS.once
-def rescue_what_was_held_by_hand(scene: Scene) -> Act:
-    scene.enqueue()
-    assert scene.app.acquire("by hand", 3600)
-    scene.change("UPDATE stepfast_job SET lease_until = 1")
-    return lambda: scene.do(lambda tx: rescue(tx, CRASH_LIMIT))
+@CASES.once
+def rescue_what_was_held_by_hand(setup: Setup) -> Action:
+    setup.enqueue()
+    assert setup.app.acquire("by hand", 3600)
+    setup.change("UPDATE stepfast_job SET lease_until = 1")
+    return lambda: setup.do(lambda tx: rescue(tx, CRASH_LIMIT))
 
 
-@OPERATIONS.once
-def rescue_what_belongs_to_nobody(scene: Scene) -> Act:
-    scene.leased(by=scene.another_worker())
-    scene.change("DELETE FROM stepfast_worker WHERE incarnation <> :victim", victim=scene.victim)
-    return lambda: scene.do(lambda tx: rescue(tx, CRASH_LIMIT))
+@CASES.once
+def rescue_what_belongs_to_nobody(setup: Setup) -> Action:
+    setup.leased(by=setup.another_worker())
+    setup.change("DELETE FROM stepfast_worker WHERE incarnation <> :victim", victim=setup.victim)
+    return lambda: setup.do(lambda tx: rescue(tx, CRASH_LIMIT))
 
 
 # Keeping order
 
 
-@OPERATIONS.once
-def promote_what_is_due(scene: Scene) -> Act:
-    scene.enqueue(3)
-    scene.change("UPDATE stepfast_job SET state = 'scheduled', ready_at = 1")
-    return lambda: scene.do(promote)
+@CASES.once
+def promote_what_is_due(setup: Setup) -> Action:
+    setup.enqueue(3)
+    setup.change("UPDATE stepfast_job SET state = 'scheduled', ready_at = 1")
+    return lambda: setup.do(promote)
 
 
-@OPERATIONS.once
-def forget_what_is_old(scene: Scene) -> Act:
-    scene.ended(2)
-    scene.ended(1, Bury("a dead letter", ""))
-    scene.change("UPDATE stepfast_archive SET finished_at = 1")
-    return lambda: scene.do(lambda tx: prune(tx, rows.DAY))
+@CASES.once
+def forget_what_is_old(setup: Setup) -> Action:
+    setup.ended(2)
+    setup.ended(1, Bury("a dead letter", ""))
+    setup.change("UPDATE stepfast_archive SET finished_at = 1")
+    return lambda: setup.do(lambda tx: prune(tx, rows.DAY))
 
 
-@OPERATIONS.once
-def forget_old_keys(scene: Scene) -> Act:
-    scene.job.enqueue(n=1, key=KEY, unique_for="1d")
-    scene.change("UPDATE stepfast_key SET until_at = 1")
-    return lambda: scene.do(lambda tx: forget_expired_keys(tx, 10))
+@CASES.once
+def forget_old_keys(setup: Setup) -> Action:
+    setup.job.enqueue(n=1, key=KEY, unique_for="1d")
+    setup.change("UPDATE stepfast_key SET until_at = 1")
+    return lambda: setup.do(lambda tx: forget_expired_keys(tx, 10))
 
 
-@OPERATIONS.once
-def forget_old_workers(scene: Scene) -> Act:
-    scene.leased(by=scene.another_worker())
-    rows.add_worker(scene.app, 815)
-    scene.change(
-        "UPDATE stepfast_worker SET state = 'dead', ended_at = 1 WHERE incarnation <> :me", me=scene.victim
+@CASES.once
+def forget_old_workers(setup: Setup) -> Action:
+    setup.leased(by=setup.another_worker())
+    rows.add_worker(setup.app, 815)
+    setup.change(
+        "UPDATE stepfast_worker SET state = 'dead', ended_at = 1 WHERE incarnation <> :me", me=setup.victim
     )
-    return lambda: scene.do(lambda tx: tx.run(FORGET_WORKERS, age=rows.DAY))
+    return lambda: setup.do(lambda tx: tx.run(FORGET_WORKERS, age=rows.DAY))
 
 
 # What an operator does
 
 
-@OPERATIONS.once
-def revive(scene: Scene) -> Act:
-    (job_id,) = scene.ended(1, Bury("gave up", ""))
-    return lambda: scene.do(lambda tx: dead_letters.revive(tx, job_id))
+@CASES.once
+def revive(setup: Setup) -> Action:
+    (job_id,) = setup.ended(1, Bury("gave up", ""))
+    return lambda: setup.do(lambda tx: dead_letters.revive(tx, job_id))
 
 
-@OPERATIONS.repeated
-def revive_all(scene: Scene) -> Act:
-    scene.ended(3, Bury("gave up", ""))
-    return lambda: dead_letter_actions.retry_dead(scene.app.database)
+@CASES.repeated
+def revive_all(setup: Setup) -> Action:
+    setup.ended(3, Bury("gave up", ""))
+    return lambda: dead_letter_actions.retry_dead(setup.app.database)
 
 
-@OPERATIONS.repeated
-def purge_all(scene: Scene) -> Act:
-    scene.ended(2, Bury("gave up", ""))
-    scene.ended(1)
-    return lambda: dead_letter_actions.purge_dead(scene.app.database)
+@CASES.repeated
+def purge_all(setup: Setup) -> Action:
+    setup.ended(2, Bury("gave up", ""))
+    setup.ended(1)
+    return lambda: dead_letter_actions.purge_dead(setup.app.database)
 
 
-@OPERATIONS.once
-def cancel_a_waiting_job(scene: Scene) -> Act:
-    job_id, _ = scene.enqueue(2)
-    return lambda: scene.do(lambda tx: actions.cancel(tx, job_id, "not needed"))
+@CASES.once
+def cancel_a_waiting_job(setup: Setup) -> Action:
+    job_id, _ = setup.enqueue(2)
+    return lambda: setup.do(lambda tx: actions.cancel(tx, job_id, "not needed"))
 
 
-@OPERATIONS.repeated
-def cancel_a_running_job(scene: Scene) -> Act:
-    (lease,) = scene.leased()
-    return lambda: scene.do(lambda tx: actions.cancel(tx, lease.job_id, "not needed"))
+@CASES.repeated
+def cancel_a_running_job(setup: Setup) -> Action:
+    (lease,) = setup.leased()
+    return lambda: setup.do(lambda tx: actions.cancel(tx, lease.job_id, "not needed"))
 
 
-@OPERATIONS.once
-def hasten(scene: Scene) -> Act:
-    job_id = scene.job.enqueue(n=1, key=KEY, delay="1h").id
-    return lambda: scene.do(lambda tx: actions.retry(tx, job_id))
+@CASES.once
+def hasten(setup: Setup) -> Action:
+    job_id = setup.job.enqueue(n=1, key=KEY, delay="1h").id
+    return lambda: setup.do(lambda tx: actions.retry(tx, job_id))
 
 
-@OPERATIONS.repeated
-def pause_a_queue(scene: Scene) -> Act:
-    scene.enqueue()
-    return lambda: scene.do(lambda tx: worker_actions.pause_queue(tx, "default", "stocktaking"))
+@CASES.repeated
+def pause_a_queue(setup: Setup) -> Action:
+    setup.enqueue()
+    return lambda: setup.do(lambda tx: worker_actions.pause_queue(tx, "default", "stocktaking"))
 
 
-@OPERATIONS.repeated
-def resume_a_queue(scene: Scene) -> Act:
-    scene.enqueue()
-    scene.do(lambda tx: worker_actions.pause_queue(tx, "default"))
-    return lambda: scene.do(lambda tx: worker_actions.resume_queue(tx, "default"))
+@CASES.repeated
+def resume_a_queue(setup: Setup) -> Action:
+    setup.enqueue()
+    setup.do(lambda tx: worker_actions.pause_queue(tx, "default"))
+    return lambda: setup.do(lambda tx: worker_actions.resume_queue(tx, "default"))

@@ -1,163 +1,143 @@
-"""A whole run, filmed step by step; then each kind of step is played again and cut short at every statement.
-
-A scene is a feed over its source, and what must be true in the end. Steps that execute the same statements are the same
-kind of step: one of them is enough. Whatever a run does from its plan to its watermark is found this way, and nobody
-lists it.
-"""
+"""Runs that are killed while they plan and read: a plain one, one with a debt, one that fails, one that is announced
+over a broker, and one whose partition is divided."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tests.crash.kill_points import Point, recorded
+from stepfast.runs.broker import Broker
+from stepfast.runs.feed import Page
+from stepfast.runs.paging.paginators import Offset
+from stepfast.runs.partitioning.dimension import Dimension
+from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
+from tests.crash.recorded_run import RunCase
 from tests.support import rows
-from tests.support.feeds import Catalogue, Shop, prepare, target
-from tests.support.rows import Snapshot
-from tests.support.run_facts import begin, check_complete, run_of
-from tests.support.single_threaded_worker import MOST_STEPS, LoneWorker
+from tests.support.broker import staged
+from tests.support.feeds import Catalogue, Shop, price_ranges, target
+from tests.support.run_facts import (
+    begin,
+    check_complete,
+    check_counters,
+    consolidations,
+    partitions,
+    raw,
+    run_of,
+)
+from tests.support.single_threaded_worker import SingleThreadedWorker
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
+    from stepfast.runs.paging.decision import Cursor
+    from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
+    from stepfast.runs.window import Window
 
-Picture = dict[str, Any]
-PICTURED = {
-    "partitions": "SELECT number, name, state, epoch, seq, seen, requests, next_offset FROM stepfast_partition ORDER BY run_id, number",
-    "pages": "SELECT p.name, g.epoch, g.seq, g.decision FROM stepfast_page g JOIN stepfast_partition p ON p.id = g.partition_id"
-    " ORDER BY p.run_id, p.number, g.epoch, g.seq",
-    "seen": "SELECT count(*) AS n FROM stepfast_seen",
-    "raw": "SELECT pending, strikes, count(*) AS n, count(gone_at) AS gone, count(applied_hash) AS applied FROM stepfast_raw"
-    " GROUP BY pending, strikes ORDER BY pending, strikes",
-    "target": "SELECT count(*) AS n, sum(price) AS total, count(deleted_at) AS gone FROM item",
-    "jobs": "SELECT kind, state, step, count(*) AS n FROM stepfast_job GROUP BY kind, state, step ORDER BY kind, state, step",
-    "archive": "SELECT kind, count(*) AS n FROM stepfast_archive GROUP BY kind ORDER BY kind",
-    "debts": "SELECT state, tries, count(*) AS n FROM stepfast_debt GROUP BY state, tries ORDER BY state, tries",
-    "quarantine": "SELECT item_id, stage, state, hits FROM stepfast_quarantine ORDER BY item_id, stage",
-    "alerts": "SELECT count(*) AS n FROM stepfast_alert",
-    "messages": "SELECT channel, destination, body, headers FROM stepfast_outbox ORDER BY seq",
-    "audit": "SELECT what, touched FROM stepfast_audit ORDER BY id",
-    "watermark": "SELECT watermark, version FROM stepfast_feed ORDER BY id",
-}
-Check = Callable[["Stepfast", "Run", Shop], None]
+HIDDEN = "d00001"
+GROWN = 1_050
+HALVES = Heatmap(
+    Dimension("price", 0, 1_000, 1), target=9, least_rows=5, at_once=1
+)  # planned in several steps
 
 
-def completed(app: Stepfast, run: Run, shop: Shop) -> None:
-    """The target is what the source is."""
+class Hiding(Catalogue):
+    """Counts a row that it never shows."""
+
+    paging = Offset(passes=1)
+    partitioner = Fixed(price_ranges())
+
+    async def fetch(self, part: Range, window: Window, cursor: Cursor, /) -> Page:
+        page = await super().fetch(part, window, cursor)
+        return Page([it for it in page.items if it["id"] != HIDDEN])
+
+
+class Endless(Catalogue):
+    """Has more rows wherever it is asked."""
+
+    partitioner = Fixed(price_ranges())
+
+    async def fetch(self, _: Range, __: Window, cursor: Cursor, /) -> Page:
+        return Page([{"id": f"n{cursor.offset + n:05}", "price": 1} for n in range(cursor.limit)])
+
+
+class Dense(Catalogue):
+    page_size = 600
+    partitioner = Heatmap(Dimension("price", 0, 1_000, 1), target=700, least_rows=300, at_once=2)
+
+
+class Past(Broker):
+    """Whose head starts are over when they begin: a worker that nobody tells takes what is ready."""
+
+    @property
+    def head_start_micros(self) -> int:
+        return -1
+
+
+class Announced(Catalogue):
+    transport = Past("memory://of-nobody")
+    partitioner = Fixed(price_ranges(500))
+
+
+def begin_and_grow(app: Stepfast, shop: Shop) -> Run:
+    """The run is planned; then more rows come than anybody expected."""
+    run = begin(app)
+    lease = SingleThreadedWorker(app).until(kind="catalogue.page")
+    rows.change(app, "UPDATE stepfast_job SET state = 'ready', owner = NULL WHERE id = :id", id=lease.job_id)
+    for number in range(GROWN):
+        shop.put(f"n{number:05}", number % 240)
+    return run
+
+
+def announced(app: Stepfast, run: Run, shop: Shop) -> None:
+    """Every page and the consolidation were told of, each once: with the commit that made it ready, or not at all."""
+    check_complete(app, run.id, shop)
+    ids = [it["id"] for it in staged(app)]
+    requests = sum(it["requests"] for it in partitions(app, run.id))
+    assert len(set(ids)) == len(ids) == requests
+    assert len(staged(app, "CONSOLIDATE")) == 1
+
+
+def in_debt(app: Stepfast, run: Run, shop: Shop) -> None:
+    found = run_of(app, run.id)
+    assert (found.state, found.unverified, found.completed) == ("completed", 1, 1)
+    assert [it["tries"] for it in rows.query(app, "SELECT tries FROM stepfast_debt")] == [0]
+    assert set(target(app)) == set(raw(app)) == set(shop.prices()) - {HIDDEN}
+    assert consolidations(app, run.id) == 1
+    check_counters(app, run.id)
+
+
+def failed(app: Stepfast, run: Run, _: Shop) -> None:
+    found = run_of(app, run.id)
+    assert (found.state, found.failed, found.completed) == ("failed", 1, 0)
+    assert rows.count(app, "stepfast_alert") == 1
+    assert (consolidations(app, run.id), target(app), rows.count(app, "stepfast_job")) == (0, {}, 0)
+    check_counters(app, run.id)
+
+
+def divided(app: Stepfast, run: Run, shop: Shop) -> None:
+    assert [it["state"] for it in partitions(app, run.id)].count("split") == 1
     check_complete(app, run.id, shop)
     assert target(app) == shop.prices()
-    found = run_of(app, run.id)
-    assert found.applied == len(shop.prices())
-    assert found.watermark_after == run.window_to
 
 
-@dataclass(frozen=True)
-class Scene:
-    """`begin` starts the run, and may play the part of it that is not to be filmed.
-
-    `about`: only steps of this kind, or with a statement that has one of these in it; the others are those of another
-    scene. `recover`: how another worker goes on.
-    """
-
-    name: str
-    feed: Callable[[Shop], Catalogue]
-    shop: Callable[[], Shop] = lambda: Shop.with_items(24)
-    begin: Callable[[Stepfast, Shop], Run] = lambda app, _: begin(app)
-    check: Check = completed
-    about: Sequence[str] = ("",)
-    recover: Callable[[LoneWorker], object] = LoneWorker.finish
-
-    def shows(self, kind: str, texts: Sequence[str]) -> bool:
-        return any(it in text for it in self.about for text in (kind, *texts))
-
-
-@dataclass(frozen=True)
-class Shot:
-    """One step: what was there before it, the points it passes, and what was committed by then."""
-
-    before: Snapshot
-    points: list[Point]
-    states: list[Picture]
-    kind: str
-
-
-@dataclass
-class Film:
-    """A run on one database, played by a worker that is going to die, and looked at by an observer."""
-
-    app: Stepfast
-    observer: Stepfast
-    scene: Scene
-    shop: Shop
-    run: Run
-    victim: LoneWorker
-    kind: str = ""
-
-    @classmethod
-    def of(cls, scene: Scene, app: Stepfast, observer: Stepfast) -> Film:
-        shop = scene.shop()
-        app.feed(scene.feed(shop))
-        observer.feed(scene.feed(shop))
-        prepare(app)
-        return cls(app, observer, scene, shop, scene.begin(app, shop), LoneWorker(app, "victim"))
-
-    def shots(self) -> Iterator[Shot]:
-        """Play the run to its end; one shot of each kind."""
-        known: set[tuple[str, ...]] = set()
-        for _ in range(MOST_STEPS):
-            before = Snapshot.taken(self.observer)
-            states = [picture(self.observer)]
-            self.kind = ""
-            points = recorded(self.step, partial(self._keep, states))
-            if not self.kind:
-                return
-            texts = tuple(it.text for it in points)
-            if texts not in known and self.scene.shows(self.kind, texts):
-                known.add(texts)
-                yield Shot(before, points, states, self.kind)
-        raise AssertionError("the run does not end")
-
-    def step(self) -> None:
-        """One step of the victim; `kind` is that of its job, or nothing if there was none."""
-        lease = self.victim.step()
-        self.kind = "" if lease is None else lease.kind
-
-    def _keep(self, states: list[Picture]) -> None:
-        states.append(picture(self.observer))
-
-    def restore(self, shot: Shot) -> None:
-        shot.before.restore(self.app)
-        self.empty_handed()
-
-    def empty_handed(self) -> None:
-        """SQLite keeps its locks per process: a child must not inherit open files."""
-        if self.app.database.dialect.name == "sqlite":
-            self.app.database.close()
-            self.observer.database.close()
-
-    def recover(self) -> None:
-        """Another worker takes over what the victim left, and brings the run to its end."""
-        survivor = LoneWorker(self.app, "survivor")
-        survivor.bury_the_others()
-        self.scene.recover(survivor)
-        self.check()
-
-    def check(self) -> None:
-        self.scene.check(self.observer, self.run, self.shop)
-
-
-def picture(app: Stepfast) -> Picture:
-    """What is committed, without ids and instants, which differ from one time to the next."""
-    return {
-        "runs": [
-            {name: value for name, value in run.items() if _lasting(name, value)}
-            for run in rows.query(app, "SELECT * FROM stepfast_run ORDER BY id")
-        ],
-        **{name: rows.query(app, text) for name, text in PICTURED.items()},
-    }
-
-
-def _lasting(name: str, value: object) -> bool:
-    return not name.endswith(("_at", "_id", "id", "trace")) or value is None
+CASES = {
+    it.name: it
+    for it in [
+        RunCase("plain", lambda shop: Catalogue(shop, partitioner=HALVES), shop=lambda: Shop.with_items(16)),
+        RunCase("debt", Hiding, shop=lambda: Shop.with_items(12), check=in_debt, about=("stepfast_debt",)),
+        RunCase("failure", Endless, check=failed, about=("stepfast_alert",)),
+        RunCase(
+            "announced",
+            Announced,
+            shop=lambda: Shop.with_items(16),
+            check=announced,
+            about=("INSERT INTO stepfast_outbox",),
+        ),
+        RunCase(
+            "division",
+            Dense,
+            begin=begin_and_grow,
+            check=divided,
+            about=("UPDATE stepfast_partition\n       SET frontier",),
+        ),
+    ]
+}

@@ -1,4 +1,4 @@
-"""What happens to rows that were read before: swept, mapped again, taken out of quarantine."""
+"""Runs that are killed while they sweep, map rows again, or replay quarantined rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stepfast.runs import sweep as gone
 from stepfast.runs import sweep_step as sweeping
 from stepfast.runs.feed import Sweep
 from stepfast.runs.sweep import is_held, state_of
-from tests.crash.cases.runs import Scene
+from tests.crash.recorded_run import RunCase
 from tests.support import rows
 from tests.support.feeds import Catalogue, Confirming, Shop, target
 from tests.support.run_facts import begin, check_counters, run_of
-from tests.support.single_threaded_worker import LoneWorker
+from tests.support.single_threaded_worker import SingleThreadedWorker
 
 if TYPE_CHECKING:
     import pytest
@@ -93,11 +93,11 @@ def swept_feed(**settings: Any) -> Any:
 def synced(app: Stepfast, **request: Any) -> Run:
     """A run, to its end, or until it waits for a person."""
     run = begin(app, **request)
-    work_on(LoneWorker(app, "earlier"))
+    work_on(SingleThreadedWorker(app, "earlier"))
     return run_of(app, run.id)
 
 
-def work_on(worker: LoneWorker) -> None:
+def work_on(worker: SingleThreadedWorker) -> None:
     """Do whatever is ready."""
     while worker.step() is not None:
         pass
@@ -226,10 +226,10 @@ def of_items() -> Shop:
     return Shop.with_items(ITEMS)
 
 
-SCENES = {
+CASES = {
     it.name: it
     for it in [
-        Scene(
+        RunCase(
             "first strike",
             swept_feed(fuse=0.5),
             of_items,
@@ -237,7 +237,7 @@ SCENES = {
             struck,
             about=SWEPT,
         ),
-        Scene(
+        RunCase(
             "second strike",
             swept_feed(fuse=0.5, keep="1d"),
             of_items,
@@ -245,7 +245,7 @@ SCENES = {
             gone_now,
             about=("SET strikes = strikes + 1", "DELETE FROM stepfast_raw"),
         ),
-        Scene(
+        RunCase(
             "second strike, asked",
             lambda shop: Confirming(shop, sweep=Sweep(fuse=0.5, keep="1d"), confirm_lot=2),
             of_items,
@@ -253,7 +253,7 @@ SCENES = {
             gone_unless_still_there,
             about=("SELECT item_id, strikes FROM stepfast_raw",),
         ),
-        Scene(
+        RunCase(
             "fuse",
             swept_feed(strikes=1, fuse=0.05),
             of_items,
@@ -262,7 +262,7 @@ SCENES = {
             about=("stepfast_alert",),
             recover=work_on,
         ),
-        Scene(
+        RunCase(
             "remap",
             Doubling,
             mended_shop,
@@ -270,6 +270,6 @@ SCENES = {
             remapped,
             about=("UPDATE stepfast_raw SET pending = 1, applied_hash = NULL",),
         ),
-        Scene("replay", Fussy, mended_shop, begin_replay, replayed, about=("catalogue.replay",)),
+        RunCase("replay", Fussy, mended_shop, begin_replay, replayed, about=("catalogue.replay",)),
     ]
 }

@@ -1,6 +1,6 @@
-"""Lives of a process that works on tasks, each ended by SIGKILL at a point that an earlier life has passed.
+"""Processes that work on tasks, each killed with SIGKILL at a point that an earlier process has passed.
 
-A point is a statement of ours that writes, or a call of the broker, and before or after it. The first life notes the
+A point is a statement of ours that writes, or a call of the broker, and before or after it. The first process notes the
 points that it passes; each of the others dies at one of them. The broker is a database of its own: it stays.
 """
 
