@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.crash.workers import Fleet
 
 STUCK = 70
-UNWIND = {"stepfast.worker.execution.UNWIND": 0.3}  # seconds after the timeout, instead of 5
+UNWIND = {"stepfast.worker.leases.UNWIND": 0.3}  # seconds after the timeout, instead of 5
 
 both = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 on_sqlite = pytest.mark.only_on("sqlite")  # what happens inside the process is the same everywhere

@@ -345,7 +345,7 @@ class TestOneMessage:
         """The exit code is that of this task. Another try of it, and the next message, are for other containers; what is
         not given back counts as a death.
         """
-        monkeypatch.setattr("stepfast.worker.execution.UNWIND", 0.1)
+        monkeypatch.setattr("stepfast.worker.leases.UNWIND", 0.1)
         monkeypatch.setattr("stepfast.worker.heartbeat.TICK", 0.1)
         monkeypatch.setattr(os, "execv", lambda *_: os._exit(77))  # whoever starts again
         for name in ("first", "second"):

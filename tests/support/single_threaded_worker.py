@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -29,12 +29,14 @@ from stepfast.jobs.outcome import Done, effects_of
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.jobs.retry import judge
 from stepfast.jobs.step import Report, Step
-from stepfast.worker.claimer import Gate
-from stepfast.worker.committer import Settlement
-from stepfast.worker.heartbeat import register
+from stepfast.worker.claimer import Admission
+from stepfast.worker.committer import Committer
+from stepfast.worker.heartbeat import Heartbeat, register
+from stepfast.worker.leases import Leases
 from stepfast.worker.maintenance import promote
 from stepfast.worker.reporter import Reporter
 from stepfast.worker.running import Ended
+from stepfast.worker.wakeups import Wakeups
 from tests.support import rows
 
 if TYPE_CHECKING:
@@ -150,35 +152,55 @@ async def _awaited(answer: Any) -> Any:
 PAGE = "catalogue.page"
 
 
-@dataclass
-class GroupCommittingWorker(SingleThreadedWorker):
-    stayed: list[Lease] = field(
-        default_factory=list, init=False
-    )  # continuations that are handed over to be run here
-    ended: list[Lease] = field(default_factory=list, init=False)  # leases that are said to be no longer held
+class NotedLeases(Leases):
+    """Leases of a worker without an event loop: what continues here and what has ended is noted."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.gate = Gate(self.app.database, self.app.kinds)
-        self.reporter = Reporter(self.app.database, lambda *_: None)
-        self.settlement = Settlement(
-            self.app.database,
-            reporter=self.reporter,
-            gate=self.gate,
-            goes_on=self.go_on,
-            settled=self.ended.extend,
-            healthy=lambda: True,
-        )
+    def __init__(self, app: Stepfast) -> None:
+        super().__init__(WorkerSettings(), Wakeups(app.database))
+        self.stayed: list[Lease] = []  # continuations that are to be run here
+        self.over: list[Lease] = []  # leases that are no longer held
 
-    def go_on(self, lease: Lease, _chain: int, _since: float) -> bool:
+    def resume(self, lease: Lease, chain: int, chain_since: float) -> bool:
+        del chain, chain_since
         self.stayed.append(lease)
         return True
+
+    def forget(self, leases: Iterable[Lease]) -> None:
+        self.over.extend(leases)
+
+
+class Healthy(Heartbeat):
+    """A heartbeat that gets through, and is never started."""
+
+    @property
+    def may_claim(self) -> bool:
+        return True
+
+
+@dataclass
+class GroupCommittingWorker(SingleThreadedWorker):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        database = self.app.database
+        self.leases = NotedLeases(self.app)
+        self.admission = Admission(database, self.app.kinds)
+        self.reporter = Reporter(database, self.leases)
+        heartbeat = Healthy(database, WorkerSettings(), self.leases, Wakeups(database))
+        self.committer = Committer(database, self.leases, self.admission, self.reporter, heartbeat)
+
+    @property
+    def stayed(self) -> list[Lease]:
+        return self.leases.stayed
+
+    @property
+    def ended(self) -> list[Lease]:
+        return self.leases.over
 
     def take(self, count: int) -> list[Lease]:
         """So many jobs that are ready, if their limits have room."""
         found = persist(self.app.database, lambda tx: claim(tx, "default", self.incarnation, count))
         assert len(found) == count, f"only {len(found)} are ready"
-        return self.gate.admit(found)
+        return self.admission.admit(found)
 
     def take_pages(self, count: int) -> list[Lease]:
         """Plan the run, and take the first requests of so many partitions."""
@@ -202,12 +224,12 @@ class GroupCommittingWorker(SingleThreadedWorker):
         self.reporter.put(Report(lease, None, None, "info", message))
 
     def settle(self, group: Sequence[Ended]) -> None:
-        """As one lane does."""
-        self.settlement._settle_some(list(group))
-        while self.settlement._lanes._line:
-            self.settlement._settle_some(self.settlement._lanes._next())
+        """As one thread of the committer does."""
+        self.committer._commit_group(list(group))
+        while len(self.committer._line):
+            self.committer._commit_group(self.committer._line.take(self.committer._may_share))
 
     def take_continued(self) -> list[Lease]:
         """What stayed here, to be run next."""
-        stayed, self.stayed = self.stayed, []
+        stayed, self.leases.stayed = self.leases.stayed, []
         return stayed

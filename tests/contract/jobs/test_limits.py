@@ -26,7 +26,7 @@ from stepfast.limits.slots import (
     release_due,
 )
 from stepfast.testing import drain
-from stepfast.worker.claimer import Gate
+from stepfast.worker.claimer import Admission
 from tests.support import engine, rows
 from tests.support.engine import ALICE, BOB, claim, settle, together
 
@@ -47,19 +47,19 @@ def work(n: int = 0, customer: str = "") -> None:
 def two(a: str, b: str) -> None: ...
 
 
-def start(app: Stepfast, limit: int = 100, owner: int = ALICE) -> tuple[Gate, list[Lease]]:
+def start(app: Stepfast, limit: int = 100, owner: int = ALICE) -> tuple[Admission, list[Lease]]:
     """Claim and ask the limits, as a worker does."""
-    gate = Gate(app.database, app.kinds)
-    return gate, gate.admit(claim(app, owner, limit))
+    admission = Admission(app.database, app.kinds)
+    return admission, admission.admit(claim(app, owner, limit))
 
 
-def finish(app: Stepfast, gate: Gate, leases: list[Lease]) -> None:
-    """End these steps, as the settlement does."""
+def finish(app: Stepfast, admission: Admission, leases: list[Lease]) -> None:
+    """End these steps, as the committer does."""
     for lease in leases:
         with app.transaction() as tx:
             commit(tx, lease, Done())
-            gate.free(tx, [lease])
-        gate.forget([lease])
+            admission.free(tx, [lease])
+        admission.forget([lease])
 
 
 def let_go(app: Stepfast) -> int:
@@ -114,13 +114,13 @@ def test_who_asks_waits_for_the_answer_of_who_asked_before(
 ) -> None:
     job = limited(app, Concurrency(1))
     job.enqueue()
-    gate, before = start(app)
-    finish(app, gate, before)  # the row of the limit is there
+    admission, before = start(app)
+    finish(app, admission, before)  # the row of the limit is there
     job.enqueue_many([{}, {}])
     mine, theirs = claim(app, ALICE), claim(app, BOB)
     other = another_app()
     limited(other, Concurrency(1))
-    asked = threading.Thread(target=lambda: Gate(other.database, other.kinds).admit(theirs))
+    asked = threading.Thread(target=lambda: Admission(other.database, other.kinds).admit(theirs))
     limits = (("slots:kind:work", Concurrency(1)),)
 
     with app.transaction() as tx:
@@ -137,12 +137,12 @@ def test_who_asks_waits_for_the_answer_of_who_asked_before(
 def test_a_step_that_ends_hands_its_slot_to_the_most_urgent_that_waits(app: Stepfast) -> None:
     job = limited(app, Concurrency(1))
     job.enqueue(n=0, priority=9)
-    gate, started = start(app, 1)
+    admission, started = start(app, 1)
     late = job.enqueue(n=1, priority=5)
     job.enqueue(n=2, priority=1)
     _, none = start(app)
 
-    finish(app, gate, started)
+    finish(app, admission, started)
 
     assert none == []
     assert rows.state(app, late.id) == "ready"
@@ -152,11 +152,11 @@ def test_a_step_that_ends_hands_its_slot_to_the_most_urgent_that_waits(app: Step
 @pytest.mark.parametrize("ending", [Done(), Continue(1), Snooze("1h")], ids=lambda it: type(it).__name__)
 def test_every_ending_frees_the_slot(app: Stepfast, ending: Done | Continue | Snooze) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}, {}])
-    gate, (lease,) = start(app)
+    admission, (lease,) = start(app)
 
     with app.transaction() as tx:
         commit(tx, lease, ending)
-        gate.free(tx, [lease])
+        admission.free(tx, [lease])
 
     assert rows.count(app, "stepfast_slot") == 0
     assert "held" not in states(app)
@@ -164,11 +164,11 @@ def test_every_ending_frees_the_slot(app: Stepfast, ending: Done | Continue | Sn
 
 def test_a_rolled_back_end_frees_nothing(app: Stepfast) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}, {}])
-    gate, (lease,) = start(app)
+    admission, (lease,) = start(app)
 
     def roll_back() -> None:
         with app.transaction() as tx:
-            gate.free(tx, [lease])
+            admission.free(tx, [lease])
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -188,9 +188,9 @@ def test_the_slots_of_a_dead_worker_come_back_with_it(app: Stepfast) -> None:
     let_go(app)
 
     assert states(app) == {"suspect": 2, "ready": 2}
-    gate, started = start(app, owner=BOB)
+    admission, started = start(app, owner=BOB)
     assert len(started) == 2
-    assert gate is not None
+    assert admission is not None
 
 
 def test_a_slot_whose_fence_has_moved_on_is_free(app: Stepfast) -> None:
@@ -259,14 +259,14 @@ def test_a_held_job_can_be_cancelled_and_replaced(app: Stepfast) -> None:
 def test_a_suspect_that_is_held_comes_back_as_a_suspect(app: Stepfast) -> None:
     job = limited(app, Concurrency(1))
     job.enqueue()
-    gate, started = start(app)
+    admission, started = start(app)
     suspect = job.enqueue()
     crash = "Lease expired - worker crashed or timed out"
     rows.change(app, "UPDATE stepfast_job SET error_group = :it WHERE id = :id", it=crash, id=suspect.id)
     start(app)
     assert rows.state(app, suspect.id) == "held"
 
-    finish(app, gate, started)
+    finish(app, admission, started)
 
     assert rows.state(app, suspect.id) == "suspect"
 
@@ -290,12 +290,12 @@ def test_a_slot_that_is_freed_while_a_job_is_put_aside_is_found_soon(
 ) -> None:
     """Neither of the two transactions sees what the other one writes."""
     limited(app, Concurrency(1)).enqueue_many([{}, {}])
-    gate, running = start(app, limit=1)
+    admission, running = start(app, limit=1)
     (late,) = claim(app, BOB, 1)
     (limit,) = rows.query(app, "SELECT id FROM stepfast_limit")
     with app.transaction() as tx:
         admit(tx, [LimitedStep(late.job_id, ((limit["id"], Concurrency(1)),))], late.fence)
-        finish(another_app(), gate, running)
+        finish(another_app(), admission, running)
     assert states(app) == {"held": 1}
 
     move_clock(app, LOOK_SOON / rows.SECOND)
@@ -308,7 +308,7 @@ def test_a_drain_does_not_leave_a_held_job_beside_a_free_slot(app: Stepfast) -> 
 
     @app.job()
     def end_one_unseen() -> None:
-        (lease,) = Gate(app.database, app.kinds).admit(claim(app, ALICE, 2, "aside"))
+        (lease,) = Admission(app.database, app.kinds).admit(claim(app, ALICE, 2, "aside"))
         settle(app, lease, Done())
         assert states(app) == {"held": 1, "leased": 1}
         rows.change(app, "DELETE FROM stepfast_slot")  # as somebody does who has not seen who is held
@@ -322,8 +322,8 @@ def test_a_drain_does_not_leave_a_held_job_beside_a_free_slot(app: Stepfast) -> 
 def test_a_job_that_was_put_aside_is_no_longer_its_claimers(app: Stepfast) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}, {}])
     leases = claim(app, ALICE, 2)
-    gate = Gate(app.database, app.kinds)
-    (started,) = gate.admit(leases)
+    admission = Admission(app.database, app.kinds)
+    (started,) = admission.admit(leases)
     (held,) = [lease for lease in leases if lease is not started]
 
     with pytest.raises(LeaseLostError):
@@ -337,19 +337,19 @@ def test_a_job_that_somebody_else_has_meanwhile_is_not_put_aside(app: Stepfast) 
     leases = claim(app, ALICE, 2)
     rows.change(app, "UPDATE stepfast_job SET fence = fence + 1, owner = :bob", bob=BOB)
 
-    Gate(app.database, app.kinds).admit(leases)
+    Admission(app.database, app.kinds).admit(leases)
 
     assert states(app) == {"leased": 2}
 
 
 def test_a_replaced_owner_does_not_free_the_slot_of_its_successor(app: Stepfast) -> None:
     limited(app, Concurrency(1)).enqueue()
-    old_gate, (old,) = start(app)
+    old_admission, (old,) = start(app)
     rows.change(app, "UPDATE stepfast_job SET fence = 1, state = 'ready', owner = NULL")
     _, (new,) = start(app, owner=BOB)
 
     with app.transaction() as tx:
-        old_gate.free(tx, [old])
+        old_admission.free(tx, [old])
 
     assert rows.query(app, "SELECT fence FROM stepfast_slot") == [{"fence": new.fence}]
 
@@ -358,12 +358,12 @@ def test_a_limit_that_was_raised_lets_those_go_who_were_held_under_the_old_one(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}] * 30)
-    gate, started = start(app)
+    admission, started = start(app)
     assert states(app) == {"leased": 1, "held": 29}
     restarted = another_app()
     limited(restarted, Concurrency(20))
 
-    finish(app, gate, started)  # lets one go
+    finish(app, admission, started)  # lets one go
     _, first = start(restarted)
     _, more = start(restarted)
 
@@ -441,8 +441,8 @@ def test_a_rate_that_nobody_waits_for_is_not_looked_at(app: Stepfast) -> None:
 def test_two_limits_of_one_job_both_hold(app: Stepfast) -> None:
     limited(app, Rate(100, burst=10), Concurrency(3)).enqueue_many([{}] * 20)
 
-    gate, started = start(app)
-    finish(app, gate, started)
+    admission, started = start(app)
+    finish(app, admission, started)
 
     assert len(started) == 3
     assert states(app) == {"ready": 3, "held": 14}
@@ -460,8 +460,8 @@ def test_who_was_held_by_a_rate_that_has_changed_does_not_wait_for_the_old_one(
     app: Stepfast, another_app: Callable[[], Stepfast], now: list[Limit]
 ) -> None:
     limited(app, Rate(1, per="1h", burst=1)).enqueue_many([{}] * 12)
-    gate, started = start(app)
-    finish(app, gate, started)
+    admission, started = start(app)
+    finish(app, admission, started)
     assert states(app) == {"held": 11}
     restarted = another_app()
     limited(restarted, *now)
@@ -474,8 +474,8 @@ def test_who_was_held_by_slots_that_nobody_counts_any_more_goes_on(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     limited(app, Concurrency(1)).enqueue_many([{}] * 60)
-    gate, started = start(app)
-    finish(app, gate, started)
+    admission, started = start(app)
+    finish(app, admission, started)
     restarted = another_app()
     limited(restarted)
 
@@ -570,8 +570,8 @@ def test_two_workers_keep_a_rate_together(app: Stepfast, another_app: Callable[[
 def test_limits_that_nobody_asks_for_are_forgotten_and_those_in_use_are_kept(app: Stepfast) -> None:
     job = limited(app, Concurrency(1, by="customer"), Rate(5, per="1h", burst=1, by="customer"))
     job.enqueue_many([{"customer": "gone"}, {"customer": "runs"}, {"customer": "held"}, {"customer": "held"}])
-    gate, started = start(app)
-    finish(app, gate, [lease for lease in started if "gone" in lease.payload])
+    admission, started = start(app)
+    finish(app, admission, [lease for lease in started if "gone" in lease.payload])
 
     with app.transaction() as tx:
         young = forget_idle_limits(tx, rows.HOUR, 100)

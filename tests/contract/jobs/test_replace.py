@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from stepfast import Continue, Done, Step
-from stepfast.jobs.step import Report
+from stepfast.jobs.step import Halt, Report
 from stepfast.worker.reporter import Reporter
 from tests.support import rows
 from tests.support.engine import work_on
-from tests.support.single_threaded_worker import GroupCommittingWorker
+from tests.support.single_threaded_worker import NotedLeases, GroupCommittingWorker
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -81,7 +81,7 @@ def test_the_old_answer_is_not_taken_for_the_new_one(app: Stepfast) -> None:
     worker = GroupCommittingWorker(app)
     old, new = twice(app, worker)
 
-    worker.settlement._acknowledge([worker.end(new, Done("new")), worker.end(old, Done("old"))])
+    worker.committer._commit_batch([worker.end(new, Done("new")), worker.end(old, Done("old"))])
 
     row = rows.ended(app, new.job_id)
     assert row is not None
@@ -104,7 +104,13 @@ def test_what_the_new_step_says_is_kept_although_the_old_one_ends_with_it(app: S
 def test_only_the_old_step_is_told_that_its_words_are_not_written(app: Stepfast) -> None:
     old, new = twice(app, GroupCommittingWorker(app))
     told: list[tuple[str, int]] = []
-    reporter = Reporter(app.database, lambda job_id, fence: told.append((job_id, fence)))
+
+    class Heard(NotedLeases):
+        def halt(self, job_id: str, fence: int, why: Halt) -> None:
+            assert why is Halt.REPLACED
+            told.append((job_id, fence))
+
+    reporter = Reporter(app.database, Heard(app))
     for lease in (old, new):
         reporter.put(Report(lease, None, None, "info", f"step {lease.step}"))
         reporter.put(Report(lease, 10 * lease.step, None, None, None))

@@ -513,7 +513,7 @@ def test_a_worker_may_be_told_not_to_send(app: Stepfast, receiver: Receiver) -> 
     app._notifications = replace(SETTINGS, outbox_relay=False)
 
     with app.worker() as worker:
-        assert [type(it).__name__ for it in worker._parts.services if isinstance(it, Relay)] == []
+        assert [type(it).__name__ for it in worker._services if isinstance(it, Relay)] == []
     send(app, receiver, 1)
 
     assert receiver.received == []

@@ -15,7 +15,7 @@ from stepfast.runs.partitioning.dimension import Dimension
 from stepfast.runs.partitioning.partitioners import Fixed, Heatmap
 from stepfast.runs.partitioning.ranges import Bounds, Range, gap
 from stepfast.testing import crash_at, drain
-from stepfast.worker.claimer import Gate
+from stepfast.worker.claimer import Admission
 from tests.support import rows
 from tests.support.failing_runs import settle
 from tests.support.feeds import HIGHEST, Catalogue, Shop, prepare, price_ranges, target
@@ -91,7 +91,7 @@ def test_a_step_of_a_limited_plan_asks_for_as_many_as_its_limits_have_places_for
     worker = SingleThreadedWorker(app)
     lease = worker.claim()
     assert lease is not None
-    assert Gate(app.database, app.kinds).admit([lease]) == [lease]
+    assert Admission(app.database, app.kinds).admit([lease]) == [lease]
 
     worker.commit(lease, worker.run_handler(lease))
 

@@ -15,7 +15,7 @@ from stepfast.errors import ContentionError, UnreachableError
 from stepfast.runs.page import LEDGER
 from stepfast.runs.partition import ADVANCE
 from stepfast.runs.partitioning.partitioners import Fixed
-from stepfast.worker import committer as settlement
+from stepfast.worker import committer
 from tests.contract.runs.test_page_position import Ear
 from tests.contract.runs.test_skipped_lookup import ByToken
 from tests.crash.kill_points import watched
@@ -54,7 +54,7 @@ def finish(app: Stepfast, worker: GroupCommittingWorker, run: Run, shop: Shop) -
     survivor.declare_others_dead()
     survivor.finish()
     check_complete(app, run.id, shop)
-    assert worker.settlement.stays
+    assert worker.committer._stays
 
 
 def transactions(act: Callable[[], object]) -> int:
@@ -278,7 +278,7 @@ def test_a_group_does_not_stay_in_the_way(app: Stepfast, reason: Callable[[Stepf
 def test_those_that_have_stayed_long_enough_leave_in_the_same_transaction(app: Stepfast) -> None:
     worker, _, _ = reading(app)
     group = worker.run_handlers(worker.take_pages(PARTS))
-    group[1] = group[1]._replace(chain=settlement.STICKY_STEPS, chain_since=1.0)
+    group[1] = group[1]._replace(chain=committer.STICKY_STEPS, chain_since=1.0)
 
     assert transactions(lambda: worker.settle(group)) == 1
 
@@ -292,14 +292,14 @@ def test_one_that_cannot_be_handed_over_does_not_take_the_others_along(
     """What is committed is not written again, and nobody is told that it was refused."""
     worker, run, _ = reading(app)
     group = worker.run_handlers(worker.take_pages(PARTS))
-    go_on = worker.settlement._goes_on
+    go_on = worker.leases.resume
 
     def stumble(lease: Lease, chain: int, since: float) -> bool:
         if lease.job_id == group[1].lease.job_id:
             raise RuntimeError("the event loop is closed")
         return go_on(lease, chain, since)
 
-    monkeypatch.setattr(worker.settlement, "_goes_on", stumble)
+    monkeypatch.setattr(worker.leases, "resume", stumble)
     with hearing() as told:
         worker.settle(group)
 
@@ -329,7 +329,7 @@ def test_a_deadlock_parts_the_group_and_nobody_is_charged(
 ) -> None:
     worker, run, shop = reading(app)
     group = worker.first_pages(PARTS)
-    assert all(worker.settlement._joins(it) for it in group)
+    assert all(worker.committer._may_share(it) for it in group)
     deadlock_once(app, monkeypatch)
 
     with hearing() as told:
@@ -339,20 +339,20 @@ def test_a_deadlock_parts_the_group_and_nobody_is_charged(
     assert set(written(app, run).values()) == {2}
     assert {it.job_id for it in worker.stayed} == {it.lease.job_id for it in group}
     assert rows.count(app, "stepfast_job", "failures > 0") == 0
-    assert not any(worker.settlement._joins(it) for it in group)  # for a while
+    assert not any(worker.committer._may_share(it) for it in group)  # for a while
     monkeypatch.setattr(Connection, "watch", None)
     finish(app, worker, run, shop)
 
 
 def test_after_a_while_they_share_a_transaction_again(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settlement, "APART", 0.0)
+    monkeypatch.setattr(committer, "APART", 0.0)
     worker, _, _ = reading(app)
     group = worker.first_pages(PARTS)
     deadlock_once(app, monkeypatch)
 
     worker.settle(group)
 
-    assert all(worker.settlement._joins(it) for it in group)
+    assert all(worker.committer._may_share(it) for it in group)
 
 
 class Overlapping(Catalogue):
@@ -412,14 +412,14 @@ def test_one_that_has_to_wait_does_not_hold_up_the_others(
     worker, run, _ = reading(app)
     group = worker.first_pages(PARTS)
     stuck = group[0].lease.job_id
-    worker.settlement.start()
+    worker.committer.start()
 
     with another_app().transaction() as tx:
         tx.execute("UPDATE stepfast_job SET priority = 1 WHERE id = :id", {"id": stuck})
-        worker.settlement._settle_some(group)
+        worker.committer._commit_group(group)
         expected = {it.lease.job_id: 1 if it.lease.job_id == stuck else 2 for it in group}
         rows.eventually(lambda: written(app, run) == expected)
-    worker.settlement.stop(time.monotonic() + rows.PATIENCE)
+    worker.committer.stop(time.monotonic() + rows.PATIENCE)
 
     assert set(written(app, run).values()) == {2}
 
@@ -466,7 +466,7 @@ def test_a_group_that_may_not_stay_when_it_is_written_again_does_not(
     group = worker.first_pages(PARTS)
 
     def stop() -> None:
-        worker.settlement.stays = False
+        worker.committer.stay_no_more()
 
     break_commit(monkeypatch, "before", stop)
     worker.settle(group)
@@ -480,11 +480,11 @@ def test_a_group_that_waits_when_the_worker_stops_is_written(app: Stepfast) -> N
     worker, run, _ = reading(app)
     group: Sequence[Ended] = worker.first_pages(PARTS)
     for it in group:
-        worker.settlement.put(it)
-    worker.settlement.stays = False
+        worker.committer.put(it)
+    worker.committer.stay_no_more()
 
-    worker.settlement.start()
-    worker.settlement.stop(time.monotonic() + rows.PATIENCE)
+    worker.committer.start()
+    worker.committer.stop(time.monotonic() + rows.PATIENCE)
 
     assert set(written(app, run).values()) == {2}
     assert rows.count(app, "stepfast_job", "state = 'ready' AND step = 2") == PARTS
@@ -495,7 +495,7 @@ def test_a_run_is_complete_although_its_groups_are_parted_again_and_again(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Real lanes, many partitions, and every seventh page the victim of a deadlock."""
-    monkeypatch.setattr(settlement, "APART", 0.0)
+    monkeypatch.setattr(committer, "APART", 0.0)
     shop = Shop.with_items(400)
     app.feed(Catalogue(shop, partitioner=Fixed(price_ranges(*range(50, 1_000, 50)))))
     prepare(app)

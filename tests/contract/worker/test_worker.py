@@ -447,7 +447,7 @@ def test_a_timeout_is_a_failure_like_others(app: Stepfast) -> None:
 def test_a_handler_that_ignores_its_timeout_fails_and_its_slot_is_lost(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stepfast.worker.execution.UNWIND", 0.05)
+    monkeypatch.setattr("stepfast.worker.leases.UNWIND", 0.05)
     go_on = threading.Event()
     late: list[str] = []
 

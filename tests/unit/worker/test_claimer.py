@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepfast.jobs.lease import Lease
-from stepfast.worker.claimer import MARGIN, UNHINTED_AFTER_WAKE, UNHINTED_EVERY, Hint, appetite
+from stepfast.worker.claimer import MARGIN, UNHINTED_AFTER_WAKE, UNHINTED_EVERY, Hint
+from stepfast.worker.leases import demand
 
 few = settings(max_examples=80, deadline=None, database=None)
 
@@ -19,28 +20,28 @@ def leases(*places: tuple[int, int]) -> list[Lease]:
 
 
 def test_a_worker_that_knows_nothing_takes_what_it_can_start() -> None:
-    hunger = appetite(slots=10, average=0.0, batch=500)
+    now = demand(slots=10, average=0.0, batch=500)
 
-    assert [hunger.want(held) for held in (0, 4, 9, 10)] == [10, 6, 1, 0]
+    assert [now.want(held) for held in (0, 4, 9, 10)] == [10, 6, 1, 0]
 
 
 def test_slow_handlers_get_what_can_start_at_once() -> None:
-    hunger = appetite(slots=10, average=5.0, batch=500)
+    now = demand(slots=10, average=5.0, batch=500)
 
-    assert [hunger.want(held) for held in (0, 9, 10, 50)] == [10, 1, 0, 0]
+    assert [now.want(held) for held in (0, 9, 10, 50)] == [10, 1, 0, 0]
 
 
 def test_fast_handlers_get_a_batch_ahead_and_ask_again_when_half_of_it_is_gone() -> None:
-    hunger = appetite(slots=10, average=0.0001, batch=500)
+    now = demand(slots=10, average=0.0001, batch=500)
 
-    assert hunger.most == 1010
-    assert hunger.want(0) == 500
-    assert hunger.want(510) == 500
-    assert hunger.want(511) == 0
+    assert now.most == 1010
+    assert now.want(0) == 500
+    assert now.want(510) == 500
+    assert now.want(511) == 0
 
 
 def test_no_slots_left_means_no_appetite() -> None:
-    assert appetite(slots=0, average=0.0, batch=500).want(0) == 0
+    assert demand(slots=0, average=0.0, batch=500).want(0) == 0
 
 
 @few
@@ -51,13 +52,13 @@ def test_no_slots_left_means_no_appetite() -> None:
     held=st.integers(0, 20_000),
 )
 def test_appetite_stays_within_its_bounds(slots: int, average: float, batch: int, held: int) -> None:
-    hunger = appetite(slots, average, batch)
+    now = demand(slots, average, batch)
 
-    want = hunger.want(held)
+    want = now.want(held)
 
     assert 0 <= want <= batch
     assert held + want <= max(held, slots + 2 * batch)
-    if held > hunger.low_water:
+    if held > now.low_water:
         assert want == 0
 
 
@@ -66,7 +67,7 @@ def test_appetite_stays_within_its_bounds(slots: int, average: float, batch: int
 def test_what_a_crash_may_leave_behind_is_a_fifth_of_a_second_of_work(
     average: float, batch: int, slots: int
 ) -> None:
-    ahead = appetite(slots, average, batch).most - slots
+    ahead = demand(slots, average, batch).most - slots
 
     assert ahead * average / slots <= 0.2 + 1e-6
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from stepfast.jobs.lease import Lease
 from stepfast.jobs.outcome import Call, GiveBack
 from stepfast.jobs.retry import Retry
 from stepfast.runs.page import PageCommit
-from stepfast.worker.committer import LARGEST_GROUP, Lanes, joins
+from stepfast.worker.committer import LARGEST_GROUP, Line, may_share
 from stepfast.worker.running import Ended
 
 PATIENCE = 10  # seconds; only a test that fails waits so long
@@ -26,14 +26,39 @@ def even(number: int) -> bool:
     return number % 2 == 0
 
 
+class Threads:
+    """Take groups from a line until it is closed, as the threads of a committer do."""
+
+    def __init__(
+        self, count: int, work: Callable[[list[int]], None], may_share: Callable[[int], bool]
+    ) -> None:
+        self.line: Line[int] = Line(count)
+        self.put, self.put_first = self.line.put, self.line.put_first
+        self._work, self._may_share = work, may_share
+        self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(count)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self.line.close()
+        for thread in self._threads:
+            thread.join(PATIENCE)
+
+    def _run(self) -> None:
+        while group := self.line.take(self._may_share):
+            self._work(group)
+
+
 class Work:
     """Notes the groups; what is worked off first waits until it is let go."""
 
-    def __init__(self, count: int, joins: Any = even) -> None:
+    def __init__(self, count: int, may_share: Callable[[int], bool] = even) -> None:
         self.groups: list[list[int]] = []
         self.began = threading.Semaphore(0)
         self.go = threading.Event()
-        self.lanes: Lanes[int] = Lanes(count, self._do, "lane", joins)
+        self.lanes = Threads(count, self._do, may_share)
 
     def _do(self, group: list[int]) -> None:
         self.began.release()
@@ -100,7 +125,7 @@ def test_what_a_group_leaves_to_be_done_is_done_first_and_before_the_end(lanes: 
         else:
             groups.append(group)
 
-    line: Lanes[int] = Lanes(lanes, work, "lane", lambda it: it not in apart)
+    line = Threads(lanes, work, lambda it: it not in apart)
     for item in range(3 * lanes):
         line.put(item)
     line.start()
@@ -146,8 +171,8 @@ def ended(ending: Any, *effects: Any) -> Ended:
 
 
 def test_continuations_with_one_page_or_nothing_to_write_share_a_transaction() -> None:
-    assert joins(ended(Continue(1)))
-    assert joins(ended(Continue(1), page()))
+    assert may_share(ended(Continue(1)))
+    assert may_share(ended(Continue(1), page()))
 
 
 @pytest.mark.parametrize(
@@ -164,9 +189,9 @@ def test_continuations_with_one_page_or_nothing_to_write_share_a_transaction() -
     ids=["done", "snoozed", "given back", "later", "two pages", "a function", "a mock"],
 )
 def test_every_other_step_has_a_transaction_of_its_own(step: Ended) -> None:
-    assert not joins(step)
+    assert not may_share(step)
 
 
 @pytest.mark.parametrize("delay", [None, "", False, 0j, []], ids=repr)
 def test_a_delay_that_is_no_duration_is_refused_alone(delay: Any) -> None:
-    assert not joins(ended(Continue(1, delay=delay)))
+    assert not may_share(ended(Continue(1, delay=delay)))

@@ -49,7 +49,7 @@ from stepfast.tasks.store import (
     why_unsent,
 )
 from stepfast.telemetry import happened
-from stepfast.worker.execution import UNWIND
+from stepfast.worker.leases import UNWIND
 from stepfast.worker.process import STUCK, on_stop_signal
 from stepfast.worker.relay import Relay
 from stepfast.worker.worker import Worker

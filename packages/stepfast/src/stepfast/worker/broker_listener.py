@@ -89,7 +89,7 @@ class Hints:
         """Take messages as long as there are free slots, until cancelled."""
         try:
             while True:
-                want = min(MOST_AT_ONCE, self._claimer.wants())
+                want = min(MOST_AT_ONCE, self._claimer.wanted())
                 if want <= 0:
                     await asyncio.sleep(FULL)
                     continue

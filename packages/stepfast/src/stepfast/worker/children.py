@@ -160,7 +160,7 @@ class SuspectProcesses:
         self._started_at = 0.0
         self._closed = False
 
-    def ensure(self, waiting: int) -> None:
+    def run_suspects(self, waiting: int) -> None:
         """Start what `waiting` suspects need. Called about twice a second while there are any."""
         with self._lock:
             self._children = [child for child in self._children if child.poll() is None]

@@ -1,9 +1,9 @@
 """Commit what the handlers answered.
 
-Steps without effects share a transaction: everything that finished while the last commit was under way
-goes into the next one. So do continuations whose effects say that they may. Any other step with effects has a
-transaction of its own. Nothing is dropped while the database is away: answers wait here, and a commit whose answer
-was lost is decided by the fences.
+Steps without effects share a transaction: everything that ended while the last commit was under way goes into the next
+one. Continuations whose effects allow it share one, too. Any other step has a transaction of its own.
+
+Nothing is dropped while the database is away: answers wait here. A COMMIT whose answer was lost is decided by the fences.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import random
 import threading
 import time
 from collections import deque
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from stepfast.database.dialects import Whose
 from stepfast.database.upsert import Upsert
@@ -30,170 +29,441 @@ from stepfast.jobs.outcome import Again, Bury, Continue, Done, Effect, GiveBack,
 from stepfast.jobs.payload import encode
 from stepfast.jobs.retry import judge
 from stepfast.jobs.step import Report, write_reports
+from stepfast.results.watch import ended as notify_waiting
 from stepfast.telemetry import happened
 from stepfast.worker.running import DONE, Ended, each_job_once, report, report_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+    from types import TracebackType
 
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.jobs.lease import Lease
-    from stepfast.worker.claimer import Gate
+    from stepfast.worker.claimer import Admission
+    from stepfast.worker.heartbeat import Heartbeat
+    from stepfast.worker.leases import Leases
     from stepfast.worker.reporter import Reporter
-
-    Write = Callable[[Transaction, list[Lease]], list[str]]
-
-
-# A few threads that work off one line: an executor without futures, which cost 40 µs a step.
 
 T = TypeVar("T")
 
-LARGEST_GROUP: Final = 16
-
-
-class Lanes(Generic[T]):
-    """Does `work` with what is put in, in the order of asking, `count` of them side by side. `work` must not raise.
-
-    Items that `joins` says yes to are worked off together with those that wait behind them; the others alone. A lane
-    takes its share of the line, and leaves the rest to the other lanes.
-    """
-
-    def __init__(
-        self, count: int, work: Callable[[list[T]], None], name: str, joins: Callable[[T], bool]
-    ) -> None:
-        self._work = work
-        self._joins = joins
-        self._line: deque[T] = deque()
-        self._changed = threading.Condition(threading.Lock())  # guards the line
-        self._stopping = False
-        self._threads = [
-            threading.Thread(target=self._run, name=f"{name}_{number}", daemon=True)
-            for number in range(count)
-        ]
-
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def put(self, item: T) -> None:
-        with self._changed:
-            self._line.append(item)
-            self._changed.notify()
-
-    def put_first(self, items: Sequence[T]) -> None:
-        """Let any lane go on with these; only `work` may ask for that, so that nothing is left behind by a stop."""
-        with self._changed:
-            self._line.extendleft(reversed(items))
-            self._changed.notify(len(items))
-
-    def stop(self) -> None:
-        """Wait for everything that was put before."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-
-    def _run(self) -> None:
-        while group := self._next():
-            self._work(group)
-
-    def _next(self) -> list[T]:
-        """What is to be worked off together; nothing when it is time to leave."""
-        with self._changed:
-            while not self._line and not self._stopping:
-                self._changed.wait()
-            if not self._line:
-                return []
-            share = min(LARGEST_GROUP, 1 + (len(self._line) - 1) // len(self._threads))
-            group = [self._line.popleft()]
-            if self._may_join(group[0]):
-                while len(group) < share and self._may_join(self._line[0]):
-                    group.append(self._line.popleft())
-            return group
-
-    def _may_join(self, item: T) -> bool:
-        try:
-            return self._joins(item)
-        except Exception:  # noqa: BLE001 - it is worked off alone, where it is told what is wrong with it
-            return False
-
-
-# Continuations that share a transaction: the pages of several partitions, say.
-#
-# It is all of them or none. If one is refused, they are written again, each alone.
-
-
-class PartedError(Exception):
-    """One of them was refused, or met a deadlock."""
-
-    def __init__(self, error: ContentionError | LeaseLostError) -> None:
-        super().__init__(str(error))
-        self.contended = isinstance(error, ContentionError)
-
-
-def joins(ended: Ended) -> bool:
-    """Whether this step may be committed with others: its effect, if it has one, knows how to be applied with them.
-
-    Each statement of such an effect names its rows, or inserts; it enqueues nothing.
-    """
-    ending, effects = ended.ending, ended.effects
-    return (
-        isinstance(ending, Continue)
-        and type(ending.delay) is int  # what is no duration at all is told so alone
-        and not ending.delay
-        and (not effects or (len(effects) == 1 and hasattr(type(effects[0]), "apply_together")))
-    )
-
-
-def end_together(
-    tx: Transaction,
-    steps: Sequence[Ended],
-    said: Mapping[str, list[Report]],
-    may_stay: Callable[[Ended], bool],
-) -> dict[str, int | None]:
-    """Write what these steps end with, or raise; returns the new fence of each that stays here, and None for the others."""
-    try:
-        return _end(tx, steps, said, may_stay)
-    except (ContentionError, LeaseLostError) as error:
-        raise PartedError(error) from error
-
-
-def _end(
-    tx: Transaction,
-    steps: Sequence[Ended],
-    said: Mapping[str, list[Report]],
-    may_stay: Callable[[Ended], bool],
-) -> dict[str, int | None]:
-    lines = [it for step in steps for it in said[step.lease.job_id]]
-    write_reports(tx, lines)  # before the outcomes, which consume the fences
-    wishes = {step.lease.job_id: (step.lease.queue, step.lease.priority) for step in steps if may_stay(step)}
-    stays = {place: not more_urgent(tx, *place) for place in set(wishes.values())}
-    here: list[Ended] = []
-    for step in steps:
-        place = wishes.get(step.lease.job_id)
-        if place is not None and stays[place]:
-            here.append(step)
-        else:
-            commit(tx, step.lease, step.ending)
-    fences = continue_here(tx, [(it.lease, it.ending) for it in here if isinstance(it.ending, Continue)])
-    sharing: dict[type[Any], list[Effect]] = {}
-    for step in steps:
-        for effect in step.effects:
-            sharing.setdefault(type(effect), []).append(effect)
-    for kind, effects in sharing.items():
-        kind.apply_together(tx, effects)
-    return {step.lease.job_id: fences.get(step.lease.job_id) for step in steps}
-
-
-# How long to wait for a database that does not answer, and when to stop believing that it is the database.
-
+LARGEST_BATCH: Final = 1_000  # steps without effects in one transaction
+LARGEST_GROUP: Final = 16  # continuations in one transaction
+STICKY_STEPS: Final = 20  # a chain of continuations stays with one worker for so many steps ...
+STICKY_SECONDS: Final = 2.0  # ... or so long, then other workers get a chance
+APART: Final = (
+    30.0  # seconds without sharing after a deadlock: PostgreSQL needs one to find it, and others wait
+)
 IN_VAIN: Final = 8  # lost connections in a row, while the heartbeat gets through
 
 
+class Committer:
+    """Writes the ends of steps in the background, and hands continuations that stay here back to be run."""
+
+    def __init__(
+        self,
+        database: Database,
+        leases: Leases,
+        admission: Admission,
+        reporter: Reporter,
+        heartbeat: Heartbeat,
+        *,
+        may_stay: bool = True,
+    ) -> None:
+        self._database = database
+        self._leases = leases
+        self._admission = admission
+        self._reporter = reporter
+        self._heartbeat = heartbeat
+        self._stays = may_stay  # whether continuations may stay with this worker
+        self._plain: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
+        self._batches = threading.Thread(target=self._commit_batches, name="stepfast-settle", daemon=True)
+        count = 1 if database.dialect.name == "sqlite" else 4
+        self._line: Line[Ended] = Line(count)
+        self._threads = [
+            threading.Thread(target=self._commit_line, name=f"stepfast-commit_{number}", daemon=True)
+            for number in range(count)
+        ]
+        self._apart_until = 0.0  # monotonic
+        self._split_up: dict[
+            tuple[str, int], list[Report]
+        ] = {}  # steps that share no transaction, and their reports
+        self._hurry = threading.Event()
+
+    def start(self) -> None:
+        self._batches.start()
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, ended: Ended) -> None:
+        """Take in the end of a step. Called from the event loop: must not wait."""
+        if isinstance(ended.ending, Done) and not ended.effects and not self._reporter.has(ended.lease):
+            self._plain.put(ended)
+        else:
+            self._line.put(ended)
+
+    def stay_no_more(self) -> None:
+        """From now on continuations go back to their queues."""
+        self._stays = False
+
+    def hurry(self) -> None:
+        """Stop waiting for a database that is away."""
+        self._hurry.set()
+
+    def stop(self, deadline: float) -> None:
+        """Commit what is here; after `deadline` (monotonic), stop waiting for a database that is away."""
+        late = threading.Timer(max(0.0, deadline - time.monotonic()), self._hurry.set)
+        late.start()
+        self._plain.put(None)
+        self._batches.join()
+        self._line.close()
+        for thread in self._threads:
+            thread.join()
+        late.cancel()
+
+    # Steps that are done and have no effects: a batch in one transaction.
+
+    def _commit_batches(self) -> None:
+        stopping = False
+        while not stopping:
+            batch: list[Ended] = []
+            ended: Ended | None = self._plain.get()
+            while ended is not None:
+                batch.append(ended)
+                if len(batch) >= LARGEST_BATCH:
+                    break
+                try:
+                    ended = self._plain.get_nowait()
+                except queue.Empty:
+                    break
+            else:
+                stopping = True
+            if batch:
+                self._commit_batch(batch)
+
+    def _commit_batch(self, ended_now: list[Ended]) -> None:
+        batch, alone = each_job_once(ended_now)
+        for ended in alone:
+            self._commit_alone(ended)
+        leases, results = self._results(batch)
+        try:
+            attempts = self._attempts(leases)
+            for attempt in attempts:
+                with attempt as tx:
+                    attempt.mine = finish_many(tx, attempt.leases, results)
+                    self._admission.free(tx, attempt.leases)
+        except Exception as error:  # noqa: BLE001 - this thread commits for all of them, and must go on
+            # One of them cannot be stored, and took the others with it: alone, only the guilty one fails.
+            happened("worker.failed", jobs=len(leases), error=error)
+            together = {lease.job_id for lease in leases}
+            for ended in batch:
+                if ended.lease.job_id in together:
+                    self._commit_alone(ended)
+        else:
+            report_batch(batch, attempts.written)
+            self._forget(leases)
+
+    def _results(self, batch: list[Ended]) -> tuple[list[Lease], dict[str, str]]:
+        """The leases of the batch and its encoded results. A step whose result cannot be encoded fails, alone."""
+        results: dict[str, str] = {}
+        leases: list[Lease] = []
+        for ended in batch:
+            ending = ended.ending
+            if ending is not DONE and isinstance(ending, Done) and ending.result is not None:
+                try:
+                    results[ended.lease.job_id] = encode(ending.result)
+                except Exception as error:  # noqa: BLE001 - an object may do anything when it is read
+                    self._commit_alone(_failed(ended, error))
+                    continue
+            leases.append(ended.lease)
+        return leases, results
+
+    # All other steps wait in one line, and several threads commit them: continuations in groups, the others alone.
+
+    def _commit_line(self) -> None:
+        while group := self._line.take(self._may_share):
+            self._commit_group(group)
+
+    def _may_share(self, ended: Ended) -> bool:
+        """Whether this step may be committed with its neighbours in the line."""
+        return (
+            may_share(ended) and _key(ended) not in self._split_up and time.monotonic() >= self._apart_until
+        )
+
+    def _commit_group(self, group: list[Ended]) -> None:
+        """Commit these steps in one transaction; if that is refused, each of them alone."""
+        group, alone = each_job_once(group)
+        for ended in alone if len(group) > 1 else [*alone, *group]:
+            self._commit_alone(ended)
+        if len(group) == 1:
+            return
+        reports = {ended.lease.job_id: self._reporter.take(ended.lease) for ended in group}
+        try:
+            held, fences = self._write_group(group, reports)
+        except BaseException as error:  # noqa: BLE001 - alone, only the guilty one fails
+            self._split_group(group, reports, error)
+            return
+        for ended in group:
+            job_id = ended.lease.job_id
+            self._finish(ended, fences.get(job_id), held=job_id in held)
+        self._forget([ended.lease for ended in group])
+
+    def _write_group(
+        self, group: list[Ended], reports: Mapping[str, list[Report]]
+    ) -> tuple[set[str], dict[str, int | None]]:
+        """Returns the jobs that were still ours, and the new fences of those that stayed here."""
+        by_id = {ended.lease.job_id: ended for ended in group}
+        fences: dict[str, int | None] = {}
+        attempts = self._attempts([ended.lease for ended in group], Whose.OURS_BY_KEY)
+        for attempt in attempts:
+            with attempt as tx:
+                ending_now = [by_id[lease.job_id] for lease in attempt.leases]
+                fences.update(end_together(tx, ending_now, reports, self._may_stay))
+                self._admission.free(tx, attempt.leases)
+        return attempts.written, fences
+
+    def _split_group(
+        self, group: Sequence[Ended], reports: Mapping[str, list[Report]], error: BaseException
+    ) -> None:
+        """Let any thread commit each of them alone: one that has to wait must not hold up the others."""
+        if isinstance(error, PartedError) and error.contended:
+            self._apart_until = time.monotonic() + APART
+        for ended in group:
+            self._split_up[_key(ended)] = reports[ended.lease.job_id]
+        self._line.put_first(group)
+        happened("commit.parted", jobs=len(group), error=error)
+
+    def _commit_alone(self, ended: Ended) -> None:
+        """Commit one step; if its effects fail, that failure is its end."""
+        try:
+            ended, fence, held = self._write_alone(ended)
+        except Exception as error:  # noqa: BLE001 - the thread must survive whatever an effect or the database does
+            happened("worker.failed", job_id=ended.lease.job_id, error=error)
+            ended.close("unwritten")
+        else:
+            self._finish(ended, fence, held=held)
+        self._forget([ended.lease])
+
+    def _write_alone(self, ended: Ended) -> tuple[Ended, int | None, bool]:
+        """Returns the step as it ended, the new fence of a continuation that stayed here, and whether it was ours."""
+        lease, fence = ended.lease, None
+        reports = self._split_up.pop(_key(ended), []) + self._reporter.take(lease)
+        attempts = self._attempts(
+            [lease], _plans(ended.effects), report_refused=not isinstance(ended.ending, GiveBack)
+        )
+        try:
+            with ended.inside():
+                for attempt in attempts:
+                    with attempt as tx:
+                        stay = self._may_stay(ended) and not more_urgent(tx, lease.queue, lease.priority)
+                        write_reports(tx, reports)  # before the outcome, which consumes the fence
+                        fence = commit(tx, lease, ended.ending, ended.effects, stay=stay)
+                        self._admission.free(tx, [lease])
+        except BaseException as error:  # noqa: BLE001 - an effect may raise anything; that is a failed attempt
+            failed = _failed(ended, error)
+            return failed, None, self._write_failure(failed, reports)
+        return ended, fence, bool(attempts.written)
+
+    def _write_failure(self, ended: Ended, reports: list[Report]) -> bool:
+        """Write the failure of a step whose effects were rolled back; its reports are kept all the same."""
+        assert isinstance(ended.ending, Again | Bury | Stop)  # noqa: S101 - what `judge` answers
+        error = ended.ending.reason if isinstance(ended.ending, Stop) else ended.ending.error
+        last = Report(ended.lease, None, None, "error", error)
+        try:
+            return self._write_ending(ended, [*reports, last])
+        except Exception as problem:  # noqa: BLE001 - perhaps its reports are what cannot be written
+            happened("reports.dropped", job_id=ended.lease.job_id, error=problem)
+            return self._write_ending(ended, [last])
+
+    def _write_ending(self, ended: Ended, reports: list[Report]) -> bool:
+        attempts = self._attempts([ended.lease])
+        for attempt in attempts:
+            with attempt as tx:
+                write_reports(tx, reports)
+                commit(tx, ended.lease, ended.ending)
+                self._admission.free(tx, [ended.lease])
+        return bool(attempts.written)
+
+    # After the commit.
+
+    def _finish(self, ended: Ended, fence: int | None, *, held: bool) -> None:
+        """Report the end of a step that was ours, and run its continuation if it stayed here."""
+        try:
+            if held:
+                report(ended)
+                if fence is not None:
+                    self._continue_here(ended, fence)
+            else:
+                ended.close("refused")
+        except Exception as error:  # noqa: BLE001 - the thread must survive, and so must the neighbours
+            happened("worker.failed", job_id=ended.lease.job_id, error=error)
+        finally:
+            ended.close("unwritten")
+
+    def _forget(self, leases: Sequence[Lease]) -> None:
+        """These leases are over: free what this process remembers of them, and wake threads that wait for their jobs."""
+        self._admission.forget(leases)
+        self._leases.forget(leases)
+        notify_waiting(self._database, (lease.job_id for lease in leases))
+
+    # Continuations that stay with this worker.
+
+    def _may_stay(self, ended: Ended) -> bool:
+        if not isinstance(ended.ending, Continue) or ended.ending.delay or ended.ending.head_start:
+            return False
+        young = not ended.chain or time.monotonic() - ended.chain_since < STICKY_SECONDS
+        return (
+            self._stays and ended.chain < STICKY_STEPS and young and not self._admission.limits(ended.lease)
+        )
+
+    def _continue_here(self, ended: Ended, fence: int) -> None:
+        assert isinstance(ended.ending, Continue)  # noqa: S101 - only a continuation returns a fence
+        cursor = encode(ended.ending.cursor, "cursor")
+        lease = ended.lease._replace(
+            step=ended.lease.step + 1, failures=0, crashes=0, cursor=cursor, fence=fence
+        )
+        since = ended.chain_since or time.monotonic()
+        if not self._leases.resume(lease, ended.chain + 1, since):
+            self._commit_alone(Ended(lease, GiveBack(), (), ended.retry))
+
+    def _attempts(
+        self, leases: list[Lease], whose: Whose = Whose.OURS, *, report_refused: bool = True
+    ) -> Attempts:
+        return Attempts(
+            self._database, self._heartbeat, self._hurry, leases, whose, report_refused=report_refused
+        )
+
+
+def _key(ended: Ended) -> tuple[str, int]:
+    return ended.lease.job_id, ended.lease.fence
+
+
+def _plans(effects: Sequence[Effect]) -> Whose:
+    """Rows to upsert are found by their key, as those of effects that say so; a function may send anything."""
+    by_key = all(isinstance(effect, Upsert) or getattr(effect, "by_key", False) for effect in effects)
+    return Whose.OURS_BY_KEY if by_key else Whose.THEIRS
+
+
+def _failed(ended: Ended, error: BaseException) -> Ended:
+    """The same step, ending in the failure that its effects or its result met."""
+    with ended.hiding():
+        verdict = judge(error, ended.retry, ended.lease.failures, random.random())
+    return Ended(ended.lease, verdict, (), ended.retry, run=ended.run)
+
+
+class Attempts:
+    """One write, tried until the database has answered for each of its leases.
+
+        for attempt in attempts:
+            with attempt as tx:
+                ...  # write the ends of attempt.leases
+
+    Deadlocks and outages are waited out: effects are applied again, the handler is not run again, and no attempt of
+    the job is charged. A COMMIT whose answer was lost is decided by the fences; only what is still open is tried again.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        heartbeat: Heartbeat,
+        hurry: threading.Event,
+        leases: list[Lease],
+        whose: Whose,
+        *,
+        report_refused: bool,
+    ) -> None:
+        self._database = database
+        self._heartbeat = heartbeat
+        self._hurry = hurry
+        self._whose = whose
+        self._all = leases
+        self._report_refused = report_refused
+        self._pause: Pause | None = None
+        self._gave_up = False
+        self._transaction: AbstractContextManager[Transaction] | None = None
+        self.leases = leases  # whose end is not known to be written
+        self.mine: Sequence[str] | None = (
+            None  # set it where a write may find that some jobs are no longer ours
+        )
+        self.written: set[str] = set()  # jobs that were still ours, and whose end is written
+
+    def __iter__(self) -> Iterator[Self]:
+        while self.leases:
+            yield self
+        if self._report_refused and not self._gave_up and len(self.written) < len(self._all):
+            for lease in self._all:
+                if lease.job_id not in self.written:
+                    happened("step.refused", lease, fence=lease.fence)
+
+    def __enter__(self) -> Transaction:
+        self._transaction = self._database.transaction(self._whose)
+        return self._transaction.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        assert self._transaction is not None  # noqa: S101 - made by __enter__
+        try:
+            self._transaction.__exit__(kind, error, trace)
+        except Exception as refused:
+            if self._goes_on_after(refused):
+                return True
+            raise
+        if error is not None:
+            return self._goes_on_after(error)
+        self.written.update([lease.job_id for lease in self.leases] if self.mine is None else self.mine)
+        self.leases = []
+        if self._pause is not None:
+            self._pause.over()
+        return True
+
+    def _goes_on_after(self, error: BaseException) -> bool:
+        """Wait, decide or give up. False: this is an error of the write itself."""
+        pause = self._pause = self._pause or Pause(self._hurry)
+        match error:
+            case LeaseLostError():
+                self.leases = []
+            case UnknownCommitError():
+                happened("commit.unknown", jobs=len(self.leases))
+                self._decide()
+                if self.leases and not pause.after(error):
+                    self._give_up()
+            case ContentionError() | UnreachableError():
+                if pause.in_vain(error, healthy=self._heartbeat.may_claim):
+                    raise DatabaseError(
+                        f"the database ends the connection whenever this is written: {error}"
+                    ) from error
+                if not pause.after(error):
+                    self._give_up()
+            case _:
+                return False
+        return True
+
+    def _decide(self) -> None:
+        """Find out by the fences which ends a COMMIT has written whose answer was lost."""
+        found = self._states()
+        self.written.update(job_id for job_id, state in found.items() if state is CommitState.COMMITTED)
+        self.leases = [lease for lease in self.leases if found[lease.job_id] is CommitState.OPEN]
+
+    def _states(self) -> dict[str, CommitState]:
+        pause = Pause(self._hurry)
+        while True:
+            try:
+                with self._database.transaction(Whose.OURS) as tx:
+                    return commit_states(tx, self.leases)
+            except (ContentionError, UnreachableError) as error:
+                if not pause.after(error):
+                    return {lease.job_id: CommitState.SUPERSEDED for lease in self.leases}
+
+    def _give_up(self) -> None:
+        """There is no time left to wait. No job was refused."""
+        self._gave_up = True
+        self.leases = []
+
+
 class Pause:
-    """How long to hold an answer while the database is away or busy."""
+    """How long to wait while the database is away or busy."""
 
     def __init__(self, hurry: threading.Event) -> None:
         self._hurry = hurry
@@ -221,327 +491,125 @@ class Pause:
         return True
 
     def over(self) -> None:
-        """It was written at last."""
+        """The write has succeeded."""
         if self._lost:
             happened("database.recovered", note="what was answered is written")
 
 
-# Write until the database has answered: deadlocks and outages are waited out, lost answers are decided.
+class Line(Generic[T]):
+    """Items that several threads take in order, each its share of neighbours that may be taken together.
 
+    An executor without futures, which cost 40 µs a step.
+    """
 
-class PatientWriter:
-    """Ends steps in transactions that are tried as often as it takes."""
+    def __init__(self, threads: int) -> None:
+        self._count = threads
+        self._items: deque[T] = deque()
+        self._changed = threading.Condition(threading.Lock())  # guards the items
+        self._closed = False
 
-    def __init__(self, database: Database, *, healthy: Callable[[], bool], hurry: threading.Event) -> None:
-        self._database = database
-        self._healthy = healthy  # whether the heartbeat gets through
-        self._hurry = hurry
+    def put(self, item: T) -> None:
+        with self._changed:
+            self._items.append(item)
+            self._changed.notify()
 
-    def write(
-        self,
-        leases: list[Lease],
-        write: Write,
-        *,
-        whose: Whose = Whose.OURS,
-        quiet: bool = False,  # what was to be given back has been taken: nothing is refused
-    ) -> set[str]:
-        """Write until the database has answered for each of these steps; returns the jobs that were still ours.
+    def put_first(self, items: Sequence[T]) -> None:
+        """Let any thread go on with these. Only a thread that has taken them may, so that none is left at a close."""
+        with self._changed:
+            self._items.extendleft(reversed(items))
+            self._changed.notify(len(items))
 
-        Deadlocks and outages are waited out: effects are applied again, the handler is not run again, and no
-        attempt is charged. A COMMIT whose answer was lost is decided by the fences.
-        """
-        written: set[str] = set()
-        open_leases = list(leases)
-        pause = Pause(self._hurry)
-        while open_leases:
-            try:
-                with self._database.transaction(whose) as tx:
-                    mine = write(tx, open_leases)
-                written.update(mine)
-                pause.over()
-                break
-            except LeaseLostError:
-                break
-            except UnknownCommitError as error:
-                happened("commit.unknown", jobs=len(open_leases))
-                found = self._fates(open_leases)
-                written.update(job_id for job_id, fate in found.items() if fate is CommitState.COMMITTED)
-                open_leases = [lease for lease in open_leases if found[lease.job_id] is CommitState.OPEN]
-                if open_leases and not pause.after(error):
-                    return written
-            except (ContentionError, UnreachableError) as error:
-                if pause.in_vain(error, healthy=self._healthy()):
-                    raise DatabaseError(
-                        f"the database ends the connection whenever this is written: {error}"
-                    ) from error
-                if not pause.after(error):
-                    return written  # nobody was refused: we stopped waiting
-        for lease in leases if len(written) < len(leases) else ():
-            if lease.job_id not in written and not quiet:
-                happened("step.refused", lease, fence=lease.fence)
-        return written
+    def take(self, may_share: Callable[[T], bool]) -> list[T]:
+        """Wait for the next item, and take with it those behind it that may share; nothing once the line is closed and empty."""
+        with self._changed:
+            while not self._items and not self._closed:
+                self._changed.wait()
+            if not self._items:
+                return []
+            share = min(LARGEST_GROUP, 1 + (len(self._items) - 1) // self._count)
+            group = [self._items.popleft()]
+            if self._may(group[0], may_share):
+                while len(group) < share and self._may(self._items[0], may_share):
+                    group.append(self._items.popleft())
+            return group
 
-    def _fates(self, leases: list[Lease]) -> dict[str, CommitState]:
-        pause = Pause(self._hurry)
-        while True:
-            try:
-                with self._database.transaction(Whose.OURS) as tx:
-                    return commit_states(tx, leases)
-            except (ContentionError, UnreachableError) as error:
-                if not pause.after(error):
-                    return {lease.job_id: CommitState.SUPERSEDED for lease in leases}
+    def close(self) -> None:
+        """Let the threads leave when everything is taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
 
+    def __len__(self) -> int:
+        return len(self._items)
 
-LARGEST_BATCH: Final = 1_000
-STICKY_STEPS: Final = 20  # a chain of continuations stays with one worker for so many steps ...
-STICKY_SECONDS: Final = 2.0  # ... or so long, then others get a chance
-APART: Final = (
-    30.0  # seconds without sharing after a deadlock: PostgreSQL needs one to find it, and others wait
-)
-
-
-class Settlement:
-    """Turns endings into rows, in the background; tells who was refused and who goes on."""
-
-    def __init__(
-        self,
-        database: Database,
-        *,
-        reporter: Reporter,
-        gate: Gate,
-        goes_on: Callable[[Lease, int, float], bool],
-        settled: Callable[[Sequence[Lease]], None],
-        healthy: Callable[[], bool],
-    ) -> None:
-        self._reporter = reporter
-        self._gate = gate
-        self._goes_on = goes_on  # hands a continuation that stayed here back to the execution
-        self._settled = settled
-        self._plain: queue.SimpleQueue[Ended | None] = queue.SimpleQueue()
-        lanes = 1 if database.dialect.name == "sqlite" else 4
-        self._lanes = Lanes(lanes, self._settle_some, "stepfast-commit", self._joins)
-        self._apart_until = 0.0  # monotonic
-        self._parted: dict[tuple[str, int], list[Report]] = {}  # who shares no transaction, and what it said
-        self._thread = threading.Thread(target=self._settle_in_batches, name="stepfast-settle", daemon=True)
-        self._hurry = threading.Event()
-        self._writer = PatientWriter(database, healthy=healthy, hurry=self._hurry)
-        self.stays = True  # whether continuations may stay here
-
-    def start(self) -> None:
-        self._thread.start()
-        self._lanes.start()
-
-    def put(self, ended: Ended) -> None:
-        """Called from the event loop: must not wait."""
-        if isinstance(ended.ending, Done) and not ended.effects and not self._reporter.has(ended.lease):
-            self._plain.put(ended)
-        else:
-            self._lanes.put(ended)
-
-    def stop(self, deadline: float) -> None:
-        """Finish what is under way; after `deadline` (monotonic), stop waiting for a database that is away."""
-        late = threading.Timer(max(0.0, deadline - time.monotonic()), self._hurry.set)
-        late.start()
-        self._plain.put(None)
-        self._thread.join()
-        self._lanes.stop()
-        late.cancel()
-
-    def hurry(self) -> None:
-        self._hurry.set()
-
-    def _settle_in_batches(self) -> None:
-        stopping = False
-        while not stopping:
-            batch: list[Ended] = []
-            item: Ended | None = self._plain.get()
-            while item is not None:
-                batch.append(item)
-                if len(batch) >= LARGEST_BATCH:
-                    break
-                try:
-                    item = self._plain.get_nowait()
-                except queue.Empty:
-                    break
-            else:
-                stopping = True
-            if batch:
-                self._acknowledge(batch)
-
-    def _acknowledge(self, ended_now: list[Ended]) -> None:
-        batch, alone = each_job_once(ended_now)
-        for ended in alone:
-            self._settle_alone(ended)
-        results: dict[str, str] = {}
-        leases: list[Lease] = []
-        for ended in batch:
-            if (
-                ended.ending is not DONE
-                and isinstance(ended.ending, Done)
-                and ended.ending.result is not None
-            ):
-                try:
-                    results[ended.lease.job_id] = encode(ended.ending.result)
-                except Exception as error:  # noqa: BLE001 - an object may do anything when it is read
-                    self._settle_alone(_failed(ended, error))
-                    continue
-            leases.append(ended.lease)
+    @staticmethod
+    def _may(item: T, may_share: Callable[[T], bool]) -> bool:
         try:
-            written = self._writer.write(leases, lambda tx, todo: self._finish(tx, todo, results))
-        except Exception as error:  # noqa: BLE001 - this thread settles for all of them, and must go on
-            # One of them cannot be stored, and took the others with it: alone, only the guilty one fails.
-            happened("worker.failed", jobs=len(leases), error=error)
-            together = {lease.job_id for lease in leases}
-            for ended in batch:
-                if ended.lease.job_id in together:
-                    self._settle_alone(ended)
-        else:
-            report_batch(batch, written)
-            self._settled(leases)
-
-    def _finish(self, tx: Transaction, leases: list[Lease], results: dict[str, str]) -> list[str]:
-        mine = finish_many(tx, leases, results)
-        self._gate.free(tx, leases)
-        return mine
-
-    def _joins(self, ended: Ended) -> bool:
-        return joins(ended) and _key(ended) not in self._parted and time.monotonic() >= self._apart_until
-
-    def _settle_some(self, group: list[Ended]) -> None:
-        group, alone = each_job_once(group)
-        for ended in alone if len(group) > 1 else [*alone, *group]:
-            self._settle_alone(ended)
-        if len(group) == 1:
-            return
-        said = {it.lease.job_id: self._reporter.take(it.lease) for it in group}
-        try:
-            held, stayed = self._commit_together(group, said)
-        except BaseException as error:  # noqa: BLE001 - alone, only the guilty one fails
-            self._part(group, said, error)
-            return
-        for ended in group:
-            job_id = ended.lease.job_id
-            self._safely(ended, partial(self._after, ended, stayed.get(job_id), held=job_id in held))
-        self._settled([it.lease for it in group])
-
-    def _part(self, group: Sequence[Ended], said: Mapping[str, list[Report]], error: BaseException) -> None:
-        """Let each be settled alone, by any lane: one that has to wait must not hold up the others."""
-        if isinstance(error, PartedError) and error.contended:
-            self._apart_until = time.monotonic() + APART
-        for ended in group:
-            self._parted[_key(ended)] = said[ended.lease.job_id]
-        self._lanes.put_first(group)
-        happened("commit.parted", jobs=len(group), error=error)
-
-    def _commit_together(
-        self, group: list[Ended], said: Mapping[str, list[Report]]
-    ) -> tuple[set[str], dict[str, int | None]]:
-        """Commit continuations in one transaction, all of them or none.
-
-        Returns the jobs that were still ours, and the new fences of those that stayed here.
-        """
-        by_id = {it.lease.job_id: it for it in group}
-        stayed: dict[str, int | None] = {}
-
-        def write(tx: Transaction, leases: list[Lease]) -> list[str]:
-            stayed.update(end_together(tx, [by_id[it.job_id] for it in leases], said, self._may_stay))
-            self._gate.free(tx, leases)
-            return [it.job_id for it in leases]
-
-        return self._writer.write([it.lease for it in group], write, whose=Whose.OURS_BY_KEY), stayed
-
-    def _settle_alone(self, ended: Ended) -> None:
-        self._safely(ended, lambda: self._commit(ended))
-        self._settled([ended.lease])
-
-    def _safely(self, ended: Ended, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001 - a lane must survive whatever an effect or the database says
-            happened("worker.failed", job_id=ended.lease.job_id, error=error)
-        finally:
-            ended.close("unwritten")
-
-    def _commit(self, ended: Ended) -> None:
-        """Commit one step; if its effects fail, that failure is its ending."""
-        said = self._parted.pop(_key(ended), []) + self._reporter.take(ended.lease)
-        stayed: list[int | None] = [None]
-
-        def write(tx: Transaction, _: list[Lease]) -> list[str]:
-            lease = ended.lease
-            stay = self._may_stay(ended) and not more_urgent(tx, lease.queue, lease.priority)
-            stayed[0] = self._end(tx, ended, said, stay=stay)
-            return [lease.job_id]
-
-        try:
-            with ended.inside():
-                quiet = isinstance(ended.ending, GiveBack)
-                held = self._writer.write([ended.lease], write, whose=_whose(ended.effects), quiet=quiet)
-        except BaseException as error:  # noqa: BLE001 - an effect may raise anything; that is a failed attempt
-            ended, stayed = _failed(ended, error), [None]
-            held = self._write_failure(ended, said)
-        self._after(ended, stayed[0], held=bool(held))
-
-    def _end(self, tx: Transaction, ended: Ended, said: list[Report], *, stay: bool) -> int | None:
-        """Write what one step ends with; returns the new fence of a continuation that stayed here."""
-        write_reports(tx, said)  # before the outcome, which consumes the fence
-        fence = commit(tx, ended.lease, ended.ending, ended.effects, stay=stay)
-        self._gate.free(tx, [ended.lease])
-        return fence
-
-    def _after(self, ended: Ended, fence: int | None, *, held: bool) -> None:
-        if held:
-            report(ended)
-            if fence is not None:
-                self._continue_here(ended, fence)
-        else:
-            ended.close("refused")
-
-    def _write_failure(self, ended: Ended, said: list[Report]) -> set[str]:
-        try:
-            return self._writer.write([ended.lease], lambda tx, _: self._failure(tx, ended, said))
-        except Exception as error:  # noqa: BLE001 - perhaps its last words are what cannot be written
-            happened("reports.dropped", job_id=ended.lease.job_id, error=error)
-            return self._writer.write([ended.lease], lambda tx, _: self._failure(tx, ended, []))
-
-    def _failure(self, tx: Transaction, ended: Ended, said: list[Report]) -> list[str]:
-        """The failure of a step whose effects were rolled back: what it said is kept all the same."""
-        assert isinstance(ended.ending, Again | Bury | Stop)  # noqa: S101 - what `judge` answers
-        error = ended.ending.reason if isinstance(ended.ending, Stop) else ended.ending.error
-        write_reports(tx, [*said, Report(ended.lease, None, None, "error", error)])
-        commit(tx, ended.lease, ended.ending)
-        self._gate.free(tx, [ended.lease])
-        return [ended.lease.job_id]
-
-    def _may_stay(self, ended: Ended) -> bool:
-        if not isinstance(ended.ending, Continue) or ended.ending.delay or ended.ending.head_start:
+            return may_share(item)
+        except Exception:  # noqa: BLE001 - it is taken alone, and its own commit says what is wrong with it
             return False
-        young = not ended.chain or time.monotonic() - ended.chain_since < STICKY_SECONDS
-        return self.stays and ended.chain < STICKY_STEPS and young and not self._gate.limits(ended.lease)
-
-    def _continue_here(self, ended: Ended, fence: int) -> None:
-        assert isinstance(ended.ending, Continue)  # noqa: S101 - only a continuation returns a fence
-        cursor = encode(ended.ending.cursor, "cursor")
-        lease = ended.lease._replace(
-            step=ended.lease.step + 1, failures=0, crashes=0, cursor=cursor, fence=fence
-        )
-        since = ended.chain_since or time.monotonic()
-        if not self._goes_on(lease, ended.chain + 1, since):
-            self._settle_alone(Ended(lease, GiveBack(), (), ended.retry))
 
 
-def _key(ended: Ended) -> tuple[str, int]:
-    return ended.lease.job_id, ended.lease.fence
+# Continuations that share a transaction: the pages of several partitions, say. All of them are written, or none.
 
 
-def _whose(effects: Sequence[Effect]) -> Whose:
-    """Rows to upsert are found by their key, as those of effects that say so; a function may send anything."""
-    by_key = all(isinstance(it, Upsert) or getattr(it, "by_key", False) for it in effects)
-    return Whose.OURS_BY_KEY if by_key else Whose.THEIRS
+def may_share(ended: Ended) -> bool:
+    """Whether this step may be committed with others: its effect, if it has one, knows how to be applied with them.
+
+    Each statement of such an effect names its rows, or inserts; it enqueues nothing.
+    """
+    ending, effects = ended.ending, ended.effects
+    return (
+        isinstance(ending, Continue)
+        and type(ending.delay) is int  # a delay that is no duration is refused when the step is alone
+        and not ending.delay
+        and (not effects or (len(effects) == 1 and hasattr(type(effects[0]), "apply_together")))
+    )
 
 
-def _failed(ended: Ended, error: BaseException) -> Ended:
-    """The same step, ending in the failure that its effects or its result met."""
-    with ended.hiding():
-        verdict = judge(error, ended.retry, ended.lease.failures, random.random())
-    return Ended(ended.lease, verdict, (), ended.retry, run=ended.run)
+class PartedError(Exception):
+    """A step of a group was refused, or met a deadlock: the group is split up."""
+
+    def __init__(self, error: ContentionError | LeaseLostError) -> None:
+        super().__init__(str(error))
+        self.contended = isinstance(error, ContentionError)
+
+
+def end_together(
+    tx: Transaction,
+    steps: Sequence[Ended],
+    reports: Mapping[str, list[Report]],
+    may_stay: Callable[[Ended], bool],
+) -> dict[str, int | None]:
+    """Write the ends of these steps, or raise; returns the new fence of each that stays here, and None for the others."""
+    try:
+        return _end_together(tx, steps, reports, may_stay)
+    except (ContentionError, LeaseLostError) as error:
+        raise PartedError(error) from error
+
+
+def _end_together(
+    tx: Transaction,
+    steps: Sequence[Ended],
+    reports: Mapping[str, list[Report]],
+    may_stay: Callable[[Ended], bool],
+) -> dict[str, int | None]:
+    lines = [line for step in steps for line in reports[step.lease.job_id]]
+    write_reports(tx, lines)  # before the outcomes, which consume the fences
+    wishes = {step.lease.job_id: (step.lease.queue, step.lease.priority) for step in steps if may_stay(step)}
+    stays = {place: not more_urgent(tx, *place) for place in set(wishes.values())}
+    here: list[Ended] = []
+    for step in steps:
+        place = wishes.get(step.lease.job_id)
+        if place is not None and stays[place]:
+            here.append(step)
+        else:
+            commit(tx, step.lease, step.ending)
+    fences = continue_here(tx, [(it.lease, it.ending) for it in here if isinstance(it.ending, Continue)])
+    sharing: dict[type[Any], list[Effect]] = {}
+    for step in steps:
+        for effect in step.effects:
+            sharing.setdefault(type(effect), []).append(effect)
+    for kind, effects in sharing.items():
+        kind.apply_together(tx, effects)
+    return {step.lease.job_id: fences.get(step.lease.job_id) for step in steps}

@@ -1,8 +1,8 @@
-"""A process proves that it lives with one row, and its leases live as long as it does.
+"""The heartbeat: one row proves that this process lives, and its leases live as long as it does.
 
-The heartbeat runs on a thread and a connection of its own and touches nothing else, so that no slow
-commit and no busy handler can make the process look dead. It also owns the deadlines: what runs past
-its time is not vouched for, and a process whose event loop hangs gives its work back and ends.
+It runs on a thread and a connection of its own and touches nothing else, so that no slow commit and no busy handler
+can make the process look dead. Before each beat the worker enforces deadlines: a step that runs past its time is not
+vouched for. After it the heartbeat looks which running steps were cancelled or replaced.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from stepfast.clock import boot_time, micros, new_fence
 from stepfast.database.database import persist
 from stepfast.database.statement import sql
 from stepfast.errors import DatabaseError, ReplacedError
 from stepfast.jobs.rescue import this_process
+from stepfast.jobs.step import Halt
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from stepfast.config import WorkerSettings
     from stepfast.database.connection import Connection, Transaction
     from stepfast.database.database import Database
+    from stepfast.worker.leases import Leases
+    from stepfast.worker.wakeups import Wakeups
 
 
 TICK: Final = 2.0  # seconds between looks at the database, at most
@@ -57,26 +59,8 @@ STILL_MINE = sql("""
 """)
 
 
-class Doubt(Protocol):
-    """Hears that the database has been silent for a whole lease, and that it is back."""
-
-    def __call__(self, *, uncertain: bool) -> None: ...
-
-
-@dataclass(frozen=True)
-class Pulse:
-    """What the heartbeat needs to know of the worker, and whom it tells."""
-
-    running: Callable[[], list[tuple[str, int]]]  # job id and fence of each step that runs right now
-    cancelled: Callable[[str, int], None]
-    replaced: Callable[[str, int], None]
-    all_replaced: Callable[[], None]
-    doubt: Doubt
-    overdue: Callable[[], None]
-
-
 def register(tx: Transaction, settings: WorkerSettings) -> int:
-    """Begin to exist; returns the incarnation."""
+    """Insert the row of a new incarnation, and return its number."""
     incarnation = new_fence()
     tx.run(
         REGISTER,
@@ -92,13 +76,8 @@ def register(tx: Transaction, settings: WorkerSettings) -> int:
     return incarnation
 
 
-def _registered(tx: Transaction, settings: WorkerSettings) -> tuple[int, int]:
-    """The incarnation, and the database's time."""
-    return register(tx, settings), int(tx.first(CLOCK))
-
-
 def stay_alive(tx: Transaction, incarnation: int, settings: WorkerSettings, active: list[str]) -> int:
-    """Renew; returns the database's time. Raises if somebody declared us dead."""
+    """Renew the row, and return the database's time. Raises if this incarnation was declared dead."""
     matched = tx.run(
         STAY_ALIVE,
         incarnation=incarnation,
@@ -112,36 +91,44 @@ def stay_alive(tx: Transaction, incarnation: int, settings: WorkerSettings, acti
 
 
 class Heartbeat:
-    """Keeps the incarnation alive, and knows how far it may be believed."""
+    """Keeps the incarnation of this process alive, and knows how far it may be believed."""
 
-    def __init__(self, database: Database, settings: WorkerSettings, pulse: Pulse) -> None:
+    def __init__(
+        self, database: Database, settings: WorkerSettings, leases: Leases, wakeups: Wakeups
+    ) -> None:
         self._database = database
         self._settings = settings
-        self._pulse = pulse
+        self._leases = leases
+        self._nudge = wakeups.cancelled  # set when an operator cancels a job: look now
         self._lease = settings.lease.total_seconds()
         self._connection: Connection | None = None
         self._stop = threading.Event()
-        self._nudge = threading.Event()
-        self._thread = threading.Thread(
-            target=self._beat_until_stopped, name="stepfast-heartbeat", daemon=True
-        )
+        self._thread: threading.Thread | None = None
         self._failing = False
-        self._told: set[str] = set()  # what the worker's row says is running
+        self._shown: set[str] = set()  # jobs that the worker's row shows as running
         self._drift: float | None = None
         self.incarnation = 0
-        self.believed_until = 0.0  # boot time until which nobody can have replaced us
+        self.believed_until = 0.0  # boot time until which no other worker can have replaced this one
+        self.may_claim_until = 0.0  # the same; 0 while the heartbeat does not reach the database
         self.observing_since = 0.0  # since when we and the database have been in touch without a gap
 
-    def start(self) -> None:
-        """Register, then keep beating."""
+    def start(self, enforce_deadlines: Callable[[], None]) -> None:
+        """Register, then keep beating; deadlines are enforced before each beat."""
         self._register()
+        self._thread = threading.Thread(
+            target=self._beat_until_stopped,
+            args=(enforce_deadlines,),
+            name="stepfast-heartbeat",
+            daemon=True,
+        )
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop beating and leave; what was not given back is rescued by others."""
+        """Stop beating and resign; leases that were not given back are rescued by other workers."""
         self._stop.set()
         self._nudge.set()
-        self._thread.join(timeout=10)
+        if self._thread is not None:
+            self._thread.join(timeout=10)
         try:
             persist(self._database, lambda tx: tx.run(RESIGN, incarnation=self.incarnation), urgent=True)
         except DatabaseError as error:
@@ -149,22 +136,18 @@ class Heartbeat:
         if self._connection is not None:
             self._connection.close()
 
-    def nudge(self) -> None:
-        """Look now: somebody asked a job to stop."""
-        self._nudge.set()
-
     @property
     def may_claim(self) -> bool:
         """A worker whose heartbeat does not get through must not take work that others will rescue."""
-        return not self._failing and boot_time() < self.believed_until
+        return boot_time() < self.may_claim_until
 
     @property
     def may_rescue(self) -> bool:
-        """Only who has seen the database for a whole lease knows that silent owners had time to renew."""
+        """Only a worker that has seen the database for a whole lease knows that silent owners had time to renew."""
         return self.may_claim and boot_time() - self.observing_since >= self._lease
 
     def silence(self) -> float:
-        """For how many seconds the database has not been heard of."""
+        """For how many seconds the database has not answered."""
         return boot_time() - (self.believed_until - self._lease)
 
     def database_time(self) -> float | None:
@@ -174,13 +157,13 @@ class Heartbeat:
     def _register(self) -> None:
         sent = boot_time()
         self.incarnation, now = persist(
-            self._database, lambda tx: _registered(tx, self._settings), urgent=True
+            self._database, lambda tx: (register(tx, self._settings), int(tx.first(CLOCK))), urgent=True
         )
         self._drift = now / 1e6 - sent
-        self.believed_until = sent + self._lease
+        self._believe(sent)
         self.observing_since = sent
 
-    def _beat_until_stopped(self) -> None:
+    def _beat_until_stopped(self, enforce_deadlines: Callable[[], None]) -> None:
         renewed = boot_time()
         while not self._stop.is_set():
             due = renewed + self._lease * self._settings.renew_at / 100
@@ -189,22 +172,22 @@ class Heartbeat:
             self._nudge.clear()
             if self._stop.is_set():
                 return
-            self._pulse.overdue()
+            enforce_deadlines()
             sent = boot_time()
             try:
-                if self._failing or sent >= due or self._running_jobs() != self._told:
+                if self._failing or sent >= due or self._running_jobs() != self._shown:
                     self._renew(sent)
                     renewed = sent
-                self._look()
+                self._halt_lost_steps()
             except ReplacedError:
-                self._replaced()
+                self._register_again()
                 renewed = boot_time()
             except Exception as error:  # noqa: BLE001 - the heartbeat goes on, whatever it meets
                 self._failed(error)
 
     def _renew(self, sent: float) -> None:
-        self._told = self._running_jobs()
-        active = sorted(self._told)
+        self._shown = self._running_jobs()
+        active = sorted(self._shown)
         connection = self._own_connection()
         now = persist(
             self._database,
@@ -216,11 +199,17 @@ class Heartbeat:
         silence = self.silence()
         if sent > self.believed_until or self._jumped(now, sent):
             self.observing_since = sent  # we were away, or a clock moved: let the living renew first
-        self.believed_until = sent + self._lease
-        if self._failing:
-            self._failing = False
-            self._pulse.doubt(uncertain=False)
+        was_failing = self._failing
+        self._failing = False
+        self._believe(sent)
+        if was_failing:
+            self._leases.doubt(uncertain=False)
             happened("heartbeat.recovered", worker_id=self._settings.worker_id, silent_s=round(silence, 1))
+
+    def _believe(self, sent: float) -> None:
+        """The row was renewed by a statement that was sent at this boot time."""
+        self.believed_until = sent + self._lease
+        self.may_claim_until = 0.0 if self._failing else self.believed_until
 
     def _jumped(self, database_now: int, sent: float) -> bool:
         drift = database_now / 1e6 - sent
@@ -228,11 +217,11 @@ class Heartbeat:
         return before is not None and abs(drift - before) > self._lease / 2
 
     def _running_jobs(self) -> set[str]:
-        return {job_id for job_id, _ in self._pulse.running()}
+        return {job_id for job_id, _ in self._leases.running_fences()}
 
-    def _look(self) -> None:
-        """Which of the running steps are still ours, and which are asked to stop?"""
-        running = self._pulse.running()
+    def _halt_lost_steps(self) -> None:
+        """Halt running steps whose job another worker owns by now, or whose job was cancelled."""
+        running = self._leases.running_fences()
         if not running:
             return
         with self._database.reading(on=self._own_connection()) as tx:
@@ -240,20 +229,22 @@ class Heartbeat:
         for job_id, fence in running:
             held, cancel_at = rows.get(job_id, (None, None))
             if held != fence:
-                self._pulse.replaced(job_id, fence)
+                self._leases.halt(job_id, fence, Halt.REPLACED)
             elif cancel_at is not None:
-                self._pulse.cancelled(job_id, fence)
+                self._leases.halt(job_id, fence, Halt.CANCELLED)
 
-    def _replaced(self) -> None:
+    def _register_again(self) -> None:
+        """This incarnation was declared dead: its jobs belong to other workers, and a new one begins."""
         happened("incarnation.replaced", incarnation=self.incarnation, worker_id=self._settings.worker_id)
-        self._pulse.all_replaced()
+        self._leases.lose_all()
         try:
             self._register()
         except DatabaseError as error:
             self._failed(error)
         else:
             self._failing = False
-            self._pulse.doubt(uncertain=False)
+            self.may_claim_until = self.believed_until
+            self._leases.doubt(uncertain=False)
 
     def _failed(self, error: Exception) -> None:
         if self._connection is not None:
@@ -261,9 +252,10 @@ class Heartbeat:
             self._connection = None
         if not self._failing:
             self._failing = True
+            self.may_claim_until = 0.0
             happened("heartbeat.failed", worker_id=self._settings.worker_id, error=error)
         if boot_time() >= self.believed_until:
-            self._pulse.doubt(uncertain=True)
+            self._leases.doubt(uncertain=True)
 
     def _own_connection(self) -> Connection:
         if self._connection is None or self._connection.broken:

@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.jobs.kinds import Kind, Kinds
-    from stepfast.worker.claimer import Claimer
     from stepfast.worker.heartbeat import Heartbeat
-    from stepfast.worker.wakeups import Wakeups
+    from stepfast.worker.leases import Leases
 
 
 BATCH: Final = 1_000
@@ -64,21 +63,8 @@ WORKER_ROWS_KEPT: Final = 24 * 3600 * 1_000_000
 class Suspects(Protocol):
     """Where suspects run: in processes of their own, or here, one at a time."""
 
-    def ensure(self, waiting: int) -> None:
+    def run_suspects(self, waiting: int) -> None:
         """See to it that `waiting` suspects are run."""
-
-
-class SuspectsHere:
-    """Where no process can be started for suspects, the worker runs them itself, one at a time and nothing else."""
-
-    def __init__(self, claimer: Claimer, wakeups: Wakeups) -> None:
-        self._claimer = claimer
-        self._wakeups = wakeups
-
-    def ensure(self, waiting: int) -> None:
-        if waiting:
-            self._claimer.alone_wanted.set()
-            self._wakeups.nudge()
 
 
 class Maintenance:
@@ -92,7 +78,7 @@ class Maintenance:
         heartbeat: Heartbeat,
         *,
         suspects: Suspects,
-        owned: Mapping[str, int],
+        leases: Leases,
     ) -> None:
         self._database = database
         self._settings = settings
@@ -100,7 +86,7 @@ class Maintenance:
         self._waiting_jobs = Periodic("maintenance", settings.worker_id)
         self._waiting_jobs.add(Promotion(database, kinds.families).work, first=0.1)
         self._waiting_jobs.add(self._rescue.work)
-        self._waiting_jobs.add(LeakedLeases(database, settings, heartbeat, owned).work)
+        self._waiting_jobs.add(LeakedLeases(database, settings, heartbeat, leases).work)
         self._waiting_jobs.add(Ageing(database, settings).work)
 
         self._old_rows = Periodic("pruning", settings.worker_id)
@@ -239,7 +225,7 @@ class Rescue:
         with self._database.looking() as tx:
             queues = list(self._settings.queues)
             self._waiting = int(tx.first(COUNT_SUSPECTS, queues=queues, anywhere=int(not queues)))
-        self._suspects.ensure(self._waiting)
+        self._suspects.run_suspects(self._waiting)
         return total
 
     def _silent(self) -> set[int]:
@@ -270,18 +256,18 @@ class LeakedLeases:
     """
 
     def __init__(
-        self, database: Database, settings: WorkerSettings, heartbeat: Heartbeat, owned: Mapping[str, int]
+        self, database: Database, settings: WorkerSettings, heartbeat: Heartbeat, leases: Leases
     ) -> None:
         self._database = database
         self._settings = settings
         self._heartbeat = heartbeat
-        self._owned = owned  # job → fence of every lease that this worker holds
+        self._leases = leases
         self._strangers: set[tuple[str, int]] = set()  # job and fence, as the last look found them
 
     def work(self) -> float:
         with self._database.looking() as tx:
             rows = tx.rows(LONG_LEASES, owner=self._heartbeat.incarnation, age=LEAKED_AFTER, limit=BATCH)
-        strangers = {(row[0], row[1]) for row in rows if self._owned.get(row[0]) != row[1]}
+        strangers = {(row[0], row[1]) for row in rows if not self._leases.holds(row[0], row[1])}
         for job_id, fence in strangers & self._strangers:  # seen twice: not just on its way between threads
             with self._database.transaction(Whose.OURS) as tx:
                 give_back(tx, [job_id], fence)

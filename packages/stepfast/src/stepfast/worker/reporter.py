@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 from stepfast.database.database import persist
 from stepfast.errors import ContentionError, UnreachableError
 from stepfast.jobs.dependencies import results_of_parents
-from stepfast.jobs.step import write_reports
+from stepfast.jobs.step import Halt, write_reports
 from stepfast.telemetry import happened
 from stepfast.worker.periodic import NEVER, Periodic
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from stepfast.database.database import Database
     from stepfast.jobs.lease import Lease
     from stepfast.jobs.step import Report
+    from stepfast.worker.leases import Leases
 
 
 GATHER: Final = 0.05  # seconds to wait for more before writing
@@ -27,9 +26,9 @@ MOST: Final = 1_000  # reports of one step held while the database is away; the 
 class Reporter:
     """Holds the reports of running steps until they are written: by its thread, or by the step's own commit."""
 
-    def __init__(self, database: Database, replaced: Callable[[str, int], None]) -> None:
+    def __init__(self, database: Database, leases: Leases) -> None:
         self._database = database
-        self._replaced = replaced
+        self._leases = leases
         self._held: dict[tuple[str, int], list[Report]] = {}  # by job and fence
         self._lock = threading.Lock()
         self._writing = threading.Lock()  # held while reports are between memory and the database
@@ -88,7 +87,7 @@ class Reporter:
                 happened("reports.dropped", reports=len(reports), error=error)
                 return
         for job_id, fence in lost:
-            self._replaced(job_id, fence)
+            self._leases.halt(job_id, fence, Halt.REPLACED)
 
     def _hold_again(self, held: dict[tuple[str, int], list[Report]]) -> None:
         with self._lock:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from stepfast.jobs.lease import Lease
     from stepfast.jobs.retry import Retry
     from stepfast.telemetry import Fact
-    from stepfast.worker.execution import Unstarted
+    from stepfast.worker.leases import Waiting
 
 
 # A step whose handler has answered: what the execution hands to the settlement, and how its end is reported.
@@ -242,7 +242,7 @@ class Running:
     hidden: tuple[str, ...] = ()  # of its arguments, what the application never wants to see shown
 
     def __init__(
-        self, waiting: Unstarted, kind: Kind, step: Step, arguments: dict[str, Any], watch: Watch | None
+        self, waiting: Waiting, kind: Kind, step: Step, arguments: dict[str, Any], watch: Watch | None
     ) -> None:
         self.lease, self.chain, self.chain_since, self.leased = waiting
         self.kind = kind

@@ -17,8 +17,6 @@ from stepfast.errors import DatabaseError, StepfastError
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from stepfast.database.database import Database
 
 
@@ -30,9 +28,9 @@ FILE_LOOK: Final = (
 class Wakeups:
     """An event the claimer waits on, and the names of the queues that raised it."""
 
-    def __init__(self, database: Database, cancel: Callable[[], None]) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
-        self._cancel = cancel
+        self.cancelled = threading.Event()  # a running job was asked to stop: the heartbeat waits for it
         self._event = threading.Event()
         self._stop = threading.Event()
         self._idle = threading.Event()
@@ -64,7 +62,7 @@ class Wakeups:
 
     def wake(self, queues: set[str]) -> None:
         if CANCEL in queues:
-            self._cancel()
+            self.cancelled.set()
         if queues := queues - {CANCEL, MESSAGES, OUTBOX}:
             self._names |= queues
             self._event.set()

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from stepfast.config import WorkerSettings
     from stepfast.jobs.kinds import Kind
     from stepfast.jobs.outcome import Ending
-    from stepfast.worker.execution import Unstarted
     from stepfast.worker.isolation.pool import HandlerProcess, HandlerProcesses
+    from stepfast.worker.leases import Waiting
 
 
 START: Final = 60.0  # seconds in which a process has to import the handlers
@@ -71,7 +71,7 @@ class IsolatedRunning(Running):
 
     def __init__(  # noqa: PLR0917 - as its base, and where it runs
         self,
-        waiting: Unstarted,
+        waiting: Waiting,
         kind: Kind,
         reports: Reports,
         settings: WorkerSettings,
