@@ -32,7 +32,7 @@ MUTATIONS = [
     ),
     Mutation(
         "nobody is told of what this process ended",
-        both(replacing("stepfast.worker.worker:ended", lambda *_: None), IMPATIENT),
+        both(replacing("stepfast.worker.committer:notify_waiting", lambda *_: None), IMPATIENT),
         test_results.test_who_waits_hears_at_once_of_a_job_that_this_process_ended,
         only_on=("sqlite",),
         or_with=(WaitTimeoutError,),

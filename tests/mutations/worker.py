@@ -37,6 +37,11 @@ def believing(path: str) -> Break:
 END_TOGETHER = committer.end_together
 
 
+def _finish_without_a_net(self: Any, ended: Any, fence: int | None, *, held: bool) -> None:
+    if held and fence is not None:
+        self._continue_here(ended, fence)
+
+
 def only_those_that_stay(*given: Any) -> dict[str, int | None]:
     return {job_id: fence for job_id, fence in END_TOGETHER(*given).items() if fence is not None}
 
@@ -80,12 +85,12 @@ MUTATIONS = [
     ),
     Mutation(
         "one that is refused takes the others with it",
-        replacing("stepfast.worker.committer:Settlement._settle_alone", lambda *_: None),
+        replacing("stepfast.worker.committer:Committer._commit_alone", lambda *_: None),
         test_shared_commits.test_a_lost_fence_leaves_nothing_and_the_others_are_written,
     ),
     Mutation(
         "a deadlock is tried again by all of them together",
-        replacing("stepfast.worker.committer:end_together", committer._end),
+        replacing("stepfast.worker.committer:end_together", committer._end_together),
         test_shared_commits.test_a_deadlock_parts_the_group_and_nobody_is_charged,
     ),
     Mutation(
@@ -106,7 +111,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what one of them meets after the commit is met by all",
-        replacing("stepfast.worker.committer:Settlement._safely", lambda _self, _ended, act: act()),
+        replacing("stepfast.worker.committer:Committer._finish", _finish_without_a_net),
         test_shared_commits.test_one_that_cannot_be_handed_over_does_not_take_the_others_along,
         or_with=(RuntimeError,),
     ),
