@@ -34,7 +34,6 @@ from stepfast.worker.periodic import NEVER, Periodic, around, in_batches
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Mapping
 
     from stepfast.config import WorkerSettings
     from stepfast.database.connection import Transaction
