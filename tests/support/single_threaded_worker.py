@@ -1,14 +1,14 @@
 """Workers without threads: the test decides what happens next, and between which two statements.
 
-    worker = LoneWorker(app)
+    worker = SingleThreadedWorker(app)
     lease = worker.claim()
     answer = worker.think(lease)      # the handler: asks the source, writes nothing
     worker.commit(lease, answer)      # its effects and its outcome
 
-`SettlingWorker` ends several steps in one transaction, as the committer of a real worker does:
+`GroupCommittingWorker` ends several steps in one transaction, as the committer of a real worker does:
 
-    worker = SettlingWorker(app)
-    group = worker.think_all(worker.take(3))
+    worker = GroupCommittingWorker(app)
+    group = worker.run_handlers(worker.take(3))
     worker.settle(group)              # one transaction, or each alone
 """
 

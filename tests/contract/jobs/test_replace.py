@@ -13,7 +13,7 @@ from stepfast.jobs.step import Halt, Report
 from stepfast.worker.reporter import Reporter
 from tests.support import rows
 from tests.support.engine import work_on
-from tests.support.single_threaded_worker import NotedLeases, GroupCommittingWorker
+from tests.support.single_threaded_worker import GroupCommittingWorker, NotedLeases
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
