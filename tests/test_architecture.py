@@ -6,12 +6,15 @@ import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import stepfast
 import stepfast_diamonds
 import stepfast_emulators
+from stepfast import applications
+from stepfast.applications import commands
 from stepfast.database.dialects import DIALECTS, Dialect
 from stepfast.jobs.state import TRANSITIONS, JobState
 from stepfast.telemetry.events import EVENTS, STEP_FIELDS
@@ -78,8 +81,22 @@ PUBLIC = [
     "Wait",
     "WaitTimeoutError",
     "Window",
+    "sql",
     "with_retry",
 ]
+
+# What an application may import; pyproject.toml holds its run-time imports to the same list.
+PUBLIC_MODULES = {
+    "stepfast",
+    "stepfast.applications",
+    "stepfast.applications.commands",
+    "stepfast.errors",
+    "stepfast.reports",
+    "stepfast.tasks",
+    "stepfast.testing",
+    "stepfast.transports",
+    "stepfast.webhooks",
+}
 
 
 def relative(path: Path) -> str:
@@ -92,6 +109,38 @@ def test_the_public_names_are_these() -> None:
     assert all(hasattr(stepfast, name) for name in PUBLIC)
 
 
+@pytest.mark.parametrize("module", [applications, commands], ids=lambda it: it.__name__)
+def test_the_names_for_applications_are_there(module: ModuleType) -> None:
+    assert module.__all__ == sorted(module.__all__, key=_as_ruff_sorts)
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+def _as_ruff_sorts(name: str) -> tuple[int, str]:
+    """Constants, classes, functions."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+def test_applications_import_public_names_only() -> None:
+    """Also for annotations, and inside functions."""
+    offenders = [
+        f"{relative(path)}: {module}"
+        for path in FILES
+        if path.is_relative_to(Path(stepfast_diamonds.__file__).parent)
+        for module in _imported(ast.parse(path.read_text()))
+        if module.split(".")[0] == "stepfast" and module not in PUBLIC_MODULES
+    ]
+
+    assert offenders == []
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (it.name for it in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield node.module
+
+
 def test_transactions_are_opened_in_few_places_only() -> None:
     openers = {
         relative(path).split("/")[0].removesuffix(".py")
@@ -101,6 +150,7 @@ def test_transactions_are_opened_in_few_places_only() -> None:
 
     assert openers <= {
         "app",
+        "applications",
         "group",
         "job",
         "worker",
@@ -111,6 +161,7 @@ def test_transactions_are_opened_in_few_places_only() -> None:
         "transports",
         "cli",
         "database",
+        "stepfast_diamonds",
     }
 
 

@@ -17,8 +17,8 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from stepfast.applications import happened
 from stepfast.errors import AuthError, ConfigurationError, OutageError, PermanentError, ThrottledError
-from stepfast.telemetry import happened
 from stepfast_diamonds import query
 from stepfast_diamonds.token import Session, Tokens, life_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from stepfast.database.statement import sql
+from stepfast import sql
 
 if TYPE_CHECKING:
     from stepfast import Transaction

@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from stepfast import Concurrency, Feed, Offset, PermanentError, Rate, Sweep
-from stepfast.database.statement import sql
+from stepfast import Concurrency, Feed, Offset, PermanentError, Rate, Sweep, sql
 from stepfast.errors import DatabaseError
 from stepfast_diamonds.datasets import bump
 from stepfast_diamonds.heatmap import nivoda_heatmap

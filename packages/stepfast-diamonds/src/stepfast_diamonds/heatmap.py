@@ -19,7 +19,7 @@ from stepfast_diamonds.source import open_source
 
 if TYPE_CHECKING:
     from stepfast import Range, Stepfast, Window
-    from stepfast.runs.partitioning.contract import Frontier
+    from stepfast.applications import Frontier
     from stepfast_diamonds.settings import NivodaSettings, Price
     from stepfast_diamonds.source import NivodaSource
 

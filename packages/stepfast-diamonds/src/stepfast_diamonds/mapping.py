@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from stepfast.telemetry import happened
+from stepfast.applications import happened
 from stepfast_diamonds import mapping_words as words
 from stepfast_diamonds.money import CENT, EXACT, THOUSANDTH, from_cents, number, rounded
 from stepfast_diamonds.stone import Image, Stone

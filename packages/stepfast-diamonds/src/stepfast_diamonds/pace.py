@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from stepfast.clock import duration, micros
-from stepfast.database.statement import sql
+from stepfast import sql
+from stepfast.applications import duration, happened, micros
 from stepfast.errors import DatabaseError, ThrottledError
-from stepfast.telemetry import happened
 from stepfast_diamonds.schema import naming_the_command
 
 if TYPE_CHECKING:

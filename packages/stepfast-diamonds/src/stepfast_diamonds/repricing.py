@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from stepfast import Continue, Done, Step, Upsert
-from stepfast.clock import moment
-from stepfast.database.statement import sql
+from stepfast import Continue, Done, Step, Upsert, sql
+from stepfast.applications import moment
 from stepfast.errors import NotFoundError, StateError, TransientError
 from stepfast_diamonds.datasets import bump
 from stepfast_diamonds.mapping import RejectedError

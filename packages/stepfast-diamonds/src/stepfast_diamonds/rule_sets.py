@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from stepfast.clock import moment
-from stepfast.database.statement import sql
+from stepfast import sql
+from stepfast.applications import moment
 from stepfast.errors import NotFoundError, SchemaError, StateError
 from stepfast_diamonds import rules
 from stepfast_diamonds.mapping_words import GRADES, INTENSITIES, SAME_SHAPE

@@ -11,7 +11,7 @@ from decimal import Decimal
 from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
-from stepfast.clock import counted
+from stepfast.applications import counted
 from stepfast.errors import ConfigurationError
 from stepfast_diamonds import rules
 from stepfast_diamonds.money import number

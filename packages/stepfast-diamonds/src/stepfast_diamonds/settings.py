@@ -13,8 +13,7 @@ from datetime import timedelta
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from stepfast.clock import duration
-from stepfast.encryption import SECRET_KEY, check, split
+from stepfast.applications import SECRET_KEY, Keyring, duration
 from stepfast.errors import ConfigurationError
 
 PRODUCTION: Final = "https://integrations.nivoda.net/api/diamonds"
@@ -72,7 +71,7 @@ class NivodaSettings:
                     f"{variable(name)}={value!r}: a whole number from {least} to {most:,}"
                 )
         if self.secret_key is not None:
-            check(split(self.secret_key))
+            Keyring.of(self.secret_key)  # refuses what somebody could guess
 
     @property
     def credentials(self) -> tuple[str, str]:

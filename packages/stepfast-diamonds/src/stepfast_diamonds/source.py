@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final
 
 from stepfast import Page, Range
-from stepfast.clock import counted
+from stepfast.applications import counted
 from stepfast.errors import PermanentError
 from stepfast_diamonds import mapping_words as words
 from stepfast_diamonds.client import Answer, BadAnswerError, Client

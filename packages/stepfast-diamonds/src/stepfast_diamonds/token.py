@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 import msgspec
 
-from stepfast.clock import duration, micros
-from stepfast.database.statement import sql
-from stepfast.encryption import Keyring, split
+from stepfast import sql
+from stepfast.applications import Keyring, duration, micros
 from stepfast.errors import AuthError, DatabaseError, OutageError, SealedError, ThrottledError, TransientError
 from stepfast_diamonds.schema import naming_the_command
 
@@ -351,7 +350,7 @@ class Seal:
     """Closes and opens tokens, and names the row in which they are."""
 
     def __init__(self, secret_key: str) -> None:
-        self._keys = Keyring(split(secret_key), extra="diamonds")
+        self._keys = Keyring.of(secret_key)
         self._keys.require()
 
     def close(self, text: str) -> str:

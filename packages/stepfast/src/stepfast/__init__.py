@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepfast.app import Stepfast
 from stepfast.database.connection import Transaction
+from stepfast.database.statement import sql
 from stepfast.database.upsert import Upsert
 from stepfast.errors import (
     ArgumentsError,
@@ -103,6 +104,7 @@ __all__ = [
     "Wait",
     "WaitTimeoutError",
     "Window",
+    "sql",
     "with_retry",
 ]
 

@@ -47,12 +47,16 @@ class Sealed:
 class Keyring:
     """Seals and signs under its first key; opens and checks under any of them."""
 
-    def __init__(self, secrets: Sequence[str], *, extra: str = "encryption") -> None:
+    def __init__(self, secrets: Sequence[str]) -> None:
         check(secrets)
         self._secrets = {key_id(it): it.encode() for it in secrets}
         self.current = next(iter(self._secrets))
-        self._extra = extra
         self._ciphers: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, text: str) -> Keyring:
+        """The keys of a text like that of STEPFAST_SECRET_KEY: separated by commas, the current one first."""
+        return cls(split(text))
 
     def require(self) -> None:
         """Refuse at once, and not in the middle of something, where sealing cannot work."""
@@ -115,7 +119,7 @@ class Keyring:
                 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
             except ImportError as missing:
                 raise ConfigurationError(
-                    f"sealing with {SECRET_KEY} needs an extra: pip install 'stepfast[{self._extra}]'"
+                    f"sealing with {SECRET_KEY} needs an extra: pip install 'stepfast[encryption]'"
                 ) from missing
             self._ciphers[key] = AESGCM(self.derived("seal", key))
         return self._ciphers[key]

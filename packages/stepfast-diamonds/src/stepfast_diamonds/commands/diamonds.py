@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from stepfast.cli.options import Json, usage
+from stepfast.applications.commands import Json, usage
 from stepfast_diamonds.commands import heatmap as diamond_heatmap
 from stepfast_diamonds.commands import repricing as diamond_repricing
 from stepfast_diamonds.commands import rules as diamond_rules

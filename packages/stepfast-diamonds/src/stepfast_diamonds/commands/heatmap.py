@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json, url, usage
-from stepfast.cli.output import console, print_json, print_table
-from stepfast.clock import counted
+from stepfast.applications import counted
+from stepfast.applications.commands import (
+    DatabaseUrl,
+    Json,
+    console,
+    database_named,
+    print_json,
+    print_table,
+    usage,
+)
 from stepfast.errors import PermanentError, ThrottledError
 
 if TYPE_CHECKING:
-    from stepfast.database.database import Database
-    from stepfast.runs.partitioning.contract import Frontier, Plan
+    from stepfast import Stepfast
+    from stepfast.applications import Frontier, Plan
     from stepfast_diamonds.heatmap import Places
     from stepfast_diamonds.settings import NivodaSettings
 
@@ -59,7 +65,7 @@ def heatmap(
     The source is asked for counts, at the rate of NIVODA_RATE. Who asks is in NIVODA_USERNAME and NIVODA_PASSWORD. Beside
     an application, rate, pace and token are shared with its workers. A throttle ends the command, and pauses no feed.
     """
-    from stepfast.runs.partitioning.heatmap import draw
+    from stepfast.applications import draw
     from stepfast_diamonds.settings import from_environment
 
     if feed not in FEEDS:
@@ -85,21 +91,20 @@ def heatmap(
 def _explored(
     ctx: typer.Context, database_url: str | None, settings: NivodaSettings, feed: str, chosen: dict[str, Any]
 ) -> Frontier:
-    from stepfast.app import Stepfast
     from stepfast_diamonds.client import BadAnswerError
     from stepfast_diamonds.feed import no_stone
     from stepfast_diamonds.heatmap import nivoda_heatmap, preview
 
     lab_grown = feed == FEEDS[1]
     try:
-        with _beside(ctx, database_url) as database, _counting() as told:
+        with _beside(ctx, database_url) as app, _counting() as told:
             frontier = preview(
                 settings,
                 nivoda_heatmap(lab_grown=lab_grown, **chosen),
                 lab_grown=lab_grown,
                 told=told,
-                app=None if database is None else Stepfast(database=database),
-                places=None if database is None else _places(database, settings),
+                app=app,
+                places=None if app is None else _places(app, settings),
             )
     except ThrottledError as error:
         raise ThrottledError(
@@ -113,27 +118,24 @@ def _explored(
 
 
 @contextmanager
-def _beside(ctx: typer.Context, given: str | None) -> Iterator[Database | None]:
-    """The database of the application, if there is one: whoever named none may have none."""
-    from stepfast.config import DEFAULT_URL
-    from stepfast.database.drivers import sqlite_path
+def _beside(ctx: typer.Context, database_url: str | None) -> Iterator[Stepfast | None]:
+    """The application on its database, or None where no database was named and the default one is not there."""
     from stepfast_diamonds.commands.rules import catalogue
 
-    if url(ctx, given) == DEFAULT_URL and not Path(sqlite_path(DEFAULT_URL)).exists():
+    if not database_named(ctx, database_url):
         yield None
         return
-    with catalogue(ctx, given) as database:
-        yield database
+    with catalogue(ctx, database_url) as app:
+        yield app
 
 
-def _places(database: Database, settings: NivodaSettings) -> Places:
-    """In the stream of all who ask in the name of the account."""
-    from stepfast.database.database import persist
-    from stepfast.limits.slots import reserve_starts
+def _places(app: Stepfast, settings: NivodaSettings) -> Places:
+    """Starts in the rate that all workers of the account share."""
+    from stepfast.applications import persist, reserve_starts
     from stepfast_diamonds.feed import LIMIT, limits_of
 
     limits = limits_of(settings)
-    return lambda most: persist(database, lambda tx: reserve_starts(tx, limits, LIMIT, most, LONGEST_WAIT))
+    return lambda most: persist(app, lambda tx: reserve_starts(tx, limits, LIMIT, most, LONGEST_WAIT))
 
 
 def _facts(feed: str, plan: Plan) -> dict[str, Any]:

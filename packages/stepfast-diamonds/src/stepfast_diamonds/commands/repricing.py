@@ -6,8 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, Why, actor
-from stepfast.cli.output import print_json, print_table
+from stepfast.applications.commands import (
+    By,
+    DatabaseUrl,
+    Json,
+    Limit,
+    Reason,
+    Why,
+    actor,
+    print_json,
+    print_table,
+)
 from stepfast_diamonds.commands.rules import catalogue
 
 
@@ -20,21 +29,19 @@ def reprice(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Have all stones priced by the active rule set. A worker of the catalogue does it; it can be cancelled and resumed."""
-    from stepfast.admin.audit import record
-    from stepfast.app import Stepfast
-    from stepfast.database.database import persist
+    from stepfast.applications import persist, record_audit
     from stepfast_diamonds.repricing import Repricing, left_behind
     from stepfast_diamonds.rule_sets import active_version
 
     who = actor(by, reason)
-    with catalogue(ctx, database_url) as database:
-        repricing = Repricing(Stepfast(database=database))
+    with catalogue(ctx, database_url) as app:
+        repricing = Repricing(app)
 
         def work(tx: Any) -> dict[str, Any]:
             version = active_version(tx)
             job = repricing.ask(tx)
             if job.created:
-                record(tx, who, "rules.reprice", job.id, detail={"version": version})
+                record_audit(tx, who, "rules.reprice", job.id, detail={"version": version})
             return {
                 "job": job.id,
                 "created": job.created,
@@ -42,7 +49,7 @@ def reprice(
                 "stones": left_behind(tx, version),
             }
 
-        done = persist(database, work)
+        done = persist(app, work)
     if json:
         print_json(done)
     else:
@@ -56,7 +63,7 @@ def repricings(
     """List what was repriced, the newest first."""
     from stepfast_diamonds.repricing import list_repricings
 
-    with catalogue(ctx, database_url) as database, database.reading() as tx:
+    with catalogue(ctx, database_url) as app, app.reading() as tx:
         found = list_repricings(tx, limit=limit)
     if json:
         print_json(found)
@@ -102,23 +109,21 @@ def revert(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Take a repricing back: the rule set of before is active again, and the prices that it changed are restored."""
-    from stepfast.admin.audit import record
-    from stepfast.app import Stepfast
-    from stepfast.database.database import persist
+    from stepfast.applications import persist, record_audit
     from stepfast_diamonds.repricing import Repricing, undo
 
     who = actor(by, reason)
-    with catalogue(ctx, database_url) as database:
-        jobs = Repricing(Stepfast(database=database))
+    with catalogue(ctx, database_url) as app:
+        jobs = Repricing(app)
 
         def work(tx: Any) -> dict[str, Any]:
             moved = undo(tx, repricing)
-            record(
+            record_audit(
                 tx, who, "rules.revert", repricing, detail={"before": moved.before, "after": moved.version}
             )
             return {"version": moved.version, "before": moved.before, "job": jobs.take_back(tx, repricing).id}
 
-        done = persist(database, work)
+        done = persist(app, work)
     if json:
         print_json(done)
     else:

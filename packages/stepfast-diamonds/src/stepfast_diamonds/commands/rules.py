@@ -9,13 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stepfast.cli.options import By, DatabaseUrl, Json, Limit, Reason, Why, actor, opened
-from stepfast.cli.output import complain, print_facts, print_json, print_table, progress
-from stepfast.clock import counted
+from stepfast.applications import counted
+from stepfast.applications.commands import (
+    By,
+    DatabaseUrl,
+    Json,
+    Limit,
+    Reason,
+    Why,
+    actor,
+    complain,
+    opened_app,
+    print_facts,
+    print_json,
+    print_table,
+    print_tables,
+    progress,
+)
 from stepfast.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from stepfast.database.database import Database
+    from stepfast import Stepfast
     from stepfast_diamonds.repricing import DryRun
     from stepfast_diamonds.rules import RuleSet
     from stepfast_diamonds.rules_file import Lines
@@ -41,26 +55,24 @@ def migrate(
     database_url: DatabaseUrl = None,
 ) -> None:
     """Create the tables of the diamond catalogue, with the default rules. Safe to run again."""
-    from stepfast.app import Stepfast
-    from stepfast.database.migrate import printed
     from stepfast_diamonds.schema import COMPONENT, prepare
 
-    with opened(ctx, database_url) as database:
+    with opened_app(ctx, database_url) as app:
         if print_:
-            typer.echo(printed(database.dialect, [COMPONENT]), nl=False)
+            print_tables(app, COMPONENT)
             return
-        prepare(Stepfast(database=database))
+        prepare(app)
     typer.echo("the tables of the diamond catalogue are there")
 
 
 @contextmanager
-def catalogue(ctx: typer.Context, given: str | None) -> Iterator[Database]:
-    """The database, with the tables of the catalogue."""
+def catalogue(ctx: typer.Context, database_url: str | None) -> Iterator[Stepfast]:
+    """An app on the database, which must have the tables of the catalogue."""
     from stepfast_diamonds.schema import naming_the_command
 
-    with opened(ctx, given) as database:
+    with opened_app(ctx, database_url) as app:
         try:
-            yield database
+            yield app
         except DatabaseError as error:
             raise naming_the_command(error) from error
 
@@ -73,7 +85,7 @@ def list_(
     from stepfast_diamonds.repricing import left_behind
     from stepfast_diamonds.rule_sets import active_version, list_rules
 
-    with catalogue(ctx, database_url) as database, database.reading() as tx:
+    with catalogue(ctx, database_url) as app, app.reading() as tx:
         found = list_rules(tx, limit=limit)
         behind = left_behind(tx, active_version(tx)) if found else 0
     if json:
@@ -107,7 +119,7 @@ def show(ctx: typer.Context, version: Version, *, database_url: DatabaseUrl = No
     from stepfast_diamonds.rule_sets import find_rules
     from stepfast_diamonds.rules_file import written
 
-    with catalogue(ctx, database_url) as database, database.reading() as tx:
+    with catalogue(ctx, database_url) as app, app.reading() as tx:
         found = find_rules(tx, version)
     print_json(written(found))
 
@@ -130,8 +142,7 @@ def import_(
     Everything that is wrong with the file is said at once, and nothing of it is stored then. Feeds and words that nobody
     knows are told, with their lines.
     """
-    from stepfast.admin.audit import record
-    from stepfast.database.database import persist
+    from stepfast.applications import persist, record_audit
     from stepfast_diamonds.rule_sets import Imported, import_rules, look_for_doubts
 
     (rules, lines), who = _read(file), actor(by, reason)
@@ -143,11 +154,11 @@ def import_(
             return None
         done = import_rules(tx, rules, who.name)
         if done.created:
-            record(tx, who, "rules.import", str(done.version), detail={"file": file.name})
+            record_audit(tx, who, "rules.import", str(done.version), detail={"file": file.name})
         return done
 
-    with catalogue(ctx, database_url) as database:
-        done = persist(database, work)
+    with catalogue(ctx, database_url) as app:
+        done = persist(app, work)
     if doubts:
         complain(f"{file}: {counted(len(doubts), 'doubt')}")
         for it in doubts:
@@ -182,19 +193,17 @@ def activate(
 
     Stones that are there keep what they cost until they change, or until they are repriced.
     """
-    from stepfast.admin.audit import record
-    from stepfast.app import Stepfast
-    from stepfast.database.database import persist
+    from stepfast.applications import persist, record_audit
     from stepfast_diamonds.repricing import Repricing, left_behind
     from stepfast_diamonds.rule_sets import activate as move
 
     who = actor(by, reason)
-    with catalogue(ctx, database_url) as database:
-        repricing = Repricing(Stepfast(database=database))
+    with catalogue(ctx, database_url) as app:
+        repricing = Repricing(app)
 
         def work(tx: Any) -> dict[str, Any]:
             moved = move(tx, version)
-            record(tx, who, "rules.activate", str(version), detail={"before": moved.before})
+            record_audit(tx, who, "rules.activate", str(version), detail={"before": moved.before})
             job = repricing.ask(tx).id if reprice else None
             return {
                 "version": version,
@@ -203,7 +212,7 @@ def activate(
                 "job": job,
             }
 
-        done = persist(database, work)
+        done = persist(app, work)
     if json:
         print_json(done)
         return
@@ -229,7 +238,7 @@ def dry_run(
     from stepfast_diamonds import repricing as rules_dry_run
     from stepfast_diamonds.rule_sets import find_rules, list_rules
 
-    with catalogue(ctx, database_url) as database, database.reading() as tx:
+    with catalogue(ctx, database_url) as app, app.reading() as tx:
         rules = find_rules(tx, version)
         stones = sum(it.stones for it in list_rules(tx))
         with progress("stones", stones) as told:

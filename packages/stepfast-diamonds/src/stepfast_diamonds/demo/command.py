@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stepfast.cli.options import usage
+from stepfast.applications.commands import usage
 
 STONES = 50_000
 MOST_WORKERS = 64

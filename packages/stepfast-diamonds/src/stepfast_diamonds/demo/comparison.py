@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast.database.statement import sql
+from stepfast import sql
 from stepfast_diamonds.mapping_words import availability, shape
 from stepfast_diamonds.money import from_cents, number, stored
 

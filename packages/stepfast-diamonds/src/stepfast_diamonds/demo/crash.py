@@ -11,7 +11,7 @@ import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stepfast.database.statement import sql
+from stepfast import sql
 
 if TYPE_CHECKING:
     from stepfast import Stepfast, Transaction

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from stepfast.database.drivers import masked, open_database, sqlite_path
-from stepfast.database.statement import sql
+from stepfast.applications import masked_url, sqlite_path, table_names
 from stepfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -29,14 +28,6 @@ FILE: Final = "diamonds.db"
 OURS: Final = ("STEPFAST_", "NIVODA_")
 SHOWN: Final = 3
 
-TABLES = sql(
-    "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name",
-    postgresql="""
-    SELECT table_name FROM information_schema.tables WHERE table_schema = ANY (current_schemas(false)) ORDER BY table_name
-    """,
-    mariadb="SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY table_name",
-)
-
 
 @dataclass(frozen=True)
 class Place:
@@ -49,7 +40,7 @@ class Place:
     @property
     def shown_url(self) -> str:
         """Without its password."""
-        return masked(self.url)
+        return masked_url(self.url)
 
     @property
     def inside(self) -> bool:
@@ -83,12 +74,11 @@ def refuse_full(url: str) -> None:
                 f"there is no folder {str(path.absolute().parent)!r}; create it, or name another file"
             )
         return
-    with closing(open_database(url)) as database, database.looking() as tx:
-        found = [str(row[0]) for row in tx.rows(TABLES)]
+    found = table_names(url)
     if found:
         more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
         raise ConfigurationError(
-            f"the database {masked(url)} is not empty: it holds {', '.join(found[:SHOWN])}{more}; "
+            f"the database {masked_url(url)} is not empty: it holds {', '.join(found[:SHOWN])}{more}; "
             "the demo writes only into one of its own: create an empty database for it"
         )
 

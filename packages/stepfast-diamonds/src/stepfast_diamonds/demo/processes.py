@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from stepfast.applications import worker_command
 from stepfast.errors import StepfastError
-from stepfast.worker.children import command
 
 GRACE: Final = 15.0  # seconds
 
@@ -89,7 +89,7 @@ def _start(name: str, log: Path, environment: Mapping[str, str]) -> WorkerProces
     options = {"worker_id": name, "concurrency": CONCURRENCY, "grace": GRACE_WORKERS, "supervised": True}
     with log.open("w", encoding="utf-8") as file:
         process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-            command(TARGET, options),
+            worker_command(TARGET, options),
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=subprocess.STDOUT,

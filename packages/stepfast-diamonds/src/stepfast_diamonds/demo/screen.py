@@ -15,21 +15,24 @@ from typing import TYPE_CHECKING, Final
 from rich.table import Table
 from rich.text import Text
 
-from stepfast.cli.output import console, said
-from stepfast.cli.run_watch import LINE_EVERY, Asked, Bars, empty_bars, line
-from stepfast.clock import counted
-from stepfast.database.drivers import sqlite_path
-from stepfast.runs.run import RunState
+from stepfast.applications import RunState, counted, sqlite_path
+from stepfast.applications.commands import (
+    LINE_EVERY,
+    RunBars,
+    StandstillReasons,
+    console,
+    empty_run_bars,
+    run_line,
+    said,
+)
 from stepfast_diamonds.feed import NATURAL
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from stepfast.admin.run_reports import RunReport
-    from stepfast.admin.run_status import RunObserver, RunProgress
-    from stepfast.app import Stepfast
-    from stepfast.database.database import Database
+    from stepfast import Stepfast
+    from stepfast.applications import RunObserver, RunProgress, RunReport
     from stepfast_diamonds.demo.comparison import Comparison
     from stepfast_diamonds.demo.folder import Place
 
@@ -80,14 +83,14 @@ class Telling:
         self.screen.print(table)
 
     @contextmanager
-    def run(self, database: Database, run_id: str, counts: Callable[[], int]) -> Iterator[Show]:
+    def run(self, app: Stepfast, run_id: str, counts: Callable[[], int]) -> Iterator[Show]:
         """Show a run while it comes along. `counts`: how many its plan has asked for."""
-        asked = Asked(database, run_id)
+        asked = StandstillReasons(app.database, run_id)
         if not self.screen.is_terminal:
             yield Lines(self, asked, counts)
             return
-        with empty_bars(self.screen, transient=True) as bar:
-            shown = Bars(bar, MOST_BARS)
+        with empty_run_bars(self.screen, transient=True) as bar:
+            shown = RunBars(bar, MOST_BARS)
 
             def show(progress: RunProgress, observer: RunObserver) -> None:
                 # Those that are read a second time, to be sure, would stand at the end of their bar.
@@ -104,7 +107,7 @@ class Telling:
 class Lines:
     """For a pipe: whenever the state changes, and every five seconds."""
 
-    def __init__(self, telling: Telling, asked: Asked, counts: Callable[[], int]) -> None:
+    def __init__(self, telling: Telling, asked: StandstillReasons, counts: Callable[[], int]) -> None:
         self._telling = telling
         self._asked = asked
         self._counts = counts
@@ -117,7 +120,7 @@ class Lines:
         if progress.state != self._state or time.monotonic() - self._at >= LINE_EVERY:
             self._state, self._at = progress.state, time.monotonic()
             planning = progress.state is RunState.PLANNING
-            self._telling.say(f"planning; {_counted(self._counts())}" if planning else line(progress))
+            self._telling.say(f"planning; {_counted(self._counts())}" if planning else run_line(progress))
         for reason in self._asked.why(progress):
             self._telling.say(reason)
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from stepfast.applications import on_parent_gone
 from stepfast.errors import ConfigurationError, StepfastError
-from stepfast.worker.process import on_parent_gone
 from stepfast_diamonds.demo.processes import end
 from stepfast_diamonds.query import BASE
 from stepfast_diamonds.settings import NivodaSettings

@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from stepfast.admin.run_status import watch_run
-from stepfast.app import Stepfast as StepfastDemoStory
-from stepfast.clock import counted
+from stepfast import Stepfast
+from stepfast.applications import NotificationSettings, RunState, counted, watch_run
 from stepfast.errors import StepfastError
-from stepfast.notifications.settings import NotificationSettings
-from stepfast.runs.run import RunState
 from stepfast_diamonds.demo.comparison import compare, rows_of
 from stepfast_diamonds.demo.crash import Crash, TakenOver, kill, noticed_after, taken_over
 from stepfast_diamonds.demo.folder import Place, choose, leave, surroundings
@@ -26,9 +23,7 @@ from stepfast_diamonds.feed import NATURAL, nivoda
 from stepfast_diamonds.schema import prepare
 
 if TYPE_CHECKING:
-    from stepfast import Stepfast
-    from stepfast.admin.run_reports import RunReport
-    from stepfast.admin.run_status import RunProgress
+    from stepfast.applications import RunProgress, RunReport
     from stepfast_diamonds.demo.comparison import Comparison
 
 
@@ -180,8 +175,8 @@ def _source(telling: Telling, story: Story) -> Iterator[Source]:
 
 
 @contextmanager
-def _database(telling: Telling, place: Place, source: Source) -> Iterator[StepfastDemoStory]:
-    with closing(StepfastDemoStory(place.url, notifications=NotificationSettings(), transport="")) as app:
+def _database(telling: Telling, place: Place, source: Source) -> Iterator[Stepfast]:
+    with closing(Stepfast(place.url, notifications=NotificationSettings(), transport="")) as app:
         app.migrate()
         prepare(app)
         nivoda(app, settings=source.account, natural=MOVED, labgrown=MOVED)
@@ -206,7 +201,7 @@ def _started(telling: Telling, story: Story, place: Place, environment: dict[str
 
 
 def _full(
-    telling: Telling, story: Story, app: StepfastDemoStory, source: Source, workers: Workers
+    telling: Telling, story: Story, app: Stepfast, source: Source, workers: Workers
 ) -> RunReport | None:
     telling.chapter("A full sync, while the source goes on selling")
     source.live()
@@ -217,9 +212,7 @@ def _full(
     return done
 
 
-def _incremental(
-    telling: Telling, app: StepfastDemoStory, source: Source, workers: Workers
-) -> RunReport | None:
+def _incremental(telling: Telling, app: Stepfast, source: Source, workers: Workers) -> RunReport | None:
     telling.chapter("An hour later: an incremental sync of what has changed")
     before = source.statistics()["changes"]
     source.advance(PASSED)
@@ -235,7 +228,7 @@ def _incremental(
 
 def _watched(
     telling: Telling,
-    app: StepfastDemoStory,
+    app: Stepfast,
     source: Source,
     workers: Workers,
     look: Callable[[RunProgress], None] | None = None,
@@ -244,8 +237,8 @@ def _watched(
     before = source.counts()
     run = _begun(app)
     telling.say(f"run {run.id} is started: {run.kind}")
-    with telling.run(app.database, run.id, lambda: source.counts() - before) as show:
-        for progress, observer in watch_run(app.database, run.id, poll=POLL, every=REFRESH):
+    with telling.run(app, run.id, lambda: source.counts() - before) as show:
+        for progress, observer in watch_run(app, run.id, poll=POLL, every=REFRESH):
             show(progress, observer)
             if look is not None:
                 look(progress)
@@ -269,7 +262,7 @@ def _watched(
     return done
 
 
-def _begun(app: StepfastDemoStory) -> RunReport:
+def _begun(app: Stepfast) -> RunReport:
     """A request to a source with faults may fail. Workers try again by themselves; whoever types a command does it."""
     for _ in range(TRIES - 1):
         with suppress(StepfastError):
@@ -278,7 +271,7 @@ def _begun(app: StepfastDemoStory) -> RunReport:
     return app.runs.start(NATURAL)
 
 
-def _compared(telling: Telling, app: StepfastDemoStory, source: Source) -> Comparison:
+def _compared(telling: Telling, app: Stepfast, source: Source) -> Comparison:
     telling.chapter("The table against the oracle, which knows every stone of the source")
     changed = {it.id for it in source.changes()}
     return compare(source.stones(), rows_of(app), changed)

@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 
-from stepfast.clock import moment
+from stepfast.applications import moment
 from stepfast.errors import ConfigurationError
 from stepfast_diamonds.simulator import oracle
 from stepfast_diamonds.simulator.faults import turn

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from stepfast.clock import instant
+from stepfast.applications import instant
 from stepfast.errors import ConfigurationError
 from stepfast_diamonds.simulator import vocabulary as words
 from stepfast_diamonds.simulator.filter import QueryError, read_query

@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from stepfast.clock import instant, moment
+from stepfast.applications import instant, moment
 from stepfast.errors import ConfigurationError
 from stepfast_diamonds.simulator import control, oracle
 from stepfast_diamonds.simulator.faults import Knobs, parse_knobs, turn
@@ -22,7 +22,7 @@ from stepfast_diamonds.simulator.virtual_clock import VirtualClock
 from stepfast_diamonds.simulator.world import make_world
 
 if TYPE_CHECKING:
-    from stepfast.clock import Duration
+    from stepfast.applications import Duration
     from stepfast_diamonds.simulator.oracle import At, Happened, Truth
 
 

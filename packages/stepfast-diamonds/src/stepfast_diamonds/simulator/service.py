@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from stepfast.clock import moment
+from stepfast.applications import moment
 from stepfast_diamonds.simulator.control import control
 from stepfast_diamonds.simulator.faults import GATEWAYS, Errors, html, latency, spoil_page
 from stepfast_diamonds.simulator.filter import QueryError, read_query

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from stepfast.clock import duration, micros
+from stepfast.applications import duration, micros
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from stepfast.clock import Duration
+    from stepfast.applications import Duration
 
 
 class VirtualClock:

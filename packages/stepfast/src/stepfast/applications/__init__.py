@@ -1,18 +1,138 @@
-"""For packages that build an application on Stepfast: their tables, and what their code needs besides `stepfast`."""
+"""What a package needs to build an application on Stepfast: its tables, its transactions, its processes.
+
+`stepfast` is for programs that enqueue and handle jobs. An application brings more: tables with migrations, commands
+(`stepfast.applications.commands`), its own settings and events. Names are loaded when they are asked for.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from stepfast.database.migrate import Component
-from stepfast.database.migrate import migrate as _migrate
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from stepfast.app import Stepfast
+    from collections.abc import Callable, Iterator
 
-__all__ = ["Component", "migrate"]
+    from stepfast.admin.audit import Actor
+    from stepfast.admin.audit import record as record_audit
+    from stepfast.admin.run_reports import RunReport
+    from stepfast.admin.run_status import RunObserver, RunProgress
+    from stepfast.app import Stepfast
+    from stepfast.clock import Duration, counted, duration, instant, micros, moment
+    from stepfast.database.connection import Transaction
+    from stepfast.database.drivers import masked as masked_url
+    from stepfast.database.drivers import sqlite_path
+    from stepfast.database.migrate import Component
+    from stepfast.encryption import SECRET_KEY, Keyring
+    from stepfast.limits.slots import reserve_starts
+    from stepfast.notifications.settings import NotificationSettings
+    from stepfast.runs.partitioning.contract import Frontier, Plan
+    from stepfast.runs.partitioning.heatmap import draw
+    from stepfast.runs.run import RunState
+    from stepfast.telemetry import happened
+    from stepfast.worker.children import command as worker_command
+    from stepfast.worker.process import on_parent_gone
+
+T = TypeVar("T")
+
+__all__ = [
+    "SECRET_KEY",
+    "Actor",
+    "Component",
+    "Duration",
+    "Frontier",
+    "Keyring",
+    "NotificationSettings",
+    "Plan",
+    "RunObserver",
+    "RunProgress",
+    "RunReport",
+    "RunState",
+    "counted",
+    "draw",
+    "duration",
+    "happened",
+    "instant",
+    "masked_url",
+    "micros",
+    "migrate",
+    "moment",
+    "on_parent_gone",
+    "persist",
+    "record_audit",
+    "reserve_starts",
+    "sqlite_path",
+    "table_names",
+    "watch_run",
+    "worker_command",
+]
+
+_LATER = {
+    "SECRET_KEY": "stepfast.encryption:SECRET_KEY",
+    "Actor": "stepfast.admin.audit:Actor",
+    "Component": "stepfast.database.migrate:Component",
+    "Duration": "stepfast.clock:Duration",
+    "Frontier": "stepfast.runs.partitioning.contract:Frontier",
+    "Keyring": "stepfast.encryption:Keyring",
+    "NotificationSettings": "stepfast.notifications.settings:NotificationSettings",
+    "Plan": "stepfast.runs.partitioning.contract:Plan",
+    "RunObserver": "stepfast.admin.run_status:RunObserver",
+    "RunProgress": "stepfast.admin.run_status:RunProgress",
+    "RunReport": "stepfast.admin.run_reports:RunReport",
+    "RunState": "stepfast.runs.run:RunState",
+    "counted": "stepfast.clock:counted",
+    "draw": "stepfast.runs.partitioning.heatmap:draw",
+    "duration": "stepfast.clock:duration",
+    "happened": "stepfast.telemetry:happened",
+    "instant": "stepfast.clock:instant",
+    "masked_url": "stepfast.database.drivers:masked",
+    "micros": "stepfast.clock:micros",
+    "moment": "stepfast.clock:moment",
+    "on_parent_gone": "stepfast.worker.process:on_parent_gone",
+    "record_audit": "stepfast.admin.audit:record",
+    "reserve_starts": "stepfast.limits.slots:reserve_starts",
+    "sqlite_path": "stepfast.database.drivers:sqlite_path",
+    "worker_command": "stepfast.worker.children:command",
+}
 
 
 def migrate(app: Stepfast, component: Component) -> list[str]:
     """Bring the tables of an application up to date; returns the names of the migrations applied."""
-    return _migrate(app.database, component)
+    from stepfast.database.migrate import migrate as migrate_component
+
+    return migrate_component(app.database, component)
+
+
+def table_names(url: str) -> list[str]:
+    """Tables and views of the database at `url`, which need not have Stepfast's."""
+    from contextlib import closing
+
+    from stepfast.database.drivers import open_database
+    from stepfast.database.tables import table_names as names
+
+    with closing(open_database(url)) as database, database.looking() as tx:
+        return names(tx)
+
+
+def persist(app: Stepfast, work: Callable[[Transaction], T]) -> T:
+    """Run `work` in a transaction, and the whole of it again after a deadlock or a lock timeout."""
+    from stepfast.database.database import persist as persist_work
+    from stepfast.database.dialects import Whose
+
+    return persist_work(app.database, work, Whose.THEIRS)
+
+
+def watch_run(
+    app: Stepfast, run_id: str, *, poll: float, every: float
+) -> Iterator[tuple[RunProgress, RunObserver]]:
+    """Look at a run every `poll` seconds until it has ended; a look whenever it changed, and every so many seconds."""
+    from stepfast.admin.run_status import watch_run as watch
+
+    yield from watch(app.database, run_id, poll=poll, every=every)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'stepfast.applications' has no attribute {name!r}")
+    module, _, attribute = _LATER[name].partition(":")
+    found = globals()[name] = getattr(import_module(module), attribute)
+    return found

@@ -59,6 +59,18 @@ COLLATIONS = sql(
      WHERE table_schema = COALESCE(:folder, DATABASE()) AND table_name = :table AND collation_name NOT LIKE '%!_bin' ESCAPE '!'
     """,
 )
+TABLE_NAMES = sql(
+    "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name",
+    postgresql="""
+    SELECT table_name FROM information_schema.tables WHERE table_schema = ANY (current_schemas(false)) ORDER BY table_name
+    """,
+    mariadb="SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY table_name",
+)
+
+
+def table_names(tx: Transaction) -> list[str]:
+    """Tables and views of the database, Stepfast's and others."""
+    return [str(row[0]) for row in tx.rows(TABLE_NAMES)]
 
 
 def columns_of(tx: Transaction, table: str) -> dict[str, str]:
