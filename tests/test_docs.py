@@ -19,8 +19,9 @@ import pytest
 
 import stepfast
 from devtools import cli_reference
-from stepfast import Step, Stepfast, Transaction, errors, telemetry, testing
+from stepfast import Step, Stepfast, Transaction, applications, errors, telemetry, testing
 from stepfast.admin.operator import Operator
+from stepfast.applications import commands
 from stepfast.config import WorkerSettings
 from stepfast.job import OPTIONS
 from stepfast.jobs.state import JobState
@@ -226,6 +227,7 @@ def test_every_public_name_is_documented() -> None:
         "app.": _public(Stepfast) - {"database", "kinds"},
         "step.": _public(Step) - {"doubt", "halt", "effects"},  # those are for the worker
         "tx.": {"execute", "execute_many", "query", "savepoint"} & _public(Transaction),
+        "applications ": {*applications.__all__, *commands.__all__},
         "operator ": _public(Operator),
         "testing ": {*testing.__all__, *_public(testing.Report), *_public(testing.Clock) - {"restore"}},
     }

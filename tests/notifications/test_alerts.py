@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import re
 import sys
 import threading
 
 import pytest
 
-from stepfast.errors import ConfigurationError
+from stepfast.errors import ConfigurationError, install_hint
 from stepfast.notifications.alert import AlertText, places, send
 from stepfast.notifications.webhook import Delivered, Delivery, Failed
 from tests.support.http_receiver import Answer, Receiver
@@ -142,5 +143,5 @@ def test_what_others_say_by_apprise_is_left_to_them(
 def test_without_the_extra_the_sentence_names_the_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "apprise", None)
 
-    with pytest.raises(ConfigurationError, match=r"pip install 'stepfast\[alerts\]'"):
+    with pytest.raises(ConfigurationError, match=re.escape(install_hint("alerts"))):
         places(["json://never-asked-before.example"])

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from stepfast.errors import install_hint
 from stepfast.notifications import webhook as sending
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.notifications.webhook import (
@@ -119,7 +120,7 @@ def test_without_the_extra_the_sentence_names_the_cure(
 ) -> None:
     monkeypatch.setitem(sys.modules, "httpcore", None)
 
-    assert "pip install 'stepfast[webhooks]'" in failure(post(receiver.url())).reason
+    assert install_hint("webhooks") in failure(post(receiver.url())).reason
 
 
 def test_headers_of_the_callers_own_do_not_double_ours(receiver: Receiver) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from stepfast.errors import ConfigurationError
+from stepfast.errors import ConfigurationError, install_hint
 from stepfast.telemetry import EVENTS, listen, unlisten
 from stepfast.telemetry.metrics import BUCKETS, COUNTERS, HEARD, HISTOGRAMS, MOST_VALUES, Metrics, prometheus
 from stepfast.telemetry.sinks import happened
@@ -175,7 +176,7 @@ def test_many_threads_lose_nothing(metrics: Metrics) -> None:
 def test_without_the_extra_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
-    with pytest.raises(ConfigurationError, match=r"pip install 'stepfast\[telemetry\]'"):
+    with pytest.raises(ConfigurationError, match=re.escape(install_hint("telemetry"))):
         prometheus()
 
 

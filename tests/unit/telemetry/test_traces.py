@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, TraceIdRatioBased
 
 from stepfast.clock import new_id, new_ids
-from stepfast.errors import ConfigurationError
+from stepfast.errors import ConfigurationError, install_hint
 from stepfast.jobs.lease import Lease
 from stepfast.telemetry.traces import (
     CURRENT,
@@ -284,5 +284,5 @@ def test_without_the_extra_the_cure_of_that_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
 
-    with pytest.raises(ConfigurationError, match=r"pip install 'stepfast\[telemetry\]'"):
+    with pytest.raises(ConfigurationError, match=re.escape(install_hint("telemetry"))):
         export_spans()

@@ -18,7 +18,14 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from stepfast.applications import happened
-from stepfast.errors import AuthError, ConfigurationError, OutageError, PermanentError, ThrottledError
+from stepfast.errors import (
+    AuthError,
+    ConfigurationError,
+    OutageError,
+    PermanentError,
+    ThrottledError,
+    install_hint,
+)
 from stepfast_diamonds import query
 from stepfast_diamonds.token import Session, Tokens, life_of
 
@@ -374,7 +381,7 @@ def _new_client(settings: NivodaSettings) -> httpx.AsyncClient:
         import httpx
     except ImportError as missing:
         raise ConfigurationError(
-            "the diamond catalogue needs a package: pip install stepfast-diamonds"
+            f"the diamond catalogue needs a package: {install_hint(package='stepfast-diamonds')}"
         ) from missing
     seconds = settings.timeout.total_seconds()
     return httpx.AsyncClient(

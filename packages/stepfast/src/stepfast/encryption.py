@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from stepfast.errors import ConfigurationError, SealedError
+from stepfast.errors import ConfigurationError, SealedError, install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +119,7 @@ class Keyring:
                 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
             except ImportError as missing:
                 raise ConfigurationError(
-                    f"sealing with {SECRET_KEY} needs an extra: pip install 'stepfast[encryption]'"
+                    f"sealing with {SECRET_KEY} needs an extra: {install_hint('encryption')}"
                 ) from missing
             self._ciphers[key] = AESGCM(self.derived("seal", key))
         return self._ciphers[key]

@@ -51,6 +51,13 @@ CRASH_NOTE: Final = "Lease expired - worker crashed or timed out"
 CRASH_GROUP: Final = CRASH_NOTE  # the error group of a live job that is a suspect, or was leased as one
 
 
+def install_hint(extra: str = "", *, package: str = "stepfast") -> str:
+    """How to install what is missing. Nothing is published yet, so it is installed from a checkout."""
+    # With the first release: return f"pip install '{package}[{extra}]'"
+    name = f"{package}[{extra}]" if extra else package
+    return f"pip install './packages/{name}' (in a checkout of Stepfast)"
+
+
 class StepfastError(Exception):
     """Base of all of them."""
 

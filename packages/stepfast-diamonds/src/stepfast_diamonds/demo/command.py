@@ -145,7 +145,7 @@ def _end(number: int, _: Any) -> None:
 def _require_extra() -> None:
     from importlib.util import find_spec
 
-    from stepfast.errors import ConfigurationError
+    from stepfast.errors import ConfigurationError, install_hint
 
     if any(find_spec(it) is None for it in ("httpx", "cryptography")):
-        raise ConfigurationError("the demo needs a package: pip install stepfast-diamonds")
+        raise ConfigurationError(f"the demo needs a package: {install_hint(package='stepfast-diamonds')}")

@@ -11,7 +11,7 @@ import typer
 
 from stepfast.cli.options import DatabaseUrl, Json, Limit, opened, url
 from stepfast.cli.output import print_facts, print_json, print_table
-from stepfast.errors import ConfigurationError
+from stepfast.errors import ConfigurationError, install_hint
 
 if TYPE_CHECKING:
     from stepfast.admin.tasks import TaskDetail
@@ -43,7 +43,7 @@ def receiver(
     try:
         import uvicorn
     except ImportError as missing:
-        raise ConfigurationError("the receiver needs an extra: pip install 'stepfast[tasks]'") from missing
+        raise ConfigurationError(f"the receiver needs an extra: {install_hint('tasks')}") from missing
     given = re.split(r"[\s,]+", os.environ.get("STEPFAST_WEBHOOK_SECRETS", "").strip())
     secrets = [
         (it.partition("=whsec_")[2] and f"whsec_{it.partition('=whsec_')[2]}") or it for it in given if it

@@ -13,7 +13,7 @@ from stepfast.config import listen_url, max_connections
 from stepfast.database.connection import Connection
 from stepfast.database.database import Database
 from stepfast.database.dialects import MARIADB, POSTGRESQL, SQLITE
-from stepfast.errors import ConfigurationError, DatabaseError, UnreachableError
+from stepfast.errors import ConfigurationError, DatabaseError, UnreachableError, install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -246,7 +246,7 @@ def _connect_postgresql(conninfo: str, said: Pooler | None) -> Connection:
         import psycopg
         from psycopg.types.string import TextLoader
     except ImportError as missing:
-        raise ConfigurationError("PostgreSQL needs an extra: pip install 'stepfast[postgresql]'") from missing
+        raise ConfigurationError(f"PostgreSQL needs an extra: {install_hint('postgresql')}") from missing
     place = _place(conninfo)
     try:
         raw = psycopg.connect(
@@ -280,9 +280,7 @@ def _connect_mariadb(parts: SplitResult) -> Connection:
         import pymysql
         from pymysql.constants import CLIENT
     except ImportError as missing:
-        raise ConfigurationError(
-            "MariaDB and MySQL need an extra: pip install 'stepfast[mysql]'"
-        ) from missing
+        raise ConfigurationError(f"MariaDB and MySQL need an extra: {install_hint('mysql')}") from missing
     name = parts.path.lstrip("/")
     if not name:
         raise ConfigurationError(

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
 
-from stepfast.errors import ConfigurationError
+from stepfast.errors import ConfigurationError, install_hint
 from stepfast.notifications.webhook import Delivered, Delivery, Failed, Patience
 from stepfast.telemetry.masking import without_secrets
 
@@ -75,7 +75,7 @@ def _plugins(urls: tuple[str, ...]) -> Mapping[str, Any]:
     try:
         from apprise import Apprise
     except ImportError as missing:
-        raise ConfigurationError("alerts need an extra: pip install 'stepfast[alerts]'") from missing
+        raise ConfigurationError(f"alerts need an extra: {install_hint('alerts')}") from missing
 
     found: dict[str, Any] = {}
     for number, url in enumerate(urls, 1):

@@ -21,7 +21,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
-from stepfast.errors import AddressRefusedError, ConfigurationError, SignatureError
+from stepfast.errors import AddressRefusedError, ConfigurationError, SignatureError, install_hint
 from stepfast.telemetry.masking import visible
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def _post(url: str, headers: dict[str, str], body: bytes, settings: Notification
     try:
         import httpcore
     except ImportError as missing:
-        raise ConfigurationError("webhooks need an extra: pip install 'stepfast[webhooks]'") from missing
+        raise ConfigurationError(f"webhooks need an extra: {install_hint('webhooks')}") from missing
     from stepfast.notifications.network import CONNECTING, Deadline
     from stepfast.notifications.network import NetworkNetwork as Network
 

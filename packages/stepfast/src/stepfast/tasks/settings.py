@@ -20,7 +20,7 @@ from stepfast.clock import spoken
 from stepfast.config import DEFAULT_URL, MAX_CONNECTIONS, max_connections
 from stepfast.database.drivers import masked, open_database, sqlite_path
 from stepfast.encryption import SECRET_KEY, check, split
-from stepfast.errors import ConfigurationError, StepfastError
+from stepfast.errors import ConfigurationError, StepfastError, install_hint
 from stepfast.jobs.callbacks import CALLBACK_URL
 from stepfast.notifications.network import shown as shown_addresses
 from stepfast.notifications.settings import NotificationSettings, problems_of_environment, variable
@@ -184,7 +184,7 @@ try:
     from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
     from pydantic_settings import BaseSettings, SettingsConfigDict
 except ImportError as missing:
-    raise ConfigurationError("tasks need an extra: pip install 'stepfast[tasks]'") from missing
+    raise ConfigurationError(f"tasks need an extra: {install_hint('tasks')}") from missing
 
 LONGEST_CLIENT: Final = 50  # '-tasks-poison' is added to it, and a queue's name has 63 characters
 _CLIENT: Final = re.compile(r"[a-z0-9](-?[a-z0-9])*")

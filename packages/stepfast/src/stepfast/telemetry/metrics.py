@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
-from stepfast.errors import ConfigurationError
+from stepfast.errors import ConfigurationError, install_hint
 from stepfast.telemetry.sinks import listen
 
 if TYPE_CHECKING:
@@ -269,7 +269,7 @@ def prometheus() -> Any:
     try:
         from prometheus_client import core
     except ImportError as missing:
-        raise ConfigurationError("metrics need an extra: pip install 'stepfast[telemetry]'") from missing
+        raise ConfigurationError(f"metrics need an extra: {install_hint('telemetry')}") from missing
     return core
 
 

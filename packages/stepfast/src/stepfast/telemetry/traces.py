@@ -18,7 +18,7 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from stepfast.errors import ConfigurationError
+from stepfast.errors import ConfigurationError, install_hint
 from stepfast.telemetry.sinks import Fact, Plain, plain
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def export_spans() -> None:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as missing:
         raise ConfigurationError(
-            "the environment asks for OpenTelemetry, which needs an extra: pip install 'stepfast[telemetry]'"
+            f"the environment asks for OpenTelemetry, which needs an extra: {install_hint('telemetry')}"
         ) from missing
     if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         return

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from stepfast.errors import ConfigurationError
+from stepfast.errors import ConfigurationError, install_hint
 from stepfast.telemetry.masking import without_secrets
 from stepfast.transports.contract import DeliveryLostError, TransportRefusedError, TransportUnavailableError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #
 # `DefaultAzureCredential` looks for all of them. AZURE_CLIENT_ID chooses one of several identities of a machine.
 
-CURE: Final = "pip install 'stepfast[azure]'"
+CURE: Final = install_hint("azure")
 _ACCOUNT: Final = re.compile(r"[a-z0-9]{3,24}")
 _URL: Final = re.compile(r"https?://[^\s@?#;=&]+", re.IGNORECASE)
 _NAMESPACE: Final = re.compile(r"[a-z0-9][a-z0-9.-]{0,199}(:\d{1,5})?", re.IGNORECASE)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from stepfast.errors import ConfigurationError
+from stepfast.errors import ConfigurationError, install_hint
 from stepfast.transports.contract import (
     MOST_AT_ONCE,
     Abilities,
@@ -38,7 +38,7 @@ try:
     from stepfast.transports.service_bus_links import Links, Place
     from stepfast.transports.service_bus_messages import Receipt, read, written
 except ImportError as missing:
-    raise ConfigurationError("Service Bus needs an extra: pip install 'stepfast[azure]'") from missing
+    raise ConfigurationError(f"Service Bus needs an extra: {install_hint('azure')}") from missing
 
 if TYPE_CHECKING:
     from azure.core.credentials_async import AsyncTokenCredential
