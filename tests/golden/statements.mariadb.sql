@@ -730,6 +730,9 @@ SELECT index_name, CASE WHEN sub_part IS NULL THEN column_name END FROM informat
 SELECT column_name, collation_name FROM information_schema.columns
  WHERE table_schema = COALESCE(%(folder)s, DATABASE()) AND table_name = %(table)s AND collation_name NOT LIKE '%%!_bin' ESCAPE '!'
 
+-- database.tables.TABLE_NAMES
+SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY table_name
+
 -- jobs.archive.ARCHIVE_JOBS
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
 SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -2750,9 +2753,6 @@ SELECT ended_at FROM stepfast_worker WHERE worker_id = %(worker_id)s AND state =
 -- stepfast_diamonds.demo.crash.READ_SINCE
 SELECT partition_id, worker_id, at FROM stepfast_page
  WHERE partition_id IN %(ids)s AND at > %(at)s AND worker_id <> %(worker_id)s ORDER BY at
-
--- stepfast_diamonds.demo.folder.TABLES
-SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY table_name
 
 -- stepfast_diamonds.feed.CLOCK
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))

@@ -737,6 +737,9 @@ SELECT i.indexrelid, a.attname
 -- database.tables.COLLATIONS
 -- (done by the statement before it)
 
+-- database.tables.TABLE_NAMES
+SELECT table_name FROM information_schema.tables WHERE table_schema = ANY (current_schemas(false)) ORDER BY table_name
+
 -- jobs.archive.ARCHIVE_JOBS
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
 SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, %(state)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -2795,9 +2798,6 @@ SELECT ended_at FROM stepfast_worker WHERE worker_id = %(worker_id)s AND state =
 -- stepfast_diamonds.demo.crash.READ_SINCE
 SELECT partition_id, worker_id, at FROM stepfast_page
  WHERE partition_id = ANY(CAST(%(ids)s AS TEXT[])) AND at > %(at)s AND worker_id <> %(worker_id)s ORDER BY at
-
--- stepfast_diamonds.demo.folder.TABLES
-SELECT table_name FROM information_schema.tables WHERE table_schema = ANY (current_schemas(false)) ORDER BY table_name
 
 -- stepfast_diamonds.feed.CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)

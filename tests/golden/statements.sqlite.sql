@@ -727,6 +727,9 @@ UNION ALL SELECT '', name FROM pragma_table_info(:table, :folder) WHERE pk > 0
 -- database.tables.COLLATIONS
 -- (done by the statement before it)
 
+-- database.tables.TABLE_NAMES
+SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name
+
 -- jobs.archive.ARCHIVE_JOBS
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, state, finished_at)
 SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, :state, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -2755,9 +2758,6 @@ SELECT ended_at FROM stepfast_worker WHERE worker_id = :worker_id AND state = 'd
 -- stepfast_diamonds.demo.crash.READ_SINCE
 SELECT partition_id, worker_id, at FROM stepfast_page
  WHERE partition_id IN (SELECT value FROM json_each(:ids)) AND at > :at AND worker_id <> :worker_id ORDER BY at
-
--- stepfast_diamonds.demo.folder.TABLES
-SELECT name FROM sqlite_master WHERE type IN ('table', 'view') ORDER BY name
 
 -- stepfast_diamonds.feed.CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
