@@ -26,7 +26,7 @@ from tests.support.databases import ENGINES, KINDS, POOLED, Databases
 
 if TYPE_CHECKING:
     from stepfast.testing.azurite import Azurite
-    from tests.support.http_receiver import Receiver
+    from tests.support.http_receiver import HttpReceiver
 
 GOLDEN = Path(__file__).parent / "golden"
 # Of these the servers try a quarter every day: what they are made of is in the tests of the engine, which the servers
@@ -122,11 +122,11 @@ def pooler(database_kind: str, pytestconfig: pytest.Config) -> Server:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
+def receiver() -> Iterator[HttpReceiver]:
     """A real HTTP server on loopback, for webhooks."""
-    from tests.support.http_receiver import receiving
+    from tests.support.http_receiver import receiving_http
 
-    with receiving() as found:
+    with receiving_http() as found:
         yield found
 
 

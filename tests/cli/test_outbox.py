@@ -9,7 +9,7 @@ import pytest
 from stepfast.notifications.webhook import key_of
 from stepfast.outbox.messages import MessageState
 from tests.support import rows
-from tests.support.mail_receiver import PASSWORD, mailbox
+from tests.support.mail_receiver import PASSWORD, receiving_mail
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -211,7 +211,7 @@ def test_alerts_are_listed_by_cause(cli: Cli, app: Stepfast) -> None:
 
 @pytest.mark.only_on("sqlite")
 def test_a_test_alert_goes_to_every_place(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    with mailbox() as box:
+    with receiving_mail() as box:
         monkeypatch.setenv("STEPFAST_ALERT_URLS", f"{box.url} json://ops:{PASSWORD}@127.0.0.1:1")
         said = cli("alerts", "test", code=1)
         found = cli.json("alerts", "test", code=1)

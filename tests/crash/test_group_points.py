@@ -43,10 +43,10 @@ class Group:
     pages: list[Ended]
     before: Snapshot
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         for it in self.pages:
             self.worker.say(it.lease, "a page")
-        self.worker.settle(self.pages)
+        self.worker.commit_group(self.pages)
 
     def restore(self) -> None:
         self.before.restore(self.app)
@@ -79,13 +79,13 @@ def test_a_worker_may_die_at_any_point_of_the_transaction_that_pages_share(
     group: Group, sample: Sample
 ) -> None:
     states: list[Dump] = [dump(group.observer)]
-    points = recorded(group.settle, lambda: states.append(dump(group.observer)))
+    points = recorded(group.commit, lambda: states.append(dump(group.observer)))
     assert len(states) == 2  # one COMMIT for all of them
     assert len(group.worker.stayed) == PARTS
 
     for point in chosen(points, sample):
         group.restore()
-        die_at(point, group.settle, group.observer)
+        die_at(point, group.commit, group.observer)
         where = f"{point} of {len(points)} (STEPFAST_CRASH_SEED={SEED})"
 
         assert dump(group.observer) == states[point.commits], where
@@ -98,12 +98,12 @@ def test_a_worker_may_die_while_a_group_is_written_apart(group: Group, sample: S
     group.app.operator.cancel(group.pages[1].lease.job_id)
     group.before = Snapshot.taken(group.observer)
     states: list[Dump] = [dump(group.observer)]
-    points = recorded(group.settle, lambda: states.append(dump(group.observer)))
+    points = recorded(group.commit, lambda: states.append(dump(group.observer)))
     assert len(states) == 1 + PARTS
 
     for point in chosen(points, sample):
         group.restore()
-        die_at(point, group.settle, group.observer)
+        die_at(point, group.commit, group.observer)
 
         assert dump(group.observer) == states[point.commits], f"{point} of {len(points)}"
 

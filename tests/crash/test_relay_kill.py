@@ -13,7 +13,7 @@ from tests.support.http_receiver import SECRET, Answer
 
 if TYPE_CHECKING:
     from tests.crash.workers import Fleet
-    from tests.support.http_receiver import Receiver
+    from tests.support.http_receiver import HttpReceiver
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def _may_send(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STEPFAST_WEBHOOK_ALLOW", "127.0.0.1")
 
 
-def stage(fleet: Fleet, receiver: Receiver, count: int = 3) -> list[str]:
+def stage(fleet: Fleet, receiver: HttpReceiver, count: int = 3) -> list[str]:
     return [fleet.app.send_webhook(receiver.url(), data=n).id for n in range(count)]
 
 
@@ -36,12 +36,12 @@ def expire(fleet: Fleet) -> None:
     assert rows.change(fleet.app, "UPDATE stepfast_destination SET leased_until = 1")
 
 
-def first_occurrences(receiver: Receiver) -> list[str]:
+def first_occurrences(receiver: HttpReceiver) -> list[str]:
     return list(dict.fromkeys(receiver.ids))
 
 
 def test_a_worker_that_is_killed_while_it_sends_is_followed_by_another(
-    fleet: Fleet, receiver: Receiver
+    fleet: Fleet, receiver: HttpReceiver
 ) -> None:
     ids = stage(fleet, receiver)
     killed, go_on = threading.Event(), threading.Event()
@@ -58,7 +58,7 @@ def test_a_worker_that_is_killed_while_it_sends_is_followed_by_another(
     assert receiver.ids == [ids[0], *ids]
 
 
-def test_what_was_answered_and_not_recorded_is_sent_again(fleet: Fleet, receiver: Receiver) -> None:
+def test_what_was_answered_and_not_recorded_is_sent_again(fleet: Fleet, receiver: HttpReceiver) -> None:
     ids = stage(fleet, receiver)
     answering, recording = threading.Event(), threading.Event()
 
@@ -84,7 +84,7 @@ def test_what_was_answered_and_not_recorded_is_sent_again(fleet: Fleet, receiver
 
 
 def test_a_worker_that_froze_while_it_sent_records_nothing_when_it_thaws(
-    fleet: Fleet, receiver: Receiver
+    fleet: Fleet, receiver: HttpReceiver
 ) -> None:
     ids = stage(fleet, receiver)
     first, thaw = threading.Event(), threading.Event()
@@ -112,7 +112,7 @@ def test_a_worker_that_froze_while_it_sent_records_nothing_when_it_thaws(
 
 
 def test_four_workers_two_of_which_die_lose_nothing_and_keep_the_order(
-    fleet: Fleet, receiver: Receiver
+    fleet: Fleet, receiver: HttpReceiver
 ) -> None:
     expected: dict[str, list[str]] = {path: [] for path in ("/a", "/b", "/c")}
     for n in range(20):

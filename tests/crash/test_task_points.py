@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.support.http_receiver import Receiver
+    from tests.support.http_receiver import HttpReceiver
 
 MOST = 4  # points of a mode that are tried every day
 ALWAYS = {"after receive", "after complete", "inside the handler"}
@@ -33,7 +33,7 @@ def deadly(point: str, place: Place, *, whole_group: bool = False) -> Trail:
     return Trail(place.folder / "points", point, whole_group=whole_group)
 
 
-def check(place: Place, receiver: Receiver, where: str, tasks: tuple[str, ...]) -> None:
+def check(place: Place, receiver: HttpReceiver, where: str, tasks: tuple[str, ...]) -> None:
     """Whatever happened: each end was told under one id, each effect is there once, nothing is left lying about."""
     ends: dict[str, set[tuple[str, str]]] = {}
     for it in receiver.received:
@@ -50,7 +50,7 @@ def check(place: Place, receiver: Receiver, where: str, tasks: tuple[str, ...]) 
 
 @pytest.mark.parametrize("acknowledge", ["stored", "ended"])
 def test_a_polling_worker_that_is_killed_anywhere_loses_nothing_and_doubles_nothing(
-    tmp_path: Path, receiver: Receiver, acknowledge: Any, *, chaos: bool
+    tmp_path: Path, receiver: HttpReceiver, acknowledge: Any, *, chaos: bool
 ) -> None:
     def story(name: str, trail: Callable[[Place], Trail]) -> Place:
         receiver.received.clear()
@@ -79,7 +79,7 @@ def test_a_polling_worker_that_is_killed_anywhere_loses_nothing_and_doubles_noth
 
 @pytest.mark.parametrize(("task", "code"), [(GOOD, 0), (BAD, 1)])
 def test_a_single_task_that_is_killed_anywhere_is_finished_by_the_next_try(
-    tmp_path: Path, receiver: Receiver, task: str, code: int, *, chaos: bool
+    tmp_path: Path, receiver: HttpReceiver, task: str, code: int, *, chaos: bool
 ) -> None:
     def story(name: str, trail: Callable[[Place], Trail]) -> Place:
         receiver.received.clear()
@@ -103,7 +103,7 @@ def test_a_single_task_that_is_killed_anywhere_is_finished_by_the_next_try(
         check(place, receiver, f"single: killed {point}", (task,))
 
 
-def test_a_child_that_is_killed_is_followed_by_another(tmp_path: Path, receiver: Receiver) -> None:
+def test_a_child_that_is_killed_is_followed_by_another(tmp_path: Path, receiver: HttpReceiver) -> None:
     """Only the process that does the work dies: its parent lets it go on."""
     place = Place(tmp_path / "work", receiver.url())
     trail = Trail(place.folder / "points", "inside the handler")

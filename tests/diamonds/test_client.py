@@ -17,7 +17,7 @@ from stepfast_diamonds.client import BadAnswerError, Client, RefusedError, read
 from stepfast_diamonds.settings import PRODUCTION, NivodaSettings, from_environment
 from stepfast_diamonds.simulator import Simulator
 from tests.diamonds.asking import Asking, settings_for
-from tests.support.http_receiver import Answer, Receiver
+from tests.support.http_receiver import Answer, HttpReceiver
 
 HTML = b"<!DOCTYPE html><html><body>Request blocked.</body></html>"
 GOOD = b'{"data": {"diamonds_by_query_count": 7}}'
@@ -146,7 +146,9 @@ def test_wrong_credentials_are_told_with_the_names_of_their_variables() -> None:
 
 
 @pytest.mark.parametrize("status", [200, 400, 401, 500])
-def test_a_source_that_repeats_secrets_is_not_quoted(receiver: Receiver, status: int, caplog: Any) -> None:
+def test_a_source_that_repeats_secrets_is_not_quoted(
+    receiver: HttpReceiver, status: int, caplog: Any
+) -> None:
     caplog.set_level(logging.DEBUG)
     secrets: dict[str, Any] = {
         "username": "somebody@example.com",
@@ -164,7 +166,7 @@ def test_a_source_that_repeats_secrets_is_not_quoted(receiver: Receiver, status:
     assert not [it for it in secrets.values() if it in seen]
 
 
-def test_neither_credentials_nor_tokens_are_in_what_the_source_is_quoted_with(receiver: Receiver) -> None:
+def test_neither_credentials_nor_tokens_are_in_what_the_source_is_quoted_with(receiver: HttpReceiver) -> None:
     """It lets us in, and then repeats everything that it was sent."""
     settings = NivodaSettings(url=receiver.url("/api"), username="somebody", password="very-secret")
     session = {"authenticate": {"username_and_password": {"token": "a.long.token", "expires": 3_600}}}

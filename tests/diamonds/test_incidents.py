@@ -279,10 +279,10 @@ def test_a_failed_partition_neither_holds_everything_back_nor_is_forgotten(world
 
 def test_a_failed_run_is_told_although_the_mail_provider_refuses(world: World) -> None:
     """The provider's rate limit dropped the mails, and the error was ignored. (F40)"""
-    from tests.support.mail_receiver import mailbox
+    from tests.support.mail_receiver import receiving_mail
 
     fail_one_partition(world)
-    with mailbox() as box:
+    with receiving_mail() as box:
         relay = Relay(world.app.database, NotificationSettings(alert_urls=(box.url,)))
         box.refuse = True
         relay.drain()

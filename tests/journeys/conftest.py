@@ -29,7 +29,7 @@ from tests.support import rows
 from tests.support.http_receiver import SECRET
 
 if TYPE_CHECKING:
-    from tests.support.http_receiver import Receiver
+    from tests.support.http_receiver import HttpReceiver
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(sys.executable).with_name("stepfast"))
@@ -131,7 +131,7 @@ def _live(words: list[str], log: Path, environment: dict[str, str], place: Path)
 class Container:
     """One machine with a database file, on which the program is started again and again."""
 
-    def __init__(self, folder: Path, receiver: Receiver, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, receiver: HttpReceiver, stack: ExitStack) -> None:
         self.folder = folder
         self.receiver = receiver
         self._stack = stack
@@ -191,6 +191,6 @@ class Container:
 
 
 @pytest.fixture
-def container(tmp_path: Path, receiver: Receiver) -> Iterator[Container]:
+def container(tmp_path: Path, receiver: HttpReceiver) -> Iterator[Container]:
     with ExitStack() as stack:
         yield Container(tmp_path, receiver, stack)

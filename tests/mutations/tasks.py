@@ -12,7 +12,7 @@ from stepfast.tasks import held_messages, receiver, single_task
 from stepfast.transports.memory import MemoryBroker
 from tests.contract.tasks import test_intake, test_receiver, test_single_task, test_tasks
 from tests.mutations.mutation import Mutation, both, replacing, without
-from tests.support.broker import BrokerPolling
+from tests.support.broker import TaskQueue
 from tests.support.http_receiver import SECRET, SETTINGS
 from tests.unit.tasks import test_dead_letter_recovery, test_envelope, test_held_messages, test_settings
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     import pytest
 
     from stepfast.database.connection import Transaction
-    from tests.support.http_receiver import Receiver
+    from tests.support.http_receiver import HttpReceiver
 
 
 def over_a_broker(test: Callable[..., None], **arguments: Any) -> Callable[..., None]:
     """A test of the intake, with a broker of its own."""
 
     def run(app: Stepfast) -> None:
-        test(app, BrokerPolling(MemoryBroker()), **arguments)
+        test(app, TaskQueue(MemoryBroker()), **arguments)
 
     return run
 
@@ -37,9 +37,9 @@ def over_a_broker(test: Callable[..., None], **arguments: Any) -> Callable[..., 
 def telling(test: Callable[..., None]) -> Callable[..., None]:
     """The same, with an application whose webhooks arrive."""
 
-    def run(app: Stepfast, receiver: Receiver) -> None:
+    def run(app: Stepfast, receiver: HttpReceiver) -> None:
         mine = Stepfast(database=app.database, notifications=SETTINGS)
-        test(mine, BrokerPolling(MemoryBroker()), receiver)
+        test(mine, TaskQueue(MemoryBroker()), receiver)
 
     return run
 
@@ -47,7 +47,7 @@ def telling(test: Callable[..., None]) -> Callable[..., None]:
 def of_a_single_task(test: Callable[..., None]) -> Callable[..., None]:
     """A test of its parent, which soon asks again."""
 
-    def run(app: Stepfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(app: Stepfast, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(single_task, "AWAY", 0.01)
         with TemporaryDirectory() as folder:
             test(Stepfast(database=app.database, notifications=SETTINGS), receiver, Path(folder))
@@ -64,7 +64,7 @@ def of_a_receiver(test: Callable[..., None], **arguments: Any) -> Callable[..., 
 
 def impatient(test: Callable[..., None]) -> Callable[..., None]:
     def run(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-        test(app, BrokerPolling(MemoryBroker()), monkeypatch, lets_us_in=True)
+        test(app, TaskQueue(MemoryBroker()), monkeypatch, lets_us_in=True)
 
     return run
 

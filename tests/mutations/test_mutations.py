@@ -12,8 +12,8 @@ import pytest
 from stepfast.transports.contract import TransportError
 from tests.mutations import conformance, simulator
 from tests.mutations.mutation import Mutation, TargetGoneError, replacing
-from tests.support.http_receiver import receiving
-from tests.support.mail_receiver import mailbox
+from tests.support.http_receiver import receiving_http
+from tests.support.mail_receiver import receiving_mail
 from tests.transports import test_conformance
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def notice(
     mutation.apply(monkeypatch, app.database.dialect)
 
     with (
-        receiving() as receiver,
-        mailbox() as box,
+        receiving_http() as receiver,
+        receiving_mail() as box,
         pytest.raises((AssertionError, pytest.fail.Exception, *mutation.or_with)),
     ):
         mutation.run(

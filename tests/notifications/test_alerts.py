@@ -14,8 +14,8 @@ import pytest
 from stepfast.errors import ConfigurationError, install_hint
 from stepfast.notifications.alert import AlertText, places, send
 from stepfast.notifications.webhook import Delivered, Delivery, Failed
-from tests.support.http_receiver import Answer, Receiver
-from tests.support.mail_receiver import PASSWORD, mailbox
+from tests.support.http_receiver import Answer, HttpReceiver
+from tests.support.mail_receiver import PASSWORD, receiving_mail
 
 TEXT = AlertText("Consolidation skipped", "Run r-7 failed.\n\n3 of 12 workers.", "failure")
 
@@ -25,7 +25,7 @@ def first(*urls: str) -> Delivery:
 
 
 def test_a_mail_arrives_with_its_lines() -> None:
-    with mailbox() as box:
+    with receiving_mail() as box:
         assert first(box.url) == Delivered()
 
     assert box.subjects == ["Consolidation skipped"]
@@ -36,7 +36,7 @@ def test_a_mail_arrives_with_its_lines() -> None:
 
 def test_a_mail_that_is_refused_is_a_failure_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with mailbox() as box:
+    with receiving_mail() as box:
         box.refuse = True
         refused = first(box.url)
     nobody = first(box.url)
@@ -49,7 +49,7 @@ def test_a_mail_that_is_refused_is_a_failure_with_a_reason(caplog: pytest.LogCap
 
 
 def test_resend_gets_the_key_and_nobody_else_does(
-    receiver: Receiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    receiver: HttpReceiver, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.DEBUG)
     url = "resend://re_hunter2hunter2:stepfast@shop.example/ops@shop.example"
@@ -70,7 +70,7 @@ def test_resend_gets_the_key_and_nobody_else_does(
     assert "hunter2" not in told
 
 
-def test_a_slack_hook_is_masked_although_it_is_all_path(receiver: Receiver) -> None:
+def test_a_slack_hook_is_masked_although_it_is_all_path(receiver: HttpReceiver) -> None:
     url = f"json://127.0.0.1:{receiver.port}/T0SECRET/B0SECRET"
 
     assert places([url]) == [f"json://127.0.0.1:{receiver.port}"]
@@ -122,7 +122,7 @@ def test_a_plug_in_that_raises_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_others_say_by_apprise_is_left_to_them(
-    receiver: Receiver, caplog: pytest.LogCaptureFixture
+    receiver: HttpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     log = logging.getLogger("apprise")

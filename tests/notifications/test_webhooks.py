@@ -30,7 +30,7 @@ from stepfast.notifications.webhook import (
     send,
     verify,
 )
-from tests.support.http_receiver import SECRET, SETTINGS, Answer, Received, Receiver, receiving
+from tests.support.http_receiver import SECRET, SETTINGS, Answer, HttpReceiver, Received, receiving_http
 
 TLS = Path(__file__).parent / "tls"
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -55,7 +55,7 @@ def answering(*answers: Answer) -> Callable[[Received], Answer]:
 # What is sent
 
 
-def test_a_receiver_can_verify_what_it_gets(receiver: Receiver) -> None:
+def test_a_receiver_can_verify_what_it_gets(receiver: HttpReceiver) -> None:
     assert post(receiver.url(), headers={"X-Tenant": "blue"}, trace=TRACE) == Delivered()
 
     (got,) = receiver.received
@@ -68,7 +68,7 @@ def test_a_receiver_can_verify_what_it_gets(receiver: Receiver) -> None:
     assert got.headers["host"] == f"127.0.0.1:{receiver.port}"
 
 
-def test_each_try_has_the_same_id_and_body_and_a_timestamp_of_its_own(receiver: Receiver) -> None:
+def test_each_try_has_the_same_id_and_body_and_a_timestamp_of_its_own(receiver: HttpReceiver) -> None:
     webhook = Webhook("message-1", receiver.url(), "{}", {})
 
     send(webhook, SETTINGS, now=1_700_000_000)
@@ -80,7 +80,7 @@ def test_each_try_has_the_same_id_and_body_and_a_timestamp_of_its_own(receiver: 
     verify(second.body, second.headers, SECRET, now=1_700_000_600)
 
 
-def test_while_a_secret_is_replaced_receivers_with_either_are_content(receiver: Receiver) -> None:
+def test_while_a_secret_is_replaced_receivers_with_either_are_content(receiver: HttpReceiver) -> None:
     old, new = new_secret(), new_secret()
 
     post(receiver.url(), replace(SETTINGS, webhook_secrets=(new, old)))
@@ -90,7 +90,7 @@ def test_while_a_secret_is_replaced_receivers_with_either_are_content(receiver: 
     assert verify(got.body, got.headers, old) == verify(got.body, got.headers, new) == got.id
 
 
-def test_a_host_may_have_a_secret_of_its_own(receiver: Receiver) -> None:
+def test_a_host_may_have_a_secret_of_its_own(receiver: HttpReceiver) -> None:
     own = new_secret()
 
     post(receiver.url(), replace(SETTINGS, webhook_secrets=(SECRET, f"127.0.0.1={own}")))
@@ -100,14 +100,16 @@ def test_a_host_may_have_a_secret_of_its_own(receiver: Receiver) -> None:
     verify(got.body, got.headers, own)
 
 
-def test_without_a_secret_nothing_is_sent_and_the_sentence_says_how_to_get_one(receiver: Receiver) -> None:
+def test_without_a_secret_nothing_is_sent_and_the_sentence_says_how_to_get_one(
+    receiver: HttpReceiver,
+) -> None:
     failed = failure(post(receiver.url(), replace(SETTINGS, webhook_secrets=())))
 
     assert "stepfast outbox secret" in failed.reason
     assert receiver.received == []
 
 
-def test_unsigned_only_on_purpose(receiver: Receiver) -> None:
+def test_unsigned_only_on_purpose(receiver: HttpReceiver) -> None:
     assert post(receiver.url(), replace(SETTINGS, webhook_secrets=("none",))) == Delivered()
 
     (got,) = receiver.received
@@ -116,14 +118,14 @@ def test_unsigned_only_on_purpose(receiver: Receiver) -> None:
 
 
 def test_without_the_extra_the_sentence_names_the_cure(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "httpcore", None)
 
     assert install_hint("webhooks") in failure(post(receiver.url())).reason
 
 
-def test_headers_of_the_callers_own_do_not_double_ours(receiver: Receiver) -> None:
+def test_headers_of_the_callers_own_do_not_double_ours(receiver: HttpReceiver) -> None:
     post(receiver.url(), headers={"User-Agent": "shop/1"})
 
     assert receiver.received[0].headers["user-agent"] == "shop/1"
@@ -133,7 +135,7 @@ def test_headers_of_the_callers_own_do_not_double_ours(receiver: Receiver) -> No
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
-def test_every_status_of_the_200s_means_delivered(receiver: Receiver, status: int) -> None:
+def test_every_status_of_the_200s_means_delivered(receiver: HttpReceiver, status: int) -> None:
     receiver.answer = answering(Answer(status))
 
     assert post(receiver.url()) == Delivered()
@@ -157,7 +159,7 @@ def test_every_status_of_the_200s_means_delivered(receiver: Receiver, status: in
     ],
 )
 def test_a_refusal_is_given_up_sooner_than_an_outage(
-    receiver: Receiver, status: int, patience: Patience
+    receiver: HttpReceiver, status: int, patience: Patience
 ) -> None:
     receiver.answer = answering(Answer(status, b"no such order"))
 
@@ -169,21 +171,21 @@ def test_a_refusal_is_given_up_sooner_than_an_outage(
     assert "no such order" not in failed.reason  # which is logged
 
 
-def test_an_answer_cannot_paint_the_terminal_of_whoever_reads_it(receiver: Receiver) -> None:
+def test_an_answer_cannot_paint_the_terminal_of_whoever_reads_it(receiver: HttpReceiver) -> None:
     receiver.answer = answering(Answer(400, "\x1b[31mred\x00 \u202enow".encode()))
 
     assert failure(post(receiver.url())).answer == r"\x1b[31mred\x00 \x202enow"
 
 
-def test_the_receivers_wish_to_wait_is_heard(receiver: Receiver) -> None:
+def test_the_receivers_wish_to_wait_is_heard(receiver: HttpReceiver) -> None:
     receiver.answer = answering(Answer(429, headers={"Retry-After": "120"}))
 
     assert failure(post(receiver.url())).not_before == timedelta(seconds=120)
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_redirects_are_not_followed(receiver: Receiver, status: int) -> None:
-    with receiving() as elsewhere:
+def test_redirects_are_not_followed(receiver: HttpReceiver, status: int) -> None:
+    with receiving_http() as elsewhere:
         receiver.answer = answering(Answer(status, headers={"Location": elsewhere.url()}))
 
         failed = failure(post(receiver.url()))
@@ -196,7 +198,7 @@ def test_redirects_are_not_followed(receiver: Receiver, status: int) -> None:
 # Limits
 
 
-def test_a_receiver_that_says_nothing_is_given_up_in_time(receiver: Receiver) -> None:
+def test_a_receiver_that_says_nothing_is_given_up_in_time(receiver: HttpReceiver) -> None:
     over = threading.Event()
     receiver.answer = answering(Answer(before=lambda: over.wait(20)))
     began = time.monotonic()
@@ -306,7 +308,7 @@ def raw_server(serve: Callable[[socket.socket], object]) -> Iterator[int]:
 @pytest.mark.parametrize(
     "host", ["127.0.0.1", "localhost", "2130706433", "0x7f.1", "127.1", "0", "[::1]", "[::ffff:127.0.0.1]"]
 )
-def test_this_machine_is_refused_however_it_is_written(receiver: Receiver, host: str) -> None:
+def test_this_machine_is_refused_however_it_is_written(receiver: HttpReceiver, host: str) -> None:
     failed = failure(post(f"http://{host}:{receiver.port}/", STRICT))
 
     assert "is not public" in failed.reason or "ConnectError" in failed.reason
@@ -330,7 +332,7 @@ def test_a_name_that_leads_behind_our_walls_is_refused(address: str, monkeypatch
 def test_the_name_is_asked_for_once_and_another_answer_later_leads_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with receiving("127.0.0.2") as checked, receiving("127.0.0.1", checked.port) as behind_the_wall:
+    with receiving_http("127.0.0.2") as checked, receiving_http("127.0.0.1", checked.port) as behind_the_wall:
         asked = resolving(monkeypatch, [["127.0.0.2"], ["127.0.0.1"]])
         settings = replace(STRICT, webhook_allow=("127.0.0.2",))
 
@@ -343,7 +345,7 @@ def test_the_name_is_asked_for_once_and_another_answer_later_leads_nowhere(
 
 
 def test_of_several_addresses_only_those_that_are_allowed_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    with receiving("127.0.0.2") as good, receiving("127.0.0.1", good.port) as bad:
+    with receiving_http("127.0.0.2") as good, receiving_http("127.0.0.1", good.port) as bad:
         resolving(monkeypatch, [["127.0.0.1", "127.0.0.2"]])
 
         delivered = post(
@@ -355,7 +357,7 @@ def test_of_several_addresses_only_those_that_are_allowed_are_tried(monkeypatch:
 
 
 def test_the_next_address_is_tried_when_the_first_does_not_answer(
-    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     resolving(monkeypatch, [["127.0.0.3", "127.0.0.1"]])
 
@@ -364,7 +366,7 @@ def test_the_next_address_is_tried_when_the_first_does_not_answer(
     assert post(f"http://customer.example:{receiver.port}/", settings) == Delivered()
 
 
-def test_a_host_may_be_allowed_by_its_name(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_may_be_allowed_by_its_name(receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
     resolving(monkeypatch, [["127.0.0.1"], ["127.0.0.1"]])
     settings = replace(STRICT, webhook_allow=("*.internal",))
 
@@ -432,7 +434,7 @@ def test_tls_asks_for_the_name_and_not_for_the_address(monkeypatch: pytest.Monke
     context.sni_callback = lambda _, name, __: names.append(name)
     resolving(monkeypatch, [["127.0.0.1"]])
 
-    with receiving(tls=context) as receiver:
+    with receiving_http(tls=context) as receiver:
         delivered = post(f"https://hooks.test:{receiver.port}/")
 
     assert delivered == Delivered()
@@ -446,7 +448,7 @@ def test_a_certificate_for_another_name_is_refused(monkeypatch: pytest.MonkeyPat
     context.load_cert_chain(TLS / "receiver.pem")
     resolving(monkeypatch, [["127.0.0.1"]])
 
-    with receiving(tls=context) as receiver:
+    with receiving_http(tls=context) as receiver:
         failed = failure(post(f"https://impostor.test:{receiver.port}/"))
 
     assert "certificate" in failed.reason

@@ -29,7 +29,7 @@ def another_app(database_url: str) -> Iterator[Callable[[], Stepfast]]:
 
 @pytest.fixture
 def ledger(database_url: str) -> Iterator[None]:
-    """The user's own table: what effects are written to."""
+    """A table of the user's own, for effects."""
     with closing(Stepfast(database_url)) as app:
         connection = app.database.connect()
         connection.execute(
@@ -41,7 +41,7 @@ def ledger(database_url: str) -> Iterator[None]:
 
 @pytest.fixture
 def in_mode(server: Server, database_url: str) -> Iterator[Callable[[PoolMode], str]]:
-    """The same database behind a pooler that works otherwise."""
+    """`in_mode("session")`: the URL of the same database behind a pooler in that mode."""
     with ExitStack() as stack:
 
         def start(mode: PoolMode) -> str:

@@ -39,7 +39,7 @@ PATIENT = "1h"  # a head start that no test waits for: what is taken was told
 
 
 def brokered(app: Stepfast, *, items: int = 100, head_start: str = PATIENT, **settings: Any) -> Shop:
-    """A shop whose catalogue is read over a broker that nobody else knows."""
+    """A shop whose catalogue is read over a broker of its own."""
     broker = Broker(f"memory://{new_id()}", head_start=head_start)
     shop = Shop.with_items(items)
     app.feed(Catalogue(shop, **({"transport": broker} | settings)))
@@ -54,27 +54,27 @@ def broker_of(app: Stepfast, feed: str = "catalogue") -> Broker:
 
 
 def inside(app: Stepfast) -> MemoryBroker:
-    """The broker itself."""
+    """The broker in memory behind a feed."""
     return named_broker(broker_of(app).url.removeprefix("memory://"))
 
 
 def transport(app: Stepfast) -> MemoryTransport:
-    """Somebody else who uses it."""
+    """Another client of that broker."""
     return MemoryTransport(inside(app))
 
 
 def there(app: Stepfast, queue: str = WORK_ITEMS) -> list[Outgoing]:
-    """What is in a queue, whoever holds it."""
+    """The messages in a queue, held ones included."""
     return [it.message for it in inside(app).places[queue].live.kept.values()]
 
 
 def put_aside(app: Stepfast, queue: str = WORK_ITEMS) -> dict[str, str]:
-    """The reasons of its dead letters, by message id."""
+    """The reasons of a queue's dead letters, by message id."""
     return {it.message.id: it.dead_reason for it in inside(app).places[queue].dead.kept.values()}
 
 
 def put(app: Stepfast, *bodies: dict[str, Any] | str, queue: str = WORK_ITEMS) -> list[str]:
-    """Send as anybody could; returns the ids."""
+    """Send messages as any other program could; returns their ids."""
     messages = [Outgoing(id=new_id(), body=it if isinstance(it, str) else json.dumps(it)) for it in bodies]
 
     async def send() -> None:
@@ -91,7 +91,7 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
 
 
 def staged(app: Stepfast, kind: str = "WORK_ITEM") -> list[dict[str, Any]]:
-    """What was staged so far, with the id that the broker sees."""
+    """The broker messages of the outbox, each with the id that the broker sees."""
     found = []
     for row in rows.query(
         app, "SELECT body, headers FROM stepfast_outbox WHERE channel = 'broker' ORDER BY seq"
@@ -105,7 +105,7 @@ def staged(app: Stepfast, kind: str = "WORK_ITEM") -> list[dict[str, Any]]:
 
 
 def ended(app: Stepfast, run_id: str, patience: float = 40.0) -> RunReport:
-    """Wait for its end."""
+    """Wait until a run has ended."""
 
     def look() -> RunReport | None:
         found = run_row(app, run_id)
@@ -115,7 +115,7 @@ def ended(app: Stepfast, run_id: str, patience: float = 40.0) -> RunReport:
 
 
 def end_head_starts(app: Stepfast) -> None:
-    """As if nobody had been told for long enough."""
+    """End the head start of all ready jobs, so that every worker may take them."""
     rows.change(app, "UPDATE stepfast_job SET ready_at = 1 WHERE state = 'ready'")
 
 
@@ -128,8 +128,8 @@ QUEUE = queue_of(CLIENT)
 
 
 @dataclass
-class BrokerPolling:
-    """What others see of the queue."""
+class TaskQueue:
+    """The queue of one client, as programs outside of Stepfast use it."""
 
     memory: MemoryBroker
 
@@ -137,12 +137,12 @@ class BrokerPolling:
         asyncio.run(self._transport().ensure(QUEUE))
 
     def send(self, *bodies: str, first: int = 1) -> None:
-        """Each under an id of its own: `m-1`, `m-2` and so on."""
+        """Send messages with the ids `m-1`, `m-2` and so on."""
         messages = [Outgoing(id=f"m-{first + at}", body=body) for at, body in enumerate(bodies)]
         asyncio.run(self._transport().send(QUEUE, messages))
 
     def task(self, task_type: str, task_id: str = "t-1", /, *, number: int = 1, **payload: Any) -> None:
-        self.send(said(task_type, task_id, **payload), first=number)
+        self.send(task_message(task_type, task_id, **payload), first=number)
 
     def receive(self) -> list[Delivery]:
         wait = timedelta(0)
@@ -163,7 +163,9 @@ class BrokerPolling:
         return MemoryTransport(self.memory)
 
 
-def said(task_type: str, task_id: str = "t-1", /, *, webhook_url: str | None = None, **payload: Any) -> str:
+def task_message(
+    task_type: str, task_id: str = "t-1", /, *, webhook_url: str | None = None, **payload: Any
+) -> str:
     return json.dumps(
         {"task_id": task_id, "task_type": task_type, "payload": payload, "webhook_url": webhook_url}
     )
@@ -172,14 +174,14 @@ def said(task_type: str, task_id: str = "t-1", /, *, webhook_url: str | None = N
 @contextmanager
 def polling(
     app: Stepfast,
-    broker: BrokerPolling,
+    broker: TaskQueue,
     acknowledge: Acknowledge = "stored",
     *,
     hold: timedelta = timedelta(minutes=1),
     concurrency: int = 4,
     most_deliveries: int = 5,
 ) -> Iterator[Intake]:
-    """Both of them, until the block ends."""
+    """Run an intake and a worker until the block ends."""
     settings = IntakeSettings(
         client=CLIENT, acknowledge=acknowledge, hold=hold, concurrency=concurrency, poll=timedelta(seconds=1)
     )

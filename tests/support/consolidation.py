@@ -19,6 +19,7 @@ from stepfast.runs.window import Window
 from tests.support import rows
 from tests.support.engine import settle, take
 from tests.support.feeds import Catalogue, Shop, prepare
+from tests.support.single_threaded_worker import NoReports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -53,7 +54,7 @@ def items(count: int, start: int = 0) -> list[dict[str, Any]]:
 def see(
     app: Stepfast, run_id: str, seen: Iterable[Mapping[str, Any]], at: int = 1, feed: str = "catalogue"
 ) -> None:
-    """The source showed these, at this time of its clock."""
+    """Write raw rows, as the source showed them at this time of its clock."""
     with app.transaction() as tx:
         observe(tx, feed, run_id, at, [observed(it["id"], it) for it in seen])
 
@@ -96,18 +97,10 @@ def quarantine(app: Stepfast) -> list[dict[str, Any]]:
     return rows.query(app, "SELECT * FROM stepfast_quarantine ORDER BY item_id, stage")
 
 
-class Nowhere:
-    """Nobody hears what a step says."""
-
-    def put(self, report: object, /) -> None: ...
-    def results_of_parents(self, _: str, /) -> dict[str, Any]:
-        return {}
-
-
 def play(app: Stepfast, declared: Declaration, *, between: Callable[[], object] | None = None) -> None:
-    """One step as a worker would do it; `between` happens after it has read and before it commits."""
+    """Run and commit one step; `between` is called after it has read and before it commits."""
     taken = take(app)
-    step = Step(taken, Nowhere(), "tester")
+    step = Step(taken, NoReports(), "tester")
     act = replay if taken.kind.endswith(".replay") else consolidate
     outcome = asyncio.run(act(step, app.database, declared, **decode(taken.payload)))
     assert isinstance(outcome, Done | Continue)

@@ -1,4 +1,4 @@
-"""The engine's own verbs, each in a transaction of its own, as a worker would use them."""
+"""Claim, commit and rescue, each in a transaction of its own, as a worker does it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ ALICE, BOB = 11, 22  # incarnations
 
 
 def work_on(app: Stepfast) -> Job[..., None]:
-    """The kind of job that every application of a test knows."""
+    """Register the kind `work` with an application of the test."""
     return app.job()(work)
 
 
 def work(n: int = 0) -> None:
-    """Nothing: these tests play the worker."""
+    """Never called: tests claim and commit by themselves."""
 
 
 def claim(app: Stepfast, owner: int = ALICE, limit: int = 1, queue: str = "default") -> list[Lease]:
@@ -34,7 +34,7 @@ def claim(app: Stepfast, owner: int = ALICE, limit: int = 1, queue: str = "defau
 
 
 def take(app: Stepfast, owner: int = ALICE, queue: str = "default") -> Lease:
-    """The one job that is ready."""
+    """Claim the one job that is ready."""
     (taken,) = claim(app, owner, queue=queue)
     return taken
 
@@ -55,7 +55,7 @@ def sweep(app: Stepfast, crash_limit: int = 3) -> Rescued:
 
 
 def silence(app: Stepfast, owner: int, seconds: int = 1) -> None:
-    """Let the owner's lease have run out so long ago."""
+    """Make a worker silent: its lease ran out this long ago."""
     matched = rows.change(
         app,
         "UPDATE stepfast_worker SET alive_until = :at WHERE incarnation = :owner",
@@ -66,12 +66,12 @@ def silence(app: Stepfast, owner: int, seconds: int = 1) -> None:
 
 
 def wait_until_somebody_waits(app: Stepfast) -> None:
-    """Until a session of the server waits for a lock that another one holds."""
+    """Wait until a session of the server waits for a lock of another session."""
     rows.eventually(lambda: somebody_waits(app))
 
 
 def somebody_waits(app: Stepfast) -> bool:
-    """Whether a session of the server waits for a lock that another one holds."""
+    """Whether a session of the server waits for a lock of another session."""
     look = {
         "mariadb": "SELECT variable_value + 0 AS n FROM information_schema.global_status"
         " WHERE variable_name = 'Innodb_row_lock_current_waits'",
@@ -81,7 +81,7 @@ def somebody_waits(app: Stepfast) -> bool:
 
 
 def together(acts: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Do all of it at the same moment; returns what each returned or raised."""
+    """Make all calls at the same moment; returns what each returned or raised."""
     barrier = threading.Barrier(len(acts))
 
     def act(one: Callable[[], Any]) -> Any:

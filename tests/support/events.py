@@ -1,4 +1,4 @@
-"""Hear what is reported while a test runs."""
+"""Record the events that are reported while a test runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Told = list[tuple[str, dict[str, Fact]]]
 
 @contextmanager
 def hearing() -> Iterator[Told]:
-    """`with hearing() as told`: every event, with its fields, in the order of their telling."""
+    """`with hearing() as told`: every reported event with its fields, in order."""
     told: Told = []
 
     def hear(event: str, facts: Mapping[str, Fact]) -> None:
@@ -26,5 +26,5 @@ def hearing() -> Iterator[Told]:
 
 
 def named(told: Told, event: str) -> list[dict[str, Fact]]:
-    """The fields of each time that this was told."""
+    """The fields of every event of this name."""
     return [facts for name, facts in told if name == event]

@@ -36,7 +36,7 @@ class Received:
 
 @dataclass(frozen=True)
 class Answer:
-    """What it says. `before` runs when the request was read and nothing is answered yet."""
+    """An answer to a request. `before` runs when the request has been read, and before the answer."""
 
     status: int = 204
     body: bytes = b""
@@ -47,13 +47,13 @@ class Answer:
 Script = Callable[[Received], Answer]
 
 
-class Receiver:
-    """Notes every request in the order of arrival; `answer` decides about each."""
+class HttpReceiver:
+    """Keeps every request in the order of arrival; `answer` decides how to answer each."""
 
     def __init__(self, host: str) -> None:
         self.host = host
         self.received: list[Received] = []
-        self.answered = 0  # how many answers left us whole
+        self.answered = 0  # answers that were sent whole
         self.answer: Script = lambda _: Answer()
         self.port = 0
         self._lock = threading.Lock()
@@ -75,17 +75,17 @@ class Receiver:
         return self.answer(received)
 
     def fail(self, times: int, status: int = 500, **headers: str) -> None:
-        """Answer so often with a failure, and well from then on."""
+        """Answer this many requests with a failure, and all later ones with success."""
         left = iter(range(times))
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.answer = lambda _: Answer(204 if next(left, None) is None else status, headers=named)
 
 
 @contextmanager
-def receiving(
+def receiving_http(
     host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
-) -> Iterator[Receiver]:
-    receiver = Receiver(host)
+) -> Iterator[HttpReceiver]:
+    receiver = HttpReceiver(host)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -104,7 +104,7 @@ def receiving(
                 self.wfile.flush()
                 receiver.answered += 1
             except OSError:
-                self.close_connection = True  # whoever asked has left
+                self.close_connection = True  # the client has gone
 
         def log_message(self, *_: object) -> None:
             pass

@@ -1,4 +1,4 @@
-"""An application whose handler needs it: in the other process it works on the database of the worker."""
+"""An application whose isolated handler enqueues a job: in its process it uses the database of the worker."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from apprise.plugins.base import NotifyBase
 PASSWORD = "hunter2-of-the-mailbox"
 
 
-class Mailbox:
-    """Mails in the order of their arrival; `refuse` makes it answer that it is out of order."""
+class MailReceiver:
+    """Keeps mails in the order of arrival; `refuse` makes it answer with an error."""
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
@@ -59,9 +59,9 @@ class Mailbox:
 
 
 @contextmanager
-def mailbox() -> Iterator[Mailbox]:
-    NotifyBase.request_rate_per_sec = 0  # else Apprise rests for 5.5 s between two mails, out of politeness
-    box = Mailbox()
+def receiving_mail() -> Iterator[MailReceiver]:
+    NotifyBase.request_rate_per_sec = 0  # else Apprise rests for 5.5 s between two mails, as a courtesy
+    box = MailReceiver()
     loop = asyncio.new_event_loop()
 
     def session() -> SMTP:

@@ -1,4 +1,4 @@
-"""Look at the tables behind the engine's back, and set what a test needs to find there.
+"""Read the tables directly, and write what a test needs to find there.
 
 Time is moved by writing instants into rows: the database's clock decides, and it cannot be set.
 """
@@ -66,7 +66,7 @@ def ended(app: Stepfast, job_id: str) -> Row | None:
 
 
 def state(app: Stepfast, job_id: str) -> str | None:
-    """In which state the job is; it must not be live and ended at once."""
+    """The state of a job; fails if it is both live and archived."""
     found = query(app, STATES, id=job_id)
     assert len(found) <= 1, f"job {job_id} is live and archived"
     return str(found[0]["state"]) if found else None
@@ -84,14 +84,14 @@ def logs(app: Stepfast, job_id: str) -> list[str]:
 def add_worker(
     app: Stepfast, incarnation: int, *, worker_id: str = "alice", state: str = "alive", alive_for: int = HOUR
 ) -> int:
-    """A process as the others see it. With a negative `alive_for` it has been silent for that long."""
+    """Add a worker of another machine. With a negative `alive_for` it has been silent for that long."""
     with app.transaction() as tx:
         tx.run(WORKER, incarnation=incarnation, worker_id=worker_id, state=state, alive_for=alive_for)
     return incarnation
 
 
 def set_schema_version(app: Stepfast, version: int) -> None:
-    """Let the tables say that they are of this version."""
+    """Write this schema version into the tables."""
     with app.transaction() as tx:
         tx.execute("DELETE FROM stepfast_schema WHERE component = 'stepfast'")
         tx.execute(
@@ -102,7 +102,7 @@ def set_schema_version(app: Stepfast, version: int) -> None:
 
 
 def make_due(app: Stepfast, job_id: str) -> None:
-    """Let the time of a scheduled job come."""
+    """Make a scheduled job ready."""
     matched = change(
         app,
         "UPDATE stepfast_job SET state = 'ready', ready_at = 1 WHERE id = :id AND state = 'scheduled'",
@@ -112,7 +112,7 @@ def make_due(app: Stepfast, job_id: str) -> None:
 
 
 def eventually(look: Callable[[], T | None], patience: float = PATIENCE) -> T:
-    """Wait until `look` sees something true, and return it."""
+    """Call `look` until it returns something true, and return that."""
     deadline = time.monotonic() + patience
     while not (found := look()):
         assert time.monotonic() < deadline, f"did not happen within {patience} s"

@@ -2,14 +2,14 @@
 
     worker = SingleThreadedWorker(app)
     lease = worker.claim()
-    answer = worker.think(lease)      # the handler: asks the source, writes nothing
-    worker.commit(lease, answer)      # its effects and its outcome
+    answer = worker.run_handler(lease)  # asks the source, writes nothing
+    worker.commit(lease, answer)  # its effects and its outcome
 
 `GroupCommittingWorker` ends several steps in one transaction, as the committer of a real worker does:
 
     worker = GroupCommittingWorker(app)
     group = worker.run_handlers(worker.take(3))
-    worker.settle(group)              # one transaction, or each alone
+    worker.commit_group(group)  # one transaction, or each alone
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from stepfast.jobs.outcome import Effect, Ending
 
 
-MOST_STEPS = 2_000  # only a run that never ends takes so many
+MOST_STEPS = 2_000  # only a run that never ends takes more
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Answer:
 
 
 class NoReports:
-    """Reports that nobody reads."""
+    """Drops the reports of a step."""
 
     def put(self, report: Report, /) -> None: ...
     def results_of_parents(self, _: str, /) -> dict[str, Any]:
@@ -74,7 +74,7 @@ class SingleThreadedWorker:
         self.incarnation = persist(self.app.database, lambda tx: register(tx, settings))
 
     def claim(self) -> Lease | None:
-        """The next job that is ready, or one that was found abandoned."""
+        """Claim the next ready job, or else a suspect."""
         found = persist(self.app.database, lambda tx: claim(tx, "default", self.incarnation, 1))
         if found:
             return found[0]
@@ -94,7 +94,7 @@ class SingleThreadedWorker:
         return Answer(ending, [*step.effects, *effects_of(ending)] if hasattr(ending, "effects") else ())
 
     def commit(self, lease: Lease, thought: Answer) -> Ending:
-        """Write it; what an effect raises is the step's failure, written in a transaction of its own."""
+        """Commit an answer; an error of an effect fails the step, in a transaction of its own."""
         try:
             persist(self.app.database, lambda tx: commit(tx, lease, thought.ending, thought.effects))
         except Exception as error:
@@ -107,7 +107,7 @@ class SingleThreadedWorker:
         return thought.ending
 
     def step(self) -> Lease | None:
-        """One step of whatever is next; None if nothing is ready."""
+        """Run and commit one step; None if no job is ready."""
         lease = self.claim()
         if lease is not None:
             self.commit(lease, self.run_handler(lease))
@@ -124,17 +124,17 @@ class SingleThreadedWorker:
         raise AssertionError(f"no {kind} came in {MOST_STEPS} steps")
 
     def finish(self) -> int:
-        """Work until no job is left; returns how many steps that took. Whoever waits for a time need not wait."""
+        """Work until no job is left; returns the number of steps. Scheduled jobs become ready at once."""
         for number in range(MOST_STEPS):
             rows.change(self.app, "UPDATE stepfast_job SET ready_at = 1 WHERE state = 'scheduled'")
             persist(self.app.database, promote)
             if self.step() is None:
-                assert not rows.count(self.app, "stepfast_job"), "nobody can get what is left"
+                assert not rows.count(self.app, "stepfast_job"), "no worker can claim the jobs that are left"
                 return number
         raise AssertionError(f"no end in {MOST_STEPS} steps")
 
     def declare_others_dead(self) -> None:
-        """Every other worker is late: take back what it held."""
+        """Declare all other workers dead, and rescue their jobs."""
         rows.change(
             self.app,
             "UPDATE stepfast_worker SET alive_until = 1 WHERE state = 'alive' AND incarnation <> :me",
@@ -197,7 +197,7 @@ class GroupCommittingWorker(SingleThreadedWorker):
         return self.leases.over
 
     def take(self, count: int) -> list[Lease]:
-        """So many jobs that are ready, if their limits have room."""
+        """Claim so many ready jobs, and ask their limits."""
         found = persist(self.app.database, lambda tx: claim(tx, "default", self.incarnation, count))
         assert len(found) == count, f"only {len(found)} are ready"
         return self.admission.admit(found)
@@ -207,8 +207,8 @@ class GroupCommittingWorker(SingleThreadedWorker):
         return [self.until(kind=PAGE), *self.take(count - 1)]
 
     def first_pages(self, count: int) -> list[Ended]:
-        """The same behind the count of each, and what their handlers answered."""
-        self.settle(self.run_handlers(self.take_pages(count)))
+        """Do the counts of so many partitions, then run the handlers of their first pages."""
+        self.commit_group(self.run_handlers(self.take_pages(count)))
         return self.run_handlers(self.take_continued())
 
     def run_handlers(self, leases: Sequence[Lease]) -> list[Ended]:
@@ -220,16 +220,16 @@ class GroupCommittingWorker(SingleThreadedWorker):
         return Ended(lease, ending, effects, self.app.kinds.get(lease.kind).retry)
 
     def say(self, lease: Lease, message: str) -> None:
-        """A line of its log that nobody has written yet."""
+        """Put a line of the job's log that is not written yet."""
         self.reporter.put(Report(lease, None, None, "info", message))
 
-    def settle(self, group: Sequence[Ended]) -> None:
+    def commit_group(self, group: Sequence[Ended]) -> None:
         """As one thread of the committer does."""
         self.committer._commit_group(list(group))
         while len(self.committer._line):
             self.committer._commit_group(self.committer._line.take(self.committer._may_share))
 
     def take_continued(self) -> list[Lease]:
-        """What stayed here, to be run next."""
+        """The continuations that stayed on this worker, to be run next."""
         stayed, self.leases.stayed = self.leases.stayed, []
         return stayed

@@ -95,7 +95,7 @@ def test_what_the_new_step_says_is_kept_although_the_old_one_ends_with_it(app: S
     worker.say(new, "the new one")
     worker.say(old, "the old one")
 
-    worker.settle([worker.end(new, Continue(2)), worker.end(old, Continue(1))])
+    worker.commit_group([worker.end(new, Continue(2)), worker.end(old, Continue(1))])
 
     assert rows.logs(app, new.job_id) == ["the new one"]
     assert [it.step for it in worker.take_continued()] == [new.step + 1]

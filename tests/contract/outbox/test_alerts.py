@@ -21,7 +21,7 @@ from stepfast.worker import relay as deaths
 from stepfast.worker.relay import Relay
 from tests.support import rows
 from tests.support.engine import settle, take, together, work_on
-from tests.support.mail_receiver import PASSWORD, Mailbox, mailbox
+from tests.support.mail_receiver import PASSWORD, MailReceiver, receiving_mail
 
 if TYPE_CHECKING:
     from stepfast import Stepfast
@@ -30,16 +30,16 @@ HOUR = 3_600 * rows.SECOND
 
 
 @pytest.fixture
-def box() -> Iterator[Mailbox]:
-    with mailbox() as found:
+def box() -> Iterator[MailReceiver]:
+    with receiving_mail() as found:
         yield found
 
 
-def settings(*boxes: Mailbox) -> NotificationSettings:
+def settings(*boxes: MailReceiver) -> NotificationSettings:
     return NotificationSettings(alert_urls=tuple(it.url for it in boxes))
 
 
-def relayed(app: Stepfast, *boxes: Mailbox) -> None:
+def relayed(app: Stepfast, *boxes: MailReceiver) -> None:
     Relay(app.database, settings(*boxes)).drain()
 
 
@@ -67,7 +67,7 @@ def bury(app: Stepfast, error: str = "OSError: no answer") -> str:
 # Told once
 
 
-def test_an_alert_becomes_a_mail_and_no_other(app: Stepfast, box: Mailbox) -> None:
+def test_an_alert_becomes_a_mail_and_no_other(app: Stepfast, box: MailReceiver) -> None:
     app.alert("run r-7 failed", "Consolidation skipped", "3 of 12 workers failed.", severity="warning")
 
     relayed(app, box)
@@ -80,7 +80,7 @@ def test_an_alert_becomes_a_mail_and_no_other(app: Stepfast, box: Mailbox) -> No
     assert f"Alert: {row['id']}" in box.text()
 
 
-def test_a_step_may_raise_one_with_its_commit(app: Stepfast, box: Mailbox) -> None:
+def test_a_step_may_raise_one_with_its_commit(app: Stepfast, box: MailReceiver) -> None:
     app._notifications = settings(box)
 
     @app.job()
@@ -95,7 +95,9 @@ def test_a_step_may_raise_one_with_its_commit(app: Stepfast, box: Mailbox) -> No
     assert rows.query(app, "SELECT quiet_for FROM stepfast_alert") == [{"quiet_for": HOUR // 6}]
 
 
-def test_one_cause_is_told_once_in_its_quiet_time_and_counted_meanwhile(app: Stepfast, box: Mailbox) -> None:
+def test_one_cause_is_told_once_in_its_quiet_time_and_counted_meanwhile(
+    app: Stepfast, box: MailReceiver
+) -> None:
     for _ in range(3):
         app.alert("disk", "The disk is full")
         relayed(app, box)
@@ -118,7 +120,7 @@ def test_one_cause_is_told_once_in_its_quiet_time_and_counted_meanwhile(app: Ste
 
 
 def test_what_was_raised_in_the_quiet_time_is_told_at_its_end_even_if_nothing_follows(
-    app: Stepfast, box: Mailbox
+    app: Stepfast, box: MailReceiver
 ) -> None:
     app.alert("disk", "The disk is full")
     relayed(app, box)
@@ -132,7 +134,7 @@ def test_what_was_raised_in_the_quiet_time_is_told_at_its_end_even_if_nothing_fo
     assert box.subjects == ["The disk is full", "The disk is full again"]
 
 
-def test_causes_do_not_quieten_each_other(app: Stepfast, box: Mailbox) -> None:
+def test_causes_do_not_quieten_each_other(app: Stepfast, box: MailReceiver) -> None:
     for cause in ("disk", "memory"):
         app.alert(cause, f"No {cause}")
 
@@ -141,7 +143,7 @@ def test_causes_do_not_quieten_each_other(app: Stepfast, box: Mailbox) -> None:
     assert sorted(box.subjects) == ["No disk", "No memory"]
 
 
-def test_the_quiet_time_may_be_chosen(app: Stepfast, box: Mailbox) -> None:
+def test_the_quiet_time_may_be_chosen(app: Stepfast, box: MailReceiver) -> None:
     app.alert("disk", "The disk is full", cooldown="10m")
     relayed(app, box)
     app.alert("disk", "The disk is full", cooldown="10m")
@@ -153,7 +155,7 @@ def test_the_quiet_time_may_be_chosen(app: Stepfast, box: Mailbox) -> None:
 
 
 def test_many_who_raise_one_cause_at_once_are_all_counted_and_told_once(
-    app: Stepfast, another_app: Callable[[], Stepfast], box: Mailbox
+    app: Stepfast, another_app: Callable[[], Stepfast], box: MailReceiver
 ) -> None:
     apps = [another_app() for _ in range(4)]
 
@@ -186,9 +188,9 @@ def test_of_two_relays_that_tell_at_once_one_does(app: Stepfast, another_app: Ca
 
 
 def test_every_place_gets_it_and_one_that_fails_does_not_repeat_it_to_the_others(
-    app: Stepfast, box: Mailbox
+    app: Stepfast, box: MailReceiver
 ) -> None:
-    with mailbox() as broken:
+    with receiving_mail() as broken:
         broken.refuse = True
         app.alert("disk", "The disk is full")
         relayed(app, box, broken)
@@ -204,7 +206,7 @@ def test_every_place_gets_it_and_one_that_fails_does_not_repeat_it_to_the_others
     assert [it.state for it in listed(app)] == ["sent"]
 
 
-def test_one_that_cannot_be_delivered_is_visible_and_can_be_retried(app: Stepfast, box: Mailbox) -> None:
+def test_one_that_cannot_be_delivered_is_visible_and_can_be_retried(app: Stepfast, box: MailReceiver) -> None:
     box.refuse = True
     app.alert("disk", "The disk is full")
     Relay(app.database, replace(settings(box), outbox_attempts=1)).drain()
@@ -220,7 +222,7 @@ def test_one_that_cannot_be_delivered_is_visible_and_can_be_retried(app: Stepfas
     assert [it.state for it in listed(app)] == ["sent"]
 
 
-def test_with_nowhere_to_go_it_is_recorded_and_told_when_there_is(app: Stepfast, box: Mailbox) -> None:
+def test_with_nowhere_to_go_it_is_recorded_and_told_when_there_is(app: Stepfast, box: MailReceiver) -> None:
     app.alert("disk", "The disk is full")
     relayed(app)
     (alert,) = listed(app)
@@ -232,7 +234,7 @@ def test_with_nowhere_to_go_it_is_recorded_and_told_when_there_is(app: Stepfast,
 
 
 def test_what_nobody_could_tell_for_a_day_is_only_listed_until_it_is_raised_again(
-    app: Stepfast, box: Mailbox
+    app: Stepfast, box: MailReceiver
 ) -> None:
     app.alert("disk", "The disk is full")
     let_pass(app, 25 * HOUR)
@@ -254,7 +256,7 @@ def test_a_worker_refuses_to_start_with_a_place_that_nobody_can_read(app: Stepfa
         app.worker()
 
 
-def test_neither_rows_nor_lists_know_the_password(app: Stepfast, box: Mailbox) -> None:
+def test_neither_rows_nor_lists_know_the_password(app: Stepfast, box: MailReceiver) -> None:
     box.refuse = True
     app.alert("disk", "The disk is full")
     relayed(app, box)
@@ -295,7 +297,7 @@ def test_what_says_nothing_is_refused(app: Stepfast, options: dict[str, object],
     assert listed(app) == []
 
 
-def test_causes_that_came_to_rest_are_forgotten(app: Stepfast, box: Mailbox) -> None:
+def test_causes_that_came_to_rest_are_forgotten(app: Stepfast, box: MailReceiver) -> None:
     app.alert("old", "Title")
     relayed(app, box)
     app.alert("never told", "Title")
@@ -313,7 +315,7 @@ def test_causes_that_came_to_rest_are_forgotten(app: Stepfast, box: Mailbox) -> 
 # Deaths
 
 
-def test_a_job_that_dies_raises_an_alert(app: Stepfast, box: Mailbox) -> None:
+def test_a_job_that_dies_raises_an_alert(app: Stepfast, box: MailReceiver) -> None:
     app._notifications = settings(box)
 
     @app.job(name="invoice", retry=Retry(attempts=1))

@@ -23,7 +23,7 @@ from tests.support.http_receiver import SECRET, SETTINGS
 
 if TYPE_CHECKING:
     from stepfast import Stepfast, Transaction
-    from tests.support.http_receiver import Receiver
+    from tests.support.http_receiver import HttpReceiver
 
 URL = "https://hooks.example/in?token=abc"
 
@@ -35,7 +35,7 @@ def staged(app: Stepfast) -> list[rows.Row]:
 # With a step
 
 
-def test_a_webhook_arrives_when_its_step_is_committed(app: Stepfast, receiver: Receiver) -> None:
+def test_a_webhook_arrives_when_its_step_is_committed(app: Stepfast, receiver: HttpReceiver) -> None:
     app._notifications = SETTINGS
 
     @app.job()
@@ -57,7 +57,7 @@ def test_a_webhook_arrives_when_its_step_is_committed(app: Stepfast, receiver: R
     assert row["trace"][3:35] == got.headers["traceparent"][3:35] == job.id.replace("-", "")
 
 
-def test_without_a_type_the_data_is_the_body(app: Stepfast, receiver: Receiver) -> None:
+def test_without_a_type_the_data_is_the_body(app: Stepfast, receiver: HttpReceiver) -> None:
     app.send_webhook(receiver.url(), data={"task_id": "t-1", "status": "completed"})
 
     (row,) = staged(app)
@@ -331,7 +331,9 @@ def test_what_was_sent_is_forgotten_in_bounded_batches_and_what_died_is_not(app:
     assert sorted(json.loads(row["body"]) for row in staged(app)) == ["dead", "waiting", "young"]
 
 
-def test_destinations_that_nobody_uses_are_forgotten_and_met_again(app: Stepfast, receiver: Receiver) -> None:
+def test_destinations_that_nobody_uses_are_forgotten_and_met_again(
+    app: Stepfast, receiver: HttpReceiver
+) -> None:
     from stepfast.worker.relay import Relay
 
     relay = Relay(app.database, SETTINGS)
@@ -351,7 +353,7 @@ def test_destinations_that_nobody_uses_are_forgotten_and_met_again(app: Stepfast
 # Secrets
 
 
-def test_no_secret_is_in_any_row(app: Stepfast, receiver: Receiver) -> None:
+def test_no_secret_is_in_any_row(app: Stepfast, receiver: HttpReceiver) -> None:
     from stepfast.worker.relay import Relay
 
     urls = (

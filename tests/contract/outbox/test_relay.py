@@ -31,11 +31,11 @@ from stepfast.worker import relay as worker_relay
 from stepfast.worker.relay import Relay, deliver, record, take_heads
 from tests.support import rows
 from tests.support.events import hearing, named
-from tests.support.http_receiver import SECRET, SETTINGS, Answer, Received, receiving
+from tests.support.http_receiver import SECRET, SETTINGS, Answer, Received, receiving_http
 
 if TYPE_CHECKING:
     from stepfast.outbox.destinations import Outgoing, Served
-    from tests.support.http_receiver import Receiver
+    from tests.support.http_receiver import HttpReceiver
 
 NOW = timedelta(0)
 
@@ -44,7 +44,7 @@ def relayed(app: Stepfast, settings: NotificationSettings = SETTINGS) -> int:
     return Relay(app.database, settings).drain()
 
 
-def send(app: Stepfast, receiver: Receiver, *numbers: int, path: str = "/hook") -> list[str]:
+def send(app: Stepfast, receiver: HttpReceiver, *numbers: int, path: str = "/hook") -> list[str]:
     return [app.send_webhook(receiver.url(path), data=n).id for n in numbers]
 
 
@@ -78,7 +78,7 @@ def expire(app: Stepfast) -> None:
 
 
 def test_messages_of_a_destination_arrive_in_the_order_of_their_staging(
-    app: Stepfast, receiver: Receiver
+    app: Stepfast, receiver: HttpReceiver
 ) -> None:
     ids = send(app, receiver, *range(20))
 
@@ -89,7 +89,7 @@ def test_messages_of_a_destination_arrive_in_the_order_of_their_staging(
 
 
 def test_the_head_of_the_line_holds_up_those_behind_it_and_nobody_else(
-    app: Stepfast, receiver: Receiver
+    app: Stepfast, receiver: HttpReceiver
 ) -> None:
     receiver.answer = lambda it: Answer(503 if it.path == "/broken" and len(receiver.received) < 5 else 204)
     send(app, receiver, 1, 2, 3, path="/broken")
@@ -107,14 +107,14 @@ def test_the_head_of_the_line_holds_up_those_behind_it_and_nobody_else(
     assert states(app) == ["sent"] * 5
 
 
-def test_the_same_host_may_be_several_destinations(app: Stepfast, receiver: Receiver) -> None:
+def test_the_same_host_may_be_several_destinations(app: Stepfast, receiver: HttpReceiver) -> None:
     for path in ("/a", "/b", "/a?tenant=1"):
         send(app, receiver, 1, path=path)
 
     assert relayed(app) == 3
 
 
-def test_a_message_that_fails_waits_longer_each_time(app: Stepfast, receiver: Receiver) -> None:
+def test_a_message_that_fails_waits_longer_each_time(app: Stepfast, receiver: HttpReceiver) -> None:
     receiver.answer = lambda _: Answer(500, b"out of paper")
     (message_id,) = send(app, receiver, 1)
     waits = []
@@ -133,7 +133,7 @@ def test_a_message_that_fails_waits_longer_each_time(app: Stepfast, receiver: Re
     assert len(set(receiver.ids)) == 1
 
 
-def test_a_message_that_is_not_due_is_left_alone(app: Stepfast, receiver: Receiver) -> None:
+def test_a_message_that_is_not_due_is_left_alone(app: Stepfast, receiver: HttpReceiver) -> None:
     receiver.fail(1)
     send(app, receiver, 1, 2)
     relayed(app)
@@ -143,7 +143,7 @@ def test_a_message_that_is_not_due_is_left_alone(app: Stepfast, receiver: Receiv
 
 
 def test_what_is_staged_while_its_destination_is_served_follows_at_once(
-    app: Stepfast, receiver: Receiver
+    app: Stepfast, receiver: HttpReceiver
 ) -> None:
     def stage_another() -> None:
         if len(receiver.received) < 4:
@@ -157,7 +157,7 @@ def test_what_is_staged_while_its_destination_is_served_follows_at_once(
 
 
 def test_after_a_long_turn_others_get_a_chance(
-    app: Stepfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(courier, "IN_A_ROW", 2)
     send(app, receiver, 1, 2, 3, 4, 5)
@@ -170,7 +170,7 @@ def test_after_a_long_turn_others_get_a_chance(
 
 
 def test_what_the_receiver_wants_no_more_of_is_dead_at_once_and_the_next_one_goes(
-    app: Stepfast, receiver: Receiver
+    app: Stepfast, receiver: HttpReceiver
 ) -> None:
     receiver.fail(1, 410)
     dead, sent = send(app, receiver, 1, 2)
@@ -182,7 +182,7 @@ def test_what_the_receiver_wants_no_more_of_is_dead_at_once_and_the_next_one_goe
     assert message(app, dead)["ended_at"] is not None
 
 
-def test_a_refusal_is_tried_five_times(app: Stepfast, receiver: Receiver) -> None:
+def test_a_refusal_is_tried_five_times(app: Stepfast, receiver: HttpReceiver) -> None:
     receiver.answer = lambda it: Answer(404 if it.json == 1 else 204)
     dead, _ = send(app, receiver, 1, 2)
 
@@ -197,7 +197,7 @@ def test_a_refusal_is_tried_five_times(app: Stepfast, receiver: Receiver) -> Non
     assert "gave up after 5 tries" in row["last_error"]
 
 
-def test_an_outage_is_waited_out_until_the_message_is_too_old(app: Stepfast, receiver: Receiver) -> None:
+def test_an_outage_is_waited_out_until_the_message_is_too_old(app: Stepfast, receiver: HttpReceiver) -> None:
     receiver.answer = lambda _: Answer(500)
     (message_id,) = send(app, receiver, 1)
     rows.change(app, "UPDATE stepfast_outbox SET since_at = since_at - :age", age=4 * rows.DAY)
@@ -209,7 +209,7 @@ def test_an_outage_is_waited_out_until_the_message_is_too_old(app: Stepfast, rec
     assert "at an age of 96 h" in row["last_error"]
 
 
-def test_a_throttle_is_respected(app: Stepfast, receiver: Receiver) -> None:
+def test_a_throttle_is_respected(app: Stepfast, receiver: HttpReceiver) -> None:
     receiver.fail(1, 429, Retry_After="600")
     (message_id,) = send(app, receiver, 1)
 
@@ -219,7 +219,7 @@ def test_a_throttle_is_respected(app: Stepfast, receiver: Receiver) -> None:
     assert 590 < wait <= 600
 
 
-def test_a_redirect_ends_in_a_sentence(app: Stepfast, receiver: Receiver) -> None:
+def test_a_redirect_ends_in_a_sentence(app: Stepfast, receiver: HttpReceiver) -> None:
     receiver.answer = lambda _: Answer(302, headers={"Location": receiver.url("/other")})
     (message_id,) = send(app, receiver, 1)
 
@@ -230,7 +230,7 @@ def test_a_redirect_ends_in_a_sentence(app: Stepfast, receiver: Receiver) -> Non
     assert [it.path for it in receiver.received] == ["/hook"]
 
 
-def test_an_address_behind_the_wall_is_never_reached(app: Stepfast, receiver: Receiver) -> None:
+def test_an_address_behind_the_wall_is_never_reached(app: Stepfast, receiver: HttpReceiver) -> None:
     (message_id,) = send(app, receiver, 1)
 
     Relay(app.database, replace(SETTINGS, webhook_allow=())).drain()
@@ -248,7 +248,7 @@ def test_a_channel_that_nobody_knows_fails_visibly(app: Stepfast) -> None:
     assert "knows no channel 'pigeon'" in message(app, "m")["last_error"]
 
 
-def test_a_dead_webhook_raises_an_alert(app: Stepfast, receiver: Receiver) -> None:
+def test_a_dead_webhook_raises_an_alert(app: Stepfast, receiver: HttpReceiver) -> None:
     receiver.answer = lambda _: Answer(410)
     _, second = send(app, receiver, 1, 2, path="/hook?token=hunter2")
 
@@ -265,7 +265,7 @@ def test_a_dead_webhook_raises_an_alert(app: Stepfast, receiver: Receiver) -> No
 
 
 def test_what_was_sent_and_not_recorded_is_sent_again_under_the_same_id(
-    app: Stepfast, receiver: Receiver
+    app: Stepfast, receiver: HttpReceiver
 ) -> None:
     (message_id,) = send(app, receiver, 1)
     _, first = taken(app)
@@ -278,7 +278,7 @@ def test_what_was_sent_and_not_recorded_is_sent_again_under_the_same_id(
     assert (message(app, message_id)["state"], message(app, message_id)["attempts"]) == ("sent", 1)
 
 
-def test_a_relay_that_was_replaced_records_nothing(app: Stepfast, receiver: Receiver) -> None:
+def test_a_relay_that_was_replaced_records_nothing(app: Stepfast, receiver: HttpReceiver) -> None:
     message_id, following = send(app, receiver, 1, 2)
     served, first = taken(app)
     expire(app)
@@ -299,7 +299,7 @@ def test_a_relay_that_was_replaced_records_nothing(app: Stepfast, receiver: Rece
     assert following_one.id == following
 
 
-def test_a_destination_that_somebody_serves_is_left_to_him(app: Stepfast, receiver: Receiver) -> None:
+def test_a_destination_that_somebody_serves_is_left_to_him(app: Stepfast, receiver: HttpReceiver) -> None:
     send(app, receiver, 1)
     taken(app)
 
@@ -308,7 +308,7 @@ def test_a_destination_that_somebody_serves_is_left_to_him(app: Stepfast, receiv
 
 
 def test_two_who_take_at_once_do_not_both_get_it(
-    app: Stepfast, another_app: Callable[[], Stepfast], receiver: Receiver
+    app: Stepfast, another_app: Callable[[], Stepfast], receiver: HttpReceiver
 ) -> None:
     from tests.support.engine import together
 
@@ -328,7 +328,7 @@ def test_two_who_take_at_once_do_not_both_get_it(
     assert len(everything) == len(set(everything)) == 3
 
 
-def test_a_try_that_takes_long_keeps_its_destination(app: Stepfast, receiver: Receiver) -> None:
+def test_a_try_that_takes_long_keeps_its_destination(app: Stepfast, receiver: HttpReceiver) -> None:
     over = threading.Event()
     receiver.answer = lambda _: Answer(before=lambda: over.wait(20))
     send(app, receiver, 1)
@@ -348,7 +348,7 @@ def test_a_try_that_takes_long_keeps_its_destination(app: Stepfast, receiver: Re
     assert states(app) == ["sent"]
 
 
-def test_a_try_that_hangs_loses_its_destination(app: Stepfast, receiver: Receiver) -> None:
+def test_a_try_that_hangs_loses_its_destination(app: Stepfast, receiver: HttpReceiver) -> None:
     over = threading.Event()
     receiver.answer = lambda _: Answer(before=lambda: over.wait(20))
     send(app, receiver, 1)
@@ -369,7 +369,7 @@ def test_a_try_that_hangs_loses_its_destination(app: Stepfast, receiver: Receive
 
 
 def test_a_commit_whose_answer_was_lost_is_not_sent_again(
-    app: Stepfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded: list[Any] = []
     lost: list[Any] = []
@@ -398,7 +398,7 @@ def test_a_commit_whose_answer_was_lost_is_not_sent_again(
 
 
 def test_nothing_is_sent_inside_a_transaction(
-    app: Stepfast, another_app: Callable[[], Stepfast], receiver: Receiver
+    app: Stepfast, another_app: Callable[[], Stepfast], receiver: HttpReceiver
 ) -> None:
     observer = another_app()
 
@@ -418,7 +418,7 @@ def test_nothing_is_sent_inside_a_transaction(
 def test_two_relays_lose_nothing_and_keep_the_order_whatever_fails(
     app: Stepfast,
     another_app: Callable[[], Stepfast],
-    receiver: Receiver,
+    receiver: HttpReceiver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(verdict, "FIRST", timedelta(milliseconds=5))
@@ -466,7 +466,7 @@ def test_two_relays_lose_nothing_and_keep_the_order_whatever_fails(
 
 
 def test_a_worker_sends_at_once_what_its_own_process_staged(
-    app: Stepfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_relay, "LOOK", 1_000.0)
     app._notifications = SETTINGS
@@ -481,7 +481,7 @@ def test_a_worker_sends_at_once_what_its_own_process_staged(
 def test_a_worker_hears_of_what_another_process_staged(
     app: Stepfast,
     another_app: Callable[[], Stepfast],
-    receiver: Receiver,
+    receiver: HttpReceiver,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker_relay, "LOOK", 1_000.0)
@@ -493,7 +493,7 @@ def test_a_worker_hears_of_what_another_process_staged(
         rows.eventually(lambda: states(app) == ["sent"])
 
 
-def test_a_worker_finds_what_nobody_told_it(app: Stepfast, receiver: Receiver) -> None:
+def test_a_worker_finds_what_nobody_told_it(app: Stepfast, receiver: HttpReceiver) -> None:
     app._notifications = SETTINGS
     url, now = receiver.url(), rows.now(app)
 
@@ -509,7 +509,7 @@ def test_a_worker_finds_what_nobody_told_it(app: Stepfast, receiver: Receiver) -
     assert message(app, "m")["created_at"] >= now
 
 
-def test_a_worker_may_be_told_not_to_send(app: Stepfast, receiver: Receiver) -> None:
+def test_a_worker_may_be_told_not_to_send(app: Stepfast, receiver: HttpReceiver) -> None:
     app._notifications = replace(SETTINGS, outbox_relay=False)
 
     with app.worker() as worker:
@@ -544,7 +544,7 @@ def test_an_idle_relay_asks_one_question(app: Stepfast, monkeypatch: pytest.Monk
     assert {text.strip()[:6] for text in asked} == {"SELECT"}
 
 
-def test_a_worker_that_stops_lets_a_try_end_and_records_it(app: Stepfast, receiver: Receiver) -> None:
+def test_a_worker_that_stops_lets_a_try_end_and_records_it(app: Stepfast, receiver: HttpReceiver) -> None:
     app._notifications = SETTINGS
     over = threading.Event()
     receiver.answer = lambda _: Answer(before=lambda: over.wait(20))
@@ -562,7 +562,7 @@ def test_a_worker_that_stops_lets_a_try_end_and_records_it(app: Stepfast, receiv
 
 
 def test_the_relay_goes_on_after_the_database_was_away(
-    app: Stepfast, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    app: Stepfast, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_relay, "LOOK", 0.02)
     relay = Relay(app.database, SETTINGS)
@@ -614,7 +614,7 @@ def test_the_relay_reports_once_that_the_database_is_away_and_once_that_it_is_ba
 
 
 def test_no_secret_and_no_body_is_logged(
-    app: Stepfast, receiver: Receiver, caplog: pytest.LogCaptureFixture
+    app: Stepfast, receiver: HttpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     receiver.answer = lambda it: Answer({1: 500, 2: 410}.get(it.json["n"], 204), b"you said hunter3")
@@ -631,7 +631,7 @@ def test_no_secret_and_no_body_is_logged(
 
 
 def test_an_event_follows_the_message(
-    app: Stepfast, receiver: Receiver, caplog: pytest.LogCaptureFixture
+    app: Stepfast, receiver: HttpReceiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "stepfast")
     (message_id,) = send(app, receiver, 1)
@@ -645,11 +645,11 @@ def test_an_event_follows_the_message(
     assert facts["trace_id"] == message_id.replace("-", "")
 
 
-def test_a_second_receiver_is_not_disturbed(app: Stepfast, receiver: Receiver) -> None:
+def test_a_second_receiver_is_not_disturbed(app: Stepfast, receiver: HttpReceiver) -> None:
     """A receiver that hangs holds up its own line only."""
     over = threading.Event()
     receiver.answer = lambda _: Answer(before=lambda: over.wait(20))
-    with receiving() as other, closing(Stepfast(app.database.url)) as elsewhere:
+    with receiving_http() as other, closing(Stepfast(app.database.url)) as elsewhere:
         send(app, receiver, 1)
         send(app, other, 7)
         relay = Relay(elsewhere.database, SETTINGS)
@@ -670,7 +670,7 @@ def findings(app: Stepfast) -> dict[str, str]:
     return {it.name: it.found for it in app.operator.doctor() if it.name in names}
 
 
-def test_the_doctor_is_silent_while_everything_gets_through(app: Stepfast, receiver: Receiver) -> None:
+def test_the_doctor_is_silent_while_everything_gets_through(app: Stepfast, receiver: HttpReceiver) -> None:
     receiver.fail(1)
     send(app, receiver, 1, 2)
     rows.change(app, "UPDATE stepfast_outbox SET due_at = 1 WHERE body = '2'")  # behind a head that waits
@@ -679,7 +679,7 @@ def test_the_doctor_is_silent_while_everything_gets_through(app: Stepfast, recei
     assert findings(app) == {}
 
 
-def test_the_doctor_finds_what_does_not_get_through(app: Stepfast, receiver: Receiver) -> None:
+def test_the_doctor_finds_what_does_not_get_through(app: Stepfast, receiver: HttpReceiver) -> None:
     receiver.answer = lambda _: Answer(410)
     send(app, receiver, 1)
     relayed(app)
@@ -695,7 +695,7 @@ def test_the_doctor_finds_what_does_not_get_through(app: Stepfast, receiver: Rec
 
 
 def test_what_no_worker_here_can_send_waits_and_the_doctor_says_why(
-    app: Stepfast, receiver: Receiver
+    app: Stepfast, receiver: HttpReceiver
 ) -> None:
     send(app, receiver, 1)
     unable = NotificationSettings(webhook_allow=("127.0.0.1",))  # no secret: nothing may leave unsigned

@@ -17,7 +17,7 @@ from stepfast.worker.relay import Relay
 from tests.contract.runs.test_watchdog import consolidating, end, reading, stand_still, watchdog
 from tests.support import rows
 from tests.support.feeds import Catalogue, Shop, prepare
-from tests.support.mail_receiver import Mailbox, mailbox
+from tests.support.mail_receiver import MailReceiver, receiving_mail
 from tests.support.run_facts import begin, run_of
 from tests.support.single_threaded_worker import SingleThreadedWorker
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def box() -> Iterator[Mailbox]:
-    with mailbox() as found:
+def box() -> Iterator[MailReceiver]:
+    with receiving_mail() as found:
         yield found
 
 
-def relayed(app: Stepfast, box: Mailbox) -> None:
+def relayed(app: Stepfast, box: MailReceiver) -> None:
     Relay(app.database, NotificationSettings(alert_urls=(box.url,))).drain()
 
 
@@ -59,7 +59,7 @@ def failed(app: Stepfast) -> Run:
 
 
 def test_a_failed_partition_sends_exactly_one_mail_however_often_it_was_tried(
-    app: Stepfast, box: Mailbox
+    app: Stepfast, box: MailReceiver
 ) -> None:
     """One cause is one mail: not one per attempt, nor one for the job and one for the run. (F40)"""
     run = failed(app)
@@ -90,7 +90,7 @@ def test_the_mail_about_a_skipped_consolidation_says_what_the_operators_need(app
     )
 
 
-def test_the_mail_about_a_failed_consolidation_says_why(app: Stepfast, box: Mailbox) -> None:
+def test_the_mail_about_a_failed_consolidation_says_why(app: Stepfast, box: MailReceiver) -> None:
     """Run id, error, that the watermark stays, and what to do. (F40)"""
     reading(app)
     run = consolidating(app)
@@ -184,7 +184,7 @@ def test_a_cause_that_is_seen_at_every_look_is_raised_once_an_hour(app: Stepfast
     assert alert(app)["raised"] == 2
 
 
-def test_the_deaths_of_other_jobs_are_still_told(app: Stepfast, box: Mailbox) -> None:
+def test_the_deaths_of_other_jobs_are_still_told(app: Stepfast, box: MailReceiver) -> None:
     failed(app)
 
     @app.job(retry=Retry(attempts=1))

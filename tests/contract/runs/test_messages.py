@@ -184,7 +184,7 @@ def test_pages_of_several_partitions_are_announced_together_and_none_stays(app: 
     worker = GroupCommittingWorker(app)
     leases = [lease for body in staged(app) for lease in take_told(app, worker, body)]
 
-    worker.settle(worker.run_handlers(leases))
+    worker.commit_group(worker.run_handlers(leases))
 
     assert worker.stayed == []
     assert len(staged(app)) == 2 * PARTS

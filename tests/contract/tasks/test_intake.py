@@ -22,8 +22,8 @@ from stepfast.tasks.store import Origin, accept_task, adopt_tasks, read_task
 from stepfast.transports.contract import TransportRefusedError, TransportUnavailableError
 from stepfast.transports.memory import MemoryBroker, MemoryTransport
 from tests.support import rows
-from tests.support.broker import CLIENT, QUEUE, polling, said
-from tests.support.broker import BrokerPolling as Broker
+from tests.support.broker import CLIENT, QUEUE, polling, task_message
+from tests.support.broker import TaskQueue as Broker
 from tests.support.engine import take
 from tests.support.events import hearing, named
 from tests.support.http_receiver import SETTINGS
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from stepfast.transports.contract import Delivery
-    from tests.support.http_receiver import Receiver
+    from tests.support.http_receiver import HttpReceiver
 
 pytestmark = (
     pytest.mark.sampled
@@ -80,7 +80,7 @@ def test_tasks_of_the_clients_queue_are_done_and_their_messages_go(
     async def add(n: int) -> int:
         return n + 1
 
-    broker.send(*(said("add", f"t-{n}", n=n) for n in range(40)))
+    broker.send(*(task_message("add", f"t-{n}", n=n) for n in range(40)))
     with polling(app, broker, acknowledge):
         rows.eventually(lambda: jobs(app, "done") == 40 and broker.empty)
 
@@ -99,7 +99,7 @@ def test_each_type_goes_to_its_handler(app: Stepfast, broker: Broker, acknowledg
     def summarize(filename: str) -> None:
         seen.append(f"summarize {filename}")
 
-    broker.send(said("ingest", "1", filename="a"), said("summarize", "2", filename="b"))
+    broker.send(task_message("ingest", "1", filename="a"), task_message("summarize", "2", filename="b"))
     with polling(app, broker, acknowledge):
         rows.eventually(lambda: len(seen) == 2)
 
@@ -131,7 +131,7 @@ def test_where_nobody_else_does_it_is_held_until_the_task_has_ended(app: Stepfas
 
 
 def test_it_is_held_until_whoever_asked_has_been_told(
-    telling: Stepfast, broker: Broker, receiver: Receiver
+    telling: Stepfast, broker: Broker, receiver: HttpReceiver
 ) -> None:
     @telling.task("quick")
     def quick() -> str:
@@ -209,7 +209,7 @@ def test_what_is_no_task_is_put_aside_with_the_reason_and_blocks_nobody(
     @app.task("good")
     def good() -> None: ...
 
-    broker.send("garbage", said("unknown", "t-2"), said("good", "t-3"))
+    broker.send("garbage", task_message("unknown", "t-2"), task_message("good", "t-3"))
     with polling(app, broker, acknowledge):
         rows.eventually(lambda: jobs(app, "done") == 1 and broker.empty)
 
@@ -229,7 +229,7 @@ def test_what_a_database_does_not_take_blocks_nobody_either(
         seen.append(name)
 
     halves = '{"task_id": "t-1", "task_type": "good", "payload": {"name": "\\ud800", "n": "\\u0000"}}'
-    broker.send(halves, said("good", "t-2", name="whole"), "\x01garbage")
+    broker.send(halves, task_message("good", "t-2", name="whole"), "\x01garbage")
     with polling(app, broker, acknowledge):
         rows.eventually(lambda: "whole" in seen and broker.empty)
 
@@ -279,7 +279,7 @@ def test_a_task_that_an_operator_cancels_takes_its_message_along(app: Stepfast, 
 
 @BOTH
 def test_a_passing_error_is_tried_again_with_growing_pauses(
-    telling: Stepfast, broker: Broker, receiver: Receiver, acknowledge: Any
+    telling: Stepfast, broker: Broker, receiver: HttpReceiver, acknowledge: Any
 ) -> None:
     tries: list[float] = []
 
@@ -366,7 +366,7 @@ def test_a_database_that_takes_no_writes_blames_no_message(
     @app.task("good")
     def good() -> None: ...
 
-    broker.send(*(said("good", f"t-{n}") for n in range(5)))
+    broker.send(*(task_message("good", f"t-{n}") for n in range(5)))
     with polling(app, broker):
         rows.eventually(lambda: len(refusals) > 6)
         assert not broker.dead()
@@ -490,7 +490,7 @@ def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest(
     app: Stepfast, broker: Broker
 ) -> None:
     gate = Gate(app)
-    broker.send(*(said("gate", f"t-{n}") for n in range(3)))
+    broker.send(*(task_message("gate", f"t-{n}") for n in range(3)))
     with polling(app, broker, "ended", concurrency=1) as intake:
         assert gate.entered.wait(20)
         rows.eventually(lambda: broker.depth().held)
@@ -505,7 +505,7 @@ def test_a_worker_that_stops_finishes_what_runs_and_gives_back_the_rest(
 
 def test_no_more_is_taken_than_can_be_worked_on_soon(app: Stepfast, broker: Broker) -> None:
     gate = Gate(app)
-    broker.send(*(said("gate", f"t-{n}") for n in range(30)))
+    broker.send(*(task_message("gate", f"t-{n}") for n in range(30)))
     with polling(app, broker, concurrency=2):
         assert gate.entered.wait(20)
         rows.eventually(lambda: rows.count(app, "stepfast_job", "state = 'ready'") >= 4)
@@ -518,7 +518,7 @@ def test_no_more_is_taken_than_can_be_worked_on_soon(app: Stepfast, broker: Brok
 
 def test_what_is_held_until_its_end_is_taken_only_by_who_is_free(app: Stepfast, broker: Broker) -> None:
     gate = Gate(app)
-    broker.send(*(said("gate", f"t-{n}") for n in range(10)))
+    broker.send(*(task_message("gate", f"t-{n}") for n in range(10)))
     with polling(app, broker, "ended", concurrency=2):
         rows.eventually(lambda: gate.runs == 2)
         time.sleep(0.3)  # whoever takes too many has done so by now
@@ -676,7 +676,7 @@ def test_who_loses_the_message_of_the_one_task_has_failed(app: Stepfast, broker:
 
 def left_behind(app: Stepfast) -> str:
     """A task whose container was killed as a whole."""
-    text = said("gate")
+    text = task_message("gate")
     origin = Origin(CLIENT, "TASK_DATA", None, own_queue(CLIENT, text))
     with app.transaction() as tx:
         return accept_task(tx, origin, read_task(text, app.kinds)).job_id
@@ -699,13 +699,13 @@ def test_what_a_container_left_a_moment_ago_is_its_own(app: Stepfast) -> None:
     with app.transaction() as tx:
         assert adopt_tasks(tx, QUEUE, 60_000_000) == 0
 
-    assert rows.live(app, job_id)["queue"] == own_queue(CLIENT, said("gate"))  # type: ignore[index]
+    assert rows.live(app, job_id)["queue"] == own_queue(CLIENT, task_message("gate"))  # type: ignore[index]
 
 
 def test_what_a_container_works_on_is_its_own_however_long_it_takes(app: Stepfast) -> None:
     Gate(app)
     job_id = left_behind(app)
-    held = take(app, queue=own_queue(CLIENT, said("gate")))
+    held = take(app, queue=own_queue(CLIENT, task_message("gate")))
     rows.change(app, "UPDATE stepfast_job SET updated_at = updated_at - 3600000000")
     with app.transaction() as tx:
         assert adopt_tasks(tx, QUEUE, 60_000_000) == 0
@@ -738,7 +738,7 @@ def test_what_a_killed_container_left_behind_is_done_at_once_when_it_is_asked_fo
 
 
 def test_the_last_delivery_is_used_to_tell_of_it(
-    telling: Stepfast, broker: Broker, receiver: Receiver
+    telling: Stepfast, broker: Broker, receiver: HttpReceiver
 ) -> None:
     """Whoever had it before us died with his database: nobody would be left to tell."""
     ran: list[int] = []
@@ -768,7 +768,7 @@ def test_what_was_delivered_too_often_and_never_stored_is_done_after_all(
     def good(name: str) -> None:
         seen.append(name)
 
-    broker.send(said("good", name="late"), "garbage")
+    broker.send(task_message("good", name="late"), "garbage")
     for _ in range(5):
         for it in broker.receive():
             broker.memory.expire(it)

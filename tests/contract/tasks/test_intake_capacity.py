@@ -14,8 +14,8 @@ from stepfast.tasks import intake as room
 from stepfast.tasks.intake import Intake, IntakeSettings
 from stepfast.transports.memory import MemoryBroker, MemoryTransport
 from tests.support import rows
-from tests.support.broker import CLIENT, QUEUE, polling, said
-from tests.support.broker import BrokerPolling as Broker
+from tests.support.broker import CLIENT, QUEUE, polling, task_message
+from tests.support.broker import TaskQueue as Broker
 from tests.support.events import Told, hearing, named
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def test_who_looks_through_the_dead_letters_holds_up_no_task_and_no_end(
     with app.worker(queues=QUEUE):
         intake.start()
         rows.eventually(lambda: transport.pages == 2)
-        broker.send(*(said("add", f"t-{n}", n=n) for n in range(8)), first=20)
+        broker.send(*(task_message("add", f"t-{n}", n=n) for n in range(8)), first=20)
         rows.eventually(lambda: done(app) == 8)
     intake.leave(timedelta(0))
 
@@ -107,7 +107,7 @@ def test_when_webhooks_cannot_leave_the_bound_is_told_of_once(
 ) -> None:
     monkeypatch.setattr(room, "MOST_HELD", 3)
     registered(app)
-    broker.send(*(said("add", f"t-{n}", n=n, webhook_url=HOOK) for n in range(5)))
+    broker.send(*(task_message("add", f"t-{n}", n=n, webhook_url=HOOK) for n in range(5)))
 
     with hearing() as told, polling(app, broker, "ended"):
         rows.eventually(lambda: named(told, "intake.filled"))

@@ -19,12 +19,12 @@ from stepfast.tasks import single_task
 from stepfast.tasks.single_task import SingleTask, run_single_task
 from stepfast.testing import drain
 from tests.support import rows
-from tests.support.broker import CLIENT, QUEUE, said
+from tests.support.broker import CLIENT, QUEUE, task_message
 from tests.support.http_receiver import SETTINGS, Answer
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Connection
-    from tests.support.http_receiver import Receiver
+    from tests.support.http_receiver import HttpReceiver
 
 ONCE = Retry(attempts=1)
 
@@ -110,7 +110,7 @@ class Outage:
 
 
 def test_whatever_fails_for_a_moment_the_task_is_done_and_told_of(
-    telling: Stepfast, receiver: Receiver, tmp_path: Path
+    telling: Stepfast, receiver: HttpReceiver, tmp_path: Path
 ) -> None:
     """Its first child dies, so that there is something to rescue."""
     notes = tmp_path / "notes"
@@ -125,7 +125,7 @@ def test_whatever_fails_for_a_moment_the_task_is_done_and_told_of(
 
     failed = fail_each_once(telling)
 
-    code, _ = do(telling, said("good", webhook_url=receiver.url()))
+    code, _ = do(telling, task_message("good", webhook_url=receiver.url()))
 
     assert code == 0
     assert notes.read_text() == "run\n" * 2
@@ -141,7 +141,7 @@ def test_whatever_fails_for_a_moment_the_task_is_done_and_told_of(
 
 @pytest.mark.only_on("sqlite")
 def test_an_outage_while_whoever_asked_is_told_changes_no_exit_code(
-    telling: Stepfast, receiver: Receiver, tmp_path: Path
+    telling: Stepfast, receiver: HttpReceiver, tmp_path: Path
 ) -> None:
     @telling.task("good")
     def good() -> str:
@@ -150,14 +150,14 @@ def test_an_outage_while_whoever_asked_is_told_changes_no_exit_code(
     outage = Outage(telling, tmp_path)
     receiver.answer = lambda _: Answer(before=outage.begin)
 
-    code, words = do(telling, said("good", webhook_url=receiver.url()))
+    code, words = do(telling, task_message("good", webhook_url=receiver.url()))
 
     assert (code, words, outage.met) == (0, ["task t-1 completed"], 1)
 
 
 @pytest.mark.only_on("sqlite")
 def test_an_outage_when_the_time_is_over_keeps_nobody_from_being_told(
-    telling: Stepfast, receiver: Receiver, tmp_path: Path
+    telling: Stepfast, receiver: HttpReceiver, tmp_path: Path
 ) -> None:
     outage = Outage(telling, tmp_path)
 
@@ -166,7 +166,7 @@ def test_an_outage_when_the_time_is_over_keeps_nobody_from_being_told(
         outage.begin()
         step.wait(60)
 
-    code, _ = do(telling, said("long", webhook_url=receiver.url()), timeout=timedelta(seconds=1))
+    code, _ = do(telling, task_message("long", webhook_url=receiver.url()), timeout=timedelta(seconds=1))
 
     assert (code, outage.met) == (1, 1)
     assert [it["error"]["cause"] for it in receiver.bodies] == ["timeout"]
@@ -190,7 +190,7 @@ def test_what_no_database_takes_is_not_tried_for_minutes(
     def good() -> None: ...
 
     with pytest.raises(ConstraintError):
-        do(telling, said("good"))
+        do(telling, task_message("good"))
 
     assert tries == [1]
 
@@ -206,7 +206,7 @@ def test_a_retry_of_a_single_task_is_for_any_worker_of_its_client(app: Stepfast,
             raise ValueError("not yet")
         return "now"
 
-    assert do(app, said(task_type))[0] == 1
+    assert do(app, task_message(task_type))[0] == 1
     (letter,) = app.operator.dead_letters()
     assert letter.queue == QUEUE
 

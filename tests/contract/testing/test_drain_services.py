@@ -12,7 +12,7 @@ from stepfast import Step, Stepfast
 from stepfast.limits.limit import Concurrency, Rate
 from stepfast.testing import Clock, clock, drain, enqueued
 from tests.support import rows
-from tests.support.http_receiver import SETTINGS, Answer, Receiver, receiving
+from tests.support.http_receiver import SETTINGS, Answer, HttpReceiver, receiving_http
 
 EVENING = datetime(2031, 3, 1, 18, tzinfo=UTC)
 
@@ -127,8 +127,8 @@ def sender(database_url: str) -> Iterator[Stepfast]:
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as receiver:
+def receiver() -> Iterator[HttpReceiver]:
+    with receiving_http() as receiver:
         yield receiver
 
 
@@ -136,7 +136,7 @@ def messages(app: Stepfast) -> list[str]:
     return [str(row["state"]) for row in rows.query(app, "SELECT state FROM stepfast_outbox ORDER BY seq")]
 
 
-def test_nothing_leaves_the_database_unless_it_is_asked_to(sender: Stepfast, receiver: Receiver) -> None:
+def test_nothing_leaves_the_database_unless_it_is_asked_to(sender: Stepfast, receiver: HttpReceiver) -> None:
     @sender.job()
     def work(step: Step) -> None:
         step.send_webhook(receiver.url(), data={"n": 1})
@@ -158,7 +158,7 @@ def test_the_application_keeps_its_own_settings(sender: Stepfast) -> None:
 
 
 def test_messages_that_are_tried_again_are_waited_for_by_the_clock(
-    sender: Stepfast, receiver: Receiver
+    sender: Stepfast, receiver: HttpReceiver
 ) -> None:
     receiver.fail(3)
     for n in range(2):  # the second waits behind the first
@@ -173,7 +173,7 @@ def test_messages_that_are_tried_again_are_waited_for_by_the_clock(
 
 
 def test_a_receiver_that_never_answers_well_ends_in_a_dead_message(
-    sender: Stepfast, receiver: Receiver
+    sender: Stepfast, receiver: HttpReceiver
 ) -> None:
     receiver.answer = lambda _: Answer(410)
     sender.send_webhook(receiver.url(), data=1)

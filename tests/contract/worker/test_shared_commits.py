@@ -93,7 +93,7 @@ def test_pages_of_several_partitions_are_one_transaction(app: Stepfast) -> None:
     group = worker.first_pages(PARTS)
 
     with hearing() as told:
-        assert transactions(lambda: worker.settle(group)) == 1
+        assert transactions(lambda: worker.commit_group(group)) == 1
 
     assert set(written(app, run).values()) == {2}
     assert sum(it["seen"] for it in partitions(app, run.id)) == len(raw(app)) == 10 * PARTS
@@ -106,7 +106,7 @@ def test_each_goes_on_here_under_a_fence_of_its_own(app: Stepfast) -> None:
     worker, _, _ = reading(app)
     group = worker.run_handlers(worker.take_pages(PARTS))
 
-    worker.settle(group)
+    worker.commit_group(group)
 
     stayed = worker.take_continued()
     assert {it.job_id: it.fence for it in stayed} == fences(app)
@@ -121,7 +121,7 @@ def test_what_the_steps_said_is_written_with_them(app: Stepfast) -> None:
     for it in group:
         worker.say(it.lease, f"I am {it.lease.job_id}")
 
-    assert transactions(lambda: worker.settle(group)) == 1
+    assert transactions(lambda: worker.commit_group(group)) == 1
 
     assert [rows.logs(app, it.lease.job_id) for it in group] == [[f"I am {it.lease.job_id}"] for it in group]
 
@@ -135,7 +135,7 @@ def test_slots_are_freed_in_the_transaction_of_the_group(app: Stepfast) -> None:
     taken = worker.take(3)
     assert rows.count(app, "stepfast_slot") == 3
 
-    worker.settle(worker.run_handlers(taken))
+    worker.commit_group(worker.run_handlers(taken))
 
     assert rows.count(app, "stepfast_slot") == 0
     assert worker.stayed == []  # the next step has to ask again
@@ -152,7 +152,7 @@ def test_a_lost_fence_leaves_nothing_and_the_others_are_written(app: Stepfast) -
     rows.change(app, "UPDATE stepfast_job SET fence = fence + 1 WHERE id = :id", id=lost)
 
     with hearing() as told:
-        worker.settle(group)
+        worker.commit_group(group)
 
     assert written(app, run) == {it.lease.job_id: 1 if it.lease.job_id == lost else 2 for it in group}
     assert {it.job_id for it in worker.stayed} == {it.lease.job_id for it in group} - {lost}
@@ -169,7 +169,7 @@ def test_what_was_said_is_written_once_although_the_group_was_parted(app: Stepfa
         worker.say(it.lease, "hello")
     rows.change(app, "UPDATE stepfast_job SET fence = fence + 1 WHERE id = :id", id=group[0].lease.job_id)
 
-    worker.settle(group)
+    worker.commit_group(group)
 
     assert [rows.logs(app, it.lease.job_id) for it in group] == [[], ["hello"], ["hello"], ["hello"]]
 
@@ -188,7 +188,7 @@ def test_a_partition_that_somebody_moved_is_looked_at_again_and_the_others_are_w
     rows.change(app, f"UPDATE stepfast_partition SET {change} WHERE job_id = :id", id=guilty.job_id)
 
     with hearing() as told:
-        worker.settle(group)
+        worker.commit_group(group)
 
     assert written(app, run) == {it.lease.job_id: 1 if it.lease == guilty else 2 for it in group}
     assert len(raw(app)) == 30
@@ -208,12 +208,12 @@ class Stuttering(ByToken):
 
 def test_a_row_that_comes_again_makes_only_its_own_page_judged_again(app: Stepfast) -> None:
     worker, run, shop = reading(app, Stuttering)
-    worker.settle(worker.first_pages(PARTS))
+    worker.commit_group(worker.first_pages(PARTS))
     group = worker.run_handlers(worker.take_continued())
     guilty = next(it["job_id"] for it in partitions(app, run.id) if it["number"] == 1)
 
     with hearing() as told:
-        worker.settle(group)
+        worker.commit_group(group)
 
     assert words(told) == ["commit.parted"]
     assert written(app, run) == {it.lease.job_id: 2 if it.lease.job_id == guilty else 3 for it in group}
@@ -230,7 +230,7 @@ def test_a_cancelled_job_ends_with_its_page_and_the_others_go_on(app: Stepfast) 
     cancelled = group[0].lease.job_id
     app.operator.cancel(cancelled)
 
-    worker.settle(group)
+    worker.commit_group(group)
 
     assert set(written(app, run).values()) == {2}
     assert rows.state(app, cancelled) == "cancelled"
@@ -242,7 +242,7 @@ def test_a_cursor_that_cannot_be_stored_fails_alone(app: Stepfast) -> None:
     group = worker.run_handlers(worker.take_pages(PARTS))
     group[3] = group[3]._replace(ending=Continue(object()))
 
-    worker.settle(group)
+    worker.commit_group(group)
 
     assert written(app, run) == {it.lease.job_id: int(it is not group[3]) for it in group}
     assert rows.state(app, group[3].lease.job_id) == "dead"
@@ -265,7 +265,7 @@ def test_a_group_does_not_stay_in_the_way(app: Stepfast, reason: Callable[[Stepf
     group = worker.first_pages(PARTS)
     reason(app)
 
-    assert transactions(lambda: worker.settle(group)) == 1
+    assert transactions(lambda: worker.commit_group(group)) == 1
 
     assert set(written(app, run).values()) == {2}
     assert worker.stayed == []
@@ -280,7 +280,7 @@ def test_those_that_have_stayed_long_enough_leave_in_the_same_transaction(app: S
     group = worker.run_handlers(worker.take_pages(PARTS))
     group[1] = group[1]._replace(chain=committer.STICKY_STEPS, chain_since=1.0)
 
-    assert transactions(lambda: worker.settle(group)) == 1
+    assert transactions(lambda: worker.commit_group(group)) == 1
 
     assert {it.job_id for it in worker.stayed} == {it.lease.job_id for it in group if it is not group[1]}
     assert rows.state(app, group[1].lease.job_id) == "ready"
@@ -301,7 +301,7 @@ def test_one_that_cannot_be_handed_over_does_not_take_the_others_along(
 
     monkeypatch.setattr(worker.leases, "resume", stumble)
     with hearing() as told:
-        worker.settle(group)
+        worker.commit_group(group)
 
     assert words(told) == ["worker.failed"]
     assert set(written(app, run).values()) == {1}
@@ -333,7 +333,7 @@ def test_a_deadlock_parts_the_group_and_nobody_is_charged(
     deadlock_once(app, monkeypatch)
 
     with hearing() as told:
-        worker.settle(group)
+        worker.commit_group(group)
 
     assert words(told) == ["commit.parted"]
     assert set(written(app, run).values()) == {2}
@@ -350,7 +350,7 @@ def test_after_a_while_they_share_a_transaction_again(app: Stepfast, monkeypatch
     group = worker.first_pages(PARTS)
     deadlock_once(app, monkeypatch)
 
-    worker.settle(group)
+    worker.commit_group(group)
 
     assert all(worker.committer._may_share(it) for it in group)
 
@@ -374,7 +374,7 @@ def test_of_two_pages_with_the_same_item_the_newest_observation_wins(app: Stepfa
     group = worker.first_pages(PARTS)
 
     with hearing() as told:
-        worker.settle(group[::-1] if turned else group)
+        worker.commit_group(group[::-1] if turned else group)
 
     assert words(told) == []
     newest = len(shop.requests)
@@ -386,10 +386,10 @@ def test_a_group_that_waits_in_a_circle_is_written_all_the_same(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
     worker, run, _ = reading(app, Overlapping)
-    worker.settle(worker.first_pages(PARTS))
+    worker.commit_group(worker.first_pages(PARTS))
     group = worker.run_handlers(worker.take_continued())
     touch = "UPDATE stepfast_raw SET strikes = 0 WHERE item_id = :id"
-    lanes = threading.Thread(target=lambda: worker.settle(group))
+    lanes = threading.Thread(target=lambda: worker.commit_group(group))
 
     try:
         with another_app().transaction() as tx:
@@ -448,7 +448,7 @@ def test_a_commit_whose_answer_was_lost_is_decided_for_all_of_the_group(
     break_commit(monkeypatch, when)
 
     with hearing() as told:
-        worker.settle(group)
+        worker.commit_group(group)
 
     assert named(told, "commit.unknown") == [{"jobs": PARTS}]
     assert words(told) == []
@@ -469,7 +469,7 @@ def test_a_group_that_may_not_stay_when_it_is_written_again_does_not(
         worker.committer.stay_no_more()
 
     break_commit(monkeypatch, "before", stop)
-    worker.settle(group)
+    worker.commit_group(group)
 
     assert worker.stayed == []
     assert set(written(app, run).values()) == {2}
