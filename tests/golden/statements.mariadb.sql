@@ -2347,18 +2347,18 @@ SELECT count(*) FROM (
 -- tasks.intake.UNFINISHED_JOBS
 SELECT id, state FROM stepfast_job WHERE id IN %(ids)s
 
--- tasks.receiver.SAVE
+-- tasks.receiver.SAVE_WEBHOOK
 INSERT INTO stepfast_received (id, task_id, client, task_type, status, received_at, body)
 VALUES (%(id)s, %(task_id)s, %(client)s, %(task_type)s, %(status)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(body)s)
 
--- tasks.receiver.KNOWN
+-- tasks.receiver.FIND_WEBHOOK
 SELECT 1 FROM stepfast_received WHERE id = %(id)s
 
--- tasks.receiver.OF_TASK
+-- tasks.receiver.WEBHOOKS_OF_TASK
 SELECT id, body FROM stepfast_received
  WHERE task_id = %(task_id)s AND client = %(client)s ORDER BY received_at DESC, id DESC LIMIT %(limit)s
 
--- tasks.single_task.HAND_OVER
+-- tasks.single_task.HAND_OVER_JOB
 UPDATE stepfast_archive SET queue = %(queue)s WHERE id = %(id)s AND queue <> %(queue)s
 
 -- tasks.store.KEEP_TASK

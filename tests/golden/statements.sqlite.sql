@@ -2354,18 +2354,18 @@ SELECT count(*) FROM (
 -- tasks.intake.UNFINISHED_JOBS
 SELECT id, state FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
--- tasks.receiver.SAVE
+-- tasks.receiver.SAVE_WEBHOOK
 INSERT INTO stepfast_received (id, task_id, client, task_type, status, received_at, body)
 VALUES (:id, :task_id, :client, :task_type, :status, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :body)
 
--- tasks.receiver.KNOWN
+-- tasks.receiver.FIND_WEBHOOK
 SELECT 1 FROM stepfast_received WHERE id = :id
 
--- tasks.receiver.OF_TASK
+-- tasks.receiver.WEBHOOKS_OF_TASK
 SELECT id, body FROM stepfast_received
  WHERE task_id = :task_id AND client = :client ORDER BY received_at DESC, id DESC LIMIT :limit
 
--- tasks.single_task.HAND_OVER
+-- tasks.single_task.HAND_OVER_JOB
 UPDATE stepfast_archive SET queue = :queue WHERE id = :id AND queue <> :queue
 
 -- tasks.store.KEEP_TASK

@@ -120,7 +120,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a task that is done is told of by nobody",
-        replacing("stepfast.tasks.handlers:_told", lambda _, answer: answer),
+        replacing("stepfast.tasks.handlers:_with_webhook", lambda _, answer: answer),
         test_tasks.test_a_task_that_is_done_is_told_with_its_result,
         or_with=(ValueError,),
     ),
@@ -247,14 +247,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a moment without the database ends whoever waits for a single task",
-        replacing("stepfast.tasks.single_task:_Work._patiently", lambda _, act: act()),
+        replacing("stepfast.tasks.single_task:_Parent._patiently", lambda _, act: act()),
         of_a_single_task(test_single_task.test_whatever_fails_for_a_moment_the_task_is_done_and_told_of),
         only_on=("sqlite",),
         or_with=(StepfastError,),
     ),
     Mutation(
         "what a container could not do stays in its own queue",
-        without("stepfast.tasks.single_task:HAND_OVER", "queue = :queue", "id = id"),
+        without("stepfast.tasks.single_task:HAND_OVER_JOB", "queue = :queue", "id = id"),
         test_single_task.test_a_retry_of_a_single_task_is_for_any_worker_of_its_client,
         {"task_type": "bad"},
     ),
@@ -318,7 +318,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what was told last may be of another client's task",
-        without("stepfast.tasks.receiver:OF_TASK", "AND client = :client"),
+        without("stepfast.tasks.receiver:WEBHOOKS_OF_TASK", "AND client = :client"),
         test_tasks.test_clients_do_not_see_what_is_told_of_each_others_tasks,
     ),
     Mutation(

@@ -12,7 +12,7 @@ import pytest
 import stepfast
 from stepfast import Stepfast
 from stepfast.errors import ConfigurationError
-from stepfast.tasks.settings import TaskSettings, read_env_file, surroundings, task_settings, variables
+from stepfast.tasks.settings import TaskSettings, explain, read_env_file, task_settings, variables
 
 STORAGE = "DefaultEndpointsProtocol=https;AccountName=acct;AccountKey=c2VjcmV0"
 BUS = "Endpoint=sb://ns.servicebus.windows.net/;SharedAccessKeyName=Root;SharedAccessKey=c2VjcmV0"
@@ -173,7 +173,7 @@ def test_what_is_in_force_is_shown_without_secrets(monkeypatch: pytest.MonkeyPat
         STEPFAST_CALLBACK_URL="https://me:hunter2@host/callbacks",
     )
 
-    found = {it.variable: it for it in surroundings({})}
+    found = {it.variable: it for it in explain({})}
 
     assert (found["CLIENT_ID"].value, found["CLIENT_ID"].source) == ("southhaven", "environment")
     assert (found["WORKER_CONCURRENCY"].value, found["WORKER_CONCURRENCY"].source) == ("10", "default")
@@ -203,7 +203,7 @@ def test_every_variable_is_explained() -> None:
     described = TaskSettings.model_fields
 
     assert all(described[name].description for name in variables())
-    assert all(it.meaning for it in surroundings({}))
+    assert all(it.meaning for it in explain({}))
 
 
 def test_every_variable_that_the_code_reads_is_shown() -> None:
@@ -211,7 +211,7 @@ def test_every_variable_that_the_code_reads_is_shown() -> None:
     texts = [it.read_text(encoding="utf-8") for it in package.rglob("*.py") if "testing" not in it.parts]
     read = {name for text in texts for name in re.findall(r"\bSTEPFAST_[A-Z_]+[A-Z]\b", text)}
 
-    assert read - {it.variable for it in surroundings({})} == set()
+    assert read - {it.variable for it in explain({})} == set()
 
 
 @pytest.mark.parametrize(
@@ -233,13 +233,13 @@ def test_a_key_in_the_wrong_variable_is_not_repeated(
     (problem,) = problems(monkeypatch, **{name: text})
 
     assert problem.startswith(name)
-    assert "c2VjcmV0" not in problem + str(surroundings({}))
+    assert "c2VjcmV0" not in problem + str(explain({}))
 
 
 def test_a_key_in_the_address_of_supabase_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUPABASE_URL", "https://x.supabase.co?apikey=c2VjcmV0")
 
-    assert "c2VjcmV0" not in str(surroundings({}))
+    assert "c2VjcmV0" not in str(explain({}))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_settings_with_which_no_worker_can_start_are_refused(
     (problem,) = problems(monkeypatch, **environment)
 
     assert said in problem
-    assert "c2VjcmV0" not in problem + str(surroundings({}))
+    assert "c2VjcmV0" not in problem + str(explain({}))
 
 
 def test_the_longest_client_has_a_queue_for_its_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,13 +32,14 @@ def config(
     import os
 
     from stepfast.notifications.settings import from_environment
-    from stepfast.tasks.settings import DATABASE, missing_secret, read_env_file, surroundings, task_settings
+    from stepfast.tasks.intake import missing_secret
+    from stepfast.tasks.settings import DATABASE, explain, read_env_file, task_settings
 
     given = database_url or ctx.obj
     from_option = {DATABASE: given} if given and given != os.environ.get(DATABASE) else {}
     from_file = read_env_file(env_file) if env_file is not None else set()
     os.environ.update(from_option)
-    found = surroundings(dict.fromkeys(from_file, f"file {env_file}") | dict.fromkeys(from_option, "given"))
+    found = explain(dict.fromkeys(from_file, f"file {env_file}") | dict.fromkeys(from_option, "given"))
     if json:
         print_json(found)
     else:

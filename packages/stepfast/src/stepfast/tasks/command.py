@@ -1,4 +1,7 @@
-"""`stepfast tasks work`: one task and out, or one after the other until a signal. The environment decides."""
+"""`stepfast tasks work`: one task and exit, or tasks from a queue until a signal. The environment decides.
+
+In polling mode the process is a worker for the tasks of one client, and the intake that feeds it.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,9 @@ if TYPE_CHECKING:
     from stepfast.schedules.definition import Definition
     from stepfast.tasks.settings import TaskSettings
     from stepfast.transports.contract import Transport
+
+
+SENDING: Final = timedelta(seconds=10)  # for webhooks about tasks that ended last, when the worker stops
 
 
 def run_tasks(target: str, options: dict[str, Any], say: Callable[[str], None], *, once: bool = False) -> int:
@@ -75,8 +81,7 @@ def _single(app: App, settings: TaskSettings, say: Callable[[str], None]) -> int
 
 
 def _polling(app: App, target: str, settings: TaskSettings, options: dict[str, Any], *, once: bool) -> int:
-    from stepfast.tasks.command import run_polling
-    from stepfast.tasks.intake import Acknowledge, IntakeSettings
+    from stepfast.tasks.intake import Acknowledge
     from stepfast.transports.open import open_transport, transport_settings
 
     private: Acknowledge = "ended" if app.database.dialect.name == "sqlite" else "stored"
@@ -93,11 +98,6 @@ def _polling(app: App, target: str, settings: TaskSettings, options: dict[str, A
     return run_polling(app, target, transport, intake, grace=settings.grace, options=options)
 
 
-# Polling mode: a worker for the tasks of one client, and the intake that feeds it.
-
-TELLING: Final = timedelta(seconds=10)  # for webhooks of what ended last, when the worker stops
-
-
 def run_polling(
     app: App,
     target: str,
@@ -110,7 +110,7 @@ def run_polling(
     """Take tasks and do them, until a signal; returns the exit code."""
     given = options or {}
     private = app.database.dialect.name == "sqlite"
-    queues = () if private else (queue_of(settings.client),)  # nobody else does what is in a file of our own
+    queues = () if private else (queue_of(settings.client),)  # no other worker has this file
     worker_settings = WorkerSettings(
         queues=queues, concurrency=settings.concurrency, grace=grace, worker_id=default_worker_id()
     )
@@ -133,12 +133,12 @@ def run_polling(
         intake.stop_taking()
         worker.ask_to_stop(at_once=again)
 
-    def nobody_takes_more() -> None:
+    def intake_ended() -> None:
         if not asked.is_set():
             asked.set()
             worker.ask_to_stop()
 
-    intake = Intake(app, transport, settings, ended=nobody_takes_more)
+    intake = Intake(app, transport, settings, ended=intake_ended)
     on_stop_signal(stop)
     exposure.start()
     intake.start()
@@ -146,11 +146,11 @@ def run_polling(
     worn = worker.needs_recycling and not asked.is_set()
     if worn and settings.once and not _is_over(app, asked, grace):
         logging.shutdown()
-        os._exit(1)  # nothing is given back: to the broker this is the death of a worker, and those it counts
+        os._exit(1)  # nothing is given back: to the broker this is the death of a worker, which it counts
     asked.set()
     _leave(app, intake, grace, held=settings.acknowledge == "ended")
     exposure.stop()
-    if worn and not settings.once:  # who wanted one message has had it; a new process would take another
+    if worn and not settings.once:  # one message was wanted; a new process would take another
         happened("worker.recycled")
         logging.shutdown()
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - ourselves
@@ -162,23 +162,23 @@ def run_polling(
 
 
 def _is_over(app: App, over: threading.Event, grace: timedelta) -> bool:
-    """Whether the one task has ended with the handler that cannot be stopped, and whoever asked was told in time."""
+    """Whether the one task has ended although a handler cannot be stopped, and its webhook was sent in time."""
     with _relaying(app):
-        return over.wait(min(TELLING, grace).total_seconds())
+        return over.wait(min(SENDING, grace).total_seconds())
 
 
 def _leave(app: App, intake: Intake, grace: timedelta, *, held: bool) -> None:
-    """Whose message waits to be told of gets a moment: then it need not be done again elsewhere."""
+    """Stop the intake. Webhooks on their way get a moment: then their tasks need not be done again elsewhere."""
     if not held or not app.notifications.outbox_relay:
         intake.leave(timedelta(0))
         return
     with _relaying(app):
-        intake.leave(min(TELLING, grace))
+        intake.leave(min(SENDING, grace))
 
 
 @contextmanager
 def _relaying(app: App) -> Iterator[None]:
-    """Send webhooks meanwhile: the worker does so no more."""
+    """Send webhooks meanwhile: the worker has stopped doing so."""
     if not app.notifications.outbox_relay:
         yield
         return

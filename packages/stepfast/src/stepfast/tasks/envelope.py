@@ -1,4 +1,7 @@
-"""What a message must say to be a task. Fields that nobody knows are no problem; wrong ones are, all of them at once."""
+"""What a message must say to be a task: read it, or refuse it with everything that is wrong with it.
+
+Unknown fields are no problem. The names of tasks stand here too: their kinds of jobs, their queues, their clients.
+"""
 
 from __future__ import annotations
 
@@ -20,22 +23,6 @@ if TYPE_CHECKING:
     from stepfast.jobs.kinds import Kinds
 
 
-# What is wrong with a task.
-
-
-class TaskRefusedError(PermanentError):
-    """A message is no task that this worker can do. The sentence says why; what could be read of it comes along."""
-
-    def __init__(
-        self, reason: str, *, task_id: str = "", task_type: str = "", webhook_url: str | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.task_id = task_id
-        self.task_type = task_type
-        self.webhook_url = webhook_url
-
-
 VERSION: Final = 1  # the newest schema that is understood here
 LONGEST_ID: Final = 200
 LONGEST_REASON: Final = 1_000
@@ -50,15 +37,34 @@ _BASE64: Final = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
 _fields: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
+PREFIX: Final = "task."  # of the kinds of jobs that tasks are
+REFUSED: Final = "refused-task"  # the kind of a message that is no task
+DEFAULT_CLIENT: Final = "default"
+TASK_DATA: Final = "TASK_DATA"  # the source of a task that no broker brought
+
+
 @dataclass(frozen=True, kw_only=True)
 class Envelope:
-    """A task as it was asked for; `payload` is a JSON object, as it was written."""
+    """A task as it was requested; `payload` is a JSON object, as it was written."""
 
     task_id: str
     task_type: str
     payload: str = "{}"
     webhook_url: str | None = None
     trace: str | None = None
+
+
+class TaskRefusedError(PermanentError):
+    """A message is no task that this worker can do: the reason, and the fields that could be read."""
+
+    def __init__(
+        self, reason: str, *, task_id: str = "", task_type: str = "", webhook_url: str | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.task_id = task_id
+        self.task_type = task_type
+        self.webhook_url = webhook_url
 
 
 def read(text: str) -> Envelope:
@@ -83,7 +89,7 @@ def read(text: str) -> Envelope:
 
 
 def _fields_of(text: str, wrappings: int = MOST_WRAPPINGS) -> dict[str, msgspec.Raw]:
-    """The fields of a JSON object, which may be wrapped as others do: in base64, in a list of one, or by a connector."""
+    """The fields of a JSON object, which may be wrapped: in base64, in a list of one, or by a connector."""
     given = _plain(text)
     try:
         if given.startswith("["):
@@ -119,7 +125,7 @@ def _only(items: list[msgspec.Raw]) -> msgspec.Raw:
 
 
 def _handed_on(fields: dict[str, msgspec.Raw]) -> msgspec.Raw | None:
-    """What a connector holds in its hands; None if this is the task itself, whatever else it says."""
+    """The message inside that of a connector; None if this is the task itself, whatever other fields it has."""
     if "task_id" in fields or "task_type" in fields:
         return None
     return next((fields[name] for name in CONNECTOR if name in fields), None)
@@ -137,9 +143,7 @@ def _value(raw: msgspec.Raw | None) -> Any:
     try:
         return None if raw is None else msgspec.json.decode(bytes(raw))
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return (
-            msgspec.UNSET
-        )  # there is something, and nobody can use it: a number too large, half a character
+        return msgspec.UNSET  # there, but unusable: a number too large, half a character
 
 
 def _trace(value: Any) -> str | None:
@@ -202,19 +206,11 @@ def _payload(raw: msgspec.Raw | None, problems: list[str]) -> str:
         problems.append(
             f"payload takes {len(data):,} bytes, at most {MAX_PAYLOAD:,} are stored; send the address of the data"
         )
-    elif any(it.startswith(OURS) for it in _fields.decode(data)):
+    elif any(name.startswith(OURS) for name in _fields.decode(data)):
         problems.append(f"payload has a name that begins with {OURS!r}, which is ours; use another one")
     else:
         return data.decode()
     return "{}"
-
-
-# How tasks are called here: their kinds of jobs, their queues, and whose they are.
-
-PREFIX: Final = "task."
-REFUSED: Final = "refused-task"  # a message that no task could be made of
-DEFAULT_CLIENT: Final = "default"
-TASK_DATA: Final = "TASK_DATA"  # where a task comes from that no broker brought
 
 
 def kind_of(task_type: str) -> str:
@@ -222,18 +218,18 @@ def kind_of(task_type: str) -> str:
 
 
 def queue_of(client: str) -> str:
-    """The client's queue, at the broker and of ours."""
+    """The client's queue, at the broker and of jobs."""
     return f"{client}-tasks"
 
 
 def own_queue(client: str, text: str) -> str:
-    """A queue of ours in which one task stands alone: the same for the same task, so that a second try finds it."""
+    """A queue of jobs in which one task stands alone: the same for the same task, so that a second try finds it."""
     digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
     return f"{queue_of(client)}.only.{digest[:24]}"
 
 
 def own_queues(queue: str) -> tuple[str, str]:
-    """Between these names stand all such queues of a client."""
+    """Bounds of the names of all queues that `own_queue` makes for a client."""
     return f"{queue}.only.", f"{queue}.only/"  # a slash follows the dot
 
 
@@ -243,7 +239,7 @@ def types(kinds: Kinds) -> list[str]:
 
 
 def unknown_type(task_type: str, kinds: Kinds) -> str | None:
-    """Why nobody here can do tasks of this type; None if somebody can."""
+    """Why tasks of this type cannot be done here; None if they have a handler."""
     if kinds.find(kind_of(task_type)) is not None:
         return None
     known = ", ".join(types(kinds)) or "none"

@@ -1,7 +1,7 @@
 """Handlers of tasks: `@app.task("ingest")` makes a kind of job of one.
 
 The fields of a task's payload are the handler's arguments; a handler whose only parameter is called `payload` gets all
-of it. Fields that the handler does not take are left out: who sends tasks may be ahead of who does them.
+of it. Fields that the handler does not take are left out: senders of tasks may be ahead of their workers.
 """
 
 from __future__ import annotations
@@ -30,37 +30,16 @@ if TYPE_CHECKING:
     from stepfast.jobs.step import Step
 
 
-# Numbers and spans of time as variables of the environment have them: one way to read them for all who do.
-
-MOST_RETRIES: Final = 1_000
-_SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
-
-
-def span(text: str, what: str) -> timedelta:
-    """Such as 30s, 10m or 2h; a bare number means seconds."""
-    written = text.strip()
-    found = duration(float(written) if _SECONDS.fullmatch(written) else written, what)
-    if not found:
-        raise ConfigurationError(f"{what}: no time at all; write 30s, 10m or a number of seconds")
-    return found
-
-
-def retries(text: str, what: str) -> int:
-    """How often to try again."""
-    written = text.strip()
-    if not re.fullmatch(r"[0-9]{1,9}", written) or int(written) > MOST_RETRIES:
-        raise ConfigurationError(f"{what}: {written!r:.40} is no whole number from 0 to {MOST_RETRIES}")
-    return int(written)
-
-
 H = TypeVar("H", bound=Callable[..., Any])
 
 DEFAULT_TIMEOUT: Final = timedelta(minutes=15)
+MOST_RETRIES: Final = 1_000
+_SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 _payload: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class TaskOptions(TypedDict, total=False):
-    """What may be said of a type of tasks. `timeout` is for one try; WORKER_TASK_TIMEOUT may make it shorter."""
+    """Options of a type of tasks. `timeout` is for one try; WORKER_TASK_TIMEOUT may make it shorter."""
 
     priority: int
     retry: Retry
@@ -72,7 +51,7 @@ class TaskOptions(TypedDict, total=False):
 def register(
     kinds: Kinds, task_type: str, options: TaskOptions, *, encrypted: bool = False
 ) -> Callable[[H], H]:
-    """Make handlers of tasks known. The function itself stays as it is: a test may call it."""
+    """Register a handler of tasks. The function itself stays as it is: a test may call it."""
     if not TYPE.fullmatch(task_type):
         raise ConfigurationError(
             f"task type {task_type!r:.80}: use 1 to 100 letters, digits and . _ : / - (and start with a letter, digit or _)"
@@ -89,13 +68,32 @@ def register(
     return add
 
 
+def _kind(task_type: str, handler: Callable[..., Any], options: TaskOptions, *, encrypted: bool) -> Kind:
+    name = kind_of(task_type)
+    arguments = TaskArguments(name, handler)
+    kept = options.get("result_ttl")
+    return Kind(
+        name=name,
+        handler=_staging_webhook(handler, wants_step=arguments.handler_wants_step),
+        arguments=arguments,
+        queue=queue_of(os.environ.get("CLIENT_ID", "").strip() or DEFAULT_CLIENT),
+        priority=checked_priority(options.get("priority", 0)),
+        retry=options.get("retry") or _default_retry(),
+        timeout=_shorter(options.get("timeout", DEFAULT_TIMEOUT), _timeout_limit()),
+        is_async=is_async(handler),
+        limits=checked_limits(name, options.get("limits", ()), arguments.names),
+        result_ttl=None if kept is None else duration(kept, "result_ttl"),
+        encrypted=encrypted,
+    )
+
+
 class TaskArguments(Arguments):
     """Reads a task's payload for a handler that takes some of its fields, or all of it as `payload`."""
 
     def __init__(self, kind: str, handler: Callable[..., Any]) -> None:
         super().__init__(kind, handler)
         self.handler_wants_step = self.wants_step
-        self.wants_step = True  # the wrapper does, to tell of the end
+        self.wants_step = True  # the wrapper does, to stage the webhook
         self.whole = self.names == ("payload",)
 
     def decode(self, text: str) -> dict[str, Any]:
@@ -108,50 +106,33 @@ class TaskArguments(Arguments):
         return super().decode(to_json({name: given[name] for name in self.names if name in given}))
 
 
-def _kind(task_type: str, handler: Callable[..., Any], options: TaskOptions, *, encrypted: bool) -> Kind:
-    name = kind_of(task_type)
-    arguments = TaskArguments(name, handler)
-    kept = options.get("result_ttl")
-    return Kind(
-        name=name,
-        handler=_telling(handler, wants_step=arguments.handler_wants_step),
-        arguments=arguments,
-        queue=queue_of(os.environ.get("CLIENT_ID", "").strip() or DEFAULT_CLIENT),
-        priority=checked_priority(options.get("priority", 0)),
-        retry=options.get("retry") or _default_retry(),
-        timeout=_shorter(options.get("timeout", DEFAULT_TIMEOUT), _limit()),
-        is_async=is_async(handler),
-        limits=checked_limits(name, options.get("limits", ()), arguments.names),
-        result_ttl=None if kept is None else duration(kept, "result_ttl"),
-        encrypted=encrypted,
-    )
-
-
-def _telling(handler: Callable[..., Any], *, wants_step: bool) -> Callable[..., Any]:
-    """The handler, and behind it the webhook that tells of a task that is done."""
+def _staging_webhook(handler: Callable[..., Any], *, wants_step: bool) -> Callable[..., Any]:
+    """The handler, and behind it the webhook that tells that the task is done."""
     if is_async(handler):
 
         @wraps(handler)
         async def run(step: Step, **arguments: Any) -> Any:
-            return _told(step, await (handler(step, **arguments) if wants_step else handler(**arguments)))
+            answer = await (handler(step, **arguments) if wants_step else handler(**arguments))
+            return _with_webhook(step, answer)
 
         return run
 
     @wraps(handler)
     def call(step: Step, **arguments: Any) -> Any:
-        return _told(step, handler(step, **arguments) if wants_step else handler(**arguments))
+        return _with_webhook(step, handler(step, **arguments) if wants_step else handler(**arguments))
 
     return call
 
 
-def _told(step: Step, answer: Any) -> Any:
+def _with_webhook(step: Step, answer: Any) -> Any:
+    """The answer of a handler; if the task is done, its webhook is staged with the commit."""
     if isinstance(answer, Done) or not isinstance(answer, Outcome):  # all others go on, or fail
         result = answer.result if isinstance(answer, Done) else answer
         step.effect(DoneWebhook(step.job_id, step.fence, step.attempt, result))
     return answer
 
 
-def _limit() -> timedelta | None:
+def _timeout_limit() -> timedelta | None:
     given = os.environ.get("WORKER_TASK_TIMEOUT", "").strip()
     return span(given, "WORKER_TASK_TIMEOUT") if given else None
 
@@ -166,3 +147,20 @@ def _shorter(given: Duration | None, limit: timedelta | None) -> timedelta | Non
     if own is None or limit is None:
         return limit if own is None else own
     return min(own, limit)
+
+
+def span(text: str, what: str) -> timedelta:
+    """A span of time as variables of the environment have it: 30s, 10m or 2h; a bare number means seconds."""
+    written = text.strip()
+    found = duration(float(written) if _SECONDS.fullmatch(written) else written, what)
+    if not found:
+        raise ConfigurationError(f"{what}: no time at all; write 30s, 10m or a number of seconds")
+    return found
+
+
+def retries(text: str, what: str) -> int:
+    """A number of retries as variables of the environment have it."""
+    written = text.strip()
+    if not re.fullmatch(r"[0-9]{1,9}", written) or int(written) > MOST_RETRIES:
+        raise ConfigurationError(f"{what}: {written!r:.40} is no whole number from 0 to {MOST_RETRIES}")
+    return int(written)

@@ -24,9 +24,9 @@ from stepfast.clock import micros
 from stepfast.database.database import persist
 from stepfast.database.statement import sql
 from stepfast.errors import DatabaseError, StepfastError
+from stepfast.notifications.webhook import UNSIGNED
 from stepfast.tasks.envelope import queue_of
 from stepfast.tasks.held_messages import HeldMessage, HeldMessages
-from stepfast.tasks.settings import missing_secret
 from stepfast.tasks.store import (
     Origin,
     StoredMessage,
@@ -48,6 +48,7 @@ from stepfast.transports.contract import (
 )
 
 if TYPE_CHECKING:
+    from stepfast.notifications.settings import NotificationSettings
     from stepfast.tasks.command import App
 
 
@@ -516,3 +517,15 @@ class Outages:
 async def _wait(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
+
+
+def missing_secret(settings: NotificationSettings) -> str | None:
+    """Why no webhook of a task can be sent. No reason to stop: perhaps no task has a `webhook_url`."""
+    secrets = settings.secrets
+    if secrets.of_host or secrets.unsigned or not settings.outbox_relay:
+        return None
+    return (
+        f"STEPFAST_WEBHOOK_SECRETS is not set: whoever gave a task its webhook_url is not told of the end, and where messages are held "
+        f"until then (WORKER_ACKNOWLEDGE) no more are taken after a while; make a secret with `stepfast outbox secret`, "
+        f"or write {UNSIGNED} to send unsigned"
+    )

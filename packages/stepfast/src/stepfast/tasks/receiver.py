@@ -1,8 +1,8 @@
-"""The other side of a task's webhook: verify it, save what it says, answer. An ASGI application.
+"""The receiver of webhooks about tasks: verify each, save what it says, answer. An ASGI application.
 
     app.mount("/stepfast", TaskReceiver("postgresql://…", secrets=["whsec_…"]))
 
-It needs nothing but what Stepfast needs. The same webhook again is answered as the first time, and saved once.
+It needs nothing but what Stepfast needs. A repeated webhook is answered as the first time, and saved once.
 """
 
 from __future__ import annotations
@@ -28,18 +28,17 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
 
 
-# What a receiver was told, saved once per webhook.
-
+LARGEST_BODY: Final = 512 * 1024  # twice what we send
 LONGEST: Final = 200  # the widths of columns
 LONGEST_WEBHOOK: Final = 128
 STATUSES: Final = frozenset({"completed", "failed"})
 
-SAVE = sql("""
+SAVE_WEBHOOK = sql("""
     INSERT INTO stepfast_received (id, task_id, client, task_type, status, received_at, body)
     VALUES (:id, :task_id, :client, :task_type, :status, {now}, :body)
 """)
-KNOWN = sql("SELECT 1 FROM stepfast_received WHERE id = :id")
-OF_TASK = sql("""
+FIND_WEBHOOK = sql("SELECT 1 FROM stepfast_received WHERE id = :id")
+WEBHOOKS_OF_TASK = sql("""
     SELECT id, body FROM stepfast_received
      WHERE task_id = :task_id AND client = :client ORDER BY received_at DESC, id DESC LIMIT :limit
 """)
@@ -47,7 +46,7 @@ OF_TASK = sql("""
 
 @dataclass(frozen=True)
 class ReceivedEnd:
-    """The end of a task, as its webhook told it."""
+    """The end of a task, as its webhook says it."""
 
     webhook_id: str
     task_id: str
@@ -59,42 +58,43 @@ class ReceivedEnd:
     body: str
 
     @staticmethod
-    def read(webhook_id: str, body: bytes, told: Mapping[str, Any]) -> ReceivedEnd:
-        """Check what it says; raises ValueError."""
+    def read(webhook_id: str, body: bytes, fields: Mapping[str, Any]) -> ReceivedEnd:
+        """Check the fields of a webhook's body; raises ValueError."""
         for name in ("task_id", "status"):
-            if not isinstance(told.get(name), str):
+            if not isinstance(fields.get(name), str):
                 raise ValueError(f"it has no {name}")  # noqa: TRY004 - of what was posted, not of an argument
-        if told["status"] not in STATUSES:
-            raise ValueError(f"status {told['status']!r:.40} is none of completed, failed")
-        if not 0 < len(webhook_id) <= LONGEST_WEBHOOK or not 0 < len(told["task_id"]) <= LONGEST:
+        if fields["status"] not in STATUSES:
+            raise ValueError(f"status {fields['status']!r:.40} is none of completed, failed")
+        if not 0 < len(webhook_id) <= LONGEST_WEBHOOK or not 0 < len(fields["task_id"]) <= LONGEST:
             raise ValueError("its id, or that of its task, is empty or too long")
-        if not (webhook_id.isprintable() and told["task_id"].isprintable()):
+        if not (webhook_id.isprintable() and fields["task_id"].isprintable()):
             raise ValueError("its id, or that of its task, has characters that cannot be shown")
-        error = told.get("error")
+        error = fields.get("error")
         return ReceivedEnd(
             webhook_id=webhook_id,
-            task_id=told["task_id"],
-            client=storable(str(told.get("client_id") or DEFAULT_CLIENT))[:LONGEST],
-            task_type=storable(str(told.get("task_type", "")))[:LONGEST],
-            status=told["status"],
-            result=told.get("result"),
+            task_id=fields["task_id"],
+            client=storable(str(fields.get("client_id") or DEFAULT_CLIENT))[:LONGEST],
+            task_type=storable(str(fields.get("task_type", "")))[:LONGEST],
+            status=fields["status"],
+            result=fields.get("result"),
             error=error if isinstance(error, dict) else None,
             body=body.decode(),
         )
 
 
-def save(
-    tx: Transaction, end: ReceivedEnd, saved: Callable[[Transaction, ReceivedEnd], object] | None = None
-) -> bool:
-    """Write it down, unless this webhook came before; whether it was new."""
-    if tx.rows(KNOWN, id=end.webhook_id):
+Saved = Callable[["Transaction", ReceivedEnd], object]
+
+
+def save(tx: Transaction, end: ReceivedEnd, saved: Saved | None = None) -> bool:
+    """Save a webhook, unless it came before; whether it was new."""
+    if tx.rows(FIND_WEBHOOK, id=end.webhook_id):
         return False
     facts = {"task_id": end.task_id, "client": end.client, "task_type": end.task_type, "status": end.status}
     try:
         with tx.savepoint():
-            tx.run(SAVE, id=end.webhook_id, body=end.body, **facts)
+            tx.run(SAVE_WEBHOOK, id=end.webhook_id, body=end.body, **facts)
     except ConstraintError:
-        return False  # in this very moment, by a colleague
+        return False  # saved at this very moment by another process
     if saved is not None:
         saved(tx, end)
     happened("webhook.saved", task_id=end.task_id, status=end.status)
@@ -102,26 +102,24 @@ def save(
 
 
 def latest(tx: Transaction, task_id: str, *, client: str = DEFAULT_CLIENT) -> ReceivedEnd | None:
-    """What was told last of this client's task; None if nothing was."""
-    rows = tx.rows(OF_TASK, task_id=task_id, client=client, limit=1)
+    """The last webhook about a task of this client; None if there is none."""
+    rows = tx.rows(WEBHOOKS_OF_TASK, task_id=task_id, client=client, limit=1)
     if not rows:
         return None
     body = str(rows[0][1])
     return ReceivedEnd.read(str(rows[0][0]), body.encode(), msgspec.json.decode(body, type=dict[str, Any]))
 
 
-LARGEST_BODY: Final = 512 * 1024  # twice what we send
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-Saved = Callable[["Transaction", ReceivedEnd], object]
 
 _body: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class TaskReceiver:
-    """Takes POST at any path below it. `saved` is called in the same transaction: your rows and ours, or neither."""
+    """Takes POST at any path below it. `saved` is called in the transaction that saves: your rows and ours, or neither."""
 
     def __init__(
         self, database: str | Database, *, secrets: str | Sequence[str], saved: Saved | None = None
@@ -136,8 +134,8 @@ class TaskReceiver:
                 f"or the word '{UNSIGNED}' to believe anybody"
             )
         if self._secrets != [UNSIGNED]:
-            for it in self._secrets:
-                key_of(it)  # refused here rather than with every webhook
+            for secret in self._secrets:
+                key_of(secret)  # refused here rather than with every webhook
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -1,4 +1,4 @@
-"""Hand in a task, as a program of ours does. Anybody else just sends the JSON."""
+"""Send a task to the queue of a client, as `stepfast tasks send` does. Other programs just send the JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentTask:
+    """A task that the broker has now."""
+
     task_id: str
     task_type: str
     queue: str
@@ -29,8 +31,8 @@ class Sent:
 
 def send_task(
     task_type: str, payload: str, *, task_id: str | None, webhook_url: str | None, client: str | None
-) -> Sent:
-    """Send it by the transport that the environment names."""
+) -> SentTask:
+    """Send a task by the transport that the environment names."""
     from stepfast.database.drivers import open_database
     from stepfast.database.migrate import require_current_schema
     from stepfast.tasks.settings import checked_client, task_settings
@@ -54,13 +56,13 @@ def send_task(
         link.wait_for(transport.send(queue, [message]))
     if database is not None:
         database.close()
-    return Sent(message.id, task_type, queue, transport.name)
+    return SentTask(message.id, task_type, queue, transport.name)
 
 
 def message_of(
     task_type: str, payload: str, *, task_id: str | None = None, webhook_url: str | None = None
 ) -> Outgoing:
-    """The message, checked as its worker will check it."""
+    """The message of a task, checked as its worker will check it."""
     try:
         given: Any = msgspec.json.decode(payload)
     except msgspec.DecodeError as error:

@@ -1,6 +1,7 @@
-"""What `stepfast tasks` is told by its environment, read at once: every problem is named, not only the first.
+"""The environment of `stepfast tasks`, read at once: every problem is named, not only the first.
 
-The same variables as whoever hands in the tasks has: CLIENT_ID, AZURE_STORAGE_CONNECTION_STRING, SUPABASE_URL and so on.
+The variables are those that senders of tasks have too: CLIENT_ID, AZURE_STORAGE_CONNECTION_STRING, SUPABASE_URL and so on.
+Nothing is reached: whether the database and the broker answer is a question for `stepfast doctor`.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import SecretStr
-
 from stepfast.admin.doctor.sqlite import NETWORK, disk_of
 from stepfast.clock import spoken
 from stepfast.config import DEFAULT_URL, MAX_CONNECTIONS, max_connections
@@ -24,7 +23,6 @@ from stepfast.errors import ConfigurationError, StepfastError, install_hint
 from stepfast.jobs.callbacks import CALLBACK_URL
 from stepfast.notifications.network import shown as shown_addresses
 from stepfast.notifications.settings import NotificationSettings, problems_of_environment, variable
-from stepfast.notifications.webhook import UNSIGNED
 from stepfast.tasks.handlers import MOST_RETRIES, retries, span
 from stepfast.telemetry.logs import known_format, known_level
 from stepfast.telemetry.masking import visible, without_secrets
@@ -36,172 +34,25 @@ from stepfast.transports.open import (
     transport_settings,
 )
 
-# What is wrong with the environment that no variable of a task's settings shows alone: all of it, not only the first.
-#
-# Nobody is reached: whether the database and the broker answer is another question, and the doctor's.
-
-DATABASE: Final = "STEPFAST_DATABASE_URL"
-TRANSPORT: Final = "STEPFAST_TRANSPORT"
-SECRETS: Final = "STEPFAST_WEBHOOK_SECRETS"
-METRICS_PORT: Final = "STEPFAST_METRICS_PORT"
-PORTS: Final = range(65_536)
-LONGEST_PORT: Final = 5  # digits
-WEB: Final = ("https://", "http://")
-SHARES: Final = NETWORK - {"9p"}  # some sandboxes have their local disk behind it
-
-
-def problems_between() -> list[str]:
-    """One sentence each, with the name of the variable that it is about."""
-    return [
-        *_of_database(),
-        *_of_connections(),
-        *_of_transport(),
-        *problems_of_environment(),  # webhooks and alerts, which a worker sends as well
-        *_of_logs(),
-        *_of_metrics(),
-        *_of_key(),
-    ]
-
-
-def missing_secret(settings: NotificationSettings) -> str | None:
-    """Why no webhook of a task can leave. No reason to stop: perhaps no task has a `webhook_url`."""
-    secrets = settings.secrets
-    if secrets.of_host or secrets.unsigned or not settings.outbox_relay:
-        return None
-    return (
-        f"{SECRETS} is not set: whoever gave a task its webhook_url is not told of the end, and where messages are held "
-        f"until then (WORKER_ACKNOWLEDGE) no more are taken after a while; make a secret with `stepfast outbox secret`, "
-        f"or write {UNSIGNED} to send unsigned"
-    )
-
-
-def transport_chosen(named: str | None, *, storage: bool, service_bus: bool) -> str:
-    """The one that was named, else the one whose keys are there, else the application's own database."""
-    return named or ("storage-queue://" if storage else "service-bus://" if service_bus else "database://")
-
-
-def _of_database() -> list[str]:
-    named, supabase = _said(DATABASE), _said("SUPABASE_URL")
-    if named.startswith(WEB):
-        return [
-            f"{DATABASE} is the address of a web API; write the database's connection string, postgresql://…"
-        ]
-    if named:
-        return _of_url(DATABASE, named)
-    if supabase.startswith(WEB):
-        problem = (
-            f"SUPABASE_URL is the address of Supabase's web API, which has no transactions; set {DATABASE} to the "
-            "project's connection string (postgresql://…, under 'Connect'), or to sqlite:///work.db to do without"
-        )
-        return [problem]
-    if supabase and not supabase.startswith(("postgres://", "postgresql://")):
-        return [f"SUPABASE_URL is no URL of Supabase; set {DATABASE} instead"]
-    return _of_url("SUPABASE_URL", supabase) if supabase else _of_url(DATABASE, DEFAULT_URL)
-
-
-def _of_url(name: str, url: str) -> list[str]:
-    try:
-        database = open_database(url)
-    except ConfigurationError as error:
-        said = str(error)
-        return [
-            said if said.startswith("STEPFAST_") else f"{name}: {said}"
-        ]  # it may be about another variable
-    return _of_disk(name, Path(sqlite_path(url))) if database.dialect.name == "sqlite" else []
-
-
-def _of_disk(name: str, path: Path) -> list[str]:
-    """A container's folder is often a share, and looks like any other."""
-    if (kind := disk_of(path)) not in SHARES:
-        return []
-    problem = (
-        f"{name}: the SQLite file {str(path)!r} is on a network file system ({kind}), where its log (WAL) and its locks "
-        "do not work; name a file on a local disk, such as sqlite:////tmp/work.db, or a database server"
-    )
-    return [problem]
-
-
-def _of_connections() -> list[str]:
-    try:
-        max_connections()
-    except ConfigurationError as error:
-        return [str(error)]
-    return []
-
-
-def _of_transport() -> list[str]:
-    """Whether what is there is enough for the transport that was chosen."""
-    if _said("TASK_DATA"):
-        return []  # it comes from no transport
-    keys = transport_settings()
-    chosen = transport_chosen(
-        _said(TRANSPORT),
-        storage=bool(keys.storage_connection_string or keys.storage_account),
-        service_bus=bool(keys.service_bus_connection_string or keys.service_bus_namespace),
-    )
-    if problem_of_transport(chosen) is not None or chosen.partition("://")[0] == "database":
-        return []  # said of the variable; the database is the application's own
-    try:
-        open_transport(chosen, keys)
-    except StepfastError as error:
-        return [str(error)]
-    return []
-
-
-def _of_logs() -> list[str]:
-    found = []
-    for name, judge in (("STEPFAST_LOG_LEVEL", known_level), ("STEPFAST_LOG_FORMAT", known_format)):
-        try:
-            if said := _said(name):
-                judge(said)
-        except ConfigurationError as error:
-            found.append(f"{name}: {error}")
-    return found
-
-
-def _of_metrics() -> list[str]:
-    said = _said(METRICS_PORT)
-    if not said or (said.isdecimal() and len(said) <= LONGEST_PORT and int(said) in PORTS):
-        return []
-    return [f"{METRICS_PORT}={without_secrets(said)[:50]!r}: use 1 to 65535, or 0 for any that is free"]
-
-
-def _of_key() -> list[str]:
-    """Not having one is no problem, as long as nothing is sealed."""
-    try:
-        if keys := split(_said(SECRET_KEY)):
-            check(keys)
-    except ConfigurationError as error:
-        return [str(error)]
-    return []
-
-
-def _said(name: str) -> str:
-    return os.environ.get(name, "").strip()
-
-
 try:
     from pydantic import AliasChoices, BeforeValidator, Field, SecretStr, ValidationError
     from pydantic_settings import BaseSettings, SettingsConfigDict
 except ImportError as missing:
     raise ConfigurationError(f"tasks need an extra: {install_hint('tasks')}") from missing
 
+DATABASE: Final = "STEPFAST_DATABASE_URL"
+TRANSPORT: Final = "STEPFAST_TRANSPORT"
+METRICS_PORT: Final = "STEPFAST_METRICS_PORT"
+PORTS: Final = range(65_536)
+LONGEST_PORT: Final = 5  # digits
+WEB: Final = ("https://", "http://")
+SHARES: Final = NETWORK - {"9p"}  # some sandboxes have their local disk behind it
 LONGEST_CLIENT: Final = 50  # '-tasks-poison' is added to it, and a queue's name has 63 characters
 _CLIENT: Final = re.compile(r"[a-z0-9](-?[a-z0-9])*")
 _ACCOUNT: Final = re.compile(
     r"(^|;)\s*(AccountName|SharedAccessSignature|UseDevelopmentStorage)\s*=", re.IGNORECASE
 )
 _NAMESPACE: Final = re.compile(r"(^|;)\s*Endpoint\s*=\s*sb://", re.IGNORECASE)
-
-
-def checked_client(name: str) -> str:
-    """The name, if it can be a part of a queue's; raises `ValueError`."""
-    if not _CLIENT.fullmatch(name) or len(name) > LONGEST_CLIENT:
-        raise ValueError(
-            f"{without_secrets(name.partition('?')[0])[:100]!r}: its queue is called '<CLIENT_ID>-tasks', so use "
-            f"lower-case letters, digits and single hyphens, at most {LONGEST_CLIENT} characters"
-        )
-    return name
 
 
 def _span(value: object) -> object:
@@ -232,7 +83,7 @@ def _transport(value: object) -> object:
     return value
 
 
-def _secret_with(pattern: re.Pattern[str], what: str) -> Callable[[object], object]:
+def _connection_string(pattern: re.Pattern[str], what: str) -> Callable[[object], object]:
     def check(value: object) -> object:
         if isinstance(value, str) and value.strip() and not pattern.search(value):
             raise ValueError(
@@ -244,6 +95,16 @@ def _secret_with(pattern: re.Pattern[str], what: str) -> Callable[[object], obje
 
 
 Span = Annotated[timedelta, BeforeValidator(_span)]
+
+
+def checked_client(name: str) -> str:
+    """The name of a client, if it can be a part of a queue's name; raises `ValueError`."""
+    if not _CLIENT.fullmatch(name) or len(name) > LONGEST_CLIENT:
+        raise ValueError(
+            f"{without_secrets(name.partition('?')[0])[:100]!r}: its queue is called '<CLIENT_ID>-tasks', so use "
+            f"lower-case letters, digits and single hyphens, at most {LONGEST_CLIENT} characters"
+        )
+    return name
 
 
 class TaskSettings(BaseSettings):
@@ -313,7 +174,7 @@ class TaskSettings(BaseSettings):
         description=f"used where {DATABASE} is not set, if it is a postgresql:// URL",
     )
     storage_connection_string: Annotated[
-        SecretStr | None, BeforeValidator(_secret_with(_ACCOUNT, "an Azure Storage account"))
+        SecretStr | None, BeforeValidator(_connection_string(_ACCOUNT, "an Azure Storage account"))
     ] = Field(
         None, validation_alias="AZURE_STORAGE_CONNECTION_STRING", description="Azure Storage Queue and Blob"
     )
@@ -323,7 +184,7 @@ class TaskSettings(BaseSettings):
         description="its name, where a managed identity is used",
     )
     service_bus_connection_string: Annotated[
-        SecretStr | None, BeforeValidator(_secret_with(_NAMESPACE, "a Service Bus namespace"))
+        SecretStr | None, BeforeValidator(_connection_string(_NAMESPACE, "a Service Bus namespace"))
     ] = Field(None, validation_alias=AliasChoices(*SERVICE_BUS), description="Azure Service Bus")
     service_bus_namespace: str | None = Field(
         None,
@@ -336,7 +197,7 @@ class TaskSettings(BaseSettings):
 
     @property
     def chosen_transport(self) -> str:
-        """The one that was named, else the one whose keys are there, else the application's own database."""
+        """The transport that tasks come from, as a URL."""
         return transport_chosen(
             self.transport,
             storage=self.storage_connection_string is not None or self.storage_account is not None,
@@ -347,15 +208,15 @@ class TaskSettings(BaseSettings):
     @property
     def chosen_database(self) -> str | None:
         """None: the default, or what the application's own code says."""
-        for it in (self.database_url, self.supabase_url):
-            if it is not None and not it.get_secret_value().startswith(("https://", "http://")):
-                return it.get_secret_value()
+        for url in (self.database_url, self.supabase_url):
+            if url is not None and not url.get_secret_value().startswith(WEB):
+                return url.get_secret_value()
         return None
 
 
 def task_settings() -> TaskSettings:
     """Read the environment; raises one `ConfigurationError` with all that is wrong in it."""
-    problems = problems_between()
+    problems = problems_of_variables()
     settings: TaskSettings | None = None
     try:
         settings = TaskSettings.model_validate({})
@@ -367,7 +228,7 @@ def task_settings() -> TaskSettings:
 
 
 def variables() -> dict[str, tuple[str, ...]]:
-    """The variables of each field; the first that is set counts."""
+    """The variables of each field, by field; the first that is set counts."""
     return {name: _aliases(it.validation_alias) for name, it in TaskSettings.model_fields.items()}
 
 
@@ -376,7 +237,7 @@ def _aliases(alias: object) -> tuple[str, ...]:
 
 
 def read_env_file(path: str) -> set[str]:
-    """Let a file of variables count as the environment, where that does not say; returns the names it gave."""
+    """Set variables from a file where the environment has none; returns their names."""
     from dotenv import dotenv_values
 
     if not Path(path).is_file():
@@ -392,7 +253,123 @@ def _spoken(error: Any) -> str:
     return f"{name}: {message}"
 
 
-# The environment as it is understood: each variable, its value fit to be shown, and where it comes from.
+def problems_of_variables() -> list[str]:
+    """Problems that no field of `TaskSettings` shows alone: one sentence each, with the name of the variable."""
+    return [
+        *_of_database(),
+        *_of_connections(),
+        *_of_transport(),
+        *problems_of_environment(),  # of webhooks and alerts, which a worker sends as well
+        *_of_logs(),
+        *_of_metrics(),
+        *_of_key(),
+    ]
+
+
+def transport_chosen(named: str | None, *, storage: bool, service_bus: bool) -> str:
+    """The transport that was named, else the one whose keys are there, else the application's own database."""
+    return named or ("storage-queue://" if storage else "service-bus://" if service_bus else "database://")
+
+
+def _of_database() -> list[str]:
+    named, supabase = _value_of(DATABASE), _value_of("SUPABASE_URL")
+    if named.startswith(WEB):
+        return [
+            f"{DATABASE} is the address of a web API; write the database's connection string, postgresql://…"
+        ]
+    if named:
+        return _of_url(DATABASE, named)
+    if supabase.startswith(WEB):
+        problem = (
+            f"SUPABASE_URL is the address of Supabase's web API, which has no transactions; set {DATABASE} to the "
+            "project's connection string (postgresql://…, under 'Connect'), or to sqlite:///work.db to do without"
+        )
+        return [problem]
+    if supabase and not supabase.startswith(("postgres://", "postgresql://")):
+        return [f"SUPABASE_URL is no URL of Supabase; set {DATABASE} instead"]
+    return _of_url("SUPABASE_URL", supabase) if supabase else _of_url(DATABASE, DEFAULT_URL)
+
+
+def _of_url(name: str, url: str) -> list[str]:
+    try:
+        database = open_database(url)
+    except ConfigurationError as error:
+        problem = str(error)  # it may be about another variable
+        return [problem if problem.startswith("STEPFAST_") else f"{name}: {problem}"]
+    return _of_disk(name, Path(sqlite_path(url))) if database.dialect.name == "sqlite" else []
+
+
+def _of_disk(name: str, path: Path) -> list[str]:
+    """Problems of a SQLite file on a network share; a container's folder often is one, and looks like any other."""
+    if (kind := disk_of(path)) not in SHARES:
+        return []
+    problem = (
+        f"{name}: the SQLite file {str(path)!r} is on a network file system ({kind}), where its log (WAL) and its locks "
+        "do not work; name a file on a local disk, such as sqlite:////tmp/work.db, or a database server"
+    )
+    return [problem]
+
+
+def _of_connections() -> list[str]:
+    try:
+        max_connections()
+    except ConfigurationError as error:
+        return [str(error)]
+    return []
+
+
+def _of_transport() -> list[str]:
+    """Whether the keys that are set are enough for the transport that was chosen."""
+    if _value_of("TASK_DATA"):
+        return []  # the task comes from no transport
+    keys = transport_settings()
+    chosen = transport_chosen(
+        _value_of(TRANSPORT),
+        storage=bool(keys.storage_connection_string or keys.storage_account),
+        service_bus=bool(keys.service_bus_connection_string or keys.service_bus_namespace),
+    )
+    if problem_of_transport(chosen) is not None or chosen.partition("://")[0] == "database":
+        return []  # a field's problem; or the database, which is the application's own
+    try:
+        open_transport(chosen, keys)
+    except StepfastError as error:
+        return [str(error)]
+    return []
+
+
+def _of_logs() -> list[str]:
+    found = []
+    for name, judge in (("STEPFAST_LOG_LEVEL", known_level), ("STEPFAST_LOG_FORMAT", known_format)):
+        try:
+            if value := _value_of(name):
+                judge(value)
+        except ConfigurationError as error:
+            found.append(f"{name}: {error}")
+    return found
+
+
+def _of_metrics() -> list[str]:
+    port = _value_of(METRICS_PORT)
+    if not port or (port.isdecimal() and len(port) <= LONGEST_PORT and int(port) in PORTS):
+        return []
+    return [f"{METRICS_PORT}={without_secrets(port)[:50]!r}: use 1 to 65535, or 0 for any that is free"]
+
+
+def _of_key() -> list[str]:
+    """Problems of the encryption keys. Having none is no problem, as long as nothing is encrypted."""
+    try:
+        if keys := split(_value_of(SECRET_KEY)):
+            check(keys)
+    except ConfigurationError as error:
+        return [str(error)]
+    return []
+
+
+def _value_of(name: str) -> str:
+    return os.environ.get(name, "").strip()
+
+
+# `stepfast config`: each variable, its value fit to be shown, and where it comes from.
 
 DEFAULT: Final = "default"
 ENVIRONMENT: Final = "environment"
@@ -425,8 +402,8 @@ MEANINGS: Final = {
     "outbox_age": "a message that fails at this age is dead",
     "outbox_retention": "how long messages that were sent are kept",
 }
-SECRETS_SURROUNDINGS: Final = {"webhook_secrets", "alert_urls"}
-# Where more is hidden than whatever looks like a secret.
+HIDDEN_FIELDS: Final = {"webhook_secrets", "alert_urls"}
+# Variables of which more is hidden than what looks like a secret.
 SHOWN: Final[dict[str, Callable[[str], str]]] = {
     "webhook_allow": shown_addresses,
     "STEPFAST_LISTEN_URL": masked,
@@ -437,16 +414,20 @@ SHOWN: Final[dict[str, Callable[[str], str]]] = {
 
 @dataclass(frozen=True)
 class Setting:
+    """A variable as `stepfast config` shows it."""
+
     variable: str
     value: str
     source: str
     meaning: str
 
 
-def surroundings(other_sources: Mapping[str, str]) -> list[Setting]:
-    """All of them, in the order in which they are explained; `other_sources` are of names that are not the environment's."""
+def explain(other_sources: Mapping[str, str]) -> list[Setting]:
+    """All settings, in the order of the documentation; `other_sources` says where a variable comes from, if not the environment."""
     found = [_of_tasks(name, names, other_sources) for name, names in variables().items()]
-    found += [_of_messages(it.name, _default(it), other_sources) for it in fields(NotificationSettings)]
+    found += [
+        _of_messages(field.name, _default(field), other_sources) for field in fields(NotificationSettings)
+    ]
     for name, (default, meaning) in OTHERS.items():
         text = os.environ.get(name, "").strip()
         value = _shown(text, name) if text else default
@@ -475,13 +456,8 @@ def _of_tasks(field: str, names: tuple[str, ...], other_sources: Mapping[str, st
 def _of_messages(field: str, default: Any, other_sources: Mapping[str, str]) -> Setting:
     name = variable(field)
     text = os.environ.get(name, "").strip()
-    value = (
-        HIDDEN
-        if text and field in SECRETS_SURROUNDINGS
-        else _shown(text, field)
-        if text
-        else _written(default)
-    )
+    shown = HIDDEN if field in HIDDEN_FIELDS else _shown(text, field)
+    value = shown if text else _written(default)
     return Setting(name, value, _source(name, text, other_sources), MEANINGS[field])
 
 

@@ -1,8 +1,8 @@
 """One task, in a process made for it: `TASK_DATA` has it, and the exit code says how it ended.
 
-The work is done by a child, an ordinary worker that serves a queue in which this task stands alone. We, its parent, run
-none of the user's code meanwhile. So whatever becomes of the child, we are there: to let it go on where it crashed, to end
-it by force when its time is over, and to stay until whoever asked has been told.
+The work is done by a child process, an ordinary worker that serves a queue in which this task stands alone. The parent
+runs none of the user's code meanwhile. So whatever becomes of the child, the parent is there: to start another one where
+it crashed, to kill it when its time is over, and to stay until the webhook about the end was sent.
 """
 
 from __future__ import annotations
@@ -62,46 +62,243 @@ if TYPE_CHECKING:
     from stepfast.tasks.command import App
 
 
-# The process that does a single task: a worker whose queue holds nothing else, and which ends with it.
+T = TypeVar("T")
 
-WORKED: Final = 0
+COMPLETED: Final = 0  # exit codes of the parent
+FAILED: Final = 1
+FORCE: Final = 12.0  # seconds past its time that the child has to unwind, fail the task and leave
+STOPPING: Final = 60.0  # seconds past the grace of a child that was asked to stop
+SILENCE: Final = 2.0  # seconds without a sign of life: a handler keeps the interpreter from all other threads
+LOOK: Final = 0.05
+AWAY: Final = 1.0  # seconds between tries while the database does not answer
+FRUITLESS: Final = 5  # children in a row that ended, and changed nothing
+NO_INCARNATION: Final = 0  # of ours is alive: the child's is its own
+
+# A task that an operator retries needs a queue that is served: nothing serves our own queue after this process.
+HAND_OVER_JOB = sql("""
+    UPDATE stepfast_archive SET queue = :queue WHERE id = :id AND queue <> :queue
+""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleTask:
+    """A task, and how long it may take."""
+
+    text: str
+    client: str
+    timeout: timedelta | None = None  # for all tries together
+    budget: timedelta = timedelta(minutes=2)  # to send the webhook about its end
+    grace: timedelta = timedelta(seconds=30)
+    crash_limit: int = 3
+
+
+def run_single_task(app: App, task: SingleTask, say: Callable[[str], None]) -> int:
+    """Do a task, send the webhook about its end, and return the exit code."""
+    work = _Parent(app, task, say)
+    job = work.store()
+    end = work.until_ended(job)
+    if end is None:
+        return FAILED
+    work.hand_over(end)
+    work.send_webhook(job, end)
+    happened("task.ended", task_id=work.task_id, job_id=end.job_id, state=end.state)
+    say(f"task {work.task_id or '(without an id)'} {_spoken(end)}")
+    return COMPLETED if end.state == "done" else FAILED
+
+
+class _Parent:
+    """The parent process: store → let children work → hand over → send the webhook."""
+
+    def __init__(self, app: App, task: SingleTask, say: Callable[[str], None]) -> None:
+        self._app = app
+        self._task = task
+        self._say = say
+        self._database = app.database
+        self._queue = own_queue(task.client, task.text)
+        self._started = time.monotonic()
+        self._asked: list[int] = []  # signals, in the order in which they came
+        self._child: Child | None = None
+        self._worked = False  # whether a child of ours had a part in it
+        self.task_id = ""
+
+    def store(self) -> TaskJob:
+        """Store the task as a job; a repeated task is the same job."""
+        origin = Origin(self._task.client, TASK_DATA, None, self._queue)
+        try:
+            envelope = read_task(self._task.text, self._app.kinds)
+        except TaskRefusedError as why:
+            self.task_id, error = why.task_id, why
+            self._say(f"refused: {why}")
+            stored = self._write(
+                lambda tx: refuse_message(tx, origin, self._task.text, error, self._app.kinds)
+            )
+            happened("task.refused", task_id=why.task_id, job_id=stored.job_id, error=why)
+            return stored
+        self.task_id = envelope.task_id
+        return self._write(lambda tx: accept_task(tx, origin, envelope))
+
+    def until_ended(self, job: TaskJob) -> TaskEnd | None:
+        """Let one child after the other work until the task has ended; None if we were asked to stop before."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        job_id, fruitless, before = job.job_id, 0, None
+        while True:
+            self._rescue()
+            if self._remaining() == 0 and not self._asked:
+                self._write(lambda tx: self._give_up(tx, job_id))
+            # In this order: a job that ends in between is seen by the second look.
+            now, end = self._read(lambda tx: (job_counters(tx, job_id), task_ends(tx, [job_id]).get(job_id)))
+            if end is not None:
+                return end
+            if self._asked:
+                self._leave(job_id)
+                return None
+            fruitless, before = (fruitless + 1 if now == before else 0), now
+            if now is None:
+                raise StepfastError(f"task {self.task_id}: {self._why_gone(job)}")
+            if fruitless >= FRUITLESS:
+                why = "its process ends again and again, nothing changes"
+                raise StepfastError(f"task {self.task_id}: {why}; stepfast jobs show {job_id}")
+            self._write(lambda tx: move_task(tx, job_id, self._queue))
+            self._work_in_child(job_id)
+
+    def hand_over(self, end: TaskEnd) -> None:
+        """Move a task that did not end well to the client's queue: if an operator retries it, any worker may take it."""
+        if end.state != "done":
+            queue = queue_of(self._task.client)
+            with suppress(DatabaseError):  # then a polling worker adopts it when it is retried
+                self._write(lambda tx: tx.run(HAND_OVER_JOB, id=end.job_id, queue=queue))
+
+    def send_webhook(self, job: TaskJob, end: TaskEnd) -> None:
+        """Send the webhook about the end, until it arrived or the budget is spent. No outage changes how the task ended."""
+        try:
+            if not job.created and not self._worked:  # it had ended before we came
+                self._write(lambda tx: resend_end(tx, end))
+            if self._app.notifications.outbox_relay and not self._settled(end.job_id):
+                self._relay_until_settled(end.job_id)
+            with self._database.reading() as tx:
+                unsent = why_unsent(tx, end.job_id)
+        except DatabaseError as error:
+            self._say(f"nobody can see who was told of the end of task {self.task_id}: {error}")
+            return
+        if unsent is not None:
+            self._say(f"nobody could be told of the end of task {self.task_id}: {unsent}")
+
+    def _relay_until_settled(self, job_id: str) -> None:
+        relay = Relay(self._database, self._app.notifications)
+        relay.start()
+        until = time.monotonic() + self._task.budget.total_seconds()
+        while not self._settled(job_id) and time.monotonic() < until and len(self._asked) < 2:  # noqa: PLR2004 - asked twice
+            time.sleep(LOOK)
+        relay.stop()
+
+    def _work_in_child(self, job_id: str) -> None:
+        self._database.close()  # SQLite's locks belong to a process: the child must not inherit open files
+        self._worked = True
+        self._child = child = Child(self._app, self._task, self._queue, job_id, self._remaining())
+        child.start()
+        if self._asked:
+            child.signal(signal.SIGTERM)  # it came while there was no child to pass it on to
+        asked_at: float | None = None
+        while not child.wait(LOOK if self._asked else min(1.0, self._remaining() or 1.0)):
+            now = time.monotonic()
+            asked_at = now if self._asked and asked_at is None else asked_at
+            unwinding, stopping = (UNWIND, 0.0) if child.silence() > SILENCE else (FORCE, STOPPING)
+            grace = self._task.grace.total_seconds() + stopping
+            if self._late(unwinding) or (asked_at is not None and now > asked_at + grace):
+                child.signal(signal.SIGKILL)
+            elif self._late(0.0):
+                with suppress(DatabaseError):  # it is away: we come here again in a second
+                    # If it waits for its next try; one that runs is ended by the child.
+                    persist(self._database, lambda tx: self._give_up(tx, job_id))
+        self._child = None
+
+    def _late(self, by: float) -> bool:
+        limit = self._task.timeout
+        return limit is not None and time.monotonic() > self._started + limit.total_seconds() + by
+
+    def _rescue(self) -> None:
+        """Take back jobs of dead processes of this machine: our child, or another parent before us."""
+        self._write(lambda tx: declare_dead(tx, NO_INCARNATION, trust_clock=False))
+        while self._write(lambda tx: rescue(tx, self._task.crash_limit)).jobs:
+            pass
+
+    def _give_up(self, tx: Transaction, job_id: str) -> bool:
+        assert self._task.timeout is not None  # noqa: S101 - only a task with a limit can reach it
+        return give_up_task(tx, job_id, TaskTimeoutError(self._task.timeout))
+
+    def _read(self, look: Callable[[Transaction], T]) -> T:
+        def read() -> T:
+            with self._database.reading() as tx:
+                return look(tx)
+
+        return self._patiently(read)
+
+    def _write(self, work: Callable[[Transaction], T]) -> T:
+        """Write in a transaction. A COMMIT whose answer was lost is tried again: all of this may be written twice."""
+        return self._patiently(lambda: persist(self._database, work))
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Wait out an outage of the database, for as long as we would wait for a webhook, unless we are asked to stop."""
+        until, reported = time.monotonic() + self._task.budget.total_seconds(), False
+        while True:
+            try:
+                return act()
+            except DatabaseError as error:
+                if self._asked or blames_a_row(error) or time.monotonic() > until:
+                    raise
+                if not reported:
+                    reported = True
+                    happened("database.lost", error=error, note="the task waits")
+                time.sleep(AWAY)
+
+    def _why_gone(self, job: TaskJob) -> str:
+        """Why there is no job. Of a task that was given before, only its id may be left."""
+        if job.created or self._worked:
+            return "its job is gone, somebody deleted it"
+        return "it ended before, and its job is no longer kept: nothing was done, nobody is told how it ended"
+
+    def _leave(self, job_id: str) -> None:
+        """Let another worker of the client go on: we were asked to stop before the end."""
+        moved = self._write(lambda tx: move_task(tx, job_id, queue_of(self._task.client)))
+        self._say(
+            f"stopped before task {self.task_id} had ended{'; another worker may go on' if moved else ''}"
+        )
+
+    def _settled(self, job_id: str) -> bool:
+        try:
+            with self._database.reading() as tx:
+                end = task_ends(tx, [job_id]).get(job_id)
+        except DatabaseError:
+            return False  # unknown: the budget decides
+        return end is None or end.settled
+
+    def _remaining(self) -> float | None:
+        if self._task.timeout is None:
+            return None
+        return max(0.0, self._started + self._task.timeout.total_seconds() - time.monotonic())
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        self._asked.append(number)
+        if self._child is not None:
+            self._child.signal(signal.SIGTERM)
+
+
+def _spoken(end: TaskEnd) -> str:
+    if end.state == "done":
+        return "completed"
+    return f"failed: {end.error.partition(os.linesep)[0]}" if end.state == "dead" else "was cancelled"
+
+
+WORKED: Final = 0  # exit codes of the child
 BROKE: Final = 1
 SOONEST: Final = timedelta(milliseconds=1)
 PULSE: Final = 0.25  # seconds between signs of life
 _INSTANT: Final = struct.Struct("d")  # monotonic: one clock for all processes of a machine
 
 
-@dataclass(frozen=True, kw_only=True)
-class SingleTask:
-    """What to do, and how long it may take."""
-
-    text: str
-    client: str
-    timeout: timedelta | None = None  # for all tries together
-    budget: timedelta = timedelta(minutes=2)  # to tell whoever asked
-    grace: timedelta = timedelta(seconds=30)
-    crash_limit: int = 3
-
-
-class LimitedKinds(Kinds):
-    """The same kinds, while the time of all tries together runs out."""
-
-    def __init__(self, kinds: Kinds, limit: timedelta, until: float) -> None:
-        vars(self).update(vars(kinds))
-        self._own = kinds
-        self._limit = limit
-        self._until = until  # monotonic
-
-    def find(self, name: str) -> Kind | None:
-        kind = self._own.find(name)
-        left = max(SOONEST, timedelta(seconds=self._until - time.monotonic()))
-        if kind is None or (kind.timeout is not None and kind.timeout < left):
-            return kind
-        return replace(kind, timeout=left, time_limit=self._limit)
-
-
 class Child:
-    """One try of a process. It is forked: it has the application as it was imported."""
+    """One child process. It is forked: it has the application as it was imported."""
 
     def __init__(self, app: App, task: SingleTask, queue: str, job_id: str, remaining: float | None) -> None:
         self._app = app
@@ -111,11 +308,10 @@ class Child:
         self._remaining = remaining
         self._pid = 0
         self._watched: int | None = None
-        self._pipe = -1  # its end tells the child that we are gone
-        self._felt = mmap.mmap(-1, _INSTANT.size)  # shared with the child: when it last showed that it lives
+        self._pipe = -1  # when it closes, the child knows that the parent is gone
+        self._alive_at = mmap.mmap(-1, _INSTANT.size)  # shared with the child: its last sign of life
 
     def start(self) -> None:
-        """Begin it."""
         theirs, self._pipe = os.pipe()
         self._show_life()
         with warnings.catch_warnings():
@@ -133,11 +329,11 @@ class Child:
             os.kill(self._pid, number)
 
     def silence(self) -> float:
-        """Seconds since it showed that it lives. A call in C that keeps the interpreter keeps it from that, too."""
-        return time.monotonic() - float(_INSTANT.unpack_from(self._felt)[0])
+        """Seconds since its last sign of life. A call in C that keeps the interpreter prevents such signs, too."""
+        return time.monotonic() - float(_INSTANT.unpack_from(self._alive_at)[0])
 
     def wait(self, seconds: float) -> bool:
-        """Wait for its end, at most so long; whether it has come."""
+        """Wait for the end of the child, at most so long; whether it has come."""
         if self._watched is not None:
             select.select([self._watched], [], [], seconds)
         else:
@@ -148,16 +344,16 @@ class Child:
         for descriptor in (self._watched, self._pipe):
             if descriptor is not None:
                 os.close(descriptor)
-        self._felt.close()
+        self._alive_at.close()
         return True
 
     def _show_life(self) -> None:
-        _INSTANT.pack_into(self._felt, 0, time.monotonic())
+        _INSTANT.pack_into(self._alive_at, 0, time.monotonic())
 
-    # Everything below is the child's.
+    # Everything below runs in the child.
 
     def _live(self, parent: int) -> NoReturn:
-        """Its whole life; nothing of the parent's may run after it."""
+        """The whole life of the child; none of the parent's code may run after it."""
         code = BROKE
         try:
             code = self._work(parent)
@@ -209,7 +405,7 @@ def _until_closed(pipe: int) -> None:
 
 
 def _in_thread(wait: Callable[[], object], worker: Worker) -> None:
-    """When the wait is over, the worker may go."""
+    """Stop the worker when the wait is over."""
 
     def run() -> None:
         try:
@@ -220,219 +416,18 @@ def _in_thread(wait: Callable[[], object], worker: Worker) -> None:
     threading.Thread(target=run, name="stepfast-single-task", daemon=True).start()
 
 
-T = TypeVar("T")
+class LimitedKinds(Kinds):
+    """The kinds of an application, each with the time that is left for all tries together as its timeout."""
 
-COMPLETED: Final = 0
-FAILED: Final = 1
-FORCE: Final = 12.0  # seconds past its time that the child has to unwind, fail the task and leave
-STOPPING: Final = 60.0  # seconds past the grace of a child that was asked to stop
-SILENCE: Final = (
-    2.0  # seconds of a child that cannot do either: a handler keeps the interpreter from all others
-)
-LOOK: Final = 0.05
-AWAY: Final = 1.0  # seconds between tries while the database does not answer
-FRUITLESS: Final = 5  # children in a row that ended, and changed nothing
-NOBODY: Final = 0  # no incarnation of ours is alive: the child's is its own
+    def __init__(self, kinds: Kinds, limit: timedelta, until: float) -> None:
+        vars(self).update(vars(kinds))
+        self._unlimited = kinds
+        self._limit = limit
+        self._until = until  # monotonic
 
-# So that whoever retries it finds a worker: nobody serves our own queue when we have gone.
-HAND_OVER = sql("""
-    UPDATE stepfast_archive SET queue = :queue WHERE id = :id AND queue <> :queue
-""")
-
-
-def run_single_task(app: App, task: SingleTask, say: Callable[[str], None]) -> int:
-    """Do it, tell of it, and return the exit code."""
-    work = _Work(app, task, say)
-    accepted = work.store()
-    end = work.until_ended(accepted)
-    if end is None:
-        return FAILED
-    work.hand_over(end)
-    work.tell(accepted, end)
-    happened("task.ended", task_id=work.task_id, job_id=end.job_id, state=end.state)
-    say(f"task {work.task_id or '(without an id)'} {_spoken(end)}")
-    return COMPLETED if end.state == "done" else FAILED
-
-
-class _Work:
-    """The parent's part."""
-
-    def __init__(self, app: App, task: SingleTask, say: Callable[[str], None]) -> None:
-        self._app = app
-        self._task = task
-        self._say = say
-        self._database = app.database
-        self._queue = own_queue(task.client, task.text)
-        self._started = time.monotonic()
-        self._asked: list[int] = []  # signals, in the order in which they came
-        self._child: Child | None = None
-        self._worked = False  # whether a child of ours had a part in it
-        self.task_id = ""
-
-    def store(self) -> TaskJob:
-        """The task as a job; the same task again is the same job."""
-        origin = Origin(self._task.client, TASK_DATA, None, self._queue)
-        try:
-            envelope = read_task(self._task.text, self._app.kinds)
-        except TaskRefusedError as why:
-            self.task_id, error = why.task_id, why
-            self._say(f"refused: {why}")
-            stored = self._write(
-                lambda tx: refuse_message(tx, origin, self._task.text, error, self._app.kinds)
-            )
-            happened("task.refused", task_id=why.task_id, job_id=stored.job_id, error=why)
-            return stored
-        self.task_id = envelope.task_id
-        return self._write(lambda tx: accept_task(tx, origin, envelope))
-
-    def until_ended(self, accepted: TaskJob) -> TaskEnd | None:
-        """Let a child work until the task has ended; None if we were asked to stop before."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
-        job_id, fruitless, before = accepted.job_id, 0, None
-        while True:
-            self._rescue()
-            if self._remaining() == 0 and not self._asked:
-                self._write(lambda tx: self._give_up(tx, job_id))
-            # In this order: a job that ends in between is seen by the second look.
-            now, end = self._read(lambda tx: (job_counters(tx, job_id), task_ends(tx, [job_id]).get(job_id)))
-            if end is not None:
-                return end
-            if self._asked:
-                self._leave(job_id)
-                return None
-            fruitless, before = (fruitless + 1 if now == before else 0), now
-            if now is None:
-                raise StepfastError(f"task {self.task_id}: {self._gone(accepted)}")
-            if fruitless >= FRUITLESS:
-                why = "its process ends again and again, nothing changes"
-                raise StepfastError(f"task {self.task_id}: {why}; stepfast jobs show {job_id}")
-            self._write(lambda tx: move_task(tx, job_id, self._queue))
-            self._work_in_child(job_id)
-
-    def hand_over(self, end: TaskEnd) -> None:
-        """If an operator tries it again, that is for any worker of the client."""
-        if end.state != "done":
-            queue = queue_of(self._task.client)
-            with suppress(DatabaseError):  # then whoever polls adopts it when it is tried again
-                self._write(lambda tx: tx.run(HAND_OVER, id=end.job_id, queue=queue))
-
-    def tell(self, accepted: TaskJob, end: TaskEnd) -> None:
-        """Send what was staged, until whoever asked knows or the budget is spent. No outage changes how it ended."""
-        try:
-            if not accepted.created and not self._worked:  # it had ended before we came
-                self._write(lambda tx: resend_end(tx, end))
-            if self._app.notifications.outbox_relay and not self._settled(end.job_id):
-                self._relay_until_settled(end.job_id)
-            with self._database.reading() as tx:
-                unsent = why_unsent(tx, end.job_id)
-        except DatabaseError as error:
-            self._say(f"nobody can see who was told of the end of task {self.task_id}: {error}")
-            return
-        if unsent is not None:
-            self._say(f"nobody could be told of the end of task {self.task_id}: {unsent}")
-
-    def _relay_until_settled(self, job_id: str) -> None:
-        relay = Relay(self._database, self._app.notifications)
-        relay.start()
-        until = time.monotonic() + self._task.budget.total_seconds()
-        while not self._settled(job_id) and time.monotonic() < until and len(self._asked) < 2:  # noqa: PLR2004 - asked twice
-            time.sleep(LOOK)
-        relay.stop()
-
-    def _work_in_child(self, job_id: str) -> None:
-        self._database.close()  # SQLite's locks belong to a process: the child must not inherit open files
-        self._worked = True
-        self._child = child = Child(self._app, self._task, self._queue, job_id, self._remaining())
-        child.start()
-        if self._asked:
-            child.signal(signal.SIGTERM)  # it came while there was nobody to pass it on to
-        asked_at: float | None = None
-        while not child.wait(LOOK if self._asked else min(1.0, self._remaining() or 1.0)):
-            now = time.monotonic()
-            asked_at = now if self._asked and asked_at is None else asked_at
-            unwinding, stopping = (UNWIND, 0.0) if child.silence() > SILENCE else (FORCE, STOPPING)
-            grace = self._task.grace.total_seconds() + stopping
-            if self._late(unwinding) or (asked_at is not None and now > asked_at + grace):
-                child.signal(signal.SIGKILL)
-            elif self._late(0.0):
-                with suppress(DatabaseError):  # it is away: we come here again in a second
-                    # If it waits for its next try; one that runs is ended by the child.
-                    persist(self._database, lambda tx: self._give_up(tx, job_id))
-        self._child = None
-
-    def _late(self, by: float) -> bool:
-        limit = self._task.timeout
-        return limit is not None and time.monotonic() > self._started + limit.total_seconds() + by
-
-    def _rescue(self) -> None:
-        """Take back what dead processes of this machine had: our child, or whoever was here before us."""
-        self._write(lambda tx: declare_dead(tx, NOBODY, trust_clock=False))
-        while self._write(lambda tx: rescue(tx, self._task.crash_limit)).jobs:
-            pass
-
-    def _give_up(self, tx: Transaction, job_id: str) -> bool:
-        assert self._task.timeout is not None  # noqa: S101 - only who has a limit can reach it
-        return give_up_task(tx, job_id, TaskTimeoutError(self._task.timeout))
-
-    def _read(self, look: Callable[[Transaction], T]) -> T:
-        def read() -> T:
-            with self._database.reading() as tx:
-                return look(tx)
-
-        return self._patiently(read)
-
-    def _write(self, work: Callable[[Transaction], T]) -> T:
-        """All that is written here may be written twice: a COMMIT whose answer was lost is tried again."""
-        return self._patiently(lambda: persist(self._database, work))
-
-    def _patiently(self, act: Callable[[], T]) -> T:
-        """An outage of the database is waited out, for as long as we would wait for a webhook, unless we are to stop."""
-        until, told = time.monotonic() + self._task.budget.total_seconds(), False
-        while True:
-            try:
-                return act()
-            except DatabaseError as error:
-                if self._asked or blames_a_row(error) or time.monotonic() > until:
-                    raise
-                if not told:
-                    told = True
-                    happened("database.lost", error=error, note="the task waits")
-                time.sleep(AWAY)
-
-    def _gone(self, accepted: TaskJob) -> str:
-        """Why there is no job. Of a task that we were given before, only its id may be left."""
-        if accepted.created or self._worked:
-            return "its job is gone, somebody deleted it"
-        return "it ended before, and its job is no longer kept: nothing was done, nobody is told how it ended"
-
-    def _leave(self, job_id: str) -> None:
-        """We were asked to stop before the end: another may go on."""
-        moved = self._write(lambda tx: move_task(tx, job_id, queue_of(self._task.client)))
-        self._say(
-            f"stopped before task {self.task_id} had ended{'; another worker may go on' if moved else ''}"
-        )
-
-    def _settled(self, job_id: str) -> bool:
-        try:
-            with self._database.reading() as tx:
-                found = task_ends(tx, [job_id]).get(job_id)
-        except DatabaseError:
-            return False  # nobody knows: the budget decides
-        return found is None or found.settled
-
-    def _remaining(self) -> float | None:
-        if self._task.timeout is None:
-            return None
-        return max(0.0, self._started + self._task.timeout.total_seconds() - time.monotonic())
-
-    def _on_signal(self, number: int, _: Any) -> None:
-        self._asked.append(number)
-        if self._child is not None:
-            self._child.signal(signal.SIGTERM)
-
-
-def _spoken(end: TaskEnd) -> str:
-    if end.state == "done":
-        return "completed"
-    return f"failed: {end.error.partition(os.linesep)[0]}" if end.state == "dead" else "was cancelled"
+    def find(self, name: str) -> Kind | None:
+        kind = self._unlimited.find(name)
+        left = max(SOONEST, timedelta(seconds=self._until - time.monotonic()))
+        if kind is None or (kind.timeout is not None and kind.timeout < left):
+            return kind
+        return replace(kind, timeout=left, time_limit=self._limit)
