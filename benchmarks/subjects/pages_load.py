@@ -10,7 +10,7 @@ from benchmarks.subjects.pages_app import app
 from stepfast.database.statement import sql
 from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.runs.plan import FanOut
-from stepfast.runs.start import Request, source_clock, start_run
+from stepfast.runs.start import RunRequest, source_clock, start_run
 
 PAYLOAD = '{"available":true,"id":"i","price":1,"title":"' + TEXT + '"}'
 COLUMNS = "INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, applied_hash, pending, payload)"
@@ -45,7 +45,7 @@ def begin() -> None:
     clock = asyncio.run(source_clock(app.database, declared))
     plan = Fixed(declared.feed.plan(None)).start().plan()  # type: ignore[arg-type]
     with app.transaction() as tx:
-        run = start_run(tx, declared, Request(), clock)
+        run = start_run(tx, declared, RunRequest(), clock)
         FanOut(declared, run, plan, []).apply(tx)
         tx.run(FORGET_PLAN)
 

@@ -19,9 +19,9 @@ from stepfast.database.connection import as_document, as_parameter
 from stepfast.database.dialects import Whose
 from stepfast.database.drivers import open_database
 from stepfast.jobs.commit import CONTINUE_JOB_HERE, LOCK_LEASED_JOB, MORE_URGENT_WORK
-from stepfast.runs.page import LEDGER, LOOK
-from stepfast.runs.partition import ADVANCE
-from stepfast.runs.raw_rows import OBSERVE, REMEMBER_NEW, observed
+from stepfast.runs.page import FIND_POSITION, INSERT_PAGE
+from stepfast.runs.partition import ADVANCE_PARTITION
+from stepfast.runs.raw_rows import OBSERVE_ROWS, REMEMBER_NEW, observed
 from stepfast.worker.committer import STICKY_STEPS
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Lane:
         """One page: the look, where a chain begins, and the commit."""
         rows, mine = self.pages[seq], {"id": self.job_id, "fence": self.fence}
         if seq % STICKY_STEPS == 0:
-            self.send(LOOK, id=self.partition_id)
+            self.send(FIND_POSITION, id=self.partition_id)
             self.cursor.fetchall()
         self.cursor.execute(self.dialect.begin[Whose.OURS_BY_KEY])
         if self.dialect.commits_unasked:
@@ -82,7 +82,7 @@ class Lane:
 
     def write(self, seq: int, rows: dict[str, Any], run_id: str) -> None:
         self.send(
-            ADVANCE,
+            ADVANCE_PARTITION,
             id=self.partition_id,
             epoch=0,
             seq=seq,
@@ -97,7 +97,7 @@ class Lane:
             ends=0,
         )
         self.send(
-            LEDGER,
+            INSERT_PAGE,
             partition_id=self.partition_id,
             epoch=0,
             seq=seq,
@@ -112,7 +112,9 @@ class Lane:
             **{"pass": 1},
         )
         self.send(REMEMBER_NEW, partition_id=self.partition_id, **rows["remember"], **{"pass": 1})
-        self.send(OBSERVE, feed="pages", run_id=run_id, observed_at=time.time_ns() // 1000, **rows["observe"])
+        self.send(
+            OBSERVE_ROWS, feed="pages", run_id=run_id, observed_at=time.time_ns() // 1000, **rows["observe"]
+        )
 
 
 def main() -> None:

@@ -453,7 +453,7 @@ SELECT id, feed FROM stepfast_run WHERE id >= %(first)s AND id < %(beyond)s ORDE
 -- admin.run_reports.FAILED
 SELECT number, last_error FROM stepfast_partition WHERE run_id = %(id)s AND state = 'failed' ORDER BY number
 
--- admin.run_status.OTHERS
+-- admin.run_status.FIND_BLOCKING_RUN
 SELECT id, state FROM stepfast_run
  WHERE feed = %(feed)s AND id <> %(id)s
    AND (active_feed = %(feed)s OR (kind NOT IN ('backfill', 'remap')
@@ -1675,20 +1675,20 @@ SELECT id FROM stepfast_log WHERE job_id = %(id)s AND id > %(after)s AND id <= %
 -- results.watch.LOG_LINE
 SELECT id, at, level, step, message FROM stepfast_log WHERE id = %(number)s AND job_id = %(id)s
 
--- runs.alerts.LATELY
+-- runs.alerts.RAISED_LATELY
 SELECT last_at FROM stepfast_alert WHERE id = %(id)s AND last_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(quiet)s
 
--- runs.breaker.PAUSE
+-- runs.breaker.BEGIN_PAUSE
 UPDATE stepfast_feed
    SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), paused_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(pause)s,
        pause_reason = %(reason)s, probe = %(job_id)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(feed)s AND (paused_until IS NULL OR paused_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 
--- runs.breaker.LENGTHEN
+-- runs.breaker.LENGTHEN_PAUSE
 UPDATE stepfast_feed SET paused_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(pause)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(feed)s AND paused_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(pause)s
 
--- runs.breaker.ALL_IS_WELL
+-- runs.breaker.END_PAUSE
 UPDATE stepfast_feed
    SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(feed)s AND troubles = %(troubles)s AND paused_until = %(paused_until)s
@@ -1721,51 +1721,51 @@ SELECT g.seq FROM stepfast_partition p
  WHERE p.id = %(id)s AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + %(margin)s
  LIMIT 1
 
--- runs.consolidation.ALIKE
+-- runs.consolidation.FIND_ALIKE_ITEMS
 -- (done by the statement before it)
 
--- runs.consolidation.FOLDABLE
+-- runs.consolidation.ANY_FOLDABLE_ITEMS
 -- (done by the statement before it)
 
 -- runs.consolidation.BEGIN_ROUND
 UPDATE stepfast_run SET rounds = rounds + 1, shards = %(shards)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND state IN ('applying', 'stalled')
 
--- runs.consolidation.COUNT
+-- runs.consolidation.COUNT_BATCH
 UPDATE stepfast_run
    SET applied = applied + %(applied)s, quarantined = quarantined + %(refused)s, differences = differences + %(differing)s,
        shards = shards - %(ended)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0 AND state IN ('applying', 'stalled')
 
--- runs.debts.OPEN
+-- runs.debts.OPEN_DEBT
 INSERT INTO stepfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
 VALUES (%(digest)s, %(feed)s, %(name)s, %(span)s, %(window_from)s, %(window_to)s, %(run_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(tries)s)
 
 ON CONFLICT (digest) DO UPDATE
    SET tries = stepfast_debt.tries + 1, state = 'open', closed_by = NULL, closed_at = NULL, reason = NULL
 
--- runs.debts.TRIED
+-- runs.debts.COUNT_TRY
 UPDATE stepfast_debt SET tries = tries + 1 WHERE id = %(id)s AND state = 'open'
 
--- runs.debts.OF_FEED
+-- runs.debts.OPEN_DEBTS
 SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE feed = %(feed)s AND state = 'open' ORDER BY id
 
--- runs.debts.BY_ID
+-- runs.debts.FIND_DEBT
 SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE id = %(id)s
 
--- runs.debts.BY_DIGEST
+-- runs.debts.FIND_DEBT_BY_DIGEST
 SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE digest = %(digest)s
 
--- runs.debts.CLOSE
+-- runs.debts.CLOSE_DEBT
 UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), reason = %(reason)s
  WHERE id = %(id)s AND state = 'open'
 
--- runs.debts.CLOSE_COVERED
+-- runs.debts.CLOSE_COVERED_DEBTS
 UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE feed = %(feed)s AND state = 'open' AND window_to <= %(window_to)s
    AND (%(since_ever)s = 1 OR (window_from IS NOT NULL AND window_from >= %(window_from)s))
 
--- runs.lifecycle.ACTIVE
+-- runs.lifecycle.FIND_ACTIVE_RUN
 SELECT id, state FROM stepfast_run WHERE active_feed = %(feed)s
 
 -- runs.lifecycle.APPLIED
@@ -1787,20 +1787,20 @@ UPDATE stepfast_run SET fetched_at = CAST(extract(epoch FROM statement_timestamp
 -- runs.lifecycle.OPEN
 SELECT count(*) FROM stepfast_partition WHERE run_id = %(id)s AND state IN ('ready', 'running')
 
--- runs.messages.PLACES
+-- runs.messages.FIND_PARTITIONS
 SELECT p.number, p.job_id, p.epoch, p.next_offset,
        CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
   FROM stepfast_partition p WHERE p.run_id = %(run_id)s AND p.number = ANY(CAST(%(numbers)s AS INTEGER[]))
 
--- runs.messages.RUNS
+-- runs.messages.FIND_RUNS
 SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- runs.messages.NAMED
+-- runs.messages.FIND_KNOWN_WORK
 SELECT r.id, r.feed, p.number
   FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number = ANY(CAST(%(numbers)s AS INTEGER[]))
  WHERE r.id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- runs.page.ADVANCE
+-- runs.page.ADVANCE_PARTITION
 UPDATE stepfast_partition
    SET seq = seq + 1, requests = requests + 1, paging = %(paging)s, next_offset = %(next_offset)s, seen = seen + %(fresh)s,
        rejected = rejected + %(rejected)s, worker_id = %(worker_id)s, state = %(target)s, counted = %(counted)s,
@@ -1808,7 +1808,7 @@ UPDATE stepfast_partition
        ended_at = CASE WHEN %(ends)s = 1 THEN CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ELSE NULL END
  WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
 
--- runs.page.OBSERVE
+-- runs.page.OBSERVE_ROWS
 INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
 SELECT CAST(%(feed)s AS TEXT), item.id, CAST(%(observed_at)s AS BIGINT), CAST(%(run_id)s AS TEXT), item.hash, item.payload
   FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(hashes)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS item (id, hash, payload)
@@ -1830,23 +1830,23 @@ INSERT INTO stepfast_seen (partition_id, item_id, pass)
 SELECT CAST(%(partition_id)s AS TEXT), item_id, CAST(%(pass)s AS INTEGER) FROM unnest(CAST(%(ids)s AS TEXT[])) AS seen (item_id)
 ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
 
--- runs.page.LEDGER
+-- runs.page.INSERT_PAGE
 INSERT INTO stepfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
                            decision, worker_id, fence, at)
 VALUES (%(partition_id)s, %(epoch)s, %(seq)s, %(pass)s, %(request_offset)s, %(got)s, %(fresh)s, %(rejected)s, %(milliseconds)s,
         %(decision)s, %(worker_id)s, %(fence)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 
--- runs.page.KEEP_FRONTIER
+-- runs.page.KEEP_DIVISION
 UPDATE stepfast_partition
    SET frontier = %(frontier)s, seq = seq + 1, requests = requests + %(requests)s, state = 'running', updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
        started_at = COALESCE(started_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
  WHERE id = %(id)s AND epoch = %(epoch)s AND seq = %(seq)s AND state IN ('ready', 'running')
 
--- runs.page.FORGET_PARENT
+-- runs.page.UNCOUNT_DIVIDED
 UPDATE stepfast_run SET partitions = partitions - 1, estimate = estimate - %(estimate)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND ended_at IS NULL
 
--- runs.page.LOOK
+-- runs.page.FIND_POSITION
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
        p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
        p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
@@ -1858,53 +1858,53 @@ SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.wind
   LEFT JOIN stepfast_feed f ON f.id = r.feed
  WHERE p.id = %(id)s
 
--- runs.partition.INSERT
+-- runs.partition.INSERT_PARTITION
 INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
                                 created_at, updated_at)
 VALUES (%(id)s, %(run_id)s, %(number)s, %(name)s, %(parent)s, %(span)s, %(window_from)s, %(window_to)s, %(debt_id)s, %(estimate)s, %(job_id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 
--- runs.partition.NEXT_NUMBER
+-- runs.partition.NEXT_PARTITION_NUMBER
 SELECT COALESCE(max(number) + 1, 0) FROM stepfast_partition WHERE run_id = %(run_id)s
 
--- runs.partition.FIND
+-- runs.partition.FIND_PARTITION
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = %(id)s
 
--- runs.partition.LOCK
+-- runs.partition.LOCK_PARTITION
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = %(id)s FOR UPDATE
 
--- runs.partition.OF_RUN
+-- runs.partition.PARTITIONS_OF_RUN
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = %(run_id)s ORDER BY p.number
 
--- runs.partition.LOCK_OF_RUN
+-- runs.partition.LOCK_PARTITIONS_OF_RUN
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = %(run_id)s ORDER BY p.id FOR UPDATE
 
--- runs.partition.END
+-- runs.partition.END_PARTITION
 UPDATE stepfast_partition
    SET state = %(target)s, last_error = %(error)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), epoch = epoch + %(restarts)s
  WHERE id = %(id)s AND epoch = %(epoch)s AND state IN ('ready', 'running')
 
--- runs.plan.COUNT_NEW
+-- runs.plan.COUNT_NEW_PARTITIONS
 UPDATE stepfast_run SET partitions = partitions + %(more)s, estimate = estimate + %(rows)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND ended_at IS NULL
 
--- runs.plan.KEEP
+-- runs.plan.KEEP_FRONTIER
 UPDATE stepfast_run SET frontier = %(frontier)s, requests = requests + %(requests)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND ended_at IS NULL
 
--- runs.plan.PLANNED
+-- runs.plan.END_PLANNING
 UPDATE stepfast_run
    SET scope = %(scope)s, baseline = %(baseline)s, requests = requests + %(requests)s, frontier = NULL, planned_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND ended_at IS NULL
 
--- runs.plan.PRIOR
+-- runs.plan.FIND_PRIOR_RANGES
 SELECT span FROM stepfast_partition
  WHERE debt_id IS NULL AND state <> 'split'
    AND run_id = (SELECT r.id FROM stepfast_run r
@@ -1912,7 +1912,7 @@ SELECT span FROM stepfast_partition
                   ORDER BY r.started_at DESC LIMIT 1)
  ORDER BY number
 
--- runs.quarantine.PUT_ASIDE
+-- runs.quarantine.PUT_INTO_QUARANTINE
 INSERT INTO stepfast_quarantine (feed, item_id, stage, code, message, content_hash, payload, mapper_version, run_id,
                                  first_seen_at, last_seen_at)
 
@@ -1924,53 +1924,53 @@ ON CONFLICT (feed, item_id, stage) DO UPDATE
        mapper_version = excluded.mapper_version, content_hash = excluded.content_hash,
        last_seen_at = excluded.last_seen_at, hits = stepfast_quarantine.hits + 1, state = 'open', note = NULL
 
--- runs.quarantine.WAITING
+-- runs.quarantine.FIND_OPEN_ENTRIES
 SELECT item_id FROM stepfast_quarantine
  WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND state IN ('open', 'replaying')
 
--- runs.quarantine.SETTLE
+-- runs.quarantine.SETTLE_ENTRIES
 UPDATE stepfast_quarantine SET state = %(target)s, last_seen_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('open', 'replaying')
 
--- runs.quarantine.OF_RUN
+-- runs.quarantine.COUNT_ENTRIES_OF_RUN
 SELECT count(*) FROM stepfast_quarantine
  WHERE feed = %(feed)s AND run_id = %(run_id)s AND state IN ('open', 'replaying')
 
--- runs.quarantine.SAMPLES
+-- runs.quarantine.SAMPLE_ENTRIES
 SELECT code, min(message), count(*) FROM stepfast_quarantine
  WHERE feed = %(feed)s AND run_id = %(run_id)s AND state IN ('open', 'replaying')
  GROUP BY code ORDER BY count(*) DESC, code LIMIT %(limit)s
 
--- runs.raw_rows.SEEN
+-- runs.raw_rows.FIND_SEEN
 SELECT item_id, pass FROM stepfast_seen WHERE partition_id = %(partition_id)s AND item_id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- runs.raw_rows.ANY
+-- runs.raw_rows.ANY_PENDING
 SELECT 1 FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1 LIMIT 1
 
--- runs.raw_rows.COUNT
+-- runs.raw_rows.COUNT_PENDING
 SELECT count(*) FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1
 
--- runs.raw_rows.LAST
+-- runs.raw_rows.LAST_PENDING
 SELECT max(item_id) FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1
 
--- runs.raw_rows.FIRST_BORDER
+-- runs.raw_rows.END_OF_FIRST_SPAN
 SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1 ORDER BY item_id LIMIT 1 OFFSET %(rows)s
 
--- runs.raw_rows.BORDER
+-- runs.raw_rows.END_OF_NEXT_SPAN
 SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND pending = 1 AND item_id > %(after)s
  ORDER BY item_id LIMIT 1 OFFSET %(rows)s
 
--- runs.raw_rows.READ_FIRST
+-- runs.raw_rows.READ_FIRST_PENDING
 SELECT item_id, content_hash, payload FROM stepfast_raw
  WHERE feed = %(feed)s AND pending = 1 AND item_id <= %(until)s
  ORDER BY item_id LIMIT %(limit)s
 
--- runs.raw_rows.READ_NEXT
+-- runs.raw_rows.READ_NEXT_PENDING
 SELECT item_id, content_hash, payload FROM stepfast_raw
  WHERE feed = %(feed)s AND pending = 1 AND item_id > %(after)s AND item_id <= %(until)s
  ORDER BY item_id LIMIT %(limit)s
 
--- runs.raw_rows.READ_FIRST_JOINED
+-- runs.raw_rows.READ_FIRST_PENDING_JOINED
     SELECT count(*), group_concat(item_id, %(border)s), group_concat(content_hash, %(border)s), group_concat(payload, %(border)s)
       FROM (
     SELECT item_id, content_hash, payload FROM stepfast_raw
@@ -1978,7 +1978,7 @@ SELECT item_id, content_hash, payload FROM stepfast_raw
      ORDER BY item_id LIMIT %(limit)s
 ) batch
 
--- runs.raw_rows.READ_NEXT_JOINED
+-- runs.raw_rows.READ_NEXT_PENDING_JOINED
     SELECT count(*), group_concat(item_id, %(border)s), group_concat(content_hash, %(border)s), group_concat(payload, %(border)s)
       FROM (
     SELECT item_id, content_hash, payload FROM stepfast_raw
@@ -1986,54 +1986,54 @@ SELECT item_id, content_hash, payload FROM stepfast_raw
      ORDER BY item_id LIMIT %(limit)s
 ) batch
 
--- runs.raw_rows.MARK
+-- runs.raw_rows.MARK_APPLIED
 UPDATE stepfast_raw  SET applied_hash = content_hash, applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), pending = 0
  WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND (content_hash IN (SELECT unnest(CAST(%(hashes)s AS TEXT[])))) IS TRUE AND pending = 1
 
--- runs.raw_rows.MARK_SOME_ASIDE
+-- runs.raw_rows.MARK_SOME_ROWS_ASIDE
 UPDATE stepfast_raw  SET applied_hash = CASE WHEN content_hash IN (SELECT unnest(CAST(%(bad)s AS TEXT[]))) THEN NULL ELSE content_hash END, applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), pending = CASE WHEN content_hash IN (SELECT unnest(CAST(%(bad)s AS TEXT[]))) THEN 2 ELSE 0 END
  WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND (content_hash IN (SELECT unnest(CAST(%(hashes)s AS TEXT[])))) IS TRUE AND pending = 1
 
--- runs.raw_rows.HASHES
+-- runs.raw_rows.PENDING_HASHES
 SELECT group_concat(content_hash, '')
   FROM (SELECT content_hash FROM stepfast_raw
          WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND pending = 1 ORDER BY item_id) range
 
--- runs.raw_rows.MARK_RANGE
+-- runs.raw_rows.MARK_RANGE_APPLIED
 UPDATE stepfast_raw SET applied_hash = content_hash, applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), pending = 0
  WHERE feed = %(feed)s AND item_id >= %(first)s AND item_id <= %(last)s AND pending = 1
 
--- runs.raw_rows.LOCK
+-- runs.raw_rows.LOCK_PENDING
 SELECT item_id, content_hash FROM stepfast_raw
  WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND pending = 1
  ORDER BY item_id
 FOR UPDATE
 
--- runs.raw_rows.PUT_ASIDE
+-- runs.raw_rows.PUT_APPLIED_ASIDE
 UPDATE stepfast_raw SET pending = 2, applied_hash = NULL WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND pending = 0
 
--- runs.raw_rows.LAST_OF_LOT
+-- runs.raw_rows.END_OF_LOT
 SELECT max(item_id) FROM (SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
                            ORDER BY item_id LIMIT %(limit)s) lot
 
--- runs.raw_rows.WAIT_AGAIN
+-- runs.raw_rows.MAKE_PENDING_AGAIN
 UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
  WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND pending IN (0, 2)
 
--- runs.raw_rows.COUNT_REMAPPING
+-- runs.raw_rows.COUNT_REMAPPED
 UPDATE stepfast_run SET seen = seen + %(rows)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = 0 AND state IN ('applying', 'stalled')
 
--- runs.raw_rows.COMPARE
+-- runs.raw_rows.MAKE_PENDING_TO_COMPARE
 UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
  WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND run_id = %(run_id)s AND pending = 0
 
--- runs.repair.RESTART
+-- runs.repair.RESTART_PARTITION
 UPDATE stepfast_partition
    SET state = 'ready', epoch = epoch + 1, job_id = %(job_id)s, paging = %(paging)s, ended_at = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND state = %(source)s
 
--- runs.repair.BEGIN_ANEW
+-- runs.repair.RESTART_PARTITION_ANEW
 UPDATE stepfast_partition
    SET state = 'ready', epoch = epoch + 1, job_id = %(job_id)s, paging = NULL, frontier = NULL, next_offset = 0,
        seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
@@ -2042,17 +2042,17 @@ UPDATE stepfast_partition
 -- runs.repair.FORGET_SEEN
 DELETE FROM stepfast_seen WHERE partition_id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- runs.repair.ANOTHER_JOB
+-- runs.repair.RENEW_PARTITION_JOB
 UPDATE stepfast_partition SET epoch = epoch + 1, job_id = %(job_id)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND state IN ('ready', 'running')
 
--- runs.repair.REOPEN
+-- runs.repair.REOPEN_RUN
 UPDATE stepfast_run
    SET state = %(target)s, stalled_in = NULL, active_feed = %(active_feed)s, ended_at = NULL, reason = NULL,
        epoch = epoch + 1, forced = %(forced)s, fetched_at = CASE WHEN %(fetched)s = 1 THEN fetched_at END, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
 
--- runs.repair.RECOUNT
+-- runs.repair.RECOUNT_RUN
 UPDATE stepfast_run
    SET completed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = %(id)s AND p.state IN ('done', 'done_unverified')),
        failed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = %(id)s AND p.state = 'failed'),
@@ -2075,10 +2075,10 @@ SELECT window_from, window_to FROM stepfast_run
  WHERE feed = %(feed)s AND id <> %(id)s AND started_at >= %(started_at)s AND kind IN ('full', 'incremental')
    AND state = 'completed' AND scope = 'complete'
 
--- runs.repair.OWED
+-- runs.repair.FIND_OPEN_DEBTS
 SELECT span, window_from, window_to FROM stepfast_debt WHERE feed = %(feed)s AND state = 'open'
 
--- runs.repair.READ_AGAIN
+-- runs.repair.CLOSE_DEBT_OF_PARTITION
 UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), reason = 'its run reads it again'
  WHERE feed = %(feed)s AND run_id = %(run_id)s AND span = %(span)s AND window_to = %(window_to)s AND state = 'open'
 
@@ -2095,10 +2095,10 @@ SELECT j.id, j.kind FROM stepfast_archive j
             UNION SELECT s.id FROM stepfast_archive s WHERE s.id > %(first)s AND s.id < %(beyond)s) its ON its.id = j.id
 WHERE j.state = 'dead'
 
--- runs.repair.NEXT_EPOCH
+-- runs.repair.BEGIN_NEXT_EPOCH
 UPDATE stepfast_run SET epoch = epoch + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND epoch = %(epoch)s
 
--- runs.replay.READ
+-- runs.replay.READ_REPLAYING
 SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash,
        r.pending
   FROM stepfast_quarantine q
@@ -2106,37 +2106,37 @@ SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_i
  WHERE q.feed = %(feed)s AND q.state = 'replaying' AND q.item_id > %(after)s
  ORDER BY q.item_id, q.stage LIMIT %(limit)s
 
--- runs.replay.REVIVE
+-- runs.replay.MAKE_PENDING
 UPDATE stepfast_raw SET pending = 1
  WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND content_hash = ANY(CAST(%(hashes)s AS TEXT[])) AND pending = 2
    AND gone_at IS NULL
 
--- runs.replay.SKEW
+-- runs.replay.FIND_SKEW
 SELECT skew FROM stepfast_feed WHERE id = %(feed)s
 
--- runs.run.CREATE
+-- runs.run.INSERT_RUN
 INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
                           watermark_before, most_rows, priority, trace, scope, started_at, updated_at)
 VALUES (%(id)s, %(feed)s, %(kind)s, 'planning', %(active_feed)s, %(window_from)s, %(window_to)s, %(mapper_version)s,
         %(watermark_before)s, %(most_rows)s, %(priority)s, %(trace)s, %(scope)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 
--- runs.run.FIND
+-- runs.run.FIND_RUN
 SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
            r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
            r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
            r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = %(id)s
 
--- runs.run.LOCK
+-- runs.run.LOCK_RUN
 SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
            r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
            r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
            r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = %(id)s FOR UPDATE
 
--- runs.run.MOVE
+-- runs.run.MOVE_RUN
 UPDATE stepfast_run SET state = %(target)s, stalled_in = NULL, reason = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
 
--- runs.run.END
+-- runs.run.END_RUN
 UPDATE stepfast_run
    SET state = %(target)s, stalled_in = NULL, active_feed = NULL, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), reason = %(reason)s
  WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
@@ -2144,16 +2144,16 @@ UPDATE stepfast_run
 -- runs.run.WATCH_JOB
 UPDATE stepfast_run SET job_id = %(job_id)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND epoch = %(epoch)s
 
--- runs.run.ENSURE
+-- runs.run.INSERT_FEED
 INSERT INTO stepfast_feed (id) VALUES (%(feed)s) ON CONFLICT DO NOTHING
 
--- runs.run.FIND_FEED_ROW
+-- runs.run.FIND_FEED
 SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), export_to FROM stepfast_feed WHERE id = %(feed)s
 
--- runs.run.LOCK_FEED_ROW
+-- runs.run.LOCK_FEED
 SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), export_to FROM stepfast_feed WHERE id = %(feed)s FOR UPDATE
 
--- runs.start.CLOCK
+-- runs.start.DATABASE_CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
 -- runs.start.KEEP_SKEW
@@ -2161,18 +2161,18 @@ UPDATE stepfast_feed SET skew = %(skew)s, updated_at = CAST(extract(epoch FROM s
  WHERE id = %(feed)s
    AND (skew < %(skew)s OR (skew > %(skew)s AND NOT EXISTS (SELECT 1 FROM stepfast_raw r WHERE r.feed = %(feed)s)))
 
--- runs.start.NOTHING_TO_READ
+-- runs.start.SKIP_FETCHING
 UPDATE stepfast_run SET scope = 'partial', planned_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fetched_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND state = 'planning'
 
--- runs.sweep.KEEP
+-- runs.sweep.KEEP_SWEEP
 UPDATE stepfast_run SET frontier = %(kept)s, gone = gone + %(gone)s, reason = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = %(was)s
 
--- runs.sweep.BEGIN
+-- runs.sweep.BEGIN_SWEEP
 UPDATE stepfast_run SET frontier = %(kept)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND state = 'sweeping'
 
--- runs.sweep.WALK
+-- runs.sweep.COUNT_STRETCH
 SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
   FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
                CASE WHEN gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
@@ -2182,7 +2182,7 @@ SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0
           FROM stepfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
          ORDER BY item_id LIMIT %(stretch)s) walked
 
--- runs.sweep.UNSEEN
+-- runs.sweep.FIND_UNSEEN
 SELECT item_id, CASE WHEN strikes + 1 >= %(strikes)s THEN 1 ELSE 0 END FROM stepfast_raw
  WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NULL AND observed_at < %(before)s AND run_id <> %(run_id)s
               AND (struck_by IS NULL OR struck_by <> %(run_id)s)
@@ -2193,11 +2193,11 @@ SELECT item_id, strikes FROM stepfast_raw WHERE feed = %(feed)s AND item_id = AN
               AND (struck_by IS NULL OR struck_by <> %(run_id)s)
  ORDER BY item_id FOR UPDATE
 
--- runs.sweep.STRIKE
+-- runs.sweep.STRIKE_ROWS
 UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = %(run_id)s
  WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NULL
 
--- runs.sweep.GO
+-- runs.sweep.MARK_GONE
 UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = %(run_id)s, gone_at = %(at)s, applied_hash = NULL
  WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NULL
 
@@ -2208,35 +2208,35 @@ SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 SELECT max(item_id), count(*) FROM (SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND item_id > %(after)s
                                      ORDER BY item_id LIMIT %(stretch)s) walked
 
--- runs.sweep.REMOVED
+-- runs.sweep.FIND_GONE
 SELECT item_id FROM stepfast_raw
  WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NOT NULL AND struck_by = %(run_id)s
  ORDER BY item_id LIMIT %(limit)s
 
--- runs.sweep.LOCK_REMOVED
+-- runs.sweep.LOCK_GONE
 SELECT item_id FROM stepfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL AND struck_by = %(run_id)s
  ORDER BY item_id FOR UPDATE
 
--- runs.sweep.BRING_BACK
+-- runs.sweep.BRING_ROWS_BACK
 UPDATE stepfast_raw
    SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
  WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL
 
--- runs.sweep.OLD
+-- runs.sweep.FIND_OLD_GONE
 SELECT item_id FROM stepfast_raw
  WHERE feed = %(feed)s AND item_id > %(after)s AND item_id <= %(until)s AND gone_at IS NOT NULL AND gone_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(keep)s
  ORDER BY item_id LIMIT %(limit)s
 
--- runs.sweep.FORGET
+-- runs.sweep.FORGET_GONE
 DELETE FROM stepfast_raw WHERE feed = %(feed)s AND item_id = ANY(CAST(%(ids)s AS TEXT[])) AND gone_at IS NOT NULL AND gone_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(keep)s
 
--- runs.target.CLOCK
+-- runs.target.DATABASE_CLOCK
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- runs.watchdog.LIVE
+-- runs.watchdog.LOCK_LIVE_JOBS
 SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
 
--- runs.watchdog.ENDED
+-- runs.watchdog.LOCK_ENDED_JOBS
 SELECT state, last_error, id FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state IN ('dead', 'cancelled', 'done')
  ORDER BY id FOR UPDATE
 
@@ -2244,48 +2244,48 @@ SELECT state, last_error, id FROM stepfast_archive WHERE id = ANY(CAST(%(ids)s A
 UPDATE stepfast_run SET shards = 0, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0
 
--- runs.watchdog.ACTIVE
+-- runs.watchdog.ACTIVE_RUNS
 SELECT id, feed, state, stalled_in, shards, job_id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - updated_at FROM stepfast_run
  WHERE ended_at IS NULL
 
--- runs.watchdog.ORPHANS
+-- runs.watchdog.FIND_ORPHANS
 SELECT p.id FROM stepfast_partition p
  WHERE p.run_id = %(run_id)s AND p.state IN ('ready', 'running')
    AND (SELECT count(*) FROM stepfast_job j WHERE j.id = p.job_id) = 0
  LIMIT %(limit)s
 
--- runs.watchdog.OPEN
+-- runs.watchdog.ANY_OPEN_PARTITION
 SELECT 1 FROM stepfast_partition WHERE run_id = %(run_id)s AND state IN ('ready', 'running') LIMIT 1
 
--- runs.watchdog.LIVE_VIGIL
+-- runs.watchdog.COUNT_LIVE_JOBS
 SELECT count(*) FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
 -- runs.watchdog.STILL_FOR
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - r.updated_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - (SELECT max(p.updated_at) FROM stepfast_partition p WHERE p.run_id = r.id)
   FROM stepfast_run r WHERE r.id = %(run_id)s
 
--- runs.watchdog.STALL
+-- runs.watchdog.STALL_RUN
 UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = %(reason)s
  WHERE id = %(id)s AND state = %(source)s AND epoch = %(epoch)s
 
 -- runs.watchdog.PAUSED_QUEUE
 SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL
 
--- runs.watchdog.AGE
+-- runs.watchdog.WATERMARK_AGE
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM stepfast_run r WHERE r.feed = f.id))
   FROM stepfast_feed f WHERE f.id = %(feed)s
 
--- runs.watchdog.DIED
+-- runs.watchdog.COUNT_DEAD_JOBS
 SELECT count(*) FROM stepfast_archive WHERE state = 'dead' AND finished_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND kind = ANY(CAST(%(kinds)s AS TEXT[]))
 
--- runs.watchdog.LAST_ERROR
+-- runs.watchdog.LAST_DEAD_ERROR
 SELECT last_error FROM stepfast_archive WHERE state = 'dead' AND kind = ANY(CAST(%(kinds)s AS TEXT[]))
  ORDER BY finished_at DESC LIMIT 1
 
 -- runs.watchdog.NEXT_SEEN
 SELECT min(partition_id) FROM stepfast_seen WHERE partition_id > %(after)s
 
--- runs.watchdog.NEEDED
+-- runs.watchdog.IS_SEEN_NEEDED
 SELECT p.id FROM stepfast_partition p JOIN stepfast_run r ON r.id = p.run_id
  WHERE p.id = %(id)s AND p.state NOT IN ('done', 'split')
    AND (r.ended_at IS NULL
@@ -2293,21 +2293,21 @@ SELECT p.id FROM stepfast_partition p JOIN stepfast_run r ON r.id = p.run_id
             AND NOT EXISTS (SELECT 1 FROM stepfast_run n
                              WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind NOT IN ('backfill', 'remap'))))
 
--- runs.watchdog.LAST_SEEN_OF_BATCH
+-- runs.watchdog.END_OF_SEEN_BATCH
 SELECT max(item_id) FROM (SELECT item_id FROM stepfast_seen WHERE partition_id = %(id)s ORDER BY item_id LIMIT %(limit)s) b
 
 -- runs.watchdog.FORGET_SEEN
 DELETE FROM stepfast_seen WHERE partition_id = %(id)s AND item_id <= %(until)s
 
--- runs.watchdog.OLD_RUN
+-- runs.watchdog.FIND_OLD_RUN
 SELECT r.id FROM stepfast_run r
  WHERE r.ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND NOT EXISTS (SELECT 1 FROM stepfast_feed f WHERE f.last_run = r.id)
  ORDER BY r.ended_at LIMIT 1
 
--- runs.watchdog.PARTITIONS
+-- runs.watchdog.PARTITIONS_TO_FORGET
 SELECT id FROM stepfast_partition WHERE run_id = %(run_id)s ORDER BY id LIMIT %(limit)s
 
--- runs.watchdog.LAST_PAGE_OF_BATCH
+-- runs.watchdog.END_OF_PAGE_BATCH
 SELECT epoch, seq FROM stepfast_page WHERE partition_id = %(id)s ORDER BY epoch, seq LIMIT 1 OFFSET %(offset)s
 
 -- runs.watchdog.FORGET_PAGES
@@ -2322,13 +2322,13 @@ DELETE FROM stepfast_partition WHERE id = %(id)s
 -- runs.watchdog.FORGET_RUN
 DELETE FROM stepfast_run WHERE id = %(id)s AND ended_at IS NOT NULL
 
--- runs.watermark.MOVE
+-- runs.watermark.MOVE_WATERMARK
 UPDATE stepfast_feed
    SET watermark = %(watermark)s, version = version + 1, last_run = %(run_id)s, last_took = %(took)s,
        export_to = %(export_to)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(feed)s AND version = %(version)s
 
--- runs.watermark.SET
+-- runs.watermark.SET_WATERMARK
 UPDATE stepfast_feed SET watermark = %(watermark)s, version = version + 1, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(feed)s AND version = %(version)s
 

@@ -452,7 +452,7 @@ SELECT id, feed FROM stepfast_run WHERE id >= :first AND id < :beyond ORDER BY i
 -- admin.run_reports.FAILED
 SELECT number, last_error FROM stepfast_partition WHERE run_id = :id AND state = 'failed' ORDER BY number
 
--- admin.run_status.OTHERS
+-- admin.run_status.FIND_BLOCKING_RUN
 SELECT id, state FROM stepfast_run
  WHERE feed = :feed AND id <> :id
    AND (active_feed = :feed OR (kind NOT IN ('backfill', 'remap')
@@ -1636,20 +1636,20 @@ SELECT id FROM stepfast_log WHERE job_id = :id AND id > :after AND id <= :newest
 -- results.watch.LOG_LINE
 SELECT id, at, level, step, message FROM stepfast_log WHERE id = :number AND job_id = :id
 
--- runs.alerts.LATELY
+-- runs.alerts.RAISED_LATELY
 SELECT last_at FROM stepfast_alert WHERE id = :id AND last_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :quiet
 
--- runs.breaker.PAUSE
+-- runs.breaker.BEGIN_PAUSE
 UPDATE stepfast_feed
    SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)), paused_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause,
        pause_reason = :reason, probe = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :feed AND (paused_until IS NULL OR paused_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
--- runs.breaker.LENGTHEN
+-- runs.breaker.LENGTHEN_PAUSE
 UPDATE stepfast_feed SET paused_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :feed AND paused_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :pause
 
--- runs.breaker.ALL_IS_WELL
+-- runs.breaker.END_PAUSE
 UPDATE stepfast_feed
    SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :feed AND troubles = :troubles AND paused_until = :paused_until
@@ -1682,51 +1682,51 @@ SELECT g.seq FROM stepfast_partition p
  WHERE p.id = :id AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + :margin
  LIMIT 1
 
--- runs.consolidation.ALIKE
+-- runs.consolidation.FIND_ALIKE_ITEMS
 -- (done by the statement before it)
 
--- runs.consolidation.FOLDABLE
+-- runs.consolidation.ANY_FOLDABLE_ITEMS
 -- (done by the statement before it)
 
 -- runs.consolidation.BEGIN_ROUND
 UPDATE stepfast_run SET rounds = rounds + 1, shards = :shards, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
 
--- runs.consolidation.COUNT
+-- runs.consolidation.COUNT_BATCH
 UPDATE stepfast_run
    SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
        shards = shards - :ended, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
 
--- runs.debts.OPEN
+-- runs.debts.OPEN_DEBT
 INSERT INTO stepfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
 VALUES (:digest, :feed, :name, :span, :window_from, :window_to, :run_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :tries)
 
 ON CONFLICT (digest) DO UPDATE
    SET tries = stepfast_debt.tries + 1, state = 'open', closed_by = NULL, closed_at = NULL, reason = NULL
 
--- runs.debts.TRIED
+-- runs.debts.COUNT_TRY
 UPDATE stepfast_debt SET tries = tries + 1 WHERE id = :id AND state = 'open'
 
--- runs.debts.OF_FEED
+-- runs.debts.OPEN_DEBTS
 SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE feed = :feed AND state = 'open' ORDER BY id
 
--- runs.debts.BY_ID
+-- runs.debts.FIND_DEBT
 SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE id = :id
 
--- runs.debts.BY_DIGEST
+-- runs.debts.FIND_DEBT_BY_DIGEST
 SELECT id, name, span, window_from, window_to, tries FROM stepfast_debt WHERE digest = :digest
 
--- runs.debts.CLOSE
+-- runs.debts.CLOSE_DEBT
 UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = :reason
  WHERE id = :id AND state = 'open'
 
--- runs.debts.CLOSE_COVERED
+-- runs.debts.CLOSE_COVERED_DEBTS
 UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE feed = :feed AND state = 'open' AND window_to <= :window_to
    AND (:since_ever = 1 OR (window_from IS NOT NULL AND window_from >= :window_from))
 
--- runs.lifecycle.ACTIVE
+-- runs.lifecycle.FIND_ACTIVE_RUN
 SELECT id, state FROM stepfast_run WHERE active_feed = :feed
 
 -- runs.lifecycle.APPLIED
@@ -1748,20 +1748,20 @@ UPDATE stepfast_run SET fetched_at = CAST(ROUND((julianday('now') - 2440587.5) *
 -- runs.lifecycle.OPEN
 SELECT count(*) FROM stepfast_partition WHERE run_id = :id AND state IN ('ready', 'running')
 
--- runs.messages.PLACES
+-- runs.messages.FIND_PARTITIONS
 SELECT p.number, p.job_id, p.epoch, p.next_offset,
        CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
   FROM stepfast_partition p WHERE p.run_id = :run_id AND p.number IN (SELECT value FROM json_each(:numbers))
 
--- runs.messages.RUNS
+-- runs.messages.FIND_RUNS
 SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id IN (SELECT value FROM json_each(:ids))
 
--- runs.messages.NAMED
+-- runs.messages.FIND_KNOWN_WORK
 SELECT r.id, r.feed, p.number
   FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number IN (SELECT value FROM json_each(:numbers))
  WHERE r.id IN (SELECT value FROM json_each(:ids))
 
--- runs.page.ADVANCE
+-- runs.page.ADVANCE_PARTITION
 UPDATE stepfast_partition
    SET seq = seq + 1, requests = requests + 1, paging = :paging, next_offset = :next_offset, seen = seen + :fresh,
        rejected = rejected + :rejected, worker_id = :worker_id, state = :target, counted = :counted,
@@ -1769,7 +1769,7 @@ UPDATE stepfast_partition
        ended_at = CASE WHEN :ends = 1 THEN CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ELSE NULL END
  WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
 
--- runs.page.OBSERVE
+-- runs.page.OBSERVE_ROWS
 INSERT INTO stepfast_raw (feed, item_id, observed_at, run_id, content_hash, payload)
 SELECT :feed, json_extract(value, '$[0]'), :observed_at, :run_id, json_extract(value, '$[1]'), json_extract(value, '$[2]')
   FROM json_each(:rows) WHERE true
@@ -1791,23 +1791,23 @@ INSERT INTO stepfast_seen (partition_id, item_id, pass)
 SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
 ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
 
--- runs.page.LEDGER
+-- runs.page.INSERT_PAGE
 INSERT INTO stepfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
                            decision, worker_id, fence, at)
 VALUES (:partition_id, :epoch, :seq, :pass, :request_offset, :got, :fresh, :rejected, :milliseconds,
         :decision, :worker_id, :fence, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
--- runs.page.KEEP_FRONTIER
+-- runs.page.KEEP_DIVISION
 UPDATE stepfast_partition
    SET frontier = :frontier, seq = seq + 1, requests = requests + :requests, state = 'running', updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
        started_at = COALESCE(started_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
  WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
 
--- runs.page.FORGET_PARENT
+-- runs.page.UNCOUNT_DIVIDED
 UPDATE stepfast_run SET partitions = partitions - 1, estimate = estimate - :estimate, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND ended_at IS NULL
 
--- runs.page.LOOK
+-- runs.page.FIND_POSITION
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
        p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
        p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
@@ -1819,53 +1819,53 @@ SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.wind
   LEFT JOIN stepfast_feed f ON f.id = r.feed
  WHERE p.id = :id
 
--- runs.partition.INSERT
+-- runs.partition.INSERT_PARTITION
 INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
                                 created_at, updated_at)
 VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
--- runs.partition.NEXT_NUMBER
+-- runs.partition.NEXT_PARTITION_NUMBER
 SELECT COALESCE(max(number) + 1, 0) FROM stepfast_partition WHERE run_id = :run_id
 
--- runs.partition.FIND
+-- runs.partition.FIND_PARTITION
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = :id
 
--- runs.partition.LOCK
+-- runs.partition.LOCK_PARTITION
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.id = :id
 
--- runs.partition.OF_RUN
+-- runs.partition.PARTITIONS_OF_RUN
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = :run_id ORDER BY p.number
 
--- runs.partition.LOCK_OF_RUN
+-- runs.partition.LOCK_PARTITIONS_OF_RUN
 SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at FROM stepfast_partition p WHERE p.run_id = :run_id ORDER BY p.id
 
--- runs.partition.END
+-- runs.partition.END_PARTITION
 UPDATE stepfast_partition
    SET state = :target, last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), epoch = epoch + :restarts
  WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
 
--- runs.plan.COUNT_NEW
+-- runs.plan.COUNT_NEW_PARTITIONS
 UPDATE stepfast_run SET partitions = partitions + :more, estimate = estimate + :rows, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND ended_at IS NULL
 
--- runs.plan.KEEP
+-- runs.plan.KEEP_FRONTIER
 UPDATE stepfast_run SET frontier = :frontier, requests = requests + :requests, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
 
--- runs.plan.PLANNED
+-- runs.plan.END_PLANNING
 UPDATE stepfast_run
    SET scope = :scope, baseline = :baseline, requests = requests + :requests, frontier = NULL, planned_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
 
--- runs.plan.PRIOR
+-- runs.plan.FIND_PRIOR_RANGES
 SELECT span FROM stepfast_partition
  WHERE debt_id IS NULL AND state <> 'split'
    AND run_id = (SELECT r.id FROM stepfast_run r
@@ -1873,7 +1873,7 @@ SELECT span FROM stepfast_partition
                   ORDER BY r.started_at DESC LIMIT 1)
  ORDER BY number
 
--- runs.quarantine.PUT_ASIDE
+-- runs.quarantine.PUT_INTO_QUARANTINE
 INSERT INTO stepfast_quarantine (feed, item_id, stage, code, message, content_hash, payload, mapper_version, run_id,
                                  first_seen_at, last_seen_at)
 
@@ -1887,53 +1887,53 @@ ON CONFLICT (feed, item_id, stage) DO UPDATE
        mapper_version = excluded.mapper_version, content_hash = excluded.content_hash,
        last_seen_at = excluded.last_seen_at, hits = stepfast_quarantine.hits + 1, state = 'open', note = NULL
 
--- runs.quarantine.WAITING
+-- runs.quarantine.FIND_OPEN_ENTRIES
 SELECT item_id FROM stepfast_quarantine
  WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND state IN ('open', 'replaying')
 
--- runs.quarantine.SETTLE
+-- runs.quarantine.SETTLE_ENTRIES
 UPDATE stepfast_quarantine SET state = :target, last_seen_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND state IN ('open', 'replaying')
 
--- runs.quarantine.OF_RUN
+-- runs.quarantine.COUNT_ENTRIES_OF_RUN
 SELECT count(*) FROM stepfast_quarantine
  WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
 
--- runs.quarantine.SAMPLES
+-- runs.quarantine.SAMPLE_ENTRIES
 SELECT code, min(message), count(*) FROM stepfast_quarantine
  WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
  GROUP BY code ORDER BY count(*) DESC, code LIMIT :limit
 
--- runs.raw_rows.SEEN
+-- runs.raw_rows.FIND_SEEN
 SELECT item_id, pass FROM stepfast_seen WHERE partition_id = :partition_id AND item_id IN (SELECT value FROM json_each(:ids))
 
--- runs.raw_rows.ANY
+-- runs.raw_rows.ANY_PENDING
 SELECT 1 FROM stepfast_raw WHERE feed = :feed AND pending = 1 LIMIT 1
 
--- runs.raw_rows.COUNT
+-- runs.raw_rows.COUNT_PENDING
 SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1
 
--- runs.raw_rows.LAST
+-- runs.raw_rows.LAST_PENDING
 SELECT max(item_id) FROM stepfast_raw WHERE feed = :feed AND pending = 1
 
--- runs.raw_rows.FIRST_BORDER
+-- runs.raw_rows.END_OF_FIRST_SPAN
 SELECT item_id FROM stepfast_raw WHERE feed = :feed AND pending = 1 ORDER BY item_id LIMIT 1 OFFSET :rows
 
--- runs.raw_rows.BORDER
+-- runs.raw_rows.END_OF_NEXT_SPAN
 SELECT item_id FROM stepfast_raw WHERE feed = :feed AND pending = 1 AND item_id > :after
  ORDER BY item_id LIMIT 1 OFFSET :rows
 
--- runs.raw_rows.READ_FIRST
+-- runs.raw_rows.READ_FIRST_PENDING
 SELECT item_id, content_hash, payload FROM stepfast_raw
  WHERE feed = :feed AND pending = 1 AND item_id <= :until
  ORDER BY item_id LIMIT :limit
 
--- runs.raw_rows.READ_NEXT
+-- runs.raw_rows.READ_NEXT_PENDING
 SELECT item_id, content_hash, payload FROM stepfast_raw
  WHERE feed = :feed AND pending = 1 AND item_id > :after AND item_id <= :until
  ORDER BY item_id LIMIT :limit
 
--- runs.raw_rows.READ_FIRST_JOINED
+-- runs.raw_rows.READ_FIRST_PENDING_JOINED
     SELECT count(*), group_concat(item_id, :border), group_concat(content_hash, :border), group_concat(payload, :border)
       FROM (
     SELECT item_id, content_hash, payload FROM stepfast_raw
@@ -1941,7 +1941,7 @@ SELECT item_id, content_hash, payload FROM stepfast_raw
      ORDER BY item_id LIMIT :limit
 ) batch
 
--- runs.raw_rows.READ_NEXT_JOINED
+-- runs.raw_rows.READ_NEXT_PENDING_JOINED
     SELECT count(*), group_concat(item_id, :border), group_concat(content_hash, :border), group_concat(payload, :border)
       FROM (
     SELECT item_id, content_hash, payload FROM stepfast_raw
@@ -1949,53 +1949,53 @@ SELECT item_id, content_hash, payload FROM stepfast_raw
      ORDER BY item_id LIMIT :limit
 ) batch
 
--- runs.raw_rows.MARK
+-- runs.raw_rows.MARK_APPLIED
 UPDATE stepfast_raw  SET applied_hash = content_hash, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = 0
  WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 1
 
--- runs.raw_rows.MARK_SOME_ASIDE
+-- runs.raw_rows.MARK_SOME_ROWS_ASIDE
 UPDATE stepfast_raw  SET applied_hash = CASE WHEN content_hash IN (SELECT value FROM json_each(:bad)) THEN NULL ELSE content_hash END, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = CASE WHEN content_hash IN (SELECT value FROM json_each(:bad)) THEN 2 ELSE 0 END
  WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 1
 
--- runs.raw_rows.HASHES
+-- runs.raw_rows.PENDING_HASHES
 SELECT group_concat(content_hash, '')
   FROM (SELECT content_hash FROM stepfast_raw
          WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND pending = 1 ORDER BY item_id) range
 
--- runs.raw_rows.MARK_RANGE
+-- runs.raw_rows.MARK_RANGE_APPLIED
 UPDATE stepfast_raw SET applied_hash = content_hash, applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), pending = 0
  WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND pending = 1
 
--- runs.raw_rows.LOCK
+-- runs.raw_rows.LOCK_PENDING
 SELECT item_id, content_hash FROM stepfast_raw
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND pending = 1
  ORDER BY item_id
 
--- runs.raw_rows.PUT_ASIDE
+-- runs.raw_rows.PUT_APPLIED_ASIDE
 UPDATE stepfast_raw SET pending = 2, applied_hash = NULL WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND pending = 0
 
--- runs.raw_rows.LAST_OF_LOT
+-- runs.raw_rows.END_OF_LOT
 SELECT max(item_id) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
                            ORDER BY item_id LIMIT :limit) lot
 
--- runs.raw_rows.WAIT_AGAIN
+-- runs.raw_rows.MAKE_PENDING_AGAIN
 UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
  WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND pending IN (0, 2)
 
--- runs.raw_rows.COUNT_REMAPPING
+-- runs.raw_rows.COUNT_REMAPPED
 UPDATE stepfast_run SET seen = seen + :rows, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND rounds = 0 AND state IN ('applying', 'stalled')
 
--- runs.raw_rows.COMPARE
+-- runs.raw_rows.MAKE_PENDING_TO_COMPARE
 UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND run_id = :run_id AND pending = 0
 
--- runs.repair.RESTART
+-- runs.repair.RESTART_PARTITION
 UPDATE stepfast_partition
    SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = :paging, ended_at = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND state = :source
 
--- runs.repair.BEGIN_ANEW
+-- runs.repair.RESTART_PARTITION_ANEW
 UPDATE stepfast_partition
    SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = NULL, frontier = NULL, next_offset = 0,
        seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -2004,17 +2004,17 @@ UPDATE stepfast_partition
 -- runs.repair.FORGET_SEEN
 DELETE FROM stepfast_seen WHERE partition_id IN (SELECT value FROM json_each(:ids))
 
--- runs.repair.ANOTHER_JOB
+-- runs.repair.RENEW_PARTITION_JOB
 UPDATE stepfast_partition SET epoch = epoch + 1, job_id = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
 
--- runs.repair.REOPEN
+-- runs.repair.REOPEN_RUN
 UPDATE stepfast_run
    SET state = :target, stalled_in = NULL, active_feed = :active_feed, ended_at = NULL, reason = NULL,
        epoch = epoch + 1, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND state = :source AND epoch = :epoch
 
--- runs.repair.RECOUNT
+-- runs.repair.RECOUNT_RUN
 UPDATE stepfast_run
    SET completed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified')),
        failed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'failed'),
@@ -2037,10 +2037,10 @@ SELECT window_from, window_to FROM stepfast_run
  WHERE feed = :feed AND id <> :id AND started_at >= :started_at AND kind IN ('full', 'incremental')
    AND state = 'completed' AND scope = 'complete'
 
--- runs.repair.OWED
+-- runs.repair.FIND_OPEN_DEBTS
 SELECT span, window_from, window_to FROM stepfast_debt WHERE feed = :feed AND state = 'open'
 
--- runs.repair.READ_AGAIN
+-- runs.repair.CLOSE_DEBT_OF_PARTITION
 UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = 'its run reads it again'
  WHERE feed = :feed AND run_id = :run_id AND span = :span AND window_to = :window_to AND state = 'open'
 
@@ -2057,10 +2057,10 @@ SELECT j.id, j.kind FROM stepfast_archive j
             UNION SELECT s.id FROM stepfast_archive s WHERE s.id > :first AND s.id < :beyond) its ON its.id = j.id
 WHERE j.state = 'dead'
 
--- runs.repair.NEXT_EPOCH
+-- runs.repair.BEGIN_NEXT_EPOCH
 UPDATE stepfast_run SET epoch = epoch + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND epoch = :epoch
 
--- runs.replay.READ
+-- runs.replay.READ_REPLAYING
 SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_id, q.last_seen_at, r.content_hash,
        r.pending
   FROM stepfast_quarantine q
@@ -2068,37 +2068,37 @@ SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_i
  WHERE q.feed = :feed AND q.state = 'replaying' AND q.item_id > :after
  ORDER BY q.item_id, q.stage LIMIT :limit
 
--- runs.replay.REVIVE
+-- runs.replay.MAKE_PENDING
 UPDATE stepfast_raw SET pending = 1
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 2
    AND gone_at IS NULL
 
--- runs.replay.SKEW
+-- runs.replay.FIND_SKEW
 SELECT skew FROM stepfast_feed WHERE id = :feed
 
--- runs.run.CREATE
+-- runs.run.INSERT_RUN
 INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
                           watermark_before, most_rows, priority, trace, scope, started_at, updated_at)
 VALUES (:id, :feed, :kind, 'planning', :active_feed, :window_from, :window_to, :mapper_version,
         :watermark_before, :most_rows, :priority, :trace, :scope, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 
--- runs.run.FIND
+-- runs.run.FIND_RUN
 SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
            r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
            r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
            r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = :id
 
--- runs.run.LOCK
+-- runs.run.LOCK_RUN
 SELECT r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
            r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
            r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
            r.ended_at, r.job_id, r.frontier, r.reason, r.trace FROM stepfast_run r WHERE r.id = :id
 
--- runs.run.MOVE
+-- runs.run.MOVE_RUN
 UPDATE stepfast_run SET state = :target, stalled_in = NULL, reason = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND state = :source AND epoch = :epoch
 
--- runs.run.END
+-- runs.run.END_RUN
 UPDATE stepfast_run
    SET state = :target, stalled_in = NULL, active_feed = NULL, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), reason = :reason
  WHERE id = :id AND state = :source AND epoch = :epoch
@@ -2106,16 +2106,16 @@ UPDATE stepfast_run
 -- runs.run.WATCH_JOB
 UPDATE stepfast_run SET job_id = :job_id, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND epoch = :epoch
 
--- runs.run.ENSURE
+-- runs.run.INSERT_FEED
 INSERT INTO stepfast_feed (id) VALUES (:feed) ON CONFLICT DO NOTHING
 
--- runs.run.FIND_FEED_ROW
+-- runs.run.FIND_FEED
 SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), export_to FROM stepfast_feed WHERE id = :feed
 
--- runs.run.LOCK_FEED_ROW
+-- runs.run.LOCK_FEED
 SELECT id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, troubled_at, probe, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), export_to FROM stepfast_feed WHERE id = :feed
 
--- runs.start.CLOCK
+-- runs.start.DATABASE_CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
 -- runs.start.KEEP_SKEW
@@ -2123,18 +2123,18 @@ UPDATE stepfast_feed SET skew = :skew, updated_at = CAST(ROUND((julianday('now')
  WHERE id = :feed
    AND (skew < :skew OR (skew > :skew AND NOT EXISTS (SELECT 1 FROM stepfast_raw r WHERE r.feed = :feed)))
 
--- runs.start.NOTHING_TO_READ
+-- runs.start.SKIP_FETCHING
 UPDATE stepfast_run SET scope = 'partial', planned_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fetched_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND state = 'planning'
 
--- runs.sweep.KEEP
+-- runs.sweep.KEEP_SWEEP
 UPDATE stepfast_run SET frontier = :kept, gone = gone + :gone, reason = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = :was
 
--- runs.sweep.BEGIN
+-- runs.sweep.BEGIN_SWEEP
 UPDATE stepfast_run SET frontier = :kept, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND state = 'sweeping'
 
--- runs.sweep.WALK
+-- runs.sweep.COUNT_STRETCH
 SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
   FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
                CASE WHEN gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
@@ -2144,7 +2144,7 @@ SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0
           FROM stepfast_raw WHERE feed = :feed AND item_id > :after
          ORDER BY item_id LIMIT :stretch) walked
 
--- runs.sweep.UNSEEN
+-- runs.sweep.FIND_UNSEEN
 SELECT item_id, CASE WHEN strikes + 1 >= :strikes THEN 1 ELSE 0 END FROM stepfast_raw
  WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
               AND (struck_by IS NULL OR struck_by <> :run_id)
@@ -2155,11 +2155,11 @@ SELECT item_id, strikes FROM stepfast_raw WHERE feed = :feed AND item_id IN (SEL
               AND (struck_by IS NULL OR struck_by <> :run_id)
  ORDER BY item_id
 
--- runs.sweep.STRIKE
+-- runs.sweep.STRIKE_ROWS
 UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL
 
--- runs.sweep.GO
+-- runs.sweep.MARK_GONE
 UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id, gone_at = :at, applied_hash = NULL
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NULL
 
@@ -2170,35 +2170,35 @@ SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 SELECT max(item_id), count(*) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
                                      ORDER BY item_id LIMIT :stretch) walked
 
--- runs.sweep.REMOVED
+-- runs.sweep.FIND_GONE
 SELECT item_id FROM stepfast_raw
  WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NOT NULL AND struck_by = :run_id
  ORDER BY item_id LIMIT :limit
 
--- runs.sweep.LOCK_REMOVED
+-- runs.sweep.LOCK_GONE
 SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL AND struck_by = :run_id
  ORDER BY item_id
 
--- runs.sweep.BRING_BACK
+-- runs.sweep.BRING_ROWS_BACK
 UPDATE stepfast_raw
    SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL
 
--- runs.sweep.OLD
+-- runs.sweep.FIND_OLD_GONE
 SELECT item_id FROM stepfast_raw
  WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NOT NULL AND gone_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :keep
  ORDER BY item_id LIMIT :limit
 
--- runs.sweep.FORGET
+-- runs.sweep.FORGET_GONE
 DELETE FROM stepfast_raw WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND gone_at IS NOT NULL AND gone_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :keep
 
--- runs.target.CLOCK
+-- runs.target.DATABASE_CLOCK
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- runs.watchdog.LIVE
+-- runs.watchdog.LOCK_LIVE_JOBS
 SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
--- runs.watchdog.ENDED
+-- runs.watchdog.LOCK_ENDED_JOBS
 SELECT state, last_error, id FROM stepfast_archive WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('dead', 'cancelled', 'done')
  ORDER BY id
 
@@ -2206,48 +2206,48 @@ SELECT state, last_error, id FROM stepfast_archive WHERE id IN (SELECT value FRO
 UPDATE stepfast_run SET shards = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0
 
--- runs.watchdog.ACTIVE
+-- runs.watchdog.ACTIVE_RUNS
 SELECT id, feed, state, stalled_in, shards, job_id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - updated_at FROM stepfast_run
  WHERE ended_at IS NULL
 
--- runs.watchdog.ORPHANS
+-- runs.watchdog.FIND_ORPHANS
 SELECT p.id FROM stepfast_partition p
  WHERE p.run_id = :run_id AND p.state IN ('ready', 'running')
    AND (SELECT count(*) FROM stepfast_job j WHERE j.id = p.job_id) = 0
  LIMIT :limit
 
--- runs.watchdog.OPEN
+-- runs.watchdog.ANY_OPEN_PARTITION
 SELECT 1 FROM stepfast_partition WHERE run_id = :run_id AND state IN ('ready', 'running') LIMIT 1
 
--- runs.watchdog.LIVE_VIGIL
+-- runs.watchdog.COUNT_LIVE_JOBS
 SELECT count(*) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- runs.watchdog.STILL_FOR
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - r.updated_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - (SELECT max(p.updated_at) FROM stepfast_partition p WHERE p.run_id = r.id)
   FROM stepfast_run r WHERE r.id = :run_id
 
--- runs.watchdog.STALL
+-- runs.watchdog.STALL_RUN
 UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = :reason
  WHERE id = :id AND state = :source AND epoch = :epoch
 
 -- runs.watchdog.PAUSED_QUEUE
 SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL
 
--- runs.watchdog.AGE
+-- runs.watchdog.WATERMARK_AGE
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM stepfast_run r WHERE r.feed = f.id))
   FROM stepfast_feed f WHERE f.id = :feed
 
--- runs.watchdog.DIED
+-- runs.watchdog.COUNT_DEAD_JOBS
 SELECT count(*) FROM stepfast_archive WHERE state = 'dead' AND finished_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND kind IN (SELECT value FROM json_each(:kinds))
 
--- runs.watchdog.LAST_ERROR
+-- runs.watchdog.LAST_DEAD_ERROR
 SELECT last_error FROM stepfast_archive WHERE state = 'dead' AND kind IN (SELECT value FROM json_each(:kinds))
  ORDER BY finished_at DESC LIMIT 1
 
 -- runs.watchdog.NEXT_SEEN
 SELECT min(partition_id) FROM stepfast_seen WHERE partition_id > :after
 
--- runs.watchdog.NEEDED
+-- runs.watchdog.IS_SEEN_NEEDED
 SELECT p.id FROM stepfast_partition p JOIN stepfast_run r ON r.id = p.run_id
  WHERE p.id = :id AND p.state NOT IN ('done', 'split')
    AND (r.ended_at IS NULL
@@ -2255,21 +2255,21 @@ SELECT p.id FROM stepfast_partition p JOIN stepfast_run r ON r.id = p.run_id
             AND NOT EXISTS (SELECT 1 FROM stepfast_run n
                              WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind NOT IN ('backfill', 'remap'))))
 
--- runs.watchdog.LAST_SEEN_OF_BATCH
+-- runs.watchdog.END_OF_SEEN_BATCH
 SELECT max(item_id) FROM (SELECT item_id FROM stepfast_seen WHERE partition_id = :id ORDER BY item_id LIMIT :limit) b
 
 -- runs.watchdog.FORGET_SEEN
 DELETE FROM stepfast_seen WHERE partition_id = :id AND item_id <= :until
 
--- runs.watchdog.OLD_RUN
+-- runs.watchdog.FIND_OLD_RUN
 SELECT r.id FROM stepfast_run r
  WHERE r.ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND NOT EXISTS (SELECT 1 FROM stepfast_feed f WHERE f.last_run = r.id)
  ORDER BY r.ended_at LIMIT 1
 
--- runs.watchdog.PARTITIONS
+-- runs.watchdog.PARTITIONS_TO_FORGET
 SELECT id FROM stepfast_partition WHERE run_id = :run_id ORDER BY id LIMIT :limit
 
--- runs.watchdog.LAST_PAGE_OF_BATCH
+-- runs.watchdog.END_OF_PAGE_BATCH
 SELECT epoch, seq FROM stepfast_page WHERE partition_id = :id ORDER BY epoch, seq LIMIT 1 OFFSET :offset
 
 -- runs.watchdog.FORGET_PAGES
@@ -2284,13 +2284,13 @@ DELETE FROM stepfast_partition WHERE id = :id
 -- runs.watchdog.FORGET_RUN
 DELETE FROM stepfast_run WHERE id = :id AND ended_at IS NOT NULL
 
--- runs.watermark.MOVE
+-- runs.watermark.MOVE_WATERMARK
 UPDATE stepfast_feed
    SET watermark = :watermark, version = version + 1, last_run = :run_id, last_took = :took,
        export_to = :export_to, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :feed AND version = :version
 
--- runs.watermark.SET
+-- runs.watermark.SET_WATERMARK
 UPDATE stepfast_feed SET watermark = :watermark, version = version + 1, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :feed AND version = :version
 

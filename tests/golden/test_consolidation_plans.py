@@ -35,7 +35,7 @@ def app(database_url: str, request: pytest.FixtureRequest) -> Iterator[Stepfast]
 
 
 def test_the_next_batch_is_read_along_its_index_without_sorting(app: Stepfast) -> None:
-    text = plan(app, pending.READ_NEXT, **SPAN)
+    text = plan(app, pending.READ_NEXT_PENDING, **SPAN)
 
     assert (
         INDEX in text
@@ -47,7 +47,7 @@ def test_the_next_batch_is_read_along_its_index_without_sorting(app: Stepfast) -
 
 
 def test_a_batch_is_marked_in_its_own_range(app: Stepfast) -> None:
-    text = plan(app, pending.MARK, **RANGE)
+    text = plan(app, pending.MARK_APPLIED, **RANGE)
 
     assert "Seq Scan" not in text
     assert "SCAN stepfast_raw" not in text

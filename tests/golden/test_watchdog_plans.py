@@ -77,11 +77,11 @@ def _partition(number: int) -> Mapping[str, object]:
 
 
 def test_the_runs_that_have_not_ended_are_found_by_an_index(app: Stepfast) -> None:
-    assert "stepfast_run_ended" in plan(app, vigil.ACTIVE)
+    assert "stepfast_run_ended" in plan(app, vigil.ACTIVE_RUNS)
 
 
 def test_partitions_without_a_job_are_found_along_their_run_and_by_the_keys_of_jobs(app: Stepfast) -> None:
-    found = plan(app, vigil.ORPHANS, run_id="r02999", limit=200)
+    found = plan(app, vigil.FIND_ORPHANS, run_id="r02999", limit=200)
 
     assert "stepfast_partition_of_run" in found or "stepfast_partition_number" in found
     assert "SCAN j" not in found
@@ -90,7 +90,7 @@ def test_partitions_without_a_job_are_found_along_their_run_and_by_the_keys_of_j
 
 
 def test_old_runs_are_found_in_the_order_of_their_ends_without_sorting(app: Stepfast) -> None:
-    found = plan(app, pruning.OLD_RUN, age=1)
+    found = plan(app, pruning.FIND_OLD_RUN, age=1)
 
     assert "stepfast_run_ended" in found
     assert not sorts(found)

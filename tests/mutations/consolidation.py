@@ -21,12 +21,14 @@ MUTATIONS = [
     ),
     Mutation(
         "a row is marked whatever its content is by now",
-        without("stepfast.runs.raw_rows:MARK", lambda dialect: f"AND {raw_rows.READ_HASHES[dialect.name]}"),
+        without(
+            "stepfast.runs.raw_rows:MARK_APPLIED", lambda dialect: f"AND {raw_rows.READ_HASHES[dialect.name]}"
+        ),
         test_consolidation.test_t12_what_arrives_between_reading_and_marking_is_applied,
     ),
     Mutation(
         "what was overtaken is written all the same",
-        replacing("stepfast.runs.target:mark", lambda *_: None),
+        replacing("stepfast.runs.target:mark_applied", lambda *_: None),
         test_consolidation.test_an_older_version_never_replaces_a_newer_one_in_the_target,
     ),
     Mutation(
@@ -36,18 +38,18 @@ MUTATIONS = [
     ),
     Mutation(
         "the first shard that ends is the last",
-        without("stepfast.runs.consolidation:COUNT", "shards - :ended", "shards * (1 - :ended)"),
+        without("stepfast.runs.consolidation:COUNT_BATCH", "shards - :ended", "shards * (1 - :ended)"),
         test_consolidation.test_a_short_batch_does_not_end_a_run_while_others_work,
     ),
     Mutation(
         "a step of an older epoch writes",
-        without("stepfast.runs.consolidation:COUNT", "AND epoch = :epoch"),
+        without("stepfast.runs.consolidation:COUNT_BATCH", "AND epoch = :epoch"),
         test_consolidation.test_a_run_that_was_restarted_while_a_batch_was_mapped_gets_nothing_of_it,
     ),
     Mutation(
         "only rows of this run are looked for",
         both(
-            replacing("stepfast.runs.consolidation:divide", lambda *_: []),
+            replacing("stepfast.runs.consolidation:divide_pending", lambda *_: []),
             replacing("stepfast.runs.lifecycle:any_pending", lambda *_: False),  # else it would look for ever
         ),
         test_consolidation.test_rows_that_a_cancelled_run_saw_are_applied_by_the_next,
@@ -69,13 +71,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a row that the table refused counts as applied",
-        replacing("stepfast.runs.target:set_aside", lambda *_: None),
+        replacing("stepfast.runs.target:put_applied_aside", lambda *_: None),
         test_quarantine.test_rows_that_the_table_refuses_are_found_and_their_neighbours_written,
     ),
     Mutation(
         "what was applied before a bad version is taken for applied",
         without(
-            "stepfast.runs.raw_rows:MARK_SOME_ASIDE",
+            "stepfast.runs.raw_rows:MARK_SOME_ROWS_ASIDE",
             "THEN NULL ELSE content_hash END",
             "THEN applied_hash ELSE content_hash END",
         ),
@@ -83,7 +85,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a replay takes any version for the newest",
-        replacing("stepfast.runs.replay:Entry.counts", property(lambda _: True)),
+        replacing("stepfast.runs.replay:ReplayEntry.counts", property(lambda _: True)),
         test_quarantine.test_a_newer_version_wins_over_a_replay,
     ),
     Mutation(
@@ -98,17 +100,17 @@ MUTATIONS = [
     ),
     Mutation(
         "a remap lets rows wait that count as applied",
-        without("stepfast.runs.raw_rows:WAIT_AGAIN", ", applied_hash = NULL"),
+        without("stepfast.runs.raw_rows:MAKE_PENDING_AGAIN", ", applied_hash = NULL"),
         test_remap.test_a_row_that_is_seen_again_meanwhile_is_mapped_again_all_the_same,
     ),
     Mutation(
         "a remap brings back what is gone",
-        without("stepfast.runs.raw_rows:WAIT_AGAIN", "AND gone_at IS NULL"),
+        without("stepfast.runs.raw_rows:MAKE_PENDING_AGAIN", "AND gone_at IS NULL"),
         test_remap.test_rows_that_are_gone_stay_gone_and_those_in_quarantine_are_tried,
     ),
     Mutation(
         "a verify looks only at what has changed",
-        replacing("stepfast.runs.page:wait_to_be_compared", lambda *_: None),
+        replacing("stepfast.runs.page:make_pending_to_compare", lambda *_: None),
         test_verify.test_rows_that_are_missing_or_differ_are_counted_and_repaired,
     ),
     Mutation(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepfast import Rate
-from stepfast.runs.sweep import Unseen
+from stepfast.runs.sweep import UnseenBy
 from stepfast.runs.target import TargetColumn
 from stepfast_diamonds import client, pace, query, repricing, rule_sets, rules, token
 from stepfast_diamonds.repricing import ALL
@@ -279,14 +279,16 @@ MUTATIONS = [
     Mutation(
         "one full run that misses a stone is enough",
         replacing(
-            "stepfast.runs.sweep_step:_unseen", lambda run, state: Unseen(run.feed, run.id, state.before, 1)
+            "stepfast.runs.sweep_step:_unseen", lambda run, state: UnseenBy(run.feed, run.id, state.before, 1)
         ),
         in_a_world(test_incidents.test_a_stone_that_was_sold_does_not_stay_on_sale),
         only_on=("sqlite",),
     ),
     Mutation(
         "an older page undoes a newer one",
-        without("stepfast.runs.raw_rows:OBSERVE", "WHERE excluded.observed_at > stepfast_raw.observed_at"),
+        without(
+            "stepfast.runs.raw_rows:OBSERVE_ROWS", "WHERE excluded.observed_at > stepfast_raw.observed_at"
+        ),
         on_its_database(
             test_acceptance.test_t13_an_older_page_of_a_backfill_does_not_undo_what_was_read_since
         ),
@@ -303,7 +305,7 @@ MUTATIONS = [
     Mutation(
         "a cancelled run is read on",
         both(
-            replacing("stepfast.runs.page:Place.may_go_on", lambda *_: True),
+            replacing("stepfast.runs.page:PagePosition.may_go_on", lambda *_: True),
             replacing("stepfast.runs.repair:cancel_jobs", lambda *_: None),
         ),
         in_a_world(test_incidents.test_nobody_asks_the_source_for_a_cancelled_run),
@@ -311,7 +313,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what a forced run lacks is not owed",
-        replacing("stepfast.runs.repair:owe", lambda *_: (0, 0)),
+        replacing("stepfast.runs.repair:open_debts_for", lambda *_: (0, 0)),
         on_its_database(test_acceptance.test_t7_what_was_forced_is_owed_until_it_is_read),
         only_on=("sqlite",),
     ),
@@ -341,7 +343,7 @@ MUTATIONS = [
         both(
             replacing(
                 "stepfast.runs.sweep_step:_unseen",
-                lambda run, state: Unseen(run.feed, run.id, state.before, 1),
+                lambda run, state: UnseenBy(run.feed, run.id, state.before, 1),
             ),
             replacing("stepfast_diamonds.feed:NivodaFeed.confirm_gone", value=False),
         ),

@@ -24,8 +24,8 @@ counted = test_flaws_of_paging.test_rows_that_are_counted_and_never_shown_become
 
 
 async def remembers(
-    self: page.Places, _step: Any, database: Any, partition_id: str, _epoch: int
-) -> page.Place | None:
+    self: page.PagePositions, _step: Any, database: Any, partition_id: str, _epoch: int
+) -> page.PagePosition | None:
     _, kept = self._kept.get(partition_id, (0, None))
     return kept or page._look(database, partition_id)
 
@@ -45,12 +45,12 @@ MUTATIONS = [
     # A page is written by the one request that asked for it.
     Mutation(
         "a page is written whoever has moved the partition on",
-        without("stepfast.runs.partition:ADVANCE", "AND seq = :seq", ""),
+        without("stepfast.runs.partition:ADVANCE_PARTITION", "AND seq = :seq", ""),
         test_page.test_a_page_that_two_jobs_have_read_is_written_once,
     ),
     Mutation(
         "a page of an older epoch is written",
-        without("stepfast.runs.partition:ADVANCE", "AND epoch = :epoch", ""),
+        without("stepfast.runs.partition:ADVANCE_PARTITION", "AND epoch = :epoch", ""),
         test_page.test_an_answer_that_comes_after_a_restart_changes_nothing,
     ),
     Mutation(
@@ -67,7 +67,7 @@ MUTATIONS = [
     ),
     Mutation(
         "what a process remembers of a partition is believed for ever",
-        replacing("stepfast.runs.page:Places.find", remembers),
+        replacing("stepfast.runs.page:PagePositions.find", remembers),
         test_page.test_the_ledger_says_who_read_each_page,
     ),
     # Debts.
@@ -91,14 +91,14 @@ MUTATIONS = [
     # The newest observation wins.
     Mutation(
         "the last to write wins",
-        without("stepfast.runs.raw_rows:OBSERVE", NEWER, "WHERE true"),
+        without("stepfast.runs.raw_rows:OBSERVE_ROWS", NEWER, "WHERE true"),
         test_raw_rows.test_an_older_observation_after_a_newer_one_is_ignored,
         only_on=("sqlite", "postgresql"),
     ),
     Mutation(
         "the last to write wins in MariaDB",
         without(
-            "stepfast.runs.raw_rows:OBSERVE",
+            "stepfast.runs.raw_rows:OBSERVE_ROWS",
             "IF(VALUES(observed_at) > observed_at, VALUES(payload), payload)",
             "VALUES(payload)",
         ),
@@ -107,13 +107,13 @@ MUTATIONS = [
     ),
     Mutation(
         "what comes back unchanged is not consolidated",
-        without("stepfast.runs.raw_rows:OBSERVE", "AND stepfast_raw.gone_at IS NULL", ""),
+        without("stepfast.runs.raw_rows:OBSERVE_ROWS", "AND stepfast_raw.gone_at IS NULL", ""),
         test_raw_rows.test_what_was_gone_and_comes_back_unchanged_is_consolidated_again,
         only_on=("sqlite", "postgresql"),
     ),
     Mutation(
         "what comes back unchanged is not consolidated in MariaDB",
-        without("stepfast.runs.raw_rows:OBSERVE", "AND gone_at IS NULL", ""),
+        without("stepfast.runs.raw_rows:OBSERVE_ROWS", "AND gone_at IS NULL", ""),
         test_raw_rows.test_what_was_gone_and_comes_back_unchanged_is_consolidated_again,
         only_on=("mariadb",),
     ),
@@ -132,7 +132,9 @@ MUTATIONS = [
     ),
     Mutation(
         "what was divided is counted with its pieces",
-        without("stepfast.runs.page:FORGET_PARENT", "partitions = partitions - 1", "partitions = partitions"),
+        without(
+            "stepfast.runs.page:UNCOUNT_DIVIDED", "partitions = partitions - 1", "partitions = partitions"
+        ),
         test_division.test_a_partition_that_outgrew_its_plan_is_divided_and_its_pieces_are_read,
         only_on=("sqlite",),
     ),

@@ -51,13 +51,13 @@ MUTATIONS = [
     ),
     Mutation(
         "shrunken partitions of the last run are kept apart",
-        replacing("stepfast.runs.partitioning.heatmap:joined_if_small", lambda regions, _: regions),
+        replacing("stepfast.runs.partitioning.heatmap:join_small", lambda regions, _: regions),
         test_heatmap.test_prior_partitions_that_have_shrunk_are_joined,
         only_on=("sqlite",),
     ),
     Mutation(
         "partitions may be as many as they like",
-        replacing("stepfast.runs.partitioning.heatmap:few_enough", lambda regions, *_: regions),
+        replacing("stepfast.runs.partitioning.heatmap:join_to_at_most", lambda regions, *_: regions),
         test_heatmap.test_indivisible_prices_do_not_break_the_limit_of_partitions,
         only_on=("sqlite",),
     ),

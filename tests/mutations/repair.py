@@ -22,12 +22,12 @@ MUTATIONS = [
     # What operators do to a run happens once, and forgets nothing.
     Mutation(
         "a page is believed whatever its epoch",
-        without("stepfast.runs.partition:ADVANCE", "AND epoch = :epoch "),
+        without("stepfast.runs.partition:ADVANCE_PARTITION", "AND epoch = :epoch "),
         test_repair.test_the_late_page_of_an_earlier_epoch_changes_nothing,
     ),
     Mutation(
         "a restart has the epoch of what it restarts",
-        without("stepfast.runs.repair:RESTART", "epoch = epoch + 1, "),
+        without("stepfast.runs.repair:RESTART_PARTITION", "epoch = epoch + 1, "),
         test_repair.test_a_retry_goes_on_where_the_partition_stopped,
     ),
     Mutation(
@@ -42,12 +42,12 @@ MUTATIONS = [
     ),
     Mutation(
         "a restarted partition is still counted as failed",
-        replacing("stepfast.runs.repair:recount", lambda *_: None),
+        replacing("stepfast.runs.repair:recount_run", lambda *_: None),
         test_repair.test_a_retry_does_not_wait_for_the_others,
     ),
     Mutation(
         "a reopened run counts what it counted before",
-        replacing("stepfast.runs.repair:recount", lambda *_: None),
+        replacing("stepfast.runs.repair:recount_run", lambda *_: None),
         test_repair.test_only_the_partitions_that_are_named_are_read_again,
     ),
     Mutation(
@@ -63,7 +63,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a debt is owed once more for each who asks",
-        without("stepfast.runs.repair:OWED", "WHERE", "WHERE 1 = 0 AND"),
+        without("stepfast.runs.repair:FIND_OPEN_DEBTS", "WHERE", "WHERE 1 = 0 AND"),
         test_repair.test_a_run_that_was_overtaken_is_not_reopened_but_owed,
     ),
     Mutation(
@@ -73,7 +73,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a forced run owes nothing",
-        replacing("stepfast.runs.repair:owe", lambda *_: (0, 0)),
+        replacing("stepfast.runs.repair:open_debts_for", lambda *_: (0, 0)),
         test_repair.test_a_failed_partition_withholds_consolidation_until_it_is_forced,
     ),
     Mutation(
@@ -84,7 +84,7 @@ MUTATIONS = [
     Mutation(
         "a cancel overlooks partitions that it has not locked",
         both(
-            replacing("stepfast.runs.repair:locked", _locked_without_a_second_look),
+            replacing("stepfast.runs.repair:lock_run_with_partitions", _locked_without_a_second_look),
             without(
                 "stepfast.runs.repair:LIVE_JOBS", "p.run_id = :run_id", "p.run_id = :run_id AND p.number < 0"
             ),

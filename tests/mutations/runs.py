@@ -37,13 +37,13 @@ def still_planning(tx: Transaction, run_id: str) -> Run:
 MUTATIONS = [
     Mutation(
         "a partition that has ended is moved on",
-        without("stepfast.runs.partition:ADVANCE", OPEN, ""),
+        without("stepfast.runs.partition:ADVANCE_PARTITION", OPEN, ""),
         test_completion.test_in_every_order_of_late_doubled_and_failing_ends_there_is_one_decision,
         only_on=("sqlite",),
     ),
     Mutation(
         "a partition fails as often as somebody says so",
-        without("stepfast.runs.partition:END", OPEN, ""),
+        without("stepfast.runs.partition:END_PARTITION", OPEN, ""),
         test_completion.test_a_failure_that_is_reported_five_times_is_counted_once,
     ),
     # The last one decides.
@@ -67,7 +67,7 @@ MUTATIONS = [
     # One run, one plan.
     Mutation(
         "a feed may have two active runs",
-        without("stepfast.runs.run:ACTIVE", "active_feed = :feed", "active_feed = :feed AND 1 = 0"),
+        without("stepfast.runs.run:FIND_ACTIVE_RUN", "active_feed = :feed", "active_feed = :feed AND 1 = 0"),
         test_start.test_t15_cron_and_a_person_who_start_at_the_same_time_get_one_run,
     ),
     Mutation(
@@ -85,13 +85,13 @@ MUTATIONS = [
         "a plan is written however far the run is",
         both(
             replacing("stepfast.runs.plan:lock_run", still_planning),
-            without("stepfast.runs.run:MOVE", "AND state = :source", ""),
+            without("stepfast.runs.run:MOVE_RUN", "AND state = :source", ""),
         ),
         test_plan.test_a_plan_that_comes_twice_writes_its_partitions_once,
     ),
     Mutation(
         "what an older epoch counted is kept",
-        without("stepfast.runs.plan:KEEP", "AND epoch = :epoch", ""),
+        without("stepfast.runs.plan:KEEP_FRONTIER", "AND epoch = :epoch", ""),
         test_plan.test_a_plan_that_somebody_restarted_is_not_written,
         {"partitioner": test_plan.COUNTED},
     ),
@@ -107,13 +107,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a plan without partitions passes for a reading of everything",
-        replacing("stepfast.runs.plan:planned", lambda frontier, *_: frontier.plan()),
+        replacing("stepfast.runs.plan:plan_of", lambda frontier, *_: frontier.plan()),
         test_watermark.test_a_partitioner_that_finds_no_partition_fails_the_plan_too,
         only_on=("sqlite",),
     ),
     Mutation(
         "a trial counts before it is capped",
-        replacing("stepfast.admin.runs:planned", lambda frontier, *_: frontier.plan()),
+        replacing("stepfast.admin.runs:plan_of", lambda frontier, *_: frontier.plan()),
         test_plan.test_a_trial_reads_what_its_plan_says,
         {"partitioner": test_plan.COUNTED},
         only_on=("sqlite",),

@@ -95,7 +95,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a message about a page that was left behind is taken for the next",
-        replacing("stepfast.runs.messages:_of_partition", lambda _, place: messages.Named(place[1])),
+        replacing("stepfast.runs.messages:_of_partition", lambda _, place: messages.NamedJob(place[1])),
         test_messages.test_a_message_that_comes_again_takes_nothing,
     ),
     Mutation(
@@ -114,7 +114,7 @@ MUTATIONS = [
         "our own late message forces a run",
         replacing(
             "stepfast.runs.messages:_of_run",
-            lambda hint, run: messages.Wish(run[0]) if hint.force else messages.Stale(""),
+            lambda hint, run: messages.ForceRequest(run[0]) if hint.force else messages.StaleHint(""),
         ),
         test_runs_over_a_broker.test_our_own_message_of_a_forced_run_forces_nothing_when_it_comes_late,
         only_on=("sqlite",),
@@ -212,7 +212,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a partition of any run will do",
-        without("stepfast.runs.messages:NAMED", "p.run_id = r.id AND "),
+        without("stepfast.runs.messages:FIND_KNOWN_WORK", "p.run_id = r.id AND "),
         test_known_work.test_a_partition_of_one_run_is_none_of_another,
     ),
 ]

@@ -24,7 +24,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a run that stalls has moved",
-        without("stepfast.runs.watchdog:STALL", "SET ", "SET updated_at = {now}, "),
+        without("stepfast.runs.watchdog:STALL_RUN", "SET ", "SET updated_at = {now}, "),
         test_watchdog.test_a_run_that_nothing_has_moved_for_too_long_is_stalled_and_told_once,
     ),
     Mutation(
@@ -34,22 +34,22 @@ MUTATIONS = [
     ),
     Mutation(
         "what a failed partition has seen is forgotten",
-        without("stepfast.runs.watchdog:NEEDED", "p.id = :id AND", "p.id = :id AND 1 = 0 AND"),
+        without("stepfast.runs.watchdog:IS_SEEN_NEEDED", "p.id = :id AND", "p.id = :id AND 1 = 0 AND"),
         test_watchdog.test_what_a_failed_partition_has_seen_is_kept_until_it_cannot_be_read_on,
     ),
     Mutation(
         "runs are forgotten at once",
-        without("stepfast.runs.watchdog:OLD_RUN", "< {now} - :age", "< {now} + :age"),
+        without("stepfast.runs.watchdog:FIND_OLD_RUN", "< {now} - :age", "< {now} + :age"),
         test_watchdog.test_runs_that_are_not_old_are_kept,
     ),
     Mutation(
         "the run that moved the watermark is forgotten",
-        without("stepfast.runs.watchdog:OLD_RUN", "f.last_run = r.id", "f.last_run <> f.last_run"),
+        without("stepfast.runs.watchdog:FIND_OLD_RUN", "f.last_run = r.id", "f.last_run <> f.last_run"),
         test_watchdog.test_old_runs_are_forgotten_with_their_ledgers_but_not_the_newest,
     ),
     Mutation(
         "what is seen at every look is raised at every look",
-        without("stepfast.runs.alerts:LATELY", "WHERE", "WHERE 1 = 0 AND"),
+        without("stepfast.runs.alerts:RAISED_LATELY", "WHERE", "WHERE 1 = 0 AND"),
         test_alerts.test_a_cause_that_is_seen_at_every_look_is_raised_once_an_hour,
     ),
     Mutation(

@@ -9,7 +9,7 @@ MUTATIONS = [
     # Nothing lies between two windows, and nobody is taken for gone who was not looked for.
     Mutation(
         "a watermark is moved by who read another one",
-        without("stepfast.runs.watermark:MOVE", "AND version = :version", ""),
+        without("stepfast.runs.watermark:MOVE_WATERMARK", "AND version = :version", ""),
         test_watermark.test_who_decided_about_another_watermark_moves_nothing,
     ),
     Mutation(
@@ -29,12 +29,12 @@ MUTATIONS = [
     ),
     Mutation(
         "a debt is read for ever",
-        replacing("stepfast.runs.debts:TRIES", 100),
+        replacing("stepfast.runs.debts:MOST_TRIES", 100),
         test_debts.test_after_three_tries_somebody_is_told_and_nobody_reads_it_any_more,
     ),
     Mutation(
         "a try is counted although a person has closed the debt",
-        without("stepfast.runs.debts:TRIED", "AND state = 'open'", ""),
+        without("stepfast.runs.debts:COUNT_TRY", "AND state = 'open'", ""),
         test_debts.test_a_try_of_a_debt_that_is_closed_is_not_counted,
     ),
     Mutation(

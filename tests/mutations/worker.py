@@ -57,7 +57,7 @@ MUTATIONS = [
     # Continuations that share a transaction are all of them written, or none.
     Mutation(
         "a partition that somebody moved on is not missed among others",
-        believing("stepfast.runs.partition:ADVANCE"),
+        believing("stepfast.runs.partition:ADVANCE_PARTITION"),
         test_shared_commits.test_a_partition_that_somebody_moved_is_looked_at_again_and_the_others_are_written,
         {"change": "seq = seq + 1"},
     ),

@@ -24,9 +24,9 @@ from stepfast.runs.paging.decision import (
     EndOfPass,
     Fail,
     PageState,
-    Stale,
-    begin,
+    StaleAnswer,
     explain,
+    first_state,
     keeps_rows,
     next_request,
 )
@@ -149,7 +149,7 @@ def read(
 ) -> Reading:
     """Read a partition as the page step does; between any two requests its state is JSON."""
     fetch = fetch or by_offset(source)
-    state, seen = begin(counts=counts), dict[str, int]()
+    state, seen = first_state(counts=counts), dict[str, int]()
     decisions: list[Decision] = []
     for _ in range(100_000):
         state = PageState.from_json(json.loads(json.dumps(state.to_json())))
@@ -162,7 +162,7 @@ def read(
             answer = replace(page, seen={it: seen[it] for it in ids if it in seen})
         decision = decide(paging, state, request, answer)
         decisions.append(decision)
-        assert not isinstance(decision, Stale)
+        assert not isinstance(decision, StaleAnswer)
         if keeps_rows(decision):
             seen.update(dict.fromkeys([it for it in answer.ids if it is not None], state.pass_))
         state = decision.state

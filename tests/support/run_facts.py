@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stepfast.database.database import persist
 from stepfast.runs.run import find_run
-from stepfast.runs.start import Request, source_clock, start_run
+from stepfast.runs.start import RunRequest, source_clock, start_run
 from tests.support import rows
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def begin(app: Stepfast, feed: str = "catalogue", **request: Any) -> Run:
     """Start a run as the command does."""
     declared = app.feeds.get(feed)
     clock = asyncio.run(source_clock(app.database, declared))
-    return persist(app.database, lambda tx: start_run(tx, declared, Request(**request), clock))
+    return persist(app.database, lambda tx: start_run(tx, declared, RunRequest(**request), clock))
 
 
 def run_of(app: Stepfast, run_id: str) -> Run:

@@ -15,9 +15,15 @@ from stepfast.errors import DatabaseError
 from stepfast.jobs.outcome import Again
 from stepfast.runs.feed import Page, Row
 from stepfast.runs.paging.paginators import Keyset
-from stepfast.runs.partition import ADVANCE, NewPartition, end_partition, insert_partitions, partitions_of
+from stepfast.runs.partition import (
+    ADVANCE_PARTITION,
+    NewPartition,
+    end_partition,
+    insert_partitions,
+    partitions_of,
+)
 from stepfast.runs.partitioning.ranges import Bounds, Range
-from stepfast.runs.plan import COUNT_NEW
+from stepfast.runs.plan import COUNT_NEW_PARTITIONS
 from stepfast.runs.run import PartitionState, RunState, create_run, end_run, find_run, move_run
 from stepfast.runs.window import Window
 from stepfast.testing import drain
@@ -88,7 +94,7 @@ class Story:
         ]
         with self.app.transaction() as tx:
             insert_partitions(tx, self.id, new)
-            tx.run(COUNT_NEW, id=self.id, more=partitions, rows=0)
+            tx.run(COUNT_NEW_PARTITIONS, id=self.id, more=partitions, rows=0)
             assert move_run(tx, find_run(tx, self.id), RunState.FETCHING)
         return self
 
@@ -97,7 +103,7 @@ class Story:
         partition = self.partition(number)
         with self.app.transaction() as tx:
             matched = tx.run(
-                ADVANCE,
+                ADVANCE_PARTITION,
                 id=partition.id,
                 epoch=partition.epoch,
                 seq=partition.seq,

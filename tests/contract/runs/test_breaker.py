@@ -18,7 +18,7 @@ from stepfast.errors import UnreachableError
 from stepfast.jobs.enqueue import enqueue
 from stepfast.jobs.state import NewJob
 from stepfast.runs import breaker
-from stepfast.runs.breaker import LONGEST, Trouble, TroubleKind, TroubleOver, own_wait, pause_for
+from stepfast.runs.breaker import LONGEST_PAUSE, EndPause, SourceError, SourceErrorKind, own_wait, pause_for
 from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.testing import clock, drain
 from tests.support import rows
@@ -286,7 +286,7 @@ def test_a_good_answer_does_not_end_a_pause_that_began_after_its_request(
     assert good is not None
     assert bad is not None
     well = one.run_handler(good)
-    assert any(isinstance(it, TroubleOver) for it in well.effects)
+    assert any(isinstance(it, EndPause) for it in well.effects)
     shop.before = lambda *_: _raise(refusal(503))
     other.commit(bad, other.run_handler(bad))
 
@@ -481,7 +481,7 @@ def test_a_long_trouble_is_told_once_not_once_per_try(app: Stepfast) -> None:
 
 
 def test_the_pause_doubles_up_to_five_minutes() -> None:
-    outage = Trouble(TroubleKind.OUTAGE)
+    outage = SourceError(SourceErrorKind.OUTAGE)
 
     spans = [pause_for(outage, troubles, 1.0).total_seconds() for troubles in range(11)]
 
@@ -489,15 +489,15 @@ def test_the_pause_doubles_up_to_five_minutes() -> None:
 
 
 def test_the_pause_is_never_shorter_than_the_source_asks_for() -> None:
-    asked = Trouble(TroubleKind.THROTTLE, timedelta(hours=1))
+    asked = SourceError(SourceErrorKind.THROTTLE, timedelta(hours=1))
 
     assert all(pause_for(asked, 0, dice / 10) >= timedelta(hours=1) for dice in range(10))
 
 
 def test_pauses_differ_so_that_not_all_come_back_at_once() -> None:
-    outage = Trouble(TroubleKind.OUTAGE)
+    outage = SourceError(SourceErrorKind.OUTAGE)
 
-    assert pause_for(outage, 20, 0.0) < pause_for(outage, 20, 0.9) <= LONGEST
+    assert pause_for(outage, 20, 0.0) < pause_for(outage, 20, 0.9) <= LONGEST_PAUSE
 
 
 def test_who_meets_trouble_alone_asks_more_and_more_seldom() -> None:
@@ -505,7 +505,7 @@ def test_who_meets_trouble_alone_asks_more_and_more_seldom() -> None:
 
     assert own_wait(second, timedelta(0)) == second
     assert own_wait(second, timedelta(seconds=200)) == timedelta(seconds=100)
-    assert own_wait(second, timedelta(hours=9)) == LONGEST
+    assert own_wait(second, timedelta(hours=9)) == LONGEST_PAUSE
 
 
 def test_a_partition_waits_a_day_if_the_feed_says_nothing_else(app: Stepfast) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from stepfast.database.database import persist
 from stepfast.errors import ConfigurationError, NotFoundError, PermanentError, StateError
-from stepfast.runs.debts import open_debt, tried
+from stepfast.runs.debts import count_try, open_debt
 from stepfast.runs.partition import find_partition
 from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.runs.partitioning.ranges import EVERYTHING
@@ -288,6 +288,6 @@ def test_a_try_of_a_debt_that_is_closed_is_not_counted(app: Stepfast) -> None:
     owing(app)
     app.operator.by("alice", reason="known").close_debt(1)
 
-    persist(app.database, lambda tx: tried(tx, "catalogue", 1))
+    persist(app.database, lambda tx: count_try(tx, "catalogue", 1))
 
     assert (debts(app)[0]["state"], debts(app)[0]["tries"]) == ("closed", 0)

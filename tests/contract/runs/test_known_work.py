@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stepfast.clock import new_id
-from stepfast.runs.messages import Unknown, Unreadable, judge, read
+from stepfast.runs.messages import UnknownWork, UnreadableHint, judge_hints, read_hint
 from stepfast.transports.contract import MOST_AT_ONCE, Delivery
 from stepfast.worker.broker_listener import about_known_work
 from tests.contract.runs.test_messages import PARTS, planned
@@ -67,9 +67,10 @@ def watched(tx: Transaction) -> Iterator[list[str]]:
 
 def one_by_one(tx: Transaction, letters: list[Delivery], feeds: list[str]) -> list[bool]:
     """What each message would hear if it came alone to a worker that wants to run its job."""
-    hints = [read(it.body) for it in letters]
+    hints = [read_hint(it.body) for it in letters]
     return [
-        not isinstance(it, Unreadable) and not isinstance(judge(tx, [it], feeds)[0], Unknown) for it in hints
+        not isinstance(it, UnreadableHint) and not isinstance(judge_hints(tx, [it], feeds)[0], UnknownWork)
+        for it in hints
     ]
 
 

@@ -15,7 +15,7 @@ from stepfast.errors import ConfigurationError
 from stepfast.jobs.commit import give_back
 from stepfast.jobs.lease import claim, claim_named
 from stepfast.runs.broker import Broker
-from stepfast.runs.messages import judge, read
+from stepfast.runs.messages import judge_hints, read_hint
 from tests.support import rows
 from tests.support.broker import PATIENT, broker_of, brokered, end_head_starts, staged
 from tests.support.failing_runs import broken_at, run_row, settle
@@ -61,10 +61,10 @@ def failing_run(app: Stepfast, shop: Shop) -> Run:
 
 def take_told(app: Stepfast, worker: SingleThreadedWorker, body: dict[str, object]) -> list[Lease]:
     """Take what a message names, as the worker of a broker does."""
-    hint = read(json.dumps(body))
+    hint = read_hint(json.dumps(body))
 
     def take(tx: object) -> list[Lease]:
-        (verdict,) = judge(tx, [hint], ["catalogue"])  # type: ignore[arg-type, list-item]
+        (verdict,) = judge_hints(tx, [hint], ["catalogue"])  # type: ignore[arg-type, list-item]
         ids = [verdict.job_id] if hasattr(verdict, "job_id") else []
         return claim_named(tx, ids, worker.incarnation)  # type: ignore[arg-type]
 

@@ -43,7 +43,7 @@ def looks(app: Stepfast, act: Callable[[], object]) -> int:
     sent: list[tuple[str, str]] = []
     with watched(Ear(sent)):
         act()
-    return sent.count(("before", place.LOOK.render(app.database.dialect)))
+    return sent.count(("before", place.FIND_POSITION.render(app.database.dialect)))
 
 
 def test_a_chain_in_one_process_looks_up_its_place_once(app: Stepfast) -> None:

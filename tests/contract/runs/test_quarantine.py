@@ -9,7 +9,7 @@ import pytest
 from stepfast.admin.quarantine import Entries
 from stepfast.database.upsert import BulkUpsert
 from stepfast.errors import ConfigurationError, ContentionError, NotFoundError, StateError
-from stepfast.runs.quarantine import EntryState, Refused, put_aside
+from stepfast.runs.quarantine import QuarantineState, RefusedRow, put_aside
 from stepfast.runs.run import RunState, find_run
 from tests.support import rows
 from tests.support.consolidation import (
@@ -155,7 +155,7 @@ def test_the_error_limit_counts_rows_whatever_their_share(app: Stepfast) -> None
 def test_rows_without_identity_count_against_the_budget(app: Stepfast) -> None:
     declared = catalogue(app)
     strangers = [
-        Refused(f"?{n}", "identify", "no identity", "identify() answered None", str(n), "{}")
+        RefusedRow(f"?{n}", "identify", "no identity", "identify() answered None", str(n), "{}")
         for n in range(12)
     ]
     run = fetched(
@@ -425,7 +425,7 @@ def test_a_version_that_comes_while_a_replay_is_on_its_way_wins(app: Stepfast) -
 
 def test_a_row_without_identity_gets_one_with_the_fix_and_is_applied(app: Stepfast) -> None:
     declared = catalogue(app, error_budget=1)
-    stranger = Refused(
+    stranger = RefusedRow(
         "?x", "identify", "no identity", "identify() answered None", "x", '{"name":"d00007","price":70}'
     )
     fetched(app, declared, items(1), rejected=1, between=lambda tx, run: put_aside(tx, run, [stranger]))
@@ -513,7 +513,7 @@ def test_entries_are_found_by_feed_stage_code_and_run_and_counted_in_groups(app:
         "'price'",
     )
     shown = look.show(look.entries()[0].id)
-    assert shown.entry.state is EntryState.OPEN
+    assert shown.entry.state is QuarantineState.OPEN
     assert shown.payload["id"] == "d00002"
     with pytest.raises(NotFoundError):
         look.show(0)

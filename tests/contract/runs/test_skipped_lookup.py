@@ -50,7 +50,7 @@ def looks(app: Stepfast, act: Callable[[], object]) -> int:
     sent: list[tuple[str, str]] = []
     with watched(Ear(sent)):
         act()
-    return sent.count(("before", raw.SEEN.render(app.database.dialect)))
+    return sent.count(("before", raw.FIND_SEEN.render(app.database.dialect)))
 
 
 def test_rows_that_are_new_are_written_without_a_look(app: Stepfast) -> None:
@@ -104,5 +104,5 @@ def test_a_source_that_repeats_itself_is_soon_expected_to(app: Stepfast, cuts: t
 
     asked = [it for it in shop.requests if it[0] == "page"]
     written = [it for it in pages(app, run.id) if it["request_offset"] is not None]
-    assert len(asked) - len(written) == min(len(cuts) + 1, place.REPEATING)
+    assert len(asked) - len(written) == min(len(cuts) + 1, place.MOST_REPEATING)
     check_complete(app, run.id, shop)

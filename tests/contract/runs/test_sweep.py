@@ -14,8 +14,16 @@ from stepfast.runs import sweep as gone
 from stepfast.runs.feed import Sweep
 from stepfast.runs.lifecycle import applies, begin_sweep
 from stepfast.runs.run import RunState, enqueue_job
-from stepfast.runs.sweep import SweepState, Unseen, is_held, keep, state_of, strike, walk
-from stepfast.runs.watchdog import mend_run, stall
+from stepfast.runs.sweep import (
+    SweepState,
+    UnseenBy,
+    count_stretch,
+    is_held,
+    keep_sweep,
+    strike_rows,
+    sweep_state,
+)
+from stepfast.runs.watchdog import repair_run, stall_run
 from stepfast.testing import drain
 from tests.contract.runs.test_watermark import synced
 from tests.support import rows
@@ -61,7 +69,7 @@ def raw(app: Stepfast, item_id: str = LAST) -> rows.Row:
 
 
 def sweep_of(app: Stepfast, run: Run) -> SweepState:
-    found = state_of(run_of(app, run.id))
+    found = sweep_state(run_of(app, run.id))
     assert found is not None
     return found
 
@@ -135,7 +143,7 @@ def test_a_run_that_does_not_read_everything_strikes_nobody(app: Stepfast, reque
 
     run = synced(app, **request_)
 
-    assert (run.state, run.gone, state_of(run)) == ("completed", 0, None)
+    assert (run.state, run.gone, sweep_state(run)) == ("completed", 0, None)
     assert rows.count(app, "stepfast_raw", "strikes > 0 OR gone_at IS NOT NULL") == 0
     assert len(target(app)) == 40
 
@@ -302,7 +310,7 @@ def test_more_rows_than_were_counted_are_counted_again_and_held_again(app: Stepf
     shop, run = held_run(app)
     was = sweep_of(app, run)
     one = was.then(phase="striking", after="", unseen=1, going=1, note=None)
-    persist(app.database, lambda tx: keep(tx, run, was, one))
+    persist(app.database, lambda tx: keep_sweep(tx, run, was, one))
     rows.change(app, "UPDATE stepfast_job SET state = 'ready', ready_at = 0 WHERE kind = 'catalogue.sweep'")
 
     drain(app)
@@ -319,8 +327,8 @@ def test_a_held_run_is_neither_stalled_nor_given_another_job(app: Stepfast) -> N
     declared = app.feeds.get("catalogue")
     rows.change(app, "UPDATE stepfast_run SET updated_at = 0 WHERE id = :id", id=run.id)
 
-    assert persist(app.database, lambda tx: stall(tx, declared, run.id)) is None
-    assert persist(app.database, lambda tx: mend_run(tx, declared, run.id)) is None
+    assert persist(app.database, lambda tx: stall_run(tx, declared, run.id)) is None
+    assert persist(app.database, lambda tx: repair_run(tx, declared, run.id)) is None
 
     assert run_of(app, run.id).state is RunState.SWEEPING
     assert rows.count(app, "stepfast_job", "kind = 'catalogue.sweep'") == 1
@@ -453,10 +461,10 @@ def test_a_step_that_was_overtaken_writes_nothing(app: Stepfast) -> None:
     """Two jobs may sweep for one run, if one was taken for lost."""
     _, run = held_run(app)
     was = sweep_of(app, run)
-    persist(app.database, lambda tx: keep(tx, run, was, was.then(phase="striking"), gone=1))
+    persist(app.database, lambda tx: keep_sweep(tx, run, was, was.then(phase="striking"), gone=1))
 
     with pytest.raises(TransientError, match="moved on by somebody else"):
-        persist(app.database, lambda tx: keep(tx, run, was, was.then(phase="declined"), gone=1))
+        persist(app.database, lambda tx: keep_sweep(tx, run, was, was.then(phase="declined"), gone=1))
 
     assert (sweep_of(app, run).phase, run_of(app, run.id).gone) == ("striking", 1)
 
@@ -490,8 +498,8 @@ def test_a_row_that_is_observed_after_it_was_found_is_not_struck(app: Stepfast) 
     target_column = sweep_of(app, run_of(app, newest(app))).target
 
     def struck(tx: Transaction, before: int) -> int:
-        it = Unseen("catalogue", "another run", before, 1)
-        return strike(tx, it, [LAST], target_column, "bigint").gone
+        it = UnseenBy("catalogue", "another run", before, 1)
+        return strike_rows(tx, it, [LAST], target_column, "bigint").gone
 
     assert persist(app.database, lambda tx: struck(tx, seen_at)) == 0
     assert LAST in target(app)
@@ -503,7 +511,7 @@ def test_what_a_run_has_seen_itself_is_never_struck_whatever_the_clocks_say(app:
     shop_with(app)
 
     def unseen_by(tx: Transaction, run_id: str) -> int:
-        return walk(tx, Unseen("catalogue", run_id, before=2**60, strikes=1), "").going
+        return count_stretch(tx, UnseenBy("catalogue", run_id, before=2**60, strikes=1), "").going
 
     assert persist(app.database, lambda tx: unseen_by(tx, newest(app))) == 0
     assert persist(app.database, lambda tx: unseen_by(tx, "another run")) == 40

@@ -14,7 +14,7 @@ from stepfast.cli.command import app as commands
 from stepfast.database.database import persist
 from stepfast.runs.feed import Sweep
 from stepfast.runs.run import RunState
-from stepfast.runs.sweep import Unseen, strike
+from stepfast.runs.sweep import UnseenBy, strike_rows
 from stepfast.testing import drain
 from tests.contract.runs.test_breaker import Troubled, failures, refusal
 from tests.contract.runs.test_sweep import full, lose, make_small, newest, raw, sweep_of
@@ -212,10 +212,12 @@ def test_nobody_goes_who_was_not_asked_about(app: Stepfast) -> None:
     """Should a row get its strikes between the question and the commit."""
     reading(app)
     state = sweep_of(app, run_of(app, newest(app)))
-    it = Unseen("catalogue", "another run", 2**60, strikes=1)
+    it = UnseenBy("catalogue", "another run", 2**60, strikes=1)
 
     def struck(asked: frozenset[str] | None) -> tuple[int, int]:
-        return persist(app.database, lambda tx: strike(tx, it, [GONE, MOVING], state.target, "bigint", asked))
+        return persist(
+            app.database, lambda tx: strike_rows(tx, it, [GONE, MOVING], state.target, "bigint", asked)
+        )
 
     assert struck(frozenset()) == (0, 0)
     assert struck(frozenset({GONE})) == (1, 1)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from stepfast.runs.paging.decision import Cursor
     from stepfast.runs.partitioning.ranges import Range
     from stepfast.runs.run import Run
-    from stepfast.runs.watchdog import Act
+    from stepfast.runs.watchdog import WatchdogAct
     from stepfast.runs.window import Window
 
 NINETY_DAYS = timedelta(days=90)
@@ -190,7 +190,7 @@ def test_a_partition_whose_job_lives_is_left_alone(app: Stepfast) -> None:
     acts = [
         persist(
             app.database,
-            partial(mending.mend_partition, declared=app.feeds.get("catalogue"), partition_id=it["id"]),
+            partial(mending.repair_partition, declared=app.feeds.get("catalogue"), partition_id=it["id"]),
         )
         for it in before
     ]
@@ -675,14 +675,14 @@ def test_one_run_that_cannot_be_mended_does_not_keep_the_others_waiting(
     app.feed(Catalogue(shop, name="other"))
     first, second = begin(app), begin(app, "other")
     lose(app)
-    mend = mending.mend_run
+    mend = mending.repair_run
 
-    def stumble(tx: Any, declared: Any, run_id: str) -> Act | None:
+    def stumble(tx: Any, declared: Any, run_id: str) -> WatchdogAct | None:
         if run_id == first.id:
             raise RuntimeError("a bug of ours")
         return mend(tx, declared, run_id)
 
-    monkeypatch.setattr(mending, "mend_run", stumble)
+    monkeypatch.setattr(mending, "repair_run", stumble)
 
     with pytest.raises(RuntimeError, match="a bug of ours"):
         watchdog(app).look()

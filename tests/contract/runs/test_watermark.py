@@ -60,7 +60,7 @@ def made_run(app: Stepfast, window: Window, feed: str = "catalogue", **changes: 
 
 
 def advance(app: Stepfast, run: Run, feed: str = "catalogue") -> int | None:
-    return persist(app.database, lambda tx: watermark.advance(tx, app.feeds.get(feed), run))
+    return persist(app.database, lambda tx: watermark.advance_watermark(tx, app.feeds.get(feed), run))
 
 
 def test_the_watermark_is_the_end_of_the_window_and_not_the_time_of_completion(app: Stepfast) -> None:

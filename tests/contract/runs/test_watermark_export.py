@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 def moved(app: Stepfast, to: datetime) -> None:
     """The watermark moves, and its export is staged."""
     run = made_run(app, Window(None, to))
-    persist(app.database, lambda tx: watermark.advance(tx, app.feeds.get("catalogue"), run))
+    persist(app.database, lambda tx: watermark.advance_watermark(tx, app.feeds.get("catalogue"), run))
 
 
 def messages(app: Stepfast) -> list[rows.Row]:
@@ -80,7 +80,7 @@ def test_a_move_that_is_rolled_back_exports_nothing(app: Stepfast, path: Path) -
     run = made_run(app, Window(None, MIDNIGHT))
 
     def move_and_fail(tx: Transaction) -> None:
-        assert watermark.advance(tx, app.feeds.get("catalogue"), run) is not None
+        assert watermark.advance_watermark(tx, app.feeds.get("catalogue"), run) is not None
         raise OSError("power cut")
 
     with pytest.raises(OSError, match="power cut"):

@@ -12,8 +12,8 @@ import pytest
 from stepfast import Concurrency, Continue, Page
 from stepfast.database.connection import Connection
 from stepfast.errors import ContentionError, UnreachableError
-from stepfast.runs.page import LEDGER
-from stepfast.runs.partition import ADVANCE
+from stepfast.runs.page import INSERT_PAGE
+from stepfast.runs.partition import ADVANCE_PARTITION
 from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.worker import committer
 from tests.contract.runs.test_page_position import Ear
@@ -314,7 +314,7 @@ def test_one_that_cannot_be_handed_over_does_not_take_the_others_along(
 
 def deadlock_once(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next page that is written is chosen as the victim of a deadlock."""
-    left, advance = [1], ADVANCE.render(app.database.dialect)
+    left, advance = [1], ADVANCE_PARTITION.render(app.database.dialect)
 
     def cut(moment: str, text: str) -> None:
         if (moment, text) == ("before", advance) and left:
@@ -500,7 +500,7 @@ def test_a_run_is_complete_although_its_groups_are_parted_again_and_again(
     app.feed(Catalogue(shop, partitioner=Fixed(price_ranges(*range(50, 1_000, 50)))))
     prepare(app)
     run = begin(app)
-    seen, ledger = [0], LEDGER.render(app.database.dialect)
+    seen, ledger = [0], INSERT_PAGE.render(app.database.dialect)
 
     def cut(moment: str, text: str) -> None:
         if (moment, text) == ("before", ledger):

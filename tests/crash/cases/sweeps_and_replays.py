@@ -11,7 +11,7 @@ from stepfast.runs import raw_rows as remapping
 from stepfast.runs import sweep as gone
 from stepfast.runs import sweep_step as sweeping
 from stepfast.runs.feed import Sweep
-from stepfast.runs.sweep import is_held, state_of
+from stepfast.runs.sweep import is_held, sweep_state
 from tests.crash.recorded_run import RunCase
 from tests.support import rows
 from tests.support.feeds import Catalogue, Confirming, Shop, target
@@ -173,7 +173,7 @@ def gone_now(app: Stepfast, run: Run, shop: Shop) -> None:
 
 def gone_unless_still_there(app: Stepfast, run: Run, shop: Shop) -> None:
     gone_now(app, run, shop)
-    state = state_of(run_of(app, run.id))
+    state = sweep_state(run_of(app, run.id))
     assert state is not None
     assert state.still_there == 1
     assert rows.count(app, "stepfast_raw", "strikes = 1 AND gone_at IS NULL") == 1
@@ -196,7 +196,7 @@ def held(app: Stepfast, run: Run, _: Shop) -> None:
 
 def check_swept(app: Stepfast, run: Run, *, struck: int, gone: int = 0) -> None:
     found = run_of(app, run.id)
-    state = state_of(found)
+    state = sweep_state(found)
     assert state is not None
     assert (found.state, found.gone, state.phase, state.struck) == ("completed", gone, "done", struck)
     assert found.watermark_after == run.window_to

@@ -16,7 +16,7 @@ import pytest
 
 from stepfast import AuthError, OutageError, PermanentError, ThrottledError, TransientError
 from stepfast.errors import AnswerError, CursorExpiredError
-from stepfast.runs.breaker import LONGEST_RETRY_AFTER, Trouble, TroubleKind, classify
+from stepfast.runs.breaker import LONGEST_RETRY_AFTER, SourceError, SourceErrorKind, classify
 
 NOW = datetime(2031, 3, 1, 12, tzinfo=UTC)
 SECONDS_90 = timedelta(seconds=90)
@@ -31,7 +31,7 @@ def answered(status: int, **headers: str) -> httpx.HTTPStatusError:
     return httpx.HTTPStatusError("no", request=request, response=response)
 
 
-def meaning(error: Exception) -> Trouble:
+def meaning(error: Exception) -> SourceError:
     return classify(error, NOW)
 
 
@@ -47,7 +47,7 @@ def meaning(error: Exception) -> Trouble:
     ],
 )
 def test_a_feed_may_say_it_itself(error: Exception, kind: str, retry_after: timedelta | None) -> None:
-    assert meaning(error) == Trouble(TroubleKind(kind), retry_after)
+    assert meaning(error) == SourceError(SourceErrorKind(kind), retry_after)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_http_status_says_who_is_to_blame(status: int, kind: str) -> None:
 
 @pytest.mark.parametrize("status", [429, 503, 403])
 def test_a_source_that_says_when_to_come_back_is_busy_not_broken(status: int) -> None:
-    assert meaning(answered(status, Retry_After="90")) == Trouble(TroubleKind.THROTTLE, SECONDS_90)
+    assert meaning(answered(status, Retry_After="90")) == SourceError(SourceErrorKind.THROTTLE, SECONDS_90)
 
 
 def test_a_date_to_come_back_is_read_by_the_clock_of_the_source() -> None:
@@ -113,9 +113,9 @@ def test_the_answers_of_other_libraries_are_read_as_well() -> None:
     of_requests: Any = RuntimeError("no")
     of_requests.response = SimpleNamespace(status_code=401, headers=None)
 
-    assert meaning(of_urllib) == Trouble(TroubleKind.THROTTLE, SECONDS_90)
-    assert meaning(of_aiohttp) == Trouble(TroubleKind.THROTTLE, SECONDS_90)
-    assert meaning(of_requests) == Trouble(TroubleKind.AUTH)
+    assert meaning(of_urllib) == SourceError(SourceErrorKind.THROTTLE, SECONDS_90)
+    assert meaning(of_aiohttp) == SourceError(SourceErrorKind.THROTTLE, SECONDS_90)
+    assert meaning(of_requests) == SourceError(SourceErrorKind.AUTH)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_the_answers_of_other_libraries_are_read_as_well() -> None:
     ids=lambda it: type(it).__name__,
 )
 def test_a_network_that_fails_is_an_outage(error: Exception) -> None:
-    assert meaning(error) == Trouble(TroubleKind.OUTAGE)
+    assert meaning(error) == SourceError(SourceErrorKind.OUTAGE)
 
 
 @pytest.mark.parametrize(
@@ -165,11 +165,11 @@ def test_an_error_wrapped_in_another_keeps_its_meaning() -> None:
     wrapped = RuntimeError("could not read the page")
     wrapped.__cause__ = answered(429, Retry_After="90")
 
-    assert meaning(wrapped) == Trouble(TroubleKind.THROTTLE, SECONDS_90)
+    assert meaning(wrapped) == SourceError(SourceErrorKind.THROTTLE, SECONDS_90)
 
 
 def test_causes_that_go_in_a_circle_are_not_followed_for_ever() -> None:
     one, other = RuntimeError("one"), RuntimeError("other")
     one.__cause__, other.__cause__ = other, one
 
-    assert meaning(one).kind is TroubleKind.BUG
+    assert meaning(one).kind is SourceErrorKind.BUG

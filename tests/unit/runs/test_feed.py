@@ -12,7 +12,7 @@ from stepfast.errors import AnswerError, ConfigurationError
 from stepfast.runs.declaration import declare
 from stepfast.runs.feed import Feed, Page, Sweep
 from stepfast.runs.paging.paginators import Keyset, Offset, Token
-from stepfast.runs.start import Request
+from stepfast.runs.start import RunRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -232,7 +232,7 @@ def test_two_feeds_do_not_write_one_file(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_asked_for_is_refused(request_: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
-        Request(**request_)
+        RunRequest(**request_)
 
 
 def test_a_feed_may_have_attributes_of_its_own() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stepfast.runs.messages import Consolidation, Unreadable, WorkItem, read
+from stepfast.runs.messages import ConsolidationHint, UnreadableHint, WorkItemHint, read_hint
 
 RUN = "0b9d2a7e-1111-7000-8000-000000000001"
 
@@ -32,36 +32,36 @@ def item(**changes: Any) -> str:
 
 
 def test_a_work_item_names_a_page_of_a_partition() -> None:
-    assert read(item()) == WorkItem(RUN, 5, 2, 30)
+    assert read_hint(item()) == WorkItemHint(RUN, 5, 2, 30)
 
 
 def test_fields_that_nobody_knows_are_left_alone() -> None:
-    assert read(item(colour="blue", range={"shape": ["ROUND"]})) == WorkItem(RUN, 5, 2, 30)
+    assert read_hint(item(colour="blue", range={"shape": ["ROUND"]})) == WorkItemHint(RUN, 5, 2, 30)
 
 
 def test_a_work_item_of_an_older_sender_means_any_page_of_any_epoch() -> None:
-    assert read(item(offset="missing", epoch="missing", schemaVersion="missing")) == WorkItem(
+    assert read_hint(item(offset="missing", epoch="missing", schemaVersion="missing")) == WorkItemHint(
         RUN, 5, None, None
     )
 
 
 @pytest.mark.parametrize("name", ["5", "partition-5"])
 def test_a_partition_is_named_by_its_number(name: str) -> None:
-    assert read(item(partitionId=name)) == WorkItem(RUN, 5, 2, 30)
+    assert read_hint(item(partitionId=name)) == WorkItemHint(RUN, 5, 2, 30)
 
 
 @pytest.mark.parametrize(
     "name", ["price-1000", "partition-", "partition--1", "partition-٣", "partition-" + "9" * 10]
 )
 def test_a_partition_that_none_of_ours_can_be_is_not_mistaken_for_one(name: str) -> None:
-    assert read(item(partitionId=name)) == WorkItem(RUN, None, 2, 30)
+    assert read_hint(item(partitionId=name)) == WorkItemHint(RUN, None, 2, 30)
 
 
 @pytest.mark.parametrize(("force", "means"), [(True, True), (False, False), ("missing", False)])
 def test_a_consolidation_may_be_forced(force: object, means: bool) -> None:  # noqa: FBT001 - a case
-    found = read(item(type="CONSOLIDATE", force=force, epoch="missing"))
+    found = read_hint(item(type="CONSOLIDATE", force=force, epoch="missing"))
 
-    assert found == Consolidation(RUN, None, means)
+    assert found == ConsolidationHint(RUN, None, means)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_consolidation_may_be_forced(force: object, means: bool) -> None:  # n
     ],
 )
 def test_what_is_not_understood_has_a_reason(body: str, reason: str, detail: str) -> None:
-    found = read(body)
+    found = read_hint(body)
 
-    assert isinstance(found, Unreadable)
+    assert isinstance(found, UnreadableHint)
     assert (found.reason, detail in found.detail) == (reason, True), found

@@ -10,7 +10,7 @@ import pytest
 from stepfast.errors import ConfigurationError
 from stepfast.runs.declaration import declare
 from stepfast.runs.feed import Sweep
-from stepfast.runs.sweep import SweepState, read_state
+from stepfast.runs.sweep import SweepState, read_sweep_state
 from stepfast.runs.target import TargetColumn
 from tests.unit.runs.test_feed import a_feed
 
@@ -105,7 +105,7 @@ def test_a_key_of_several_columns_may_sweep_by_one_of_them() -> None:
 def test_the_state_of_a_sweep_is_told_from_the_frontier_of_a_plan() -> None:
     state = SweepState(phase="counting", target=TargetColumn("item", "id", "deleted_at"), strikes=2, before=7)
 
-    assert read_state(state.text) == state
+    assert read_sweep_state(state.text) == state
     assert state.then(phase="held", note="too many").steps == 1
     for other in (None, "{}", '{"type":"heatmap"}', '{"regions": []}', "[]"):
-        assert read_state(other) is None
+        assert read_sweep_state(other) is None

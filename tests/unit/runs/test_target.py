@@ -8,7 +8,7 @@ import pytest
 
 from stepfast.runs.declaration import Declaration, declare
 from stepfast.runs.feed import Sweep
-from stepfast.runs.raw_rows import Lot
+from stepfast.runs.raw_rows import PendingRows
 from stepfast.runs.target import map_rows
 from tests.support.feeds import Catalogue, Shop
 
@@ -19,8 +19,8 @@ def feed(**settings: Any) -> Declaration:
     return declare(Catalogue(Shop(), **settings))
 
 
-def waiting(*payloads: str) -> Lot:
-    return Lot.of([(f"d{number}", f"h{number}", payload) for number, payload in enumerate(payloads)])
+def waiting(*payloads: str) -> PendingRows:
+    return PendingRows.of([(f"d{number}", f"h{number}", payload) for number, payload in enumerate(payloads)])
 
 
 def test_rows_are_mapped_in_their_order() -> None:

@@ -14,8 +14,8 @@ from stepfast.runs.paging.decision import (
     Answer,
     EndOfPass,
     PageState,
-    contents,
     next_request,
+    page_contents,
 )
 from stepfast.runs.paging.paginators import Offset
 from tests.support.paged_source import Source, read, rows
@@ -30,20 +30,20 @@ def test_a_row_that_is_twice_on_a_page_is_written_once_and_the_last_wins() -> No
     """Two rows of one key in one statement would make the page fail for ever."""
     first, second, other = {"id": "a", "price": 1}, {"id": "a", "price": 2}, {"id": "b", "price": 3}
 
-    page = contents([first, other, second], by_id)
+    page = page_contents([first, other, second], by_id)
 
     assert page.rows == {"a": second, "b": other}
     assert (page.duplicates, page.ids) == (1, ["a", "b", "a"])
 
 
 def test_holes_are_counted_and_keep_their_places() -> None:
-    page = contents([None, {"id": "a"}, None], by_id)
+    page = page_contents([None, {"id": "a"}, None], by_id)
 
     assert (page.holes, page.rejected, page.ids, list(page.rows)) == (2, 2, [None, "a", None], ["a"])
 
 
 def test_a_row_that_cannot_be_identified_is_put_aside_with_the_reason() -> None:
-    page = contents(
+    page = page_contents(
         [{"id": "a"}, {"name": "x"}, {"id": 5}, {"id": ""}, {"id": "x" * (LONGEST_ID + 1)}], by_id
     )
 
@@ -59,7 +59,7 @@ def test_a_row_that_cannot_be_identified_is_put_aside_with_the_reason() -> None:
 
 def test_identities_that_a_database_could_confuse_or_refuse_are_put_aside() -> None:
     """MariaDB compares without spaces at the end, and PostgreSQL stores no NUL."""
-    page = contents([{"id": "a"}, {"id": "a "}, {"id": "a\0"}, {"id": " a"}], by_id)
+    page = page_contents([{"id": "a"}, {"id": "a "}, {"id": "a\0"}, {"id": " a"}], by_id)
 
     assert page.ids == ["a", None, None, " a"]
     assert all("no identity ends with a space or has a NUL in it" in it.reason for it in page.strangers)
@@ -67,7 +67,7 @@ def test_identities_that_a_database_could_confuse_or_refuse_are_put_aside() -> N
 
 @given(st.lists(st.one_of(st.none(), st.fixed_dictionaries({"id": st.sampled_from(["a", "b", "c", ""])}))))
 def test_every_place_of_a_page_is_accounted_for(items: list[Any]) -> None:
-    page = contents(items, by_id)
+    page = page_contents(items, by_id)
 
     assert len(page.ids) == len(items) == len(page.rows) + page.duplicates + page.rejected
 

@@ -17,16 +17,16 @@ from stepfast.runs.paging.decision import (
     Fail,
     PageState,
     RestartPass,
-    Stale,
+    StaleAnswer,
     StepBack,
     Verdict,
-    begin,
     explain,
+    first_state,
     keeps_rows,
+    ledger_word,
     next_request,
-    retried,
     state_of_partition,
-    word,
+    with_fresh_budget,
 )
 from stepfast.runs.paging.paginators import Keyset, Offset, Token
 from stepfast.runs.run import PartitionState
@@ -42,7 +42,7 @@ EVERY: list[Decision] = [
     EndOfPass(state=ENDED, verdict=Verdict.UNVERIFIED, note="9 rows read, but the source counts 10"),
     EndOfPass(state=PageState(pass_=2), verdict=Verdict.ANOTHER_PASS, note="9 rows read"),
     Fail(state=PageState(), note="the source goes round in circles"),
-    Stale(note="request 3 was answered before"),
+    StaleAnswer(note="request 3 was answered before"),
 ]
 
 
@@ -57,20 +57,20 @@ def names(first: int, last: int) -> list[str]:
 
 def test_the_answer_to_a_request_that_was_answered_before_ends_nothing_and_moves_nothing() -> None:
     """A duplicate that is taken for the last page would end its partition early."""
-    state = begin()
+    state = first_state()
     request = next_request(Offset(), state, 30)
     first = decide(Offset(), state, request, Answer(count=100))
     assert isinstance(first, Advance)
 
     second = decide(Offset(), first.state, request, Answer(count=0))
 
-    assert isinstance(second, Stale)
+    assert isinstance(second, StaleAnswer)
     assert state_of_partition(second) is None
     assert not keeps_rows(second)
 
 
 def test_an_answer_that_comes_after_the_end_is_stale() -> None:
-    assert isinstance(ask(ENDED, Answer(ids=names(0, 30))), Stale)
+    assert isinstance(ask(ENDED, Answer(ids=names(0, 30))), StaleAnswer)
 
 
 def test_the_last_page_moves_the_cursor_and_ends_the_partition_in_one_decision() -> None:
@@ -89,7 +89,7 @@ def test_every_decision_moves_the_sequence_by_one_whatever_the_cursor_does() -> 
 
     reading = read(Offset(), source)
 
-    states = [it.state.seq for it in reading.decisions if not isinstance(it, Stale)]
+    states = [it.state.seq for it in reading.decisions if not isinstance(it, StaleAnswer)]
     assert states == list(range(1, len(states) + 1))
 
 
@@ -105,7 +105,7 @@ def test_every_decision_moves_the_sequence_by_one_whatever_the_cursor_does() -> 
         (EVERY[6], PartitionState.FAILED, False),
         (EVERY[7], None, False),
     ],
-    ids=[word(it) for it in EVERY],
+    ids=[ledger_word(it) for it in EVERY],
 )
 def test_every_decision_has_one_state_of_the_partition(
     decision: Decision, state: PartitionState | None, *, kept: bool
@@ -164,7 +164,7 @@ def test_a_partition_that_failed_asks_again_for_the_page_whose_rows_were_not_kep
     failed = read(paging, Source(rows(100)))
     assert isinstance(failed.last, Fail)
 
-    state = retried(failed.last.state)
+    state = with_fresh_budget(failed.last.state)
     decision = ask(state, Answer(ids=names(54, 84), seen=failed.seen), paging)
 
     assert (state.offset, state.read, state.requests) == (54, len(failed.seen), 0)
@@ -174,7 +174,7 @@ def test_a_partition_that_failed_asks_again_for_the_page_whose_rows_were_not_kep
 
 def test_a_source_that_cannot_count_after_all_fails_the_partition() -> None:
     for count in (None, -1, True, "many"):
-        decision = ask(begin(), Answer(count=count))  # type: ignore[arg-type]
+        decision = ask(first_state(), Answer(count=count))  # type: ignore[arg-type]
         assert isinstance(decision, Fail)
         assert "it must answer how many rows are there" in decision.note
 

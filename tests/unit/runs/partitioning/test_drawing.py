@@ -8,7 +8,7 @@ import pytest
 
 from stepfast.runs.partitioning.contract import capped
 from stepfast.runs.partitioning.dimension import Dimension, prices
-from stepfast.runs.partitioning.heatmap import describe, draw
+from stepfast.runs.partitioning.heatmap import describe_plan, draw
 from stepfast.runs.partitioning.partitioners import Fixed, Heatmap, KeyRanges
 from tests.support.paged_source import LAB_GROWN, NATURAL, PRICE, Density, explore
 
@@ -78,6 +78,6 @@ def test_the_sentence_says_what_is_missing() -> None:
     heatmap = Heatmap(prices(PRICE), target=30_000)
     plan = explore(heatmap, Density(NATURAL), heatmap.start())[-1].plan()
 
-    assert "partial: it leaves out dollar_per_carat" in describe(capped(plan, 40_000))
-    assert "in no partition" in describe(capped(plan, 40_000))
-    assert "partial" not in describe(plan)
+    assert "partial: it leaves out dollar_per_carat" in describe_plan(capped(plan, 40_000))
+    assert "in no partition" in describe_plan(capped(plan, 40_000))
+    assert "partial" not in describe_plan(plan)

@@ -10,7 +10,7 @@ from stepfast.admin.rows import reader
 from stepfast.clock import moment
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, NotFoundError, StateError
-from stepfast.runs.debts import TRIES
+from stepfast.runs.debts import MOST_TRIES
 from stepfast.telemetry.masking import without_secrets
 
 if TYPE_CHECKING:
@@ -99,4 +99,4 @@ def list_debts(
 ) -> list[DebtReport]:
     """Those that are open, or with `everything` all; the latest first."""
     asked = {"feed": feed, "any_feed": int(feed is None), "everything": int(everything), "limit": limit}
-    return tx.all(LIST, _read, **asked, tries=TRIES)
+    return tx.all(LIST, _read, **asked, tries=MOST_TRIES)

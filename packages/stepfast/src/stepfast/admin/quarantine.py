@@ -14,7 +14,7 @@ from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, NotFoundError, StateError
 from stepfast.jobs.enqueue import enqueue
 from stepfast.jobs.state import NewJob
-from stepfast.runs.quarantine import EntryState
+from stepfast.runs.quarantine import QuarantineState
 from stepfast.runs.run import kind_of
 from stepfast.telemetry.masking import without_secrets
 
@@ -55,7 +55,7 @@ class EntryReport:
     feed: str
     item_id: str
     stage: str
-    state: EntryState
+    state: QuarantineState
     code: str
     message: str
     hits: int
@@ -105,7 +105,7 @@ GROUPS = sql(f"""
 """)
 SHOW = sql(f"SELECT {_COLUMNS}, content_hash, payload FROM stepfast_quarantine WHERE id = :id")
 
-_entry = reader(EntryReport, state=EntryState)
+_entry = reader(EntryReport, state=QuarantineState)
 
 
 def list_entries(

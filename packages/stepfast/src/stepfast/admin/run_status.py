@@ -18,10 +18,10 @@ from stepfast.admin.run_reports import JOINED, STUCK, ErrorGroup, RunReport, fai
 from stepfast.clock import micros, moment, spoken
 from stepfast.database.statement import sql
 from stepfast.errors import ContentionError, UnreachableError
-from stepfast.runs.debts import TRIES
-from stepfast.runs.repair import JOIN_JOBS, OTHERS, jobs_of
+from stepfast.runs.debts import MOST_TRIES
+from stepfast.runs.repair import FIND_BLOCKING_RUN, JOIN_JOBS, jobs_of
 from stepfast.runs.run import ACTIVE_RUN, OPEN_PARTITION, PartitionState, Run, RunState, find_feed, find_run
-from stepfast.runs.sweep import is_held, state_of
+from stepfast.runs.sweep import is_held, sweep_state
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
@@ -164,7 +164,7 @@ def _owed(facts: RunFacts) -> Iterator[Reason]:
         )
     if facts.given_up:
         yield Reason(
-            f"{some(facts.given_up, 'debt')} of the feed {are(facts.given_up, 'was', 'were')} given up after {TRIES} "
+            f"{some(facts.given_up, 'debt')} of the feed {are(facts.given_up, 'was', 'were')} given up after {MOST_TRIES} "
             "tries: no run reads it before a person lets it be tried again, with: stepfast debts retry ID",
             listed,
         )
@@ -379,7 +379,7 @@ def show_run(tx: Transaction, run_id: str) -> RunDetail:
     report = run_report(tx, run_id)
     states = {str(state): int(count) for state, count in tx.rows(STATES, id=run_id)}
     facts = _facts(tx, run, report, states)
-    sweep = state_of(run)
+    sweep = sweep_state(run)
     return RunDetail(
         report,
         states,
@@ -399,9 +399,9 @@ def _facts(tx: Transaction, run: Run, report: RunReport, states: dict[str, int])
     newer = (
         []
         if active or run.kind == "backfill"
-        else tx.rows(OTHERS, feed=run.feed, id=run.id, started_at=run.started_at)
+        else tx.rows(FIND_BLOCKING_RUN, feed=run.feed, id=run.id, started_at=run.started_at)
     )
-    ((debts, given_up),) = tx.rows(DEBTS, feed=run.feed, tries=TRIES)
+    ((debts, given_up),) = tx.rows(DEBTS, feed=run.feed, tries=MOST_TRIES)
     paused = tx.rows(PAUSED, id=jobs.queue) if active and jobs.queue is not None else []
     return RunFacts(
         id=run.id,
@@ -475,7 +475,7 @@ def _workers(tx: Transaction, queue: str | None) -> int:
 
 
 def _held(run: Run) -> str | None:
-    found = state_of(run)
+    found = sweep_state(run)
     return (found.note or "") if found is not None and is_held(run) else None
 
 

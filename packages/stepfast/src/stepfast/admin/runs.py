@@ -36,11 +36,11 @@ from stepfast.runs.calls import answer_of, wait_for
 from stepfast.runs.debts import covers, open_debts
 from stepfast.runs.paging.paginators import Offset
 from stepfast.runs.partitioning.contract import VERIFYING_COUNTS, Estimate, beginning, estimate
-from stepfast.runs.partitioning.heatmap import describe as describe_run_plan
+from stepfast.runs.partitioning.heatmap import describe_plan as describe_run_plan
 from stepfast.runs.partitioning.heatmap import draw
-from stepfast.runs.plan import count_next, first_frontier, planned, prior_ranges
+from stepfast.runs.plan import count_next, first_frontier, plan_of, prior_ranges
 from stepfast.runs.run import FeedRow, find_feed, find_run
-from stepfast.runs.start import Request, kind_for, source_clock, start_remap, start_run, window_of
+from stepfast.runs.start import RunRequest, kind_for, source_clock, start_remap, start_run, window_of
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Runs:
         """What such a run would read, and what it would cost. The source is asked from here; nothing is started."""
         from stepfast.admin.runs import plan_run
 
-        request = Request(kind=kind, from_=from_, to=to, most_rows=max_rows)
+        request = RunRequest(kind=kind, from_=from_, to=to, most_rows=max_rows)
         return _asked(feed, plan_run(self.database, self._declared(feed), request))
 
     def start(
@@ -137,7 +137,7 @@ class Runs:
         note: str | None = None,
     ) -> RunReport:
         """Begin a run; workers do the rest. Without a kind: everything the first time, then what has changed."""
-        request = Request(kind=kind, from_=from_, to=to, most_rows=max_rows)
+        request = RunRequest(kind=kind, from_=from_, to=to, most_rows=max_rows)
         declared = self._declared(feed)
         clock = _asked(feed, source_clock(self.database, declared))
         by = self._actor.because(note)
@@ -318,7 +318,7 @@ class RunPlan:
     drawing: str
 
 
-async def plan_run(database: Database, declared: Declaration, request: Request) -> RunPlan:
+async def plan_run(database: Database, declared: Declaration, request: RunRequest) -> RunPlan:
     """Ask the source what the plan of such a run asks, and count its partitions where the feed can."""
     clock = await source_clock(database, declared)
     row = await asyncio.to_thread(_feed, database, declared.name)
@@ -330,7 +330,7 @@ async def plan_run(database: Database, declared: Declaration, request: Request) 
     frontier = await first_frontier(declared, window, prior)
     while not frontier.finished:
         frontier, _ = await count_next(database, declared, window, frontier, admitted=0)
-    read = planned(frontier, window, request.most_rows).partitions  # as a run decides, before anybody counts
+    read = plan_of(frontier, window, request.most_rows).partitions  # as a run decides, before anybody counts
     frontier = await _counted(declared, window, frontier)
     found = _told(declared, kind, window, frontier, debts=debts, read=len(read))
     return found if request.most_rows is None else _trial(found, blind=read[-1].estimate is None)

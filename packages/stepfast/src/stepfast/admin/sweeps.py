@@ -19,10 +19,10 @@ from stepfast.runs.sweep import (
     SweepState,
     bring_back,
     end_of_stretch,
-    keep,
-    read_state,
-    removed,
-    state_of,
+    gone_rows,
+    keep_sweep,
+    read_sweep_state,
+    sweep_state,
 )
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
-    from stepfast.runs.sweep import Phase
+    from stepfast.runs.sweep import SweepPhase
 
 
 Progress = Callable[[int], object]  # told how many are behind us
@@ -76,20 +76,20 @@ def undo_sweep(
         after = until
 
 
-def _decide(tx: Transaction, name: str, phase: Phase, what: str, by: Actor | None) -> SweepState:
+def _decide(tx: Transaction, name: str, phase: SweepPhase, what: str, by: Actor | None) -> SweepState:
     by = _because(by, "approved" if phase == "striking" else "declined")
     seen, _ = _swept(tx, resolve(tx, name))
     if seen.job_id is not None:  # before the run's row in the order of locks
         tx.run(HASTEN, id=seen.job_id)
         tx.wakes.update(str(row[0]) for row in tx.rows(QUEUE, id=seen.job_id))
     run = lock_run(tx, seen.id)
-    was = state_of(run)
+    was = sweep_state(run)
     if was is None or was.phase != "held" or run.ended_at is not None:
         now = run.state if was is None or run.ended_at is not None else f"{run.state} ({was.phase})"
         raise StateError(
             f"the sweep of run {run.id} is not held, the run is {now}; there is nothing to decide"
         )
-    keep(tx, run, was, was.then(phase=phase, after="", note=None))
+    keep_sweep(tx, run, was, was.then(phase=phase, after="", note=None))
     record(tx, by, what, run.id, detail={"feed": run.feed, "going": was.going, "living": was.living})
     return was
 
@@ -99,7 +99,7 @@ def _next(tx: Transaction, run: Run, after: str) -> tuple[list[str], str | None]
     until, _ = end_of_stretch(tx, run.feed, after)
     if until is None:
         return [], None
-    ids = removed(tx, run.feed, run.id, after, until)
+    ids = gone_rows(tx, run.feed, run.id, after, until)
     return ids, ids[-1] if len(ids) == BATCH else until
 
 
@@ -112,7 +112,7 @@ def _bring_back(tx: Transaction, *, run: Run, state: SweepState, ids: list[str])
 
 def _swept(tx: Transaction, run_id: str) -> tuple[Run, SweepState]:
     run = find_run(tx, run_id)
-    state = state_of(run)
+    state = sweep_state(run)
     if state is None:
         raise StateError(f"run {run_id} has not swept; see: stepfast sweeps list")
     return run, state
@@ -161,7 +161,7 @@ def list_sweeps(tx: Transaction, *, feed: str | None = None, limit: int = 50) ->
 
 def _report(row: Sequence[Any]) -> SweepReport | None:
     run_id, feed, run_state, gone, started_at, frontier = row
-    state = read_state(frontier)
+    state = read_sweep_state(frontier)
     if state is None:
         return None
     return SweepReport(

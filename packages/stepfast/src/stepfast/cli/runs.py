@@ -168,7 +168,7 @@ def _print(found: RunPlan, *, each: bool) -> None:
 
 def _request(kind: str | None, from_: str | None, to: str | None, max_rows: int | None) -> dict[str, Any]:
     from stepfast.runs.run import RunKind
-    from stepfast.runs.start import Request
+    from stepfast.runs.start import RunRequest
 
     if kind is not None and kind not in get_args(RunKind):
         raise typer.BadParameter(
@@ -176,7 +176,7 @@ def _request(kind: str | None, from_: str | None, to: str | None, max_rows: int 
         )
     given: dict[str, Any] = {"kind": kind, "from_": _time(from_, "--from"), "to": _time(to, "--to")}
     with usage():
-        Request(**given, most_rows=max_rows)
+        RunRequest(**given, most_rows=max_rows)
     return {**given, "max_rows": max_rows}
 
 

@@ -11,14 +11,14 @@ from stepfast.outbox.alerts import Alert, alert, raise_alert
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
-    from stepfast.runs.consolidation import Alike
+    from stepfast.runs.consolidation import AlikeItems
     from stepfast.runs.partitioning.contract import Plan
     from stepfast.runs.run import Run
 
 
 QUIET = timedelta(hours=1)  # for causes that are looked at again and again
 
-LATELY = sql("SELECT last_at FROM stepfast_alert WHERE id = :id AND last_at > {now} - :quiet")
+RAISED_LATELY = sql("SELECT last_at FROM stepfast_alert WHERE id = :id AND last_at > {now} - :quiet")
 
 
 def consolidation_skipped(tx: Transaction, run: Run) -> None:
@@ -71,7 +71,7 @@ def plan_misses_rows(tx: Transaction, run: Run, plan: Plan) -> None:
     )
 
 
-def items_collide(tx: Transaction, run: Run, it: Alike) -> None:
+def items_collide(tx: Transaction, run: Run, it: AlikeItems) -> None:
     """Items that differ replace each other in the target."""
     raise_alert(
         tx,
@@ -188,7 +188,7 @@ def source_in_trouble(tx: Transaction, feed: str, trouble: str, reason: str, sin
 
 def _raise_now_and_then(tx: Transaction, it: Alert) -> bool:
     """A cause that is seen at every look is raised once an hour, not once a look."""
-    if tx.rows(LATELY, id=it.cause, quiet=micros(QUIET)):
+    if tx.rows(RAISED_LATELY, id=it.cause, quiet=micros(QUIET)):
         return False
     raise_alert(tx, it)
     return True

@@ -97,7 +97,7 @@ NETWORK_CODES: Final = {
 }
 
 
-class TroubleKind(StrEnum):
+class SourceErrorKind(StrEnum):
     THROTTLE = "throttle"  # the source wants fewer requests
     OUTAGE = "outage"  # it does not answer, or not as it should
     AUTH = "auth"  # it does not let us in
@@ -105,12 +105,12 @@ class TroubleKind(StrEnum):
     BUG = "bug"  # our code, or the feed's
 
 
-WAITS: Final = (TroubleKind.THROTTLE, TroubleKind.OUTAGE, TroubleKind.AUTH)
+WAITS: Final = (SourceErrorKind.THROTTLE, SourceErrorKind.OUTAGE, SourceErrorKind.AUTH)
 
 
 @dataclass(frozen=True)
-class Trouble:
-    kind: TroubleKind
+class SourceError:
+    kind: SourceErrorKind
     retry_after: timedelta | None = None  # what the source itself asks for
 
     @property
@@ -119,7 +119,7 @@ class Trouble:
         return self.kind in WAITS
 
 
-def classify(error: BaseException, now: datetime) -> Trouble:
+def classify(error: BaseException, now: datetime) -> SourceError:
     """Judge what a call to the source raised; `now` is for a Retry-After that names a date."""
     seen: BaseException | None = error
     for _ in range(DEEPEST_CAUSE):
@@ -128,34 +128,36 @@ def classify(error: BaseException, now: datetime) -> Trouble:
         if (trouble := _recognised(seen, now)) is not None:
             return trouble
         seen = seen.__cause__  # a feed that wraps an error in its own has not changed what happened
-    return Trouble(TroubleKind.DATA if isinstance(error, ValueError | StepfastError) else TroubleKind.BUG)
+    return SourceError(
+        SourceErrorKind.DATA if isinstance(error, ValueError | StepfastError) else SourceErrorKind.BUG
+    )
 
 
-def _recognised(error: BaseException, now: datetime) -> Trouble | None:
+def _recognised(error: BaseException, now: datetime) -> SourceError | None:
     if isinstance(error, TransientError):
-        return Trouble(_kind_of(error), _span(error.delay))
+        return SourceError(_kind_of(error), _span(error.delay))
     if isinstance(error, StepfastError) and not isinstance(error, DatabaseError):
-        return Trouble(TroubleKind.DATA)
+        return SourceError(SourceErrorKind.DATA)
     status, headers = _answer(error)
     if status is not None:
         return _of_status(status, _retry_after(headers, now))
-    return Trouble(TroubleKind.OUTAGE) if _is_network(error) else None
+    return SourceError(SourceErrorKind.OUTAGE) if _is_network(error) else None
 
 
-def _kind_of(error: TransientError) -> TroubleKind:
+def _kind_of(error: TransientError) -> SourceErrorKind:
     if isinstance(error, ThrottledError):
-        return TroubleKind.THROTTLE
-    return TroubleKind.AUTH if isinstance(error, AuthError) else TroubleKind.OUTAGE
+        return SourceErrorKind.THROTTLE
+    return SourceErrorKind.AUTH if isinstance(error, AuthError) else SourceErrorKind.OUTAGE
 
 
-def _of_status(status: int, retry_after: timedelta | None) -> Trouble:
+def _of_status(status: int, retry_after: timedelta | None) -> SourceError:
     if status == THROTTLED or (status in (*LOCKED_OUT, TRY_LATER) and retry_after is not None):
-        return Trouble(TroubleKind.THROTTLE, retry_after)
+        return SourceError(SourceErrorKind.THROTTLE, retry_after)
     if status in LOCKED_OUT:
-        return Trouble(TroubleKind.AUTH)
+        return SourceError(SourceErrorKind.AUTH)
     if status in AWAY or status in GATEWAYS:
-        return Trouble(TroubleKind.OUTAGE, retry_after)
-    return Trouble(TroubleKind.DATA)
+        return SourceError(SourceErrorKind.OUTAGE, retry_after)
+    return SourceError(SourceErrorKind.DATA)
 
 
 def _answer(error: BaseException) -> tuple[int | None, Mapping[str, Any]]:
@@ -219,31 +221,31 @@ def _is_network(error: BaseException) -> bool:
 #
 # Pure decisions, and the effects that write them. `breaker` is who uses them.
 
-FIRST: Final = {
-    TroubleKind.THROTTLE: timedelta(seconds=1),
-    TroubleKind.OUTAGE: timedelta(seconds=1),
-    TroubleKind.AUTH: timedelta(
+FIRST_PAUSE: Final = {
+    SourceErrorKind.THROTTLE: timedelta(seconds=1),
+    SourceErrorKind.OUTAGE: timedelta(seconds=1),
+    SourceErrorKind.AUTH: timedelta(
         seconds=30
     ),  # a password does not change in a second; an account may be locked
 }
-LONGEST: Final = timedelta(minutes=5)
+LONGEST_PAUSE: Final = timedelta(minutes=5)
 LONGEST_LEAD: Final = timedelta(seconds=5)  # of the one who asks first
 MARGIN: Final = timedelta(seconds=10)  # that a commit may come after its answer
 TOLD_AFTER: Final = timedelta(minutes=5)
 
 # The first of those who meet trouble at the same time begins the pause; the others find it begun.
-PAUSE = sql("""
+BEGIN_PAUSE = sql("""
     UPDATE stepfast_feed
        SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, {now}), paused_until = {now} + :pause,
            pause_reason = :reason, probe = :job_id, updated_at = {now}
      WHERE id = :feed AND (paused_until IS NULL OR paused_until <= {now})
 """)
-LENGTHEN = sql("""
+LENGTHEN_PAUSE = sql("""
     UPDATE stepfast_feed SET paused_until = {now} + :pause, updated_at = {now}
      WHERE id = :feed AND paused_until < {now} + :pause
 """)
 # Only if nobody has met trouble since this step looked.
-ALL_IS_WELL = sql("""
+END_PAUSE = sql("""
     UPDATE stepfast_feed
        SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = {now}
      WHERE id = :feed AND troubles = :troubles AND paused_until = :paused_until
@@ -289,7 +291,7 @@ class Waiter:
     id: str = ""
 
 
-def paused(feed: FeedRow, job_id: str) -> timedelta:
+def pause_left(feed: FeedRow, job_id: str) -> timedelta:
     """How long this job must not ask the source; zero: it may."""
     if feed.paused_until is None:
         return timedelta(0)
@@ -297,15 +299,15 @@ def paused(feed: FeedRow, job_id: str) -> timedelta:
     return timedelta(microseconds=max(0, feed.paused_until + lead - feed.now))
 
 
-def pause_for(trouble: Trouble, troubles: int, dice: float) -> timedelta:
+def pause_for(trouble: SourceError, troubles: int, dice: float) -> timedelta:
     """How long to leave the source alone after `troubles` earlier ones in a row; `dice` is uniform in [0, 1)."""
-    ceiling = min(FIRST[trouble.kind] * (1 << min(troubles, 20)), LONGEST)
+    ceiling = min(FIRST_PAUSE[trouble.kind] * (1 << min(troubles, 20)), LONGEST_PAUSE)
     return max(ceiling * (0.75 + 0.25 * dice), (trouble.retry_after or timedelta(0)) * (1 + 0.05 * dice))
 
 
 def own_wait(pause: timedelta, waited: timedelta) -> timedelta:
     """How long the one who met it waits: who keeps meeting it while others do not asks more and more seldom."""
-    return max(pause, min(waited / 2, LONGEST))
+    return max(pause, min(waited / 2, LONGEST_PAUSE))
 
 
 def _lead(troubles: int) -> timedelta:
@@ -313,25 +315,25 @@ def _lead(troubles: int) -> timedelta:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TroubleMet:
+class BeginPause:
     """The effect of a step that met trouble: its partition waits, and so does the feed."""
 
     feed: str
     job_id: str
     waiter: Waiter
-    trouble: Trouble
+    trouble: SourceError
     pause: timedelta
     reason: str
 
     def apply(self, tx: Transaction, /) -> None:
-        mark(tx, self.waiter, self.reason)
+        mark_waiting(tx, self.waiter, self.reason)
         row = lock_feed(tx, self.feed)
         span = {"feed": self.feed, "pause": micros(self.pause)}
-        begun = tx.run(PAUSE, **span, reason=self.reason, job_id=self._probe(tx))
+        begun = tx.run(BEGIN_PAUSE, **span, reason=self.reason, job_id=self._probe(tx))
         if begun != 1 and self.trouble.retry_after:
-            tx.run(LENGTHEN, **span)
+            tx.run(LENGTHEN_PAUSE, **span)
         since = row.troubled_at or row.now
-        if self.trouble.kind is TroubleKind.AUTH or row.now - since >= micros(TOLD_AFTER):
+        if self.trouble.kind is SourceErrorKind.AUTH or row.now - since >= micros(TOLD_AFTER):
             alerts.source_in_trouble(tx, self.feed, self.trouble.kind.value, self.reason, moment(since))
 
     def _probe(self, tx: Transaction) -> str:
@@ -341,21 +343,21 @@ class TroubleMet:
 
 
 @dataclass(frozen=True)
-class TroubleOver:
+class EndPause:
     """The effect of a good answer after trouble. Last in a commit: the feed's row is the last to be locked."""
 
     row: FeedRow
 
     def apply(self, tx: Transaction, /) -> None:
         tx.run(
-            ALL_IS_WELL,
+            END_PAUSE,
             feed=self.row.feed,
             troubles=self.row.troubles,
             paused_until=self.row.paused_until,
         )
 
 
-def mark(tx: Transaction, waiter: Waiter, reason: str) -> None:
+def mark_waiting(tx: Transaction, waiter: Waiter, reason: str) -> None:
     """Remember since when it waits, and for what."""
     match waiter.what:
         case "partition":
@@ -368,7 +370,7 @@ def mark(tx: Transaction, waiter: Waiter, reason: str) -> None:
             assert_never(waiter.what)
 
 
-def is_alone(tx: Transaction, waiter: Waiter) -> bool:
+def others_are_answered(tx: Transaction, waiter: Waiter) -> bool:
     """Whether the source answers the others, while this one waits for it."""
     if waiter.what != "partition":
         return False
@@ -405,7 +407,7 @@ class Breaker:
         """Do the work of a step, unless the source is to be left alone; what it meets decides when it is done again."""
         try:
             row = await self._look()
-            delay = paused(row, step.job_id)
+            delay = pause_left(row, step.job_id)
             if delay:
                 return await self._wait(row, step, waiter, delay)
             try:
@@ -455,7 +457,7 @@ class Breaker:
             return self._give_up(waited, reason)
         if step.job_id != row.probe:
             delay += timedelta(seconds=random.random())
-        return Snooze(delay, effects=[lambda tx: mark(tx, waiter, reason)])
+        return Snooze(delay, effects=[lambda tx: mark_waiting(tx, waiter, reason)])
 
     async def _met(self, row: FeedRow, step: Step, waiter: Waiter, error: Exception) -> Outcome:
         """The source, or the feed's code, raised."""
@@ -465,7 +467,7 @@ class Breaker:
         if not trouble.waits:
             raise error
         waited = await asyncio.to_thread(self._waited, row, waiter)
-        suspicious = trouble.kind is TroubleKind.OUTAGE and waited >= OWN_TROUBLE
+        suspicious = trouble.kind is SourceErrorKind.OUTAGE and waited >= OWN_TROUBLE
         if suspicious and await asyncio.to_thread(self._is_alone, waiter):
             raise error  # the source answers the others: it is this question that it cannot answer
         reason = f"{trouble.kind.value}: {describe(error)}"[:LONGEST_REASON]
@@ -481,7 +483,7 @@ class Breaker:
             error=error,
             retry_in_s=pause.total_seconds(),
         )
-        met = TroubleMet(
+        met = BeginPause(
             feed=declared.name,
             job_id=step.job_id,
             waiter=waiter,
@@ -499,7 +501,7 @@ class Breaker:
 
     def _is_alone(self, waiter: Waiter) -> bool:
         with self._database().looking() as tx:
-            return is_alone(tx, waiter)
+            return others_are_answered(tx, waiter)
 
     def _give_up(self, waited: timedelta, reason: str) -> Reject:
         """A wait costs no attempt, but it has an end."""
@@ -510,4 +512,4 @@ class Breaker:
         if not row.troubles or isinstance(outcome, Snooze | Reject) or not outcome.effects:
             return outcome
         happened("source.recovered", feed=self._declared.name, troubles=row.troubles)
-        return replace(outcome, effects=[*outcome.effects, TroubleOver(row)])
+        return replace(outcome, effects=[*outcome.effects, EndPause(row)])

@@ -20,10 +20,10 @@ from stepfast.errors import ConfigurationError, NotFoundError, TransientError
 from stepfast.jobs.outcome import Continue, Done, Outcome, Reject
 from stepfast.runs import alerts
 from stepfast.runs.lifecycle import end_round, shard_id, stop_if_overspent
-from stepfast.runs.quarantine import waiting_between
-from stepfast.runs.raw_rows import Span, divide, next_lot, read_pending
+from stepfast.runs.quarantine import items_with_open_entries
+from stepfast.runs.raw_rows import IdSpan, divide_pending, next_lot_to_remap, read_pending
 from stepfast.runs.run import Run, RunState, enqueue_jobs, find_run, lock_run, new_job
-from stepfast.runs.target import Application, Applied, map_rows, target_columns
+from stepfast.runs.target import Applied, TargetWrite, map_rows, target_columns
 from stepfast.telemetry import happened
 from stepfast.threads import in_own_thread
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from stepfast.jobs.state import NewJob
     from stepfast.jobs.step import Step
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.target import Batch
+    from stepfast.runs.target import MappedBatch
 
 
 # Items that differ, and are one for the target: MariaDB compares texts by a column's collation, which may ignore case
 # and accents. The later one would replace the other without a trace.
 
 # The collation that takes most texts for equal: whichever the column has, it finds what that one would.
-ALIKE = sql(
+FIND_ALIKE_ITEMS = sql(
     "",
     mariadb="""
     SELECT min(item_id), max(item_id) FROM stepfast_raw WHERE feed = :feed AND gone_at IS NULL
@@ -52,7 +52,7 @@ ALIKE = sql(
 )
 # Texts of one case with nothing that a collation folds cannot collide. Looking for one that is not so takes a tenth of
 # the time, and stops at the first.
-FOLDABLE = sql(
+ANY_FOLDABLE_ITEMS = sql(
     "",
     mariadb="""
     SELECT EXISTS (SELECT 1 FROM stepfast_raw WHERE feed = :feed AND item_id NOT REGEXP '^[0-9a-z_.:-]*$')
@@ -61,7 +61,7 @@ FOLDABLE = sql(
 )
 
 
-class Alike(NamedTuple):
+class AlikeItems(NamedTuple):
     """Two of the items, and the column that cannot tell them apart."""
 
     one: str
@@ -70,25 +70,25 @@ class Alike(NamedTuple):
     collation: str
 
 
-def items_alike(tx: Transaction, declared: Declaration) -> Alike | None:
+def items_alike(tx: Transaction, declared: Declaration) -> AlikeItems | None:
     """An example, if the feed has any. Of items that are not found by their identity nobody can tell."""
     column = declared.item_column
     if declared.stores or column is None or tx.dialect.name != "mariadb":
         return None
     collation = blurred(tx, declared.table).get(column)
-    if collation is None or not tx.first(FOLDABLE, feed=declared.name):
+    if collation is None or not tx.first(ANY_FOLDABLE_ITEMS, feed=declared.name):
         return None
-    found = tx.rows(ALIKE, feed=declared.name)
-    return Alike(str(found[0][0]), str(found[0][1]), column, str(collation)) if found else None
+    found = tx.rows(FIND_ALIKE_ITEMS, feed=declared.name)
+    return AlikeItems(str(found[0][0]), str(found[0][1]), column, str(collation)) if found else None
 
 
-STALE = "this run is no longer consolidated by this job"
+STALE_JOB = "this run is no longer consolidated by this job"
 
 BEGIN_ROUND = sql("""
     UPDATE stepfast_run SET rounds = rounds + 1, shards = :shards, updated_at = {now}
      WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
 """)
-COUNT = sql("""
+COUNT_BATCH = sql("""
     UPDATE stepfast_run
        SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
            shards = shards - :ended, updated_at = {now}
@@ -96,7 +96,7 @@ COUNT = sql("""
 """)
 
 
-class Turn(NamedTuple):
+class RunRound(NamedTuple):
     """Which round of which run a job was made for."""
 
     run_id: str
@@ -118,40 +118,40 @@ async def consolidate(
 ) -> Outcome:
     """One step: divide a round, or take one batch of a shard."""
     step.annotate(run_id=run_id)
-    turn = Turn(run_id, epoch, round)
+    turn = RunRound(run_id, epoch, round)
     try:
         if shard is None or until is None:
             return await asyncio.to_thread(_divide, database, declared, turn, step.cursor)
-        span = Span(step.cursor if step.cursor is not None else after, until)
+        span = IdSpan(step.cursor if step.cursor is not None else after, until)
         return await in_own_thread(_take, database, declared, turn, span)
     except (NotFoundError, ConfigurationError) as error:  # trying again would mend neither
         return Reject(str(error))
 
 
-def _divide(database: Database, declared: Declaration, turn: Turn, after: str | None) -> Outcome:
+def _divide(database: Database, declared: Declaration, turn: RunRound, after: str | None) -> Outcome:
     with database.reading() as tx:
         run = _wanted(tx, turn)
         if run is None:
-            return Done(STALE)
-        if run.kind == "remap" and run.rounds == 0 and (lot := next_lot(tx, run, after)) is not None:
+            return Done(STALE_JOB)
+        if run.kind == "remap" and run.rounds == 0 and (lot := next_lot_to_remap(tx, run, after)) is not None:
             return Continue(lot.until, effects=[lot])
-        spans = divide(tx, declared.name, declared.shards, declared.batch)
+        spans = divide_pending(tx, declared.name, declared.shards, declared.batch)
         alike = items_alike(tx, declared) if spans and run.kind == "full" and run.rounds == 0 else None
-    return Done({"shards": len(spans)}, effects=[Division(declared, run, spans, alike)])
+    return Done({"shards": len(spans)}, effects=[BeginRound(declared, run, spans, alike)])
 
 
-def _take(database: Database, declared: Declaration, turn: Turn, span: Span) -> Outcome:
+def _take(database: Database, declared: Declaration, turn: RunRound, span: IdSpan) -> Outcome:
     with database.reading() as tx:
         run = _wanted(tx, turn)
         if run is None:
-            return Done(STALE)
+            return Done(STALE_JOB)
         waiting = read_pending(tx, declared.name, span, declared.batch)
         ids = waiting.ids
         columns = target_columns(tx, declared) if ids else {}
         to_row = declared.feed.mapping(tx, run.id)
-        entries = waiting_between(tx, declared.name, ids[0], ids[-1]) if ids else set()
+        entries = items_with_open_entries(tx, declared.name, ids[0], ids[-1]) if ids else set()
     batch = _sorted(declared, map_rows(declared, waiting, columns, to_row), database.dialect)
-    application = Application(
+    application = TargetWrite(
         declared=declared,
         run_id=run.id,
         batch=batch,
@@ -166,7 +166,7 @@ def _take(database: Database, declared: Declaration, turn: Turn, span: Span) -> 
     )
 
 
-def _sorted(declared: Declaration, batch: Batch, dialect: Dialect) -> Batch:
+def _sorted(declared: Declaration, batch: MappedBatch, dialect: Dialect) -> MappedBatch:
     """Ready to be written, before the commit: SQLite has one writer at a time, and the others wait for it."""
     if declared.stores or not batch.rows:
         return batch
@@ -176,20 +176,20 @@ def _sorted(declared: Declaration, batch: Batch, dialect: Dialect) -> Batch:
         return batch
 
 
-def _wanted(tx: Transaction, turn: Turn) -> Run | None:
+def _wanted(tx: Transaction, turn: RunRound) -> Run | None:
     """The run, if it is consolidated and this is its round."""
     run = find_run(tx, turn.run_id)
     return run if run.at is RunState.APPLYING and (run.epoch, run.rounds) == turn[1:] else None
 
 
 @dataclass(frozen=True)
-class Division:
+class BeginRound:
     """Begins a round: its shards, each with its job."""
 
     declared: Declaration
     run: Run  # as the step saw it
-    spans: Sequence[Span]
-    alike: Alike | None = None  # two items that are one for the target
+    spans: Sequence[IdSpan]
+    alike: AlikeItems | None = None  # two items that are one for the target
 
     def apply(self, tx: Transaction, /) -> None:
         run = self.run
@@ -204,7 +204,7 @@ class Division:
         else:
             end_round(tx, self.declared, run)
 
-    def _job(self, run: Run, number: int, span: Span) -> NewJob:
+    def _job(self, run: Run, number: int, span: IdSpan) -> NewJob:
         arguments = {
             "run_id": run.id,
             "epoch": run.epoch,
@@ -219,7 +219,7 @@ class Division:
 class BatchCommit:
     """Writes one batch, and ends the shard if it was its last."""
 
-    application: Application
+    application: TargetWrite
     run: Run  # as the step saw it
     ends: bool
 
@@ -242,7 +242,7 @@ class BatchCommit:
     def _count(self, tx: Transaction, done: Applied) -> None:
         run = self.run
         counted = tx.run(
-            COUNT,
+            COUNT_BATCH,
             id=run.id,
             epoch=run.epoch,
             round=run.rounds,

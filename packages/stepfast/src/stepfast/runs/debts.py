@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from stepfast.runs.run import Run
 
 
-TRIES: Final = 3  # after so many a person decides
+MOST_TRIES: Final = 3  # after so many a person decides
 
 _OPEN = """
     INSERT INTO stepfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
     VALUES (:digest, :feed, :name, :span, :window_from, :window_to, :run_id, {now}, :tries)
 """
-OPEN = sql(
+OPEN_DEBT = sql(
     _OPEN
     + """
     ON CONFLICT (digest) DO UPDATE
@@ -38,18 +38,18 @@ OPEN = sql(
     mariadb=_OPEN
     + " ON DUPLICATE KEY UPDATE tries = tries + 1, state = 'open', closed_by = NULL, closed_at = NULL, reason = NULL",
 )
-TRIED = sql("UPDATE stepfast_debt SET tries = tries + 1 WHERE id = :id AND state = 'open'")
+COUNT_TRY = sql("UPDATE stepfast_debt SET tries = tries + 1 WHERE id = :id AND state = 'open'")
 
 _COLUMNS = "id, name, span, window_from, window_to, tries"
-OF_FEED = sql(f"SELECT {_COLUMNS} FROM stepfast_debt WHERE feed = :feed AND state = 'open' ORDER BY id")
-BY_ID = sql(f"SELECT {_COLUMNS} FROM stepfast_debt WHERE id = :id")
-BY_DIGEST = sql(f"SELECT {_COLUMNS} FROM stepfast_debt WHERE digest = :digest")
+OPEN_DEBTS = sql(f"SELECT {_COLUMNS} FROM stepfast_debt WHERE feed = :feed AND state = 'open' ORDER BY id")
+FIND_DEBT = sql(f"SELECT {_COLUMNS} FROM stepfast_debt WHERE id = :id")
+FIND_DEBT_BY_DIGEST = sql(f"SELECT {_COLUMNS} FROM stepfast_debt WHERE digest = :digest")
 
-CLOSE = sql("""
+CLOSE_DEBT = sql("""
     UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = {now}, reason = :reason
      WHERE id = :id AND state = 'open'
 """)
-CLOSE_COVERED = sql("""
+CLOSE_COVERED_DEBTS = sql("""
     UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = {now}
      WHERE feed = :feed AND state = 'open' AND window_to <= :window_to
        AND (:since_ever = 1 OR (window_from IS NOT NULL AND window_from >= :window_from))
@@ -75,18 +75,18 @@ class Debt:
 
     @property
     def is_given_up(self) -> bool:
-        return self.tries >= TRIES
+        return self.tries >= MOST_TRIES
 
 
 def open_debt(tx: Transaction, run: Run, partition: Partition) -> None:
     """Remember that this range was not verified in its window; of a partition that read a debt, that it failed again."""
     if partition.debt_id is not None:
-        tried(tx, run.feed, partition.debt_id)
+        count_try(tx, run.feed, partition.debt_id)
         return
     told = f"{run.feed}\n{partition.span}\n{partition.window_from}\n{partition.window_to}"
     digest = hashlib.blake2b(told.encode(), digest_size=20).hexdigest()
     tx.run(
-        OPEN,
+        OPEN_DEBT,
         digest=digest,
         feed=run.feed,
         name=partition.name,
@@ -96,18 +96,18 @@ def open_debt(tx: Transaction, run: Run, partition: Partition) -> None:
         run_id=run.id,
         tries=_absorb(tx, run, partition, digest),
     )
-    _tell(tx, run.feed, tx.all(BY_DIGEST, Debt, digest=digest)[0])
+    _tell(tx, run.feed, tx.all(FIND_DEBT_BY_DIGEST, Debt, digest=digest)[0])
 
 
-def tried(tx: Transaction, feed: str, debt_id: int) -> None:
+def count_try(tx: Transaction, feed: str, debt_id: int) -> None:
     """It was read once more, in vain. One that was closed meanwhile stays closed."""
-    if tx.run(TRIED, id=debt_id) == 1:
-        _tell(tx, feed, tx.all(BY_ID, Debt, id=debt_id)[0])
+    if tx.run(COUNT_TRY, id=debt_id) == 1:
+        _tell(tx, feed, tx.all(FIND_DEBT, Debt, id=debt_id)[0])
 
 
 def open_debts(tx: Transaction, feed: str) -> list[Debt]:
     """All that are open, also those that were given up."""
-    return tx.all(OF_FEED, Debt, feed=feed)
+    return tx.all(OPEN_DEBTS, Debt, feed=feed)
 
 
 def debts_to_read(tx: Transaction, run: Run) -> list[Debt]:
@@ -124,13 +124,13 @@ def covers(window: Window, other: Window) -> bool:
 
 def close_debt(tx: Transaction, debt_id: int, run_id: str) -> bool:
     """A partition has read it, and verified it."""
-    return tx.run(CLOSE, id=debt_id, run_id=run_id, reason=None) == 1
+    return tx.run(CLOSE_DEBT, id=debt_id, run_id=run_id, reason=None) == 1
 
 
-def close_covered(tx: Transaction, run: Run) -> int:
+def close_covered_debts(tx: Transaction, run: Run) -> int:
     """A run that read everything in its window, all of it verified, has read these as well. Returns how many."""
     return tx.run(
-        CLOSE_COVERED,
+        CLOSE_COVERED_DEBTS,
         feed=run.feed,
         run_id=run.id,
         window_from=run.window_from or 0,
@@ -141,14 +141,14 @@ def close_covered(tx: Transaction, run: Run) -> int:
 
 def _absorb(tx: Transaction, run: Run, partition: Partition, digest: str) -> int:
     """Close what the new debt covers; returns the tries that it begins with."""
-    same = {it.id for it in tx.all(BY_DIGEST, Debt, digest=digest)}
+    same = {it.id for it in tx.all(FIND_DEBT_BY_DIGEST, Debt, digest=digest)}
     older = [
         it
         for it in open_debts(tx, run.feed)
         if it.id not in same and it.span == partition.span and covers(partition.window, it.window)
     ]
     for it in older:
-        tx.run(CLOSE, id=it.id, run_id=run.id, reason="part of a later debt of the same range")
+        tx.run(CLOSE_DEBT, id=it.id, run_id=run.id, reason="part of a later debt of the same range")
     return max((it.tries + 1 for it in older), default=0)
 
 

@@ -18,11 +18,11 @@ from stepfast.runs import sweep_step as sweeping
 from stepfast.runs.breaker import Breaker, Waiter
 from stepfast.runs.consolidation import consolidate
 from stepfast.runs.declaration import Declaration, declare
-from stepfast.runs.page import Places, read_page
+from stepfast.runs.page import PagePositions, read_page
 from stepfast.runs.plan import plan_step
 from stepfast.runs.replay import replay
-from stepfast.runs.run import PARTS, Part, RunKind, kind_of
-from stepfast.runs.start import Request, SourceClock, source_clock, start_run
+from stepfast.runs.run import FEED_JOBS, FeedJob, RunKind, kind_of
+from stepfast.runs.start import RunRequest, SourceClock, source_clock, start_run
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class FeedJobs:
         self.declared = declared
         self._database = database
         self._breaker = Breaker(declared, database)
-        self._places = Places()
+        self._places = PagePositions()
 
     async def start(self, step: Step, kind: RunKind | None = None) -> Outcome:
         """A run by the calendar; if one is active, this tick has nothing to do."""
@@ -95,7 +95,7 @@ class FeedJobs:
 
     async def sweep(self, step: Step, run_id: str, epoch: int) -> Outcome:
         found = await sweeping.sweep_step(step, self._database(), self.declared, run_id, epoch)
-        if not isinstance(found, sweeping.Doubt):
+        if not isinstance(found, sweeping.GoingRows):
             return found
         return await self._breaker.guard(
             step, Waiter("run", run_id), lambda: sweeping.settle(self.declared, found)
@@ -112,7 +112,7 @@ class Start:
 
     def apply(self, tx: Transaction, /) -> None:
         try:
-            start_run(tx, self.declared, Request(kind=self.kind), self.clock)
+            start_run(tx, self.declared, RunRequest(kind=self.kind), self.clock)
         except StateError as active:
             happened("run.skipped", feed=self.declared.name, note=str(active))
 
@@ -134,7 +134,7 @@ class Feeds:
         known = self._declared.get(declared.name)
         if known is not None and known.feed is not feed:
             raise ConfigurationError(f"feed {declared.name!r} is registered twice; give one another name")
-        for kind in () if known else (kind_of(declared.name, part) for part in PARTS):
+        for kind in () if known else (kind_of(declared.name, part) for part in FEED_JOBS):
             if self._kinds.find(kind) is not None:
                 raise ConfigurationError(
                     f"feed {declared.name!r} needs the job name {kind!r}, which is taken; give one of them another name"
@@ -188,14 +188,14 @@ class Feeds:
     def all(self) -> list[Declaration]:
         return [self._declared[name] for name in sorted(self._declared)]
 
-    def kind(self, name: str, part: Part) -> Kind:
+    def kind(self, name: str, part: FeedJob) -> Kind:
         return self._kinds.get(kind_of(name, part))
 
     def __bool__(self) -> bool:
         return bool(self._declared)
 
     def _register(
-        self, declared: Declaration, part: Part, handler: Callable[..., Any], options: dict[str, Any]
+        self, declared: Declaration, part: FeedJob, handler: Callable[..., Any], options: dict[str, Any]
     ) -> None:
         name = kind_of(declared.name, part)
         known = self._kinds.find(name)

@@ -8,13 +8,13 @@ from stepfast.database.statement import sql
 from stepfast.errors import StateError
 from stepfast.jobs.enqueue import enqueue
 from stepfast.runs import alerts
-from stepfast.runs.debts import close_covered, covers, open_debts
+from stepfast.runs.debts import close_covered_debts, covers, open_debts
 from stepfast.runs.feed import Sweep
 from stepfast.runs.messages import announce_consolidation
-from stepfast.runs.quarantine import refused_rows, samples
+from stepfast.runs.quarantine import refused_rows, sample_refusals
 from stepfast.runs.raw_rows import any_pending
 from stepfast.runs.run import (
-    ACTIVE,
+    FIND_ACTIVE_RUN,
     PartitionState,
     RunState,
     already_active,
@@ -24,12 +24,12 @@ from stepfast.runs.run import (
     find_run,
     lock_run,
     move_run,
-    told_job,
+    reserved_job,
     watch_job,
 )
-from stepfast.runs.sweep import SweepState, begin, is_held
+from stepfast.runs.sweep import SweepState, is_held, keep_first_state
 from stepfast.runs.target import target_column
-from stepfast.runs.watermark import advance
+from stepfast.runs.watermark import advance_watermark
 from stepfast.telemetry import happened
 from stepfast.telemetry.masking import without_data
 
@@ -83,7 +83,7 @@ def applies(declared: Declaration, run: Run) -> bool:
 
 def begin_sweep(tx: Transaction, declared: Declaration, run: Run) -> None:
     """Ask for the job that looks for what is gone. The run is in state `sweeping`, and the caller holds its row."""
-    begin(tx, run, _first(tx, declared, run))
+    keep_first_state(tx, run, _first(tx, declared, run))
     watch_job(tx, run, enqueue_job(tx, declared, run, "sweep", run_id=run.id, epoch=run.epoch))
 
 
@@ -141,10 +141,10 @@ def complete(tx: Transaction, declared: Declaration, run: Run) -> None:
     if not end_run(tx, run, RunState.COMPLETED):
         raise StateError(f"run {run.id} is no longer {run.state}; nothing was completed")
     if run.scope == "complete" and not run.unverified and not run.failed:
-        close_covered(tx, run)
+        close_covered_debts(tx, run)
     if run.at is RunState.SWEEPING:
         declared.feed.published(tx, run.id)
-    watermark = advance(tx, declared, run)
+    watermark = advance_watermark(tx, declared, run)
     tx.run(COMPLETED, id=run.id, watermark=watermark)
     happened("run.completed", feed=run.feed, run_id=run.id)
 
@@ -158,7 +158,8 @@ def stop_if_overspent(tx: Transaction, declared: Declaration, run: Run) -> bool:
     if verdict is None:
         return False
     found = [
-        f"{it.rows:,} times {it.code}: {without_data(it.message)[:LONGEST_SAMPLE]}" for it in samples(tx, run)
+        f"{it.rows:,} times {it.code}: {without_data(it.message)[:LONGEST_SAMPLE]}"
+        for it in sample_refusals(tx, run)
     ]
     if end_run(tx, run, RunState.FAILED_QUALITY, verdict):
         alerts.consolidation_failed(tx, run, "\n".join([verdict, *found]))
@@ -179,7 +180,7 @@ def _awake(tx: Transaction, run: Run) -> Run:
 def begin_consolidation(tx: Transaction, declared: Declaration, run: Run) -> None:
     """Ask for the next round. The caller holds the run's row, and has moved it to `applying`."""
     arguments = {"run_id": run.id, "epoch": run.epoch, "round": run.rounds}
-    job = told_job(declared, run, "consolidate", **arguments)
+    job = reserved_job(declared, run, "consolidate", **arguments)
     watch_job(tx, run, enqueue(tx, job).id)
     announce_consolidation(tx, declared, run, job.id)
 
@@ -269,7 +270,7 @@ def evaluate(tx: Transaction, declared: Declaration, run_id: str) -> None:
 
 def refuse_active(tx: Transaction, feed: str) -> None:
     """Refuse what cannot be done while a run of the feed is active. The caller holds the feed's row."""
-    for run_id, state in tx.rows(ACTIVE, feed=feed):
+    for run_id, state in tx.rows(FIND_ACTIVE_RUN, feed=feed):
         if is_held(find_run(tx, str(run_id))):
             told = f"feed {feed} has an active run {run_id} ({state})"
             raise StateError(f"{told}: {waits_for_approval(str(run_id))}")

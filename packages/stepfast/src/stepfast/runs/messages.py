@@ -199,15 +199,15 @@ _PLACES = """
            CASE WHEN p.state IN ('ready', 'running') THEN 1 ELSE 0 END
       FROM stepfast_partition p WHERE p.run_id = :run_id AND p.number {numbers}
 """
-PLACES = sql(
+FIND_PARTITIONS = sql(
     _PLACES.format(numbers="{any_of:numbers}"),
     postgresql=_PLACES.format(numbers="= ANY(CAST(:numbers AS INTEGER[]))"),
 )
-RUNS = sql("SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id {any_of:ids}")
+FIND_RUNS = sql("SELECT id, feed, state, stalled_in, epoch, job_id FROM stepfast_run WHERE id {any_of:ids}")
 
 
 @dataclass(frozen=True)
-class WorkItem:
+class WorkItemHint:
     """A page is ready."""
 
     run_id: str
@@ -217,7 +217,7 @@ class WorkItem:
 
 
 @dataclass(frozen=True)
-class Consolidation:
+class ConsolidationHint:
     """What was read is ready to be consolidated; or somebody wants it to be, although a part is missing."""
 
     run_id: str
@@ -225,11 +225,11 @@ class Consolidation:
     force: bool
 
 
-Hint = WorkItem | Consolidation
+Hint = WorkItemHint | ConsolidationHint
 
 
 @dataclass(frozen=True)
-class Unreadable:
+class UnreadableHint:
     """Not understood: it is put aside with the reason, never acknowledged."""
 
     reason: str
@@ -238,79 +238,81 @@ class Unreadable:
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedJob:
     """It names this job, which may be taken if it is ready."""
 
     job_id: str
 
 
 @dataclass(frozen=True)
-class Stale:
+class StaleHint:
     """The database is further."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownWork:
     """It names something that is not there, or not yet."""
 
     why: str
 
 
 @dataclass(frozen=True)
-class Wish:
+class ForceRequest:
     """Somebody else than us asks that the run be consolidated as it is."""
 
     run_id: str
 
 
 @dataclass(frozen=True)
-class Foreign:
+class ForeignFeed:
     """It is about a feed whose code is not here: for another worker."""
 
     feed: str
 
 
-Verdict = Named | Stale | Unknown | Wish | Foreign
+HintVerdict = NamedJob | StaleHint | UnknownWork | ForceRequest | ForeignFeed
 
 
-def read(body: str) -> Hint | Unreadable:
+def read_hint(body: str) -> Hint | UnreadableHint:
     """Understand a message, or say why not. Fields that we do not know are left alone."""
     try:
         told = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        return Unreadable("InvalidJson", str(error))
+        return UnreadableHint("InvalidJson", str(error))
     if not isinstance(told, dict):
-        return Unreadable("InvalidMessage", f"an object was expected, not {type(told).__name__}")
+        return UnreadableHint("InvalidMessage", f"an object was expected, not {type(told).__name__}")
     kind = told.get("type")
     subject = kind if isinstance(kind, str) else ""
     if kind not in (WORK_ITEM, CONSOLIDATE):
-        return Unreadable(
+        return UnreadableHint(
             "UnknownType", f"type is {kind!r:.80}; {WORK_ITEM} and {CONSOLIDATE} are known", subject[:80]
         )
     version = told.get("schemaVersion", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
-        return Unreadable(
+        return UnreadableHint(
             "UnknownSchemaVersion", f"schemaVersion is {version!r:.80}; {SCHEMA_VERSION} is known", subject
         )
     try:
         return _work_item(told) if kind == WORK_ITEM else _consolidation(told)
     except ValueError as error:
-        return Unreadable("InvalidMessage", str(error), subject)
+        return UnreadableHint("InvalidMessage", str(error), subject)
 
 
-def judge(tx: Transaction, hints: Sequence[Hint], feeds: Collection[str]) -> list[Verdict]:
+def judge_hints(tx: Transaction, hints: Sequence[Hint], feeds: Collection[str]) -> list[HintVerdict]:
     """Ask the database about each; one look for all runs, and one for the partitions of each. `feeds` are here."""
-    runs = {row[0]: row for row in tx.rows(RUNS, ids=sorted({it.run_id for it in hints}))} if hints else {}
+    runs = (
+        {row[0]: row for row in tx.rows(FIND_RUNS, ids=sorted({it.run_id for it in hints}))} if hints else {}
+    )
     wanted: dict[str, set[int]] = defaultdict(set)
     for it in hints:
-        if isinstance(it, WorkItem) and it.number is not None and it.run_id in runs:
+        if isinstance(it, WorkItemHint) and it.number is not None and it.run_id in runs:
             wanted[it.run_id].add(it.number)
     places = {
         (run_id, row[0]): row
         for run_id, numbers in wanted.items()
-        for row in tx.rows(PLACES, run_id=run_id, numbers=sorted(numbers))
+        for row in tx.rows(FIND_PARTITIONS, run_id=run_id, numbers=sorted(numbers))
     }
     return [_judge(it, runs.get(it.run_id), places, feeds) for it in hints]
 
@@ -320,41 +322,41 @@ def _judge(
     run: Sequence[Any] | None,
     places: Mapping[tuple[str, int], Sequence[Any]],
     feeds: Collection[str],
-) -> Verdict:
+) -> HintVerdict:
     if run is None:
-        return Unknown(f"there is no run {hint.run_id}")
+        return UnknownWork(f"there is no run {hint.run_id}")
     if run[1] not in feeds:
-        return Foreign(run[1])
-    if isinstance(hint, Consolidation):
+        return ForeignFeed(run[1])
+    if isinstance(hint, ConsolidationHint):
         return _of_run(hint, run)
     place = None if hint.number is None else places.get((hint.run_id, hint.number))
     if place is None:
-        return Unknown(f"run {hint.run_id} has no such partition")
+        return UnknownWork(f"run {hint.run_id} has no such partition")
     return _of_partition(hint, place)
 
 
-def _of_partition(hint: WorkItem, place: Sequence[Any]) -> Verdict:
+def _of_partition(hint: WorkItemHint, place: Sequence[Any]) -> HintVerdict:
     _, job_id, epoch, offset, is_open = place
     if not is_open or job_id is None:
-        return Stale("the partition has ended")
+        return StaleHint("the partition has ended")
     if hint.epoch is not None and hint.epoch != epoch:
-        return Stale(f"it is of epoch {hint.epoch}, the partition is in {epoch}")
+        return StaleHint(f"it is of epoch {hint.epoch}, the partition is in {epoch}")
     if hint.offset is not None and hint.offset != offset:
-        return Stale(f"it is for row {hint.offset}, the partition goes on at {offset}")
-    return Named(job_id)
+        return StaleHint(f"it is for row {hint.offset}, the partition goes on at {offset}")
+    return NamedJob(job_id)
 
 
-def _of_run(hint: Consolidation, run: Sequence[Any]) -> Verdict:
+def _of_run(hint: ConsolidationHint, run: Sequence[Any]) -> HintVerdict:
     run_id, _, state, stalled_in, epoch, job_id = run
     ours = hint.epoch is not None
     if RunState(stalled_in or state) is RunState.APPLYING and job_id is not None:
-        return Stale(f"it is of epoch {hint.epoch}") if ours and hint.epoch != epoch else Named(job_id)
+        return StaleHint(f"it is of epoch {hint.epoch}") if ours and hint.epoch != epoch else NamedJob(job_id)
     if hint.force and not ours and RunState(state) in (RunState.FAILED, RunState.FAILED_QUALITY):
-        return Wish(run_id)
-    return Stale(f"the run is {state}")
+        return ForceRequest(run_id)
+    return StaleHint(f"the run is {state}")
 
 
-def _work_item(told: Mapping[str, Any]) -> WorkItem:
+def _work_item(told: Mapping[str, Any]) -> WorkItemHint:
     name = told.get("partitionId")
     if not isinstance(name, str) or not name:
         raise ValueError(f"partitionId is {name!r:.80}, not a text")
@@ -362,7 +364,7 @@ def _work_item(told: Mapping[str, Any]) -> WorkItem:
     known = number.isascii() and number.isdecimal() and len(number) <= LONGEST_NUMBER
     if "offset" not in told and "offsetStart" not in told:
         raise ValueError("it has neither offset nor offsetStart")
-    return WorkItem(
+    return WorkItemHint(
         _run_id(told),
         int(number) if known else None,
         _count(told, "epoch"),
@@ -370,11 +372,11 @@ def _work_item(told: Mapping[str, Any]) -> WorkItem:
     )
 
 
-def _consolidation(told: Mapping[str, Any]) -> Consolidation:
+def _consolidation(told: Mapping[str, Any]) -> ConsolidationHint:
     force = told.get("force", False)
     if force not in (True, False):
         raise ValueError(f"force is {force!r:.80}, not true or false")
-    return Consolidation(_run_id(told), _count(told, "epoch"), bool(force))
+    return ConsolidationHint(_run_id(told), _count(told, "epoch"), bool(force))
 
 
 def _run_id(told: Mapping[str, Any]) -> str:
@@ -402,28 +404,28 @@ _NAMED = """
       FROM stepfast_run r LEFT JOIN stepfast_partition p ON p.run_id = r.id AND p.number {numbers}
      WHERE r.id {{any_of:ids}}
 """
-NAMED = sql(
+FIND_KNOWN_WORK = sql(
     _NAMED.format(numbers="{any_of:numbers}"),
     postgresql=_NAMED.format(numbers="= ANY(CAST(:numbers AS INTEGER[]))"),
 )
 
 
-def known(tx: Transaction, hints: Sequence[Hint], feeds: Collection[str]) -> list[bool]:
+def is_known_work(tx: Transaction, hints: Sequence[Hint], feeds: Collection[str]) -> list[bool]:
     """For each, whether it names a run, and a partition of that run. `feeds` are here; others know their own runs."""
     if not hints:
         return []
-    numbers = {it.number for it in hints if isinstance(it, WorkItem) and it.number is not None}
+    numbers = {it.number for it in hints if isinstance(it, WorkItemHint) and it.number is not None}
     feed_of: dict[str, str] = {}
     partitions: dict[str, set[int]] = defaultdict(set)
     ids = sorted({it.run_id for it in hints})
-    for run_id, feed, number in tx.rows(NAMED, ids=ids, numbers=sorted(numbers) or [NONE]):
+    for run_id, feed, number in tx.rows(FIND_KNOWN_WORK, ids=ids, numbers=sorted(numbers) or [NONE]):
         feed_of[run_id] = feed
         partitions[run_id].add(number)
     return [
         it.run_id in feed_of
         and (
             feed_of[it.run_id] not in feeds
-            or not isinstance(it, WorkItem)
+            or not isinstance(it, WorkItemHint)
             or (it.number is not None and it.number in partitions[it.run_id])
         )
         for it in hints

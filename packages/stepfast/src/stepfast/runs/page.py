@@ -20,7 +20,7 @@ from stepfast.errors import AnswerError, CursorExpiredError, TransientError
 from stepfast.jobs.outcome import Continue, Done, Outcome, Reject
 from stepfast.jobs.payload import is_finite
 from stepfast.runs.calls import answer_of, look_up
-from stepfast.runs.debts import close_debt, open_debt, tried
+from stepfast.runs.debts import close_debt, count_try, open_debt
 from stepfast.runs.feed import Page
 from stepfast.runs.lifecycle import evaluate, partition_ended
 from stepfast.runs.messages import NextPage, announce_end, announce_pages
@@ -28,38 +28,38 @@ from stepfast.runs.paging.decide import decide
 from stepfast.runs.paging.decision import (
     Answer,
     Ask,
-    Contents,
     Decision,
+    PageContents,
     PageState,
     Request,
-    Stale,
-    Stranger,
-    begin,
-    contents,
+    StaleAnswer,
+    UnidentifiedItem,
+    first_state,
     keeps_rows,
+    ledger_word,
     next_request,
+    page_contents,
     state_of_partition,
-    word,
 )
 from stepfast.runs.paging.paginators import Offset
-from stepfast.runs.partition import ADVANCE, Partition, end_partition, read_partition
-from stepfast.runs.partition import COLUMNS as PARTITION
+from stepfast.runs.partition import ADVANCE_PARTITION, Partition, end_partition, read_partition
+from stepfast.runs.partition import PARTITION_COLUMNS as PARTITION
 from stepfast.runs.partitioning.contract import outgrown, pieces_of
-from stepfast.runs.plan import Wanted, count_next, fan_out
-from stepfast.runs.quarantine import Refused, put_aside
+from stepfast.runs.plan import WantedPartition, count_next, fan_out
+from stepfast.runs.quarantine import RefusedRow, put_aside
 from stepfast.runs.raw_rows import (
-    OBSERVE,
+    OBSERVE_ROWS,
     REMEMBER_NEW,
     REMEMBER_SEEN,
     Observation,
     already_seen,
+    make_pending_to_compare,
+    observation_parameters,
     observed,
-    observing,
     remember_seen,
-    remembering,
-    wait_to_be_compared,
+    seen_parameters,
 )
-from stepfast.runs.run import COLUMNS as RUN
+from stepfast.runs.run import RUN_COLUMNS as RUN
 from stepfast.runs.run import PartitionState, Run, RunState, arrow, lock_run, read_run
 from stepfast.telemetry.masking import storable
 
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from stepfast.runs.partitioning.contract import Frontier, Planned
 
 
-LEDGER = sql("""
+INSERT_PAGE = sql("""
     INSERT INTO stepfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
                                decision, worker_id, fence, at)
     VALUES (:partition_id, :epoch, :seq, :pass, :request_offset, :got, :fresh, :rejected, :milliseconds,
@@ -102,7 +102,7 @@ class PageCommit:
     fence: int
     observed_at: int
     observations: Sequence[Observation] = ()
-    refused: Sequence[Refused] = ()
+    refused: Sequence[RefusedRow] = ()
     repeats: Callable[[str], None] | None = None  # told if rows were known; None: that was looked up
 
     by_key: ClassVar[bool] = True  # each of its statements names its rows, or inserts
@@ -127,18 +127,18 @@ class PageCommit:
         """The pages of several partitions. Who raises here with others is tried alone."""
         for page in pages:
             arrow(page.partition.state, page.target)
-        if tx.run_many(ADVANCE, [page.advancing() for page in pages]) != len(pages):
+        if tx.run_many(ADVANCE_PARTITION, [page.advancing() for page in pages]) != len(pages):
             raise moved_on(pages[0].partition)
-        tx.run_many(LEDGER, [page.ledger() for page in pages])
+        tx.run_many(INSERT_PAGE, [page.ledger() for page in pages])
         _remember(tx, [page for page in pages if page.observations])
-        tx.run_many(OBSERVE, [rows for page in pages for rows in page.rows_to_observe(tx)])
+        tx.run_many(OBSERVE_ROWS, [rows for page in pages for rows in page.rows_to_observe(tx)])
         for page in pages:
             page.finish(tx)
         announce(tx, pages)
 
     def finish(self, tx: Transaction) -> None:
         if self.run.kind == "verify" and self.observations:
-            wait_to_be_compared(tx, self.run, [it.item_id for it in self.observations])
+            make_pending_to_compare(tx, self.run, [it.item_id for it in self.observations])
         if self.refused:
             put_aside(tx, self.run, self.refused)
             remember_seen(tx, self.partition.id, [it.item_id for it in self.refused], self.pass_)
@@ -193,12 +193,12 @@ class PageCommit:
         }
 
     def ids_to_remember(self, tx: Transaction) -> dict[str, Any]:
-        return remembering(tx, self.partition.id, [it.item_id for it in self.observations], self.pass_)
+        return seen_parameters(tx, self.partition.id, [it.item_id for it in self.observations], self.pass_)
 
     def rows_to_observe(self, tx: Transaction) -> list[dict[str, Any]]:
         if not self.observations:
             return []
-        return observing(tx, self.run.feed, self.run.id, self.observed_at, self.observations)
+        return observation_parameters(tx, self.run.feed, self.run.id, self.observed_at, self.observations)
 
     def _end(self, tx: Transaction) -> None:
         debt = self.partition.debt_id
@@ -209,7 +209,7 @@ class PageCommit:
         ):
             open_debt(tx, self.run, self.partition)
         if self.target is PartitionState.FAILED and debt is not None:
-            tried(tx, self.run.feed, debt)
+            count_try(tx, self.run.feed, debt)
         partition_ended(
             tx,
             self.declared,
@@ -258,7 +258,9 @@ HALF: Final = "the row or its id holds half a character (a lone surrogate), whic
 NO_NUMBER: Final = "the row holds NaN or an infinity, which JSON has no word for"
 
 
-def observe_page(declared: Declaration, page: Contents) -> tuple[Contents, list[Observation], list[Refused]]:
+def observe_page(
+    declared: Declaration, page: PageContents
+) -> tuple[PageContents, list[Observation], list[RefusedRow]]:
     """The page without the rows that cannot be kept, its rows as they are kept, and those that nobody can use."""
     kept: list[Observation] = []
     unfit: dict[str, str] = {}
@@ -295,23 +297,26 @@ def _observed(item_id: str, item: Any, volatile: Collection[str]) -> Observation
     return seen
 
 
-def _without(page: Contents, unfit: Mapping[str, str]) -> Contents:
+def _without(page: PageContents, unfit: Mapping[str, str]) -> PageContents:
     """The same page where these rows, which cannot be kept for a reason, are strangers."""
     return replace(
         page,
         ids=[None if it in unfit else it for it in page.ids],
         rows={it: item for it, item in page.rows.items() if it not in unfit},
-        strangers=[*page.strangers, *(Stranger(page.rows[it], reason) for it, reason in unfit.items())],
+        strangers=[
+            *page.strangers,
+            *(UnidentifiedItem(page.rows[it], reason) for it, reason in unfit.items()),
+        ],
     )
 
 
-def _stranger(declared: Declaration, it: Stranger) -> Refused:
+def _stranger(declared: Declaration, it: UnidentifiedItem) -> RefusedRow:
     """Nobody can tell whether such a row was here before, so it is known by its content."""
     seen = _observed("", it.item, declared.volatile)
     altered = isinstance(seen, str) or it.reason == HALF
     if isinstance(seen, str):
         seen = observed("", _spelled_out(msgspec.to_builtins(it.item)), declared.volatile)
-    return Refused(
+    return RefusedRow(
         item_id=f"?{seen.content_hash}",
         stage="identify",
         code=NOT_STORABLE if altered else NO_IDENTITY,
@@ -342,13 +347,13 @@ def _spelled_out(value: Any) -> Any:
 # Its own job does that, before it has read a page: each step counts a few pieces and stores how far it is. The last one
 # writes the pieces with their jobs, and marks the partition as split, in one commit: somebody reads its rows at any time.
 
-KEEP_FRONTIER = sql("""
+KEEP_DIVISION = sql("""
     UPDATE stepfast_partition
        SET frontier = :frontier, seq = seq + 1, requests = requests + :requests, state = 'running', updated_at = {now},
            started_at = COALESCE(started_at, {now})
      WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
 """)
-FORGET_PARENT = sql("""
+UNCOUNT_DIVIDED = sql("""
     UPDATE stepfast_run SET partitions = partitions - 1, estimate = estimate - :estimate, updated_at = {now}
      WHERE id = :id AND ended_at IS NULL
 """)
@@ -433,9 +438,9 @@ class Split:
         if not end_partition(tx, self.partition, PartitionState.SPLIT):
             raise moved_on(self.partition)
         run = lock_run(tx, self.run.id)
-        tx.run(FORGET_PARENT, id=run.id, estimate=self.partition.estimate or 0)
+        tx.run(UNCOUNT_DIVIDED, id=run.id, estimate=self.partition.estimate or 0)
         wanted = [
-            Wanted(
+            WantedPartition(
                 range=it.range,
                 window=self.partition.window,
                 name=it.range.name,
@@ -450,7 +455,7 @@ class Split:
 
 def _keep(tx: Transaction, partition: Partition, frontier: str | None, requests: int) -> None:
     matched = tx.run(
-        KEEP_FRONTIER,
+        KEEP_DIVISION,
         id=partition.id,
         epoch=partition.epoch,
         seq=partition.seq,
@@ -473,15 +478,20 @@ class Asked:
 
     request: Request
     answer: Answer
-    page: Contents
+    page: PageContents
     observed_at: int
     milliseconds: int
     observations: Sequence[Observation] = ()
-    refused: Sequence[Refused] = ()  # rows that nobody can use
+    refused: Sequence[RefusedRow] = ()  # rows that nobody can use
 
 
 async def read_page(  # noqa: PLR0911, PLR0917 - a job's arguments, and where it runs
-    step: Step, database: Database, declared: Declaration, places: Places, partition_id: str, epoch: int
+    step: Step,
+    database: Database,
+    declared: Declaration,
+    places: PagePositions,
+    partition_id: str,
+    epoch: int,
 ) -> Outcome:
     """Ask the source for what the partition needs next, and answer with what is to be written."""
     place = await places.find(step, database, partition_id, epoch)
@@ -499,7 +509,7 @@ async def read_page(  # noqa: PLR0911, PLR0917 - a job's arguments, and where it
     if decision is None:
         asked = await _looked_up(database, place, asked)
         decision = decide(declared.paging, state, asked.request, asked.answer)
-    if isinstance(decision, Stale):
+    if isinstance(decision, StaleAnswer):
         return Done(decision.note)
     if outgrows(declared, place.partition, asked.request, asked.answer):
         return await divide(database, declared, place.run, place.partition, admitted=0)
@@ -512,35 +522,35 @@ async def read_page(  # noqa: PLR0911, PLR0917 - a job's arguments, and where it
 
 def _state(declared: Declaration, partition: Partition) -> PageState:
     if partition.paging is None:
-        return begin(counts=declared.counts)
+        return first_state(counts=declared.counts)
     return msgspec.json.decode(partition.paging, type=PageState)
 
 
-async def _ask(declared: Declaration, place: Place, state: PageState, attempt: int) -> Asked:
+async def _ask(declared: Declaration, place: PagePosition, state: PageState, attempt: int) -> Asked:
     """The source's answer, as if all of its rows were new."""
     feed, partition, at = declared.feed, place.partition, place.now
     request = next_request(declared.paging, state, declared.page_size)
     began = time.monotonic()
     if request.ask is Ask.COUNT:
         count = await answer_of(feed.count, partition.range, partition.window)
-        return Asked(request, Answer(count=count), Contents(), at, _since(began))
+        return Asked(request, Answer(count=count), PageContents(), at, _since(began))
     try:
         cursor = request.cursor if attempt == 1 else replace(request.cursor, attempt=attempt)
         page = await answer_of(feed.fetch, partition.range, partition.window, cursor)
     except CursorExpiredError:
-        return Asked(request, Answer(expired=True), Contents(), at, _since(began))
+        return Asked(request, Answer(expired=True), PageContents(), at, _since(began))
     if not isinstance(page, Page):
         raise AnswerError("page", f"is {type(page).__name__}; fetch() answers stepfast.Page(items)")
     took = _since(began)
     check_token(page.next)
-    found, kept, refused = observe_page(declared, contents(page.items, feed.identify))
+    found, kept, refused = observe_page(declared, page_contents(page.items, feed.identify))
     answer = Answer(ids=found.ids, next=page.next)
     observed_at = at if page.observed_at is None else instant(page.observed_at)
     return Asked(request, answer, found, observed_at, took, kept, refused)
 
 
 def _supposing_new(
-    declared: Declaration, places: Places, place: Place, state: PageState, asked: Asked
+    declared: Declaration, places: PagePositions, place: PagePosition, state: PageState, asked: Asked
 ) -> Decision | None:
     """What a page means if all of its rows are new; None: somebody has to look.
 
@@ -558,7 +568,7 @@ def _supposing_new(
     return decision if keeps_rows(decision) else None
 
 
-async def _looked_up(database: Database, place: Place, asked: Asked) -> Asked:
+async def _looked_up(database: Database, place: PagePosition, asked: Asked) -> Asked:
     """The same, knowing which of the rows the partition has read before."""
     ids = [*asked.page.rows, *(it.item_id for it in asked.refused)]
     if not ids:
@@ -575,7 +585,7 @@ def _known(database: Database, partition_id: str, ids: list[str]) -> dict[str, i
 def _commit(  # noqa: PLR0917 - all that one answer is about
     step: Step,
     declared: Declaration,
-    place: Place,
+    place: PagePosition,
     state: PageState,
     asked: Asked,
     decision: Decision,
@@ -583,7 +593,7 @@ def _commit(  # noqa: PLR0917 - all that one answer is about
 ) -> PageCommit:
     target = state_of_partition(decision)
     assert target is not None  # noqa: S101 - a stale answer has been left out
-    assert not isinstance(decision, Stale)  # noqa: S101 - as above
+    assert not isinstance(decision, StaleAnswer)  # noqa: S101 - as above
     kept = keeps_rows(decision)
     return PageCommit(
         declared=declared,
@@ -596,7 +606,7 @@ def _commit(  # noqa: PLR0917 - all that one answer is about
         fresh=getattr(decision, "fresh", 0),
         rejected=_rejected(place.partition, state, asked) if kept else 0,
         milliseconds=asked.milliseconds,
-        decision=word(decision),
+        decision=ledger_word(decision),
         note=decision.note,
         pass_=state.pass_,
         worker_id=step.worker_id,
@@ -626,11 +636,13 @@ def _since(began: float) -> int:
 # the page's own commit; then the step is tried again, and looks.
 
 MOST: Final = 1_000  # chains that went on elsewhere are forgotten in the end
-REPEATING: Final = 3  # partitions that were given rows again, after which all of the feed are expected to be
+MOST_REPEATING: Final = (
+    3  # partitions that were given rows again, after which all of the feed are expected to be
+)
 _PARTITION_COLUMNS: Final = len(PARTITION.split(","))
 
 # One look for all that a step needs to know.
-LOOK = sql(f"""
+FIND_POSITION = sql(f"""
     SELECT {PARTITION}, {RUN}, {{now}} + COALESCE(f.skew, 0)
       FROM stepfast_partition p
       JOIN stepfast_run r ON r.id = p.run_id
@@ -640,7 +652,7 @@ LOOK = sql(f"""
 
 
 @dataclass(frozen=True)
-class Place:
+class PagePosition:
     """A partition, its run, and what time it was at the source when they were looked up."""
 
     partition: Partition
@@ -651,9 +663,9 @@ class Place:
     def may_go_on(self, epoch: int) -> bool:
         return self.partition.is_open and self.partition.epoch == epoch and self.run.at is RunState.FETCHING
 
-    def moved(self, partition: Partition) -> Place:
+    def moved(self, partition: Partition) -> PagePosition:
         """The same with the partition after a commit."""
-        return Place(partition, self.run, self.at, self.looked_at)
+        return PagePosition(partition, self.run, self.at, self.looked_at)
 
     @property
     def now(self) -> int:
@@ -661,14 +673,14 @@ class Place:
         return self.at + int((time.monotonic() - self.looked_at) * 1e6)
 
 
-class Places:
+class PagePositions:
     """Of the chains that are in this process."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, tuple[int, Place]] = {}
+        self._kept: dict[str, tuple[int, PagePosition]] = {}
         self._repeating: set[str] = set()
 
-    def keep(self, step: Step, place: Place) -> tuple[int, int]:
+    def keep(self, step: Step, place: PagePosition) -> tuple[int, int]:
         """Where the partition stands once this step is committed; returns the cursor for the next one."""
         self._kept[place.partition.id] = step.fence, place
         if len(self._kept) > MOST:
@@ -677,13 +689,15 @@ class Places:
 
     def may_suppose_new(self, partition_id: str) -> bool:
         """Whether the rows of a page may pass for new until its commit says otherwise."""
-        return len(self._repeating) < REPEATING and partition_id not in self._repeating
+        return len(self._repeating) < MOST_REPEATING and partition_id not in self._repeating
 
     def repeats(self, partition_id: str) -> None:
         """It was given rows that it had read: from now on they are looked up first."""
         self._repeating.add(partition_id)
 
-    async def find(self, step: Step, database: Database, partition_id: str, epoch: int) -> Place | None:
+    async def find(
+        self, step: Step, database: Database, partition_id: str, epoch: int
+    ) -> PagePosition | None:
         fence, place = self._kept.pop(partition_id, (0, None))
         if (
             place is not None
@@ -695,17 +709,17 @@ class Places:
         return await look_up(database, _look, partition_id)
 
 
-def was_written_by(fence: int, place: Place, step: Step) -> bool:
+def was_written_by(fence: int, place: PagePosition, step: Step) -> bool:
     """Whether the commit that consumed this fence is the one that the step goes on from."""
     return bool(step.cursor == [place.partition.seq, fence])
 
 
-def _look(database: Database, partition_id: str) -> Place | None:
+def _look(database: Database, partition_id: str) -> PagePosition | None:
     with database.looking() as tx:
-        found = tx.rows(LOOK, id=partition_id)
+        found = tx.rows(FIND_POSITION, id=partition_id)
     return _place(*found[0]) if found else None
 
 
-def _place(*row: Any) -> Place:
+def _place(*row: Any) -> PagePosition:
     partition = read_partition(*row[:_PARTITION_COLUMNS])
-    return Place(partition, read_run(*row[_PARTITION_COLUMNS:-1]), int(row[-1]), time.monotonic())
+    return PagePosition(partition, read_run(*row[_PARTITION_COLUMNS:-1]), int(row[-1]), time.monotonic())

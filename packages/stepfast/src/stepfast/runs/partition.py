@@ -23,25 +23,29 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
 
 
-INSERT = sql("""
+INSERT_PARTITION = sql("""
     INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
                                     created_at, updated_at)
     VALUES (:id, :run_id, :number, :name, :parent, :span, :window_from, :window_to, :debt_id, :estimate, :job_id, {now}, {now})
 """)
-NEXT_NUMBER = sql("SELECT COALESCE(max(number) + 1, 0) FROM stepfast_partition WHERE run_id = :run_id")
+NEXT_PARTITION_NUMBER = sql(
+    "SELECT COALESCE(max(number) + 1, 0) FROM stepfast_partition WHERE run_id = :run_id"
+)
 
-COLUMNS = """p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+PARTITION_COLUMNS = """p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
            p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
            p.last_error, p.started_at, p.updated_at, p.ended_at"""
-FIND = sql(f"SELECT {COLUMNS} FROM stepfast_partition p WHERE p.id = :id")
-LOCK = sql(f"SELECT {COLUMNS} FROM stepfast_partition p WHERE p.id = :id {{for_update}}")
-OF_RUN = sql(f"SELECT {COLUMNS} FROM stepfast_partition p WHERE p.run_id = :run_id ORDER BY p.number")
-LOCK_OF_RUN = sql(
-    f"SELECT {COLUMNS} FROM stepfast_partition p WHERE p.run_id = :run_id ORDER BY p.id {{for_update}}"
+FIND_PARTITION = sql(f"SELECT {PARTITION_COLUMNS} FROM stepfast_partition p WHERE p.id = :id")
+LOCK_PARTITION = sql(f"SELECT {PARTITION_COLUMNS} FROM stepfast_partition p WHERE p.id = :id {{for_update}}")
+PARTITIONS_OF_RUN = sql(
+    f"SELECT {PARTITION_COLUMNS} FROM stepfast_partition p WHERE p.run_id = :run_id ORDER BY p.number"
+)
+LOCK_PARTITIONS_OF_RUN = sql(
+    f"SELECT {PARTITION_COLUMNS} FROM stepfast_partition p WHERE p.run_id = :run_id ORDER BY p.id {{for_update}}"
 )
 
 # The one statement that moves a partition on, and ends it if this was its last page.
-ADVANCE = sql("""
+ADVANCE_PARTITION = sql("""
     UPDATE stepfast_partition
        SET seq = seq + 1, requests = requests + 1, paging = :paging, next_offset = :next_offset, seen = seen + :fresh,
            rejected = rejected + :rejected, worker_id = :worker_id, state = :target, counted = :counted,
@@ -50,7 +54,7 @@ ADVANCE = sql("""
      WHERE id = :id AND epoch = :epoch AND seq = :seq AND state IN ('ready', 'running')
 """)
 
-END = sql("""
+END_PARTITION = sql("""
     UPDATE stepfast_partition
        SET state = :target, last_error = :error, updated_at = {now}, ended_at = {now}, epoch = epoch + :restarts
      WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
@@ -121,9 +125,9 @@ class NewPartition:
 
 def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition]) -> int:
     """The caller holds the run's row: it counts them. Returns the number of the first."""
-    number = int(tx.first(NEXT_NUMBER, run_id=run_id) or 0)
+    number = int(tx.first(NEXT_PARTITION_NUMBER, run_id=run_id) or 0)
     tx.run_many(
-        INSERT,
+        INSERT_PARTITION,
         [
             {
                 "id": it.id,
@@ -145,23 +149,23 @@ def insert_partitions(tx: Transaction, run_id: str, new: Sequence[NewPartition])
 
 
 def find_partition(tx: Transaction, partition_id: str) -> Partition | None:
-    found = tx.all(FIND, read_partition, id=partition_id)
+    found = tx.all(FIND_PARTITION, read_partition, id=partition_id)
     return found[0] if found else None
 
 
 def lock_partition(tx: Transaction, partition_id: str) -> Partition | None:
-    found = tx.all(LOCK, read_partition, id=partition_id)
+    found = tx.all(LOCK_PARTITION, read_partition, id=partition_id)
     return found[0] if found else None
 
 
 def partitions_of(tx: Transaction, run_id: str) -> list[Partition]:
     """In the order of their numbers."""
-    return tx.all(OF_RUN, read_partition, run_id=run_id)
+    return tx.all(PARTITIONS_OF_RUN, read_partition, run_id=run_id)
 
 
 def lock_partitions(tx: Transaction, run_id: str) -> list[Partition]:
     """All of a run, ours until the commit. Before the run's own row in the order of locks."""
-    return tx.all(LOCK_OF_RUN, read_partition, run_id=run_id)
+    return tx.all(LOCK_PARTITIONS_OF_RUN, read_partition, run_id=run_id)
 
 
 def end_partition(
@@ -177,7 +181,7 @@ def end_partition(
         arrow(partition.state, target)
     return (
         tx.run(
-            END,
+            END_PARTITION,
             id=partition.id,
             epoch=partition.epoch,
             target=target.value,

@@ -28,7 +28,16 @@ from stepfast.runs.partition import NewPartition, insert_partitions
 from stepfast.runs.partitioning.contract import Plan, capped
 from stepfast.runs.partitioning.partitioners import Fixed, restore
 from stepfast.runs.partitioning.ranges import Range
-from stepfast.runs.run import Run, RunState, enqueue_jobs, find_feed, find_run, lock_run, move_run, told_job
+from stepfast.runs.run import (
+    Run,
+    RunState,
+    enqueue_jobs,
+    find_feed,
+    find_run,
+    lock_run,
+    move_run,
+    reserved_job,
+)
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
@@ -101,14 +110,14 @@ async def _counted(
 
 # Partitions and the jobs that read them, written in one transaction: nobody can lose a partition between the two.
 
-COUNT_NEW = sql("""
+COUNT_NEW_PARTITIONS = sql("""
     UPDATE stepfast_run SET partitions = partitions + :more, estimate = estimate + :rows, updated_at = {now}
      WHERE id = :id AND ended_at IS NULL
 """)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class WantedPartition:
     """A partition to be read."""
 
     range: Range
@@ -119,12 +128,14 @@ class Wanted:
     debt_id: int | None = None
 
 
-def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[Wanted]) -> None:
+def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[WantedPartition]) -> None:
     """Write them and their jobs. The caller holds the run's row."""
     if not wanted:
         return
     asked = [(it, new_id()) for it in wanted]
-    jobs = [told_job(declared, run, "page", partition_id=partition_id, epoch=0) for _, partition_id in asked]
+    jobs = [
+        reserved_job(declared, run, "page", partition_id=partition_id, epoch=0) for _, partition_id in asked
+    ]
     enqueue_jobs(tx, jobs)
     first = insert_partitions(
         tx,
@@ -143,7 +154,7 @@ def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[W
             for (it, partition_id), job in zip(asked, jobs, strict=True)
         ],
     )
-    tx.run(COUNT_NEW, id=run.id, more=len(wanted), rows=sum(it.estimate or 0 for it in wanted))
+    tx.run(COUNT_NEW_PARTITIONS, id=run.id, more=len(wanted), rows=sum(it.estimate or 0 for it in wanted))
     if declared.broker is not None:
         pages = [
             NextPage(first + place, it.range, 0, 0, 0, it.estimate, job.id)
@@ -152,17 +163,17 @@ def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[W
         announce_pages(tx, declared, run, pages)
 
 
-KEEP = sql("""
+KEEP_FRONTIER = sql("""
     UPDATE stepfast_run SET frontier = :frontier, requests = requests + :requests, updated_at = {now}
      WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
 """)
-PLANNED = sql("""
+END_PLANNING = sql("""
     UPDATE stepfast_run
        SET scope = :scope, baseline = :baseline, requests = requests + :requests, frontier = NULL, planned_at = {now}
      WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
 """)
 # What the last run of the same kind was divided into: recounting that is cheaper than looking again.
-PRIOR = sql("""
+FIND_PRIOR_RANGES = sql("""
     SELECT span FROM stepfast_partition
      WHERE debt_id IS NULL AND state <> 'split'
        AND run_id = (SELECT r.id FROM stepfast_run r
@@ -189,7 +200,7 @@ async def plan_step(
         frontier, asked = await count_next(database, declared, run.window, frontier, troubled=troubled)
     if not frontier.finished:
         return Continue(step.number + 1, effects=[KeepFrontier(run, frontier, asked)])
-    plan = planned(frontier, run.window, run.most_rows)
+    plan = plan_of(frontier, run.window, run.most_rows)
     effect = FanOut(declared, run, plan, debts, asked)
     return Done({"partitions": len(plan.partitions), "rows": plan.rows}, effects=[effect])
 
@@ -202,7 +213,7 @@ async def begin(declared: Declaration, run: Run, prior: list[Range]) -> Frontier
     return await first_frontier(declared, run.window, prior)
 
 
-def planned(frontier: Frontier, window: Window, most_rows: int | None) -> Plan:
+def plan_of(frontier: Frontier, window: Window, most_rows: int | None) -> Plan:
     """What a run reads of it. A window in which there is something to read is not read by nobody."""
     plan = frontier.plan()
     if not plan.partitions:
@@ -223,7 +234,10 @@ async def first_frontier(declared: Declaration, window: Window, prior: list[Rang
 
 
 def prior_ranges(tx: Transaction, feed: str, kind: str) -> list[Range]:
-    return [Range.from_json(msgspec.json.decode(str(row[0]))) for row in tx.rows(PRIOR, feed=feed, kind=kind)]
+    return [
+        Range.from_json(msgspec.json.decode(str(row[0])))
+        for row in tx.rows(FIND_PRIOR_RANGES, feed=feed, kind=kind)
+    ]
 
 
 def _look(database: Database, run_id: str) -> tuple[Run, list[Range], list[Debt], int]:
@@ -255,7 +269,10 @@ class KeepFrontier:
 
     def apply(self, tx: Transaction, /) -> None:
         text = msgspec.json.encode(self.frontier.to_json()).decode()
-        if tx.run(KEEP, id=self.run.id, epoch=self.run.epoch, frontier=text, requests=self.requests) != 1:
+        if (
+            tx.run(KEEP_FRONTIER, id=self.run.id, epoch=self.run.epoch, frontier=text, requests=self.requests)
+            != 1
+        ):
             raise _moved_on(self.run)
 
 
@@ -274,7 +291,7 @@ class FanOut:
         if run.at is not RunState.PLANNING or run.epoch != self.run.epoch:
             raise _moved_on(run)
         tx.run(
-            PLANNED,
+            END_PLANNING,
             id=run.id,
             epoch=run.epoch,
             scope=self.plan.scope if run.most_rows is None else "partial",
@@ -288,14 +305,16 @@ class FanOut:
             alerts.plan_misses_rows(tx, run, self.plan)
         evaluate(tx, self.declared, run.id)
 
-    def _wanted(self) -> list[Wanted]:
+    def _wanted(self) -> list[WantedPartition]:
         window = self.run.window
         planned = [
-            Wanted(range=it.range, window=window, name=it.range.name, estimate=it.estimate)
+            WantedPartition(range=it.range, window=window, name=it.range.name, estimate=it.estimate)
             for it in self.plan.partitions
         ]
         owed = [
-            Wanted(range=it.range, window=it.window, name=f"debt {it.id}: {it.name}"[:200], debt_id=it.id)
+            WantedPartition(
+                range=it.range, window=it.window, name=f"debt {it.id}: {it.name}"[:200], debt_id=it.id
+            )
             for it in self.debts
         ]
         return planned + owed

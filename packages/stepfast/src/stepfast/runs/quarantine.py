@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stepfast.runs.run import Run
 
 
-class EntryState(StrEnum):
+class QuarantineState(StrEnum):
     OPEN = "open"  # waits for somebody, or for a newer version of its item
     REPLAYING = "replaying"  # a job will try it again
     REPLAYED = "replayed"  # tried again, and applied
@@ -27,21 +27,21 @@ class EntryState(StrEnum):
     DISCARDED = "discarded"  # an operator does not want it
 
 
-ENTRY_TRANSITIONS: dict[EntryState, dict[EntryState, str]] = {
-    EntryState.OPEN: {
-        EntryState.REPLAYING: "replay",
-        EntryState.SUPERSEDED: "a newer version",
-        EntryState.DISCARDED: "discard",
+QUARANTINE_TRANSITIONS: dict[QuarantineState, dict[QuarantineState, str]] = {
+    QuarantineState.OPEN: {
+        QuarantineState.REPLAYING: "replay",
+        QuarantineState.SUPERSEDED: "a newer version",
+        QuarantineState.DISCARDED: "discard",
     },
-    EntryState.REPLAYING: {
-        EntryState.OPEN: "refused again",
-        EntryState.REPLAYED: "applied",
-        EntryState.SUPERSEDED: "a newer version",
-        EntryState.DISCARDED: "discard",
+    QuarantineState.REPLAYING: {
+        QuarantineState.OPEN: "refused again",
+        QuarantineState.REPLAYED: "applied",
+        QuarantineState.SUPERSEDED: "a newer version",
+        QuarantineState.DISCARDED: "discard",
     },
-    EntryState.REPLAYED: {EntryState.OPEN: "refused in a newer version"},
-    EntryState.SUPERSEDED: {EntryState.OPEN: "refused in a newer version"},
-    EntryState.DISCARDED: {EntryState.OPEN: "refused in a newer version"},
+    QuarantineState.REPLAYED: {QuarantineState.OPEN: "refused in a newer version"},
+    QuarantineState.SUPERSEDED: {QuarantineState.OPEN: "refused in a newer version"},
+    QuarantineState.DISCARDED: {QuarantineState.OPEN: "refused in a newer version"},
 }
 
 # The same row refused again is one entry, with its newest reason and payload.
@@ -55,7 +55,7 @@ _AGAIN = """
            mapper_version = excluded.mapper_version, content_hash = excluded.content_hash,
            last_seen_at = excluded.last_seen_at, hits = stepfast_quarantine.hits + 1, state = 'open', note = NULL
 """
-PUT_ASIDE = sql(
+PUT_INTO_QUARANTINE = sql(
     _INTO
     + """
     SELECT :feed, json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
@@ -85,27 +85,27 @@ PUT_ASIDE = sql(
 )
 
 # Entries between two items: one look along the unique index tells a batch whether any of its items has one.
-WAITING = sql("""
+FIND_OPEN_ENTRIES = sql("""
     SELECT item_id FROM stepfast_quarantine
      WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND state IN ('open', 'replaying')
 """)
-SETTLE = sql("""
+SETTLE_ENTRIES = sql("""
     UPDATE stepfast_quarantine SET state = :target, last_seen_at = {now}
      WHERE feed = :feed AND item_id {any_of:ids} AND state IN ('open', 'replaying')
 """)
 
-OF_RUN = sql("""
+COUNT_ENTRIES_OF_RUN = sql("""
     SELECT count(*) FROM stepfast_quarantine
      WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
 """)
-SAMPLES = sql("""
+SAMPLE_ENTRIES = sql("""
     SELECT code, min(message), count(*) FROM stepfast_quarantine
      WHERE feed = :feed AND run_id = :run_id AND state IN ('open', 'replaying')
      GROUP BY code ORDER BY count(*) DESC, code LIMIT :limit
 """)
 
 
-class Refused(NamedTuple):
+class RefusedRow(NamedTuple):
     """A row, and why it cannot go on."""
 
     item_id: str
@@ -118,7 +118,7 @@ class Refused(NamedTuple):
     run_id: str | None = None  # which run saw it; None: the one that puts it aside
 
 
-class Sample(NamedTuple):
+class RefusalSample(NamedTuple):
     """What rows were refused for, with one of the messages."""
 
     code: str
@@ -126,38 +126,38 @@ class Sample(NamedTuple):
     rows: int
 
 
-def put_aside(tx: Transaction, run: Run, refused: Sequence[Refused]) -> None:
+def put_aside(tx: Transaction, run: Run, refused: Sequence[RefusedRow]) -> None:
     """Write them in the order of their ids."""
     put_aside_for(tx, run.feed, run.id, refused)
 
 
-def put_aside_for(tx: Transaction, feed: str, run_id: str, refused: Sequence[Refused]) -> None:
+def put_aside_for(tx: Transaction, feed: str, run_id: str, refused: Sequence[RefusedRow]) -> None:
     """The same for rows of several runs."""
     if refused:
         rows = [it if it.run_id else it._replace(run_id=run_id) for it in sorted(refused, key=_order)]
-        tx.run(PUT_ASIDE, feed=feed, rows=as_document(rows))
+        tx.run(PUT_INTO_QUARANTINE, feed=feed, rows=as_document(rows))
 
 
-def waiting_between(tx: Transaction, feed: str, first: str, last: str) -> set[str]:
+def items_with_open_entries(tx: Transaction, feed: str, first: str, last: str) -> set[str]:
     """Items between these two that have an entry which nobody has settled."""
-    return {row[0] for row in tx.rows(WAITING, feed=feed, first=first, last=last)}
+    return {row[0] for row in tx.rows(FIND_OPEN_ENTRIES, feed=feed, first=first, last=last)}
 
 
-def settle(tx: Transaction, feed: str, ids: list[str], target: EntryState) -> None:
+def settle_entries(tx: Transaction, feed: str, ids: list[str], target: QuarantineState) -> None:
     """The entries of these items are not needed any more."""
     if ids:
-        tx.run(SETTLE, feed=feed, ids=ids, target=target.value)
+        tx.run(SETTLE_ENTRIES, feed=feed, ids=ids, target=target.value)
 
 
 def refused_rows(tx: Transaction, run: Run) -> int:
     """How many rows of this run nobody can use; of those without identity, the same content is the same row."""
-    return int(tx.first(OF_RUN, feed=run.feed, run_id=run.id))
+    return int(tx.first(COUNT_ENTRIES_OF_RUN, feed=run.feed, run_id=run.id))
 
 
-def samples(tx: Transaction, run: Run, limit: int = 3) -> list[Sample]:
+def sample_refusals(tx: Transaction, run: Run, limit: int = 3) -> list[RefusalSample]:
     """The most frequent reasons."""
-    return tx.all(SAMPLES, Sample, feed=run.feed, run_id=run.id, limit=limit)
+    return tx.all(SAMPLE_ENTRIES, RefusalSample, feed=run.feed, run_id=run.id, limit=limit)
 
 
-def _order(it: Refused) -> tuple[str, str]:
+def _order(it: RefusedRow) -> tuple[str, str]:
     return it.item_id, it.stage

@@ -53,7 +53,7 @@ _NEWER_ON_MARIADB = """
         gone_at = IF(VALUES(observed_at) > observed_at, NULL, gone_at),
         observed_at = GREATEST(VALUES(observed_at), observed_at)
 """
-OBSERVE = sql(
+OBSERVE_ROWS = sql(
     f"""
     {_INSERT}
     SELECT :feed, json_extract(value, '$[0]'), :observed_at, :run_id, json_extract(value, '$[1]'), json_extract(value, '$[2]')
@@ -74,7 +74,7 @@ OBSERVE = sql(
     """,
 )
 
-SEEN = sql("""
+FIND_SEEN = sql("""
     SELECT item_id, pass FROM stepfast_seen WHERE partition_id = :partition_id AND item_id {any_of:ids}
 """)
 
@@ -143,10 +143,10 @@ def observe(
     tx: Transaction, feed: str, run_id: str, observed_at: int, observations: Sequence[Observation]
 ) -> None:
     """Write them in the order of their ids, one statement per chunk. Each id at most once."""
-    tx.run_many(OBSERVE, observing(tx, feed, run_id, observed_at, observations))
+    tx.run_many(OBSERVE_ROWS, observation_parameters(tx, feed, run_id, observed_at, observations))
 
 
-def observing(
+def observation_parameters(
     tx: Transaction, feed: str, run_id: str, observed_at: int, observations: Sequence[Observation]
 ) -> list[dict[str, Any]]:
     """What OBSERVE is given for them, once per chunk."""
@@ -166,16 +166,16 @@ def already_seen(tx: Transaction, partition_id: str, ids: Sequence[str]) -> dict
     found: dict[str, int] = {}
     for start in range(0, len(ids), CHUNK):
         chunk = list(ids[start : start + CHUNK])
-        found.update((row[0], row[1]) for row in tx.rows(SEEN, partition_id=partition_id, ids=chunk))
+        found.update((row[0], row[1]) for row in tx.rows(FIND_SEEN, partition_id=partition_id, ids=chunk))
     return found
 
 
 def remember_seen(tx: Transaction, partition_id: str, ids: Collection[str], pass_: int) -> None:
     if ids:
-        tx.run(REMEMBER_SEEN, **remembering(tx, partition_id, ids, pass_))
+        tx.run(REMEMBER_SEEN, **seen_parameters(tx, partition_id, ids, pass_))
 
 
-def remembering(tx: Transaction, partition_id: str, ids: Collection[str], pass_: int) -> dict[str, Any]:
+def seen_parameters(tx: Transaction, partition_id: str, ids: Collection[str], pass_: int) -> dict[str, Any]:
     """What REMEMBER_SEEN and REMEMBER_NEW are given."""
     listed = sorted(ids)
     rows = {"ids": as_parameter(listed, tx.dialect)} if tx.takes_lists else {"rows": as_document(listed)}
@@ -189,13 +189,13 @@ def remembering(tx: Transaction, partition_id: str, ids: Collection[str], pass_:
 # it marked, and leaves the target alone.
 
 # `pending = 1` is a literal everywhere: bound as a parameter it would hide the partial index.
-ANY = sql("SELECT 1 FROM stepfast_raw WHERE feed = :feed AND pending = 1 LIMIT 1")
-COUNT = sql("SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1")
-LAST = sql("SELECT max(item_id) FROM stepfast_raw WHERE feed = :feed AND pending = 1")
-FIRST_BORDER = sql("""
+ANY_PENDING = sql("SELECT 1 FROM stepfast_raw WHERE feed = :feed AND pending = 1 LIMIT 1")
+COUNT_PENDING = sql("SELECT count(*) FROM stepfast_raw WHERE feed = :feed AND pending = 1")
+LAST_PENDING = sql("SELECT max(item_id) FROM stepfast_raw WHERE feed = :feed AND pending = 1")
+END_OF_FIRST_SPAN = sql("""
     SELECT item_id FROM stepfast_raw WHERE feed = :feed AND pending = 1 ORDER BY item_id LIMIT 1 OFFSET :rows
 """)
-BORDER = sql("""
+END_OF_NEXT_SPAN = sql("""
     SELECT item_id FROM stepfast_raw WHERE feed = :feed AND pending = 1 AND item_id > :after
      ORDER BY item_id LIMIT 1 OFFSET :rows
 """)
@@ -205,8 +205,8 @@ _READ = """
      WHERE feed = :feed AND pending = 1 AND {range}
      ORDER BY item_id LIMIT :limit
 """
-READ_FIRST = sql(_READ.format(range="item_id <= :until"))
-READ_NEXT = sql(_READ.format(range="item_id > :after AND item_id <= :until"))
+READ_FIRST_PENDING = sql(_READ.format(range="item_id <= :until"))
+READ_NEXT_PENDING = sql(_READ.format(range="item_id > :after AND item_id <= :until"))
 
 # SQLite hands the interpreter's lock around with every row it returns, and the other shards are busy in Python: columns
 # that are joined make one row.
@@ -214,8 +214,8 @@ _JOINED = f"""
     SELECT count(*), group_concat(item_id, :border), group_concat(content_hash, :border), group_concat(payload, :border)
       FROM ({_READ}) batch
 """
-READ_FIRST_JOINED = sql(_JOINED.format(range="item_id <= :until"))
-READ_NEXT_JOINED = sql(_JOINED.format(range="item_id > :after AND item_id <= :until"))
+READ_FIRST_PENDING_JOINED = sql(_JOINED.format(range="item_id <= :until"))
+READ_NEXT_PENDING_JOINED = sql(_JOINED.format(range="item_id > :after AND item_id <= :until"))
 
 # What was put aside has been applied in no version: should the source go back to the last one that was, it is applied
 # again, and says so. No two items have one hash, so the hashes tell the rows; the range tells the index.
@@ -249,40 +249,40 @@ def _marking(name: str, *, some_aside: bool) -> str:
     )
 
 
-MARK = sql(
+MARK_APPLIED = sql(
     _marking("sqlite", some_aside=False),
     postgresql=_marking("postgresql", some_aside=False),
     mariadb=_marking("mariadb", some_aside=False),
 )
-MARK_SOME_ASIDE = sql(
+MARK_SOME_ROWS_ASIDE = sql(
     _marking("sqlite", some_aside=True),
     postgresql=_marking("postgresql", some_aside=True),
     mariadb=_marking("mariadb", some_aside=True),
 )
 # SQLite has one writer: what is so now stays so until the commit. Comparing all hashes of a range and marking the range
 # takes half as long as looking each of them up.
-HASHES = sql("""
+PENDING_HASHES = sql("""
     SELECT group_concat(content_hash, '')
       FROM (SELECT content_hash FROM stepfast_raw
              WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND pending = 1 ORDER BY item_id) range
 """)
-MARK_RANGE = sql("""
+MARK_RANGE_APPLIED = sql("""
     UPDATE stepfast_raw SET applied_hash = content_hash, applied_at = {now}, pending = 0
      WHERE feed = :feed AND item_id >= :first AND item_id <= :last AND pending = 1
 """)
-LOCK = sql("""
+LOCK_PENDING = sql("""
     SELECT item_id, content_hash FROM stepfast_raw
      WHERE feed = :feed AND item_id {any_of:ids} AND pending = 1
      ORDER BY item_id
     {for_update}
 """)
 # The target refused them after they were marked; nobody else can have touched them since.
-PUT_ASIDE = sql("""
+PUT_APPLIED_ASIDE = sql("""
     UPDATE stepfast_raw SET pending = 2, applied_hash = NULL WHERE feed = :feed AND item_id {any_of:ids} AND pending = 0
 """)
 
 
-class Waiting(NamedTuple):
+class PendingRow(NamedTuple):
     """A raw row as it was read."""
 
     item_id: str
@@ -290,7 +290,7 @@ class Waiting(NamedTuple):
     payload: str
 
 
-class Lot(NamedTuple):
+class PendingRows(NamedTuple):
     """Raw rows as they were read, column by column: a tuple for each would cost as much as mapping it."""
 
     ids: Sequence[str]
@@ -298,18 +298,18 @@ class Lot(NamedTuple):
     payloads: Sequence[str]
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[str]]) -> Lot:
+    def of(cls, rows: Sequence[Sequence[str]]) -> PendingRows:
         return cls(*zip(*rows, strict=True)) if rows else cls((), (), ())
 
-    def at(self, place: int) -> Waiting:
-        return Waiting(self.ids[place], self.hashes[place], self.payloads[place])
+    def at(self, place: int) -> PendingRow:
+        return PendingRow(self.ids[place], self.hashes[place], self.payloads[place])
 
-    def only(self, places: Sequence[int]) -> Lot:
+    def only(self, places: Sequence[int]) -> PendingRows:
         """Those at these places, in this order."""
-        return Lot(*([column[place] for place in places] for column in self))
+        return PendingRows(*([column[place] for place in places] for column in self))
 
 
-class Span(NamedTuple):
+class IdSpan(NamedTuple):
     """Ids behind `after` (None: from the first one) up to and with `until`."""
 
     after: str | None
@@ -317,55 +317,59 @@ class Span(NamedTuple):
 
 
 def any_pending(tx: Transaction, feed: str) -> bool:
-    return bool(tx.rows(ANY, feed=feed))
+    return bool(tx.rows(ANY_PENDING, feed=feed))
 
 
-def divide(tx: Transaction, feed: str, most: int, batch: int) -> list[Span]:
+def divide_pending(tx: Transaction, feed: str, most: int, batch: int) -> list[IdSpan]:
     """What waits, as up to `most` ranges of about equal size; none of them is smaller than a batch."""
-    waiting, last = int(tx.first(COUNT, feed=feed)), tx.first(LAST, feed=feed)
+    waiting, last = int(tx.first(COUNT_PENDING, feed=feed)), tx.first(LAST_PENDING, feed=feed)
     if not waiting or last is None:
         return []
     parts = min(most, -(-waiting // batch))
     rows = -(-waiting // parts)
-    spans: list[Span] = []
+    spans: list[IdSpan] = []
     after: str | None = None
     while len(spans) < parts - 1:
         border = (
-            tx.first(FIRST_BORDER, feed=feed, rows=rows - 1)
+            tx.first(END_OF_FIRST_SPAN, feed=feed, rows=rows - 1)
             if after is None
-            else tx.first(BORDER, feed=feed, after=after, rows=rows - 1)
+            else tx.first(END_OF_NEXT_SPAN, feed=feed, after=after, rows=rows - 1)
         )
         if border is None or border >= last:
             break
-        spans.append(Span(after, border))
+        spans.append(IdSpan(after, border))
         after = border
-    return [*spans, Span(after, last)]
+    return [*spans, IdSpan(after, last)]
 
 
-def read_pending(tx: Transaction, feed: str, span: Span, limit: int) -> Lot:
+def read_pending(tx: Transaction, feed: str, span: IdSpan, limit: int) -> PendingRows:
     """The next rows of a range, in the order of their ids."""
     if tx.dialect.name == "sqlite" and (joined := _read_joined(tx, feed, span, limit)) is not None:
         return joined
     if span.after is None:
-        return Lot.of(tx.rows(READ_FIRST, feed=feed, until=span.until, limit=limit))
-    return Lot.of(tx.rows(READ_NEXT, feed=feed, after=span.after, until=span.until, limit=limit))
+        return PendingRows.of(tx.rows(READ_FIRST_PENDING, feed=feed, until=span.until, limit=limit))
+    return PendingRows.of(
+        tx.rows(READ_NEXT_PENDING, feed=feed, after=span.after, until=span.until, limit=limit)
+    )
 
 
-def _read_joined(tx: Transaction, feed: str, span: Span, limit: int) -> Lot | None:
+def _read_joined(tx: Transaction, feed: str, span: IdSpan, limit: int) -> PendingRows | None:
     """None if the border is in one of the values: JSON has it nowhere, an id may have anything."""
     where = {"feed": feed, "until": span.until, "limit": limit, "border": lists.BORDER}
     ((rows, *columns),) = (
-        tx.rows(READ_FIRST_JOINED, **where)
+        tx.rows(READ_FIRST_PENDING_JOINED, **where)
         if span.after is None
-        else tx.rows(READ_NEXT_JOINED, **where, after=span.after)
+        else tx.rows(READ_NEXT_PENDING_JOINED, **where, after=span.after)
     )
     if not rows:
-        return Lot.of(())
-    lot = Lot(*(column.split(lists.BORDER) for column in columns))
+        return PendingRows.of(())
+    lot = PendingRows(*(column.split(lists.BORDER) for column in columns))
     return lot if all(len(column) == rows for column in lot) else None
 
 
-def mark(tx: Transaction, feed: str, read: Mapping[str, str], bad: Collection[str]) -> set[str] | None:
+def mark_applied(
+    tx: Transaction, feed: str, read: Mapping[str, str], bad: Collection[str]
+) -> set[str] | None:
     """Mark rows if they still have the content that was read, those in `bad` as put aside.
 
     `read` has their hashes, in the order of their ids. Returns those that were still so, None for all.
@@ -374,7 +378,7 @@ def mark(tx: Transaction, feed: str, read: Mapping[str, str], bad: Collection[st
         with tx.savepoint():
             _mark_all(tx, feed, read, bad)
     except _ChangedError:
-        hashes = {row[0]: row[1] for row in tx.rows(LOCK, feed=feed, ids=list(read))}
+        hashes = {row[0]: row[1] for row in tx.rows(LOCK_PENDING, feed=feed, ids=list(read))}
         current = {item_id: it for item_id, it in read.items() if hashes.get(item_id) == it}
         if current:
             _mark_all(tx, feed, current, bad)
@@ -382,20 +386,20 @@ def mark(tx: Transaction, feed: str, read: Mapping[str, str], bad: Collection[st
     return None
 
 
-def set_aside(tx: Transaction, feed: str, ids: list[str]) -> None:
+def put_applied_aside(tx: Transaction, feed: str, ids: list[str]) -> None:
     """Rows that this transaction has marked, and the target does not take."""
-    tx.run(PUT_ASIDE, feed=feed, ids=ids)
+    tx.run(PUT_APPLIED_ASIDE, feed=feed, ids=ids)
 
 
 def _mark_all(tx: Transaction, feed: str, read: Mapping[str, str], bad: Collection[str]) -> None:
     ids, hashes = list(read), list(read.values())
     where = {"feed": feed, "first": ids[0], "last": ids[-1]}
     if aside := [read[item_id] for item_id in bad if item_id in read]:
-        marked = tx.run(MARK_SOME_ASIDE, **where, hashes=hashes, bad=aside)
-    elif tx.dialect.name == "sqlite" and tx.first(HASHES, **where) == "".join(hashes):
-        marked = tx.run(MARK_RANGE, **where)
+        marked = tx.run(MARK_SOME_ROWS_ASIDE, **where, hashes=hashes, bad=aside)
+    elif tx.dialect.name == "sqlite" and tx.first(PENDING_HASHES, **where) == "".join(hashes):
+        marked = tx.run(MARK_RANGE_APPLIED, **where)
     else:
-        marked = tx.run(MARK, **where, hashes=hashes)
+        marked = tx.run(MARK_APPLIED, **where, hashes=hashes)
     if marked != len(read):
         raise _ChangedError
 
@@ -406,40 +410,40 @@ class _ChangedError(Exception):
 
 LOT: Final = 2_000  # rows of one step
 
-LAST_OF_LOT = sql("""
+END_OF_LOT = sql("""
     SELECT max(item_id) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
                                ORDER BY item_id LIMIT :limit) lot
 """)
 # Applied in no version: should the source show one of them again meanwhile, it waits all the same.
-WAIT_AGAIN = sql("""
+MAKE_PENDING_AGAIN = sql("""
     UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
      WHERE feed = :feed AND item_id > :after AND item_id <= :until AND gone_at IS NULL AND pending IN (0, 2)
 """)
-COUNT_REMAPPING = sql("""
+COUNT_REMAPPED = sql("""
     UPDATE stepfast_run SET seen = seen + :rows, updated_at = {now}
      WHERE id = :id AND epoch = :epoch AND rounds = 0 AND state IN ('applying', 'stalled')
 """)
 
 # Of these, what the run has seen last; what has changed waits anyway.
-COMPARE = sql("""
+MAKE_PENDING_TO_COMPARE = sql("""
     UPDATE stepfast_raw SET pending = 1, applied_hash = NULL
      WHERE feed = :feed AND item_id {any_of:ids} AND run_id = :run_id AND pending = 0
 """)
 
 
-def wait_to_be_compared(tx: Transaction, run: Run, ids: list[str]) -> None:
+def make_pending_to_compare(tx: Transaction, run: Run, ids: list[str]) -> None:
     """Rows that a verify has just seen are consolidated whether they have changed or not."""
-    tx.run(COMPARE, feed=run.feed, run_id=run.id, ids=ids)
+    tx.run(MAKE_PENDING_TO_COMPARE, feed=run.feed, run_id=run.id, ids=ids)
 
 
-def next_lot(tx: Transaction, run: Run, after: str | None) -> WaitAgain | None:
+def next_lot_to_remap(tx: Transaction, run: Run, after: str | None) -> MakePendingAgain | None:
     """The next rows that wait again; None if there are no more."""
-    until = tx.first(LAST_OF_LOT, feed=run.feed, after=after or "", limit=LOT)
-    return None if until is None else WaitAgain(run, after or "", str(until))
+    until = tx.first(END_OF_LOT, feed=run.feed, after=after or "", limit=LOT)
+    return None if until is None else MakePendingAgain(run, after or "", str(until))
 
 
 @dataclass(frozen=True)
-class WaitAgain:
+class MakePendingAgain:
     """Makes a range of rows wait for consolidation, except those that are gone at the source."""
 
     run: Run  # as the step saw it
@@ -448,6 +452,6 @@ class WaitAgain:
 
     def apply(self, tx: Transaction, /) -> None:
         run = self.run
-        rows = tx.run(WAIT_AGAIN, feed=run.feed, after=self.after, until=self.until)
-        if tx.run(COUNT_REMAPPING, id=run.id, epoch=run.epoch, rows=rows) != 1:
+        rows = tx.run(MAKE_PENDING_AGAIN, feed=run.feed, after=self.after, until=self.until)
+        if tx.run(COUNT_REMAPPED, id=run.id, epoch=run.epoch, rows=rows) != 1:
             raise TransientError(f"run {run.id} was moved on by somebody else; its rows do not wait", delay=0)

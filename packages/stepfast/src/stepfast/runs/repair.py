@@ -18,7 +18,7 @@ from stepfast.jobs.dead_letters import mark_answered
 from stepfast.runs.debts import covers, open_debt
 from stepfast.runs.lifecycle import begin_consolidation, consolidation_failed, evaluate, instead, not_again
 from stepfast.runs.messages import announce_pages, next_page
-from stepfast.runs.paging.decision import PageState, retried
+from stepfast.runs.paging.decision import PageState, with_fresh_budget
 from stepfast.runs.partition import Partition, end_partition, lock_partitions, partitions_of
 from stepfast.runs.run import (
     ACTIVE_RUN,
@@ -34,7 +34,7 @@ from stepfast.runs.run import (
     lock_feed,
     lock_run,
     move_run,
-    told_job,
+    reserved_job,
     watch_job,
 )
 from stepfast.runs.sweep import is_held
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from stepfast.database.statement import Statement
     from stepfast.jobs.state import NewJob
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.run import Part
+    from stepfast.runs.run import FeedJob
 
 
 # Another beginning for runs and partitions.
@@ -55,32 +55,36 @@ if TYPE_CHECKING:
 # Each adds one to an epoch, so that whatever still runs for the old one finds out that it is stale: its page, however
 # late, changes nothing. What is counted about a run is counted again from its partitions, in the same transaction.
 
-OF_THE_WHOLE: tuple[Part, ...] = ("plan", "consolidate", "sweep")  # jobs that are not about one partition
+WHOLE_RUN_JOBS: tuple[FeedJob, ...] = (
+    "plan",
+    "consolidate",
+    "sweep",
+)  # jobs that are not about one partition
 
-RESTART = sql("""
+RESTART_PARTITION = sql("""
     UPDATE stepfast_partition
        SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = :paging, ended_at = NULL, updated_at = {now}
      WHERE id = :id AND epoch = :epoch AND state = :source
 """)
-BEGIN_ANEW = sql("""
+RESTART_PARTITION_ANEW = sql("""
     UPDATE stepfast_partition
        SET state = 'ready', epoch = epoch + 1, job_id = :job_id, paging = NULL, frontier = NULL, next_offset = 0,
            seq = 0, seen = 0, rejected = 0, counted = NULL, started_at = NULL, ended_at = NULL, updated_at = {now}
      WHERE id = :id AND epoch = :epoch AND state = :source
 """)
 FORGET_SEEN = sql("DELETE FROM stepfast_seen WHERE partition_id {any_of:ids}")
-ANOTHER_JOB = sql("""
+RENEW_PARTITION_JOB = sql("""
     UPDATE stepfast_partition SET epoch = epoch + 1, job_id = :job_id, updated_at = {now}
      WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
 """)
 
-REOPEN = sql("""
+REOPEN_RUN = sql("""
     UPDATE stepfast_run
        SET state = :target, stalled_in = NULL, active_feed = :active_feed, ended_at = NULL, reason = NULL,
            epoch = epoch + 1, forced = :forced, fetched_at = CASE WHEN :fetched = 1 THEN fetched_at END, updated_at = {now}
      WHERE id = :id AND state = :source AND epoch = :epoch
 """)
-RECOUNT = sql("""
+RECOUNT_RUN = sql("""
     UPDATE stepfast_run
        SET completed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state IN ('done', 'done_unverified')),
            failed = (SELECT count(*) FROM stepfast_partition p WHERE p.run_id = :id AND p.state = 'failed'),
@@ -96,7 +100,7 @@ PLANNED_AT = sql("SELECT planned_at FROM stepfast_run WHERE id = :id")
 FORGET_FRONTIER = sql("UPDATE stepfast_run SET frontier = NULL WHERE id = :id AND epoch = :epoch")
 
 # A backfill runs beside the others, a remap asks the source for nothing: once they have ended they stand in nobody's way.
-OTHERS = sql("""
+FIND_BLOCKING_RUN = sql("""
     SELECT id, state FROM stepfast_run
      WHERE feed = :feed AND id <> :id
        AND (active_feed = :feed OR (kind NOT IN ('backfill', 'remap')
@@ -108,9 +112,11 @@ LATER_WINDOWS = sql("""
      WHERE feed = :feed AND id <> :id AND started_at >= :started_at AND kind IN ('full', 'incremental')
        AND state = 'completed' AND scope = 'complete'
 """)
-OWED = sql("SELECT span, window_from, window_to FROM stepfast_debt WHERE feed = :feed AND state = 'open'")
+FIND_OPEN_DEBTS = sql(
+    "SELECT span, window_from, window_to FROM stepfast_debt WHERE feed = :feed AND state = 'open'"
+)
 # Opened by the reading that is repeated now; if that is no better, it opens it again.
-READ_AGAIN = sql("""
+CLOSE_DEBT_OF_PARTITION = sql("""
     UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = {now}, reason = 'its run reads it again'
      WHERE feed = :feed AND run_id = :run_id AND span = :span AND window_to = :window_to AND state = 'open'
 """)
@@ -129,7 +135,7 @@ DEAD_JOBS = sql(
 )
 
 
-def locked(tx: Transaction, run_id: str) -> tuple[list[Partition], Run]:
+def lock_run_with_partitions(tx: Transaction, run_id: str) -> tuple[list[Partition], Run]:
     """A run with its partitions, ours until the commit, in the order of locks: partitions first."""
     partitions = lock_partitions(tx, run_id)
     run = lock_run(tx, run_id)
@@ -142,7 +148,7 @@ def was_planned(tx: Transaction, run: Run) -> bool:
     return tx.first(PLANNED_AT, id=run.id) is not None
 
 
-def live_jobs(tx: Transaction, run: Run, *parts: Part) -> list[str]:
+def live_jobs(tx: Transaction, run: Run, *parts: FeedJob) -> list[str]:
     """The unfinished jobs of a run that do one of these parts. A look: nothing is locked."""
     return _jobs(tx, LIVE_JOBS, run, parts)
 
@@ -152,7 +158,7 @@ def jobs_of(run: Run) -> dict[str, str]:
     return {"run_id": run.id, "first": f"{run.id}.", "beyond": f"{run.id}/"}
 
 
-def _jobs(tx: Transaction, statement: Statement, run: Run, parts: Sequence[Part]) -> list[str]:
+def _jobs(tx: Transaction, statement: Statement, run: Run, parts: Sequence[FeedJob]) -> list[str]:
     kinds = {kind_of(run.feed, part) for part in parts}
     return [str(row[0]) for row in tx.rows(statement, **jobs_of(run)) if row[1] in kinds]
 
@@ -162,7 +168,7 @@ def blocked_by(tx: Transaction, run: Run) -> str | None:
     lock_feed(tx, run.feed)
     if run.kind == "backfill":
         return None
-    found = tx.rows(OTHERS, feed=run.feed, id=run.id, started_at=run.started_at)
+    found = tx.rows(FIND_BLOCKING_RUN, feed=run.feed, id=run.id, started_at=run.started_at)
     return str(found[0][0]) if found else None
 
 
@@ -170,19 +176,21 @@ def restart_partitions(
     tx: Transaction, declared: Declaration, run: Run, chosen: Sequence[Partition], *, from_start: bool
 ) -> None:
     """Ready again, each with a job of its new epoch: where it stopped, or at its beginning. Their rows are locked."""
-    jobs = [told_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in chosen]
+    jobs = [reserved_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in chosen]
     enqueue_jobs(tx, jobs)
     for it, job in zip(chosen, jobs, strict=True):
         arrow(it.state, PartitionState.READY)
         place = {"id": it.id, "epoch": it.epoch, "source": it.state.value, "job_id": job.id}
         if from_start:
-            matched = tx.run(BEGIN_ANEW, **place)
+            matched = tx.run(RESTART_PARTITION_ANEW, **place)
         else:
-            matched = tx.run(RESTART, **place, paging=_fresh(it.paging))
+            matched = tx.run(RESTART_PARTITION, **place, paging=_fresh(it.paging))
         if matched != 1:
             raise ContentionError(f"{it.name} changed while we looked; try again")
         if it.state is PartitionState.DONE_UNVERIFIED:
-            tx.run(READ_AGAIN, feed=run.feed, run_id=run.id, span=it.span, window_to=it.window_to)
+            tx.run(
+                CLOSE_DEBT_OF_PARTITION, feed=run.feed, run_id=run.id, span=it.span, window_to=it.window_to
+            )
     if from_start and chosen:
         tx.run(FORGET_SEEN, ids=[it.id for it in chosen])
     mark_answered(tx, [it.job_id for it in chosen if it.job_id is not None])
@@ -191,19 +199,19 @@ def restart_partitions(
 
 def renew_jobs(tx: Transaction, declared: Declaration, run: Run, orphans: Sequence[Partition]) -> None:
     """Jobs for open partitions that have lost theirs."""
-    jobs = [told_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in orphans]
+    jobs = [reserved_job(declared, run, "page", partition_id=it.id, epoch=it.epoch + 1) for it in orphans]
     enqueue_jobs(tx, jobs)
     for it, job in zip(orphans, jobs, strict=True):
-        if tx.run(ANOTHER_JOB, id=it.id, epoch=it.epoch, job_id=job.id) != 1:
+        if tx.run(RENEW_PARTITION_JOB, id=it.id, epoch=it.epoch, job_id=job.id) != 1:
             raise ContentionError(f"{it.name} changed while we looked; try again")
     _announce(tx, declared, run, zip(orphans, jobs, strict=True), from_start=False)
 
 
-def reopen(tx: Transaction, run: Run, target: RunState, *, forced: bool = False) -> Run:
+def reopen_run(tx: Transaction, run: Run, target: RunState, *, forced: bool = False) -> Run:
     """Along an arrow that leads back into its life, under a new epoch; what is counted about it is counted again."""
     arrow(run.state, target)
     matched = tx.run(
-        REOPEN,
+        REOPEN_RUN,
         id=run.id,
         source=run.state.value,
         epoch=run.epoch,
@@ -216,22 +224,22 @@ def reopen(tx: Transaction, run: Run, target: RunState, *, forced: bool = False)
         raise StateError(
             f"run {run.id} is no longer {run.state}; look again with: stepfast runs show {run.id}"
         )
-    recount(tx, run)
-    mark_answered(tx, _jobs(tx, DEAD_JOBS, run, OF_THE_WHOLE))
+    recount_run(tx, run)
+    mark_answered(tx, _jobs(tx, DEAD_JOBS, run, WHOLE_RUN_JOBS))
     return find_run(tx, run.id)
 
 
-def recount(tx: Transaction, run: Run) -> None:
+def recount_run(tx: Transaction, run: Run) -> None:
     """The run's counters, from the states of its partitions. The caller holds its row."""
-    tx.run(RECOUNT, id=run.id)
+    tx.run(RECOUNT_RUN, id=run.id)
 
 
-def ask_for(tx: Transaction, declared: Declaration, run: Run, part: Part) -> None:
+def enqueue_run_job(tx: Transaction, declared: Declaration, run: Run, part: FeedJob) -> None:
     """The job that plans the run, or sweeps for it, in its epoch."""
     watch_job(tx, run, enqueue_job(tx, declared, run, part, run_id=run.id, epoch=run.epoch))
 
 
-def owe(tx: Transaction, run: Run, missing: Sequence[Partition]) -> tuple[int, int]:
+def open_debts_for(tx: Transaction, run: Run, missing: Sequence[Partition]) -> tuple[int, int]:
     """Debts for ranges that this run will not read any more, unless a later one has.
 
     Answers how many ranges are owed, and for how many of them nobody had known that before.
@@ -244,7 +252,7 @@ def owe(tx: Transaction, run: Run, missing: Sequence[Partition]) -> tuple[int, i
         Window.of(begins, int(ends))
         for begins, ends in tx.rows(LATER_WINDOWS, feed=run.feed, id=run.id, started_at=run.started_at)
     ]
-    known = {(str(span), begins, int(ends)) for span, begins, ends in tx.rows(OWED, feed=run.feed)}
+    known = {(str(span), begins, int(ends)) for span, begins, ends in tx.rows(FIND_OPEN_DEBTS, feed=run.feed)}
     owed = [it for it in missing if not any(covers(window, it.window) for window in later)]
     new = [it for it in owed if (it.span, it.window_from, it.window_to) not in known]
     for it in new:
@@ -271,15 +279,15 @@ def _fresh(paging: str | None) -> str | None:
     """The same place, with a fresh budget of requests."""
     if paging is None:
         return None
-    return msgspec.json.encode(retried(msgspec.json.decode(paging, type=PageState))).decode()
+    return msgspec.json.encode(with_fresh_budget(msgspec.json.decode(paging, type=PageState))).decode()
 
 
-NEXT_EPOCH = sql(
+BEGIN_NEXT_EPOCH = sql(
     "UPDATE stepfast_run SET epoch = epoch + 1, updated_at = {now} WHERE id = :id AND epoch = :epoch"
 )
 
-WORK: tuple[Part, ...] = ("plan", "page", "consolidate", "sweep")
-MISSING = (PartitionState.FAILED, PartitionState.CANCELLED)
+RUN_JOBS: tuple[FeedJob, ...] = ("plan", "page", "consolidate", "sweep")
+MISSING_PARTITION = (PartitionState.FAILED, PartitionState.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -306,7 +314,7 @@ def retry(
 
     With `from_start` at the beginning, and also what could not be verified. A run whose planning failed is planned.
     """
-    partitions, run = locked(tx, run_id)
+    partitions, run = lock_run_with_partitions(tx, run_id)
     if run.state is RunState.FAILED and not was_planned(tx, run):
         return _plan_again(tx, declared, run, wanted, from_start=from_start)
     if run.state not in (RunState.FAILED, RunState.CANCELLED) and run.at is not RunState.FETCHING:
@@ -320,11 +328,11 @@ def retry(
         if blocker := blocked_by(tx, run):
             return _blocked(tx, run, blocker, _missing(partitions))
         restart_partitions(tx, declared, run, chosen, from_start=from_start)
-        return Repaired(reopen(tx, run, RunState.FETCHING), run.state, tuple(chosen))
+        return Repaired(reopen_run(tx, run, RunState.FETCHING), run.state, tuple(chosen))
     if run.state is RunState.STALLED:
         move_run(tx, run, RunState.FETCHING)
     restart_partitions(tx, declared, run, chosen, from_start=from_start)
-    recount(tx, run)
+    recount_run(tx, run)
     return Repaired(find_run(tx, run.id), run.state, tuple(chosen))
 
 
@@ -333,7 +341,7 @@ def consolidate(tx: Transaction, declared: Declaration, run_id: str, *, force: b
 
     Then the run ends as published in part: the watermark stays, and what is missing is owed.
     """
-    partitions, run = locked(tx, run_id)
+    partitions, run = lock_run_with_partitions(tx, run_id)
     if run.state not in (RunState.FAILED, RunState.FAILED_QUALITY):
         raise StateError(f"run {run.id} is {run.state}: {instead(run)}")
     if not was_planned(tx, run):
@@ -348,9 +356,9 @@ def consolidate(tx: Transaction, declared: Declaration, run_id: str, *, force: b
         )
     if blocker := blocked_by(tx, run):
         return _blocked(tx, run, blocker, missing)
-    owed, new = owe(tx, run, missing)
+    owed, new = open_debts_for(tx, run, missing)
     forced = force and (bool(missing) or run.state is RunState.FAILED_QUALITY)
-    now = reopen(tx, run, RunState.APPLYING, forced=forced or bool(run.forced))
+    now = reopen_run(tx, run, RunState.APPLYING, forced=forced or bool(run.forced))
     begin_consolidation(tx, declared, now)
     return Repaired(find_run(tx, run.id), run.state, tuple(missing), owed, new)
 
@@ -359,23 +367,23 @@ def cancel(tx: Transaction, run_id: str, reason: str) -> Repaired:
     """Stop it: what waits ends, what runs is told, and whatever it still commits is stale. It can be resumed."""
     seen = find_run(tx, run_id)
     _refuse_ended(seen)
-    jobs = live_jobs(tx, seen, *WORK)
+    jobs = live_jobs(tx, seen, *RUN_JOBS)
     cancel_jobs(tx, jobs, reason)
-    partitions, run = locked(tx, run_id)
+    partitions, run = lock_run_with_partitions(tx, run_id)
     _refuse_ended(run)
-    if not set(jobs).issuperset(live_jobs(tx, run, *WORK)):
+    if not set(jobs).issuperset(live_jobs(tx, run, *RUN_JOBS)):
         raise ContentionError(f"run {run_id} got jobs while we looked; try again")
     stopped = [it for it in partitions if it.is_open]
     for it in stopped:
         end_partition(tx, it, PartitionState.CANCELLED, it.last_error, restart=True)
-    tx.run(NEXT_EPOCH, id=run.id, epoch=run.epoch)
+    tx.run(BEGIN_NEXT_EPOCH, id=run.id, epoch=run.epoch)
     end_run(tx, find_run(tx, run_id), RunState.CANCELLED, reason)
     return Repaired(find_run(tx, run_id), run.state, tuple(stopped))
 
 
 def resume(tx: Transaction, declared: Declaration, run_id: str) -> Repaired:
     """Back to where it was when it was cancelled, or when it stopped moving."""
-    partitions, run = locked(tx, run_id)
+    partitions, run = lock_run_with_partitions(tx, run_id)
     if is_held(run):
         raise StateError(f"run {run.id} is {run.state}: {instead(run)}")
     if run.state is RunState.STALLED:
@@ -387,13 +395,13 @@ def resume(tx: Transaction, declared: Declaration, run_id: str) -> Repaired:
         return _blocked(tx, run, blocker, _missing(partitions))
     forced = bool(run.forced)
     if not was_planned(tx, run):
-        ask_for(tx, declared, now := reopen(tx, run, RunState.PLANNING), "plan")
+        enqueue_run_job(tx, declared, now := reopen_run(tx, run, RunState.PLANNING), "plan")
     elif stopped or (run.failed and not forced):
         restart_partitions(tx, declared, run, stopped, from_start=False)
-        now = reopen(tx, run, RunState.FETCHING)
+        now = reopen_run(tx, run, RunState.FETCHING)
         evaluate(tx, declared, run.id)
     else:
-        now = reopen(tx, run, RunState.APPLYING, forced=forced)
+        now = reopen_run(tx, run, RunState.APPLYING, forced=forced)
         begin_consolidation(tx, declared, now)
     return Repaired(find_run(tx, run.id), run.state, tuple(stopped))
 
@@ -407,16 +415,16 @@ def _plan_again(
         )
     if blocker := blocked_by(tx, run):
         return _blocked(tx, run, blocker, [])
-    now = reopen(tx, run, RunState.PLANNING)
+    now = reopen_run(tx, run, RunState.PLANNING)
     if from_start:
         tx.run(FORGET_FRONTIER, id=now.id, epoch=now.epoch)
-    ask_for(tx, declared, now, "plan")
+    enqueue_run_job(tx, declared, now, "plan")
     return Repaired(find_run(tx, run.id), run.state)
 
 
 def _blocked(tx: Transaction, run: Run, blocker: str, missing: Sequence[Partition]) -> Repaired:
     """It stays as it is: another run has its place. What it lacks is not forgotten."""
-    owed, new = owe(tx, run, missing)
+    owed, new = open_debts_for(tx, run, missing)
     return Repaired(run, run.state, (), owed, new, blocked_by=blocker)
 
 
@@ -430,26 +438,26 @@ def _wake(tx: Transaction, declared: Declaration, run: Run, partitions: Sequence
         orphans = [it for it in partitions if it.is_open and it.job_id not in alive]
         renew_jobs(tx, declared, run, orphans)
         evaluate(tx, declared, run.id)
-    elif live_jobs(tx, run, *OF_THE_WHOLE):
+    elif live_jobs(tx, run, *WHOLE_RUN_JOBS):
         move_run(tx, run, at)
     else:
-        now = reopen(tx, run, at, forced=bool(run.forced))
+        now = reopen_run(tx, run, at, forced=bool(run.forced))
         if at is RunState.APPLYING:
             begin_consolidation(tx, declared, now)
         else:
-            ask_for(tx, declared, now, "plan" if at is RunState.PLANNING else "sweep")
+            enqueue_run_job(tx, declared, now, "plan" if at is RunState.PLANNING else "sweep")
     return Repaired(find_run(tx, run.id), run.state, tuple(orphans))
 
 
 def _missing(partitions: Sequence[Partition]) -> list[Partition]:
-    return [it for it in partitions if it.state in MISSING]
+    return [it for it in partitions if it.state in MISSING_PARTITION]
 
 
 def _chosen(
     run: Run, partitions: Sequence[Partition], wanted: Sequence[str], *, from_start: bool
 ) -> list[Partition]:
     """The partitions to read again; each one that was named must be one that can be."""
-    may = {*MISSING, PartitionState.DONE_UNVERIFIED} if from_start else {*MISSING}
+    may = {*MISSING_PARTITION, PartitionState.DONE_UNVERIFIED} if from_start else {*MISSING_PARTITION}
     if not wanted:
         if chosen := [it for it in partitions if it.state in may]:
             return chosen
@@ -457,14 +465,14 @@ def _chosen(
         if run.state is RunState.CANCELLED:
             cure = f"no partition of it is missing; {instead(run)}"
         raise StateError(f"run {run.id} is {run.state}: {cure}")
-    chosen = [named(partitions, name) for name in dict.fromkeys(wanted)]
+    chosen = [partition_by_name(partitions, name) for name in dict.fromkeys(wanted)]
     for it in chosen:
         if it.state not in may:
             raise StateError(not_again(it))
     return sorted({it.id: it for it in chosen}.values(), key=lambda it: it.id)
 
 
-def named(partitions: Sequence[Partition], name: str) -> Partition:
+def partition_by_name(partitions: Sequence[Partition], name: str) -> Partition:
     """`5`, `partition-5` or the partition's name."""
     number = name.removeprefix("partition-")
     for it in partitions:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LATEST: Final = "latest"  # how people name the newest run of all
 RunKind = Literal["full", "incremental", "backfill", "verify"]  # what somebody may ask the source for
-AnyKind = RunKind | Literal["remap"]  # the last one asks nobody: it maps again what was read before
+AnyRunKind = RunKind | Literal["remap"]  # the last one asks nobody: it maps again what was read before
 
 
 class RunState(StrEnum):
@@ -161,27 +161,27 @@ def arrow(source: S, target: S) -> str:
 
 BACKGROUND: Final = -10  # added to the priority of runs that nobody waits for
 
-ACTIVE = sql("SELECT id, state FROM stepfast_run WHERE active_feed = :feed")
+FIND_ACTIVE_RUN = sql("SELECT id, state FROM stepfast_run WHERE active_feed = :feed")
 
-CREATE = sql("""
+INSERT_RUN = sql("""
     INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,
                               watermark_before, most_rows, priority, trace, scope, started_at, updated_at)
     VALUES (:id, :feed, :kind, 'planning', :active_feed, :window_from, :window_to, :mapper_version,
             :watermark_before, :most_rows, :priority, :trace, :scope, {now}, {now})
 """)
 
-COLUMNS = """r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+RUN_COLUMNS = """r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
            r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
            r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
            r.ended_at, r.job_id, r.frontier, r.reason, r.trace"""
-FIND = sql(f"SELECT {COLUMNS} FROM stepfast_run r WHERE r.id = :id")
-LOCK = sql(f"SELECT {COLUMNS} FROM stepfast_run r WHERE r.id = :id {{for_update}}")
+FIND_RUN = sql(f"SELECT {RUN_COLUMNS} FROM stepfast_run r WHERE r.id = :id")
+LOCK_RUN = sql(f"SELECT {RUN_COLUMNS} FROM stepfast_run r WHERE r.id = :id {{for_update}}")
 
-MOVE = sql("""
+MOVE_RUN = sql("""
     UPDATE stepfast_run SET state = :target, stalled_in = NULL, reason = NULL, updated_at = {now}
      WHERE id = :id AND state = :source AND epoch = :epoch
 """)
-END = sql("""
+END_RUN = sql("""
     UPDATE stepfast_run
        SET state = :target, stalled_in = NULL, active_feed = NULL, ended_at = {now}, updated_at = {now}, reason = :reason
      WHERE id = :id AND state = :source AND epoch = :epoch
@@ -197,7 +197,7 @@ class Run:
 
     id: str
     feed: str
-    kind: AnyKind
+    kind: AnyRunKind
     scope: str  # complete, or partial: a capped run, or one whose plan leaves a gap
     state: RunState
     stalled_in: RunState | None  # where it stopped moving
@@ -247,7 +247,7 @@ class Run:
 def create_run(
     tx: Transaction,
     feed: str,
-    kind: AnyKind,
+    kind: AnyRunKind,
     window: Window,
     *,
     watermark: int | None,
@@ -257,12 +257,12 @@ def create_run(
 ) -> Run:
     """A run in state `planning`. The caller holds the feed's row; a second active run is refused."""
     single = kind != "backfill"
-    if single and (active := tx.rows(ACTIVE, feed=feed)):
+    if single and (active := tx.rows(FIND_ACTIVE_RUN, feed=feed)):
         raise already_active(feed, str(active[0][0]), str(active[0][1]))
     run_id = new_id()
     begins, ends = window.micros
     tx.run(
-        CREATE,
+        INSERT_RUN,
         id=run_id,
         feed=feed,
         kind=kind,
@@ -292,25 +292,25 @@ def trace_of(run_id: str) -> str:
 
 
 def find_run(tx: Transaction, run_id: str) -> Run:
-    return _one(tx.all(FIND, read_run, id=run_id), run_id)
+    return _one(tx.all(FIND_RUN, read_run, id=run_id), run_id)
 
 
 def lock_run(tx: Transaction, run_id: str) -> Run:
     """The run's row, ours until the commit: whoever decides something about the whole run decides it here."""
-    return _one(tx.all(LOCK, read_run, id=run_id), run_id)
+    return _one(tx.all(LOCK_RUN, read_run, id=run_id), run_id)
 
 
 def move_run(tx: Transaction, run: Run, target: RunState) -> bool:
     """Along an arrow that ends nothing; False if the run is no longer where the caller saw it."""
     arrow(run.state, target)
-    return tx.run(MOVE, id=run.id, source=run.state.value, target=target.value, epoch=run.epoch) == 1
+    return tx.run(MOVE_RUN, id=run.id, source=run.state.value, target=target.value, epoch=run.epoch) == 1
 
 
 def end_run(tx: Transaction, run: Run, target: RunState, reason: str | None = None) -> bool:
     """Along an arrow that ends it; from here on the feed is free for the next run."""
     arrow(run.at, target)
     matched = tx.run(
-        END, id=run.id, source=run.state.value, target=target.value, epoch=run.epoch, reason=reason
+        END_RUN, id=run.id, source=run.state.value, target=target.value, epoch=run.epoch, reason=reason
     )
     if matched == 1 and target in (RunState.FAILED, RunState.FAILED_QUALITY):
         happened("run.failed", feed=run.feed, run_id=run.id, state=target.value)
@@ -337,13 +337,13 @@ def _one(found: list[Run], run_id: str) -> Run:
 
 # What is remembered of a feed between its runs: its watermark, and whether its source is in trouble.
 
-_COLUMNS = (
+_FEED_COLUMNS = (
     "id, watermark, version, last_run, skew, last_took, troubles, paused_until, pause_reason, updated_at, "
     "troubled_at, probe, {now}, export_to"
 )
-ENSURE = sql("INSERT INTO stepfast_feed (id) VALUES (:feed) {keep_existing}")
-FIND_FEED_ROW = sql(f"SELECT {_COLUMNS} FROM stepfast_feed WHERE id = :feed")
-LOCK_FEED_ROW = sql(f"SELECT {_COLUMNS} FROM stepfast_feed WHERE id = :feed {{for_update}}")
+INSERT_FEED = sql("INSERT INTO stepfast_feed (id) VALUES (:feed) {keep_existing}")
+FIND_FEED = sql(f"SELECT {_FEED_COLUMNS} FROM stepfast_feed WHERE id = :feed")
+LOCK_FEED = sql(f"SELECT {_FEED_COLUMNS} FROM stepfast_feed WHERE id = :feed {{for_update}}")
 
 
 @dataclass(frozen=True)
@@ -366,29 +366,29 @@ class FeedRow:
 
 def find_feed(tx: Transaction, feed: str) -> FeedRow:
     """As it stands; a feed that never ran has no watermark."""
-    found = tx.all(FIND_FEED_ROW, FeedRow, feed=feed)
+    found = tx.all(FIND_FEED, FeedRow, feed=feed)
     return found[0] if found else FeedRow(feed)
 
 
 def lock_feed(tx: Transaction, feed: str) -> FeedRow:
     """The feed's row, ours until the commit. After the run's in the order of locks."""
-    tx.run(ENSURE, feed=feed)
-    return tx.all(LOCK_FEED_ROW, FeedRow, feed=feed)[0]
+    tx.run(INSERT_FEED, feed=feed)
+    return tx.all(LOCK_FEED, FeedRow, feed=feed)[0]
 
 
 # The jobs a run is made of, each of a kind that its feed has.
 
 # start: begins a run by the calendar. plan: finds its partitions. page: reads one of them. consolidate: makes target
 # rows of raw rows. sweep: looks for rows that are gone. replay: tries rows in quarantine again; it belongs to no run.
-Part = Literal["start", "plan", "page", "consolidate", "sweep", "replay"]
-PARTS: tuple[Part, ...] = ("start", "plan", "page", "consolidate", "sweep", "replay")
+FeedJob = Literal["start", "plan", "page", "consolidate", "sweep", "replay"]
+FEED_JOBS: tuple[FeedJob, ...] = ("start", "plan", "page", "consolidate", "sweep", "replay")
 
 
-def kind_of(feed: str, part: Part) -> str:
+def kind_of(feed: str, part: FeedJob) -> str:
     return f"{feed}.{part}"
 
 
-def new_job(declared: Declaration, run: Run, part: Part, **arguments: Any) -> NewJob:
+def new_job(declared: Declaration, run: Run, part: FeedJob, **arguments: Any) -> NewJob:
     """A job of this run; it belongs to the run's trace, and has its priority."""
     return NewJob(
         id=new_id(),
@@ -400,14 +400,14 @@ def new_job(declared: Declaration, run: Run, part: Part, **arguments: Any) -> Ne
     )
 
 
-def told_job(declared: Declaration, run: Run, part: Part, **arguments: Any) -> NewJob:
+def reserved_job(declared: Declaration, run: Run, part: FeedJob, **arguments: Any) -> NewJob:
     """The same where a broker tells workers of it: at first only they may take it. The caller stages the message."""
     job = new_job(declared, run, part, **arguments)
     broker = declared.broker
     return job if broker is None else replace(job, head_start=broker.head_start_micros)
 
 
-def enqueue_job(tx: Transaction, declared: Declaration, run: Run, part: Part, **arguments: Any) -> str:
+def enqueue_job(tx: Transaction, declared: Declaration, run: Run, part: FeedJob, **arguments: Any) -> str:
     """Ask for one; returns its id."""
     return enqueue(tx, new_job(declared, run, part, **arguments)).id
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from stepfast.runs.declaration import Declaration
 
 
-CLOCK = sql("SELECT {now}")
+DATABASE_CLOCK = sql("SELECT {now}")
 # Observations carry the source's time: should its clock be set back, or differ from server to server, later ones would
 # pass for older ones and be refused. So once there are any, the difference only grows.
 KEEP_SKEW = sql("""
@@ -41,7 +41,7 @@ KEEP_SKEW = sql("""
        AND (skew < :skew OR (skew > :skew AND NOT EXISTS (SELECT 1 FROM stepfast_raw r WHERE r.feed = :feed)))
 """)
 
-NOTHING_TO_READ = sql("""
+SKIP_FETCHING = sql("""
     UPDATE stepfast_run SET scope = 'partial', planned_at = {now}, fetched_at = {now} WHERE id = :id AND state = 'planning'
 """)
 
@@ -55,7 +55,7 @@ class SourceClock:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class RunRequest:
     """What somebody wants to be read. `kind` None: everything the first time, then what has changed."""
 
     kind: RunKind | None = None
@@ -107,7 +107,7 @@ def refuse_ahead(declared: Declaration, ahead: timedelta) -> None:
         )
 
 
-def start_run(tx: Transaction, declared: Declaration, request: Request, clock: SourceClock) -> Run:
+def start_run(tx: Transaction, declared: Declaration, request: RunRequest, clock: SourceClock) -> Run:
     """A run and the job that plans it. Refused while another run of the feed is active."""
     row = lock_feed(tx, declared.name)
     tx.run(KEEP_SKEW, feed=declared.name, skew=clock.skew)
@@ -132,7 +132,7 @@ def start_run(tx: Transaction, declared: Declaration, request: Request, clock: S
 def start_remap(tx: Transaction, declared: Declaration) -> Run:
     """A run that reads nothing: all rows that are known are mapped and written once more. Refused while one is active."""
     row = lock_feed(tx, declared.name)
-    at = moment(int(tx.first(CLOCK)) if row.watermark is None else row.watermark)
+    at = moment(int(tx.first(DATABASE_CLOCK)) if row.watermark is None else row.watermark)
     run = create_run(
         tx,
         declared.name,
@@ -143,7 +143,7 @@ def start_remap(tx: Transaction, declared: Declaration) -> Run:
         priority=declared.priority,
     )
     declared.feed.started(tx, run.id)
-    tx.run(NOTHING_TO_READ, id=run.id)
+    tx.run(SKIP_FETCHING, id=run.id)
     move_run(tx, run, RunState.APPLYING)
     run = find_run(tx, run.id)
     begin_consolidation(tx, declared, run)
@@ -151,7 +151,7 @@ def start_remap(tx: Transaction, declared: Declaration) -> Run:
 
 
 def window_of(
-    declared: Declaration, request: Request, kind: RunKind, row: FeedRow, clock: SourceClock
+    declared: Declaration, request: RunRequest, kind: RunKind, row: FeedRow, clock: SourceClock
 ) -> Window:
     now = moment(clock.now)
     if kind == "backfill":
@@ -166,7 +166,7 @@ def window_of(
     )
 
 
-def kind_for(request: Request, row: FeedRow) -> RunKind:
+def kind_for(request: RunRequest, row: FeedRow) -> RunKind:
     """What was never read has not changed since: the first run is full, whatever was asked for."""
     if request.kind is None or request.kind == "incremental":
         return "full" if row.watermark is None else "incremental"
@@ -175,4 +175,4 @@ def kind_for(request: Request, row: FeedRow) -> RunKind:
 
 def _database_clock(database: Database) -> int:
     with database.looking() as tx:
-        return int(tx.first(CLOCK) or 0)
+        return int(tx.first(DATABASE_CLOCK) or 0)

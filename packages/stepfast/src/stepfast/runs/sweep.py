@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 # counting: how many would go. held: more than the fuse allows, a person decides. striking: they are struck. declined: a
 # person let nobody go. skipped: the run may not judge who is gone. done: nobody is left to strike.
-Phase = Literal["counting", "held", "striking", "declined", "skipped", "done"]
+SweepPhase = Literal["counting", "held", "striking", "declined", "skipped", "done"]
 
-HELD: Final = '{"type":"sweep","phase":"held",%'  # how the frontier of a held one begins
+HELD_SWEEP: Final = '{"type":"sweep","phase":"held",%'  # how the frontier of a held one begins
 
-KEEP = sql("""
+KEEP_SWEEP = sql("""
     UPDATE stepfast_run SET frontier = :kept, gone = gone + :gone, reason = :reason, updated_at = {now}
      WHERE id = :id AND epoch = :epoch AND COALESCE(stalled_in, state) = 'sweeping' AND frontier = :was
 """)
-BEGIN = sql("""
+BEGIN_SWEEP = sql("""
     UPDATE stepfast_run SET frontier = :kept, updated_at = {now}
      WHERE id = :id AND epoch = :epoch AND state = 'sweeping'
 """)
 
 
 class SweepState(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sweep"):
-    phase: Phase
+    phase: SweepPhase
     target: TargetColumn  # what it marks; whoever undoes it needs no code of the feed
     strikes: int
     before: int  # on the source's clock: an older observation is of an earlier run
@@ -65,12 +65,12 @@ class SweepState(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", ta
         return msgspec.structs.replace(self, **changes, steps=self.steps + 1)
 
 
-def state_of(run: Run) -> SweepState | None:
+def sweep_state(run: Run) -> SweepState | None:
     """Of a run that has been swept, or is; None for all others."""
-    return read_state(run.frontier)
+    return read_sweep_state(run.frontier)
 
 
-def read_state(frontier: str | None) -> SweepState | None:
+def read_sweep_state(frontier: str | None) -> SweepState | None:
     try:
         return None if frontier is None else msgspec.json.decode(frontier, type=SweepState)
     except msgspec.ValidationError:
@@ -79,14 +79,14 @@ def read_state(frontier: str | None) -> SweepState | None:
 
 def is_held(run: Run) -> bool:
     """Whether it waits for a person, and for nothing else."""
-    found = state_of(run) if run.at is RunState.SWEEPING else None
+    found = sweep_state(run) if run.at is RunState.SWEEPING else None
     return found is not None and found.phase == "held"
 
 
-def keep(tx: Transaction, run: Run, was: SweepState, now: SweepState, *, gone: int = 0) -> None:
+def keep_sweep(tx: Transaction, run: Run, was: SweepState, now: SweepState, *, gone: int = 0) -> None:
     """Go on from where the caller saw it; if somebody else did, everything rolls back."""
     matched = tx.run(
-        KEEP,
+        KEEP_SWEEP,
         id=run.id,
         epoch=run.epoch,
         was=was.text,
@@ -101,8 +101,8 @@ def keep(tx: Transaction, run: Run, was: SweepState, now: SweepState, *, gone: i
         )
 
 
-def begin(tx: Transaction, run: Run, state: SweepState) -> None:
-    tx.run(BEGIN, id=run.id, epoch=run.epoch, kept=state.text)
+def keep_first_state(tx: Transaction, run: Run, state: SweepState) -> None:
+    tx.run(BEGIN_SWEEP, id=run.id, epoch=run.epoch, kept=state.text)
 
 
 BATCH: Final = 500  # rows of one commit
@@ -111,7 +111,7 @@ STRETCH: Final = 10_000  # rows that one statement walks over, however large the
 _UNSEEN = """gone_at IS NULL AND observed_at < :before AND run_id <> :run_id
                   AND (struck_by IS NULL OR struck_by <> :run_id)"""
 
-WALK = sql(f"""
+COUNT_STRETCH = sql(f"""
     SELECT max(item_id), count(*), COALESCE(sum(living), 0), COALESCE(sum(unseen), 0), COALESCE(sum(going), 0)
       FROM (SELECT item_id, CASE WHEN gone_at IS NULL THEN 1 ELSE 0 END AS living,
                    CASE WHEN {_UNSEEN} THEN 1 ELSE 0 END AS unseen,
@@ -119,7 +119,7 @@ WALK = sql(f"""
               FROM stepfast_raw WHERE feed = :feed AND item_id > :after
              ORDER BY item_id LIMIT :stretch) walked
 """)
-UNSEEN = sql(f"""
+FIND_UNSEEN = sql(f"""
     SELECT item_id, CASE WHEN strikes + 1 >= :strikes THEN 1 ELSE 0 END FROM stepfast_raw
      WHERE feed = :feed AND item_id > :after AND item_id <= :until AND {_UNSEEN}
      ORDER BY item_id LIMIT :limit
@@ -129,12 +129,12 @@ LOCK_UNSEEN = sql(f"""
     SELECT item_id, strikes FROM stepfast_raw WHERE feed = :feed AND item_id {{any_of:ids}} AND {_UNSEEN}
      ORDER BY item_id {{for_update}}
 """)
-STRIKE = sql("""
+STRIKE_ROWS = sql("""
     UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id
      WHERE feed = :feed AND item_id {any_of:ids} AND gone_at IS NULL
 """)
 # What is in the target is not what was applied: should the row come back as it was, it is applied again.
-GO = sql("""
+MARK_GONE = sql("""
     UPDATE stepfast_raw SET strikes = strikes + 1, struck_by = :run_id, gone_at = :at, applied_hash = NULL
      WHERE feed = :feed AND item_id {any_of:ids} AND gone_at IS NULL
 """)
@@ -145,32 +145,34 @@ END_OF_STRETCH = sql("""
     SELECT max(item_id), count(*) FROM (SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id > :after
                                          ORDER BY item_id LIMIT :stretch) walked
 """)
-REMOVED = sql(f"""
+FIND_GONE = sql(f"""
     SELECT item_id FROM stepfast_raw
      WHERE feed = :feed AND item_id > :after AND item_id <= :until AND {_REMOVED}
      ORDER BY item_id LIMIT :limit
 """)
-LOCK_REMOVED = sql(f"""
+LOCK_GONE = sql(f"""
     SELECT item_id FROM stepfast_raw WHERE feed = :feed AND item_id {{any_of:ids}} AND {_REMOVED}
      ORDER BY item_id {{for_update}}
 """)
-BRING_BACK = sql("""
+BRING_ROWS_BACK = sql("""
     UPDATE stepfast_raw
        SET gone_at = NULL, strikes = 0, applied_hash = CASE WHEN pending = 0 THEN content_hash END
      WHERE feed = :feed AND item_id {any_of:ids} AND gone_at IS NOT NULL
 """)
 
 _FORGETTABLE = "gone_at IS NOT NULL AND gone_at < {now} - :keep"
-OLD = sql(f"""
+FIND_OLD_GONE = sql(f"""
     SELECT item_id FROM stepfast_raw
      WHERE feed = :feed AND item_id > :after AND item_id <= :until AND {_FORGETTABLE}
      ORDER BY item_id LIMIT :limit
 """)
-FORGET = sql(f"DELETE FROM stepfast_raw WHERE feed = :feed AND item_id {{any_of:ids}} AND {_FORGETTABLE}")
+FORGET_GONE = sql(
+    f"DELETE FROM stepfast_raw WHERE feed = :feed AND item_id {{any_of:ids}} AND {_FORGETTABLE}"
+)
 
 
 @dataclass(frozen=True)
-class Unseen:
+class UnseenBy:
     """What a run did not see."""
 
     feed: str
@@ -179,7 +181,7 @@ class Unseen:
     strikes: int  # so many make a row gone
 
 
-class Walked(NamedTuple):
+class StretchCounts(NamedTuple):
     """A stretch of rows in the order of their ids, and what was found there."""
 
     last: str | None  # where it ends; None: nothing was left to walk over
@@ -189,22 +191,22 @@ class Walked(NamedTuple):
     going: int  # unseen, and with this strike they are gone
 
 
-class Missed(NamedTuple):
+class UnseenRow(NamedTuple):
     """A row that was not seen."""
 
     item_id: str
     goes: bool  # with this strike
 
 
-class Struck(NamedTuple):
+class StrikeCounts(NamedTuple):
     struck: int
     gone: int
 
 
-def walk(tx: Transaction, it: Unseen, after: str) -> Walked:
+def count_stretch(tx: Transaction, it: UnseenBy, after: str) -> StretchCounts:
     """Count the next stretch."""
     row = tx.rows(
-        WALK,
+        COUNT_STRETCH,
         feed=it.feed,
         run_id=it.run_id,
         before=it.before,
@@ -212,7 +214,7 @@ def walk(tx: Transaction, it: Unseen, after: str) -> Walked:
         strikes=it.strikes,
         stretch=STRETCH,
     )[0]
-    return Walked(row[0], *(int(value) for value in row[1:]))
+    return StretchCounts(row[0], *(int(value) for value in row[1:]))
 
 
 def end_of_stretch(tx: Transaction, feed: str, after: str) -> tuple[str | None, bool]:
@@ -221,10 +223,10 @@ def end_of_stretch(tx: Transaction, feed: str, after: str) -> tuple[str | None, 
     return last, int(rows) < STRETCH
 
 
-def unseen(tx: Transaction, it: Unseen, after: str, until: str) -> list[Missed]:
+def unseen_rows(tx: Transaction, it: UnseenBy, after: str, until: str) -> list[UnseenRow]:
     """The next rows of a stretch that were not seen, at most a batch."""
     rows = tx.rows(
-        UNSEEN,
+        FIND_UNSEEN,
         feed=it.feed,
         run_id=it.run_id,
         before=it.before,
@@ -233,17 +235,17 @@ def unseen(tx: Transaction, it: Unseen, after: str, until: str) -> list[Missed]:
         until=until,
         limit=BATCH,
     )
-    return [Missed(str(row[0]), bool(row[1])) for row in rows]
+    return [UnseenRow(str(row[0]), bool(row[1])) for row in rows]
 
 
-def strike(  # noqa: PLR0917 - all that decides about a batch
+def strike_rows(  # noqa: PLR0917 - all that decides about a batch
     tx: Transaction,
-    it: Unseen,
+    it: UnseenBy,
     ids: Sequence[str],
     target: TargetColumn,
     column_type: str,
     may_go: Collection[str] | None = None,
-) -> Struck:
+) -> StrikeCounts:
     """Strike those of them that are still unseen; who has enough strikes is gone, here and in the target.
 
     With `may_go` nobody goes who is not in it: who would is not struck.
@@ -254,35 +256,35 @@ def strike(  # noqa: PLR0917 - all that decides about a batch
     ]
     staying = [str(row[0]) for row in found if row[1] + 1 < it.strikes]
     if staying:
-        tx.run(STRIKE, feed=it.feed, run_id=it.run_id, ids=staying)
+        tx.run(STRIKE_ROWS, feed=it.feed, run_id=it.run_id, ids=staying)
     if going:
         now = int(tx.first(CLOCK))
-        tx.run(GO, feed=it.feed, run_id=it.run_id, ids=going, at=now)
+        tx.run(MARK_GONE, feed=it.feed, run_id=it.run_id, ids=going, at=now)
         target.set(tx, going, as_instant(now, column_type))
-    return Struck(len(staying) + len(going), len(going))
+    return StrikeCounts(len(staying) + len(going), len(going))
 
 
-def removed(tx: Transaction, feed: str, run_id: str, after: str, until: str) -> list[str]:
+def gone_rows(tx: Transaction, feed: str, run_id: str, after: str, until: str) -> list[str]:
     """The next rows of a stretch that this run has marked as gone, and nobody has seen since."""
-    rows = tx.rows(REMOVED, feed=feed, run_id=run_id, after=after, until=until, limit=BATCH)
+    rows = tx.rows(FIND_GONE, feed=feed, run_id=run_id, after=after, until=until, limit=BATCH)
     return [str(row[0]) for row in rows]
 
 
 def bring_back(tx: Transaction, feed: str, run_id: str, ids: Sequence[str], target: TargetColumn) -> int:
     """Undo it, here and in the target; returns how many."""
-    found = [str(row[0]) for row in tx.rows(LOCK_REMOVED, feed=feed, run_id=run_id, ids=list(ids))]
+    found = [str(row[0]) for row in tx.rows(LOCK_GONE, feed=feed, run_id=run_id, ids=list(ids))]
     if found:
-        tx.run(BRING_BACK, feed=feed, ids=found)
+        tx.run(BRING_ROWS_BACK, feed=feed, ids=found)
         target.set(tx, found, None)
     return len(found)
 
 
-def forgettable(tx: Transaction, feed: str, after: str, until: str, keep: int) -> list[str]:
+def old_gone_rows(tx: Transaction, feed: str, after: str, until: str, keep: int) -> list[str]:
     """Rows that have been gone for longer than `keep`, at most a batch; the others wait for the next sweep."""
-    rows = tx.rows(OLD, feed=feed, after=after, until=until, keep=keep, limit=BATCH)
+    rows = tx.rows(FIND_OLD_GONE, feed=feed, after=after, until=until, keep=keep, limit=BATCH)
     return [str(row[0]) for row in rows]
 
 
-def forget(tx: Transaction, feed: str, ids: Sequence[str], keep: int) -> int:
+def forget_gone(tx: Transaction, feed: str, ids: Sequence[str], keep: int) -> int:
     """Their target rows stay as they are."""
-    return tx.run(FORGET, feed=feed, ids=list(ids), keep=keep)
+    return tx.run(FORGET_GONE, feed=feed, ids=list(ids), keep=keep)

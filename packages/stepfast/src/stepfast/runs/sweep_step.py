@@ -25,15 +25,15 @@ from stepfast.runs.sweep import (
     BATCH,
     STRETCH,
     SweepState,
-    Unseen,
+    UnseenBy,
+    count_stretch,
     end_of_stretch,
-    forget,
-    forgettable,
-    keep,
-    state_of,
-    strike,
-    unseen,
-    walk,
+    forget_gone,
+    keep_sweep,
+    old_gone_rows,
+    strike_rows,
+    sweep_state,
+    unseen_rows,
 )
 from stepfast.telemetry import happened
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from stepfast.database.database import Database
     from stepfast.jobs.step import Step
     from stepfast.runs.declaration import Declaration
-    from stepfast.runs.sweep import Missed
+    from stepfast.runs.sweep import UnseenRow
 
 
 # Before rows go, the source is asked whether it still has them.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 # about those that would go with this strike, and about no others. Whom the source still has is not struck.
 
 
-def at_once(declared: Declaration, found: list[Missed]) -> list[Missed]:
+def first_to_confirm(declared: Declaration, found: list[UnseenRow]) -> list[UnseenRow]:
     """As many of them, from the first on, as one question is about; all, if nobody is asked."""
     if not declared.confirms:
         return found
@@ -64,7 +64,7 @@ def at_once(declared: Declaration, found: list[Missed]) -> list[Missed]:
     return found
 
 
-async def not_gone(declared: Declaration, ids: Sequence[str]) -> frozenset[str]:
+async def still_at_source(declared: Declaration, ids: Sequence[str]) -> frozenset[str]:
     """Which of them the source still has."""
     answer = await answer_of(declared.feed.still_there, list(ids))
     if isinstance(answer, str | bytes) or not isinstance(answer, Collection):
@@ -75,7 +75,7 @@ async def not_gone(declared: Declaration, ids: Sequence[str]) -> frozenset[str]:
     return frozenset(answer)
 
 
-def told(number: int) -> str:
+def note_still_there(number: int) -> str:
     """For people who look at the sweep."""
     rows = "1 row that was not seen is" if number == 1 else f"{number:,} rows that were not seen are"
     return f"{rows} still at the source"
@@ -91,21 +91,21 @@ LOOK_AGAIN: Final = timedelta(minutes=5)  # a held sweep; whoever approves it wa
 
 async def sweep_step(
     step: Step, database: Database, declared: Declaration, run_id: str, epoch: int
-) -> Outcome | Doubt:
+) -> Outcome | GoingRows:
     """Do the next part of a run's sweep, or say about whom the source must be asked first."""
     step.annotate(run_id=run_id)
     return await asyncio.to_thread(_step, database, declared, run_id, epoch)
 
 
-async def settle(declared: Declaration, doubt: Doubt) -> Outcome:
+async def settle(declared: Declaration, doubt: GoingRows) -> Outcome:
     """Ask the source, outside of any transaction, and strike who is really gone."""
-    return doubt.settled(await not_gone(declared, doubt.going))
+    return doubt.settled(await still_at_source(declared, doubt.going))
 
 
-def _step(database: Database, declared: Declaration, run_id: str, epoch: int) -> Outcome | Doubt:
+def _step(database: Database, declared: Declaration, run_id: str, epoch: int) -> Outcome | GoingRows:
     with database.looking() as tx:
         run = find_run(tx, run_id)
-        state = state_of(run)
+        state = sweep_state(run)
         if run.at is not RunState.SWEEPING or run.epoch != epoch or state is None:
             return Done("this run is no longer swept by this job")
         match state.phase:
@@ -116,15 +116,15 @@ def _step(database: Database, declared: Declaration, run_id: str, epoch: int) ->
             case "held":
                 # It moves, so that nobody takes it for stalled: everybody knows what it waits for.
                 pause = min(LOOK_AGAIN, declared.stall_after / 2)
-                return Snooze(pause, effects=[Go(run, state, state)])
+                return Snooze(pause, effects=[KeepSweep(run, state, state)])
             case "declined" | "skipped" | "done":
-                return Done({"sweep": state.phase, "note": state.note}, effects=[End(declared, run)])
+                return Done({"sweep": state.phase, "note": state.note}, effects=[EndSweep(declared, run)])
 
 
 def _count(tx: Transaction, declared: Declaration, run: Run, state: SweepState) -> Outcome:
     found, now = _unseen(run, state), state
     for _ in range(STRETCHES):
-        part = walk(tx, found, now.after)
+        part = count_stretch(tx, found, now.after)
         now = now.then(
             after=part.last or now.after,
             living=now.living + part.living,
@@ -134,7 +134,7 @@ def _count(tx: Transaction, declared: Declaration, run: Run, state: SweepState) 
         if part.rows < STRETCH:
             now = _decided(declared, run, now)
             break
-    return Continue(now.steps, effects=[Go(run, state, now)])
+    return Continue(now.steps, effects=[KeepSweep(run, state, now)])
 
 
 def _decided(declared: Declaration, run: Run, state: SweepState) -> SweepState:
@@ -150,28 +150,28 @@ def _decided(declared: Declaration, run: Run, state: SweepState) -> SweepState:
     return state.then(phase="striking", after="")
 
 
-def _strike(tx: Transaction, declared: Declaration, run: Run, state: SweepState) -> Outcome | Doubt:
+def _strike(tx: Transaction, declared: Declaration, run: Run, state: SweepState) -> Outcome | GoingRows:
     it, after = _unseen(run, state), state.after
     kept = None if declared.sweep is None or declared.sweep.keeps is None else micros(declared.sweep.keeps)
-    found: list[Missed] = []
+    found: list[UnseenRow] = []
     old: list[str] = []
     phase = state.phase
     for _ in range(STRETCHES):
         until, is_last = end_of_stretch(tx, run.feed, after)
         if until is not None:
-            every = unseen(tx, it, after, until)
-            found = at_once(declared, every)
+            every = unseen_rows(tx, it, after, until)
+            found = first_to_confirm(declared, every)
             if len(found) < len(every) or len(every) == BATCH:
                 is_last, until = False, found[-1].item_id
-            old = [] if kept is None else forgettable(tx, run.feed, after, until, kept)
+            old = [] if kept is None else old_gone_rows(tx, run.feed, after, until, kept)
         after, phase = until or after, "done" if is_last else phase
         if found or old or is_last:
             break
     if state.struck + state.still_there + len(found) > state.unseen:
-        return Continue(state.steps, effects=[Go(run, state, _counted_anew(state))])
+        return Continue(state.steps, effects=[KeepSweep(run, state, _counted_anew(state))])
     ids = [row.item_id for row in found]
     going = [row.item_id for row in found if row.goes]
-    strikes = Strikes(
+    strikes = StrikeBatch(
         run,
         state,
         state.then(after=after, phase=phase),
@@ -181,7 +181,7 @@ def _strike(tx: Transaction, declared: Declaration, run: Run, state: SweepState)
         _column_type(tx, state),
         may_go=frozenset() if declared.confirms else None,
     )
-    return Doubt(strikes, going) if declared.confirms and going else strikes.outcome
+    return GoingRows(strikes, going) if declared.confirms and going else strikes.outcome
 
 
 def _counted_anew(state: SweepState) -> SweepState:
@@ -201,12 +201,12 @@ def _column_type(tx: Transaction, state: SweepState) -> str:
     return found[column]
 
 
-def _unseen(run: Run, state: SweepState) -> Unseen:
-    return Unseen(run.feed, run.id, state.before, state.strikes)
+def _unseen(run: Run, state: SweepState) -> UnseenBy:
+    return UnseenBy(run.feed, run.id, state.before, state.strikes)
 
 
 @dataclass(frozen=True)
-class Go:
+class KeepSweep:
     """From one state to the next, in the step's commit; whoever has to decide is told."""
 
     run: Run
@@ -214,14 +214,14 @@ class Go:
     now: SweepState
 
     def apply(self, tx: Transaction, /) -> None:
-        keep(tx, self.run, self.was, self.now)
+        keep_sweep(tx, self.run, self.was, self.now)
         if self.now.phase == "held" and self.was.phase != "held":
             alerts.sweep_held(tx, self.run, self.now.note or "")
             happened("sweep.held", feed=self.run.feed, run_id=self.run.id, note=self.now.note)
 
 
 @dataclass(frozen=True)
-class Strikes:
+class StrikeBatch:
     """A batch of strikes, with the target rows of those who are gone, and the run's counters."""
 
     run: Run
@@ -241,17 +241,17 @@ class Strikes:
         struck, gone = 0, 0
         if self.ids:
             it = _unseen(self.run, self.was)
-            struck, gone = strike(tx, it, self.ids, self.was.target, self.column_type, self.may_go)
+            struck, gone = strike_rows(tx, it, self.ids, self.was.target, self.column_type, self.may_go)
         if self.old:
-            forget(tx, self.run.feed, self.old, self.kept)
-        keep(tx, self.run, self.was, self.now.then(struck=self.was.struck + struck), gone=gone)
+            forget_gone(tx, self.run.feed, self.old, self.kept)
+        keep_sweep(tx, self.run, self.was, self.now.then(struck=self.was.struck + struck), gone=gone)
 
 
 @dataclass(frozen=True)
-class Doubt:
+class GoingRows:
     """A batch of strikes that would let rows go: does the source still have them?"""
 
-    strikes: Strikes
+    strikes: StrikeBatch
     going: Sequence[str]
 
     def settled(self, there: frozenset[str]) -> Outcome:
@@ -259,12 +259,12 @@ class Doubt:
         now = self.strikes.now
         if there:
             number = now.still_there + len(there)
-            now = now.then(still_there=number, note=told(number))
+            now = now.then(still_there=number, note=note_still_there(number))
         return replace(self.strikes, now=now, may_go=frozenset(self.going) - there).outcome
 
 
 @dataclass(frozen=True)
-class End:
+class EndSweep:
     """The run is complete, whoever is gone."""
 
     declared: Declaration

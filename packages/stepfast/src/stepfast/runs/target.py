@@ -16,8 +16,8 @@ from stepfast.database.statement import sql
 from stepfast.database.tables import as_instant, columns_of, is_unique, types_of
 from stepfast.database.upsert import plain, quoted
 from stepfast.errors import ConfigurationError, DatabaseError
-from stepfast.runs.quarantine import EntryState, Refused, put_aside_for, settle
-from stepfast.runs.raw_rows import mark, set_aside
+from stepfast.runs.quarantine import QuarantineState, RefusedRow, put_aside_for, settle_entries
+from stepfast.runs.raw_rows import mark_applied, put_applied_aside
 from stepfast.telemetry.masking import without_secrets
 from stepfast.telemetry.sinks import message_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stepfast.database.dialects import Dialect
     from stepfast.runs.declaration import Declaration
     from stepfast.runs.feed import Feed, Row
-    from stepfast.runs.raw_rows import Lot, Waiting
+    from stepfast.runs.raw_rows import PendingRow, PendingRows
 
 
 # Target rows are written together; if the database refuses them, the guilty ones are found and the others written.
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 # meets a deadlock or a lost connection has no guilty row to look for: the whole step is done again.
 
 
-class Guilty(NamedTuple):
+class StoreFailure(NamedTuple):
     """A row that the target does not take, and why."""
 
     place: int  # among those that were to be written
     error: Exception
 
 
-def store(tx: Transaction, feed: Feed, rows: Sequence[Row], first: int = 0) -> list[Guilty]:
+def store_rows(tx: Transaction, feed: Feed, rows: Sequence[Row], first: int = 0) -> list[StoreFailure]:
     """Write them, and return those that were refused; `first` is the place of the first of them."""
     if not rows:
         return []
@@ -55,9 +55,11 @@ def store(tx: Transaction, feed: Feed, rows: Sequence[Row], first: int = 0) -> l
         if isinstance(error, DatabaseError) and not blames_a_row(error):
             raise
         if len(rows) == 1:
-            return [Guilty(first, error)]
+            return [StoreFailure(first, error)]
         middle = len(rows) // 2
-        return store(tx, feed, rows[:middle], first) + store(tx, feed, rows[middle:], first + middle)
+        return store_rows(tx, feed, rows[:middle], first) + store_rows(
+            tx, feed, rows[middle:], first + middle
+        )
     return []
 
 
@@ -68,21 +70,21 @@ LONGEST_CODE: Final = 100
 
 
 @dataclass(frozen=True)
-class Batch:
+class MappedBatch:
     """Target rows, the raw rows they were made of (one for one), and what could not be mapped."""
 
-    raw: Lot
+    raw: PendingRows
     rows: list[Row]
-    refused: list[Refused]
+    refused: list[RefusedRow]
 
-    def only(self, ids: Collection[str]) -> Batch:
+    def only(self, ids: Collection[str]) -> MappedBatch:
         """Those of these items."""
         places = [place for place, item_id in enumerate(self.raw.ids) if item_id in ids]
         rows = [self.rows[place] for place in places]
-        return Batch(self.raw.only(places), rows, [it for it in self.refused if it.item_id in ids])
+        return MappedBatch(self.raw.only(places), rows, [it for it in self.refused if it.item_id in ids])
 
 
-class UnfitError(Exception):
+class UnfitRowError(Exception):
     """What map() answered is no row of the target."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -92,13 +94,13 @@ class UnfitError(Exception):
 
 def map_rows(
     declared: Declaration,
-    waiting: Lot,
+    waiting: PendingRows,
     columns: Collection[str],
     to_row: Callable[[Any], Row] | None = None,
-) -> Batch:
+) -> MappedBatch:
     """Map each of them, by the feed's map() if no other is given; `columns` are those of the target."""
     rows: list[Row] = []
-    bad: dict[int, Refused] = {}
+    bad: dict[int, RefusedRow] = {}
     to_row = to_row or declared.feed.map
     cleared, keep = declared.cleared, rows.append
     known = None if declared.stores else frozenset(columns)
@@ -114,17 +116,17 @@ def map_rows(
                     if row[name] is None:
                         raise _no_key(declared, name)  # noqa: TRY301 - one function call per row less
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the row is put aside with it
-            bad[place] = refused(declared, waiting.at(place), "map", error)
+            bad[place] = refused_row(declared, waiting.at(place), "map", error)
         else:
             keep({**cleared, **row} if cleared else row)
     if known is not None:
         rows = _one_for_each_key(declared, waiting, rows, bad)
     raw = waiting.only([it for it in range(len(waiting.ids)) if it not in bad]) if bad else waiting
-    return Batch(raw, rows, list(bad.values()))
+    return MappedBatch(raw, rows, list(bad.values()))
 
 
 def _one_for_each_key(
-    declared: Declaration, waiting: Lot, rows: list[Row], bad: dict[int, Refused]
+    declared: Declaration, waiting: PendingRows, rows: list[Row], bad: dict[int, RefusedRow]
 ) -> list[Row]:
     """The last row of each key; the others would be overwritten without a trace, so they join those that are bad."""
     keys = list(map(itemgetter(*declared.key), rows))
@@ -140,18 +142,18 @@ def _one_for_each_key(
             other = waiting.ids[places[last[key]]]
             shown = ", ".join(declared.key)
             told = f"map() answered the same key as item {other} ({shown}); only one of them can be in {declared.table}"
-            bad[places[number]] = refused(
-                declared, waiting.at(places[number]), "map", UnfitError("same key", told)
+            bad[places[number]] = refused_row(
+                declared, waiting.at(places[number]), "map", UnfitRowError("same key", told)
             )
     return [rows[number] for number in sorted(last.values())]
 
 
-def refused(declared: Declaration, it: Waiting, stage: str, error: BaseException) -> Refused:
+def refused_row(declared: Declaration, it: PendingRow, stage: str, error: BaseException) -> RefusedRow:
     """The row, with its reason in words that may be shown."""
     said = getattr(error, "code", None)
     code = said if isinstance(said, str) and said else type(error).__qualname__
     message = without_secrets(message_of(error)[: 2 * LONGEST_MESSAGE])[:LONGEST_MESSAGE]
-    return Refused(
+    return RefusedRow(
         item_id=it.item_id,
         stage=stage,
         code=code[:LONGEST_CODE],
@@ -165,10 +167,10 @@ def refused(declared: Declaration, it: Waiting, stage: str, error: BaseException
 def _fitting(declared: Declaration, row: object, known: frozenset[str] | None) -> tuple[str, ...]:
     """The columns of a row that the target has."""
     if not isinstance(row, Mapping):
-        raise UnfitError("no row", f"map() answered {type(row).__name__}; a row is a dict of columns")
+        raise UnfitRowError("no row", f"map() answered {type(row).__name__}; a row is a dict of columns")
     if known is not None and (strangers := row.keys() - known):
         shown = ", ".join(sorted(map(str, strangers)))
-        raise UnfitError(
+        raise UnfitRowError(
             "unknown column", f"map() answered {shown}, which table {declared.table} does not have"
         )
     if known is not None and (missing := [name for name in declared.key if name not in row]):
@@ -176,8 +178,8 @@ def _fitting(declared: Declaration, row: object, known: frozenset[str] | None) -
     return tuple(row)
 
 
-def _no_key(declared: Declaration, name: str) -> UnfitError:
-    return UnfitError("no key", f"map() answered no {name}, which is in the key of {declared.table}")
+def _no_key(declared: Declaration, name: str) -> UnfitRowError:
+    return UnfitRowError("no key", f"map() answered no {name}, which is in the key of {declared.table}")
 
 
 # What is in the target, beside what is written into it: a verify counts the rows that differ.
@@ -186,16 +188,16 @@ def _no_key(declared: Declaration, name: str) -> UnfitError:
 
 PARAMETERS: Final = 500  # of one statement
 
-Stored = dict[str, "Mapping[str, Any]"]  # by key
+StoredRows = dict[str, "Mapping[str, Any]"]  # by key
 
 
-def stored_rows(tx: Transaction, declared: Declaration, rows: Sequence[Row]) -> Stored:
+def stored_rows(tx: Transaction, declared: Declaration, rows: Sequence[Row]) -> StoredRows:
     """The rows of the target that have these keys, in the columns that are written."""
     if not rows:
         return {}
     columns = sorted({name for row in rows for name in row})
     types = types_of(tx, declared.table) if tx.dialect.name == "postgresql" else {}
-    found: Stored = {}
+    found: StoredRows = {}
     step = max(1, PARAMETERS // len(declared.key))
     for start in range(0, len(rows), step):
         chunk = rows[start : start + step]
@@ -210,7 +212,7 @@ def stored_rows(tx: Transaction, declared: Declaration, rows: Sequence[Row]) -> 
     return found
 
 
-def differences(before: Stored, after: Stored) -> int:
+def differences(before: StoredRows, after: StoredRows) -> int:
     """How many of the rows that are there now were missing, or had another value."""
     return sum(before.get(key) != row for key, row in after.items())
 
@@ -297,7 +299,7 @@ def _quoted(dialect: Dialect, name: str) -> str:
 # First the raw rows are marked under the content that was read, which also locks them. Then the target rows are written
 # of those that were still so. What could not be mapped or stored goes into quarantine.
 
-CLOCK = sql("SELECT {now}")
+DATABASE_CLOCK = sql("SELECT {now}")
 
 
 class Applied(NamedTuple):
@@ -309,48 +311,52 @@ class Applied(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Application:
+class TargetWrite:
     """One batch, mapped, on its way into the target."""
 
     declared: Declaration
     run_id: str
-    batch: Batch
+    batch: MappedBatch
     columns: Mapping[str, str]  # of the target, with their types; empty if nobody asked
     entries: Collection[str] = ()  # items of the batch that have an entry in quarantine
-    settled_as: EntryState = EntryState.SUPERSEDED
+    settled_as: QuarantineState = QuarantineState.SUPERSEDED
     compares: bool = False  # whether rows that differ from what was in the target are counted
 
     def write(self, tx: Transaction) -> Applied:
         batch = self._current(tx)
         feed, bad = self.declared.name, batch.refused
         before = stored_rows(tx, self.declared, batch.rows) if self.compares else {}
-        guilty = store(tx, self.declared.feed, batch.rows)
+        guilty = store_rows(tx, self.declared.feed, batch.rows)
         differing = differences(before, stored_rows(tx, self.declared, batch.rows)) if self.compares else 0
         if guilty:
-            set_aside(tx, feed, [batch.raw.ids[it.place] for it in guilty])
-            bad = bad + [refused(self.declared, batch.raw.at(it.place), "store", it.error) for it in guilty]
+            put_applied_aside(tx, feed, [batch.raw.ids[it.place] for it in guilty])
+            bad = bad + [
+                refused_row(self.declared, batch.raw.at(it.place), "store", it.error) for it in guilty
+            ]
         if self.entries:
             # All entries of these items are answered; those of rows that are refused again are opened again below.
             touched = {*batch.raw.ids, *(it.item_id for it in bad)}
-            settle(tx, feed, sorted(touched.intersection(self.entries)), self.settled_as)
+            settle_entries(tx, feed, sorted(touched.intersection(self.entries)), self.settled_as)
         put_aside_for(tx, feed, self.run_id, bad)
         self._mark_stale(tx, sorted(it.item_id for it in bad))
         return Applied(len(batch.rows) - len(guilty), len(bad), differing)
 
-    def _current(self, tx: Transaction) -> Batch:
+    def _current(self, tx: Transaction) -> MappedBatch:
         """Those rows that still have the content which was read; all of them are ours from here on."""
         batch = self.batch
         read = dict(zip(batch.raw.ids, batch.raw.hashes, strict=True))
         if batch.refused:
             read = dict(sorted({**read, **{it.item_id: it.content_hash for it in batch.refused}}.items()))
-        current = mark(tx, self.declared.name, read, [it.item_id for it in batch.refused]) if read else None
+        current = (
+            mark_applied(tx, self.declared.name, read, [it.item_id for it in batch.refused]) if read else None
+        )
         return batch if current is None else batch.only(current)
 
     def _mark_stale(self, tx: Transaction, ids: list[str]) -> None:
         """Otherwise an old price would stay on sale, and nobody could tell that it is old. The next good row clears it."""
         stale = self.declared.stale
         if ids and stale is not None and self.declared.item_column is not None:
-            since = as_instant(int(tx.first(CLOCK)), self.columns[stale])
+            since = as_instant(int(tx.first(DATABASE_CLOCK)), self.columns[stale])
             target_column(self.declared, stale).set(tx, ids, since)
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 from stepfast.clock import micros
 from stepfast.database.statement import sql
 from stepfast.runs import alerts
-from stepfast.runs.breaker import LONGEST
-from stepfast.runs.debts import tried
+from stepfast.runs.breaker import LONGEST_PAUSE
+from stepfast.runs.debts import count_try
 from stepfast.runs.lifecycle import (
     begin_consolidation,
     consolidation_gave_up,
@@ -25,9 +25,9 @@ from stepfast.runs.lifecycle import (
 )
 from stepfast.runs.messages import announce_end
 from stepfast.runs.partition import Partition, end_partition, find_partition, lock_partition
-from stepfast.runs.repair import ask_for, renew_jobs
+from stepfast.runs.repair import enqueue_run_job, renew_jobs
 from stepfast.runs.run import (
-    PARTS,
+    FEED_JOBS,
     PartitionState,
     Run,
     RunState,
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 
 MOST_SHARDS: Final = 100  # that a feed may ever have had
 
-LIVE = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
-ENDED = sql("""
+LOCK_LIVE_JOBS = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
+LOCK_ENDED_JOBS = sql("""
     SELECT state, last_error, id FROM stepfast_archive WHERE id {any_of:ids} AND state IN ('dead', 'cancelled', 'done')
      ORDER BY id {for_update}
 """)
@@ -75,7 +75,7 @@ class Ended(NamedTuple):
     error: str = ""
 
 
-class Act(StrEnum):
+class WatchdogAct(StrEnum):
     """What was done about a run."""
 
     FAILED = "failed"  # a partition or the run itself, because its job gave up
@@ -85,7 +85,7 @@ class Act(StrEnum):
     MOVED = "moved"  # it had stalled, and moves again
 
 
-def mend_partition(tx: Transaction, declared: Declaration, partition_id: str) -> Act | None:
+def repair_partition(tx: Transaction, declared: Declaration, partition_id: str) -> WatchdogAct | None:
     """Fail an open partition whose job gave up, or give it another job at its cursor."""
     seen = find_partition(tx, partition_id)
     if seen is None or not seen.is_open:
@@ -104,12 +104,12 @@ def mend_partition(tx: Transaction, declared: Declaration, partition_id: str) ->
             if run.at is not RunState.FETCHING:
                 return None
             renew_jobs(tx, declared, run, [now])
-            return Act.RESUMED
+            return WatchdogAct.RESUMED
         case _:
             assert_never(job.fate)
 
 
-def mend_run(tx: Transaction, declared: Declaration, run_id: str) -> Act | None:
+def repair_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
     """The same for a run that is planned, consolidated or swept."""
     seen = find_run(tx, run_id)
     job = fate_of(tx, movers(seen))
@@ -117,24 +117,24 @@ def mend_run(tx: Transaction, declared: Declaration, run_id: str) -> Act | None:
     if _place(run) != _place(seen) or run.ended_at is not None or job.fate is Fate.LIVE:
         return None
     if job.fate is Fate.DEAD:
-        return Act.FAILED if _give_up(tx, declared, run, job.error) else None
+        return WatchdogAct.FAILED if _give_up(tx, declared, run, job.error) else None
     match run.at:
         case RunState.PLANNING:
-            ask_for(tx, declared, run, "plan")
+            enqueue_run_job(tx, declared, run, "plan")
         case RunState.APPLYING:
             tx.run(FORGET_SHARDS, id=run.id, epoch=run.epoch, round=run.rounds)
             begin_consolidation(tx, declared, run)
         case RunState.SWEEPING:
-            ask_for(tx, declared, run, "sweep")
+            enqueue_run_job(tx, declared, run, "sweep")
         case _:
             return None
-    return Act.RESUMED
+    return WatchdogAct.RESUMED
 
 
-def mend_completion(tx: Transaction, declared: Declaration, run_id: str) -> Act | None:
+def repair_completion(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
     """A run whose last partition ended, and nobody went on from there."""
     evaluate(tx, declared, run_id)
-    return None if find_run(tx, run_id).at is RunState.FETCHING else Act.EVALUATED
+    return None if find_run(tx, run_id).at is RunState.FETCHING else WatchdogAct.EVALUATED
 
 
 def movers(run: Run) -> list[str]:
@@ -146,8 +146,8 @@ def movers(run: Run) -> list[str]:
 
 def fate_of(tx: Transaction, ids: list[str]) -> Ended:
     """What became of these jobs. Their rows are ours, so that nobody revives or ends one meanwhile."""
-    live = tx.rows(LIVE, ids=ids) if ids else []
-    ended = tx.rows(ENDED, ids=ids) if ids else []
+    live = tx.rows(LOCK_LIVE_JOBS, ids=ids) if ids else []
+    ended = tx.rows(LOCK_ENDED_JOBS, ids=ids) if ids else []
     for state, error, job_id in ended:
         if state == "dead":
             return Ended(Fate.DEAD, str(error or "unknown"))
@@ -156,11 +156,11 @@ def fate_of(tx: Transaction, ids: list[str]) -> Ended:
     return Ended(Fate.LIVE if live else Fate.LOST)
 
 
-def _fail(tx: Transaction, declared: Declaration, partition: Partition, error: str) -> Act | None:
+def _fail(tx: Transaction, declared: Declaration, partition: Partition, error: str) -> WatchdogAct | None:
     if not end_partition(tx, partition, PartitionState.FAILED, error):
         return None
     if partition.debt_id is not None:
-        tried(tx, declared.name, partition.debt_id)
+        count_try(tx, declared.name, partition.debt_id)
     partition_ended(
         tx,
         declared,
@@ -172,7 +172,7 @@ def _fail(tx: Transaction, declared: Declaration, partition: Partition, error: s
     if declared.broker is not None:
         run = find_run(tx, partition.run_id)
         announce_end(tx, declared, run, partition.moved(state=PartitionState.FAILED), error)
-    return Act.FAILED
+    return WatchdogAct.FAILED
 
 
 def _give_up(tx: Transaction, declared: Declaration, run: Run, error: str) -> bool:
@@ -194,53 +194,53 @@ def _place(run: Run) -> tuple[object, ...]:
 #
 # A look is one or two statements by index, without locks. Whatever it finds is done by an act, which looks again.
 
-BATCH: Final = 200  # partitions that one look brings home
+ORPHAN_BATCH: Final = 200  # partitions that one look brings home
 GROWING: Final = 10  # dead letters of a feed in an hour that a person should know of
 LATELY: Final = timedelta(hours=1)
 EVER: Final = timedelta(days=36_500)
 
-ACTIVE = sql("""
+ACTIVE_RUNS = sql("""
     SELECT id, feed, state, stalled_in, shards, job_id, {now} - updated_at FROM stepfast_run
      WHERE ended_at IS NULL
 """)
 # Counted one by one, by key: no plan of the planner's own could be better when the queue is long.
-ORPHANS = sql("""
+FIND_ORPHANS = sql("""
     SELECT p.id FROM stepfast_partition p
      WHERE p.run_id = :run_id AND p.state IN ('ready', 'running')
        AND (SELECT count(*) FROM stepfast_job j WHERE j.id = p.job_id) = 0
      LIMIT :limit
 """)
-OPEN = sql("""
+ANY_OPEN_PARTITION = sql("""
     SELECT 1 FROM stepfast_partition WHERE run_id = :run_id AND state IN ('ready', 'running') LIMIT 1
 """)
-LIVE_VIGIL = sql("SELECT count(*) FROM stepfast_job WHERE id {any_of:ids}")
+COUNT_LIVE_JOBS = sql("SELECT count(*) FROM stepfast_job WHERE id {any_of:ids}")
 STILL_FOR = sql("""
     SELECT {now} - r.updated_at, {now} - (SELECT max(p.updated_at) FROM stepfast_partition p WHERE p.run_id = r.id)
       FROM stepfast_run r WHERE r.id = :run_id
 """)
 
 # `updated_at` stays: it says when the run moved last, and so when it moves again.
-STALL = sql("""
+STALL_RUN = sql("""
     UPDATE stepfast_run SET stalled_in = state, state = 'stalled', reason = :reason
      WHERE id = :id AND state = :source AND epoch = :epoch
 """)
 PAUSED_QUEUE = sql("SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL")
 
-AGE = sql("""
+WATERMARK_AGE = sql("""
     SELECT {now} + f.skew - COALESCE(f.watermark, (SELECT min(r.started_at) + f.skew FROM stepfast_run r WHERE r.feed = f.id))
       FROM stepfast_feed f WHERE f.id = :feed
 """)
-DIED = sql("""
+COUNT_DEAD_JOBS = sql("""
     SELECT count(*) FROM stepfast_archive WHERE state = 'dead' AND finished_at > {now} - :age AND kind {any_of:kinds}
 """)
-LAST_ERROR = sql("""
+LAST_DEAD_ERROR = sql("""
     SELECT last_error FROM stepfast_archive WHERE state = 'dead' AND kind {any_of:kinds}
      ORDER BY finished_at DESC LIMIT 1
 """)
 
 
 @dataclass(frozen=True)
-class Glance:
+class RunLook:
     """A run that has not ended, as one look sees it."""
 
     id: str
@@ -256,26 +256,26 @@ class Glance:
         return self.stalled_in or self.state
 
 
-def active_runs(tx: Transaction) -> list[Glance]:
-    return tx.all(ACTIVE, _glance)
+def active_runs(tx: Transaction) -> list[RunLook]:
+    return tx.all(ACTIVE_RUNS, _glance)
 
 
-def orphans(tx: Transaction, run_id: str) -> list[str]:
+def orphaned_partitions(tx: Transaction, run_id: str) -> list[str]:
     """Open partitions that no live job reads."""
-    return [str(row[0]) for row in tx.rows(ORPHANS, run_id=run_id, limit=BATCH)]
+    return [str(row[0]) for row in tx.rows(FIND_ORPHANS, run_id=run_id, limit=ORPHAN_BATCH)]
 
 
-def all_read(tx: Transaction, run_id: str) -> bool:
-    return not tx.rows(OPEN, run_id=run_id)
+def all_partitions_read(tx: Transaction, run_id: str) -> bool:
+    return not tx.rows(ANY_OPEN_PARTITION, run_id=run_id)
 
 
-def is_moved(tx: Transaction, run: Glance) -> bool:
+def has_live_jobs(tx: Transaction, run: RunLook) -> bool:
     """Whether the jobs are there that plan, consolidate or sweep it."""
     if run.at is RunState.APPLYING and run.shards:
         now = find_run(tx, run.id)
         ids = [shard_id(now, number) for number in range(max(now.shards, MOST_SHARDS))]
-        return int(tx.first(LIVE_VIGIL, ids=ids) or 0) >= now.shards
-    return run.job_id is not None and bool(tx.first(LIVE_VIGIL, ids=[run.job_id]))
+        return int(tx.first(COUNT_LIVE_JOBS, ids=ids) or 0) >= now.shards
+    return run.job_id is not None and bool(tx.first(COUNT_LIVE_JOBS, ids=[run.job_id]))
 
 
 def still_for(tx: Transaction, run_id: str) -> timedelta:
@@ -284,7 +284,7 @@ def still_for(tx: Transaction, run_id: str) -> timedelta:
     return timedelta(microseconds=max(0, min(int(run), int(run if partitions is None else partitions))))
 
 
-def stall(tx: Transaction, declared: Declaration, run_id: str) -> Act | None:
+def stall_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
     """Say that a run stands still. One that waits for its source does not: that is told by itself."""
     run = lock_run(tx, run_id)
     still = still_for(tx, run_id)
@@ -295,80 +295,80 @@ def stall(tx: Transaction, declared: Declaration, run_id: str) -> Act | None:
     why = "no step of it has been committed; its jobs wait, or fail"
     if tx.rows(PAUSED_QUEUE, queue=declared.queue):
         why = f"queue {declared.queue} is paused; go on with: stepfast queues resume {declared.queue}"
-    if tx.run(STALL, id=run.id, source=run.state.value, epoch=run.epoch, reason=why) != 1:
+    if tx.run(STALL_RUN, id=run.id, source=run.state.value, epoch=run.epoch, reason=why) != 1:
         return None
     alerts.run_stalled(tx, run, still, why)
-    return Act.STALLED
+    return WatchdogAct.STALLED
 
 
 def _waits_for_source(tx: Transaction, feed: str) -> bool:
     """Whether it is paused, or was a moment ago; trouble that nobody asks about any more is no reason."""
     row = find_feed(tx, feed)
-    return row.paused_until is not None and row.paused_until + micros(LONGEST) > row.now
+    return row.paused_until is not None and row.paused_until + micros(LONGEST_PAUSE) > row.now
 
 
-def move_again(tx: Transaction, declared: Declaration, run_id: str) -> Act | None:
+def unstall_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
     """A stalled run in which something has moved is where it was."""
     run = lock_run(tx, run_id)
     if run.state is not RunState.STALLED or still_for(tx, run_id) >= declared.stall_after:
         return None
-    return Act.MOVED if move_run(tx, run, run.at) else None
+    return WatchdogAct.MOVED if move_run(tx, run, run.at) else None
 
 
 def watermark_age(tx: Transaction, feed: str) -> timedelta | None:
     """How old the feed's watermark is; of a feed that has none, how long ago its first run began."""
-    age = tx.first(AGE, feed=feed)
+    age = tx.first(WATERMARK_AGE, feed=feed)
     return None if age is None else timedelta(microseconds=int(age))
 
 
-def is_old(tx: Transaction, declared: Declaration) -> bool:
+def is_watermark_old(tx: Transaction, declared: Declaration) -> bool:
     allowed = declared.fresh_within
     age = None if allowed is None else watermark_age(tx, declared.name)
     return allowed is not None and age is not None and age > allowed
 
 
-def tell_old(tx: Transaction, declared: Declaration) -> bool:
+def alert_old_watermark(tx: Transaction, declared: Declaration) -> bool:
     """Tell, once in a while, that what was read last is too old."""
     age = watermark_age(tx, declared.name)
-    if not is_old(tx, declared) or age is None or declared.fresh_within is None:
+    if not is_watermark_old(tx, declared) or age is None or declared.fresh_within is None:
         return False
     return alerts.watermark_too_old(tx, declared.name, age, declared.fresh_within)
 
 
-def many_died(tx: Transaction, declared: Declaration) -> bool:
+def many_jobs_died(tx: Transaction, declared: Declaration) -> bool:
     return _died(tx, declared, LATELY) >= GROWING
 
 
-def tell_dead(tx: Transaction, declared: Declaration) -> bool:
+def alert_dead_jobs(tx: Transaction, declared: Declaration) -> bool:
     """Tell, once in a while, that the jobs of a feed die."""
     new, total = _died(tx, declared, LATELY), _died(tx, declared, EVER)
     if new < GROWING:
         return False
-    error = tx.first(LAST_ERROR, kinds=_kinds(declared))
+    error = tx.first(LAST_DEAD_ERROR, kinds=_kinds(declared))
     return alerts.dead_letters_growing(tx, declared.name, new, total, error)
 
 
 def _died(tx: Transaction, declared: Declaration, age: timedelta) -> int:
-    return int(tx.first(DIED, kinds=_kinds(declared), age=micros(age)) or 0)
+    return int(tx.first(COUNT_DEAD_JOBS, kinds=_kinds(declared), age=micros(age)) or 0)
 
 
 def _kinds(declared: Declaration) -> list[str]:
-    return [kind_of(declared.name, part) for part in PARTS]
+    return [kind_of(declared.name, part) for part in FEED_JOBS]
 
 
-def _glance(*row: Any) -> Glance:
+def _glance(*row: Any) -> RunLook:
     run_id, feed, state, stalled_in, shards, job_id, still = row
     stalled = None if stalled_in is None else RunState(stalled_in)
     span = timedelta(microseconds=max(0, int(still)))
-    return Glance(run_id, feed, RunState(state), stalled, int(shards), job_id, span)
+    return RunLook(run_id, feed, RunState(state), stalled, int(shards), job_id, span)
 
 
-BATCH_PRUNING: Final = 5_000
+PRUNING_BATCH: Final = 5_000
 
 NEXT_SEEN = sql("SELECT min(partition_id) FROM stepfast_seen WHERE partition_id > :after")
 # What a partition has seen is what its pages are anchored by, and the proof that it is complete. It is needed until the
 # partition cannot be read on: it is done, or its run is complete, or a newer run has taken its place.
-NEEDED = sql("""
+IS_SEEN_NEEDED = sql("""
     SELECT p.id FROM stepfast_partition p JOIN stepfast_run r ON r.id = p.run_id
      WHERE p.id = :id AND p.state NOT IN ('done', 'split')
        AND (r.ended_at IS NULL
@@ -376,19 +376,21 @@ NEEDED = sql("""
                 AND NOT EXISTS (SELECT 1 FROM stepfast_run n
                                  WHERE n.feed = r.feed AND n.started_at > r.started_at AND n.kind NOT IN ('backfill', 'remap'))))
 """)
-LAST_SEEN_OF_BATCH = sql("""
+END_OF_SEEN_BATCH = sql("""
     SELECT max(item_id) FROM (SELECT item_id FROM stepfast_seen WHERE partition_id = :id ORDER BY item_id LIMIT :limit) b
 """)
 FORGET_SEEN = sql("DELETE FROM stepfast_seen WHERE partition_id = :id AND item_id <= :until")
 
 # The run that moved the watermark last is kept, whatever its age: it says where the feed stands.
-OLD_RUN = sql("""
+FIND_OLD_RUN = sql("""
     SELECT r.id FROM stepfast_run r
      WHERE r.ended_at < {now} - :age AND NOT EXISTS (SELECT 1 FROM stepfast_feed f WHERE f.last_run = r.id)
      ORDER BY r.ended_at LIMIT 1
 """)
-PARTITIONS = sql("SELECT id FROM stepfast_partition WHERE run_id = :run_id ORDER BY id LIMIT :limit")
-LAST_PAGE_OF_BATCH = sql("""
+PARTITIONS_TO_FORGET = sql(
+    "SELECT id FROM stepfast_partition WHERE run_id = :run_id ORDER BY id LIMIT :limit"
+)
+END_OF_PAGE_BATCH = sql("""
     SELECT epoch, seq FROM stepfast_page WHERE partition_id = :id ORDER BY epoch, seq LIMIT 1 OFFSET :offset
 """)
 FORGET_PAGES = sql("DELETE FROM stepfast_page WHERE partition_id = :id")
@@ -407,42 +409,42 @@ class Pruned:
     more: bool = False
 
 
-def seen_by_nobody(tx: Transaction, after: str = "") -> str | None:
+def next_unneeded_seen(tx: Transaction, after: str = "") -> str | None:
     """The next partition, in the order of ids, whose seen rows nobody needs."""
     while (found := tx.first(NEXT_SEEN, after=after)) is not None:
-        if not tx.rows(NEEDED, id=found):
+        if not tx.rows(IS_SEEN_NEEDED, id=found):
             return str(found)
         after = str(found)
     return None
 
 
-def forget_seen(tx: Transaction, partition_id: str, limit: int = BATCH_PRUNING) -> Pruned:
+def forget_seen(tx: Transaction, partition_id: str, limit: int = PRUNING_BATCH) -> Pruned:
     """One batch of what a partition has seen, if nobody needs it; in the order of its key, like those who write it."""
-    if tx.rows(NEEDED, id=partition_id):
+    if tx.rows(IS_SEEN_NEEDED, id=partition_id):
         return Pruned()
-    until = tx.first(LAST_SEEN_OF_BATCH, id=partition_id, limit=limit)
+    until = tx.first(END_OF_SEEN_BATCH, id=partition_id, limit=limit)
     if until is None:
         return Pruned()
     rows = tx.run(FORGET_SEEN, id=partition_id, until=until)
     return Pruned(rows, more=rows >= limit)
 
 
-def oldest(tx: Transaction, age: int) -> str | None:
+def oldest_ended_run(tx: Transaction, age: int) -> str | None:
     """A run that ended longer ago than `age`."""
-    found = tx.first(OLD_RUN, age=age)
+    found = tx.first(FIND_OLD_RUN, age=age)
     return None if found is None else str(found)
 
 
-def forget_run(tx: Transaction, run_id: str, limit: int = BATCH_PRUNING) -> Pruned:
+def forget_run(tx: Transaction, run_id: str, limit: int = PRUNING_BATCH) -> Pruned:
     """One batch of an old run: pages, then their partition, and the run itself when it has none."""
-    found = tx.rows(PARTITIONS, run_id=run_id, limit=1)
+    found = tx.rows(PARTITIONS_TO_FORGET, run_id=run_id, limit=1)
     if not found:
         return Pruned(tx.run(FORGET_RUN, id=run_id))
     partition_id = str(found[0][0])
     seen = forget_seen(tx, partition_id, limit)
     if seen.rows:
         return Pruned(seen.rows, more=True)
-    last = tx.rows(LAST_PAGE_OF_BATCH, id=partition_id, offset=limit)
+    last = tx.rows(END_OF_PAGE_BATCH, id=partition_id, offset=limit)
     if last:
         epoch, seq = last[0]
         return Pruned(tx.run(FORGET_FIRST_PAGES, id=partition_id, epoch=epoch, seq=seq), more=True)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported:
+class WatermarkDocument:
     """A watermark as it was after one move."""
 
     feed: str
@@ -50,7 +50,7 @@ class Exported:
         return msgspec.json.encode(document).decode()
 
 
-def export(tx: Transaction, address: str, it: Exported) -> None:
+def export(tx: Transaction, address: str, it: WatermarkDocument) -> None:
     """Have it written there after the commit, after all earlier ones and never over a newer one."""
     stage(
         tx,
@@ -66,19 +66,19 @@ def _written(at: int) -> str:
 
 
 # `version` counts the moves, and is the guard: who read another one decided about another watermark.
-MOVE = sql("""
+MOVE_WATERMARK = sql("""
     UPDATE stepfast_feed
        SET watermark = :watermark, version = version + 1, last_run = :run_id, last_took = :took,
            export_to = :export_to, updated_at = {now}
      WHERE id = :feed AND version = :version
 """)
-SET = sql("""
+SET_WATERMARK = sql("""
     UPDATE stepfast_feed SET watermark = :watermark, version = version + 1, updated_at = {now}
      WHERE id = :feed AND version = :version
 """)
 
 
-def advance(tx: Transaction, declared: Declaration, run: Run) -> int | None:
+def advance_watermark(tx: Transaction, declared: Declaration, run: Run) -> int | None:
     """Move it to the end of a run's window; returns where it is now. None: this run does not move it.
 
     The caller completes the run in this transaction, and holds its row.
@@ -91,7 +91,7 @@ def advance(tx: Transaction, declared: Declaration, run: Run) -> int | None:
     before = None if row.watermark is None else moment(row.watermark)
     watermark = instant(watermark_after(before, run.window))
     moved = tx.run(
-        MOVE,
+        MOVE_WATERMARK,
         feed=run.feed,
         version=row.version,
         watermark=watermark,
@@ -111,7 +111,7 @@ def leaves_a_gap(watermark: int | None, window_from: int | None) -> bool:
 
 def set_watermark(tx: Transaction, row: FeedRow, watermark: int) -> None:
     """Where an operator wants it. The caller holds the feed's row, and has looked whether a run is active."""
-    _require(tx.run(SET, feed=row.feed, version=row.version, watermark=watermark), row.feed)
+    _require(tx.run(SET_WATERMARK, feed=row.feed, version=row.version, watermark=watermark), row.feed)
     _export(tx, row.export_to, row, watermark, row.last_run)
 
 
@@ -120,7 +120,7 @@ def _export(tx: Transaction, address: str | None, row: FeedRow, watermark: int, 
         export(
             tx,
             address,
-            Exported(
+            WatermarkDocument(
                 feed=row.feed,
                 watermark=watermark,
                 run_id=run_id,

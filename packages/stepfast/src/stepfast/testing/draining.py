@@ -26,7 +26,7 @@ from stepfast.jobs.outcome import Continue, Reject, Snooze, Wait
 from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.jobs.state import JobState
 from stepfast.limits.slots import look_at_all_limits, release_due
-from stepfast.runs.sweep import HELD
+from stepfast.runs.sweep import HELD_SWEEP
 from stepfast.testing.assertions import Picture
 from stepfast.testing.test_clock import Clock, clock
 from stepfast.testing.watching import WatchedKinds
@@ -133,7 +133,7 @@ def due_next(tx: Transaction, scope: Scope, kinds: list[str]) -> int | None:
     Nor are sweeps that wait for a person: they would look again and again, for ever.
     """
     found = [
-        tx.first(NEXT_JOB, kinds=kinds, held=HELD, **scope.queues_asked),
+        tx.first(NEXT_JOB, kinds=kinds, held=HELD_SWEEP, **scope.queues_asked),
         tx.first(NEXT_RATE),
         tx.first(NEXT_MESSAGE, relay=int(scope.relay)),
     ]

@@ -23,19 +23,19 @@ from stepfast.errors import DatabaseError, StepfastError
 from stepfast.outbox.alerts import alert, raise_alert
 from stepfast.outbox.broker import opened
 from stepfast.runs.messages import (
-    Foreign,
+    ForceRequest,
+    ForeignFeed,
     Hint,
-    Named,
-    Stale,
-    Unknown,
-    Unreadable,
-    Verdict,
-    Wish,
-    WorkItem,
-    judge,
-    known,
+    HintVerdict,
+    NamedJob,
+    StaleHint,
+    UnknownWork,
+    UnreadableHint,
+    WorkItemHint,
+    is_known_work,
+    judge_hints,
     partition_id,
-    read,
+    read_hint,
 )
 from stepfast.telemetry import happened
 from stepfast.transports.contract import MOST_AT_ONCE, Delivery, DeliveryLostError, Transport, TransportError
@@ -103,8 +103,8 @@ class Hints:
     async def _hear(self, deliveries: Sequence[Delivery]) -> None:
         heard: list[Heard] = []
         for delivery in deliveries:
-            match read(delivery.body):
-                case Unreadable() as why:
+            match read_hint(delivery.body):
+                case UnreadableHint() as why:
                     self._end(delivery, self._put_aside(delivery, why))
                 case hint:
                     heard.append(Heard(delivery, hint))
@@ -126,29 +126,29 @@ class Hints:
                     self._answer(it, verdict)
                 return
 
-    def _take(self, hints: list[Hint]) -> list[Verdict]:
+    def _take(self, hints: list[Hint]) -> list[HintVerdict]:
         """Claim what they name. In a thread: the database is synchronous."""
         here = [it.name for it in self._feeds.all()]
 
-        def choose(tx: Transaction) -> tuple[list[Verdict], list[str]]:
-            verdicts = judge(tx, hints, here)
-            return verdicts, sorted({it.job_id for it in verdicts if isinstance(it, Named)})
+        def choose(tx: Transaction) -> tuple[list[HintVerdict], list[str]]:
+            verdicts = judge_hints(tx, hints, here)
+            return verdicts, sorted({it.job_id for it in verdicts if isinstance(it, NamedJob)})
 
         return self._claimer.take_named(choose)
 
-    def _answer(self, heard: Heard, verdict: Verdict) -> None:
+    def _answer(self, heard: Heard, verdict: HintVerdict) -> None:
         delivery = heard.delivery
         match verdict:
-            case Unknown(why):
+            case UnknownWork(why):
                 self._wait_or_refuse(heard, why)
-            case Foreign():
+            case ForeignFeed():
                 self._end(delivery, self._transport.release(delivery, ELSEWHERE))
-            case Wish(run_id):
+            case ForceRequest(run_id):
                 self._end(delivery, self._consolidate(delivery, run_id))
-            case Stale(why):
+            case StaleHint(why):
                 self._skipped(heard, why)
                 self._end(delivery, self._transport.complete(delivery))
-            case Named():
+            case NamedJob():
                 self._end(delivery, self._transport.complete(delivery))
             case _:
                 assert_never(verdict)
@@ -156,7 +156,7 @@ class Hints:
     def _skipped(self, heard: Heard, why: str) -> None:
         """A duplicate, or one that is late: nobody has to do anything, but who looks for it finds it."""
         hint = heard.hint
-        number = hint.number if isinstance(hint, WorkItem) else None
+        number = hint.number if isinstance(hint, WorkItemHint) else None
         happened(
             "hint.skipped",
             queue=self._queue,
@@ -170,7 +170,9 @@ class Hints:
         delivery = heard.delivery
         sent = delivery.sent_at
         if sent is None or datetime.now(UTC) - sent >= GRACE:
-            self._end(delivery, self._put_aside(delivery, Unreadable("UnknownRun", why, delivery.subject)))
+            self._end(
+                delivery, self._put_aside(delivery, UnreadableHint("UnknownRun", why, delivery.subject))
+            )
         elif len(self._parked) >= MOST_PARKED:
             self._end(delivery, self._transport.release(delivery, GRACE))
         else:
@@ -181,7 +183,7 @@ class Hints:
             parked, self._parked = self._parked, []
             await self._ask(parked)
 
-    async def _put_aside(self, delivery: Delivery, why: Unreadable) -> None:
+    async def _put_aside(self, delivery: Delivery, why: UnreadableHint) -> None:
         await self._transport.dead_letter(delivery, why.reason, why.detail)
         happened(
             "hint.refused",
@@ -222,9 +224,9 @@ class Hints:
 
 def about_known_work(tx: Transaction, letters: Sequence[Delivery], feeds: Sequence[str]) -> list[bool]:
     """Which of these messages are about work that the database knows: the job decides, whatever the broker thinks."""
-    read_ones = [read(it.body) for it in letters]
-    answers = iter(known(tx, [it for it in read_ones if not isinstance(it, Unreadable)], feeds))
-    return [not isinstance(it, Unreadable) and next(answers) for it in read_ones]
+    read_ones = [read_hint(it.body) for it in letters]
+    answers = iter(is_known_work(tx, [it for it in read_ones if not isinstance(it, UnreadableHint)], feeds))
+    return [not isinstance(it, UnreadableHint) and next(answers) for it in read_ones]
 
 
 # A broker's dead letters become ours: one list, one way to retry.

@@ -16,7 +16,7 @@ from stepfast.clock import micros
 from stepfast.database.database import persist
 from stepfast.runs import watchdog
 from stepfast.runs.run import RunState
-from stepfast.runs.watchdog import Act
+from stepfast.runs.watchdog import WatchdogAct
 from stepfast.telemetry import happened
 from stepfast.worker.periodic import Periodic, around, in_batches
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from stepfast.database.database import Database
     from stepfast.runs.declaration import Declaration
     from stepfast.runs.feeds import Feeds
-    from stepfast.runs.watchdog import Glance, Pruned
+    from stepfast.runs.watchdog import Pruned, RunLook
 
 
 LOOK: Final = 2.0  # seconds between looks, at least
@@ -36,7 +36,7 @@ LONGEST_PAUSE: Final = 15.0
 TIDY_EVERY: Final = 60.0
 BATCH: Final = 5_000  # rows that one transaction forgets
 
-Repair = Callable[["Transaction"], Act | None]
+Repair = Callable[["Transaction"], WatchdogAct | None]
 
 
 class RunWatchdog:
@@ -80,27 +80,30 @@ class RunWatchdog:
             raise errors[0]
         return done
 
-    def _needed(self, declared: Declaration, run: Glance) -> Iterator[tuple[Repair, str | None]]:
+    def _needed(self, declared: Declaration, run: RunLook) -> Iterator[tuple[Repair, str | None]]:
         """The repairs that one look at a run finds to be needed, each with the partition that it is about."""
         with self._database.looking() as tx:
             lost: list[str] = []
             if run.at is RunState.FETCHING:
-                lost = watchdog.orphans(tx, run.id)
-                ended = not lost and watchdog.all_read(tx, run.id)
-                mend = watchdog.mend_completion if ended else None
+                lost = watchdog.orphaned_partitions(tx, run.id)
+                ended = not lost and watchdog.all_partitions_read(tx, run.id)
+                mend = watchdog.repair_completion if ended else None
             else:
-                mend = None if watchdog.is_moved(tx, run) else watchdog.mend_run
+                mend = None if watchdog.has_live_jobs(tx, run) else watchdog.repair_run
             still = self._stands_still(tx, declared, run)
         for partition_id in lost:
-            yield partial(watchdog.mend_partition, declared=declared, partition_id=partition_id), partition_id
+            yield (
+                partial(watchdog.repair_partition, declared=declared, partition_id=partition_id),
+                partition_id,
+            )
         if mend is not None:
             yield partial(mend, declared=declared, run_id=run.id), None
         if still and run.state is not RunState.STALLED:
-            yield partial(watchdog.stall, declared=declared, run_id=run.id), None
+            yield partial(watchdog.stall_run, declared=declared, run_id=run.id), None
         if not still and run.state is RunState.STALLED:
-            yield partial(watchdog.move_again, declared=declared, run_id=run.id), None
+            yield partial(watchdog.unstall_run, declared=declared, run_id=run.id), None
 
-    def _stands_still(self, tx: Transaction, declared: Declaration, run: Glance) -> bool:
+    def _stands_still(self, tx: Transaction, declared: Declaration, run: RunLook) -> bool:
         """Whether nothing has moved the run for too long. Of a run that moves it is known when to look again."""
         patience = declared.stall_after
         unsuspicious = run.still_for < patience or time.monotonic() < self._next_stall_look[run.id]
@@ -110,17 +113,17 @@ class RunWatchdog:
         self._next_stall_look[run.id] = time.monotonic() + max(LOOK, (patience - still).total_seconds())
         return still >= patience
 
-    def _do(self, run: Glance, repair: Repair, partition_id: str | None) -> int:
+    def _do(self, run: RunLook, repair: Repair, partition_id: str | None) -> int:
         done = persist(self._database, repair)
         match done:
             case None:
                 return 0
-            case Act.FAILED:
+            case WatchdogAct.FAILED:
                 if partition_id is not None:  # the end of a run is reported where it ends
                     happened("partition.failed", feed=run.feed, run_id=run.id, partition_id=partition_id)
-            case Act.STALLED:
+            case WatchdogAct.STALLED:
                 happened("run.stalled", feed=run.feed, run_id=run.id)
-            case Act.RESUMED | Act.EVALUATED | Act.MOVED:
+            case WatchdogAct.RESUMED | WatchdogAct.EVALUATED | WatchdogAct.MOVED:
                 happened("run.resumed", feed=run.feed, run_id=run.id, partition_id=partition_id, note=done)
         return 1
 
@@ -128,11 +131,11 @@ class RunWatchdog:
         """Alert people about old watermarks and dying jobs, and prune; returns the seconds until the next time."""
         for declared in self._feeds.all():
             with self._database.looking() as tx:
-                old, dying = watchdog.is_old(tx, declared), watchdog.many_died(tx, declared)
-            if old and persist(self._database, partial(watchdog.tell_old, declared=declared)):
+                old, dying = watchdog.is_watermark_old(tx, declared), watchdog.many_jobs_died(tx, declared)
+            if old and persist(self._database, partial(watchdog.alert_old_watermark, declared=declared)):
                 happened("watermark.aged", feed=declared.name)
             if dying:
-                persist(self._database, partial(watchdog.tell_dead, declared=declared))
+                persist(self._database, partial(watchdog.alert_dead_jobs, declared=declared))
         self._prune_seen_rows()
         self._prune_runs()
         return TIDY_EVERY
@@ -142,7 +145,7 @@ class RunWatchdog:
         after = ""
         while not self._thread.stopping.is_set():
             with self._database.looking() as tx:
-                partition_id = watchdog.seen_by_nobody(tx, after)
+                partition_id = watchdog.next_unneeded_seen(tx, after)
             if partition_id is None:
                 return
             self._forget(partial(watchdog.forget_seen, partition_id=partition_id, limit=BATCH), batch=BATCH)
@@ -152,7 +155,7 @@ class RunWatchdog:
         """Forget runs that ended longer than `runs_kept` ago."""
         while not self._thread.stopping.is_set():
             with self._database.looking() as tx:
-                run_id = watchdog.oldest(tx, micros(self._runs_kept))
+                run_id = watchdog.oldest_ended_run(tx, micros(self._runs_kept))
             if run_id is None or not self._forget(partial(watchdog.forget_run, run_id=run_id, limit=BATCH)):
                 return
             happened("run.pruned", run_id=run_id)

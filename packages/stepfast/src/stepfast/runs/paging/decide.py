@@ -18,18 +18,18 @@ from stepfast.runs.paging.decision import (
     Decision,
     EndOfPass,
     Fail,
-    Look,
+    PageLook,
     RestartPass,
-    Stale,
+    StaleAnswer,
     StepBack,
     conclude,
-    counted,
     crowded,
     end_of_pass,
-    look,
+    look_at_page,
     over_budget,
-    restart,
-    taken,
+    restart_pass,
+    with_count,
+    with_page,
 )
 from stepfast.runs.paging.paginators import Keyset, Offset, Token
 
@@ -46,13 +46,15 @@ if TYPE_CHECKING:
 # a page that begins with one of them leaves no gap, however many rows came and went.
 
 FURTHEST: Final = 4_096  # rows we step back before we rather begin again
-TRIES: Final = 2  # pages at a place where the source has rows and shows none, before we go past it
+EMPTY_PAGES_BEFORE_HOLE: Final = (
+    2  # pages at a place where the source has rows and shows none, before we go past it
+)
 
 
-def judge(paging: Offset, state: PageState, request: Request, answer: Answer) -> Decision:
-    page = look(state, request, answer)
+def judge_offset(paging: Offset, state: PageState, request: Request, answer: Answer) -> Decision:
+    page = look_at_page(state, request, answer)
     here, limit = request.cursor.offset, request.cursor.limit
-    hole = page.got == 0 and state.streak >= TRIES  # we have been back, and came here again
+    hole = page.got == 0 and state.streak >= EMPTY_PAGES_BEFORE_HOLE  # we have been back, and came here again
     if here > 0 and page.leading < _anchors(paging, state) and not hole:
         return _step_back(paging, state, here, page)
     after = _accepted(paging, state, request.cursor, answer, page)
@@ -62,7 +64,7 @@ def judge(paging: Offset, state: PageState, request: Request, answer: Answer) ->
     return Advance(state=_aimed(paging, after), note=note, got=page.got, fresh=page.fresh)
 
 
-def after_count(paging: Offset, state: PageState, limit: int) -> Decision:
+def after_count_offset(paging: Offset, state: PageState, limit: int) -> Decision:
     """The source has counted: at the start, when too many rows came, or when pages brought nothing new."""
     if state.streak:
         return _without_news(paging, state, limit)
@@ -74,8 +76,8 @@ def _anchors(paging: Offset, state: PageState) -> int:
     return 0 if paging.ties is None or not state.ordered else paging.ties
 
 
-def _accepted(paging: Offset, state: PageState, cursor: Cursor, answer: Answer, page: Look) -> PageState:
-    after = taken(state, page, cursor.limit)
+def _accepted(paging: Offset, state: PageState, cursor: Cursor, answer: Answer, page: PageLook) -> PageState:
+    after = with_page(state, page, cursor.limit)
     anchored = _anchors(paging, state) > 0
     reached = cursor.offset + page.got
     position = reached if anchored and page.got else max(state.position, reached)
@@ -97,7 +99,9 @@ def _accepted(paging: Offset, state: PageState, cursor: Cursor, answer: Answer, 
     )
 
 
-def _step_back(paging: Offset, state: PageState, here: int, page: Look) -> StepBack | RestartPass | EndOfPass:
+def _step_back(
+    paging: Offset, state: PageState, here: int, page: PageLook
+) -> StepBack | RestartPass | EndOfPass:
     what = "does not begin with rows that were read before" if page.got else "is empty"
     note = f"the page at offset {here:,} {what}"
     lost = replace(state, beyond=here, idle=state.idle + 1)
@@ -105,12 +109,12 @@ def _step_back(paging: Offset, state: PageState, here: int, page: Look) -> StepB
         return StepBack(state=_aimed(paging, lost), note=note, got=page.got)
     back = 2 * max(paging.overlap, state.back)
     if back > FURTHEST:
-        return restart(paging, lost, f"{note}, nor does any up to {FURTHEST:,} rows before it", page.got)
+        return restart_pass(paging, lost, f"{note}, nor does any up to {FURTHEST:,} rows before it", page.got)
     lost = replace(lost, back=back, offset=max(0, state.position - back))
     return StepBack(state=lost, note=note, got=page.got)
 
 
-def _without_news(paging: Offset, state: PageState, limit: int, page: Look | None = None) -> Decision:
+def _without_news(paging: Offset, state: PageState, limit: int, page: PageLook | None = None) -> Decision:
     """Nothing new: are we behind our place, at the end, or before a hole?"""
     note, got = f"nothing new up to row {state.position:,}", page.got if page else 0
     if state.beyond is not None:
@@ -128,12 +132,12 @@ def _without_news(paging: Offset, state: PageState, limit: int, page: Look | Non
     return Advance(state=_aimed(paging, nearer), note=note, got=got)
 
 
-def _before_rows(paging: Offset, state: PageState, limit: int, note: str, page: Look | None) -> Decision:
+def _before_rows(paging: Offset, state: PageState, limit: int, note: str, page: PageLook | None) -> Decision:
     """The source has more rows than it shows here: the page was cut short, or there is a hole to go past."""
     got = page.got if page else 0
     if state.moved and state.streak >= NOVELTY:
         return conclude(paging, replace(state, shown=0), note, page)
-    if not state.moved and state.streak >= TRIES:
+    if not state.moved and state.streak >= EMPTY_PAGES_BEFORE_HOLE:
         past = replace(state, position=state.position + limit, ordered=False, shown=0)
         return Advance(state=_aimed(paging, past), note=note, got=got)
     return Advance(state=_aimed(paging, state), note=note, got=got)
@@ -167,14 +171,14 @@ def fingerprint(token: Any) -> str:
 
 # Pages by key: each begins after the last key of the one before it, so rows that leave move nothing.
 
-TRIES_KEYSET: Final = 2  # empty pages that are believed where the feed cannot count
+EMPTY_PAGES_BEFORE_END: Final = 2  # empty pages that are believed where the feed cannot count
 
 
 def judge_keyset(paging: Keyset, state: PageState, request: Request, answer: Answer) -> Decision:
-    page = look(state, request, answer)
+    page = look_at_page(state, request, answer)
     if answer.next is None:
         return _without_key(paging, state, request, page)
-    after, looped = follow(taken(state, page, request.cursor.limit), answer.next)
+    after, looped = follow(with_page(state, page, request.cursor.limit), answer.next)
     if looped:
         return Fail(
             state=state,
@@ -198,7 +202,7 @@ def after_count_keyset(paging: Keyset, state: PageState) -> Decision:
     return Advance(state=state, note=f"the source counts {state.count:,} rows")
 
 
-def _without_key(paging: Keyset, state: PageState, request: Request, page: Look) -> Decision:
+def _without_key(paging: Keyset, state: PageState, request: Request, page: PageLook) -> Decision:
     if page.got:
         return Fail(
             state=state,
@@ -207,7 +211,7 @@ def _without_key(paging: Keyset, state: PageState, request: Request, page: Look)
             "and leave next out on an empty page only",
         )
     return _after_empty(
-        paging, replace(taken(state, page, request.cursor.limit), shown=SURE, streak=state.streak + 1)
+        paging, replace(with_page(state, page, request.cursor.limit), shown=SURE, streak=state.streak + 1)
     )
 
 
@@ -216,7 +220,9 @@ def _after_empty(paging: Keyset, state: PageState) -> Decision:
     note = f"nothing after key {state.after!r:.80}"
     if not state.counts:
         return (
-            conclude(paging, state, note) if state.streak >= TRIES_KEYSET else Advance(state=state, note=note)
+            conclude(paging, state, note)
+            if state.streak >= EMPTY_PAGES_BEFORE_END
+            else Advance(state=state, note=note)
         )
     if not state.counted:
         return Advance(state=replace(state, ask=Ask.COUNT), note=note)
@@ -231,9 +237,9 @@ def _after_empty(paging: Keyset, state: PageState) -> Decision:
 
 def judge_token(paging: Token, state: PageState, request: Request, answer: Answer) -> Decision:
     """A page may be empty and not the last one; a row that comes again may, too. Three such pages in a row may not."""
-    page = look(state, request, answer)
+    page = look_at_page(state, request, answer)
     repeats = page.got > 0 and not page.new
-    after = replace(taken(state, page, request.cursor.limit), streak=state.streak + 1 if repeats else 0)
+    after = replace(with_page(state, page, request.cursor.limit), streak=state.streak + 1 if repeats else 0)
     note = f"page {state.requests:,}: {page.got} rows, {page.new} of them new"
     if answer.next is None:
         return conclude(
@@ -252,9 +258,9 @@ def judge_token(paging: Token, state: PageState, request: Request, answer: Answe
 def decide(paging: Paging, state: PageState, request: Request, answer: Answer) -> Decision:
     """What the answer to this request means. Only the answer to the state's own request means anything."""
     if state.ended is not None:
-        return Stale(note=f"request {request.seq} came after the end")
+        return StaleAnswer(note=f"request {request.seq} came after the end")
     if request.seq != state.seq:
-        return Stale(note=f"request {request.seq} was answered before; the next one is {state.seq}")
+        return StaleAnswer(note=f"request {request.seq} was answered before; the next one is {state.seq}")
     asked = structs.replace(state, seq=state.seq + 1, requests=state.requests + 1)
     decision = _judge(paging, asked, request, answer)
     limit = request.cursor.limit
@@ -273,10 +279,10 @@ def _judge(paging: Paging, state: PageState, request: Request, answer: Answer) -
     if request.ask is Ask.COUNT:
         return _after_count(paging, state, request, answer)
     if answer.expired:
-        return restart(paging, state, "the source no longer knows where we were")
+        return restart_pass(paging, state, "the source no longer knows where we were")
     match paging:
         case Offset():
-            return judge(paging, state, request, answer)
+            return judge_offset(paging, state, request, answer)
         case Token():
             return judge_token(paging, state, request, answer)
         case Keyset():
@@ -286,14 +292,14 @@ def _judge(paging: Paging, state: PageState, request: Request, answer: Answer) -
 
 
 def _after_count(paging: Paging, state: PageState, request: Request, answer: Answer) -> Decision:
-    known = counted(state, answer.count)
+    known = with_count(state, answer.count)
     if isinstance(known, Fail):
         return known
     if known.closing:
         return end_of_pass(paging, known)
     match paging:
         case Offset():
-            return after_count(paging, known, request.cursor.limit)
+            return after_count_offset(paging, known, request.cursor.limit)
         case Keyset():
             return after_count_keyset(paging, known)
         case Token():

@@ -120,7 +120,7 @@ class PageState(msgspec.Struct, frozen=True, kw_only=True):  # a changed copy ta
         return msgspec.convert(stored, cls)
 
 
-def begin(*, counts: bool = True) -> PageState:
+def first_state(*, counts: bool = True) -> PageState:
     """Before the first request; a feed that cannot count begins with its first page.
 
     Who begins a partition anew forgets the rows it has seen: known rows are what pages are anchored by.
@@ -128,7 +128,7 @@ def begin(*, counts: bool = True) -> PageState:
     return PageState(ask=Ask.COUNT if counts else Ask.PAGE, counts=counts)
 
 
-def retried(state: PageState) -> PageState:
+def with_fresh_budget(state: PageState) -> PageState:
     """The same place with a fresh budget: where a partition that failed goes on when somebody retries it."""
     spent = state.spent + state.requests
     return structs.replace(state, ended=None, requests=0, idle=0, streak=0, spent=spent)
@@ -191,13 +191,13 @@ class Fail:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stale:
+class StaleAnswer:
     """The answer to a request that was answered before. It ends nothing, moves nothing and writes nothing."""
 
     note: str
 
 
-Decision = Advance | StepBack | RestartPass | EndOfPass | Fail | Stale
+Decision = Advance | StepBack | RestartPass | EndOfPass | Fail | StaleAnswer
 
 
 def keeps_rows(decision: Decision) -> bool:
@@ -219,13 +219,13 @@ def state_of_partition(decision: Decision) -> PartitionState | None:
             return PartitionState.RUNNING
         case Fail():
             return PartitionState.FAILED
-        case Stale():
+        case StaleAnswer():
             return None
         case _:
             assert_never(decision)
 
 
-def word(decision: Decision) -> str:
+def ledger_word(decision: Decision) -> str:
     """One word or two for the ledger."""
     match decision:
         case Advance():
@@ -238,7 +238,7 @@ def word(decision: Decision) -> str:
             return verdict.value
         case Fail():
             return "fail"
-        case Stale():
+        case StaleAnswer():
             return "stale"
         case _:
             assert_never(decision)
@@ -261,7 +261,7 @@ def explain(decision: Decision) -> str:  # noqa: PLR0911 - one line per meaning
             return f"verified: {note}"
         case Fail(note=note):
             return f"failed: {note}"
-        case Stale(note=note):
+        case StaleAnswer(note=note):
             return f"{note}; nothing was written"
         case _:
             assert_never(decision)
@@ -277,7 +277,7 @@ def _next(state: PageState) -> str:
 
 
 @dataclass(frozen=True)
-class Look:
+class PageLook:
     got: int  # places of the page, as the source counts them
     new: int  # rows that this pass had not read
     fresh: int  # rows that the partition had not read
@@ -287,7 +287,7 @@ class Look:
     holes: int  # rows without an identity
 
 
-def look(state: PageState, request: Request, answer: Answer) -> Look:
+def look_at_page(state: PageState, request: Request, answer: Answer) -> PageLook:
     """New in a pass is not new in the partition: a second pass finds its place, and its end, by its own rows."""
     if not answer.seen:
         return _all_new(answer.ids)
@@ -298,7 +298,7 @@ def look(state: PageState, request: Request, answer: Answer) -> Look:
     inside = len(answer.ids) if state.count is None else state.count - request.cursor.offset
     before = len(answer.ids) if first is None else first
     old_after = [p for p, it in places if it not in new and first is not None and first < p < inside]
-    return Look(
+    return PageLook(
         got=len(answer.ids),
         new=len(new),
         fresh=sum(when is None for when in known.values()),
@@ -310,14 +310,14 @@ def look(state: PageState, request: Request, answer: Answer) -> Look:
     )
 
 
-def _all_new(ids: Sequence[str | None]) -> Look:
+def _all_new(ids: Sequence[str | None]) -> PageLook:
     """Most pages of a first pass; a tenth of the time."""
     holes = ids.count(None)
     new = len(set(ids)) - (holes > 0)
-    return Look(got=len(ids), new=new, fresh=new, again=0, leading=0, late=0, holes=holes)
+    return PageLook(got=len(ids), new=new, fresh=new, again=0, leading=0, late=0, holes=holes)
 
 
-def taken(state: PageState, page: Look, limit: int) -> PageState:
+def with_page(state: PageState, page: PageLook, limit: int) -> PageState:
     """The state with the page's rows counted."""
     seen = replace(
         state,
@@ -347,7 +347,7 @@ LONGEST_MESSAGE: Final = 2_000
 
 
 @dataclass(frozen=True)
-class Stranger:
+class UnidentifiedItem:
     """A row of which nobody can say which one it is, and why."""
 
     item: Any
@@ -356,21 +356,21 @@ class Stranger:
 
 
 @dataclass(frozen=True)
-class Contents:
+class PageContents:
     ids: list[str | None] = field(default_factory=list)  # one for each place of the page
     rows: dict[str, Any] = field(default_factory=dict)  # of several with one identity the last
     duplicates: int = 0
     holes: int = 0  # places where the source gave nothing
-    strangers: list[Stranger] = field(default_factory=list)
+    strangers: list[UnidentifiedItem] = field(default_factory=list)
 
     @property
     def rejected(self) -> int:
         return self.holes + len(self.strangers)
 
-    def without(self, unfit: Mapping[str, str]) -> Contents:
+    def without(self, unfit: Mapping[str, str]) -> PageContents:
         """The same page where these rows, which cannot be kept for a reason, are strangers."""
-        others = [Stranger(self.rows[it], reason, unfit=True) for it, reason in unfit.items()]
-        return Contents(
+        others = [UnidentifiedItem(self.rows[it], reason, unfit=True) for it, reason in unfit.items()]
+        return PageContents(
             [None if it in unfit else it for it in self.ids],
             {it: item for it, item in self.rows.items() if it not in unfit},
             self.duplicates,
@@ -379,42 +379,44 @@ class Contents:
         )
 
 
-def contents(items: Sequence[Any], identify: Callable[[Any], object]) -> Contents:
+def page_contents(items: Sequence[Any], identify: Callable[[Any], object]) -> PageContents:
     ids: list[str | None] = []
     rows: dict[str, Any] = {}
-    strangers: list[Stranger] = []
+    strangers: list[UnidentifiedItem] = []
     holes = 0
     for item in items:
         if item is None:
             holes += 1
             ids.append(None)
-        elif isinstance(found := identity(item, identify), Stranger):
+        elif isinstance(found := identity(item, identify), UnidentifiedItem):
             strangers.append(found)
             ids.append(None)
         else:
             ids.append(found)
             rows[found] = item
     duplicates = len(items) - holes - len(strangers) - len(rows)
-    return Contents(ids, rows, duplicates, holes, strangers)
+    return PageContents(ids, rows, duplicates, holes, strangers)
 
 
-def identity(item: Any, identify: Callable[[Any], object]) -> str | Stranger:
+def identity(item: Any, identify: Callable[[Any], object]) -> str | UnidentifiedItem:
     """Which one it is, or why nobody can say."""
     try:
         found = identify(item)
     except Exception as error:  # noqa: BLE001 - the user's code may raise anything; the row is put aside with it
         said = without_secrets(message_of(error)[:LONGEST_MESSAGE])
-        return Stranger(item, f"identify() raised {type(error).__name__}: {said}")
+        return UnidentifiedItem(item, f"identify() raised {type(error).__name__}: {said}")
     if not isinstance(found, str) or not found:
-        return Stranger(item, f"identify() answered {found!r:.80}; a row's identity is a text")
+        return UnidentifiedItem(item, f"identify() answered {found!r:.80}; a row's identity is a text")
     if found[-1] == " " or "\0" in found:  # not every database tells such texts apart, or stores them
-        return Stranger(
+        return UnidentifiedItem(
             item, f"identify() answered {found!r:.80}; no identity ends with a space or has a NUL in it"
         )
     if not found.isascii() and "\\" in found.encode("utf-8", "backslashreplace").decode():
-        return Stranger(item, f"identify() answered {found!a:.80}; half a character is no text")
+        return UnidentifiedItem(item, f"identify() answered {found!a:.80}; half a character is no text")
     if len(found) > LONGEST_ID:
-        return Stranger(item, f"identify() answered {len(found):,} characters; at most {LONGEST_ID} fit")
+        return UnidentifiedItem(
+            item, f"identify() answered {len(found):,} characters; at most {LONGEST_ID} fit"
+        )
     return found
 
 
@@ -431,7 +433,9 @@ GRACE: Final = 50  # requests that may bring nothing before they are weighed aga
 MARGIN: Final = 10  # pages more than twice the count
 
 
-def conclude(paging: Paging, state: PageState, note: str, page: Look | None = None) -> Advance | EndOfPass:
+def conclude(
+    paging: Paging, state: PageState, note: str, page: PageLook | None = None
+) -> Advance | EndOfPass:
     """Nothing more is to be read in this pass: count once more if the feed can, then judge."""
     got, fresh = (page.got, page.fresh) if page else (0, 0)
     if state.counts and not state.counted:
@@ -452,7 +456,7 @@ def end_of_pass(paging: Paging, state: PageState, got: int = 0, fresh: int = 0) 
     return EndOfPass(state=following, verdict=Verdict.ANOTHER_PASS, note=doubt, got=got, fresh=fresh)
 
 
-def restart(paging: Paging, state: PageState, note: str, got: int = 0) -> RestartPass | EndOfPass:
+def restart_pass(paging: Paging, state: PageState, note: str, got: int = 0) -> RestartPass | EndOfPass:
     """Give this pass up."""
     if state.pass_ >= paging.passes:
         ended = replace(state, ended=Verdict.UNVERIFIED)
@@ -477,7 +481,7 @@ def next_pass(state: PageState, *, count: int | None) -> PageState:
     )
 
 
-def counted(state: PageState, count: int | None) -> PageState | Fail:
+def with_count(state: PageState, count: int | None) -> PageState | Fail:
     """The state with what the source counted."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         return Fail(

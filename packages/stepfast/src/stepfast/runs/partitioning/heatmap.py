@@ -67,7 +67,7 @@ class Region:
 
     def box_of(self, first: int, last: int) -> Box:
         """The box between two cuts."""
-        return replaced(self.box, self.axis, (self.cuts[first], self.cuts[last]))
+        return with_ticks(self.box, self.axis, (self.cuts[first], self.cuts[last]))
 
     def slice(self, first: int, last: int, **more: Any) -> Region:
         """The cells between two cuts, as a region."""
@@ -102,11 +102,11 @@ class Region:
         )
 
 
-def replaced(box: Box, axis: int, ticks: Ticks) -> Box:
+def with_ticks(box: Box, axis: int, ticks: Ticks) -> Box:
     return (*box[:axis], ticks, *box[axis + 1 :])
 
 
-def joint(one: Box, other: Box) -> int | None:
+def common_axis(one: Box, other: Box) -> int | None:
     """The axis along which two boxes touch, so that together they are a box; None if they are not."""
     differing = [axis for axis, (mine, theirs) in enumerate(zip(one, other, strict=True)) if mine != theirs]
     if len(differing) != 1:
@@ -114,9 +114,9 @@ def joint(one: Box, other: Box) -> int | None:
     return differing[0] if one[differing[0]][1] == other[differing[0]][0] else None
 
 
-def joined(one: Region, other: Region, axis: int) -> Region:
+def join_regions(one: Region, other: Region, axis: int) -> Region:
     """Two neighbours as one region, with the cells of both where that can be said."""
-    box = replaced(one.box, axis, (one.box[axis][0], other.box[axis][1]))
+    box = with_ticks(one.box, axis, (one.box[axis][0], other.box[axis][1]))
     if one.axis == other.axis == axis:
         return Region(box, axis, one.cuts + other.cuts[1:], one.counts + other.counts)
     return Region(box, axis, (*one.box[axis], other.box[axis][1]), (one.rows, other.rows))
@@ -127,38 +127,38 @@ def joined(one: Region, other: Region, axis: int) -> Region:
 SMALL: Final = 0.5  # of the target: a partition of the last run that has shrunk below it joins its neighbour
 
 
-def joined_if_small(regions: Sequence[Region], aim: Aim) -> list[Region]:
+def join_small(regions: Sequence[Region], aim: Aim) -> list[Region]:
     """The partitions of the last run, counted again; what became small is joined with what stands before it."""
     found: list[Region] = []
     for region in regions:
         before = found[-1] if found else None
         if before is not None and min(before.rows, region.rows) < SMALL * aim.target:
-            axis = joint(before.box, region.box)
+            axis = common_axis(before.box, region.box)
             if axis is not None and before.rows + region.rows <= aim.most:
-                found[-1] = joined(before, region, axis)
+                found[-1] = join_regions(before, region, axis)
                 continue
         found.append(region)
     return found
 
 
-def few_enough(regions: Sequence[Region], most: int, most_rows: int) -> list[Region]:
+def join_to_at_most(regions: Sequence[Region], most: int, most_rows: int) -> list[Region]:
     """At most so many regions, by joining the smallest neighbours."""
     found = list(regions)
     while len(found) > most:
         pairs = [
             (one.rows + other.rows, number, axis)
             for number, (one, other) in enumerate(pairwise(found))
-            if (axis := joint(one.box, other.box)) is not None
+            if (axis := common_axis(one.box, other.box)) is not None
         ]
         if not pairs:  # only after a plan that somebody else made: pieces of one cut stand side by side
             break
         _, number, axis = min(pairs)
-        both = joined(found[number], found[number + 1], axis)
+        both = join_regions(found[number], found[number + 1], axis)
         found[number : number + 2] = [_partition(both, most_rows, "crowded")]
     return found
 
 
-def unfinished(region: Region, most_rows: int) -> Iterator[Region]:
+def cells_without_counts(region: Region, most_rows: int) -> Iterator[Region]:
     """The cells of a region that planning had no more counts for."""
     if None in region.counts:
         yield _partition(region, most_rows, "budget")
@@ -210,7 +210,7 @@ class Aim:
         return max(NARROWEST * piece, room / 2)
 
 
-def wanted(region: Region, aim: Aim, axis: Axis, round_: int) -> dict[int, list[int]]:
+def wanted_cuts(region: Region, aim: Aim, axis: Axis, round_: int) -> dict[int, list[int]]:
     """The cells to be cut, by number, and the ticks at which; nothing once every goal is reached or out of reach."""
     if region.settled or None in region.counts:
         return {}
@@ -253,7 +253,7 @@ def loses_rows(region: Region, axis: Axis) -> bool:
     return region.rows < region.whole * (1 - SHORTFALL)
 
 
-def turned(region: Region, barred: Sequence[int]) -> Region:
+def turn_region(region: Region, barred: Sequence[int]) -> Region:
     """The same box, to be cut along another axis; or a partition, if there is none."""
     tried = (*region.tried, region.axis)
     axis = _other_axis(region.box, tried, barred)
@@ -262,7 +262,7 @@ def turned(region: Region, barred: Sequence[int]) -> Region:
     return Region.uncut(region.box, axis, region.whole, tried=tried)
 
 
-def settle(region: Region, aim: Aim, barred: Sequence[int]) -> Iterator[Region]:
+def settle_region(region: Region, aim: Aim, barred: Sequence[int]) -> Iterator[Region]:
     """What a region becomes once nothing more can be learnt along its axis: partitions, and boxes to be turned."""
     for (first, start), (last, end) in pairwise(_reached(region, aim)):
         if last - first == 1:
@@ -357,7 +357,7 @@ def _other_axis(box: Box, tried: Sequence[int], barred: Sequence[int]) -> int | 
 # steps; when the last one is there, all regions move on together. So the plan depends on the counts alone, not on how
 # many were asked at once, which of them failed, or where planning was interrupted.
 
-KIND: Final = "heatmap"
+HEATMAP_KIND: Final = "heatmap"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,11 +413,11 @@ class Scan:
     def plan(self) -> Plan:
         most = self.aim.most
         regions = self.regions or (Region.uncut(self.whole),)
-        parts = [part for it in regions for part in ([it] if it.settled else unfinished(it, most))]
+        parts = [part for it in regions for part in ([it] if it.settled else cells_without_counts(it, most))]
         return Plan(
             partitions=tuple(
                 Planned(self.range_of(it.box), None if None in it.counts else it.rows, it.problem)
-                for it in few_enough(parts, self.settings.most, most)
+                for it in join_to_at_most(parts, self.settings.most, most)
             ),
             domain=Range.of({it.name: it.part(0, it.size) for it in self.axes}),
             baseline=self.baseline,
@@ -458,7 +458,7 @@ class Scan:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "kind": KIND,
+            "kind": HEATMAP_KIND,
             "axes": [it.to_json() for it in self.axes],
             "settings": asdict(self.settings),
             "base": self.base.to_json(),
@@ -488,16 +488,16 @@ class Scan:
 
 
 def _cuts(scan: Scan, region: Region) -> dict[int, list[int]]:
-    return wanted(region, scan.aim, scan.axes[region.axis], scan.rounds)
+    return wanted_cuts(region, scan.aim, scan.axes[region.axis], scan.rounds)
 
 
 def _wanted_boxes(scan: Scan, region: Region) -> Iterator[Box]:
     for ticks, count in zip(region.cells, region.counts, strict=True):
         if count is None:
-            yield replaced(region.box, region.axis, ticks)
+            yield with_ticks(region.box, region.axis, ticks)
     for cell, cuts in _cuts(scan, region).items():
         for ticks in pairwise((region.cuts[cell], *cuts, region.cuts[cell + 1])):
-            yield replaced(region.box, region.axis, ticks)
+            yield with_ticks(region.box, region.axis, ticks)
 
 
 def _moved_on(scan: Scan) -> Scan:
@@ -511,7 +511,7 @@ def _moved_on(scan: Scan) -> Scan:
         begun = replace(begun, prior=prior)
     else:
         regions = [_counted(scan, it, answers) for it in scan.regions]
-        regions = joined_if_small(regions, scan.aim) if scan.prior else regions
+        regions = join_small(regions, scan.aim) if scan.prior else regions
         begun = replace(scan, prior=())
     ended = replace(begun, requests=scan.requests + len(scan.needs), rounds=scan.rounds + 1, answers={})
     return _decided(ended, regions)
@@ -546,11 +546,11 @@ def _decided(scan: Scan, regions: list[Region]) -> Scan:
             done.append(region)
         elif region.axis and loses_rows(region, scan.axes[region.axis]):
             barred = (*barred, region.axis)
-            waiting.append(turned(region, barred))
+            waiting.append(turn_region(region, barred))
         elif _cuts(scan, region):
             done.append(region)
         else:
-            waiting += [*settle(region, scan.aim, barred)][::-1]
+            waiting += [*settle_region(region, scan.aim, barred)][::-1]
     return replace(scan, regions=tuple(done), barred=barred)
 
 
@@ -580,7 +580,7 @@ class Line:
 def draw(frontier: Frontier, *, lines: int = LINES, width: int = WIDTH) -> str:
     """A line for each stretch of the main dimension; its bar grows with the logarithm of the density."""
     plan = frontier.plan()
-    headline = describe(plan)
+    headline = describe_plan(plan)
     if not frontier.finished:
         headline = f"planning: {headline}"
     dimension = _main_dimension(plan.partitions)
@@ -590,7 +590,7 @@ def draw(frontier: Frontier, *, lines: int = LINES, width: int = WIDTH) -> str:
     return "\n".join([headline, dimension, *_rows(drawn, width)])
 
 
-def describe(plan: Plan) -> str:
+def describe_plan(plan: Plan) -> str:
     """The plan in one sentence, with what is wrong with it."""
     number = len(plan.partitions)
     sizes = [it.estimate for it in plan.partitions if it.estimate is not None]

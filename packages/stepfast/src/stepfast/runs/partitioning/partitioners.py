@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 # The frontier of partitions that are known from the start. All there is to learn is how many rows each has.
 
-KIND: Final = "listed"
+LISTED_KIND: Final = "listed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Listed:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "kind": KIND,
+            "kind": LISTED_KIND,
             "ranges": [it.to_json() for it in self.ranges],
             "domain": None if self.domain is None else self.domain.to_json(),
             "at_once": self.at_once,
@@ -88,9 +88,9 @@ class Listed:
 
 def restore(stored: Mapping[str, Any]) -> Scan | Listed:
     kind = stored.get("kind")
-    if kind == heatmap_scan.KIND:
+    if kind == heatmap_scan.HEATMAP_KIND:
         return Scan.from_json(stored)
-    if kind == KIND:
+    if kind == LISTED_KIND:
         return Listed.from_json(stored)
     raise ConfigurationError(
         f"a frontier of kind {kind!r} was not stored by this version of Stepfast; plan again"
@@ -104,7 +104,7 @@ def restore(stored: Mapping[str, Any]) -> Scan | Listed:
 # next dimension. The partitions tile the whole domain, empty stretches included.
 
 TARGET: Final = 3_000  # rows: small enough that many workers share a run, large enough to be worth a count
-MOST: Final = 1_000
+MOST_PARTITIONS: Final = 1_000
 LEAST_ROWS: Final = 1_000
 BUDGET: Final = 5_000
 AT_ONCE: Final = 3
@@ -130,7 +130,7 @@ class Heatmap:
         *dimensions: Axis,
         target: int = TARGET,
         fewest: int = 1,
-        most: int = MOST,
+        most: int = MOST_PARTITIONS,
         least_rows: int = LEAST_ROWS,
         budget: int = BUDGET,
         at_once: int = AT_ONCE,
@@ -189,8 +189,6 @@ class Heatmap:
 
 # A fixed list of partitions: regions, tenants, files, or ranges that somebody worked out.
 
-AT_ONCE_FIXED: Final = 3
-
 
 class Fixed:
     """`Fixed(["EU", "US"])`, `Fixed([["EU", "UK"], "US"])` or `Fixed([Range.of(…), …], domain=Range.of(…))`.
@@ -237,7 +235,7 @@ class Fixed:
         return self._listed(halves, outgrown) if halves else None
 
     def _listed(self, ranges: tuple[Range, ...], domain: Range | None) -> Listed:
-        return Listed(ranges=ranges, domain=domain, at_once=AT_ONCE_FIXED if self.counted else 0)
+        return Listed(ranges=ranges, domain=domain, at_once=AT_ONCE if self.counted else 0)
 
 
 def _range(entry: Range | Value | Sequence[Value]) -> Range:
@@ -250,7 +248,6 @@ def _range(entry: Range | Value | Sequence[Value]) -> Range:
 
 # Ranges of a key, cut at given places. The first has no lower bound and the last no upper one: every key is in one.
 
-AT_ONCE_KEY_RANGES: Final = 3
 DIGITS: Final = 4  # hexadecimal digits of a cut: enough for 65,536 pieces
 
 
@@ -316,7 +313,7 @@ class KeyRanges:
     def start(self, window: Span | None = None, prior: Sequence[Range] = ()) -> Listed:  # noqa: ARG002 - keys decide
         ends = pairwise([None, *self.cuts, None])
         ranges = tuple(Range.of({self.dimension: Bounds(low, high, self.closed)}) for low, high in ends)
-        return Listed(ranges=ranges, domain=EVERYTHING, at_once=AT_ONCE_KEY_RANGES if self.counted else 0)
+        return Listed(ranges=ranges, domain=EVERYTHING, at_once=AT_ONCE if self.counted else 0)
 
     def divide(self, outgrown: Range) -> Scan | None:
         """Into ranges with about as many rows each, found by counting; None for texts and for the outermost ranges."""
@@ -327,8 +324,7 @@ class KeyRanges:
         return Heatmap(dimension, target=self.target).divide(outgrown)
 
 
-AT_ONCE_TIME_SLICES: Final = 3
-MOST_TIME_SLICES: Final = 1_000
+MOST_SLICES: Final = 1_000
 FINEST: Final = timedelta(seconds=1)  # a slice that outgrows its estimate is divided down to this
 
 
@@ -352,7 +348,7 @@ class TimeSlices:
         *,
         every: Duration,
         since: datetime | None = None,
-        most: int = MOST_TIME_SLICES,
+        most: int = MOST_SLICES,
         closed: Closed = "left",
         counted: bool = False,
         target: int = TARGET,
@@ -375,7 +371,7 @@ class TimeSlices:
             return Listed(ranges=(), domain=None)  # an empty window has no slices
         ranges = tuple(Range.of({self.dimension: it}) for it in self._slices(window))
         domain = Range.of({self.dimension: Bounds(window.from_, window.to, self.closed)})
-        return Listed(ranges=ranges, domain=domain, at_once=AT_ONCE_TIME_SLICES if self.counted else 0)
+        return Listed(ranges=ranges, domain=domain, at_once=AT_ONCE if self.counted else 0)
 
     def divide(self, outgrown: Range) -> Scan | None:
         """Into slices with about as many rows each, found by counting; None for a slice without a beginning."""

@@ -21,7 +21,7 @@ from stepfast.errors import ConfigurationError
 Value = int | float | Decimal | str | datetime
 Closed = Literal["both", "left"]
 Step = int | float | Decimal | timedelta
-Place = tuple[int, Any, int]  # see `start`
+RangeEdge = tuple[int, Any, int]  # see `start`
 
 _WORD: Final = re.compile(r"[A-Za-z_][\w-]*", re.ASCII)  # a text that can be mistaken for nothing else
 _LARGEST: Final = 2**63  # what every reader of JSON takes for a number
@@ -54,12 +54,12 @@ class Bounds:
             raise ConfigurationError(f"bounds {say(low)}..<{say(high)} are empty: nothing lies between them")
 
     @property
-    def start(self) -> Place:
+    def start(self) -> RangeEdge:
         """Where it begins, in an order of places: a value is at 0, what follows it immediately at 1."""
         return (-1, 0, 0) if self.from_ is None else (0, self.from_, 0)
 
     @property
-    def end(self) -> Place:
+    def end(self) -> RangeEdge:
         """The first place that does not belong to it any more."""
         return (1, 0, 0) if self.to is None else (0, self.to, int(self.closed == "both"))
 
@@ -342,7 +342,7 @@ def _stretches(
         yield _stretch(here, following), [it for _, it in holding]
 
 
-def _stretch(here: Place, following: Place) -> str:
+def _stretch(here: RangeEdge, following: RangeEdge) -> str:
     if here[:2] == following[:2]:
         return say(here[1])
     first = "" if here[0] else f"{'>' if here[2] else ''}{say(here[1])}"
