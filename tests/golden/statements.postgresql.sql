@@ -2722,34 +2722,6 @@ DELETE FROM stepfast_worker
  WHERE state IN ('dead', 'stopped') AND ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
    AND NOT EXISTS (SELECT 1 FROM stepfast_job WHERE owner = stepfast_worker.incarnation AND state = 'leased')
 
--- worker.relay.KNOWN
-SELECT 1 FROM stepfast_bookmark WHERE id = %(id)s
-
--- worker.relay.BEGIN
-INSERT INTO stepfast_bookmark (id, at) VALUES (%(id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
-
--- worker.relay.WHERE
-SELECT at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_bookmark WHERE id = %(id)s FOR UPDATE SKIP LOCKED
-
--- worker.relay.MOVE
-UPDATE stepfast_bookmark SET at = %(at)s WHERE id = %(id)s AND at <> %(at)s
-
--- worker.relay.UNNOTICED
-SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
-  FROM stepfast_archive a
- WHERE a.state = 'dead' AND a.finished_at > %(since)s
-   AND NOT EXISTS (SELECT 1 FROM stepfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
- ORDER BY a.finished_at LIMIT %(limit)s
-
--- worker.relay.RUNS
-SELECT id FROM stepfast_run WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
-
--- worker.relay.NOTICE
-INSERT INTO stepfast_death (id, finished_at) VALUES (%(id)s, %(finished_at)s) ON CONFLICT DO NOTHING
-
--- worker.relay.FORGET
-DELETE FROM stepfast_death WHERE finished_at < %(before)s
-
 -- worker.relay.ANYTHING
 SELECT CASE WHEN EXISTS (SELECT 1 FROM stepfast_outbox WHERE state = 'waiting') THEN 1 ELSE 0 END,
        CASE WHEN EXISTS (SELECT 1 FROM stepfast_alert
@@ -2759,6 +2731,34 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM stepfast_outbox WHERE state = 'waiting') 
                             AND NOT EXISTS (SELECT 1 FROM stepfast_death d
                                              WHERE d.id = a.id AND d.finished_at = a.finished_at))
             THEN 1 ELSE 0 END
+
+-- worker.relay.FIND_BOOKMARK
+SELECT 1 FROM stepfast_bookmark WHERE id = %(id)s
+
+-- worker.relay.BEGIN_BOOKMARK
+INSERT INTO stepfast_bookmark (id, at) VALUES (%(id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING
+
+-- worker.relay.LOCK_BOOKMARK
+SELECT at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_bookmark WHERE id = %(id)s FOR UPDATE SKIP LOCKED
+
+-- worker.relay.MOVE_BOOKMARK
+UPDATE stepfast_bookmark SET at = %(at)s WHERE id = %(id)s AND at <> %(at)s
+
+-- worker.relay.NEW_DEAD_JOBS
+SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
+  FROM stepfast_archive a
+ WHERE a.state = 'dead' AND a.finished_at > %(since)s
+   AND NOT EXISTS (SELECT 1 FROM stepfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
+ ORDER BY a.finished_at LIMIT %(limit)s
+
+-- worker.relay.FIND_RUNS
+SELECT id FROM stepfast_run WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- worker.relay.REMEMBER_DEAD_JOBS
+INSERT INTO stepfast_death (id, finished_at) VALUES (%(id)s, %(finished_at)s) ON CONFLICT DO NOTHING
+
+-- worker.relay.FORGET_DEAD_JOBS
+DELETE FROM stepfast_death WHERE finished_at < %(before)s
 
 -- stepfast_diamonds.datasets.BUMP
 INSERT INTO dataset_versions (feed, version, changed_at) VALUES (%(feed)s, 1, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)

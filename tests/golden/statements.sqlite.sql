@@ -2682,34 +2682,6 @@ DELETE FROM stepfast_worker
  WHERE state IN ('dead', 'stopped') AND ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
    AND NOT EXISTS (SELECT 1 FROM stepfast_job WHERE owner = stepfast_worker.incarnation AND state = 'leased')
 
--- worker.relay.KNOWN
-SELECT 1 FROM stepfast_bookmark WHERE id = :id
-
--- worker.relay.BEGIN
-INSERT INTO stepfast_bookmark (id, at) VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
-
--- worker.relay.WHERE
-SELECT at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_bookmark WHERE id = :id
-
--- worker.relay.MOVE
-UPDATE stepfast_bookmark SET at = :at WHERE id = :id AND at <> :at
-
--- worker.relay.UNNOTICED
-SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
-  FROM stepfast_archive a
- WHERE a.state = 'dead' AND a.finished_at > :since
-   AND NOT EXISTS (SELECT 1 FROM stepfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
- ORDER BY a.finished_at LIMIT :limit
-
--- worker.relay.RUNS
-SELECT id FROM stepfast_run WHERE id IN (SELECT value FROM json_each(:ids))
-
--- worker.relay.NOTICE
-INSERT INTO stepfast_death (id, finished_at) VALUES (:id, :finished_at) ON CONFLICT DO NOTHING
-
--- worker.relay.FORGET
-DELETE FROM stepfast_death WHERE finished_at < :before
-
 -- worker.relay.ANYTHING
 SELECT CASE WHEN EXISTS (SELECT 1 FROM stepfast_outbox WHERE state = 'waiting') THEN 1 ELSE 0 END,
        CASE WHEN EXISTS (SELECT 1 FROM stepfast_alert
@@ -2719,6 +2691,34 @@ SELECT CASE WHEN EXISTS (SELECT 1 FROM stepfast_outbox WHERE state = 'waiting') 
                             AND NOT EXISTS (SELECT 1 FROM stepfast_death d
                                              WHERE d.id = a.id AND d.finished_at = a.finished_at))
             THEN 1 ELSE 0 END
+
+-- worker.relay.FIND_BOOKMARK
+SELECT 1 FROM stepfast_bookmark WHERE id = :id
+
+-- worker.relay.BEGIN_BOOKMARK
+INSERT INTO stepfast_bookmark (id, at) VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING
+
+-- worker.relay.LOCK_BOOKMARK
+SELECT at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_bookmark WHERE id = :id
+
+-- worker.relay.MOVE_BOOKMARK
+UPDATE stepfast_bookmark SET at = :at WHERE id = :id AND at <> :at
+
+-- worker.relay.NEW_DEAD_JOBS
+SELECT a.id, a.kind, COALESCE(a.error_group, ''), a.queue, COALESCE(a.last_error, ''), a.finished_at, a.trace
+  FROM stepfast_archive a
+ WHERE a.state = 'dead' AND a.finished_at > :since
+   AND NOT EXISTS (SELECT 1 FROM stepfast_death d WHERE d.id = a.id AND d.finished_at = a.finished_at)
+ ORDER BY a.finished_at LIMIT :limit
+
+-- worker.relay.FIND_RUNS
+SELECT id FROM stepfast_run WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- worker.relay.REMEMBER_DEAD_JOBS
+INSERT INTO stepfast_death (id, finished_at) VALUES (:id, :finished_at) ON CONFLICT DO NOTHING
+
+-- worker.relay.FORGET_DEAD_JOBS
+DELETE FROM stepfast_death WHERE finished_at < :before
 
 -- stepfast_diamonds.datasets.BUMP
 INSERT INTO dataset_versions (feed, version, changed_at) VALUES (:feed, 1, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT (feed) DO UPDATE SET version = dataset_versions.version + 1, changed_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)

@@ -12,7 +12,6 @@ from stepfast.clock import new_ids
 from stepfast.outbox import destinations as relay
 from stepfast.outbox import destinations as retention
 from stepfast.outbox import messages as waiting
-from stepfast.worker import relay as deaths
 from stepfast.worker import relay as worker_relay
 from tests.golden.test_plans import ANALYZE, plan, sorts
 from tests.support import rows
@@ -89,7 +88,7 @@ def test_an_idle_look_touches_no_table(app: Stepfast) -> None:
 
 def test_old_messages_and_young_deaths_are_found_by_their_time(app: Stepfast) -> None:
     old = plan(app, retention.OLD, age=1, limit=100)
-    young = plan(app, deaths.UNNOTICED, since=2_990, limit=100)
+    young = plan(app, worker_relay.NEW_DEAD_JOBS, since=2_990, limit=100)
 
     assert "stepfast_outbox_ended" in old
     assert not sorts(old)

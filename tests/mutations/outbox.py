@@ -112,7 +112,9 @@ MUTATIONS = [
     Mutation(
         "a death is noticed again and again",
         without(
-            "stepfast.worker.relay:NOTICE", "VALUES (:id, :finished_at)", "VALUES (:id, :finished_at + 1)"
+            "stepfast.worker.relay:REMEMBER_DEAD_JOBS",
+            "VALUES (:id, :finished_at)",
+            "VALUES (:id, :finished_at + 1)",
         ),
         test_alerts.test_a_death_is_noticed_once_by_however_many,
     ),

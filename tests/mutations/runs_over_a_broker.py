@@ -11,6 +11,7 @@ from stepfast.outbox.broker import AT_ONCE
 from stepfast.runs import messages
 from stepfast.runs.partitioning.ranges import Range
 from stepfast.transports import dead_messages
+from stepfast.worker.relay import Attempt
 from tests.contract.outbox import test_broker_relay
 from tests.contract.runs import (
     test_known_work,
@@ -22,7 +23,11 @@ from tests.contract.runs import (
 from tests.mutations.mutation import Mutation, both, replacing, without
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from stepfast.outbox.destinations import Outgoing
     from stepfast.worker.broker_listener import Hints
+    from stepfast.worker.relay import BrokerSender
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -37,6 +42,11 @@ def _at_once(self: Hints, heard: Any, why: str) -> None:
 async def _acknowledge_all(self: Hints, heard: Any) -> None:
     for it in heard:
         self._end(it.delivery, self._transport.complete(it.delivery))
+
+
+def _all_or_nothing(self: BrokerSender, batch: Sequence[Outgoing]) -> Attempt:
+    failed = self._send(batch)
+    return Attempt(len(batch)) if failed is None else Attempt(0, failed, self._judge(batch[0], failed))
 
 
 _WORK_ITEM = messages.work_item
@@ -145,9 +155,7 @@ MUTATIONS = [
     ),
     Mutation(
         "one message that is refused holds up the others",
-        replacing(
-            "stepfast.worker.relay:BrokerCourier._send", lambda self, batch: (0, self._brokers.send(batch))
-        ),
+        replacing("stepfast.worker.relay:BrokerSender.send", _all_or_nothing),
         test_runs_over_a_broker.test_a_message_that_is_refused_does_not_hold_up_the_others,
         only_on=("sqlite",),
         or_with=(ValueError,),

@@ -17,8 +17,8 @@ from stepfast.jobs.outcome import Bury
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.outbox import alerts
 from stepfast.outbox.destinations import prune
-from stepfast.worker import relay as deaths
-from stepfast.worker.relay import Relay
+from stepfast.worker import relay as worker_relay
+from stepfast.worker.relay import Relay, alert_about_dead_jobs
 from tests.support import rows
 from tests.support.engine import settle, take, together, work_on
 from tests.support.mail_receiver import PASSWORD, MailReceiver, receiving_mail
@@ -347,15 +347,15 @@ def test_deaths_of_one_cause_are_one_alert(app: Stepfast) -> None:
 
 def test_a_death_is_noticed_once_by_however_many(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
     with app.transaction() as tx:
-        deaths.notice(tx)
+        alert_about_dead_jobs(tx)
     for _ in range(5):
         bury(app)
     apps = [another_app() for _ in range(3)]
 
     def notice(one: Stepfast) -> int:
         with one.transaction() as tx:
-            found = deaths.notice(tx)
-        return 0 if found is None else found.deaths
+            found = alert_about_dead_jobs(tx)
+        return 0 if found is None else found.jobs
 
     counts = together([partial(notice, it) for it in apps])
     again = notice(app)
@@ -366,10 +366,10 @@ def test_a_death_is_noticed_once_by_however_many(app: Stepfast, another_app: Cal
 
 def test_a_death_that_is_committed_after_a_younger_one_is_noticed(app: Stepfast) -> None:
     with app.transaction() as tx:
-        deaths.notice(tx)
+        alert_about_dead_jobs(tx)
     bury(app)
     with app.transaction() as tx:
-        deaths.notice(tx)  # the bookmark stands behind it now
+        alert_about_dead_jobs(tx)  # the bookmark stands behind it now
     late = bury(app)
     rows.change(
         app,
@@ -379,23 +379,23 @@ def test_a_death_that_is_committed_after_a_younger_one_is_noticed(app: Stepfast)
     )
 
     with app.transaction() as tx:
-        found = deaths.notice(tx)
+        found = alert_about_dead_jobs(tx)
 
     assert found is not None
-    assert found.deaths == 1
+    assert found.jobs == 1
 
 
 def test_a_job_that_is_revived_and_dies_again_is_noticed_again(app: Stepfast) -> None:
     with app.transaction() as tx:
-        deaths.notice(tx)
+        alert_about_dead_jobs(tx)
     job_id = bury(app)
     with app.transaction() as tx:
-        deaths.notice(tx)
+        alert_about_dead_jobs(tx)
     app.operator.retry(job_id)
     settle(app, take(app), Bury("again", "OSError: no answer"))
 
     with app.transaction() as tx:
-        deaths.notice(tx)
+        alert_about_dead_jobs(tx)
 
     assert [it.raised for it in listed(app)] == [2]
 
@@ -410,7 +410,7 @@ def test_deaths_before_the_first_look_are_history(app: Stepfast) -> None:
 
 
 def test_many_deaths_are_noticed_in_batches(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deaths, "BATCH", 2)
+    monkeypatch.setattr(worker_relay, "DEAD_JOBS_BATCH", 2)
     relay = Relay(app.database, settings())
     relay.drain()
     for _ in range(5):
@@ -423,16 +423,16 @@ def test_many_deaths_are_noticed_in_batches(app: Stepfast, monkeypatch: pytest.M
 
 def test_what_was_noticed_is_forgotten_when_the_bookmark_is_far_behind_it(app: Stepfast) -> None:
     with app.transaction() as tx:
-        deaths.notice(tx)
+        alert_about_dead_jobs(tx)
     bury(app)
     with app.transaction() as tx:
-        deaths.notice(tx)
+        alert_about_dead_jobs(tx)
     assert rows.count(app, "stepfast_death") == 1
     for table in ("stepfast_death", "stepfast_archive"):
         rows.change(app, f"UPDATE {table} SET finished_at = finished_at - :span", span=rows.HOUR)
 
     with app.transaction() as tx:
-        deaths.notice(tx)
+        alert_about_dead_jobs(tx)
 
     assert rows.count(app, "stepfast_death") == 0
     assert [it.raised for it in listed(app)] == [1]

@@ -13,14 +13,13 @@ from stepfast.clock import new_id
 from stepfast.database.database import persist
 from stepfast.errors import DestinationLostError
 from stepfast.notifications.settings import NotificationSettings
-from stepfast.notifications.webhook import Delivered, Failed
+from stepfast.notifications.webhook import Failed
 from stepfast.outbox.broker import broker_message
 from stepfast.outbox.destinations import GiveUp, due, heads, take
 from stepfast.outbox.messages import stage_many
 from stepfast.transports.contract import TransportUnavailableError
 from stepfast.transports.memory import MemoryBroker, MemoryTransport, named_broker
-from stepfast.worker.relay import Relay
-from stepfast.worker.relay import record_broker_courier as record
+from stepfast.worker.relay import Attempt, Relay, record
 from tests.support import rows
 from tests.support.events import hearing, named
 
@@ -110,7 +109,7 @@ def test_after_a_failure_fewer_are_tried_and_then_more_again(
 
     assert calls.sizes[:5] == [100, 50, 25, 12, 24]
     assert arrived(broker) == list(range(120))
-    sender._hang_up()
+    sender._close_brokers()
 
 
 def test_a_message_to_a_broker_that_is_away_waits_a_second_then_two_then_four(app: Stepfast) -> None:
@@ -146,11 +145,9 @@ def test_a_hint_that_was_not_sent_waits_or_is_dead(app: Stepfast) -> None:
     stage(app, 3, hints=lambda _: True)
     (served,) = persist(app.database, lambda tx: take(tx, due(tx, 10)))
     batch = persist(app.database, lambda tx: heads(tx, served, 10))
-    refused = partial(
-        record, served=served, batch=batch, done=(1, Failed("too large")), verdict=GiveUp("gave up")
-    )
+    refused = Attempt(1, Failed("too large"), GiveUp("gave up"))
 
-    persist(app.database, refused)
+    persist(app.database, lambda tx: record(tx, served, batch, refused))
 
     left = rows.query(app, "SELECT body, state FROM stepfast_outbox ORDER BY seq")
     assert [(it["body"], it["state"]) for it in left] == [("1", "dead"), ("2", "waiting")]
@@ -163,8 +160,8 @@ def test_a_courier_that_was_replaced_records_nothing(app: Stepfast, *, hints: bo
     batch = persist(app.database, lambda tx: heads(tx, served, 10))
     rows.change(app, "UPDATE stepfast_destination SET fence = 7")
 
-    for done in ((3, Delivered()), (1, Failed("no answer"))):
-        write = partial(record, served=served, batch=batch, done=done, verdict=None)
+    for attempt in (Attempt(3), Attempt(1, Failed("no answer"))):
+        write = partial(record, served=served, batch=batch, attempt=attempt)
         with pytest.raises(DestinationLostError):
             persist(app.database, write)
 

@@ -26,9 +26,8 @@ from stepfast.outbox import destinations as protocol
 from stepfast.outbox import destinations as verdict
 from stepfast.outbox.messages import Message, stage
 from stepfast.worker import periodic
-from stepfast.worker import relay as courier
 from stepfast.worker import relay as worker_relay
-from stepfast.worker.relay import Relay, deliver, record, take_heads
+from stepfast.worker.relay import Attempt, DirectSender, Relay, deliver, next_or_leave, record, take_heads
 from tests.support import rows
 from tests.support.events import hearing, named
 from tests.support.http_receiver import SECRET, SETTINGS, Answer, Received, receiving_http
@@ -159,7 +158,7 @@ def test_what_is_staged_while_its_destination_is_served_follows_at_once(
 def test_after_a_long_turn_others_get_a_chance(
     app: Stepfast, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(courier, "IN_A_ROW", 2)
+    monkeypatch.setattr(worker_relay, "IN_A_ROW", 2)
     send(app, receiver, 1, 2, 3, 4, 5)
 
     assert relayed(app) == 3
@@ -284,9 +283,9 @@ def test_a_relay_that_was_replaced_records_nothing(app: Stepfast, receiver: Http
     expire(app)
     successor, again = taken(app)
 
-    for delivery, judgement in ((Delivered(), None), (Failed("late"), verdict.Again(NOW))):
+    for attempt in (Attempt(1), Attempt(0, Failed("late"), verdict.Again(NOW))):
         with pytest.raises(DestinationLostError), app.transaction() as tx:
-            record(tx, served, first, delivery, judgement, more=True)
+            record(tx, served, [first], attempt)
     with app.transaction() as tx:
         protocol.renew(tx, [served])
         protocol.release(tx, served)
@@ -294,8 +293,8 @@ def test_a_relay_that_was_replaced_records_nothing(app: Stepfast, receiver: Http
     assert again.id == first.id
     assert (message(app, message_id)["state"], message(app, message_id)["attempts"]) == ("waiting", 0)
     with app.transaction() as tx:
-        following_one = record(tx, successor, again, Delivered(), None, more=True)
-    assert following_one is not None
+        record(tx, successor, [again], Attempt(1))
+        (following_one,) = next_or_leave(tx, successor, DirectSender(SETTINGS))
     assert following_one.id == following
 
 
@@ -360,7 +359,7 @@ def test_a_try_that_hangs_loses_its_destination(app: Stepfast, receiver: HttpRec
 
     serving.renewed = 0.0
     serving.since -= worker_relay.HUNG_AFTER
-    relay._keep_holding()
+    relay._renew_leases()
     leased_until = rows.query(app, "SELECT leased_until FROM stepfast_destination")[0]["leased_until"]
     over.set()
     serving.join(20)
@@ -373,7 +372,7 @@ def test_a_commit_whose_answer_was_lost_is_not_sent_again(
 ) -> None:
     recorded: list[Any] = []
     lost: list[Any] = []
-    real_record = courier.record
+    real_record = worker_relay.record
 
     def record(*arguments: Any, **options: Any) -> Any:
         recorded.append(arguments)
@@ -386,9 +385,9 @@ def test_a_commit_whose_answer_was_lost_is_not_sent_again(
             raise UnknownCommitError("the connection broke during COMMIT")
         return answer
 
-    monkeypatch.setattr(courier, "record", record)
-    monkeypatch.setattr(courier, "persist", persist)
-    monkeypatch.setattr(courier, "RETRY", 0.0)
+    monkeypatch.setattr(worker_relay, "record", record)
+    monkeypatch.setattr(worker_relay, "persist", persist)
+    monkeypatch.setattr(worker_relay, "RETRY", 0.0)
     send(app, receiver, 1, 2)
 
     relayed(app)
@@ -424,7 +423,7 @@ def test_two_relays_lose_nothing_and_keep_the_order_whatever_fails(
     monkeypatch.setattr(verdict, "FIRST", timedelta(milliseconds=5))
     monkeypatch.setattr(verdict, "FACTOR", 1.0)
     monkeypatch.setattr(worker_relay, "LOOK", 0.02)
-    monkeypatch.setattr(courier, "IN_A_ROW", 3)
+    monkeypatch.setattr(worker_relay, "IN_A_ROW", 3)
     inside: dict[str, int] = defaultdict(int)
     together_once = []
     lock = threading.Lock()

@@ -10,13 +10,20 @@ from stepfast import Done
 from stepfast.admin import outbox
 from stepfast.database.database import persist
 from stepfast.jobs.outcome import Bury
-from stepfast.notifications.webhook import Delivered, Delivery, Failed
+from stepfast.notifications.settings import NotificationSettings
+from stepfast.notifications.webhook import Failed
 from stepfast.outbox.alerts import tell
 from stepfast.outbox.broker import broker_message
-from stepfast.outbox.destinations import Again, GiveUp, Served, Verdict, due, heads, prune, release, renew
+from stepfast.outbox.destinations import Again, GiveUp, Served, due, heads, prune, release, renew
 from stepfast.outbox.messages import stage_many, webhook
-from stepfast.worker import relay as broker_courier
-from stepfast.worker.relay import notice, record, take_heads
+from stepfast.worker.relay import (
+    Attempt,
+    DirectSender,
+    alert_about_dead_jobs,
+    next_or_leave,
+    record,
+    take_heads,
+)
 from tests.crash.cases.case import Cases
 from tests.crash.recovery import effect_of
 from tests.support import rows
@@ -53,7 +60,14 @@ def relay_everything(app: Stepfast) -> None:
 
 
 def _recorded(app: Stepfast, served: Served, message: Outgoing) -> Outgoing | None:
-    return persist(app.database, lambda tx: record(tx, served, message, Delivered(), None, more=True))
+    following = persist(app.database, lambda tx: _record_and_go_on(tx, served, message, Attempt(1)))
+    return following[0] if following else None
+
+
+def _record_and_go_on(tx: Transaction, served: Served, message: Outgoing, attempt: Attempt) -> list[Outgoing]:
+    """As a courier does it."""
+    record(tx, served, [message], attempt)
+    return next_or_leave(tx, served, DirectSender(NotificationSettings()))
 
 
 def _staged(setup: Setup, *urls: str) -> None:
@@ -66,10 +80,10 @@ def _taken(setup: Setup) -> tuple[Served, Outgoing]:
     return served, message
 
 
-def _record(setup: Setup, delivery: Delivery, verdict: Verdict | None, *, messages: int) -> Action:
+def _record(setup: Setup, attempt: Attempt, *, messages: int) -> Action:
     _staged(setup, *[URL] * messages)
     served, message = _taken(setup)
-    return lambda: setup.do(lambda tx: record(tx, served, message, delivery, verdict, more=True))
+    return lambda: setup.do(lambda tx: _record_and_go_on(tx, served, message, attempt))
 
 
 def _dead(setup: Setup, *urls: str) -> None:
@@ -122,12 +136,12 @@ def take_a_destination_from_the_dead(setup: Setup) -> Action:
 
 @CASES.once
 def record_that_it_was_sent(setup: Setup) -> Action:
-    return _record(setup, Delivered(), None, messages=1)
+    return _record(setup, Attempt(1), messages=1)
 
 
 @CASES.once
 def record_and_take_the_next(setup: Setup) -> Action:
-    return _record(setup, Delivered(), None, messages=3)
+    return _record(setup, Attempt(1), messages=3)
 
 
 @CASES.once
@@ -141,7 +155,7 @@ def record_that_hints_were_sent(setup: Setup) -> Action:
     batch = setup.do(lambda tx: heads(tx, served, 10))
 
     def record_and_leave(tx: Transaction) -> None:
-        broker_courier.record_broker_courier(tx, served, batch, (len(batch), Delivered()), None)
+        record(tx, served, batch, Attempt(len(batch)))
         release(tx, served)
 
     return lambda: setup.do(record_and_leave)
@@ -149,12 +163,12 @@ def record_that_hints_were_sent(setup: Setup) -> Action:
 
 @CASES.once
 def record_a_failure(setup: Setup) -> Action:
-    return _record(setup, Failed("HTTP 500"), Again(HOUR), messages=2)
+    return _record(setup, Attempt(0, Failed("HTTP 500"), Again(HOUR)), messages=2)
 
 
 @CASES.once
 def record_a_death(setup: Setup) -> Action:
-    return _record(setup, Failed("HTTP 410"), GiveUp("gave up"), messages=2)
+    return _record(setup, Attempt(0, Failed("HTTP 410"), GiveUp("gave up")), messages=2)
 
 
 @CASES.once
@@ -180,9 +194,9 @@ def tell_what_is_due(setup: Setup) -> Action:
 
 @CASES.once
 def notice_deaths(setup: Setup) -> Action:
-    setup.do(notice)
+    setup.do(alert_about_dead_jobs)
     setup.ended(2, Bury("gave up", "gave up"))
-    return lambda: setup.do(notice)
+    return lambda: setup.do(alert_about_dead_jobs)
 
 
 # Keeping order, and stepping in

@@ -109,6 +109,20 @@ def test_while_the_database_is_away_no_other_duty_asks_for_it(run: Callable[...,
 
 
 @pytest.mark.usefixtures("impatient")
+def test_an_outage_that_one_duty_meets_is_over_when_that_duty_gets_an_answer(
+    run: Callable[..., Periodic],
+) -> None:
+    sound, broken = Script(0.01), Script(*[UnreachableError("gone")] * 5, NEVER)
+
+    with hearing() as told:
+        run(sound, broken)
+        rows.eventually(lambda: named(told, "database.recovered"))
+
+    assert len(broken.calls) == 6
+    assert len(named(told, "database.lost")) == 1
+
+
+@pytest.mark.usefixtures("impatient")
 def test_a_duty_that_fails_keeps_no_other_duty_from_its_work(run: Callable[..., Periodic]) -> None:
     broken, sound = Script(ZeroDivisionError("a bug of ours")), Script(0.01)
 

@@ -60,6 +60,7 @@ class Duty:
     work: Callable[[], float]
     due_at: float
     rests_until: float = 0.0  # no wake-up makes it due earlier
+    misses_database: bool = False  # its last call got no answer
 
 
 class Periodic:
@@ -126,17 +127,27 @@ class Periodic:
     def _call(self, duty: Duty) -> None:
         try:
             pause, rest = duty.work(), self.rest
-            self._outage.end()
         except DatabaseError as error:
-            self._outage.begin(error)
-            pause = rest = around(AWAY)
-            for other in self._duties:
-                other.due_at = max(other.due_at, time.monotonic() + AWAY)
+            self._wait_for_database(duty, error)
+            return
         except Exception as error:  # noqa: BLE001 - others depend on this thread: it goes on
             happened("worker.failed", worker_id=self._worker_id, error=error, note=self._name)
             pause = rest = around(FAILED)
+        else:
+            duty.misses_database = False
+            if not any(other.misses_database for other in self._duties):
+                self._outage.end()
         now = time.monotonic()
         duty.due_at, duty.rests_until = now + pause, now + rest
+
+    def _wait_for_database(self, duty: Duty, error: Exception) -> None:
+        """Let all duties wait: while one of them gets no answer, the others would get none."""
+        duty.misses_database = True
+        self._outage.begin(error)
+        retry_at = time.monotonic() + around(AWAY)
+        duty.due_at = duty.rests_until = retry_at
+        for other in self._duties:
+            other.due_at = max(other.due_at, retry_at)
 
 
 def around(seconds: float) -> float:
