@@ -63,7 +63,7 @@ servers: ## install PostgreSQL, PgBouncer, MariaDB and Azurite if their programs
 	@scripts/install-servers
 
 clean: ## forget everything that make made
-	rm -rf .venv build dist tests/azurite/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf .venv dist packages/*/dist packages/*/build tests/azurite/node_modules .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): $(wildcard packages/*/pyproject.toml) requirements/dev.txt scripts/install-environment
