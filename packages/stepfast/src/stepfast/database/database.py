@@ -186,7 +186,7 @@ class Database:
         self._pid = os.getpid()
         self._turn = WriterTurn()
         self._held_for_fork = False
-        self._listeners: list[Callable[[set[str]], None]] = []
+        self._listeners: list[tuple[Callable[[set[str]], None], str | None]] = []
         _databases.add(self)
 
     def connect(self) -> Connection:
@@ -253,12 +253,15 @@ class Database:
         """Whether this very thread is inside a write transaction that keeps everybody else from writing (SQLite)."""
         return self.dialect.name == "sqlite" and self._turn.mine
 
-    def listen(self, listener: Callable[[set[str]], None]) -> None:
-        """Hear of ready work that this very process commits, at once and without the database."""
-        self._listeners.append(listener)
+    def listen(self, listener: Callable[[set[str]], None], topic: str | None = None) -> None:
+        """Call `listener` with the names of what this very process makes ready, at once and without the database.
+
+        With a topic (OUTBOX, MESSAGES), only when that is among them.
+        """
+        self._listeners.append((listener, topic))
 
     def unlisten(self, listener: Callable[[set[str]], None]) -> None:
-        self._listeners.remove(listener)
+        self._listeners = [it for it in self._listeners if it[0] != listener]
 
     def shift_clock(self, shift: Shift | None) -> None:
         """For tests: let `{now}` be another time in every transaction that begins after this; None ends it."""
@@ -275,8 +278,9 @@ class Database:
     def tell(self, queues: set[str]) -> None:
         """Pass on what was heard, to whoever listens in this process."""
         if queues:
-            for listener in tuple(self._listeners):
-                listener(queues)
+            for listener, topic in tuple(self._listeners):
+                if topic is None or topic in queues:
+                    listener(queues)
 
     def _begin(self, connection: Connection, begin: str) -> None:
         if self.dialect.name != "sqlite":

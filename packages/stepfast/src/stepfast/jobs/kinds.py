@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from stepfast.config import Size, size
-from stepfast.encryption import Sealed, keyring, opened
+from stepfast.encryption import MARK, Sealed, keyring, opened
 from stepfast.errors import ConfigurationError, SealedError, UnknownKindError
 from stepfast.jobs.payload import encode
 from stepfast.limits.limit import check_together, family_of, limit_id
@@ -84,7 +84,9 @@ class Kind:
 
     def read(self, payload: str) -> dict[str, Any]:
         """The arguments of a stored payload; sealed or not, whatever is said about this kind now."""
-        return self.arguments.decode(opened(payload, f"payload of {self.name}"))
+        if payload.startswith(MARK):
+            payload = opened(payload, f"payload of {self.name}")
+        return self.arguments.decode(payload)
 
     def sealed(self, answer: Any, what: str) -> Any:
         """A result or a cursor as it is stored, where this kind is encrypted."""

@@ -231,7 +231,7 @@ class Step:
 
     def effect(self, effect: Effect | Callable[[Transaction], object]) -> None:
         """Do this in the step's own transaction: a function of it, or an object with `apply(tx)`."""
-        self.effects.append(as_effect(effect))
+        self.effects.append(effect if isinstance(effect, Upsert) else as_effect(effect))
 
     @property
     def halted(self) -> Halt | None:

@@ -275,7 +275,7 @@ class DatabaseTransport(Transport):
             return
         await self._persist(lambda tx: is_known(tx, ""))
         self._loop, self._bell = asyncio.get_running_loop(), asyncio.Event()
-        self._database.listen(self._heard)
+        self._database.listen(self._heard, MESSAGES)
 
     async def close(self) -> None:
         if self._loop is None:
@@ -424,12 +424,7 @@ class DatabaseTransport(Transport):
             async with asyncio.timeout(seconds):  # wait_for may swallow that we are cancelled
                 await self._bell.wait()
 
-    def _heard(self, names: set[str]) -> None:
-        """Called by whichever thread committed something."""
-        if (
-            MESSAGES in names
-            and self._loop is not None
-            and self._bell is not None
-            and not self._loop.is_closed()
-        ):
+    def _heard(self, _: set[str]) -> None:
+        """Called by the thread that committed a message."""
+        if self._loop is not None and self._bell is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._bell.set)

@@ -342,7 +342,7 @@ class Admission:
     def __init__(self, database: Database, kinds: Kinds) -> None:
         self._database = database
         self._kinds = kinds
-        self._slots: dict[tuple[str, int], tuple[str, ...]] = {}  # (job, fence) → limits whose slot it has
+        self.slots: dict[tuple[str, int], tuple[str, ...]] = {}  # (job, fence) → limits whose slot it has
 
     def limits(self, lease: Lease) -> bool:
         """Whether this job has limits; its next step has to ask them again."""
@@ -375,19 +375,17 @@ class Admission:
         for job in asked:
             taken = tuple(name for name, limit in job.limits if limit.slots)
             if taken and job.job_id not in held:
-                self._slots[job.job_id, fence] = taken
+                self.slots[job.job_id, fence] = taken
         if held:
             happened("jobs.held", jobs=len(held), limits=len(set(answer.held.values())))
         return held
 
     def free(self, tx: Transaction, leases: Sequence[Lease]) -> None:
         """Free the slots of these leases in the transaction that ends their steps."""
-        if not self._slots:
-            return
         by_fence: dict[int, list[str]] = defaultdict(list)
         freed: dict[int, Counter[str]] = defaultdict(Counter)
         for lease in leases:
-            if taken := self._slots.get((lease.job_id, lease.fence)):
+            if taken := self.slots.get((lease.job_id, lease.fence)):
                 by_fence[lease.fence].append(lease.job_id)
                 freed[lease.fence].update(taken)
         for fence, ids in by_fence.items():
@@ -395,9 +393,8 @@ class Admission:
 
     def forget(self, leases: Sequence[Lease]) -> None:
         """These steps have ended: their slots are freed, or belong to another fence."""
-        if self._slots:
-            for lease in leases:
-                self._slots.pop((lease.job_id, lease.fence), None)
+        for lease in leases:
+            self.slots.pop((lease.job_id, lease.fence), None)
 
 
 def _arguments(lease: Lease) -> dict[str, Any]:

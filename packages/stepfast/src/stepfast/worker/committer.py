@@ -98,10 +98,15 @@ class Committer:
 
     def put(self, ended: Ended) -> None:
         """Take in the end of a step. Called from the event loop: must not wait."""
-        if isinstance(ended.ending, Done) and not ended.effects and not self._reporter.has(ended.lease):
+        if isinstance(ended.ending, Done) and not ended.effects and not self._has_reports(ended.lease):
             self._plain.put(ended)
         else:
             self._line.put(ended)
+
+    def _has_reports(self, lease: Lease) -> bool:
+        """Whether reports of the step may not be written yet; such a step is committed alone, with them."""
+        reporter = self._reporter
+        return (lease.job_id, lease.fence) in reporter.unwritten or reporter.writing.locked()
 
     def stay_no_more(self) -> None:
         """From now on continuations go back to their queues."""
@@ -248,7 +253,9 @@ class Committer:
     def _write_alone(self, ended: Ended) -> tuple[Ended, int | None, bool]:
         """Returns the step as it ended, the new fence of a continuation that stayed here, and whether it was ours."""
         lease, fence = ended.lease, None
-        reports = self._split_up.pop(_key(ended), []) + self._reporter.take(lease)
+        reports = self._split_up.pop(_key(ended), [])
+        if self._has_reports(lease):
+            reports = reports + self._reporter.take(lease)
         attempts = self._attempts(
             [lease], _plans(ended.effects), report_refused=not isinstance(ended.ending, GiveBack)
         )
@@ -257,9 +264,11 @@ class Committer:
                 for attempt in attempts:
                     with attempt as tx:
                         stay = self._may_stay(ended) and not more_urgent(tx, lease.queue, lease.priority)
-                        write_reports(tx, reports)  # before the outcome, which consumes the fence
+                        if reports:
+                            write_reports(tx, reports)  # before the outcome, which consumes the fence
                         fence = commit(tx, lease, ended.ending, ended.effects, stay=stay)
-                        self._admission.free(tx, [lease])
+                        if self._admission.slots:
+                            self._admission.free(tx, [lease])
         except BaseException as error:  # noqa: BLE001 - an effect may raise anything; that is a failed attempt
             failed = _failed(ended, error)
             return failed, None, self._write_failure(failed, reports)
@@ -303,7 +312,8 @@ class Committer:
 
     def _forget(self, leases: Sequence[Lease]) -> None:
         """These leases are over: free what this process remembers of them, and wake threads that wait for their jobs."""
-        self._admission.forget(leases)
+        if self._admission.slots:
+            self._admission.forget(leases)
         self._leases.forget(leases)
         notify_waiting(self._database, (lease.job_id for lease in leases))
 

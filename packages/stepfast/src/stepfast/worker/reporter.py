@@ -29,9 +29,9 @@ class Reporter:
     def __init__(self, database: Database, leases: Leases) -> None:
         self._database = database
         self._leases = leases
-        self._held: dict[tuple[str, int], list[Report]] = {}  # by job and fence
+        self.unwritten: dict[tuple[str, int], list[Report]] = {}  # by job and fence
         self._lock = threading.Lock()
-        self._writing = threading.Lock()  # held while reports are between memory and the database
+        self.writing = threading.Lock()  # held while reports are between memory and the database
         self._thread = Periodic("reports", last_call=True)
         self._thread.add(self._gather_and_write, first=NEVER)
 
@@ -45,7 +45,7 @@ class Reporter:
     def put(self, report: Report) -> None:
         """Have this report written soon; called by handlers."""
         with self._lock:
-            reports = self._held.setdefault((report.lease.job_id, report.lease.fence), [])
+            reports = self.unwritten.setdefault((report.lease.job_id, report.lease.fence), [])
             reports.append(report)
             if len(reports) > MOST:
                 del reports[0]
@@ -56,14 +56,10 @@ class Reporter:
         with self._database.looking() as tx:
             return results_of_parents(tx, job_id)
 
-    def has(self, lease: Lease) -> bool:
-        """Whether reports of the step are not written yet; such a step commits alone, with them."""
-        return (lease.job_id, lease.fence) in self._held or self._writing.locked()
-
     def take(self, lease: Lease) -> list[Report]:
         """The reports of the step that are not written yet; waits for a write that is under way."""
-        with self._writing, self._lock:
-            return self._held.pop((lease.job_id, lease.fence), [])
+        with self.writing, self._lock:
+            return self.unwritten.pop((lease.job_id, lease.fence), [])
 
     def _gather_and_write(self) -> float:
         self._thread.stopping.wait(GATHER)
@@ -71,9 +67,9 @@ class Reporter:
         return NEVER
 
     def _write(self) -> None:
-        with self._writing:
+        with self.writing:
             with self._lock:
-                held, self._held = self._held, {}
+                held, self.unwritten = self.unwritten, {}
             reports = [report for of_step in held.values() for report in of_step]
             if not reports:
                 return
@@ -92,4 +88,4 @@ class Reporter:
     def _hold_again(self, held: dict[tuple[str, int], list[Report]]) -> None:
         with self._lock:
             for step, reports in held.items():
-                self._held[step] = (reports + self._held.get(step, []))[-MOST:]
+                self.unwritten[step] = (reports + self.unwritten.get(step, []))[-MOST:]

@@ -1,4 +1,8 @@
-"""One step at work: how its handler is called, and what its answer, its error or its interruption means."""
+"""One step at work: how its handler is called, and what its answer, its error or its interruption means.
+
+`Running` is the step while its handler runs. `Ended` is what the event loop hands to the committer: the lease, how the
+step ended, and its effects.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +55,168 @@ if TYPE_CHECKING:
     from stepfast.worker.leases import Waiting
 
 
-# A step whose handler has answered: what the execution hands to the settlement, and how its end is reported.
+DONE: Final = Done()
+OUTCOMES: Final = (Done, Continue, Snooze, Wait, Reject)
+CARRIERS: Final = (Done, Continue, Snooze, Wait)  # outcomes that may bring effects
+
+
+class Running:
+    """A step whose handler is at work.
+
+    Fields that most steps never change stand in the class: thousands of steps are made in a second.
+    """
+
+    span: Span | None = None
+    finished: float | None = None
+    deadline: float | None = None
+    task: asyncio.Task[None] | None = None  # the one that drives its coroutine
+    abandoned = False
+    hidden: tuple[str, ...] = ()  # values of its arguments that the masking rules hide
+
+    def __init__(
+        self, waiting: Waiting, kind: Kind, step: Step, arguments: dict[str, Any], watch: Watch | None
+    ) -> None:
+        self.lease, self.chain, self.chain_since, self.leased = waiting
+        self.kind = kind
+        self.step = step
+        self.arguments = arguments
+        self.watch = watch
+        self.started = time.monotonic()  # as `leased` and the others
+        if kind.timeout is not None:
+            self.deadline = self.started + kind.timeout.total_seconds()
+
+    @property
+    def job_id(self) -> str:
+        return self.lease.job_id
+
+    @property
+    def trace(self) -> str | None:
+        return self.lease.trace
+
+    @property
+    def annotations(self) -> dict[str, str | float]:
+        return self.step.annotations
+
+    def facts(self) -> dict[str, Fact]:
+        """The fields of every event about this step."""
+        return self.lease.facts() | {"worker_id": self.step.worker_id, **self.step.annotations}
+
+    def begin(self) -> Any:
+        """Call the handler, in the context it runs in; of a coroutine function this only makes the coroutine."""
+        CURRENT.set(self)  # log lines and jobs that the handler makes belong to this step
+        if any_rules():
+            self.hidden = hide_arguments(self.lease)
+        if self.watch is not None:
+            self._announce(self.watch)
+        if self.kind.arguments.wants_step:
+            return self.kind.handler(self.step, **self.arguments)
+        return self.kind.handler(**self.arguments)
+
+    def _announce(self, watch: Watch) -> None:
+        if watch.starts:
+            happened("step.started", self)
+        if watch.tracer is not None:
+            self.span = begin_step(watch.tracer, self, self.lease.kind, self.lease.queue, self.facts())
+
+    def call_in_thread(self) -> tuple[Any, BaseException | None]:
+        """The handler's answer or its exception, as values: a future would stumble over a StopIteration."""
+        try:
+            return self.begin(), None
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this step's
+            return None, error
+
+    def ended(self, ending: Ending) -> Ended:
+        """The step as it goes to the committer, with the effects that its handler asked for."""
+        effects: Sequence[Effect] = ()
+        if ending is DONE:
+            effects = self.step.effects.copy() if self.step.effects else ()
+        elif isinstance(ending, CARRIERS):
+            effects = [*self.step.effects, *effects_of(ending)]
+        if self.hidden and isinstance(ending, Reject):
+            with hiding(self.hidden):
+                ending = Reject(without_secrets(ending.reason))
+        if self.kind.encrypted:
+            ending = self._sealed(ending)
+        # What Ended(…) does in the end, without its Python: thousands are made in a second.
+        return tuple.__new__(
+            Ended, (self.lease, ending, effects, self.kind.retry, self.chain, self.chain_since, self)
+        )
+
+    def _sealed(self, ending: Ending) -> Ending:
+        """The same ending, with what it stores encrypted."""
+        match ending:
+            case Done(result):
+                return replace(ending, result=self.kind.sealed(result, "result"))
+            case Continue() | Wait():
+                return replace(ending, cursor=self.kind.sealed(ending.cursor, "cursor"))
+            case _:
+                return ending
+
+    def answered(self, answer: Any) -> Ending:
+        """A plain value is a result; None is just done."""
+        if answer is None:
+            return DONE
+        return answer if isinstance(answer, OUTCOMES) else Done(answer)
+
+    def raised(self, error: BaseException, reports: Reports) -> Ending:
+        """What an exception of the handler means."""
+        if isinstance(error, LeaseLostError | StepCancelled) and self.step.halted is not None:
+            return self.interrupted(error, reports)
+        with hiding(self.hidden):
+            reports.put(Report(self.lease, None, None, "error", logged_error(error)))
+            return judge(error, self.kind.retry, self.lease.failures, random.random())
+
+    def interrupted(self, error: BaseException, reports: Reports) -> Ending:
+        """How an interrupted step ends depends on why it was interrupted."""
+        match self.step.halted:
+            case Halt.CANCELLED:
+                return Stop(CANCELLED)
+            case Halt.TIMED_OUT:
+                return self.timed_out()
+            case Halt.REPLACED | Halt.SHUTDOWN:
+                return GiveBack()
+            case (
+                None
+            ):  # it was not: something inside the handler was cancelled, and the handler let that through
+                return self.raised(error, reports)
+
+    def timed_out(self) -> Ending:
+        assert self.kind.timeout is not None  # noqa: S101 - only a step with a timeout can miss it
+        happened("step.timed-out", self)
+        if self.kind.time_limit is not None:
+            late = TaskTimeoutError(self.kind.time_limit)
+            return Bury(describe(late), fingerprint(late))
+        return judge(StepTimeout(self.kind.timeout), self.kind.retry, self.lease.failures, random.random())
+
+
+class Watch(NamedTuple):
+    """Whether the start of each step is traced or reported; asked once for a whole batch."""
+
+    tracer: Tracer | None
+    starts: bool
+
+    @classmethod
+    def now(cls) -> Watch | None:
+        """None: neither."""
+        watch = cls(tracer(), wanted("step.started"))
+        return watch if any(watch) else None
+
+
+def hide_arguments(lease: Lease) -> tuple[str, ...]:
+    """Hide in this context the arguments that the masking rules hide, in whatever text they appear; returns their values."""
+    values = hidden_in(decode(opened(lease.payload, f"payload of {lease.kind}")))
+    hide_here(values)
+    return values
+
+
+def logged_error(error: BaseException) -> str:
+    """What the job's log says of an exception: its description, and the end of its traceback."""
+    trace = without_secrets("".join(traceback.format_exception(error)[-6:]))
+    return f"{describe(error)}\n{trace}"[:LONGEST_LOG]
 
 
 class Ran(Protocol):
-    """The step as it ran: what its end is reported with."""
+    """The step as it ran, for the report of its end."""
 
     leased: float  # monotonic, as the others
     started: float
@@ -85,15 +246,15 @@ class Ended(NamedTuple):
 
     @property
     def subject(self) -> Ran | Lease:
-        """Whom to ask for its fields."""
+        """The object that knows the fields of events about this step."""
         return self.lease if self.run is None else self.run
 
     def inside(self) -> AbstractContextManager[None]:
-        """Where its effects are applied: what they enqueue belongs to this step."""
+        """A context in which its effects are applied: jobs that they enqueue belong to this step."""
         return inside(self.subject, None if self.run is None else self.run.span)
 
     def hiding(self) -> AbstractContextManager[None]:
-        """Where its errors are told: without what is hidden of its arguments."""
+        """A context in which its errors are described: hidden arguments are masked there."""
         return hiding(() if self.run is None else self.run.hidden)
 
     def times(self) -> dict[str, float]:
@@ -110,7 +271,7 @@ class Ended(NamedTuple):
 
 
 def each_job_once(batch: list[Ended]) -> tuple[list[Ended], list[Ended]]:
-    """What may be written together, and what has to be written alone, before.
+    """Split a batch into steps that may be written together, and steps to be written alone before them.
 
     A job that was replaced while it ran may end twice at once; the answer of one must not be taken for the other's.
     """
@@ -121,9 +282,9 @@ def each_job_once(batch: list[Ended]) -> tuple[list[Ended], list[Ended]]:
 
 
 def report(ended: Ended) -> None:
-    """Say how it ended, now that this is written."""
+    """Report how the step ended, now that this is committed."""
     if isinstance(ended.ending, Done) and tracer() is None and not wanted("step.committed"):
-        return  # most steps, and nobody listens
+        return  # most steps: neither traced nor reported one by one
     times = ended.times()
     took, held = times.get("took_s"), times.get("held_s")
     match ended.ending:
@@ -170,7 +331,7 @@ def report(ended: Ended) -> None:
 
 
 def report_batch(batch: Sequence[Ended], written: Container[str]) -> None:
-    """Say which of them are done: once for each kind, whatever their number."""
+    """Report the steps of a batch that are done: one event for each kind."""
     if wanted("jobs.acknowledged"):
         runs: dict[str, list[Ran]] = defaultdict(list)
         for ended in batch:
@@ -205,164 +366,9 @@ def _cause(ending: Bury | Reject) -> tuple[str | None, str]:
 
 
 def _parts(described: str) -> tuple[str | None, str]:
-    """The type and the message of an error, as `failure.describe` put them together."""
+    """The type and the message of an error, as `describe` joined them."""
     kind, _, message = described.partition(": ")
     return (None, described) if " " in kind else (kind, message)
-
-
-DONE: Final = Done()
-OUTCOMES: Final = (Done, Continue, Snooze, Wait, Reject)
-CARRIERS: Final = (Done, Continue, Snooze, Wait)  # outcomes that may bring effects
-
-
-class Watch(NamedTuple):
-    """Who wants to know of each step that starts; asked once for a whole batch."""
-
-    tracer: Tracer | None
-    starts: bool
-
-    @classmethod
-    def now(cls) -> Watch | None:
-        """None: nobody does."""
-        watch = cls(tracer(), wanted("step.started"))
-        return watch if any(watch) else None
-
-
-class Running:
-    """A step whose handler is at work.
-
-    What most steps never change stands in the class: thousands are made in a second.
-    """
-
-    span: Span | None = None
-    finished: float | None = None
-    deadline: float | None = None
-    task: asyncio.Task[None] | None = None  # the one that drives its coroutine
-    abandoned = False
-    hidden: tuple[str, ...] = ()  # of its arguments, what the application never wants to see shown
-
-    def __init__(
-        self, waiting: Waiting, kind: Kind, step: Step, arguments: dict[str, Any], watch: Watch | None
-    ) -> None:
-        self.lease, self.chain, self.chain_since, self.leased = waiting
-        self.kind = kind
-        self.step = step
-        self.arguments = arguments
-        self.watch = watch
-        self.started = time.monotonic()  # as `leased` and the others
-        if kind.timeout is not None:
-            self.deadline = self.started + kind.timeout.total_seconds()
-
-    @property
-    def job_id(self) -> str:
-        return self.lease.job_id
-
-    @property
-    def trace(self) -> str | None:
-        return self.lease.trace
-
-    @property
-    def annotations(self) -> dict[str, str | float]:
-        return self.step.annotations
-
-    def facts(self) -> dict[str, Fact]:
-        """What every event about this step tells."""
-        return self.lease.facts() | {"worker_id": self.step.worker_id, **self.step.annotations}
-
-    def begin(self) -> Any:
-        """Call the handler, in the context it runs in; of a coroutine function this only makes the coroutine."""
-        CURRENT.set(self)  # what it logs and enqueues belongs to this step
-        if any_rules():
-            self.hidden = hide_arguments(self.lease)
-        if self.watch is not None:
-            self._announce(self.watch)
-        if self.kind.arguments.wants_step:
-            return self.kind.handler(self.step, **self.arguments)
-        return self.kind.handler(**self.arguments)
-
-    def _announce(self, watch: Watch) -> None:
-        if watch.starts:
-            happened("step.started", self)
-        if watch.tracer is not None:
-            self.span = begin_step(watch.tracer, self, self.lease.kind, self.lease.queue, self.facts())
-
-    def call_in_thread(self) -> tuple[Any, BaseException | None]:
-        """The handler's answer or its exception, as values: a future would stumble over a StopIteration."""
-        try:
-            return self.begin(), None
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is this step's
-            return None, error
-
-    def ended(self, ending: Ending) -> Ended:
-        effects: Sequence[Effect] = ()
-        if (ending is not DONE or self.step.effects) and isinstance(ending, CARRIERS):
-            effects = [*self.step.effects, *effects_of(ending)]
-        if self.hidden and isinstance(ending, Reject):
-            with hiding(self.hidden):
-                ending = Reject(without_secrets(ending.reason))
-        if self.kind.encrypted:
-            ending = self._sealed(ending)
-        # What Ended(…) does in the end, without its Python: thousands are made in a second.
-        return tuple.__new__(
-            Ended, (self.lease, ending, effects, self.kind.retry, self.chain, self.chain_since, self)
-        )
-
-    def _sealed(self, ending: Ending) -> Ending:
-        """The same ending, with what it stores encrypted."""
-        match ending:
-            case Done(result):
-                return replace(ending, result=self.kind.sealed(result, "result"))
-            case Continue() | Wait():
-                return replace(ending, cursor=self.kind.sealed(ending.cursor, "cursor"))
-            case _:
-                return ending
-
-    def answered(self, answer: Any) -> Ending:
-        """A plain value is a result; None is just done."""
-        if answer is None:
-            return DONE
-        return answer if isinstance(answer, OUTCOMES) else Done(answer)
-
-    def raised(self, error: BaseException, reports: Reports) -> Ending:
-        """What an exception of the handler means."""
-        if isinstance(error, LeaseLostError | StepCancelled) and self.step.halted is not None:
-            return self.interrupted(error, reports)
-        with hiding(self.hidden):
-            reports.put(Report(self.lease, None, None, "error", told(error)))
-            return judge(error, self.kind.retry, self.lease.failures, random.random())
-
-    def interrupted(self, error: BaseException, reports: Reports) -> Ending:
-        """What an interrupted step ends in depends on who interrupted it."""
-        match self.step.halted:
-            case Halt.CANCELLED:
-                return Stop(CANCELLED)
-            case Halt.TIMED_OUT:
-                return self.timed_out()
-            case Halt.REPLACED | Halt.SHUTDOWN:
-                return GiveBack()
-            case None:  # nobody did: something inside the handler was cancelled and let it through
-                return self.raised(error, reports)
-
-    def timed_out(self) -> Ending:
-        assert self.kind.timeout is not None  # noqa: S101 - only who has a timeout can miss it
-        happened("step.timed-out", self)
-        if self.kind.time_limit is not None:
-            late = TaskTimeoutError(self.kind.time_limit)
-            return Bury(describe(late), fingerprint(late))
-        return judge(StepTimeout(self.kind.timeout), self.kind.retry, self.lease.failures, random.random())
-
-
-def hide_arguments(lease: Lease) -> tuple[str, ...]:
-    """Hide in this context what the rules hide of the arguments of this step, however it is quoted; returns it."""
-    values = hidden_in(decode(opened(lease.payload, f"payload of {lease.kind}")))
-    hide_here(values)
-    return values
-
-
-def told(error: BaseException) -> str:
-    """What the job's log says of an exception: what it is, and the end of its traceback."""
-    trace = without_secrets("".join(traceback.format_exception(error)[-6:]))
-    return f"{describe(error)}\n{trace}"[:LONGEST_LOG]
 
 
 class InContext:
@@ -417,7 +423,7 @@ class InContext:
 
 
 def _exit(error: BaseException) -> HandlerExit:
-    """It must not reach the event loop, which would end."""
+    """SystemExit and its like must not reach the event loop, which would end."""
     return HandlerExit(f"the handler raised {type(error).__name__}")
 
 

@@ -59,7 +59,7 @@ from stepfast.worker.isolation.protocol import (
     hear,
     say,
 )
-from stepfast.worker.running import DONE, OUTCOMES, HandlerExit, hide_arguments, told
+from stepfast.worker.running import DONE, OUTCOMES, HandlerExit, hide_arguments, logged_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -397,7 +397,7 @@ class Child:
                 _end_copy(error)
             interrupted = isinstance(error, asyncio.CancelledError | LeaseLostError | StepCancelled)
             verdict = judge(error, task.retry, task.lease.failures, random.random())
-            return Failed(step.fence, verdict, told(error), interrupted, held())
+            return Failed(step.fence, verdict, logged_error(error), interrupted, held())
 
     def _call(self, kind: Kind, step: IsolatedStep, arguments: dict[str, Any]) -> Any:
         given = (step,) if kind.arguments.wants_step else ()
@@ -436,7 +436,7 @@ def _end_copy(error: BaseException) -> NoReturn:
     """As Python ends a program."""
     if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
         os._exit((error.code or 0) & 0xFF)
-    sys.stderr.write(f"{told(error)}\n")
+    sys.stderr.write(f"{logged_error(error)}\n")
     sys.stderr.flush()
     os._exit(1)
 
