@@ -34,7 +34,7 @@ def core_environment() -> Path:
         "--no-build-isolation",
         "--wheel-dir",
         str(wheels),
-        str(ROOT),
+        str(ROOT / "packages" / "stepfast"),
     )
     constraints = ROOT / "requirements" / "dev.txt"
     return _environment("core", ("--constraint", str(constraints), str(next(wheels.glob("*.whl")))))

@@ -109,7 +109,7 @@ class Relay:
 
     def start(self) -> None:
         """Begin to look."""
-        self.database.listen(self._heard)
+        self.database.listen(self._heard, OUTBOX)
         self._thread.start()
 
     def stop(self) -> None:
