@@ -21,6 +21,7 @@ from uuid import UUID
 from stepfast.clock import micros
 from stepfast.database.database import persist
 from stepfast.database.statement import sql
+from stepfast.database.wakeup import OUTBOX
 from stepfast.errors import DatabaseError, DestinationLostError
 from stepfast.notifications import alert as alerting
 from stepfast.notifications import webhook as webhooks
