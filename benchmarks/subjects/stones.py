@@ -8,7 +8,7 @@ from typing import Any
 
 from stepfast import Feed, Keyset, Page, Range, Stepfast, Window
 from stepfast.database.statement import sql
-from stepfast.runs.lifecycle import evaluate
+from stepfast.runs.lifecycle import end_fetching
 from stepfast.runs.run import create_run
 
 FEED = "stones"
@@ -101,7 +101,7 @@ def begin(app: Stepfast, rows: int) -> None:
     with app.transaction() as tx:
         run = create_run(tx, FEED, "full", Window(None, datetime.now(UTC)), watermark=None)
         tx.run(FETCHED, id=run.id, seen=rows)
-        evaluate(tx, app.feeds.get(FEED), run.id)
+        end_fetching(tx, app.feeds.get(FEED), run.id)
 
 
 _WAITING = "feed = 'stones' AND pending = 1 AND item_id > '{after}'"

@@ -1768,24 +1768,24 @@ UPDATE stepfast_debt SET state = 'closed', closed_by = %(run_id)s, closed_at = C
 -- runs.lifecycle.FIND_ACTIVE_RUN
 SELECT id, state FROM stepfast_run WHERE active_feed = %(feed)s
 
--- runs.lifecycle.APPLIED
-UPDATE stepfast_run SET applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND ended_at IS NULL
-
--- runs.lifecycle.COMPLETED
-UPDATE stepfast_run SET completed_at = ended_at, watermark_after = %(watermark)s
- WHERE id = %(id)s AND state = 'completed' AND completed_at IS NULL
-
--- runs.lifecycle.COUNT_END
+-- runs.lifecycle.COUNT_ENDED_PARTITION
 UPDATE stepfast_run
    SET completed = completed + %(completed)s, failed = failed + %(failed)s, unverified = unverified + %(unverified)s,
        seen = seen + %(seen)s, rejected = rejected + %(rejected)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND ended_at IS NULL
 
--- runs.lifecycle.FETCHED
+-- runs.lifecycle.END_FETCHING
 UPDATE stepfast_run SET fetched_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND fetched_at IS NULL
 
--- runs.lifecycle.OPEN
+-- runs.lifecycle.COUNT_OPEN_PARTITIONS
 SELECT count(*) FROM stepfast_partition WHERE run_id = %(id)s AND state IN ('ready', 'running')
+
+-- runs.lifecycle.END_APPLYING
+UPDATE stepfast_run SET applied_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND ended_at IS NULL
+
+-- runs.lifecycle.COMPLETE_RUN
+UPDATE stepfast_run SET completed_at = ended_at, watermark_after = %(watermark)s
+ WHERE id = %(id)s AND state = 'completed' AND completed_at IS NULL
 
 -- runs.messages.FIND_PARTITIONS
 SELECT p.number, p.job_id, p.epoch, p.next_offset,

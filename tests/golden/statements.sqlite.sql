@@ -1729,24 +1729,24 @@ UPDATE stepfast_debt SET state = 'closed', closed_by = :run_id, closed_at = CAST
 -- runs.lifecycle.FIND_ACTIVE_RUN
 SELECT id, state FROM stepfast_run WHERE active_feed = :feed
 
--- runs.lifecycle.APPLIED
-UPDATE stepfast_run SET applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND ended_at IS NULL
-
--- runs.lifecycle.COMPLETED
-UPDATE stepfast_run SET completed_at = ended_at, watermark_after = :watermark
- WHERE id = :id AND state = 'completed' AND completed_at IS NULL
-
--- runs.lifecycle.COUNT_END
+-- runs.lifecycle.COUNT_ENDED_PARTITION
 UPDATE stepfast_run
    SET completed = completed + :completed, failed = failed + :failed, unverified = unverified + :unverified,
        seen = seen + :seen, rejected = rejected + :rejected, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND ended_at IS NULL
 
--- runs.lifecycle.FETCHED
+-- runs.lifecycle.END_FETCHING
 UPDATE stepfast_run SET fetched_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND fetched_at IS NULL
 
--- runs.lifecycle.OPEN
+-- runs.lifecycle.COUNT_OPEN_PARTITIONS
 SELECT count(*) FROM stepfast_partition WHERE run_id = :id AND state IN ('ready', 'running')
+
+-- runs.lifecycle.END_APPLYING
+UPDATE stepfast_run SET applied_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND ended_at IS NULL
+
+-- runs.lifecycle.COMPLETE_RUN
+UPDATE stepfast_run SET completed_at = ended_at, watermark_after = :watermark
+ WHERE id = :id AND state = 'completed' AND completed_at IS NULL
 
 -- runs.messages.FIND_PARTITIONS
 SELECT p.number, p.job_id, p.epoch, p.next_offset,

@@ -19,15 +19,15 @@ OPEN = "AND state IN ('ready', 'running')"
 
 def looks_too_early(tx: Transaction, declared: Any, run_id: str, how: Any, **sums: int) -> None:
     """Asks whether anything is open, and then waits for the run's row."""
-    is_open = tx.first(lifecycle.OPEN, id=run_id)
-    end, evaluate = lifecycle.partition_ended, lifecycle.evaluate
-    lifecycle.evaluate = lambda *_: None
+    is_open = tx.first(lifecycle.COUNT_OPEN_PARTITIONS, id=run_id)
+    end, end_fetching = lifecycle.partition_ended, lifecycle.end_fetching
+    lifecycle.end_fetching = lambda *_: None
     try:
         end(tx, declared, run_id, how, **sums)
     finally:
-        lifecycle.evaluate = evaluate
+        lifecycle.end_fetching = end_fetching
     if not is_open:
-        evaluate(tx, declared, run_id)
+        end_fetching(tx, declared, run_id)
 
 
 def still_planning(tx: Transaction, run_id: str) -> Run:
@@ -61,7 +61,7 @@ MUTATIONS = [
     ),
     Mutation(
         "rows of an ended partition are not added up",
-        without("stepfast.runs.lifecycle:COUNT_END", "seen = seen + :seen", "seen = :seen"),
+        without("stepfast.runs.lifecycle:COUNT_ENDED_PARTITION", "seen = seen + :seen", "seen = :seen"),
         test_completion.test_the_last_partition_begins_the_consolidation_and_no_other_does,
     ),
     # One run, one plan.

@@ -31,7 +31,7 @@ def _whoever_has_enough_strikes(*given: Any) -> sweep.StrikeCounts:
 MUTATIONS = [
     Mutation(
         "every run may sweep",
-        replacing("stepfast.runs.lifecycle:applies", lambda *_: True),
+        replacing("stepfast.runs.lifecycle:may_sweep", lambda *_: True),
         test_sweep.test_a_run_that_shows_nothing_may_not_sweep_even_if_it_is_asked_to,
         arguments={"changes": {"unverified": 1}},
     ),

@@ -11,7 +11,7 @@ from stepfast.jobs.outcome import Continue, Done, effects_of
 from stepfast.jobs.payload import decode
 from stepfast.jobs.step import Step
 from stepfast.runs.consolidation import consolidate
-from stepfast.runs.lifecycle import evaluate
+from stepfast.runs.lifecycle import end_fetching
 from stepfast.runs.raw_rows import observe, observed
 from stepfast.runs.replay import replay
 from stepfast.runs.run import Run, create_run, find_run
@@ -80,7 +80,7 @@ def fetched(
     with app.transaction() as tx:
         between(tx, run)
         tx.run(FETCHED, id=run.id, seen=len(seen), rejected=rejected)
-        evaluate(tx, declared, run.id)
+        end_fetching(tx, declared, run.id)
         return find_run(tx, run.id)
 
 

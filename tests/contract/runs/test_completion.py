@@ -15,7 +15,7 @@ import pytest
 from stepfast.database.database import persist
 from stepfast.errors import TransientError
 from stepfast.jobs.outcome import Done
-from stepfast.runs.lifecycle import evaluate, partition_ended
+from stepfast.runs.lifecycle import end_fetching, partition_ended
 from stepfast.runs.page import PageCommit
 from stepfast.runs.partition import end_partition, find_partition
 from stepfast.runs.partitioning.partitioners import Fixed
@@ -254,7 +254,7 @@ def test_in_every_order_of_late_doubled_and_failing_ends_there_is_one_decision(a
         *(partial(attempt, apply=it.apply) for it in pages),
         *(partial(attempt, apply=it.apply) for it in pages),
         lambda tx: fail(tx, app, run, first),
-        lambda tx: evaluate(tx, declared, run.id),
+        lambda tx: end_fetching(tx, declared, run.id),
     ]
     orders = 0
 
@@ -409,7 +409,7 @@ def test_the_end_of_fetching_is_noted_once(app: Stepfast) -> None:
     declared = app.feeds.get("catalogue")
     (before,) = rows.query(app, "SELECT * FROM stepfast_run")
 
-    persist(app.database, lambda tx: evaluate(tx, declared, run.id))
+    persist(app.database, lambda tx: end_fetching(tx, declared, run.id))
 
     assert rows.query(app, "SELECT * FROM stepfast_run") == [before]
     assert before["fetched_at"] is not None

@@ -9,7 +9,7 @@ import pytest
 
 from stepfast.clock import moment
 from stepfast.errors import ConfigurationError, TransientError
-from stepfast.runs.lifecycle import begin_consolidation, consolidation_gave_up, shard_ids
+from stepfast.runs.lifecycle import begin_consolidation, job_died, shard_id
 from stepfast.runs.run import RunState, lock_run
 from tests.support import rows
 from tests.support.consolidation import (
@@ -101,7 +101,7 @@ def test_few_rows_are_one_shard_and_many_are_as_many_as_the_feed_says(app: Stepf
 
     assert rows.count(app, "stepfast_archive", "kind = 'catalogue.consolidate'") == 2 + 1 + 5
     assert {run_of(app, it).state for it in (few, many)} == {RunState.COMPLETED}
-    assert shard_ids(declared, run_of(app, many))[0].startswith(many.id)
+    assert shard_id(run_of(app, many), 0).startswith(many.id)
 
 
 def test_four_workers_apply_every_row_once(app: Stepfast, another_app: Callable[[], Stepfast]) -> None:
@@ -344,7 +344,7 @@ def test_a_consolidation_that_gave_up_fails_the_run_and_tells_somebody(app: Step
     run = fetched(app, declared, items(1))
 
     with app.transaction() as tx:
-        assert consolidation_gave_up(tx, declared, lock_run(tx, run.id), "OSError: the disk is on fire")
+        assert job_died(tx, lock_run(tx, run.id), "OSError: the disk is on fire")
 
     ended = run_of(app, run)
     assert ended.state is RunState.FAILED
@@ -353,7 +353,7 @@ def test_a_consolidation_that_gave_up_fails_the_run_and_tells_somebody(app: Step
     assert alert["title"] == "Consolidation Failed"
     assert "Watermark NOT advanced" in alert["body"]
     with app.transaction() as tx:
-        assert not consolidation_gave_up(tx, declared, lock_run(tx, run.id), "again")
+        assert not job_died(tx, lock_run(tx, run.id), "again")
 
 
 def test_a_forced_run_publishes_what_is_there_and_holds_the_watermark(app: Stepfast) -> None:

@@ -12,7 +12,7 @@ from stepfast.errors import ConfigurationError, NotFoundError, StateError, Trans
 from stepfast.runs import lifecycle as finishing
 from stepfast.runs import sweep as gone
 from stepfast.runs.feed import Sweep
-from stepfast.runs.lifecycle import applies, begin_sweep
+from stepfast.runs.lifecycle import begin_sweep, may_sweep
 from stepfast.runs.run import RunState, enqueue_job
 from stepfast.runs.sweep import (
     SweepState,
@@ -168,7 +168,7 @@ def test_a_run_that_shows_nothing_may_not_sweep_even_if_it_is_asked_to(
     lose(shop, range(20))
     declared = app.feeds.get("catalogue")
     run = begin(app, kind="full")
-    assert applies(declared, run)
+    assert may_sweep(declared, run)
     rows.change(app, "UPDATE stepfast_run SET state = 'sweeping' WHERE id = :id", id=run.id)
 
     persist(app.database, lambda tx: begin_sweep(tx, declared, replace(run, **changes)))

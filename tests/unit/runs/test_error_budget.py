@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from stepfast.runs.lifecycle import overspent, rows_of
+from stepfast.runs.lifecycle import budgeted_rows, overspent
 
 
 def declared(share: float, limit: int | None = None) -> Any:
@@ -57,6 +57,6 @@ def test_the_verdict_says_the_numbers() -> None:
 def test_rows_that_earlier_runs_left_count_where_they_are_more() -> None:
     run = SimpleNamespace(seen=10, rejected=2, applied=50, quarantined=1)
 
-    assert rows_of(cast("Any", run)) == 51
+    assert budgeted_rows(cast("Any", run)) == 51
     run.seen = 100
-    assert rows_of(cast("Any", run)) == 102
+    assert budgeted_rows(cast("Any", run)) == 102

@@ -11,7 +11,7 @@ from stepfast.admin.rows import reader
 from stepfast.clock import instant, moment
 from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, NotFoundError, StateError
-from stepfast.runs.lifecycle import refuse_active
+from stepfast.runs.lifecycle import refuse_active_run
 from stepfast.runs.run import find_feed, lock_feed
 from stepfast.runs.watermark import set_watermark as move
 
@@ -67,7 +67,7 @@ def set_watermark(
     if not find_feed(tx, feed).updated_at:
         _check_first(tx, feed, declared, force=force)
     row = lock_feed(tx, feed)
-    refuse_active(tx, feed)
+    refuse_active_run(tx, feed)
     _check(row, watermark, force=force)
     move(tx, row, watermark)
     moved = WatermarkMoved(feed, None if row.watermark is None else moment(row.watermark), moment(watermark))

@@ -19,7 +19,7 @@ from stepfast.database.upsert import SortedRows
 from stepfast.errors import ConfigurationError, NotFoundError, TransientError
 from stepfast.jobs.outcome import Continue, Done, Outcome, Reject
 from stepfast.runs import alerts
-from stepfast.runs.lifecycle import end_round, shard_id, stop_if_overspent
+from stepfast.runs.lifecycle import round_ended, shard_id, stop_if_overspent
 from stepfast.runs.quarantine import items_with_open_entries
 from stepfast.runs.raw_rows import IdSpan, divide_pending, next_lot_to_remap, read_pending
 from stepfast.runs.run import Run, RunState, enqueue_jobs, find_run, lock_run, new_job
@@ -202,7 +202,7 @@ class BeginRound:
         if self.spans:
             enqueue_jobs(tx, [self._job(run, number, span) for number, span in enumerate(self.spans)])
         else:
-            end_round(tx, self.declared, run)
+            round_ended(tx, self.declared, run)
 
     def _job(self, run: Run, number: int, span: IdSpan) -> NewJob:
         arguments = {
@@ -237,7 +237,7 @@ class BatchCommit:
         if done.refused or self.ends:
             now = lock_run(tx, run.id)
             if not stop_if_overspent(tx, declared, now) and now.shards == 0:
-                end_round(tx, declared, now)
+                round_ended(tx, declared, now)
 
     def _count(self, tx: Transaction, done: Applied) -> None:
         run = self.run

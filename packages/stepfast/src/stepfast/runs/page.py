@@ -22,7 +22,7 @@ from stepfast.jobs.payload import is_finite
 from stepfast.runs.calls import answer_of, look_up
 from stepfast.runs.debts import close_debt, count_try, open_debt
 from stepfast.runs.feed import Page
-from stepfast.runs.lifecycle import evaluate, partition_ended
+from stepfast.runs.lifecycle import end_fetching, partition_ended
 from stepfast.runs.messages import NextPage, announce_end, announce_pages
 from stepfast.runs.paging.decide import decide
 from stepfast.runs.paging.decision import (
@@ -450,7 +450,7 @@ class Split:
             for it in self.pieces
         ]
         fan_out(tx, self.declared, run, wanted)
-        evaluate(tx, self.declared, run.id)
+        end_fetching(tx, self.declared, run.id)
 
 
 def _keep(tx: Transaction, partition: Partition, frontier: str | None, requests: int) -> None:

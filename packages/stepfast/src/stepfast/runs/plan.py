@@ -22,7 +22,7 @@ from stepfast.limits.slots import reserve_starts
 from stepfast.runs import alerts
 from stepfast.runs.calls import answer_of
 from stepfast.runs.debts import Debt, debts_to_read
-from stepfast.runs.lifecycle import evaluate
+from stepfast.runs.lifecycle import end_fetching
 from stepfast.runs.messages import NextPage, announce_pages
 from stepfast.runs.partition import NewPartition, insert_partitions
 from stepfast.runs.partitioning.contract import Plan, capped
@@ -303,7 +303,7 @@ class FanOut:
         fan_out(tx, self.declared, run, self._wanted())
         if self.plan.misses_rows:
             alerts.plan_misses_rows(tx, run, self.plan)
-        evaluate(tx, self.declared, run.id)
+        end_fetching(tx, self.declared, run.id)
 
     def _wanted(self) -> list[WantedPartition]:
         window = self.run.window

@@ -16,7 +16,13 @@ from stepfast.errors import ConfigurationError, ContentionError, StateError
 from stepfast.jobs.cancel import cancel_jobs
 from stepfast.jobs.dead_letters import mark_answered
 from stepfast.runs.debts import covers, open_debt
-from stepfast.runs.lifecycle import begin_consolidation, consolidation_failed, evaluate, instead, not_again
+from stepfast.runs.lifecycle import (
+    advice,
+    advice_for_failed_consolidation,
+    begin_consolidation,
+    end_fetching,
+    why_not_retried,
+)
 from stepfast.runs.messages import announce_pages, next_page
 from stepfast.runs.paging.decision import PageState, with_fresh_budget
 from stepfast.runs.partition import Partition, end_partition, lock_partitions, partitions_of
@@ -318,7 +324,7 @@ def retry(
     if run.state is RunState.FAILED and not was_planned(tx, run):
         return _plan_again(tx, declared, run, wanted, from_start=from_start)
     if run.state not in (RunState.FAILED, RunState.CANCELLED) and run.at is not RunState.FETCHING:
-        raise StateError(f"run {run.id} is {run.state}: {instead(run)}")
+        raise StateError(f"run {run.id} is {run.state}: {advice(run)}")
     if run.state is RunState.CANCELLED and wanted:
         raise StateError(
             f"run {run.id} is cancelled: all of it goes on, or nothing; resume it with: stepfast runs resume {run.id}"
@@ -343,7 +349,7 @@ def consolidate(tx: Transaction, declared: Declaration, run_id: str, *, force: b
     """
     partitions, run = lock_run_with_partitions(tx, run_id)
     if run.state not in (RunState.FAILED, RunState.FAILED_QUALITY):
-        raise StateError(f"run {run.id} is {run.state}: {instead(run)}")
+        raise StateError(f"run {run.id} is {run.state}: {advice(run)}")
     if not was_planned(tx, run):
         raise StateError(
             f"run {run.id} failed before it had partitions; plan it again with: stepfast runs retry {run.id}"
@@ -385,11 +391,11 @@ def resume(tx: Transaction, declared: Declaration, run_id: str) -> Repaired:
     """Back to where it was when it was cancelled, or when it stopped moving."""
     partitions, run = lock_run_with_partitions(tx, run_id)
     if is_held(run):
-        raise StateError(f"run {run.id} is {run.state}: {instead(run)}")
+        raise StateError(f"run {run.id} is {run.state}: {advice(run)}")
     if run.state is RunState.STALLED:
         return _wake(tx, declared, run, partitions)
     if run.state is not RunState.CANCELLED:
-        raise StateError(f"run {run.id} is {run.state}: {instead(run)}")
+        raise StateError(f"run {run.id} is {run.state}: {advice(run)}")
     stopped = [it for it in partitions if it.state is PartitionState.CANCELLED]
     if blocker := blocked_by(tx, run):
         return _blocked(tx, run, blocker, _missing(partitions))
@@ -399,7 +405,7 @@ def resume(tx: Transaction, declared: Declaration, run_id: str) -> Repaired:
     elif stopped or (run.failed and not forced):
         restart_partitions(tx, declared, run, stopped, from_start=False)
         now = reopen_run(tx, run, RunState.FETCHING)
-        evaluate(tx, declared, run.id)
+        end_fetching(tx, declared, run.id)
     else:
         now = reopen_run(tx, run, RunState.APPLYING, forced=forced)
         begin_consolidation(tx, declared, now)
@@ -437,7 +443,7 @@ def _wake(tx: Transaction, declared: Declaration, run: Run, partitions: Sequence
         alive = set(live_jobs(tx, run, "page"))
         orphans = [it for it in partitions if it.is_open and it.job_id not in alive]
         renew_jobs(tx, declared, run, orphans)
-        evaluate(tx, declared, run.id)
+        end_fetching(tx, declared, run.id)
     elif live_jobs(tx, run, *WHOLE_RUN_JOBS):
         move_run(tx, run, at)
     else:
@@ -461,14 +467,14 @@ def _chosen(
     if not wanted:
         if chosen := [it for it in partitions if it.state in may]:
             return chosen
-        cure = "no partition of it failed" if run.ended_at is None else consolidation_failed(run)
+        cure = "no partition of it failed" if run.ended_at is None else advice_for_failed_consolidation(run)
         if run.state is RunState.CANCELLED:
-            cure = f"no partition of it is missing; {instead(run)}"
+            cure = f"no partition of it is missing; {advice(run)}"
         raise StateError(f"run {run.id} is {run.state}: {cure}")
     chosen = [partition_by_name(partitions, name) for name in dict.fromkeys(wanted)]
     for it in chosen:
         if it.state not in may:
-            raise StateError(not_again(it))
+            raise StateError(why_not_retried(it))
     return sorted({it.id: it for it in chosen}.values(), key=lambda it: it.id)
 
 

@@ -11,7 +11,7 @@ from stepfast.clock import instant, moment, spoken
 from stepfast.database.statement import sql
 from stepfast.errors import AnswerError, ConfigurationError, OutageError
 from stepfast.runs.calls import answer_of
-from stepfast.runs.lifecycle import begin_consolidation, refuse_active
+from stepfast.runs.lifecycle import begin_consolidation, refuse_active_run
 from stepfast.runs.run import (
     FeedRow,
     Run,
@@ -113,7 +113,7 @@ def start_run(tx: Transaction, declared: Declaration, request: RunRequest, clock
     tx.run(KEEP_SKEW, feed=declared.name, skew=clock.skew)
     kind = kind_for(request, row)
     if kind != "backfill":
-        refuse_active(tx, declared.name)
+        refuse_active_run(tx, declared.name)
     run = create_run(
         tx,
         declared.name,

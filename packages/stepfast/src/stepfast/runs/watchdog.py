@@ -18,8 +18,8 @@ from stepfast.runs.breaker import LONGEST_PAUSE
 from stepfast.runs.debts import count_try
 from stepfast.runs.lifecycle import (
     begin_consolidation,
-    consolidation_gave_up,
-    evaluate,
+    end_fetching,
+    job_died,
     partition_ended,
     shard_id,
 )
@@ -31,7 +31,6 @@ from stepfast.runs.run import (
     PartitionState,
     Run,
     RunState,
-    end_run,
     find_feed,
     find_run,
     kind_of,
@@ -117,7 +116,7 @@ def repair_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogA
     if _place(run) != _place(seen) or run.ended_at is not None or job.fate is Fate.LIVE:
         return None
     if job.fate is Fate.DEAD:
-        return WatchdogAct.FAILED if _give_up(tx, declared, run, job.error) else None
+        return WatchdogAct.FAILED if job_died(tx, run, job.error) else None
     match run.at:
         case RunState.PLANNING:
             enqueue_run_job(tx, declared, run, "plan")
@@ -133,7 +132,7 @@ def repair_run(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogA
 
 def repair_completion(tx: Transaction, declared: Declaration, run_id: str) -> WatchdogAct | None:
     """A run whose last partition ended, and nobody went on from there."""
-    evaluate(tx, declared, run_id)
+    end_fetching(tx, declared, run_id)
     return None if find_run(tx, run_id).at is RunState.FETCHING else WatchdogAct.EVALUATED
 
 
@@ -173,17 +172,6 @@ def _fail(tx: Transaction, declared: Declaration, partition: Partition, error: s
         run = find_run(tx, partition.run_id)
         announce_end(tx, declared, run, partition.moved(state=PartitionState.FAILED), error)
     return WatchdogAct.FAILED
-
-
-def _give_up(tx: Transaction, declared: Declaration, run: Run, error: str) -> bool:
-    if run.at is RunState.APPLYING:
-        return consolidation_gave_up(tx, declared, run, error)
-    part = "planning" if run.at is RunState.PLANNING else "the sweep"
-    if not end_run(tx, run, RunState.FAILED, f"{part} gave up: {error}"):
-        return False
-    tell = alerts.planning_failed if run.at is RunState.PLANNING else alerts.sweep_failed
-    tell(tx, run, error)
-    return True
 
 
 def _place(run: Run) -> tuple[object, ...]:
