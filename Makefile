@@ -5,6 +5,7 @@ PYTHON  ?=
 # take 8 minutes where one takes 20.
 WORKERS ?= 3
 ARGS    ?=
+PART    ?=
 
 BIN      := .venv/bin
 READY    := .venv/.ready
@@ -28,8 +29,8 @@ checks: servers lint $(COMPILED) types layers # side by side: each of them keeps
 bench: $(READY) servers ## measure, with durable servers
 	$(BIN)/python -m benchmarks $(ARGS)
 
-chaos: $(READY) servers ## the tests with every crash point, and the soak
-	$(BIN)/pytest tests --chaos --timeout=1800 $(ARGS)
+chaos: $(READY) servers ## the tests with every crash point, and the soak; PART=2/12: a part of them, resumed
+	$(BIN)/pytest tests --chaos --timeout=1800 $(if $(PART),--part $(PART) --resume) $(ARGS)
 
 lint: $(READY) ## ruff: format and rules
 	$(BIN)/ruff format --check

@@ -23,6 +23,7 @@ from devtools.server import Server, ServerMissingError
 from tests.crash.daily_sample import SEED
 from tests.support import ci
 from tests.support.databases import ENGINES, KINDS, POOLED, Databases
+from tests.support.parts import Part, Passed, drop
 
 if TYPE_CHECKING:
     from stepfast.testing.azurite import Azurite
@@ -175,6 +176,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"run on these only, separated by commas: {','.join((*KINDS, POOLED))}",
     )
     group.addoption("--chaos", action="store_true", help="every crash point, and the soak")
+    group.addoption("--part", type=Part.check, metavar="N/M", help="run the N-th of M parts of the tests")
+    group.addoption(
+        "--resume", action="store_true", help="leave out tests that have passed with the same sources"
+    )
     group.addoption("--update-golden", action="store_true", help="rewrite tests/golden from the code")
 
 
@@ -199,6 +204,8 @@ def pytest_configure(config: pytest.Config) -> None:
         suppress_health_check=[HealthCheck.too_slow],
     )
     settings.load_profile("stepfast")
+    if config.getoption("resume"):
+        config.pluginmanager.register(Passed(config), "passed")
     if ci.ENABLED:
         config.pluginmanager.register(ci.SkipsAreFailures(), "skips-are-failures")
 
@@ -227,6 +234,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         dropped = set(left_out)
         items[:] = [it for it in items if it not in dropped]
+    drop(config, items)
 
 
 def _is_drawn(item: pytest.Item) -> bool:
