@@ -53,7 +53,7 @@ def answering(app: Stepfast) -> Job[[], int]:
 
 def restart(app: Stepfast, server: Server) -> None:
     server.stop()
-    rows.eventually(lambda: waiting.waiting(app.database)._failing)
+    rows.eventually(lambda: waiting.waits_on(app.database)._failing)
     server.start()
     app.database.close()  # our own connections
 
@@ -64,7 +64,7 @@ def test_who_waits_outlives_a_restart_of_the_database(app: Stepfast, own_server:
     with ThreadPoolExecutor(2) as threads:
         waits = threads.submit(job.wait, PATIENCE)
         awaits = threads.submit(lambda: asyncio.run(app.enqueued(job.id).result(PATIENCE)))
-        rows.eventually(lambda: len(waiting.waiting(app.database)._waiters.get(job.id, ())) == 2)
+        rows.eventually(lambda: len(waiting.waits_on(app.database)._waiters.get(job.id, ())) == 2)
         restart(app, own_server)
         ended(app, Done(7))
 
@@ -108,7 +108,7 @@ def test_who_watches_misses_and_repeats_nothing_although_the_database_restarts(
     with ThreadPoolExecutor(2) as threads:
         watches = threads.submit(watch)
         waits = threads.submit(job.wait, PATIENCE)
-        rows.eventually(lambda: len(messages()) == 2 and waiting.waiting(app.database)._waiters)
+        rows.eventually(lambda: len(messages()) == 2 and waiting.waits_on(app.database)._waiters)
         restart(app, own_server)
         say("three")
         ended(app, Done(7))

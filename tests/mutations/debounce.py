@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from stepfast.jobs.state import NewJob
 
 
-def _met_by_a_new_job(tx: Transaction, job: NewJob, key: str) -> debounce.KeyHolder | None:
-    holder = debounce._look(tx, key)
+def _held_by_a_new_job(tx: Transaction, job: NewJob, key: str) -> debounce.KeyHolder | None:
+    holder = debounce._look_at_holder(tx, key)
     if holder is not None and holder.has_begun:
         return holder
     if holder is None:
         enqueue.insert_job(tx, job)
-    return debounce._locked(tx, key)
+    return debounce._lock_holder(tx, key)
 
 
 MUTATIONS = [
     Mutation(
         "a new job overtakes a successor",
-        replacing("stepfast.jobs.debounce:_met", _met_by_a_new_job),
+        replacing("stepfast.jobs.debounce:_holder_or_new", _held_by_a_new_job),
         test_debounce.test_what_is_asked_last_is_done_last,
     ),
     Mutation(
@@ -95,7 +95,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a running job is locked by whoever follows it",
-        replacing("stepfast.jobs.debounce:_look", debounce._locked),
+        replacing("stepfast.jobs.debounce:_look_at_holder", debounce._lock_holder),
         test_debounce.test_a_job_that_runs_can_end_while_a_transaction_that_follows_it_is_open,
         only_on=SERVERS,
         or_with=(ContentionError,),

@@ -19,7 +19,7 @@ NEEDED = "WHERE d.parent_id = stepfast_archive.id"
 FINISH = commit.finish
 
 
-def _told_at_once(tx: Transaction, lease: Lease, result: str | None) -> bool | None:
+def _released_at_once(tx: Transaction, lease: Lease, result: str | None) -> bool | None:
     awaited = FINISH(tx, lease, result)
     if awaited:
         archive.parents_ended(tx, [lease.job_id], "done")
@@ -35,7 +35,7 @@ MUTATIONS = [
     ),
     Mutation(
         "of a batch nobody is told",
-        replacing("stepfast.jobs.archive:_told", lambda *_: []),
+        replacing("stepfast.jobs.archive:_release_or_fail", lambda *_: []),
         test_dependencies.test_whoever_ends_jobs_in_a_batch_lets_go_who_waits_for_them,
     ),
     Mutation(
@@ -121,7 +121,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a replaced job keeps what it came after",
-        replacing("stepfast.jobs.enqueue:drop_edges", lambda *_: None),
+        replacing("stepfast.jobs.dependencies:drop_edges", lambda *_: None),
         test_dependencies.test_a_replaced_job_comes_after_what_the_new_payload_does,
         or_with=(Exception,),
     ),
@@ -138,7 +138,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a group completes before the effects of its last member",
-        replacing("stepfast.jobs.commit:finish", _told_at_once),
+        replacing("stepfast.jobs.commit:finish", _released_at_once),
         test_groups.test_an_effect_adds_members_although_its_step_was_the_last,
         only_on=("sqlite", "postgresql"),  # on MariaDB effects come first
         or_with=(StateError,),

@@ -46,7 +46,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a line that was committed late is missed",
-        replacing("stepfast.results.watch:Log._read_late", lambda *_: None),
+        replacing("stepfast.results.watch:LogReader._read_late", lambda *_: None),
         test_watch.test_a_line_that_is_committed_after_a_later_one_is_not_missed,
         only_on=SERVERS,
     ),

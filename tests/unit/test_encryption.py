@@ -37,9 +37,9 @@ def test_the_first_key_seals_and_all_open() -> None:
     rotating = Keyring([NEW, OLD])
 
     assert rotating.open(before, "p") == "x"
-    after = rotating.renewed(before, "p")
+    after = rotating.reencrypt(before, "p")
     assert Keyring([NEW]).open(after, "p") == "x"
-    assert rotating.renewed(after, "p") == after
+    assert rotating.reencrypt(after, "p") == after
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from stepfast import Step  # noqa: TC001 - handlers are read with their hints
+from stepfast import Job, Step
 from stepfast.errors import ArgumentsError, ConfigurationError
 from stepfast.job import OPTIONS, EnqueueOptions, PlainJob, StepJob
 from tests.support import rows
 
 if TYPE_CHECKING:
-    from stepfast import Job, Stepfast
+    from stepfast import Stepfast
 
 
 def shipping(app: Stepfast) -> Job[..., str]:
@@ -118,9 +118,7 @@ def test_every_option_is_known_to_type_checkers(app: Stepfast) -> None:
     """Each has an overload in which it is required: else a call with it alone would be an error."""
     from typing import get_overloads
 
-    from stepfast.job import Enqueueable
-
-    for ways in (Enqueueable.enqueue, Enqueueable.enqueue_async):
+    for ways in (Job.enqueue, Job.enqueue_async):
         overloads = [it.__annotations__ for it in get_overloads(ways)]
         assert {name for it in overloads for name in it} - {"args", "kwargs", "rest", "return"} == OPTIONS
 

@@ -27,7 +27,7 @@ from tests.support.engine import ALICE, settle, sweep, take, work_on
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.jobs.lease import Lease
-    from stepfast.results.watch import EnqueuedJob
+    from stepfast.results.enqueued_job import EnqueuedJob
 
 FOREVER = 2**62
 

@@ -27,7 +27,7 @@ from tests.support.engine import settle, take, together, work_on
 if TYPE_CHECKING:
     from stepfast.database.statement import Statement
     from stepfast.jobs.lease import Lease
-    from stepfast.results.watch import EnqueuedJob
+    from stepfast.results.enqueued_job import EnqueuedJob
 
 CONTENDERS = 8
 

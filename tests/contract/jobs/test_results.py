@@ -184,7 +184,7 @@ def test_a_job_that_is_forgotten_while_somebody_waits_is_an_error(app: Stepfast)
 
     with ThreadPoolExecutor(1) as thread:
         waits = thread.submit(job.wait, PATIENCE)
-        rows.eventually(lambda: waiting.waiting(app.database)._waiters)
+        rows.eventually(lambda: waiting.waits_on(app.database)._waiters)
         rows.change(app, "DELETE FROM stepfast_job")
 
         with pytest.raises(NotFoundError):
@@ -236,7 +236,7 @@ def test_a_handler_may_wait_for_another_job(app: Stepfast) -> None:
 def test_who_waits_hears_at_once_of_a_job_that_this_process_ended(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "FIRST_PAUSE", 3_600.0)  # nobody will look again by itself
+    _look_once(monkeypatch)
     job = invoicing(app).enqueue(number=1)
 
     with ThreadPoolExecutor(1) as thread:
@@ -249,7 +249,7 @@ def test_who_waits_hears_at_once_of_a_job_that_this_process_ended(
 def test_news_that_come_while_the_database_is_asked_are_not_missed(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "FIRST_PAUSE", 3_600.0)
+    _look_once(monkeypatch)
     job = greeting(app).enqueue()
     calls: list[int] = []
 
@@ -263,7 +263,7 @@ def test_news_that_come_while_the_database_is_asked_are_not_missed(
 
     def end_it() -> None:
         app.operator.cancel(job.id)
-        waiting.ended(app.database, [job.id])
+        waiting.notify_waiting(app.database, [job.id])
         overtaken.set()
 
     overtaken = threading.Event()
@@ -272,12 +272,18 @@ def test_news_that_come_while_the_database_is_asked_are_not_missed(
     assert job.wait(LESS_PATIENCE).state == "cancelled"
 
 
+def _look_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first look, only news bring another one."""
+    monkeypatch.setattr(waiting, "WAIT_PAUSE", 3_600.0)
+    monkeypatch.setattr(waiting, "LONGEST_PAUSE", 3_600.0)
+
+
 async def _eventually(look: Callable[[], object]) -> None:
     await asyncio.get_running_loop().run_in_executor(None, rows.eventually, look)
 
 
 def _waiters(app: Stepfast) -> list[waiting.Waiter]:
-    return [it for some in tuple(waiting.waiting(app.database)._waiters.values()) for it in tuple(some)]
+    return [it for some in tuple(waiting.waits_on(app.database)._waiters.values()) for it in tuple(some)]
 
 
 def test_many_who_wait_share_one_thread_and_its_statements(app: Stepfast) -> None:
@@ -337,7 +343,7 @@ def test_the_thread_ends_when_nobody_waits(app: Stepfast, monkeypatch: pytest.Mo
 
     app.enqueued(job_id).wait(PATIENCE)
 
-    rows.eventually(lambda: waiting.waiting(app.database)._thread is None)
+    rows.eventually(lambda: waiting.waits_on(app.database)._thread is None)
     app.enqueued(job_id).wait(PATIENCE)  # and begins again
 
 

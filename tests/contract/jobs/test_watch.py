@@ -113,7 +113,7 @@ def test_a_job_can_be_watched_by_a_coroutine(app: Stepfast) -> None:
 def test_a_long_log_is_read_to_its_end_and_every_line_once(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "MOST_WATCHING", 7)
+    monkeypatch.setattr(watching, "MOST", 7)
     job_id = died(app, greeting(app))
     with app.transaction() as tx:
         for number in range(20):
@@ -179,7 +179,7 @@ def test_lines_that_are_settled_are_not_asked_for_again(
 def test_no_line_is_lost_when_the_connection_breaks_between_two_statements(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "MOST_WATCHING", 2)
+    monkeypatch.setattr(watching, "MOST", 2)
     job_id = greeting(app).enqueue().id
     with app.transaction() as tx:
         for number in range(6):

@@ -6,8 +6,7 @@ import pytest
 
 from stepfast.errors import ConfigurationError, CycleError, NotFoundError
 from stepfast.jobs.archive import FailedParent
-from stepfast.jobs.dependencies import After, EdgeStates, OnDead, judge_edges
-from stepfast.jobs.groups import read_after
+from stepfast.jobs.dependencies import After, EdgeStates, OnDead, judge_edges, read_after
 
 
 @pytest.mark.parametrize("on_dead", ["wait", "fail", "run"])

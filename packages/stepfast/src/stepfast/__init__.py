@@ -29,17 +29,17 @@ from stepfast.errors import (
     WaitTimeoutError,
 )
 from stepfast.job import Job
-from stepfast.jobs.dead_letters import Filter
 from stepfast.jobs.outcome import Continue, Done, Effect, Reject, Snooze, Wait
 from stepfast.jobs.retry import Retry
 from stepfast.jobs.state import JobState
 from stepfast.jobs.step import Step
 from stepfast.jobs.wait import Event
 from stepfast.limits.limit import Concurrency, Rate
+from stepfast.results.enqueued_job import EnqueuedJob
 from stepfast.results.outcome import JobOutcome
-from stepfast.results.watch import EnqueuedJob
 
 if TYPE_CHECKING:
+    from stepfast.jobs.dead_letters import Filter
     from stepfast.local_retry import with_retry
     from stepfast.runs.broker import Broker
     from stepfast.runs.feed import Feed, Page, Sweep
@@ -108,7 +108,7 @@ __all__ = [
     "with_retry",
 ]
 
-# What feeds are made of, and what else most programs do without: loaded when it is asked for.
+# Feeds, and other names that most programs do without: loaded when they are asked for.
 _LATER = {
     "Bounds": "stepfast.runs.partitioning.ranges",
     "Broker": "stepfast.runs.broker",
@@ -116,6 +116,7 @@ _LATER = {
     "Cursor": "stepfast.runs.paging.decision",
     "Dimension": "stepfast.runs.partitioning.dimension",
     "Feed": "stepfast.runs.feed",
+    "Filter": "stepfast.jobs.dead_letters",
     "Fixed": "stepfast.runs.partitioning.partitioners",
     "Heatmap": "stepfast.runs.partitioning.partitioners",
     "KeyRanges": "stepfast.runs.partitioning.partitioners",

@@ -17,11 +17,10 @@ from stepfast.database.migrate import migrate, require_current_schema
 from stepfast.errors import ConfigurationError
 from stepfast.job import Register
 from stepfast.jobs.kinds import Kinds, checked_name
-from stepfast.jobs.manual_lease import ManualLease, ReleaseAs, acquire, extend, release
 from stepfast.jobs.payload import sendable
 from stepfast.jobs.retry import Retry
 from stepfast.limits.limit import Limit, checked_limits
-from stepfast.results.watch import EnqueuedJob
+from stepfast.results.enqueued_job import EnqueuedJob
 from stepfast.telemetry.masking import hide
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from stepfast.events import Events
     from stepfast.group import Group, GroupOptions
     from stepfast.job import Job, JobOptions, Prepared
+    from stepfast.jobs.manual_lease import ManualLease, ReleaseAs
     from stepfast.notifications.alert import Severity
     from stepfast.notifications.settings import NotificationSettings
     from stepfast.outbox.messages import StagedMessage
@@ -251,10 +251,11 @@ class Stepfast:
 
     def result_of(self, job_id: str, *, tx: Lent = None) -> JobOutcome[Any]:
         """Where the job stands now, or in the eyes of `tx`: its state, progress, error, and its result if it is done."""
-        from stepfast.results.watch import Results
+        from stepfast.results.watch import look_at
 
-        look = Results(self).look
-        return look(job_id) if tx is None else within(self.database, tx, lambda inner: look(job_id, inner))
+        if tx is None:
+            return look_at(self, job_id)
+        return within(self.database, tx, lambda inner: look_at(self, job_id, inner))
 
     def watch(self, job_id: str, timeout: Duration | None = None) -> Watch:
         """What happens to the job, for `for` and `async for`: states, progress, log lines, and its end."""
@@ -269,10 +270,14 @@ class Stepfast:
 
     def acquire(self, worker_id: str, lease: Duration = 300, *, queue: str = "default") -> ManualLease | None:
         """Take the next ready job of `queue` yourself, for `lease`; None when there is none."""
+        from stepfast.jobs.manual_lease import acquire
+
         return persist(self.database, lambda tx: acquire(tx, worker_id, duration(lease, "lease"), queue))
 
     def extend(self, held: ManualLease, lease: Duration = 300) -> ManualLease:
         """Keep it for `lease` from now; raises `LeaseLostError` if it is no longer yours."""
+        from stepfast.jobs.manual_lease import extend
+
         return persist(self.database, lambda tx: extend(tx, held, duration(lease, "lease")))
 
     def release(
@@ -285,6 +290,8 @@ class Stepfast:
         tx: Lent = None,
     ) -> None:
         """End a lease taken by hand as 'done', 'retry' or 'failed'. With `tx`, when that transaction commits."""
+        from stepfast.jobs.manual_lease import release
+
         kind, dice = self.kinds.find(held.kind), random.random()
         retry, kept = (kind.retry, kind.sealed(result, "result")) if kind else (Retry(), result)
         end = partial(release, held=held, how=how, error=error, retry=retry, dice=dice, result=kept)

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -23,10 +23,11 @@ from stepfast.errors import DatabaseError, PermanentError, SignatureError
 from stepfast.jobs import callbacks
 from stepfast.jobs.events import REMEMBERED, SCOPE, SendEvent
 from stepfast.jobs.keys import prolong_key
-from stepfast.results.watch import EnqueuedJob
+from stepfast.results.enqueued_job import EnqueuedJob
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
+    from stepfast.app_protocol import WholeApp
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
 
@@ -87,13 +88,6 @@ class Callbacks:
         return answer
 
 
-class App(Protocol):
-    """What receiving needs of an application."""
-
-    @property
-    def callbacks(self) -> Callbacks: ...
-
-
 def _used(event: str, token: str) -> str:
     """What is good for once, whatever is posted the second time: the callback of a step, or else the token."""
     if event.startswith("callback:"):
@@ -106,7 +100,7 @@ def _name(event: str | EnqueuedJob[Any]) -> str:
 
 
 def asgi(
-    app: App, *, most_bytes: int = MOST_BYTES
+    app: WholeApp, *, most_bytes: int = MOST_BYTES
 ) -> Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]:
     """An ASGI application that takes POSTs at `…/<token>`, with a body of JSON or none."""
 
@@ -124,7 +118,7 @@ class _RefusedError(Exception):
     """What is posted cannot be taken: the status that says so, and a sentence."""
 
 
-async def _answer(app: App, scope: Scope, receive: Receive, most: int) -> tuple[int, str]:
+async def _answer(app: WholeApp, scope: Scope, receive: Receive, most: int) -> tuple[int, str]:
     try:
         token, payload = await _asked(scope, receive, most)
         received = await asyncio.to_thread(lambda: app.callbacks.receive(token, payload))

@@ -90,8 +90,8 @@ class Keyring:
         except (InvalidTag, ValueError):
             raise SealedError(purpose, "it was changed, or is not what it is taken for") from None
 
-    def renewed(self, sealed: str, purpose: str) -> str:
-        """The same under the first key; as it is where it already is."""
+    def reencrypt(self, sealed: str, purpose: str) -> str:
+        """Encrypt the text with the current key; unchanged if it already is."""
         if sealed.startswith(f"{MARK}{_VERSION}.{self.current}"):
             return sealed
         return self.seal(self.open(sealed, purpose), purpose)

@@ -8,24 +8,19 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 from stepfast.database.connection import Transaction
 from stepfast.database.lending import borrowed
 from stepfast.errors import ConfigurationError
-from stepfast.jobs.groups import (
-    OPEN_GROUP,
-    OpenGroup,
-    checked_on_dead,
-    close_group,
-    group_of,
-    group_policy,
-    open_group,
-)
-from stepfast.results.watch import EnqueuedJob
+from stepfast.jobs.dependencies import checked_on_dead
+from stepfast.jobs.enqueue import OPEN_GROUP, open_group
+from stepfast.jobs.groups import OpenGroup, close_group, group_of, group_policy
+from stepfast.results.enqueued_job import EnqueuedJob
 from stepfast.telemetry.traces import CURRENT
 
 if TYPE_CHECKING:
     from contextvars import Token
     from types import TracebackType
 
+    from stepfast.app_protocol import AppLike
     from stepfast.database.lending import Lent
-    from stepfast.job import App, Prepared
+    from stepfast.job import Prepared
     from stepfast.jobs.dependencies import OnDead
 
 
@@ -42,7 +37,7 @@ class Group:
 
     def __init__(
         self,
-        app: App,
+        app: AppLike,
         on_complete: Prepared[..., Any] | None,
         *,
         on_dead: OnDead = "wait",

@@ -1,4 +1,12 @@
-"""A registered handler, and the ways to ask for it."""
+"""A registered handler, and the ways to ask for it.
+
+`@app.job(…)` makes a `Job` of a function. `job.enqueue(…)` stores one job, `job.enqueue_many(…)` thousands at once;
+calling the job runs the handler right here.
+
+Python's types cannot mix a handler's parameters with options of ours in one call. So `job.enqueue(…)` with the handler's
+arguments alone is checked in full, and so is `job.with_options(delay="10m").enqueue(…)`. Options may also stand among
+the arguments, which reads well; then the arguments are checked when the call is made, not before.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +22,6 @@ from typing import (
     Generic,
     Literal,
     ParamSpec,
-    Protocol,
     TypedDict,
     TypeVar,
     Unpack,
@@ -24,21 +31,10 @@ from typing import (
 from stepfast.clock import Duration, duration, instant, micros, new_id, new_ids
 from stepfast.database.lending import Lent, within
 from stepfast.errors import ArgumentsError, ConfigurationError
-from stepfast.jobs.debounce import (
-    OnDuplicate,
-    check_key,
-    duplicate_policy,
-    enqueue_many_merged,
-    enqueue_merged,
-    merge_policy,
-    remembered_for,
-)
-from stepfast.jobs.enqueue import enqueue, enqueue_many, enqueue_with_id
-from stepfast.jobs.groups import Parents, read_after, store_with_edges
-from stepfast.jobs.groups import open_group as group_around
+from stepfast.jobs.enqueue import enqueue, enqueue_many, enqueue_with_id, open_group
+from stepfast.jobs.keys import check_key, duplicate_policy, remembered_for
 from stepfast.jobs.kinds import (
     Kind,
-    Kinds,
     Merge,
     checked_isolation,
     checked_merge,
@@ -50,22 +46,18 @@ from stepfast.jobs.payload import Arguments
 from stepfast.jobs.retry import Retry
 from stepfast.jobs.state import Enqueued, NewJob
 from stepfast.limits.limit import Limit, checked_limits
-from stepfast.results.watch import EnqueuedJob
+from stepfast.results.enqueued_job import EnqueuedJob
 from stepfast.telemetry.traces import enqueuing
 
 if TYPE_CHECKING:
+    from stepfast.app_protocol import AppLike
     from stepfast.config import Size
     from stepfast.database.connection import Transaction
-    from stepfast.database.database import Database
-    from stepfast.jobs.dependencies import After, OnDead
+    from stepfast.jobs.debounce import MergePolicy
+    from stepfast.jobs.dependencies import After, OnDead, Parents
+    from stepfast.jobs.keys import DuplicatePolicy, OnDuplicate
     from stepfast.jobs.step import Step
 
-
-# `enqueue` takes what the handler takes: what type checkers know of a job.
-#
-# Python's types cannot mix a handler's parameters with options of ours in one call. So `job.enqueue(…)` with the
-# handler's arguments alone is checked in full, and so is `job.with_options(delay="10m").enqueue(…)`. Options may also
-# stand among the arguments, which reads well; then the arguments are checked when the call is made, not before.
 
 P = ParamSpec("P")  # what the handler takes, besides the step
 R = TypeVar("R")  # what it returns
@@ -90,10 +82,22 @@ class EnqueueOptions(TypedDict, total=False):
     on_dead: OnDead
 
 
-class Enqueueable(Generic[P, R]):
-    """The ways to ask for a job once, as they are typed."""
+OPTIONS: Final = frozenset(EnqueueOptions.__annotations__)
+REMEMBER_IDS: Final = timedelta(days=15)  # longer than a broker keeps a message
+CHUNK: Final = 5_000  # rows of one bulk statement
 
-    kind: Kind
+
+class Job(Generic[P, R]):
+    """A registered handler. Call it to run it right here; enqueue it to have it done."""
+
+    def __init__(self, app: AppLike, kind: Kind, handler: Callable[..., R]) -> None:
+        self.app = app
+        self.kind = kind
+        self._handler = handler
+        update_wrapper(self, handler)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> R:
+        return self._handler(*args, **kwargs)
 
     # With the handler's arguments alone; then with one of the options at least.
     @overload
@@ -138,9 +142,8 @@ class Enqueueable(Generic[P, R]):
         `after`: run when these jobs are done. If one of them dies or is cancelled: "wait" until it is revived and
         done, "fail" with it, or "run" all the same.
         """
-        return self._enqueue(**self.named(args, given))
+        return self._enqueue(**self._by_name(args, given))
 
-    # The same, awaited.
     @overload
     async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob[R]: ...
     @overload
@@ -174,14 +177,18 @@ class Enqueueable(Generic[P, R]):
 
     async def enqueue_async(self, *args: Any, **given: Any) -> EnqueuedJob[R]:
         """`enqueue`, awaited: `tx` may be an async connection, and the event loop is not held up."""
-        return await self._enqueue_async(**self.named(args, given))
+        return await self._enqueue_async(**self._by_name(args, given))
 
-    def with_options(self, **options: Unpack[EnqueueOptions]) -> Chosen[P, R]:
-        """The same job, enqueued with these options: `job.with_options(delay="10m", tx=tx).enqueue(order_id="A-17")`."""
-        return Chosen(self, options)
+    def with_options(self, **options: Unpack[EnqueueOptions]) -> JobWithOptions[P, R]:
+        """This job, enqueued with these options: `job.with_options(delay="10m", tx=tx).enqueue(order_id="A-17")`."""
+        return JobWithOptions(self, options)
 
-    def named(self, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
-        """All of it by name, as it is stored."""
+    def with_args(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[P, R]:
+        """This job with these arguments, for `enqueue_many`, or for a group that enqueues it when it completes."""
+        return Prepared(self, self.kind.stored(self.kind.arguments.encode(self._by_name(args, kwargs))))
+
+    def _by_name(self, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
+        """All arguments by name, as they are stored."""
         if not args:
             return given
         names = self.kind.arguments.names
@@ -194,57 +201,6 @@ class Enqueueable(Generic[P, R]):
         if doubled := placed.keys() & given.keys():
             raise ArgumentsError(self.kind.name, f"wrong arguments: {min(doubled)!r} was given twice")
         return {**placed, **given}
-
-    def _enqueue(self, **given: Any) -> EnqueuedJob[R]:
-        raise NotImplementedError
-
-    async def _enqueue_async(self, **given: Any) -> EnqueuedJob[R]:
-        raise NotImplementedError
-
-
-class Chosen(Generic[P, R]):
-    """A job with its options chosen: what is left to give is what the handler takes."""
-
-    def __init__(self, job: Enqueueable[P, R], options: EnqueueOptions) -> None:
-        self._job = job
-        self._options = options
-
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob[R]:
-        """Ask for one job."""
-        return self._job._enqueue(**{**self._job.named(args, kwargs), **self._options})  # noqa: SLF001 - ours
-
-    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob[R]:
-        """The same, awaited."""
-        return await self._job._enqueue_async(**{**self._job.named(args, kwargs), **self._options})  # noqa: SLF001 - ours
-
-
-T = TypeVar("T")
-
-OPTIONS: Final = frozenset(EnqueueOptions.__annotations__)
-REMEMBER_IDS: Final = timedelta(days=15)  # longer than a broker keeps a message
-CHUNK: Final = 5_000  # rows of one bulk statement
-
-
-class App(Protocol):
-    """What a job needs of its application."""
-
-    @property
-    def database(self) -> Database: ...
-    @property
-    def kinds(self) -> Kinds: ...
-
-
-class Job(Enqueueable[P, R]):
-    """A registered handler. Call it to run it right here; enqueue it to have it done."""
-
-    def __init__(self, app: App, kind: Kind, handler: Callable[..., R]) -> None:
-        self.app = app
-        self.kind = kind
-        self._handler = handler
-        update_wrapper(self, handler)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> R:
-        return self._handler(*args, **kwargs)
 
     def _enqueue(
         self,
@@ -265,13 +221,21 @@ class Job(Enqueueable[P, R]):
         on_dead: OnDead = "wait",
         **arguments: Any,
     ) -> EnqueuedJob[R]:
-        tied = read_after(after, on_dead)
-        choice, given = duplicate_policy(on_duplicate), {"unique_for": unique_for, "unique_per": unique_per}
-        how = None
+        """`enqueue`, with everything named. Keys, parents and ids cost something only where they are given."""
+        parents = None if after is None and on_dead == "wait" else _read_after(after, on_dead)
+        policy: DuplicatePolicy = "reject" if on_duplicate is None else duplicate_policy(on_duplicate)
+        merge = None
         if key is not None or debounce is not None or at_most is not None:
-            others = {**given, "delay": delay, "run_at": run_at, "after": after}
-            how = merge_policy(self.kind, key, on_duplicate, debounce=debounce, at_most=at_most, **others)
-        asked = self._new(
+            check_key(key)
+            others = {
+                "delay": delay,
+                "run_at": run_at,
+                "after": after,
+                "unique_for": unique_for,
+                "unique_per": unique_per,
+            }
+            merge = _merge_policy(self.kind, key, on_duplicate, debounce, at_most, **others)
+        asked = self._new_job(
             id=new_id() if id is None else checked_name("id", id),
             payload=self.kind.stored(self.kind.arguments.encode(arguments)),
             queue=queue,
@@ -279,19 +243,28 @@ class Job(Enqueueable[P, R]):
             delay=delay if debounce is None else debounce,
             run_at=run_at,
             key=key,
-            **given,
+            unique_for=unique_for,
+            unique_per=unique_per,
         )
 
-        def store(inner: Transaction, job: NewJob) -> Enqueued:
-            joined = None if how is None else partial(enqueue_merged, inner, how=how)
+        def store(inner: Transaction, job: NewJob) -> list[Enqueued]:
+            if merge is None and id is None:
+                return [enqueue(inner, job, policy)]
+            merged = None if merge is None else partial(_enqueue_merged, inner, merge)
             if id is not None:
-                return enqueue_with_id(inner, job, micros(REMEMBER_IDS), choice, joined)
-            return enqueue(inner, job, choice) if joined is None else joined(job)
+                return [enqueue_with_id(inner, job, micros(REMEMBER_IDS), policy, merged)]
+            return [enqueue(inner, job, policy) if merged is None else merged(job)]
 
         with enqueuing(asked.kind, asked.queue) as trace:
             job = asked if trace is None else replace(asked, trace=trace)
-            (stored,) = self._store(tx, tied, job, lambda inner, it: [store(inner, it)])
+            stored = self._store(tx, parents, job, store)[0]
         return EnqueuedJob(stored.id, stored.created, self.app)
+
+    async def _enqueue_async(self, *, tx: Any = None, **given: Any) -> EnqueuedJob[R]:
+        """`_enqueue`, awaited."""
+        from stepfast.database.lending_async import within_async  # asyncio: not for programs without a loop
+
+        return await within_async(self.app.database, tx, lambda inner: self._enqueue(tx=inner, **given))
 
     def enqueue_many(
         self,
@@ -308,8 +281,8 @@ class Job(Enqueueable[P, R]):
         on_dead: OnDead = "wait",
     ) -> list[EnqueuedJob[R]]:
         """Ask for many jobs at once: all of them or, if one call's arguments are wrong, none."""
-        tied = read_after(after, on_dead)
-        choice = duplicate_policy(on_duplicate)
+        parents = None if after is None and on_dead == "wait" else _read_after(after, on_dead)
+        policy = duplicate_policy(on_duplicate)
         payloads = self._payloads(list(calls))
         if isinstance(keys, str):
             raise ConfigurationError(
@@ -317,71 +290,30 @@ class Job(Enqueueable[P, R]):
             )
         if keys is not None and len(keys) != len(payloads):
             raise ConfigurationError(f"enqueue_many: {len(payloads)} calls but {len(keys)} keys")
-        asked = self._new(id="", payload="", queue=queue, priority=priority, delay=delay, run_at=run_at)
+        asked = self._new_job(id="", payload="", queue=queue, priority=priority, delay=delay, run_at=run_at)
         for key in keys or ():
             check_key(key)
         longest = max(filter(None, keys or ()), key=len, default=None)
-        how = merge_policy(self.kind, longest, on_duplicate, after=after)
+        merge = _merge_policy(self.kind, longest, on_duplicate, after=after)
         rows = list(zip(new_ids(len(payloads)), keys or [None] * len(payloads), payloads, strict=True))
 
         def store(inner: Transaction, like: NewJob) -> list[Enqueued]:
             stored: list[Enqueued] = []
             for start in range(0, len(rows), CHUNK):
-                some = rows[start : start + CHUNK]
-                stored += (
-                    enqueue_many(inner, like, some, choice)
-                    if how is None
-                    else enqueue_many_merged(inner, like, some, how)
-                )
+                chunk = rows[start : start + CHUNK]
+                if merge is None:
+                    stored += enqueue_many(inner, like, chunk, policy)
+                else:
+                    from stepfast.jobs.debounce import enqueue_many_merged
+
+                    stored += enqueue_many_merged(inner, like, chunk, merge)
             return stored
 
         with enqueuing(asked.kind, asked.queue, len(rows)) as trace:
             like = asked if trace is None else replace(asked, trace=trace)
-            stored = self._store(tx, tied, like, store)
+            stored = self._store(tx, parents, like, store)
         app = self.app
         return [EnqueuedJob(job_id, created, app) for job_id, created, _ in stored]
-
-    def _payloads(self, calls: list[Mapping[str, Any] | Prepared[P, R]]) -> list[str]:
-        plain = [it for it in calls if not isinstance(it, Prepared)]
-        texts = self.kind.arguments.encode_many(plain)
-        if self.kind.encrypted:
-            texts = [self.kind.stored(it) for it in texts]
-        if len(texts) == len(calls):
-            return texts
-        rest = iter(texts)
-        return [it.payload_for(self) if isinstance(it, Prepared) else next(rest) for it in calls]
-
-    def enqueue_waiting(self, tx: Transaction, payload: str, id: str | None) -> str:  # noqa: A002 - as in `enqueue`
-        """Store a job that waits for whoever lets it go, as the completion of a group; returns its id."""
-        asked = self._new(
-            id=new_id() if id is None else checked_name("id", id),
-            payload=payload,
-            queue=None,
-            priority=None,
-            delay=None,
-            run_at=None,
-        )
-
-        def store(inner: Transaction, job: NewJob) -> list[Enqueued]:
-            waiting = replace(job, waits=True)
-            return [
-                enqueue(inner, waiting)
-                if id is None
-                else enqueue_with_id(inner, waiting, micros(REMEMBER_IDS))
-            ]
-
-        with enqueuing(asked.kind, asked.queue) as trace:
-            (stored,) = self._store(tx, None, asked if trace is None else replace(asked, trace=trace), store)
-        return stored.id
-
-    def with_args(self, *args: P.args, **kwargs: P.kwargs) -> Prepared[P, R]:
-        """This job with these arguments, for `enqueue_many`, or for a group that enqueues it when it completes."""
-        return Prepared(self, self.kind.stored(self.kind.arguments.encode(self.named(args, kwargs))))
-
-    async def _enqueue_async(self, *, tx: Any = None, **given: Any) -> EnqueuedJob[R]:
-        from stepfast.database.lending_async import within_async  # asyncio: not for programs without a loop
-
-        return await within_async(self.app.database, tx, lambda inner: self._enqueue(tx=inner, **given))
 
     async def enqueue_many_async(
         self, calls: Iterable[Mapping[str, Any] | Prepared[P, R]], *, tx: Any = None, **options: Any
@@ -393,7 +325,38 @@ class Job(Enqueueable[P, R]):
             self.app.database, tx, lambda inner: self.enqueue_many(calls, tx=inner, **options)
         )
 
-    def _new(
+    def _payloads(self, calls: list[Mapping[str, Any] | Prepared[P, R]]) -> list[str]:
+        plain = [call for call in calls if not isinstance(call, Prepared)]
+        texts = self.kind.arguments.encode_many(plain)
+        if self.kind.encrypted:
+            texts = [self.kind.stored(text) for text in texts]
+        if len(texts) == len(calls):
+            return texts
+        rest = iter(texts)
+        return [call.payload_for(self) if isinstance(call, Prepared) else next(rest) for call in calls]
+
+    def enqueue_waiting(self, tx: Transaction, payload: str, id: str | None) -> str:  # noqa: A002 - as in `enqueue`
+        """Store a job that waits until it is released, as the completion of a group; returns its id."""
+        asked = self._new_job(
+            id=new_id() if id is None else checked_name("id", id),
+            payload=payload,
+            queue=None,
+            priority=None,
+            delay=None,
+            run_at=None,
+        )
+
+        def store(inner: Transaction, job: NewJob) -> list[Enqueued]:
+            waiting = replace(job, waits=True)
+            if id is None:
+                return [enqueue(inner, waiting)]
+            return [enqueue_with_id(inner, waiting, micros(REMEMBER_IDS))]
+
+        with enqueuing(asked.kind, asked.queue) as trace:
+            job = asked if trace is None else replace(asked, trace=trace)
+            return self._store(tx, None, job, store)[0].id
+
+    def _new_job(
         self,
         *,
         id: str,  # noqa: A002 - as in `enqueue`
@@ -408,7 +371,9 @@ class Job(Enqueueable[P, R]):
     ) -> NewJob:
         if delay is not None and run_at is not None:
             raise ConfigurationError("enqueue: give delay or run_at, not both")
-        period = remembered_for(key, unique_for, unique_per)
+        period = None
+        if unique_for is not None or unique_per is not None:
+            period = remembered_for(key, unique_for, unique_per)
         return NewJob(
             id=id,
             queue=self.kind.queue if queue is None else checked_name("queue", queue),
@@ -429,35 +394,87 @@ class Job(Enqueueable[P, R]):
         job: NewJob,
         store: Callable[[Transaction, NewJob], list[Enqueued]],
     ) -> list[Enqueued]:
-        group = group_around(self.app.database)
+        """Store jobs in the caller's transaction, that of the group around us, or one of their own."""
+        database = self.app.database
+        group = open_group(database)
         if after is None and group is None:
-            return within(self.app.database, tx, lambda inner: store(inner, job))
+            return within(database, tx, lambda inner: store(inner, job))
+        from stepfast.jobs.groups import store_with_edges
+
         return within(
-            self.app.database,
+            database,
             tx if group is None else group.checked(tx),
             lambda inner: store_with_edges(inner, job, after, group, partial(store, inner)),
         )
 
 
+# Most programs have neither dependencies nor merged calls: their halves are loaded when they are asked for.
+
+
+def _read_after(after: Parents | None, on_dead: str) -> After | None:
+    from stepfast.jobs.dependencies import read_after
+
+    return read_after(after, on_dead)
+
+
+def _merge_policy(
+    kind: Kind,
+    key: str | None,
+    on_duplicate: OnDuplicate | None,
+    debounce: Duration | None = None,
+    at_most: Duration | None = None,
+    **others: Any,
+) -> MergePolicy | None:
+    if on_duplicate != "merge" and debounce is None and at_most is None:
+        return None
+    from stepfast.jobs.debounce import merge_policy
+
+    return merge_policy(kind, key, on_duplicate, debounce=debounce, at_most=at_most, **others)
+
+
+def _enqueue_merged(tx: Transaction, policy: MergePolicy, job: NewJob) -> Enqueued:
+    from stepfast.jobs.debounce import enqueue_merged
+
+    return enqueue_merged(tx, job, policy)
+
+
+class JobWithOptions(Generic[P, R]):
+    """A job with its options chosen: its `enqueue` takes what the handler takes."""
+
+    def __init__(self, job: Job[P, R], options: EnqueueOptions) -> None:
+        self._job: Any = job  # its options are checked already, in `with_options`
+        self._options = options
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob[R]:
+        """Ask for one job."""
+        job: EnqueuedJob[R] = self._job.enqueue(*args, **{**kwargs, **self._options})
+        return job
+
+    async def enqueue_async(self, *args: P.args, **kwargs: P.kwargs) -> EnqueuedJob[R]:
+        """`enqueue`, awaited."""
+        job: EnqueuedJob[R] = await self._job.enqueue_async(*args, **{**kwargs, **self._options})
+        return job
+
+
 @dataclass(frozen=True)
 class Prepared(Generic[P, R]):
-    """A job with its arguments that nobody has enqueued yet."""
+    """A job with its arguments, not enqueued yet."""
 
     job: Job[P, R]
     payload: str
 
     def payload_for(self, job: Job[..., Any]) -> str:
-        """What is stored, if it is this job that is asked for."""
+        """The payload as it is stored, if it is `job` that is asked for."""
         if self.job is not job:
             raise ConfigurationError(f"enqueue_many of {job.kind.name!r} was given a {self.job.kind.name!r}")
         return self.payload
 
     def enqueue_waiting(self, tx: Transaction, id: str | None) -> str:  # noqa: A002 - the word users know
-        """Store it for whoever lets it go; returns its id."""
+        """Store it as a job that waits until it is released; returns its id."""
         return self.job.enqueue_waiting(tx, self.payload, id)
 
 
-# What may be said about a kind of job when its handler is registered, and the kind that comes of it.
+# --- `@app.job(…)`.
 
 DEFAULT_TIMEOUT: Final = timedelta(minutes=15)
 
@@ -478,8 +495,52 @@ class JobOptions(TypedDict, total=False):
     merge: Merge  # of two calls with one key: "update" (the default), "append", or a function of both
 
 
-def kind_of(handler: Callable[..., Any], options: JobOptions, *, encrypted: bool) -> Kind:
-    """The kind that is registered; whatever does not fit is refused in words."""
+class Untyped:
+    """Never instantiated. Matches handlers whose first parameter is untyped, which may be the step."""
+
+
+class PlainJob(Job[P, R]):
+    """The job of a handler without a step."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return super().__call__(*args, **kwargs)
+
+
+class StepJob(Job[P, R]):
+    """The job of a handler whose first parameter is its step.
+
+    The worker gives the step, the caller all the rest. So `enqueue` takes what the handler takes without its step, while
+    calling the job, as a test does, takes the step too.
+    """
+
+    def __call__(self, step: Step, *args: P.args, **kwargs: P.kwargs) -> R:
+        return super().__call__(step, *args, **kwargs)
+
+
+class Register:
+    """Makes a job of a handler, under these options."""
+
+    def __init__(self, app: AppLike, options: JobOptions, *, encrypted: bool) -> None:
+        self._app = app
+        self._options = options
+        self._encrypted = encrypted
+
+    @overload
+    def __call__(self, handler: Callable[Concatenate[Untyped, P], R]) -> Job[..., R]: ...
+    @overload
+    def __call__(self, handler: Callable[Concatenate[Step, P], R]) -> StepJob[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[P, R]) -> PlainJob[P, R]: ...
+
+    def __call__(self, handler: Callable[..., Any]) -> Job[..., Any]:
+        kind = make_kind(handler, self._options, encrypted=self._encrypted)
+        self._app.kinds.register(kind)
+        made: type[Job[..., Any]] = StepJob if kind.arguments.wants_step else PlainJob
+        return made(self._app, kind, handler)
+
+
+def make_kind(handler: Callable[..., Any], options: JobOptions, *, encrypted: bool) -> Kind:
+    """The kind that is registered; options that do not fit are refused in words."""
     if unknown := options.keys() - JobOptions.__annotations__.keys():
         raise TypeError(f"job() got an unexpected keyword argument {min(unknown)!r}")
     name = checked_name("job name", options.get("name") or handler.__name__)
@@ -505,49 +566,3 @@ def kind_of(handler: Callable[..., Any], options: JobOptions, *, encrypted: bool
         encrypted=encrypted if own is None else own,
         merge=checked_merge(name, options.get("merge", "update")),
     )
-
-
-# `@app.job(…)`: what it makes of a handler, as type checkers see it.
-#
-# The worker gives the step, the caller all the rest. So `enqueue` takes what the handler takes without its step, while
-# calling the job, as a test does, takes the step too.
-
-
-class Anything:
-    """A type of nobody's: who takes it as a first argument takes everything, and perhaps means a step."""
-
-
-class PlainJob(Job[P, R]):
-    """Of a handler without a step."""
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return super().__call__(*args, **kwargs)
-
-
-class StepJob(Job[P, R]):
-    """Of a handler whose first parameter is its step."""
-
-    def __call__(self, step: Step, *args: P.args, **kwargs: P.kwargs) -> R:
-        return super().__call__(step, *args, **kwargs)
-
-
-class Register:
-    """Makes a job of a handler, under these options."""
-
-    def __init__(self, app: App, options: JobOptions, *, encrypted: bool) -> None:
-        self._app = app
-        self._options = options
-        self._encrypted = encrypted
-
-    @overload
-    def __call__(self, handler: Callable[Concatenate[Anything, P], R]) -> Job[..., R]: ...
-    @overload
-    def __call__(self, handler: Callable[Concatenate[Step, P], R]) -> StepJob[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[P, R]) -> PlainJob[P, R]: ...
-
-    def __call__(self, handler: Callable[..., Any]) -> Job[..., Any]:
-        kind = kind_of(handler, self._options, encrypted=self._encrypted)
-        self._app.kinds.register(kind)
-        made: type[Job[..., Any]] = StepJob if kind.arguments.wants_step else PlainJob
-        return made(self._app, kind, handler)

@@ -15,7 +15,7 @@ from stepfast.admin.jobs import JobDetail, show_job
 from stepfast.database.statement import sql
 from stepfast.encryption import MARK, keyring
 from stepfast.errors import SealedError
-from stepfast.jobs.wait import renewed
+from stepfast.jobs.wait import reencrypt_cursor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -150,7 +150,7 @@ def _ended(tx: Transaction, keys: Keyring, *row: Any) -> bool:
 
 def _event(tx: Transaction, keys: Keyring, *row: Any) -> bool:
     event, name, payload = row
-    new = keys.renewed(payload, f"event {name}")
+    new = keys.reencrypt(payload, f"event {name}")
     if new == payload:
         return False
     tx.run(WRITE_EVENT, id=event, payload=new)
@@ -160,7 +160,8 @@ def _event(tx: Transaction, keys: Keyring, *row: Any) -> bool:
 def _new(keys: Keyring, kind: str, **stored: str | None) -> dict[str, str | None]:
     """Each of these documents under the first key."""
     return {
-        what: None if it is None else renewed(it, keys, f"{what} of {kind}") for what, it in stored.items()
+        what: None if it is None else reencrypt_cursor(it, keys, f"{what} of {kind}")
+        for what, it in stored.items()
     }
 
 

@@ -12,7 +12,7 @@ from stepfast.clock import moment
 from stepfast.database.database import persist
 from stepfast.database.statement import sql
 from stepfast.jobs.payload import decode
-from stepfast.results.watch import EnqueuedJob
+from stepfast.results.enqueued_job import EnqueuedJob
 from stepfast.schedules import schedule as changes
 from stepfast.schedules import schedule as declared
 from stepfast.schedules.cron import zone

@@ -1,4 +1,9 @@
-"""Where jobs go when they end: moved, whole, in the transaction that ends them."""
+"""The end of a job: moved to the archive, whole, in the transaction that ends it; its dependants are released or fail.
+
+Dependants are locked before their edges are looked at. So of two parents that end at the same time, one is the last and
+sees what the other one wrote: the child is released once. An ended job stays in the archive as long as an unfinished
+job comes after it.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +42,8 @@ ARCHIVE_JOBS = sql(
     ON DUPLICATE KEY UPDATE stepfast_archive.id = stepfast_archive.id
     """,
 )
-
 REMOVE_JOBS = sql("DELETE FROM stepfast_job WHERE id {any_of:ids}")
+JOBS_WITH_DEPENDANTS = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} AND has_dependants = 1")
 
 
 def archive(tx: Transaction, ids: list[str], state: str) -> None:
@@ -49,13 +54,18 @@ def archive(tx: Transaction, ids: list[str], state: str) -> None:
         stage_failure_webhooks(tx, ids)
 
 
-# What becomes of those who wait for a job that ends: in the transaction that ends it, which holds its row.
-#
-# Children are locked before their edges are looked at. So of two parents that end at the same time, one is the last,
-# and sees what the other one wrote: the child is let go once.
+def end_jobs(tx: Transaction, ids: list[str], state: str) -> None:
+    """Move jobs whose rows the caller has locked, and release or fail the jobs that wait for them."""
+    awaited = [str(row[0]) for row in tx.rows(JOBS_WITH_DEPENDANTS, ids=ids)]
+    archive(tx, ids, state)
+    if awaited:
+        parents_ended(tx, awaited, state)
+
+
+# --- Dependants of jobs that end.
 
 FAILED_GROUP: Final = "DependencyFailed"
-PURGED: Final = "purged"  # the end of a dead letter that an operator deletes: nobody will ever revive it
+PURGED: Final = "purged"  # the end of a dead letter that an operator deletes: it can never be revived
 ENDING_WORDS: Final = {
     "dead": "died",
     "cancelled": "was cancelled",
@@ -92,7 +102,7 @@ STILL_WAITING = sql("""
     SELECT DISTINCT child_id FROM stepfast_dependency WHERE child_id {any_of:ids} AND state = 'open'
 """)
 
-# Its own time may not have come yet. Who was a suspect comes back as one.
+# A child's own time may not have come yet. A suspect comes back as one.
 RELEASE_CHILDREN = sql(f"""
     UPDATE stepfast_job
        SET state = CASE WHEN ready_at > {{now}} THEN 'scheduled'
@@ -112,12 +122,12 @@ FAIL_CHILDREN = sql("""
 class FailedParent:
     """A parent that will not be done, and how it ended."""
 
-    parent: str
+    id: str
     state: str
 
     @property
     def reason(self) -> str:
-        return f"{FAILED_GROUP}: job {self.parent}, which it comes after, {ENDING_WORDS[self.state]}"
+        return f"{FAILED_GROUP}: job {self.id}, which it comes after, {ENDING_WORDS[self.state]}"
 
 
 @dataclass(frozen=True)
@@ -130,91 +140,76 @@ class WaitingChild:
 
 
 def parents_ended(tx: Transaction, ids: Collection[str], state: str) -> None:
-    """These jobs have ended like this: let go, or end, those that waited for them, and so on along the edges."""
+    """Release or fail the jobs that wait for these, which ended in `state`; and so on along the edges."""
     _follow(tx, sorted(ids), state)
 
 
 def _follow(tx: Transaction, ended: list[str], state: str) -> None:
     while ended:  # no recursion: a chain may be long
-        ended, state = _told(tx, ended, state), "dead"
+        ended, state = _release_or_fail(tx, ended, state), "dead"
 
 
-def _told(tx: Transaction, ended: list[str], state: str) -> list[str]:
-    """Tell those who wait for these; returns who ended because of it and is waited for in turn."""
-    children = [str(row[0]) for row in tx.rows(UNMET_CHILDREN, ids=ended)]
+def _release_or_fail(tx: Transaction, parents: list[str], state: str) -> list[str]:
+    """Decide about the children of these parents; returns the children that died of it and have dependants in turn."""
+    children = [str(row[0]) for row in tx.rows(UNMET_CHILDREN, ids=parents)]
     if not children:
         return []
     waiting = lock_waiting(tx, children)
     if state == "done":
-        tx.run(MEET_EDGES, ids=ended)
+        tx.run(MEET_EDGES, ids=parents)
         release_children(tx, waiting)
         return []
-    edges = tx.rows(
-        OPEN_EDGES_TO, ids=ended
-    )  # after the lock: a child that was replaced meanwhile has other parents
-    tx.run(MEET_EDGES_ANYWAY, ids=ended)
-    by_id = {it.id: it for it in waiting}
-    failing: dict[str, str] = {}  # child → the first parent of whom it dies
+    edges = tx.rows(OPEN_EDGES_TO, ids=parents)  # after the lock: a child that was replaced has other parents
+    tx.run(MEET_EDGES_ANYWAY, ids=parents)
+    by_id = {child.id: child for child in waiting}
+    failing: dict[str, str] = {}  # child → the first parent of which it dies
     for child, parent, on_dead in edges:
         if child in by_id and (on_dead == "fail" or (on_dead == "wait" and state == PURGED)):
             failing.setdefault(child, parent)
-    release_children(tx, [it for it in waiting if it.id not in failing])
+    release_children(tx, [child for child in waiting if child.id not in failing])
     awaited: list[str] = []
     for parent in sorted(set(failing.values())):
         failed = [by_id[child] for child, cause in failing.items() if cause == parent]
-        tx.run(BREAK_EDGES, ids=[parent], children=[it.id for it in failed])
+        tx.run(BREAK_EDGES, ids=[parent], children=[child.id for child in failed])
         awaited += _fail(tx, failed, FailedParent(parent, state))
     return awaited
 
 
+def lock_waiting(tx: Transaction, ids: Sequence[str]) -> list[WaitingChild]:
+    """The jobs among these that wait for others, in the order of their ids, locked."""
+    return tx.all(LOCK_CHILDREN, WaitingChild, ids=list(ids)) if ids else []
+
+
 def release_children(tx: Transaction, waiting: Sequence[WaitingChild]) -> int:
-    """Let those of these go on that wait for nobody any more; their rows are locked. Returns how many."""
+    """Release those of these locked jobs that have no open edge left; returns how many."""
     if not waiting:
         return 0
-    still = {row[0] for row in tx.rows(STILL_WAITING, ids=[it.id for it in waiting])}
-    free = [it for it in waiting if it.id not in still]
+    still = {row[0] for row in tx.rows(STILL_WAITING, ids=[child.id for child in waiting])}
+    free = [child for child in waiting if child.id not in still]
     if free:
-        tx.run(RELEASE_CHILDREN, ids=[it.id for it in free])
-        tx.wakes.update(it.queue for it in free)
+        tx.run(RELEASE_CHILDREN, ids=[child.id for child in free])
+        tx.wakes.update(child.queue for child in free)
         happened("dependants.released", jobs=len(free))
     return len(free)
 
 
-def lock_waiting(tx: Transaction, ids: Sequence[str]) -> list[WaitingChild]:
-    """Those of these jobs that wait for others, in the order of their ids, locked."""
-    return tx.all(LOCK_CHILDREN, WaitingChild, ids=list(ids)) if ids else []
+def fail_children(tx: Transaction, ids: Sequence[str], parent: FailedParent) -> None:
+    """End these waiting jobs because of a parent, and decide about the jobs that wait for them."""
+    _follow(tx, _fail(tx, lock_waiting(tx, ids), parent), "dead")
 
 
-def fail_children(tx: Transaction, ids: Sequence[str], death: FailedParent) -> None:
-    """End these waiting jobs because of a parent; who waits for them is told as well."""
-    _follow(tx, _fail(tx, lock_waiting(tx, ids), death), "dead")
-
-
-def _fail(tx: Transaction, children: Sequence[WaitingChild], death: FailedParent) -> list[str]:
-    """Returns those of them that somebody waits for."""
-    ids = [it.id for it in children]
+def _fail(tx: Transaction, children: Sequence[WaitingChild], parent: FailedParent) -> list[str]:
+    """End these locked jobs; returns those that have dependants."""
+    ids = [child.id for child in children]
     if not ids:
         return []
-    tx.run(FAIL_CHILDREN, ids=ids, fence=new_fence(), error_group=FAILED_GROUP, reason=death.reason)
+    tx.run(FAIL_CHILDREN, ids=ids, fence=new_fence(), error_group=FAILED_GROUP, reason=parent.reason)
     archive(tx, ids, "dead")
-    happened("dependants.failed", job_id=death.parent, jobs=len(ids), reason=ENDING_WORDS[death.state])
-    return [it.id for it in children if it.has_dependants]
+    happened("dependants.failed", job_id=parent.id, jobs=len(ids), reason=ENDING_WORDS[parent.state])
+    return [child.id for child in children if child.has_dependants]
 
 
-# The end of jobs that no commit of their own ends: moved to the archive, and told to those who wait for them.
-
-JOBS_WITH_DEPENDANTS = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} AND has_dependants = 1")
-
-
-def end_jobs(tx: Transaction, ids: list[str], state: str) -> None:
-    """Move jobs whose rows the caller has locked, and let go or end whoever waits for them."""
-    awaited = [str(row[0]) for row in tx.rows(JOBS_WITH_DEPENDANTS, ids=ids)]
-    archive(tx, ids, state)
-    if awaited:
-        parents_ended(tx, awaited, state)
-
-
-# What must be kept beyond its time: jobs that ended, as long as one that comes after them is unfinished.
+# --- Ended jobs that an unfinished job depends on are not pruned.
 
 # About a row of stepfast_archive. Part of the choice, so that what is kept does not stand in the way of the rest.
 NOT_NEEDED: Final = """NOT EXISTS (
@@ -228,6 +223,6 @@ NEEDED_PARENTS = sql("""
 
 
 def not_needed(tx: Transaction, ids: list[str]) -> list[str]:
-    """Those of these locked rows that nobody comes after: an edge may have been added before we had the lock."""
+    """The locked rows among these without an unfinished dependant: an edge may have been added before the lock."""
     needed = {row[0] for row in tx.rows(NEEDED_PARENTS, ids=ids)} if ids else set()
-    return [it for it in ids if it not in needed]
+    return [job_id for job_id in ids if job_id not in needed]

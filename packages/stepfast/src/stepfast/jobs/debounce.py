@@ -1,63 +1,125 @@
-"""What the options of a call say about other calls with its key; refused in words where they contradict each other."""
+"""Calls that are merged into the job that holds their key: nothing is lost, and nothing runs twice for it.
+
+A job that has not begun takes the call's payload in (`on_duplicate="merge"`), and may wait until no further call has
+come for a while (`debounce`). A job that runs cannot: it gets a successor, which waits under a key of its own
+("(after) …"), takes in all further calls, and becomes the holder of the key when the running one has ended. The unique
+index is the guard: only the holder of a key is ever run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stepfast.clock import Duration, duration, micros, new_fence
 from stepfast.database.statement import sql
 from stepfast.encryption import opened
 from stepfast.errors import ArgumentsError, ConfigurationError, ConstraintError, ContentionError, StateError
-from stepfast.jobs.enqueue import TRIES, JobRow, enqueue_many, insert_job, wake_workers
-from stepfast.jobs.keys import SUCCESSOR_PREFIX, keys_with_successor
+from stepfast.jobs.enqueue import JobRow, enqueue_many, insert_job, wake_workers
+from stepfast.jobs.keys import LONGEST_KEY, SUCCESSOR_PREFIX, TRIES, keys_with_successor
 from stepfast.jobs.payload import decode
 from stepfast.jobs.state import Enqueued, NewJob
 from stepfast.telemetry import happened
-from stepfast.telemetry.masking import storable
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
-    from stepfast.jobs.keys import DuplicatePolicy
     from stepfast.jobs.kinds import Kind
 
 
-# A call joins the job that holds its key: nothing is lost, and nothing runs twice for it.
-#
-# A job that has not begun takes the call's payload in. One that runs cannot: it gets a successor, which waits
-# under a key of its own ("(after) …"), takes in all further calls, and becomes the holder of the key when the
-# running one has ended. The unique index is the guard: only the holder of a key is ever run.
-
 NO_BOUND: Final = 10**17  # microseconds: three thousand years
 BATCH: Final = 100  # successors of one look
+_WHY: Final = {
+    "unique_for": "{} keeps every call, unique_for drops those that come late",
+    "unique_per": "{} keeps every call, unique_per drops those that come late",
+    "after": "with {} a job takes in calls that may each come after others",
+    "delay": "{} says when the job begins",
+    "run_at": "{} says when the job begins",
+}
+
+
+# --- What the options of a call mean; contradictions are refused in words.
 
 
 @dataclass(frozen=True, kw_only=True)
 class MergePolicy:
-    """How a call joins the job that is there."""
+    """How a call is merged into the job that holds its key."""
 
     merge: Callable[[str, str], str]  # the payload that waits, the new one → the payload of both
     quiet: int | None = None  # debounce: begin so many microseconds after the last call
     at_most: int = NO_BOUND  # ... but not later than so many after the first
 
 
-class KeyHolder(NamedTuple):
-    """The job that holds a key."""
+def merge_policy(
+    kind: Kind,
+    key: str | None,
+    on_duplicate: str | None,
+    *,
+    debounce: Duration | None = None,
+    at_most: Duration | None = None,
+    **others: Any,
+) -> MergePolicy | None:
+    """How the call is merged; None if it is not. `others` are options that contradict it. The key was checked."""
+    if debounce is None:
+        if at_most is not None:
+            raise ConfigurationError("enqueue: at_most bounds a debounce; give debounce=… too")
+        if on_duplicate != "merge" or key is None:
+            return None
+        _refuse(others, "on_duplicate='merge'", "unique_for", "unique_per", "after")
+        _require_room(key)
+        return MergePolicy(merge=partial(merge_payloads, kind))
+    if key is None:
+        raise ConfigurationError("enqueue: debounce needs a key: calls with the same one are one job")
+    if on_duplicate not in {None, "replace", "merge"}:
+        raise ConfigurationError(
+            f"enqueue: debounce joins calls, on_duplicate={on_duplicate!r} does not; use 'replace' (the last payload wins) or 'merge'"
+        )
+    _refuse(others, "debounce", "unique_for", "unique_per", "after", "delay", "run_at")
+    _require_room(key)
+    quiet = micros(duration(debounce, "debounce"))
+    bound = NO_BOUND if at_most is None else micros(duration(at_most, "at_most"))
+    if bound < quiet:
+        raise ConfigurationError(
+            "enqueue: at_most is shorter than debounce; the job would never wait so long"
+        )
+    merge = newest_payload if on_duplicate != "merge" else partial(merge_payloads, kind)
+    return MergePolicy(merge=merge, quiet=quiet, at_most=bound)
 
-    id: str
-    kind: str
-    state: str
-    cursor: str | None
-    fence: int
-    payload: str
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether a worker is at it, or was and will go on in the middle."""
-        return self.cursor is not None or self.state == "leased"
+def _refuse(given: dict[str, Any], option: str, *names: str) -> None:
+    for name in names:
+        if given.get(name) is not None:
+            raise ConfigurationError(
+                f"enqueue: {_WHY[name].format(option)}; give {option} or {name}, not both"
+            )
 
+
+def _require_room(key: str) -> None:
+    """Refuse a key that leaves no room for the prefix of its successor's."""
+    if len(key) > (most := LONGEST_KEY - len(SUCCESSOR_PREFIX)):
+        raise ConfigurationError(
+            f"key {key[:40]!r}…: 1 to {most} characters where calls join, not {len(key)}"
+        )
+
+
+def merge_payloads(kind: Kind, waiting: str, new: str) -> str:
+    """The payload of both calls, checked and stored as that of any call is."""
+    given = [decode(opened(payload, f"payload of {kind.name}")) for payload in (waiting, new)]
+    both = kind.merge(*given)
+    if not isinstance(both, Mapping):
+        raise ArgumentsError(
+            kind.name, f"its merge returned {type(both).__name__}; return the arguments as a dict"
+        )
+    return kind.stored(kind.arguments.encode(both))
+
+
+def newest_payload(_waiting: str, new: str) -> str:
+    """The payload of the last call."""
+    return new
+
+
+# --- Store a call, or merge it.
 
 # The text of the payload, whatever the caller's own connection makes of JSON.
 LOOK_AT_HOLDER = sql(
@@ -68,7 +130,7 @@ LOCK_HOLDER = sql("""
     {for_update}
 """)
 
-# Who has tried this step already may have told services outside: the new payload is another step for them.
+# Services outside may have heard of a step that was tried: the new payload is another step for them.
 MERGE_CALL = sql("""
     UPDATE stepfast_job
        SET payload = {json_of:payload}, priority = CASE WHEN priority < :priority THEN :priority ELSE priority END,
@@ -92,7 +154,124 @@ INSERT_SUCCESSOR = sql("""
     {keep_existing}
 """)
 
-# Those whose key nobody holds.
+
+class KeyHolder(NamedTuple):
+    """The job that holds a key."""
+
+    id: str
+    kind: str
+    state: str
+    cursor: str | None
+    fence: int
+    payload: str
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a worker is at it, or was and will go on in the middle."""
+        return self.cursor is not None or self.state == "leased"
+
+
+def enqueue_merged(tx: Transaction, job: NewJob, policy: MergePolicy) -> Enqueued:
+    """Store one job, or merge it into the one that holds its key, or into that one's successor."""
+    assert job.key is not None  # noqa: S101 - without a key there is nothing to merge into
+    for _ in range(TRIES):
+        holder = _holder_or_new(tx, job, job.key)
+        if holder is None:
+            continue  # it ended between our insert and our look: the key is free now
+        if holder.id == job.id:
+            wake_workers(tx, job)
+            return Enqueued(job.id, created=True)
+        if not holder.has_begun:
+            # One that waits for its next try may have a successor, which was asked for before us.
+            return _merge_into(tx, job, _lock_holder(tx, SUCCESSOR_PREFIX + job.key) or holder, policy)
+        successor = _successor_or_new(tx, job, SUCCESSOR_PREFIX + job.key)
+        if successor is None:
+            continue  # it has become the holder of the key itself
+        if successor.id == job.id:
+            happened("duplicate.deferred", job_id=job.id, kind=job.kind, queue=job.queue)
+            return Enqueued(job.id, created=True)
+        return _merge_into(tx, job, successor, policy)
+    raise ContentionError(f"key {job.key!r} changed hands {TRIES} times while we looked; try again")
+
+
+def enqueue_many_merged(
+    tx: Transaction, like: NewJob, rows: Sequence[JobRow], policy: MergePolicy
+) -> list[Enqueued]:
+    """Store jobs of one kind in one statement; those whose keys are held, or have a successor, are merged one by one."""
+    waited = keys_with_successor(tx, [row[1] for row in rows if row[1] is not None])
+    stored = enqueue_many(
+        tx,
+        like,
+        [row for row in rows if row[1] not in waited],
+        store=lambda job: enqueue_merged(tx, job, policy),
+    )
+    if not waited:
+        return stored
+    found = dict(zip((row[0] for row in rows if row[1] not in waited), stored, strict=True))
+    for row in sorted((row for row in rows if row[1] in waited), key=lambda row: row[1] or ""):
+        found[row[0]] = enqueue_merged(tx, replace(like, id=row[0], key=row[1], payload=row[2]), policy)
+    return [found[row[0]] for row in rows]
+
+
+def _holder_or_new(tx: Transaction, job: NewJob, key: str) -> KeyHolder | None:
+    """The job that does the work of this key next: ours, if there is no other. Its row is locked, unless it has begun.
+
+    A running job is not locked: its end must not wait for the caller's transaction. A successor whose turn has come, but
+    which does not hold the key yet, comes before a new job: what was asked last must be done last.
+    """
+    holder = _look_at_holder(tx, key)
+    if holder is not None and holder.has_begun:
+        return holder
+    if holder is None:
+        if (successor := _lock_holder(tx, SUCCESSOR_PREFIX + key)) is not None:
+            return successor
+        insert_job(tx, job)
+    return _lock_holder(tx, key)
+
+
+def _look_at_holder(tx: Transaction, key: str) -> KeyHolder | None:
+    return next(iter(tx.all(LOOK_AT_HOLDER, KeyHolder, key=key)), None)
+
+
+def _lock_holder(tx: Transaction, key: str) -> KeyHolder | None:
+    return next(iter(tx.all(LOCK_HOLDER, KeyHolder, key=key)), None)
+
+
+def _successor_or_new(tx: Transaction, job: NewJob, key: str) -> KeyHolder | None:
+    """The one successor: ours, or that of a call that came before."""
+    tx.run(
+        INSERT_SUCCESSOR,
+        id=job.id,
+        queue=job.queue,
+        kind=job.kind,
+        priority=job.priority,
+        run_at=job.run_at,
+        delay=job.delay,
+        key=key,
+        trace=job.trace,
+        payload=job.payload,
+    )
+    return _lock_holder(tx, key)
+
+
+def _merge_into(tx: Transaction, job: NewJob, holder: KeyHolder, policy: MergePolicy) -> Enqueued:
+    if holder.kind != job.kind:
+        raise StateError(
+            f"key {job.key!r} is held by job {holder.id} of kind {holder.kind!r}: a call of {job.kind!r} cannot join it; "
+            "begin keys with the name of their kind"
+        )
+    facts = {"id": holder.id, "was": holder.fence, "fence": new_fence(), "priority": job.priority}
+    if tx.run(MERGE_CALL, **facts, payload=policy.merge(holder.payload, job.payload)) != 1:
+        raise ContentionError(f"job {holder.id} began while we held it; try again")
+    if policy.quiet is not None:
+        tx.run(POSTPONE_HOLDER, id=holder.id, quiet=policy.quiet, at_most=policy.at_most)
+    happened("duplicate.merged", job_id=holder.id, kind=job.kind, queue=job.queue)
+    return Enqueued(holder.id, created=False)
+
+
+# --- Successors take the key when its holder has ended.
+
+# Successors whose key is free.
 SUCCESSORS: Final = f"""
       FROM stepfast_job s
      WHERE s.held_by = '(key)' AND s.state = 'held'
@@ -112,47 +291,8 @@ PROMOTE_SUCCESSOR = sql("""
 """)
 
 
-def enqueue_merged(tx: Transaction, job: NewJob, how: MergePolicy) -> Enqueued:
-    """Store one job, or let the one that holds its key do its work too."""
-    assert job.key is not None  # noqa: S101 - without a key there is nobody to join
-    for _ in range(TRIES):
-        holder = _met(tx, job, job.key)
-        if holder is None:
-            continue  # it ended between our insert and our look: the key is free now
-        if holder.id == job.id:
-            wake_workers(tx, job)
-            return Enqueued(job.id, created=True)
-        if not holder.has_begun:
-            # One that waits for its next try may have a successor, which was asked for before us.
-            return _taken_in(tx, job, _locked(tx, SUCCESSOR_PREFIX + job.key) or holder, how)
-        successor = _succeeded(tx, job, SUCCESSOR_PREFIX + job.key)
-        if successor is None:
-            continue  # it has become the holder of the key itself
-        if successor.id == job.id:
-            happened("duplicate.deferred", job_id=job.id, kind=job.kind, queue=job.queue)
-            return Enqueued(job.id, created=True)
-        return _taken_in(tx, job, successor, how)
-    raise ContentionError(f"key {job.key!r} changed hands {TRIES} times while we looked; try again")
-
-
-def enqueue_many_merged(
-    tx: Transaction, like: NewJob, rows: Sequence[JobRow], how: MergePolicy
-) -> list[Enqueued]:
-    """Store jobs of one kind in one statement; those whose keys are held, or waited for, join one by one."""
-    waited = keys_with_successor(tx, [row[1] for row in rows if row[1] is not None])
-    stored = enqueue_many(
-        tx, like, [row for row in rows if row[1] not in waited], join=lambda job: enqueue_merged(tx, job, how)
-    )
-    if not waited:
-        return stored
-    found = dict(zip((row[0] for row in rows if row[1] not in waited), stored, strict=True))
-    for row in sorted((row for row in rows if row[1] in waited), key=lambda row: row[1] or ""):
-        found[row[0]] = enqueue_merged(tx, replace(like, id=row[0], key=row[1], payload=row[2]), how)
-    return [found[row[0]] for row in rows]
-
-
 def free_successors(tx: Transaction, limit: int = BATCH) -> list[tuple[str, str, str]]:
-    """Successors whose key nobody holds any more: id, queue, and the key that waits for them."""
+    """Successors whose key is free: id, queue, and the key that waits for them."""
     return [
         (row[0], row[1], row[2].removeprefix(SUCCESSOR_PREFIX))
         for row in tx.rows(FREE_SUCCESSORS, limit=limit)
@@ -160,7 +300,7 @@ def free_successors(tx: Transaction, limit: int = BATCH) -> list[tuple[str, str,
 
 
 def promote_successor(tx: Transaction, job_id: str, queue: str, key: str) -> bool:
-    """Let a successor be the holder of its key, and run; False if somebody else was faster."""
+    """Let a successor be the holder of its key, and run; False if another call was faster."""
     try:
         with tx.savepoint():
             taken = tx.run(PROMOTE_SUCCESSOR, id=job_id, key=key) == 1
@@ -172,192 +312,5 @@ def promote_successor(tx: Transaction, job_id: str, queue: str, key: str) -> boo
 
 
 def promote_successors(tx: Transaction) -> int:
-    """Every successor whose turn it is, in one transaction; returns how many."""
-    return sum(promote_successor(tx, *it) for it in free_successors(tx))
-
-
-def _met(tx: Transaction, job: NewJob, key: str) -> KeyHolder | None:
-    """Who does the work of this key next: our own job, if nobody else does. Its row is locked, unless it has begun.
-
-    A running job is not locked: its end must not wait for the caller's transaction. A successor whose turn has come, but
-    who has not been told yet, comes before a new job: what was asked last must be done last.
-    """
-    holder = _look(tx, key)
-    if holder is not None and holder.has_begun:
-        return holder
-    if holder is None:
-        if (successor := _locked(tx, SUCCESSOR_PREFIX + key)) is not None:
-            return successor
-        insert_job(tx, job)
-    return _locked(tx, key)
-
-
-def _look(tx: Transaction, key: str) -> KeyHolder | None:
-    return next(iter(tx.all(LOOK_AT_HOLDER, KeyHolder, key=key)), None)
-
-
-def _locked(tx: Transaction, key: str) -> KeyHolder | None:
-    return next(iter(tx.all(LOCK_HOLDER, KeyHolder, key=key)), None)
-
-
-def _succeeded(tx: Transaction, job: NewJob, key: str) -> KeyHolder | None:
-    """The one successor: ours, or that of somebody who came before."""
-    tx.run(
-        INSERT_SUCCESSOR,
-        id=job.id,
-        queue=job.queue,
-        kind=job.kind,
-        priority=job.priority,
-        run_at=job.run_at,
-        delay=job.delay,
-        key=key,
-        trace=job.trace,
-        payload=job.payload,
-    )
-    return _locked(tx, key)
-
-
-def _taken_in(tx: Transaction, job: NewJob, holder: KeyHolder, how: MergePolicy) -> Enqueued:
-    if holder.kind != job.kind:
-        raise StateError(
-            f"key {job.key!r} is held by job {holder.id} of kind {holder.kind!r}: a call of {job.kind!r} cannot join it; "
-            "begin keys with the name of their kind"
-        )
-    facts = {"id": holder.id, "was": holder.fence, "fence": new_fence(), "priority": job.priority}
-    if tx.run(MERGE_CALL, **facts, payload=how.merge(holder.payload, job.payload)) != 1:
-        raise ContentionError(f"job {holder.id} began while we held it; try again")
-    if how.quiet is not None:
-        tx.run(POSTPONE_HOLDER, id=holder.id, quiet=how.quiet, at_most=how.at_most)
-    happened("duplicate.merged", job_id=holder.id, kind=job.kind, queue=job.queue)
-    return Enqueued(holder.id, created=False)
-
-
-OnDuplicate = Literal["reject", "skip", "replace", "merge"]
-CHOICES: Final = ("reject", "skip", "replace", "merge")
-LONGEST_KEY: Final = 128
-_WHY: Final = {
-    "unique_for": "{} keeps every call, unique_for drops those that come late",
-    "unique_per": "{} keeps every call, unique_per drops those that come late",
-    "after": "with {} a job takes in calls that may each come after others",
-    "delay": "{} says when the job begins",
-    "run_at": "{} says when the job begins",
-}
-
-
-def check_key(key: object) -> None:
-    if key is None:
-        return
-    if not isinstance(key, str):
-        raise ConfigurationError(f"key {key!r}: a text, not {type(key).__name__}")
-    if not 0 < len(key) <= LONGEST_KEY:
-        raise ConfigurationError(f"key {key[:40]!r}…: 1 to {LONGEST_KEY} characters, not {len(key)}")
-    if key != key.rstrip():
-        raise ConfigurationError(f"key {key!r} ends in a space, which MariaDB would not see; strip it")
-    if key != storable(key):
-        raise ConfigurationError(f"key {key!r}: no database stores NUL or half a character")
-    if key.startswith(SUCCESSOR_PREFIX):
-        raise ConfigurationError(
-            f"key {key!r}: keys that begin with {SUCCESSOR_PREFIX!r} are those of waiting successors"
-        )
-
-
-def duplicate_policy(choice: str | None) -> DuplicatePolicy:
-    """How a held key is met where calls do not join."""
-    match choice:
-        case None | "reject" | "merge":
-            return "reject"
-        case "skip" | "replace":
-            return choice
-        case _:
-            raise ConfigurationError(f"on_duplicate={choice!r}: use 'reject', 'skip', 'replace' or 'merge'")
-
-
-def remembered_for(key: str | None, unique_for: Duration | None, unique_per: Duration | None) -> int | None:
-    """For how many microseconds the key is remembered."""
-    if unique_for is None and unique_per is None:
-        return None
-    given = {"unique_for": unique_for, "unique_per": unique_per}
-    named = [name for name, period in given.items() if period is not None]
-    if len(named) > 1:
-        raise ConfigurationError(
-            "enqueue: give unique_for (from now on) or unique_per (a fixed window), not both"
-        )
-    for name in named:
-        if key is None:
-            raise ConfigurationError(f"enqueue: {name} needs a key to remember")
-        period = micros(duration(given[name] or 0, name))
-        if period <= 0 and name == "unique_per":
-            raise ConfigurationError(
-                f"enqueue: unique_per={unique_per!r} is no window; give a time above zero"
-            )
-        return period
-    return None
-
-
-def merge_policy(
-    kind: Kind,
-    key: str | None,
-    choice: str | None,
-    *,
-    debounce: Duration | None = None,
-    at_most: Duration | None = None,
-    **others: Any,
-) -> MergePolicy | None:
-    """How the call joins the job that holds its key; None if it does not. `others` are options that contradict it."""
-    check_key(key)
-    if debounce is None:
-        if at_most is not None:
-            raise ConfigurationError("enqueue: at_most bounds a debounce; give debounce=… too")
-        if choice != "merge" or key is None:
-            return None
-        _refuse(others, "on_duplicate='merge'", "unique_for", "unique_per", "after")
-        _require_room(key)
-        return MergePolicy(merge=partial(merge_payloads, kind))
-    if key is None:
-        raise ConfigurationError("enqueue: debounce needs a key: calls with the same one are one job")
-    if choice not in {None, "replace", "merge"}:
-        raise ConfigurationError(
-            f"enqueue: debounce joins calls, on_duplicate={choice!r} does not; use 'replace' (the last payload wins) or 'merge'"
-        )
-    _refuse(others, "debounce", "unique_for", "unique_per", "after", "delay", "run_at")
-    _require_room(key)
-    quiet = micros(duration(debounce, "debounce"))
-    bound = NO_BOUND if at_most is None else micros(duration(at_most, "at_most"))
-    if bound < quiet:
-        raise ConfigurationError(
-            "enqueue: at_most is shorter than debounce; the job would never wait so long"
-        )
-    return MergePolicy(
-        merge=newest_payload if choice != "merge" else partial(merge_payloads, kind),
-        quiet=quiet,
-        at_most=bound,
-    )
-
-
-def merge_payloads(kind: Kind, waiting: str, new: str) -> str:
-    """The payload of both calls, checked and stored as that of any call is."""
-    given = [decode(opened(it, f"payload of {kind.name}")) for it in (waiting, new)]
-    both = kind.merge(*given)
-    if not isinstance(both, Mapping):
-        raise ArgumentsError(
-            kind.name, f"its merge returned {type(both).__name__}; return the arguments as a dict"
-        )
-    return kind.stored(kind.arguments.encode(both))
-
-
-def newest_payload(_waiting: str, new: str) -> str:
-    """The payload of the last call."""
-    return new
-
-
-def _refuse(given: dict[str, Any], whom: str, *names: str) -> None:
-    for name in names:
-        if given.get(name) is not None:
-            raise ConfigurationError(f"enqueue: {_WHY[name].format(whom)}; give {whom} or {name}, not both")
-
-
-def _require_room(key: str) -> None:
-    if len(key) > (most := LONGEST_KEY - len(SUCCESSOR_PREFIX)):
-        raise ConfigurationError(
-            f"key {key[:40]!r}…: 1 to {most} characters where calls join, not {len(key)}"
-        )
+    """Promote every successor whose turn it is, in one transaction; returns how many."""
+    return sum(promote_successor(tx, *successor) for successor in free_successors(tx))

@@ -1,20 +1,20 @@
-"""Jobs that come after others: the edges, and the way in.
+"""Jobs that come after others (`after=`): one edge for each parent of a child.
 
-Whoever adds an edge locks the parent's row, live or ended, and marks a live one: so the parent cannot end, be revived
-or be forgotten while we look, and whoever ends it later sees that somebody waits (see `dependants`). An edge whose
-parent has ended already is decided here, by the same policy as if it ended a moment later.
+Adding an edge locks the parent's row, live or ended, and marks a live one: so the parent cannot end, be revived or be
+forgotten meanwhile, and its end later releases or fails its dependants (see `archive`). An edge whose parent has ended
+already is decided here, by the same policy as if it ended a moment later.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 from stepfast.database.statement import sql
 from stepfast.encryption import opened
-from stepfast.errors import CycleError, NotFoundError
+from stepfast.errors import ConfigurationError, CycleError, NotFoundError
 from stepfast.jobs.archive import (
     AWAITED_PARENTS,
     PURGED,
@@ -34,8 +34,53 @@ if TYPE_CHECKING:
 OnDead = Literal["wait", "fail", "run"]
 ON_DEAD: Final = ("wait", "fail", "run")
 Bond = Literal["after", "member"]
-Standing = Mapping[str, str]  # id → "live", or the state it ended in; an id that nobody knows is left out
+Standing = Mapping[str, str]  # id → "live", or the state it ended in; an unknown id is left out
 LOOKS: Final = 2  # a job that is revived while we look has left the archive before we ask it
+
+
+class HasId(Protocol):
+    """A job, as an enqueue returned it."""
+
+    @property
+    def id(self) -> str: ...
+
+
+Parents = HasId | str | Iterable[HasId | str]
+
+
+@dataclass(frozen=True)
+class After:
+    """What a job waits for, and what happens to it when one of them dies or is cancelled."""
+
+    parents: tuple[str, ...]
+    on_dead: OnDead = "wait"
+
+
+def read_after(after: Parents | None, on_dead: str) -> After | None:
+    """What was given as `after` and `on_dead`; None where it names no job."""
+    policy = checked_on_dead(on_dead)
+    if after is None:
+        return None
+    given: Iterable[Any] = [after] if isinstance(after, str) or hasattr(after, "id") else after
+    ids = dict.fromkeys(_id(parent) for parent in given)  # once each, in their order
+    return After(tuple(ids), policy) if ids else None
+
+
+def checked_on_dead(on_dead: str) -> OnDead:
+    for policy in ON_DEAD:
+        if on_dead == policy:
+            return policy
+    raise ConfigurationError(f"on_dead={on_dead!r}: use 'wait', 'fail' or 'run'")
+
+
+def _id(parent: Any) -> str:
+    found = parent if isinstance(parent, str) else getattr(parent, "id", None)
+    if not isinstance(found, str) or not found:
+        raise ConfigurationError(f"after={parent!r:.80}: give jobs as enqueue returned them, or their ids")
+    return found
+
+
+# --- Add edges.
 
 LOCK_LIVE_JOBS = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
 LOCK_ENDED_JOBS = sql("SELECT id, state FROM stepfast_archive WHERE id {any_of:ids} ORDER BY id {for_update}")
@@ -57,19 +102,40 @@ UNMET_EDGES = sql("""
      ORDER BY child_id, parent_id
 """)
 
-PARENT_RESULTS = sql("""
-    SELECT d.parent_id, a.kind, a.result FROM stepfast_dependency d JOIN stepfast_archive a ON a.id = d.parent_id
-     WHERE d.child_id = :id AND a.state = 'done'
-     ORDER BY d.parent_id
-""")
+
+def enqueue_after(
+    tx: Transaction, job: NewJob, after: After, store: Callable[[NewJob], list[Enqueued]]
+) -> list[Enqueued]:
+    """Let `store` store jobs like this one, and add edges from those that are new, or got a new payload."""
+    if job.id in after.parents:
+        raise CycleError([job.id, job.id])
+    standing = lock_standing(tx, after.parents)
+    edges = judge_edges(standing, after)
+    stored = store(replace(job, waits=edges.waits))
+    for child in stored:
+        if child.replaced:
+            refuse_cycle(tx, child.id, after.parents)
+    children = [child.id for child in stored if child.created or child.replaced]
+    if children:
+        mark_parents(tx, standing)
+        add_edges(tx, children, edges.states, "after", after.on_dead)
+        if edges.broken is not None:
+            fail_children(tx, children, edges.broken)
+    return stored
 
 
-@dataclass(frozen=True)
-class After:
-    """What a job waits for, and what happens to it when one of them dies or is cancelled."""
-
-    parents: tuple[str, ...]
-    on_dead: OnDead = "wait"
+def lock_standing(tx: Transaction, ids: Sequence[str]) -> dict[str, str]:
+    """Where these jobs stand. They stay there until this transaction ends: the rows are locked in the order of ids."""
+    standing: dict[str, str] = {}
+    missing = sorted(set(ids))
+    for _ in range(LOOKS):
+        if missing:
+            standing |= {str(row[0]): "live" for row in tx.rows(LOCK_LIVE_JOBS, ids=missing)}
+            missing = [job_id for job_id in missing if job_id not in standing]
+        if missing:
+            standing |= {str(row[0]): str(row[1]) for row in tx.rows(LOCK_ENDED_JOBS, ids=missing)}
+            missing = [job_id for job_id in missing if job_id not in standing]
+    return standing
 
 
 @dataclass(frozen=True)
@@ -104,45 +170,10 @@ def judge_edges(standing: Standing, after: After) -> EdgeStates:
     return EdgeStates(states, broken)
 
 
-def lock_standing(tx: Transaction, ids: Sequence[str]) -> dict[str, str]:
-    """Where these jobs stand. They stay there until this transaction ends: the rows are locked in the order of ids."""
-    found: dict[str, str] = {}
-    missing = sorted(set(ids))
-    for _ in range(LOOKS):
-        if missing:
-            found |= {str(row[0]): "live" for row in tx.rows(LOCK_LIVE_JOBS, ids=missing)}
-            missing = [it for it in missing if it not in found]
-        if missing:
-            found |= {str(row[0]): str(row[1]) for row in tx.rows(LOCK_ENDED_JOBS, ids=missing)}
-            missing = [it for it in missing if it not in found]
-    return found
-
-
 def mark_parents(tx: Transaction, standing: Standing) -> None:
-    """Whoever ends the live ones of these has to look who waits for them."""
+    """Mark the live jobs: their end must look for dependants."""
     if live := [job_id for job_id, at in standing.items() if at == "live"]:
         tx.run(MARK_PARENTS, ids=live)
-
-
-def enqueue_after(
-    tx: Transaction, job: NewJob, after: After, store: Callable[[NewJob], list[Enqueued]]
-) -> list[Enqueued]:
-    """Let `store` store jobs like this one, and tie those that are new, or got a new payload, to their parents."""
-    if job.id in after.parents:
-        raise CycleError([job.id, job.id])
-    standing = lock_standing(tx, after.parents)
-    verdict = judge_edges(standing, after)
-    stored = store(replace(job, waits=verdict.waits))
-    for it in stored:
-        if it.replaced:
-            refuse_cycle(tx, it.id, after.parents)
-    children = [it.id for it in stored if it.created or it.replaced]
-    if children:
-        mark_parents(tx, standing)
-        add_edges(tx, children, verdict.states, "after", after.on_dead)
-        if verdict.broken is not None:
-            fail_children(tx, children, verdict.broken)
-    return stored
 
 
 def add_edges(
@@ -158,12 +189,12 @@ def add_edges(
 
 
 def drop_edges(tx: Transaction, key: str) -> None:
-    """The job with this key got a new payload: what the old one came after does not matter any more."""
+    """Drop the edges of the job with this key, which got a new payload: it no longer comes after those jobs."""
     tx.run(DROP_EDGES, key=key)
 
 
 def refuse_cycle(tx: Transaction, child: str, parents: Sequence[str]) -> None:
-    """Raise if one of `parents` waits, through whomever, for `child`.
+    """Raise if one of `parents` waits, directly or through others, for `child`.
 
     What is walked over stays locked: two edges that are added at the same time cannot both overlook the other.
     """
@@ -173,17 +204,26 @@ def refuse_cycle(tx: Transaction, child: str, parents: Sequence[str]) -> None:
         if child in waited_by:
             raise CycleError(_path(waited_by, child))
         tx.rows(LOCK_LIVE_JOBS, ids=frontier)
-        found = {str(parent): str(it) for it, parent in tx.rows(UNMET_EDGES, ids=frontier)}
+        found = {str(parent): str(job_id) for job_id, parent in tx.rows(UNMET_EDGES, ids=frontier)}
         frontier = sorted(found.keys() - waited_by.keys())
         waited_by |= {parent: found[parent] for parent in frontier}
 
 
 def _path(waited_by: Mapping[str, str], child: str) -> list[str]:
-    """From `child` along those it would wait for, back to itself."""
+    """From `child` along the jobs it would wait for, back to itself."""
     path = [child]
     while len(path) == 1 or path[-1] != child:
         path.append(waited_by[path[-1]])
     return path[::-1]
+
+
+# --- What the parents answered (`step.parents`).
+
+PARENT_RESULTS = sql("""
+    SELECT d.parent_id, a.kind, a.result FROM stepfast_dependency d JOIN stepfast_archive a ON a.id = d.parent_id
+     WHERE d.child_id = :id AND a.state = 'done'
+     ORDER BY d.parent_id
+""")
 
 
 def results_of_parents(tx: Transaction, job_id: str) -> dict[str, Any]:
@@ -194,7 +234,7 @@ def results_of_parents(tx: Transaction, job_id: str) -> dict[str, Any]:
     }
 
 
-# A revived job waits again for what it comes after, as far as that is not done.
+# --- A revived job waits again for its parents, as far as they are not done.
 
 UNMET_PARENTS = sql("""
     SELECT DISTINCT parent_id FROM stepfast_dependency WHERE child_id {any_of:ids} AND state <> 'met'
@@ -210,19 +250,20 @@ MEET_EDGES_OF = sql("""
 
 
 def wait_again(tx: Transaction, ids: Sequence[str]) -> None:
-    """Look again at the parents of these jobs, which are live in this transaction for the first time.
+    """Look again at the parents of these jobs, which this transaction has just revived.
 
-    A parent that is dead is waited for, whatever the policy was: whoever revives a job knows about it, and revives the
-    parent as well. One that was forgotten counts as done: nobody can revive it.
+    A parent that is dead is waited for, whatever the policy was: an operator who revives a job knows about it, and revives
+    the parent as well. One that was forgotten counts as done: it can never be revived.
     """
     waiting = lock_waiting(tx, ids)
     if not waiting:
         return
-    # Whoever ends a parent now does not see our children yet. It ends before we look at the edges, or after we hold it.
-    children = [it.id for it in waiting]
+    # A transaction that ends a parent now does not see our children yet. It ends before we look at the edges, or after
+    # we hold the parent.
+    children = [child.id for child in waiting]
     parents = {str(row[0]) for row in tx.rows(UNMET_PARENTS, ids=children)}
     standing = lock_standing(tx, sorted(parents))
-    over = sorted(it for it in parents if standing.get(it, "done") == "done")
+    over = sorted(parent for parent in parents if standing.get(parent, "done") == "done")
     if over:
         tx.run(MEET_EDGES_OF, ids=children, parents=over)
     if waited_for := sorted(parents.difference(over)):
@@ -231,10 +272,10 @@ def wait_again(tx: Transaction, ids: Sequence[str]) -> None:
     release_children(tx, waiting)
 
 
-# Jobs that wait for others which ended without telling them: rows that were deleted or moved by hand.
+# --- Stranded dependants: they wait for jobs whose rows were deleted or moved by hand.
 #
-# Whoever ends a job tells those who wait, in the same transaction. So nothing should ever be found here; but a job that
-# waits for ever is the worst that can happen to one, and nobody would notice.
+# Every end of a job releases its dependants in the same transaction. So nothing should ever be found here; but a job
+# that waits for ever would not be noticed either. `stepfast doctor` looks for them, `stepfast doctor --repair` helps.
 
 OPEN_EDGES = sql("""
     SELECT child_id, parent_id, on_dead FROM stepfast_dependency
@@ -255,29 +296,31 @@ class EdgeCursor(NamedTuple):
 BEGINNING = EdgeCursor()
 
 
-def find_stranded(tx: Transaction, place: EdgeCursor, limit: int) -> tuple[list[str], EdgeCursor]:
+def find_stranded(tx: Transaction, cursor: EdgeCursor, limit: int) -> tuple[list[str], EdgeCursor]:
     """Parents that have ended, among the next open edges; and where to go on. A look that takes no lock."""
-    edges = tx.rows(OPEN_EDGES, child=place.child, parent=place.parent, limit=limit)
+    edges = tx.rows(OPEN_EDGES, child=cursor.child, parent=cursor.parent, limit=limit)
     if not edges:
         return [], BEGINNING
     asked = sorted({str(row[1]) for row in edges})
     live = {row[0] for row in tx.rows(LIVE_PARENTS, ids=asked)}
-    gone = [it for it in asked if it not in live]
+    gone = [parent for parent in asked if parent not in live]
     dead = {row[0] for row in tx.rows(ENDED_PARENTS, ids=gone) if row[1] != "done"} if gone else set()
-    late = {
+    ended = {
         str(parent)
         for _, parent, on_dead in edges
         if parent not in live and not (parent in dead and on_dead == "wait")
     }
     last = EdgeCursor(str(edges[-1][0]), str(edges[-1][1])) if len(edges) == limit else BEGINNING
-    return sorted(late), last
+    return sorted(ended), last
 
 
 def release_stranded(tx: Transaction, parents: list[str]) -> int:
-    """Tell those who wait for these, as far as they have ended; returns for how many parents that was needed."""
+    """Release or fail the dependants of these jobs, as far as they have ended; returns of how many parents."""
     standing = lock_standing(tx, parents)
     by_state: dict[str, list[str]] = defaultdict(list)
-    for row in tx.rows(AWAITED_PARENTS, ids=parents):  # most ended a moment ago, and told it
+    for row in tx.rows(
+        AWAITED_PARENTS, ids=parents
+    ):  # most ended a moment ago, and their dependants are released
         by_state[standing.get(row[0], PURGED)].append(row[0])
     by_state.pop("live", None)
     for state, ids in by_state.items():

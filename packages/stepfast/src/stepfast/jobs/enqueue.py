@@ -1,17 +1,21 @@
-"""Ask for jobs, inside the caller's transaction: they exist when it commits, or never did."""
+"""Store jobs inside the caller's transaction: they exist when it commits, or never did.
+
+`enqueue` stores one, `enqueue_many` thousands in one statement, `enqueue_with_id` one under an id that the caller chose.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stepfast.clock import new_fence, new_id
 from stepfast.database.statement import sql
 from stepfast.errors import ContentionError, StepfastError
-from stepfast.jobs.dependencies import drop_edges
 from stepfast.jobs.keys import (
     SUCCESSOR_PREFIX,
+    TRIES,
     DuplicatePolicy,
     drop_successor,
     first_in_line,
@@ -28,11 +32,25 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from stepfast.database.connection import Transaction
+    from stepfast.database.database import Database
+    from stepfast.jobs.groups import OpenGroup
 
 
 StoreJob = Callable[[NewJob], Enqueued]  # another way to store a job whose key may be held
-TRIES = 5
-PORTION = 2_000_000  # characters of payload in one statement: by default MariaDB refuses packets above 16 MB
+JobRow = tuple[str, str | None, str]  # id, key, payload
+PORTION: Final = (
+    2_000_000  # characters of payload in one statement: by default MariaDB refuses packets above 16 MB
+)
+
+# The group whose block we are in. Here, because every enqueue asks for it; the rest of groups most programs do without.
+OPEN_GROUP: Final[ContextVar[OpenGroup | None]] = ContextVar("stepfast_group", default=None)
+
+
+def open_group(database: Database) -> OpenGroup | None:
+    """The group whose block we are in, if any."""
+    group = OPEN_GROUP.get()
+    return None if group is None or group.closed or group.database is not database else group
+
 
 INSERT_JOB = sql("""
     INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
@@ -40,30 +58,192 @@ INSERT_JOB = sql("""
     {keep_existing}
 """)
 
-# Thousands in one statement: the rows travel as one document, or as lists where the driver takes them.
+
+def enqueue(tx: Transaction, job: NewJob, on_duplicate: DuplicatePolicy = "reject") -> Enqueued:
+    """Store one job. If an unfinished (or remembered) job holds its key, `on_duplicate` decides."""
+    if job.key is not None:
+        return _enqueue_keyed(tx, job, job.key, on_duplicate)
+    insert_job(tx, job)
+    wake_workers(tx, job)
+    return Enqueued(job.id, created=True)
+
+
+def insert_job(tx: Transaction, job: NewJob) -> None:
+    """Insert one row, unless its key is held."""
+    tx.run(
+        INSERT_JOB,
+        id=job.id,
+        queue=job.queue,
+        kind=job.kind,
+        state=_state(job),
+        priority=job.priority,
+        run_at=job.run_at,
+        delay=job.delay + job.head_start,
+        key=job.key,
+        trace=job.trace,
+        payload=job.payload,
+    )
+
+
+def wake_workers(tx: Transaction, job: NewJob) -> None:
+    """Wake the workers of its queue when this commits, if the job may begin at once."""
+    if _state(job) == "ready" and not job.head_start:
+        tx.wakes.add(job.queue)
+
+
+def _state(job: NewJob) -> str:
+    if job.waits:
+        return "waiting"
+    return "scheduled" if job.delay or job.run_at is not None else "ready"
+
+
+# --- A job with a key.
+
+KEY_HOLDERS = sql("SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys}")
+# A lent transaction of MariaDB's may look at the past (REPEATABLE READ), where the holder is not yet there.
+KEY_HOLDERS_NOW = sql("SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys} {for_update}")
+
+# A worker that runs the old payload loses its fence, and learns it at its next write. Step numbers go on rising:
+# services outside must not take the new payload for a repetition of the old one.
+REPLACE_JOB = sql("""
+    UPDATE stepfast_job
+       SET queue = :queue, kind = :kind, payload = {json_of:payload}, priority = :priority, state = :state,
+           ready_at = COALESCE(:run_at, {now} + :delay), updated_at = {now}, fence = :fence, committed_fence = NULL,
+           owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
+           step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
+           last_error = NULL, error_group = NULL, trace = :trace
+     WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
+""")
+
+
+def _enqueue_keyed(tx: Transaction, job: NewJob, key: str, on_duplicate: DuplicatePolicy) -> Enqueued:
+    if job.key_until is not None:
+        remembered = remember_key(tx, "unique", key, job.id, job.key_until, window=job.key_window)
+        if remembered != job.id:
+            return _meet_remembered(tx, job, key, remembered, on_duplicate)
+    for again in range(TRIES):
+        insert_job(tx, job)
+        holders = _holders(tx, [key, SUCCESSOR_PREFIX + key], now=again > 0)
+        holder = holders.get(key)
+        if holder == job.id and SUCCESSOR_PREFIX + key in holders:
+            holder = first_in_line(tx, job.id, key, on_duplicate)
+        if holder == job.id:
+            wake_workers(tx, job)
+            return Enqueued(job.id, created=True)
+        if holder is not None and (on_duplicate != "replace" or _replace(tx, job)):
+            if job.key_until is not None:
+                hand_over_key(tx, "unique", key, job.id, holder)
+            return report_duplicate(job, key, holder, on_duplicate)
+        # The holder ended between our insert and our look: the key is free now.
+    if job.key_until is not None:
+        release_key(tx, "unique", key, job.id)
+    raise ContentionError(f"key {key!r} changed hands {TRIES} times while we looked; try again")
+
+
+def _meet_remembered(
+    tx: Transaction, job: NewJob, key: str, remembered: str, on_duplicate: DuplicatePolicy
+) -> Enqueued:
+    """A key whose time is not over: an unfinished job with it may be replaced, one that ended stays."""
+    if on_duplicate != "replace":
+        return report_duplicate(job, key, remembered, on_duplicate)
+    holder = _holders(tx, [key]).get(key)
+    if holder is not None and _replace(tx, job):
+        return report_duplicate(job, key, holder, on_duplicate)
+    return report_duplicate(job, key, remembered, "skip")
+
+
+def _holders(tx: Transaction, keys: list[str], *, now: bool = False) -> dict[str, str]:
+    return {row[0]: row[1] for row in tx.rows(KEY_HOLDERS_NOW if now else KEY_HOLDERS, keys=keys)}
+
+
+def _replace(tx: Transaction, job: NewJob) -> bool:
+    """Give the holder of the key the new payload; False if it ended meanwhile."""
+    matched = tx.run(
+        REPLACE_JOB,
+        queue=job.queue,
+        kind=job.kind,
+        payload=job.payload,
+        priority=job.priority,
+        state=_state(job),
+        run_at=job.run_at,
+        delay=job.delay,
+        fence=new_fence(),
+        key=job.key,
+        trace=job.trace,
+    )
+    if matched == 1:
+        from stepfast.jobs.dependencies import drop_edges  # few programs replace
+
+        drop_edges(tx, str(job.key))
+        drop_successor(tx, str(job.key))
+    wake_workers(tx, job)
+    return matched == 1
+
+
+# --- A job under an id that the caller chose.
+
+KNOWN_JOB = sql("""
+    SELECT id FROM stepfast_job WHERE id = :id UNION ALL SELECT id FROM stepfast_archive WHERE id = :id
+""")
+
+
+def enqueue_with_id(
+    tx: Transaction,
+    job: NewJob,
+    keep: int,
+    on_duplicate: DuplicatePolicy = "reject",
+    store: StoreJob | None = None,
+) -> Enqueued:
+    """Store a job under an id the caller chose. The same id again is the same job, also long after it ended.
+
+    An id whose key another job holds is not remembered, unless that job was given our payload. With `store`, that stores
+    the job instead of `enqueue`.
+    """
+    mine = new_id()  # the job's id is the same in all calls, and could not tell which of them came first
+    remembered = remember_key(tx, "id", job.id, mine, keep)
+    if remembered != mine:
+        return report_duplicate(job, job.id, tx.first(KNOWN_JOB, id=remembered) or job.id, "skip")
+    if tx.first(KNOWN_JOB, id=job.id):
+        return report_duplicate(job, job.id, job.id, "skip")
+    try:
+        stored = enqueue(tx, job, on_duplicate) if store is None else store(job)
+    except StepfastError:
+        if tx.poisoned is None:
+            release_key(tx, "id", job.id, mine)
+        raise
+    if not stored.created:
+        if on_duplicate == "replace" or store is not None:
+            hand_over_key(tx, "id", job.id, mine, stored.id)
+        else:
+            release_key(tx, "id", job.id, mine)
+    return stored
+
+
+# --- Thousands in one statement: the rows travel as one document, or as lists where the driver takes them.
 # (PyMySQL joins rows into one VALUES list only if every value is a bare parameter; 5,000 jobs as a document take
 # MariaDB 0.08 s against 0.5, SQLite 0.013 s against 0.028 for its own executemany.)
-_ENQUEUE_MANY = """
+
+_INSERT_JOBS = """
     INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
     SELECT {row}, :queue, :kind, :state, :priority, COALESCE(:run_at, {{now}} + :delay), {{now}}, {{now}}, {key}, :trace, {payload}
       FROM {source}
 """
 INSERT_JOBS = sql(
-    _ENQUEUE_MANY.format(
+    _INSERT_JOBS.format(
         row="json_extract(value, '$[0]')",
         key="json_extract(value, '$[1]')",
         payload="json_extract(value, '$[2]')",
         source="json_each(:rows) WHERE true",
     )
     + " ON CONFLICT DO NOTHING",
-    postgresql=_ENQUEUE_MANY.format(
+    postgresql=_INSERT_JOBS.format(
         row="new.id",
         key="new.key",
         payload="CAST(new.payload AS JSON)",
         source="unnest(CAST(:ids AS TEXT[]), CAST(:keys AS TEXT[]), CAST(:payloads AS TEXT[])) AS new (id, key, payload)",
     )
     + " ON CONFLICT DO NOTHING",
-    mariadb=_ENQUEUE_MANY.format(
+    mariadb=_INSERT_JOBS.format(
         row="new.id",
         key="new.unique_key",
         payload="new.payload",
@@ -84,127 +264,17 @@ INSERT_KEYLESS_JOBS = sql(
 """,
 )
 
-KEY_HOLDERS = sql("SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys}")
-# A lent transaction of MariaDB's may look at the past (REPEATABLE READ), where the holder is not yet there.
-KEY_HOLDERS_NOW = sql("SELECT unique_key, id FROM stepfast_job WHERE unique_key {any_of:keys} {for_update}")
-
-# Whoever was running the old payload loses its fence, and is told so at its next word. Step numbers go on rising:
-# services outside must not take the new payload for a repetition of the old one.
-REPLACE_JOB = sql("""
-    UPDATE stepfast_job
-       SET queue = :queue, kind = :kind, payload = {json_of:payload}, priority = :priority, state = :state,
-           ready_at = COALESCE(:run_at, {now} + :delay), updated_at = {now}, fence = :fence, committed_fence = NULL,
-           owner = NULL, leased_by = NULL, lease_until = NULL, cancel_at = NULL, held_by = NULL,
-           step = step + 1, failures = 0, crashes = 0, cursor_json = NULL, progress = 0, progress_note = NULL,
-           last_error = NULL, error_group = NULL, trace = :trace
-     WHERE unique_key = :key AND state IN ('scheduled', 'ready', 'suspect', 'leased', 'held', 'waiting')
-""")
-
-
-def enqueue(tx: Transaction, job: NewJob, on_duplicate: DuplicatePolicy = "reject") -> Enqueued:
-    """Store one job. A key that an unfinished (or remembered) job holds is met as `on_duplicate` says."""
-    if job.key is not None and job.key_until is not None:
-        remembered = remember_key(tx, "unique", job.key, job.id, job.key_until, window=job.key_window)
-        if remembered != job.id:
-            return _remembered(tx, job, job.key, remembered, on_duplicate)
-    for again in range(TRIES):
-        insert_job(tx, job)
-        found = {} if job.key is None else _holders(tx, [job.key, SUCCESSOR_PREFIX + job.key], now=again > 0)
-        holder = found.get(job.key or "")
-        if job.key is not None and holder == job.id and SUCCESSOR_PREFIX + job.key in found:
-            holder = first_in_line(tx, job.id, job.key, on_duplicate)
-        if job.key is None or holder == job.id:
-            wake_workers(tx, job)
-            return Enqueued(job.id, created=True)
-        if holder is not None and (on_duplicate != "replace" or _replace(tx, job)):
-            if job.key_until is not None:
-                hand_over_key(tx, "unique", job.key, job.id, holder)
-            return report_duplicate(job, job.key, holder, on_duplicate)
-        # The holder ended between our insert and our look: the key is free now.
-    if job.key is not None and job.key_until is not None:
-        release_key(tx, "unique", job.key, job.id)
-    raise ContentionError(f"key {job.key!r} changed hands {TRIES} times while we looked; try again")
-
-
-def _remembered(
-    tx: Transaction, job: NewJob, key: str, remembered: str, on_duplicate: DuplicatePolicy
-) -> Enqueued:
-    """The key's time is not over. Replacing is possible while a job with it is unfinished; one that ended stays."""
-    if on_duplicate != "replace":
-        return report_duplicate(job, key, remembered, on_duplicate)
-    holder = _holders(tx, [key]).get(key)
-    replaced = holder is not None and _replace(tx, job)
-    if holder is not None and replaced:
-        return report_duplicate(job, key, holder, on_duplicate)
-    return report_duplicate(job, key, remembered, "skip")
-
-
-def insert_job(tx: Transaction, job: NewJob) -> None:
-    """One row, unless its key is held."""
-    tx.run(
-        INSERT_JOB,
-        id=job.id,
-        queue=job.queue,
-        kind=job.kind,
-        state=_state(job),
-        priority=job.priority,
-        run_at=job.run_at,
-        delay=job.delay + job.head_start,
-        key=job.key,
-        trace=job.trace,
-        payload=job.payload,
-    )
-
-
-def enqueue_with_id(
-    tx: Transaction,
-    job: NewJob,
-    keep: int,
-    on_duplicate: DuplicatePolicy = "reject",
-    join: StoreJob | None = None,
-) -> Enqueued:
-    """Store a job under an id the caller chose. The same id again is the same job, also long after it ended.
-
-    An id whose key another job holds is not remembered, unless that job was given our payload.
-    """
-    mine = new_id()  # the job's id would be the same for all who ask, and could not tell who came first
-    remembered = remember_key(tx, "id", job.id, mine, keep)
-    if remembered != mine:
-        return report_duplicate(job, job.id, tx.first(KNOWN_JOB, id=remembered) or job.id, "skip")
-    if tx.first(KNOWN_JOB, id=job.id):
-        return report_duplicate(job, job.id, job.id, "skip")
-    try:
-        answer = enqueue(tx, job, on_duplicate) if join is None else join(job)
-    except StepfastError:
-        if tx.poisoned is None:
-            release_key(tx, "id", job.id, mine)
-        raise
-    if not answer.created:
-        if on_duplicate == "replace" or join is not None:
-            hand_over_key(tx, "id", job.id, mine, answer.id)
-        else:
-            release_key(tx, "id", job.id, mine)
-    return answer
-
-
-KNOWN_JOB = sql("""
-    SELECT id FROM stepfast_job WHERE id = :id UNION ALL SELECT id FROM stepfast_archive WHERE id = :id
-""")
-
-
-JobRow = tuple[str, str | None, str]  # id, key, payload
-
 
 def enqueue_many(
     tx: Transaction,
     like: NewJob,
     rows: Sequence[JobRow],
     on_duplicate: DuplicatePolicy = "reject",
-    join: StoreJob | None = None,
+    store: StoreJob | None = None,
 ) -> list[Enqueued]:
     """Store jobs of one kind, with the options of `like`, in one statement; keys may differ.
 
-    Those whose keys are held are met as `on_duplicate` says, or are given to `join`.
+    Jobs whose keys are held are stored one by one: by `store`, or as `on_duplicate` decides.
     """
     if not rows:
         return []
@@ -212,18 +282,18 @@ def enqueue_many(
     # Sorted keys: two batches that share some would otherwise lock each other out.
     ordered = sorted(rows, key=lambda row: row[1] or "") if keys else rows
     for portion in _portions(ordered):
-        _insert_many(tx, like, portion, keyless=not keys)
+        _insert_jobs(tx, like, portion, keyless=not keys)
     wake_workers(tx, like)
     if not keys:
         new = tuple.__new__  # what Enqueued(…) does in the end, without its Python
         return [new(Enqueued, (row[0], True, False)) for row in rows]
     holders = _holders(tx, keys)
-    for key in () if join is not None else keys_with_successor(tx, keys):
-        holders.pop(key, None)  # whoever is first in that line
-    store = join or (lambda job: enqueue(tx, job, on_duplicate))
+    for key in () if store is not None else keys_with_successor(tx, keys):
+        holders.pop(key, None)  # `enqueue` finds the one that is first in line
+    one_by_one = store or (lambda job: enqueue(tx, job, on_duplicate))
     # In their order: they lock too.
-    settled = {row[0]: _settled(like, row, holders, store) for row in ordered}
-    return [settled[row[0]] for row in rows]
+    stored = {row[0]: _stored(like, row, holders, one_by_one) for row in ordered}
+    return [stored[row[0]] for row in rows]
 
 
 def _portions(rows: Sequence[JobRow]) -> Iterator[Sequence[JobRow]]:
@@ -241,7 +311,7 @@ def _portions(rows: Sequence[JobRow]) -> Iterator[Sequence[JobRow]]:
     yield portion
 
 
-def _insert_many(tx: Transaction, like: NewJob, rows: Sequence[JobRow], *, keyless: bool) -> None:
+def _insert_jobs(tx: Transaction, like: NewJob, rows: Sequence[JobRow], *, keyless: bool) -> None:
     shared = {
         "queue": like.queue,
         "kind": like.kind,
@@ -261,45 +331,9 @@ def _insert_many(tx: Transaction, like: NewJob, rows: Sequence[JobRow], *, keyle
         tx.run(INSERT_JOBS, **shared, ids=ids, keys=keys, payloads=payloads)
 
 
-def _settled(like: NewJob, row: JobRow, holders: dict[str, str], store: StoreJob) -> Enqueued:
+def _stored(like: NewJob, row: JobRow, holders: dict[str, str], store: StoreJob) -> Enqueued:
+    """The job of this row, if it holds its key; else whatever `store` makes of it."""
     job_id, key, payload = row
     if key is None or holders.get(key) == job_id:
         return Enqueued(job_id, created=True)
     return store(replace(like, id=job_id, key=key, payload=payload))
-
-
-def _holders(tx: Transaction, keys: list[str], *, now: bool = False) -> dict[str, str]:
-    return {row[0]: row[1] for row in tx.rows(KEY_HOLDERS_NOW if now else KEY_HOLDERS, keys=keys)}
-
-
-def _replace(tx: Transaction, job: NewJob) -> bool:
-    matched = tx.run(
-        REPLACE_JOB,
-        queue=job.queue,
-        kind=job.kind,
-        payload=job.payload,
-        priority=job.priority,
-        state=_state(job),
-        run_at=job.run_at,
-        delay=job.delay,
-        fence=new_fence(),
-        key=job.key,
-        trace=job.trace,
-    )
-    if matched == 1:
-        drop_edges(tx, str(job.key))
-        drop_successor(tx, str(job.key))
-    wake_workers(tx, job)
-    return matched == 1
-
-
-def _state(job: NewJob) -> str:
-    if job.waits:
-        return "waiting"
-    return "scheduled" if job.delay or job.run_at is not None else "ready"
-
-
-def wake_workers(tx: Transaction, job: NewJob) -> None:
-    """Tell the workers of its queue when this commits, if it may begin at once."""
-    if _state(job) == "ready" and not job.head_start:
-        tx.wakes.add(job.queue)

@@ -17,7 +17,7 @@ from stepfast.encryption import keyring
 from stepfast.errors import ConfigurationError, ContentionError
 from stepfast.jobs.keys import remember_key
 from stepfast.jobs.payload import encode
-from stepfast.jobs.wait import arrived, checked_event
+from stepfast.jobs.wait import arrived_cursor, checked_event
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
@@ -206,7 +206,9 @@ def _wake(tx: Transaction, job_id: str, fence: int, told: _Told) -> bool:
     if not rows:
         return False
     stored, queue, now = rows[0]
-    cursor = arrived(stored, told.event_id, now if told.sent_at is None else told.sent_at, told.payload)
+    cursor = arrived_cursor(
+        stored, told.event_id, now if told.sent_at is None else told.sent_at, told.payload
+    )
     tx.run(WAKE_JOB, id=job_id, fence=fence, cursor=cursor)
     tx.wakes.add(queue)
     return True

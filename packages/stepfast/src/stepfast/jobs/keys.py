@@ -1,18 +1,23 @@
-"""Keys that are remembered longer than their job lives.
+"""Unique keys: which are accepted, how long they are remembered, and what becomes of a call whose key is taken.
 
-Uniqueness must not rest on the live table alone: a job that ends moves to the archive, and a duplicate
-that overlaps the move would get in. So what must be remembered is a row that never moves.
+A key is held by one unfinished job. Uniqueness must not rest on the live table alone: a job that ends moves to the
+archive, and a duplicate that overlaps the move would get in. So a key that outlives its job is a row that never moves.
+
+The holder may have a successor, which waits under a key of its own ("(after) …", see `debounce`). What was asked last
+must be done last: a successor whose turn has come has the key already, and a call that replaces the holder replaces its
+successor too.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, assert_never
 
+from stepfast.clock import Duration, duration, micros
 from stepfast.database.statement import sql
-from stepfast.errors import ContentionError, DuplicateKeyError
-from stepfast.jobs.cancel import cancel_jobs
+from stepfast.errors import ConfigurationError, ContentionError, DuplicateKeyError
 from stepfast.jobs.state import Enqueued, NewJob
 from stepfast.telemetry import happened
+from stepfast.telemetry.masking import storable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,12 +25,66 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
 
 
-TRIES = 5
-SUCCESSOR_PREFIX: Final = (
-    "(after) "  # so begins the key of a job that waits for the end of the holder of the rest
-)
+OnDuplicate = Literal["reject", "skip", "replace", "merge"]  # what a caller may choose
+DuplicatePolicy = Literal["reject", "skip", "replace"]  # what happens where calls are not merged
+LONGEST_KEY: Final = 128
+TRIES: Final = 5
+SUCCESSOR_PREFIX: Final = "(after) "  # of the key of a job that waits for the end of the holder of the rest
 # The key that a job is going to hold, if not now; SUBSTR counts from 1.
 OWN_KEY: Final = f"CASE WHEN unique_key LIKE '{SUCCESSOR_PREFIX}%' THEN SUBSTR(unique_key, {len(SUCCESSOR_PREFIX) + 1}) ELSE unique_key END"
+
+
+def check_key(key: object) -> None:
+    """Refuse keys that a database would change, or take for another."""
+    if key is None:
+        return
+    if not isinstance(key, str):
+        raise ConfigurationError(f"key {key!r}: a text, not {type(key).__name__}")
+    if not 0 < len(key) <= LONGEST_KEY:
+        raise ConfigurationError(f"key {key[:40]!r}…: 1 to {LONGEST_KEY} characters, not {len(key)}")
+    if key != key.rstrip():
+        raise ConfigurationError(f"key {key!r} ends in a space, which MariaDB would not see; strip it")
+    if key != storable(key):
+        raise ConfigurationError(f"key {key!r}: no database stores NUL or half a character")
+    if key.startswith(SUCCESSOR_PREFIX):
+        raise ConfigurationError(
+            f"key {key!r}: keys that begin with {SUCCESSOR_PREFIX!r} are those of waiting successors"
+        )
+
+
+def duplicate_policy(on_duplicate: str | None) -> DuplicatePolicy:
+    """What happens to a call whose key is held, where calls are not merged."""
+    match on_duplicate:
+        case None | "reject" | "merge":
+            return "reject"
+        case "skip" | "replace":
+            return on_duplicate
+        case _:
+            raise ConfigurationError(
+                f"on_duplicate={on_duplicate!r}: use 'reject', 'skip', 'replace' or 'merge'"
+            )
+
+
+def remembered_for(key: str | None, unique_for: Duration | None, unique_per: Duration | None) -> int | None:
+    """For how many microseconds the key is remembered; None: only while its job is unfinished."""
+    if unique_for is None and unique_per is None:
+        return None
+    given = {"unique_for": unique_for, "unique_per": unique_per}
+    named = [name for name, period in given.items() if period is not None]
+    if len(named) > 1:
+        raise ConfigurationError(
+            "enqueue: give unique_for (from now on) or unique_per (a fixed window), not both"
+        )
+    name = named[0]
+    if key is None:
+        raise ConfigurationError(f"enqueue: {name} needs a key to remember")
+    period = micros(duration(given[name] or 0, name))
+    if period <= 0 and name == "unique_per":
+        raise ConfigurationError(f"enqueue: unique_per={unique_per!r} is no window; give a time above zero")
+    return period
+
+
+# --- Remembered keys.
 
 # `window` is 1, or the length of the windows that time is cut into (from 1970, UTC).
 REMEMBER_KEY = sql("""
@@ -33,7 +92,7 @@ REMEMBER_KEY = sql("""
     {keep_existing}
 """)
 
-# A key whose time is over may be taken again, by whoever comes first.
+# A key whose time is over may be taken again; the first call gets it.
 TAKE_OVER_KEY = sql("""
     UPDATE stepfast_key SET job_id = :job_id, until_at = {now} - {now} % :window + :keep
      WHERE id = :id AND job_id <> :job_id AND until_at <= {now}
@@ -69,7 +128,7 @@ def remember_key(tx: Transaction, scope: str, key: str, job_id: str, keep: int, 
         holder = tx.first(REMEMBERED_HOLDER_NOW if again else REMEMBERED_HOLDER, id=name)
         if holder is not None:
             return str(holder)
-        # Its time was over, and somebody forgot it between our insert and our look: it is free now.
+        # Its time was over, and another process forgot it between our insert and our look: it is free now.
     raise ContentionError(f"key {key!r} was forgotten {TRIES} times while we looked; try again")
 
 
@@ -89,29 +148,25 @@ def release_key(tx: Transaction, scope: str, key: str, job_id: str) -> None:
 
 
 def forget_expired_keys(tx: Transaction, limit: int) -> int:
-    """Drop keys whose time is over; returns how many."""
+    """Forget keys whose time is over; returns how many."""
     ids = [row[0] for row in tx.rows(EXPIRED_KEYS, limit=limit)]
     return tx.run(FORGET_KEYS, ids=ids) if ids else 0
 
 
-# A call whose key is taken: by a job, or by the successor that is next ("(after) …").
-#
-# What was asked last must be done last. So a successor whose turn has come, but who has not been told yet, has the key
-# already; and who replaces the job replaces all that waits behind it.
+# --- A call whose key is taken: by a job, or by the successor that is next.
 
-DuplicatePolicy = Literal["reject", "skip", "replace"]
 REPLACED: Final = "a newer call with its key replaced it, and the job that it waited for"
 
 LOCK_SUCCESSOR = sql("SELECT id FROM stepfast_job WHERE unique_key = :key {for_update}")
 
 SUCCESSOR_KEYS = sql("SELECT unique_key FROM stepfast_job WHERE unique_key {any_of:keys}")
 
-# A row of this transaction, which nobody has seen.
+# A row of this transaction, which no other one has seen.
 WITHDRAW_JOB = sql("DELETE FROM stepfast_job WHERE id = :id AND leased_at IS NULL")
 
 
 def report_duplicate(job: NewJob, key: str, holder: str, on_duplicate: DuplicatePolicy) -> Enqueued:
-    """Somebody holds the key. It stays out of the event: it may say more than a log should."""
+    """Report that `holder` has the key, or raise. The key stays out of the event: it may say more than a log should."""
     match on_duplicate:
         case "skip":
             happened("duplicate.skipped", job_id=holder, kind=job.kind, queue=job.queue)
@@ -126,17 +181,15 @@ def report_duplicate(job: NewJob, key: str, holder: str, on_duplicate: Duplicate
 
 
 def keys_with_successor(tx: Transaction, keys: Sequence[str]) -> set[str]:
-    """Those of the keys that a successor waits for."""
-    after = [SUCCESSOR_PREFIX + key for key in keys]
-    return (
-        {row[0].removeprefix(SUCCESSOR_PREFIX) for row in tx.rows(SUCCESSOR_KEYS, keys=after)}
-        if after
-        else set()
-    )
+    """The keys among these that a successor waits for."""
+    waiting = [SUCCESSOR_PREFIX + key for key in keys]
+    if not waiting:
+        return set()
+    return {row[0].removeprefix(SUCCESSOR_PREFIX) for row in tx.rows(SUCCESSOR_KEYS, keys=waiting)}
 
 
 def first_in_line(tx: Transaction, job_id: str, key: str, on_duplicate: DuplicatePolicy) -> str:
-    """Who does the work of a key that our new job has just taken, although a successor waits for it."""
+    """The job that does the work of a key which our new job has just taken, although a successor waits for it."""
     if on_duplicate == "replace":
         drop_successor(tx, key)
         return job_id
@@ -148,6 +201,8 @@ def first_in_line(tx: Transaction, job_id: str, key: str, on_duplicate: Duplicat
 
 
 def drop_successor(tx: Transaction, key: str) -> None:
-    """What waits behind the holder of the key was asked before the payload that is now there, and must not come after."""
+    """Cancel the successor of a holder that got a new payload: it was asked before, and must not come after."""
     if (successor := tx.first(LOCK_SUCCESSOR, key=SUCCESSOR_PREFIX + key)) is not None:
+        from stepfast.jobs.cancel import cancel_jobs  # few programs replace, or have successors
+
         cancel_jobs(tx, [str(successor)], REPLACED)

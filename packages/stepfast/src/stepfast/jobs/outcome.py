@@ -65,8 +65,13 @@ class Continue:
     cursor: Any
     effects: Sequence[Effect | Callable[[Transaction], object]] = field(default=(), kw_only=True)
     delay: Duration = field(default=0, kw_only=True)
-    # Microseconds in which only those may take the next step who were told of it by name. Ours: a broker's worker is.
-    head_start: int = field(default=0, kw_only=True, repr=False)
+
+
+@dataclass(frozen=True)
+class ReservedContinue(Continue):
+    """The `Continue` of a run over a broker: for a moment the next step is reserved for the worker that gets its message."""
+
+    head_start: int = field(kw_only=True)  # microseconds
 
 
 @dataclass(frozen=True)

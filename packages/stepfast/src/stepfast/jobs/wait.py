@@ -67,12 +67,12 @@ def callback_event(job_id: str, step: int) -> str:
     return f"callback:{job_id}:{step}"
 
 
-def waiting(cursor: str, name: str) -> str:
+def waiting_cursor(cursor: str, name: str) -> str:
     """The stored cursor of a job that waits for `name` and goes on at `cursor`, a text of JSON."""
     return _text(_Envelope(_Wait(name), msgspec.Raw(cursor.encode())))
 
 
-def arrived(stored: str, event_id: str, at: int, payload: str) -> str:
+def arrived_cursor(stored: str, event_id: str, at: int, payload: str) -> str:
     """The same, now that the event is there."""
     envelope = _read(stored)
     envelope.wait.event = _Arrived(event_id, at, msgspec.Raw(payload.encode()))
@@ -106,16 +106,16 @@ def event_in(stored: str | None) -> Event | None:
     return Event(wait.name, it.id, decode(payload), moment(it.at))
 
 
-def renewed(stored: str, keys: Keyring, purpose: str) -> str:
+def reencrypt_cursor(stored: str, keys: Keyring, purpose: str) -> str:
     """A stored cursor with everything in it that is sealed under the first key."""
     if not stored.startswith(MARK):
-        return keys.renewed(stored, purpose) if is_sealed(stored) else stored
+        return keys.reencrypt(stored, purpose) if is_sealed(stored) else stored
     envelope = _read(stored)
     cursor = bytes(envelope.cursor).decode()
     if is_sealed(cursor):
-        envelope.cursor = msgspec.Raw(keys.renewed(cursor, purpose).encode())
+        envelope.cursor = msgspec.Raw(keys.reencrypt(cursor, purpose).encode())
     if (it := envelope.wait.event) is not None and is_sealed(payload := bytes(it.payload).decode()):
-        it.payload = msgspec.Raw(keys.renewed(payload, f"event {envelope.wait.name}").encode())
+        it.payload = msgspec.Raw(keys.reencrypt(payload, f"event {envelope.wait.name}").encode())
     return _text(envelope)
 
 

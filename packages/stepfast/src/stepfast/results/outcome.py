@@ -1,9 +1,11 @@
-"""What became of a job, and what it answered, read as its handler's return type says."""
+"""Where a job stands, and what it answered, read as its handler's return type says.
+
+Results are kept for a while; then they are emptied, and the rest of the job stays until its retention is over.
+"""
 
 from __future__ import annotations
 
 import inspect
-import sys
 import types
 import typing
 from dataclasses import dataclass, field
@@ -36,13 +38,13 @@ if TYPE_CHECKING:
     from stepfast.jobs.kinds import Kinds
 
 
-# A stored result, read into the type that its handler returns.
+# --- A stored result, read into the type that its handler returns.
 
 NO_RESULT: Final = (Continue, Snooze, Wait, Reject)  # answers after which the job has no result
 
 
 class ResultReader:
-    """How results of one kind are read. Without a return annotation that says more, they stay plain JSON values."""
+    """Reads the results of one kind. Without a return annotation that says more, they stay plain JSON values."""
 
     def __init__(self, returns: Any = Any) -> None:
         try:
@@ -64,13 +66,13 @@ PLAIN_READER: Final = ResultReader()
 
 
 def reader_of(kinds: Kinds, kind: str) -> ResultReader:
-    """How results of this kind are read; those of an unknown kind stay plain JSON values."""
+    """The reader of this kind's results; those of an unknown kind stay plain JSON values."""
     found = kinds.find(kind)
-    return PLAIN_READER if found is None else _reading(found.handler)
+    return PLAIN_READER if found is None else _reader(found.handler)
 
 
 @lru_cache(maxsize=1_024)
-def _reading(handler: Callable[..., Any]) -> ResultReader:
+def _reader(handler: Callable[..., Any]) -> ResultReader:
     return ResultReader(return_type(handler))
 
 
@@ -78,7 +80,7 @@ def return_type(handler: Callable[..., Any]) -> Any:
     """The type of the result of `handler`, as its annotation says; Any where it says nothing, or only `Done`."""
     note = _annotation(inspect.unwrap(handler))
     if typing.get_origin(note) in {typing.Union, types.UnionType}:
-        parts = tuple(it for it in typing.get_args(note) if it not in NO_RESULT)
+        parts = tuple(part for part in typing.get_args(note) if part not in NO_RESULT)
         note = typing.Union[parts] if parts else Any  # noqa: UP007 - the parts are known at run time only
     parts = typing.get_args(note) or (note,)
     return Any if Done in parts or note in NO_RESULT else note
@@ -100,6 +102,8 @@ def _annotation(function: Callable[..., Any]) -> Any:
         return Any
     return hints["returned"]
 
+
+# --- Where a job stands.
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -125,7 +129,7 @@ class JobOutcome(Generic[T_co]):
     attempts: int  # of its last step: failures and crashes, and the try that runs or succeeded
     step: int
     progress: int  # percent
-    note: str | None  # what it said about its progress
+    note: str | None  # what the handler said about its progress
     error: str | None  # its last one
     created_at: datetime
     finished_at: datetime | None
@@ -160,11 +164,12 @@ class JobOutcome(Generic[T_co]):
 def read_outcomes(
     tx: Transaction, ids: list[str], reading: Callable[[str], ResultReader] = lambda _: PLAIN_READER
 ) -> dict[str, JobOutcome[Any]]:
-    """Where these jobs stand now; those that nobody knows are left out. `reading` finds the one of a kind."""
+    """Where these jobs stand now; unknown ids are left out. `reading` finds the reader of a kind."""
     return {row[0]: _outcome(row, reading(row[1])) for row in tx.rows(LOOK_AT_JOBS, ids=ids)}
 
 
 def unknown_job(job_id: str) -> NotFoundError:
+    """The error about a job that is not in the tables."""
     return NotFoundError(
         f"there is no job {job_id}: finished jobs are forgotten after their retention time, and a job that was "
         "enqueued with tx exists when that transaction has committed"
@@ -190,18 +195,16 @@ def _outcome(row: Any, reading: ResultReader) -> JobOutcome[Any]:
     )
 
 
-# Results are kept for a while; then they are emptied, and the rest of the job stays until its retention is over.
-#
-# A result that an unfinished job may still ask for (`step.parents`) is kept until that one has ended.
+# --- Results expire. One that an unfinished job may still ask for (`step.parents`) is kept until that one has ended.
 
 # MariaDB has no partial index: there the column that the index is about says which kind, where there is a result.
-_OLD = """
+_EXPIRED = """
     SELECT id FROM stepfast_archive
      WHERE {kind} = :kind AND result IS NOT NULL AND finished_at < {{now}} - :age AND {needed}
      ORDER BY finished_at LIMIT :limit
 """
-_ANYWHERE = _OLD.format(kind="kind", needed=NOT_NEEDED)
-_MARIADB = _OLD.format(kind="result_kind", needed=NOT_NEEDED)
+_ANYWHERE = _EXPIRED.format(kind="kind", needed=NOT_NEEDED)
+_MARIADB = _EXPIRED.format(kind="result_kind", needed=NOT_NEEDED)
 ANY_EXPIRED_RESULT = sql(_ANYWHERE, mariadb=_MARIADB)
 EXPIRED_RESULTS = sql(_ANYWHERE + "{skip_locked}", mariadb=_MARIADB + "{skip_locked}")
 EMPTY_RESULTS = sql("""
@@ -219,12 +222,3 @@ def expire_results(tx: Transaction, kind: str, age: int, limit: int) -> int:
     """Empty one batch of results older than `age`; returns how many."""
     ids = not_needed(tx, [row[0] for row in tx.rows(EXPIRED_RESULTS, kind=kind, age=age, limit=limit)])
     return tx.run(EMPTY_RESULTS, ids=ids) if ids else 0
-
-
-# A thread that runs an event loop must not block: everything on it would stand still, perhaps the very job.
-
-
-def refuse_in_loop(blocking: str, instead: str) -> None:
-    asyncio = sys.modules.get("asyncio")  # whoever has a running loop has imported it
-    if asyncio is not None and asyncio._get_running_loop() is not None:  # noqa: SLF001 - documented, and never raises
-        raise StateError(f"{blocking} would block the event loop that runs here; write: {instead}")

@@ -1,80 +1,154 @@
-"""The answer to an enqueue: which job will do it, and the way to what becomes of it."""
+"""Wait for the end of a job, or watch what happens to it until then.
+
+Both look at the database again and again, soon at first and then ever more rarely. All callers that *wait* on one
+database share one thread: it asks for all of their jobs with one statement, and at once when a worker of this process has
+committed one of them. The database announces no ends: a NOTIFY for each job would cost every commit, for the few jobs
+that a caller waits for. A caller that *watches* reads by itself, as fast as it takes the updates: every line of the
+job's log, and its state and progress whenever they changed.
+"""
 
 from __future__ import annotations
 
 import heapq
 import os
+import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Coroutine
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final
 
+from stepfast.backoff import Backoff
 from stepfast.clock import Duration, duration, moment
 from stepfast.database.statement import sql
 from stepfast.errors import ContentionError, StateError, StepfastError, UnreachableError, WaitTimeoutError
-from stepfast.jobs.outcome import Continue, Done, Reject, Snooze, Wait
 from stepfast.jobs.state import JobState
-from stepfast.results.outcome import (
-    JobOutcome,
-    ResultReader,
-    read_outcomes,
-    reader_of,
-    refuse_in_loop,
-    unknown_job,
-)
+from stepfast.results.outcome import JobOutcome, ResultReader, read_outcomes, reader_of, unknown_job
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
+    from stepfast.app_protocol import AppLike
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
-    from stepfast.jobs.kinds import Kinds
 
 
-# Wait for the ends of jobs: everybody in a process who waits on one database shares one thread.
-#
-# It asks for all of them with one statement, soon at first and then ever more rarely (5 ms to 250 ms), and at once
-# when a worker in this process has ended one of them. Nobody is told through the database: a NOTIFY for each job would
-# cost every commit, for the few jobs that somebody waits for.
-
-FIRST_PAUSE: Final = 0.005  # seconds between the first two looks
-GROWTH: Final = 1.6
+WAIT_PAUSE: Final = 0.005  # seconds between the first two looks of a caller that waits
+WATCH_PAUSE: Final = 0.05  # ... of one that watches, and after each look that found something
 LONGEST_PAUSE: Final = 0.25
-GATHER: Final = 0.005  # who is due so soon is looked for together with who is due now
+GROWTH: Final = 1.6
 OUTAGE_PAUSE: Final = 0.5  # while the database is away
-LINGER: Final = 2.0  # how long the thread stays when nobody waits any more
-MOST: Final = 1_000  # jobs asked for in one statement
+MOST: Final = 1_000  # jobs, or lines of a log, that one statement reads
+
+
+def look_at(app: AppLike, job_id: str, tx: Transaction | None = None) -> JobOutcome[Any]:
+    """Where the job stands now, or as `tx` sees it."""
+    with app.database.looking() if tx is None else nullcontext(tx) as looking:
+        found = read_outcomes(looking, [job_id]).get(job_id)
+    if found is None:
+        raise unknown_job(job_id)
+    return _readable(app, found)
+
+
+def wait_for(app: AppLike, job_id: str, timeout: Duration | None = None) -> JobOutcome[Any]:
+    """Block this thread until the job has ended."""
+    refuse_in_loop("job.wait()", "await job.result()")
+    patience = None if timeout is None else duration(timeout, "timeout")
+    waiter = _waiter(app.database, job_id)
+    try:
+        end = waiter.end.result(None if patience is None else patience.total_seconds())
+    except TimeoutError:
+        raise _late(waiter, patience) from None
+    finally:
+        waits_on(app.database).leave(waiter)
+    return _readable(app, end)
+
+
+async def await_result(app: AppLike, job_id: str, timeout: Duration | None = None) -> Any:  # noqa: ASYNC109 - as `wait` has it
+    """Let other tasks run until the job has ended; return what it answered. No thread waits with us."""
+    import asyncio  # heavy, and not for programs that only enqueue
+
+    patience = None if timeout is None else duration(timeout, "timeout")
+    waiter = _waiter(app.database, job_id)
+    try:
+        async with asyncio.timeout(None if patience is None else patience.total_seconds()):
+            end = await asyncio.wrap_future(waiter.end)
+    except TimeoutError:
+        raise _late(waiter, patience) from None
+    finally:
+        waits_on(app.database).leave(waiter)
+    return _readable(app, end).result
+
+
+def watch(app: AppLike, job_id: str, timeout: Duration | None = None) -> Watch:
+    """What happens to the job, from its beginning to its end."""
+    patience = None if timeout is None else duration(timeout, "timeout")
+    return Watch(app.database, job_id, patience, partial(reader_of, app.kinds))
+
+
+def refuse_in_loop(blocking: str, instead: str) -> None:
+    """Refuse to block a thread that runs an event loop: everything on it would stand still, perhaps the very job."""
+    asyncio = sys.modules.get("asyncio")  # a running loop has imported it
+    if asyncio is not None and asyncio._get_running_loop() is not None:  # noqa: SLF001 - documented, and never raises
+        raise StateError(f"{blocking} would block the event loop that runs here; write: {instead}")
+
+
+def _readable(app: AppLike, end: JobOutcome[Any]) -> JobOutcome[Any]:
+    return replace(end, reading=reader_of(app.kinds, end.kind))
+
+
+def _waiter(database: Database, job_id: str) -> Waiter:
+    if database.locked_here:
+        raise StateError(
+            f"waiting for job {job_id} inside a transaction of this thread: SQLite lets nobody else write until "
+            "it ends, so no worker could finish the job; leave the transaction first"
+        )
+    return waits_on(database).add(job_id)
+
+
+def _late(waiter: Waiter, patience: timedelta | None) -> Exception:
+    assert patience is not None  # noqa: S101 - only a wait with a timeout ends by it
+    return WaitTimeoutError(waiter.job_id, waiter.state, patience)
+
+
+def _backoff(first: float) -> Backoff:
+    return Backoff(first=first, longest=LONGEST_PAUSE, growth=GROWTH)
+
+
+# --- Waiting: one thread for all callers.
+
+GATHER: Final = 0.005  # a waiter that is due so soon is looked for together with one that is due now
+LINGER: Final = 2.0  # how long the thread stays when the last waiter has left
 NOW: Final = 0.0  # a due time that has come
-TAKEN: Final = -1.0  # ... of a waiter who is being looked for at this moment
+TAKEN: Final = -1.0  # ... of a waiter that is being looked for at this moment
 
 _numbers: Final = count()
 
 
 @dataclass(eq=False)
 class Waiter:
-    """Somebody who waits for one job; `end` is how it is told."""
+    """A caller that waits for one job; `end` is how it gets the outcome."""
 
     job_id: str
-    pause: float
     end: Future[JobOutcome[Any]] = field(default_factory=Future)
     state: str | None = None  # of the job, when it was last seen
     due: float = NOW
+    backoff: Backoff = field(default_factory=lambda: _backoff(WAIT_PAUSE))
 
     def postpone(self, pause: float | None) -> None:
-        self.due = time.monotonic() + (self.pause if pause is None else pause)
-        self.pause = min(self.pause * GROWTH, LONGEST_PAUSE)
+        grown = self.backoff.next()
+        self.due = time.monotonic() + (grown if pause is None else pause)
 
 
-class Waiting:
-    """All who wait on one database, and the thread that looks for them."""
+class Waits:
+    """All waiters on one database, and the thread that looks for their jobs."""
 
     def __init__(self, database: Database) -> None:
         self._database = weakref.ref(database)
@@ -86,21 +160,19 @@ class Waiting:
         self._failing = False
 
     def add(self, job_id: str) -> Waiter:
-        """Begin to wait; who stops must say so with `leave`."""
-        waiter = Waiter(job_id, FIRST_PAUSE)
+        """Begin to wait; the caller ends it with `leave`."""
+        waiter = Waiter(job_id)
         with self._changed:
             self._waiters.setdefault(job_id, set()).add(waiter)
             self._enter(waiter)
             self._closed = False
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._look_around, name="stepfast-results", daemon=True
-                )
+                self._thread = threading.Thread(target=self._run, name="stepfast-results", daemon=True)
                 self._thread.start()
         return waiter
 
     def leave(self, waiter: Waiter) -> bool:
-        """Stop waiting; whether it did. Whoever takes a waiter out of the line is the one to tell it."""
+        """Stop waiting; returns whether it did. The one who takes a waiter out of the line resolves its future."""
         with self._changed:
             mine = self._waiters.get(waiter.job_id, set())
             waited = waiter in mine
@@ -109,8 +181,8 @@ class Waiting:
                 self._waiters.pop(waiter.job_id, None)
             return waited
 
-    def tell(self, ids: Iterable[str]) -> None:
-        """These jobs have got somewhere: look at once, if anybody waits for one of them."""
+    def look_now(self, ids: Iterable[str]) -> None:
+        """Look at these jobs at once, if a caller waits for one of them: something happened to them."""
         if not self._waiters:
             return
         with self._changed:
@@ -120,10 +192,10 @@ class Waiting:
                     self._enter(waiter)
 
     def close(self) -> None:
-        """Nobody waits any longer; whoever does is told that the application was closed."""
+        """End all waits: each raises that the application was closed."""
         with self._changed:
             self._closed = True
-            left = [it for waiters in self._waiters.values() for it in waiters]
+            left = [waiter for waiters in self._waiters.values() for waiter in waiters]
             self._waiters = {}
             thread = self._thread
             self._changed.notify()
@@ -138,7 +210,7 @@ class Waiting:
 
     # Everything below runs on the thread.
 
-    def _look_around(self) -> None:
+    def _run(self) -> None:
         while due := self._next():
             try:
                 self._look(due)
@@ -149,14 +221,14 @@ class Waiting:
                 if not self._failing:
                     self._failing = True
                     happened("database.lost", error=error, note="results wait")
-                self._later(due, OUTAGE_PAUSE)
-            except Exception as error:  # noqa: BLE001 - who waits must hear of it
+                self._postpone(due, OUTAGE_PAUSE)
+            except Exception as error:  # noqa: BLE001 - raised where each caller waits
                 for waiter in due:
                     if self.leave(waiter):
                         _raise(waiter, error)
 
     def _next(self) -> list[Waiter]:
-        """Those whose turn it is; waits until there are some. Nobody: the thread's work is over."""
+        """The waiters that are due; blocks until there are some. None: the thread's work is over."""
         with self._changed:
             while not self._closed:
                 now = time.monotonic()
@@ -170,7 +242,7 @@ class Waiting:
             return []
 
     def _due(self, now: float) -> list[Waiter]:
-        """Take who is due now, or so soon that one statement may serve all."""
+        """Take the waiters that are due now, or so soon that one statement may serve all."""
         due: list[Waiter] = []
         while self._line and self._line[0][0] <= (now + GATHER if due else now) and len(due) < MOST:
             at, _, waiter = heapq.heappop(self._line)
@@ -184,13 +256,13 @@ class Waiting:
         if database is None:
             raise StepfastError("the application is gone")
         with database.looking() as tx:
-            found = read_outcomes(tx, sorted({it.job_id for it in due}))
-        open_ones = []
+            outcomes = read_outcomes(tx, sorted({waiter.job_id for waiter in due}))
+        unfinished = []
         for waiter in due:
-            outcome = found.get(waiter.job_id)
+            outcome = outcomes.get(waiter.job_id)
             if outcome is not None and not outcome.ended:
                 waiter.state = outcome.state
-                open_ones.append(waiter)
+                unfinished.append(waiter)
                 continue
             if not self.leave(waiter):
                 continue
@@ -198,12 +270,12 @@ class Waiting:
                 _raise(waiter, unknown_job(waiter.job_id))
             elif waiter.end.set_running_or_notify_cancel():
                 waiter.end.set_result(outcome)
-        self._later(open_ones)
+        self._postpone(unfinished)
 
-    def _later(self, waiters: list[Waiter], pause: float | None = None) -> None:
+    def _postpone(self, waiters: list[Waiter], pause: float | None = None) -> None:
         with self._changed:
             for waiter in waiters:
-                # Else somebody told us of it while we looked: its turn has come again.
+                # Else `look_now` came while we looked: its turn has come again.
                 if waiter.due == TAKEN:
                     waiter.postpone(pause)
                     self._enter(waiter)
@@ -214,51 +286,35 @@ def _raise(waiter: Waiter, error: Exception) -> None:
         waiter.end.set_exception(error)
 
 
-_everywhere: Final[weakref.WeakKeyDictionary[Database, Waiting]] = weakref.WeakKeyDictionary()
+_waits: Final[weakref.WeakKeyDictionary[Database, Waits]] = weakref.WeakKeyDictionary()
 
 
-def waiting(database: Database) -> Waiting:
-    """Those who wait on this database."""
-    known = _everywhere.get(database)
-    return _everywhere.setdefault(database, Waiting(database)) if known is None else known
+def waits_on(database: Database) -> Waits:
+    """The waits of this process on this database."""
+    known = _waits.get(database)
+    return _waits.setdefault(database, Waits(database)) if known is None else known
 
 
-def ended(database: Database, ids: Iterable[str]) -> None:
-    """Steps of these jobs were committed by a worker of this process."""
-    if (known := _everywhere.get(database)) is not None:
-        known.tell(ids)
+def notify_waiting(database: Database, ids: Iterable[str]) -> None:
+    """A worker of this process has committed steps of these jobs: callers that wait for one of them look at once."""
+    if (known := _waits.get(database)) is not None:
+        known.look_now(ids)
 
 
 def close(database: Database) -> None:
-    if (known := _everywhere.get(database)) is not None:
+    """End the waits of this process on this database."""
+    if (known := _waits.get(database)) is not None:
         known.close()
 
 
-if hasattr(os, "register_at_fork"):  # who waits, and the thread, stay behind
-    os.register_at_fork(after_in_child=_everywhere.clear)
+if hasattr(os, "register_at_fork"):  # waiters, and the thread, stay behind in the parent
+    os.register_at_fork(after_in_child=_waits.clear)
 
 
-# What happens to a job until it has ended: every line of its log, and its state and progress whenever they changed.
+# --- Watching: updates of one job.
 #
 # Each look reads what is new. A state or a percentage that came and went between two looks is not seen; a log line is
 # never missed and never repeated, also if its transaction commits after a later one (ids are given out before that).
-
-FIRST_PAUSE_WATCHING: Final = 0.05  # seconds between looks while something happens
-GROWTH_WATCHING: Final = 1.5
-LONGEST_PAUSE_WATCHING: Final = 0.25
-OUTAGE_PAUSE_WATCHING: Final = 0.5  # while the database is away
-MOST_WATCHING: Final = 1_000  # lines read at once
-LATE_LOOK: Final = 1.0  # seconds between looks for lines that were committed late
-SETTLED_AFTER: Final = 60.0  # no transaction of ours is open for so long
-
-LOG_LINES = sql("""
-    SELECT id, at, level, step, message FROM stepfast_log
-     WHERE job_id = :id AND id > :after ORDER BY id LIMIT :limit
-""")
-LOG_LINE_NUMBERS = sql(
-    "SELECT id FROM stepfast_log WHERE job_id = :id AND id > :after AND id <= :newest ORDER BY id"
-)
-LOG_LINE = sql("SELECT id, at, level, step, message FROM stepfast_log WHERE id = :number AND job_id = :id")
 
 
 @dataclass(frozen=True)
@@ -360,10 +416,11 @@ class Observer:
         self._reading = reading
         self._final = {JobState.DONE} if beyond_death else {JobState.DONE, JobState.DEAD, JobState.CANCELLED}
         self._since = time.monotonic()
-        self._pause = FIRST_PAUSE_WATCHING
+        self._backoff = _backoff(WATCH_PAUSE)
+        self._away = False  # whether the database did not answer the last look
         self._state: StateChanged | None = None
         self._progress = Progressed(0, None)
-        self._log = Log(job_id)
+        self._log = LogReader(job_id)
         self.over = False
 
     def look(self) -> list[Update]:
@@ -374,28 +431,29 @@ class Observer:
                 # After the state: whatever was committed before the end is there now.
                 lines = self._log.read(tx, to_the_end=found is not None and found.state in self._final)
         except (UnreachableError, ContentionError):
-            self._pause = OUTAGE_PAUSE_WATCHING
+            self._away = True
             return []
+        self._away = False
         if found is None:
             raise unknown_job(self._job_id)
         updates = self._in_order(found, lines)
-        self._pause = (
-            FIRST_PAUSE_WATCHING if updates else min(self._pause * GROWTH_WATCHING, LONGEST_PAUSE_WATCHING)
-        )
+        if updates:
+            self._backoff.reset()
         return updates
 
     def pause(self) -> float:
         """Seconds until the next look; raises when the time is over."""
+        pause = OUTAGE_PAUSE if self._away else self._backoff.next()
         if self._timeout is None:
-            return self._pause
+            return pause
         left = self._timeout.total_seconds() - (time.monotonic() - self._since)
         if left <= 0:
             state = None if self._state is None else self._state.state
             raise WaitTimeoutError(self._job_id, state, self._timeout)
-        return min(left, self._pause)
+        return min(left, pause)
 
     def _in_order(self, found: JobOutcome[Any], lines: list[Logged]) -> list[Update]:
-        """A step begins before it speaks; whatever else became of the job comes after its words."""
+        """A step begins before its log lines; any other change of the job comes after them."""
         ended = found.state in self._final
         state = StateChanged(found.state, found.step, found.attempts, found.error)
         moved = [state] if state != self._state and not ended else []
@@ -407,8 +465,21 @@ class Observer:
         return [*lines, *progressed, *moved, *([Ended(found)] if ended else [])]
 
 
-class Log:
-    """Which lines of a job's log were read."""
+LATE_LOOK: Final = 1.0  # seconds between looks for lines that were committed late
+SETTLED_AFTER: Final = 60.0  # no transaction of ours is open for so long
+
+LOG_LINES = sql("""
+    SELECT id, at, level, step, message FROM stepfast_log
+     WHERE job_id = :id AND id > :after ORDER BY id LIMIT :limit
+""")
+LOG_LINE_NUMBERS = sql(
+    "SELECT id FROM stepfast_log WHERE job_id = :id AND id > :after AND id <= :newest ORDER BY id"
+)
+LOG_LINE = sql("SELECT id, at, level, step, message FROM stepfast_log WHERE id = :number AND job_id = :id")
+
+
+class LogReader:
+    """Reads each line of a job's log once."""
 
     def __init__(self, job_id: str) -> None:
         self._job_id = job_id
@@ -416,7 +487,7 @@ class Log:
         self._settled = 0  # no line up to here can still appear
         self._recent: deque[tuple[float, int]] = deque()  # when a line was read, and its number
         self._read: set[int] = set()  # of those after `_settled`
-        self._unsaid: list[Logged] = []  # read, but not given out: the next statement may have failed
+        self._pending: list[Logged] = []  # read, but not returned: the next statement may have failed
         self._late_look = 0.0
 
     def read(self, tx: Transaction, *, to_the_end: bool) -> list[Logged]:
@@ -425,14 +496,14 @@ class Log:
         if to_the_end or now - self._late_look >= LATE_LOOK:
             self._late_look = now
             self._read_late(tx)
-        while rows := tx.rows(LOG_LINES, id=self._job_id, after=self._newest, limit=MOST_WATCHING):
+        while rows := tx.rows(LOG_LINES, id=self._job_id, after=self._newest, limit=MOST):
             for row in rows:
                 self._take(row)
             self._newest = rows[-1][0]
-            if len(rows) < MOST_WATCHING:
+            if len(rows) < MOST:
                 break
-        said, self._unsaid = self._unsaid, []
-        return said
+        lines, self._pending = self._pending, []
+        return lines
 
     def _read_late(self, tx: Transaction) -> None:
         """Lines with a smaller number than some we have, committed after them."""
@@ -454,148 +525,4 @@ class Log:
         number, at, level, step, message = row
         self._read.add(number)
         self._recent.append((time.monotonic(), number))
-        self._unsaid.append(Logged(moment(at), level, step, message))
-
-
-# The ways to the end of a job: look, wait, watch.
-
-
-class App(Protocol):
-    """What results need of their application."""
-
-    @property
-    def database(self) -> Database: ...
-    @property
-    def kinds(self) -> Kinds: ...
-
-
-class Results:
-    """How the jobs of one application end."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-
-    def look(self, job_id: str, tx: Transaction | None = None) -> JobOutcome[Any]:
-        """Where the job stands now, or as `tx` sees it."""
-        with self._app.database.looking() if tx is None else nullcontext(tx) as looking:
-            found = read_outcomes(looking, [job_id]).get(job_id)
-        if found is None:
-            raise unknown_job(job_id)
-        return self._readable(found)
-
-    def wait(self, job_id: str, timeout: Duration | None = None) -> JobOutcome[Any]:
-        """Block this thread until the job has ended."""
-        refuse_in_loop("job.wait()", "await job.result()")
-        patience = None if timeout is None else duration(timeout, "timeout")
-        waiter = self._waiter(job_id)
-        try:
-            end = waiter.end.result(None if patience is None else patience.total_seconds())
-        except TimeoutError:
-            raise _late(waiter, patience) from None
-        finally:
-            waiting(self._app.database).leave(waiter)
-        return self._readable(end)
-
-    async def result(self, job_id: str, timeout: Duration | None = None) -> Any:  # noqa: ASYNC109 - as `wait` has it
-        """Let others run until the job has ended; return what it answered. No thread waits with us."""
-        import asyncio  # heavy, and not for programs that only enqueue
-
-        patience = None if timeout is None else duration(timeout, "timeout")
-        waiter = self._waiter(job_id)
-        try:
-            async with asyncio.timeout(None if patience is None else patience.total_seconds()):
-                end = await asyncio.wrap_future(waiter.end)
-        except TimeoutError:
-            raise _late(waiter, patience) from None
-        finally:
-            waiting(self._app.database).leave(waiter)
-        return self._readable(end).result
-
-    def watch(self, job_id: str, timeout: Duration | None = None) -> Watch:
-        """What happens to the job, from its beginning to its end."""
-        patience = None if timeout is None else duration(timeout, "timeout")
-        return Watch(self._app.database, job_id, patience, self._reading)
-
-    def _waiter(self, job_id: str) -> Waiter:
-        database = self._app.database
-        if database.locked_here:
-            raise StateError(
-                f"waiting for job {job_id} inside a transaction of this thread: SQLite lets nobody else write until "
-                "it ends, so no worker could finish the job; leave the transaction first"
-            )
-        return waiting(database).add(job_id)
-
-    def _readable(self, end: JobOutcome[Any]) -> JobOutcome[Any]:
-        return replace(end, reading=self._reading(end.kind))
-
-    def _reading(self, kind: str) -> ResultReader:
-        return reader_of(self._app.kinds, kind)
-
-
-def _late(waiter: Waiter, patience: timedelta | None) -> Exception:
-    assert patience is not None  # noqa: S101 - who has all the time cannot be late
-    return WaitTimeoutError(waiter.job_id, waiter.state, patience)
-
-
-R_co = TypeVar("R_co", covariant=True)  # what the handler returns
-T = TypeVar("T")
-Coro = Coroutine[Any, Any, T]
-Answer = Done | Continue | Snooze | Wait | Reject | None  # says nothing about the result's type
-
-
-class EnqueuedJob(Generic[R_co]):
-    """Which job will do it, and whether this call created it. Others hold the same job under the same id."""
-
-    __slots__ = (
-        "_app",
-        "created",
-        "id",
-    )  # by hand: a frozen dataclass takes 2 µs to make, and thousands are made
-
-    def __init__(self, id: str, created: bool, app: App) -> None:  # noqa: A002, FBT001 - the words users know
-        self.id = id
-        self.created = created
-        self._app = app
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EnqueuedJob) and (self.id, self.created) == (other.id, other.created)
-
-    def __hash__(self) -> int:
-        return hash((self.id, self.created))
-
-    def __repr__(self) -> str:
-        return f"EnqueuedJob(id={self.id!r}, created={self.created})"
-
-    @overload
-    def wait(
-        self: EnqueuedJob[Answer] | EnqueuedJob[Coro[Answer]], timeout: Duration | None = None
-    ) -> JobOutcome[Any]: ...
-    @overload
-    def wait(self: EnqueuedJob[Coro[T]], timeout: Duration | None = None) -> JobOutcome[T]: ...
-    @overload
-    def wait(self: EnqueuedJob[T], timeout: Duration | None = None) -> JobOutcome[T]: ...
-    def wait(self, timeout: Duration | None = None) -> JobOutcome[Any]:
-        """Block this thread until the job has ended: done, dead or cancelled."""
-        return self._ends.wait(self.id, timeout)
-
-    @overload
-    def result(
-        self: EnqueuedJob[Answer] | EnqueuedJob[Coro[Answer]], timeout: Duration | None = None
-    ) -> Coro[Any]: ...
-    @overload
-    def result(self: EnqueuedJob[Coro[T]], timeout: Duration | None = None) -> Coro[T]: ...
-    @overload
-    def result(self: EnqueuedJob[T], timeout: Duration | None = None) -> Coro[T]: ...
-    def result(self, timeout: Duration | None = None) -> Coro[Any]:
-        """Await the end of the job and get what its handler answered; raises if it has no result."""
-        return self._ends.result(self.id, timeout)
-
-    def watch(self, timeout: Duration | None = None) -> Watch:
-        """What happens to the job, for `for` and `async for`, until it has ended."""
-        return self._ends.watch(self.id, timeout)
-
-    @property
-    def _ends(self) -> Results:
-        from stepfast.results.watch import Results
-
-        return Results(self._app)
+        self._pending.append(Logged(moment(at), level, step, message))

@@ -17,7 +17,7 @@ import msgspec
 from stepfast.clock import instant
 from stepfast.database.statement import sql
 from stepfast.errors import AnswerError, CursorExpiredError, TransientError
-from stepfast.jobs.outcome import Continue, Done, Outcome, Reject
+from stepfast.jobs.outcome import Continue, Done, Outcome, Reject, ReservedContinue
 from stepfast.jobs.payload import is_finite
 from stepfast.runs.calls import answer_of, look_up
 from stepfast.runs.debts import close_debt, count_try, open_debt
@@ -515,8 +515,10 @@ async def read_page(  # noqa: PLR0911, PLR0917 - a job's arguments, and where it
         return await divide(database, declared, place.run, place.partition, admitted=0)
     effect = _commit(step, declared, place, state, asked, decision, places.repeats if supposed else None)
     if effect.target is PartitionState.RUNNING:
-        told = 0 if declared.broker is None else declared.broker.head_start_micros
-        return Continue(places.keep(step, place.moved(effect.moved)), effects=[effect], head_start=told)
+        cursor = places.keep(step, place.moved(effect.moved))
+        if declared.broker is None:
+            return Continue(cursor, effects=[effect])
+        return ReservedContinue(cursor, effects=[effect], head_start=declared.broker.head_start_micros)
     return Done({"partition": effect.target.value, "note": decision.note}, effects=[effect])
 
 

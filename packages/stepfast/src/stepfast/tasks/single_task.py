@@ -32,7 +32,7 @@ from stepfast.errors import DatabaseError, StepfastError
 from stepfast.jobs.end_webhook import TaskTimeoutError
 from stepfast.jobs.kinds import Kinds
 from stepfast.jobs.rescue import declare_dead, rescue
-from stepfast.results.watch import Results
+from stepfast.results.watch import wait_for
 from stepfast.tasks.envelope import TASK_DATA, TaskRefusedError, own_queue, queue_of
 from stepfast.tasks.store import (
     Origin,
@@ -389,7 +389,7 @@ class Child:
         )
         on_stop_signal(worker.ask_to_stop)
         _in_thread(lambda: _until_closed(parent), worker)
-        _in_thread(lambda: Results(self._app).wait(self._job_id), worker)
+        _in_thread(lambda: wait_for(self._app, self._job_id), worker)
         asyncio.run(worker.serve())
         return BROKE if worker.failed else WORKED
 

@@ -25,11 +25,11 @@ from stepfast.errors import (
     UnreachableError,
 )
 from stepfast.jobs.commit import CommitState, commit, commit_states, continue_here, finish_many, more_urgent
-from stepfast.jobs.outcome import Again, Bury, Continue, Done, Effect, GiveBack, Stop
+from stepfast.jobs.outcome import Again, Bury, Continue, Done, Effect, GiveBack, ReservedContinue, Stop
 from stepfast.jobs.payload import encode
 from stepfast.jobs.retry import judge
 from stepfast.jobs.step import Report, write_reports
-from stepfast.results.watch import ended as notify_waiting
+from stepfast.results.watch import notify_waiting
 from stepfast.telemetry import happened
 from stepfast.worker.running import DONE, Ended, each_job_once, report, report_batch
 
@@ -320,7 +320,7 @@ class Committer:
     # Continuations that stay with this worker.
 
     def _may_stay(self, ended: Ended) -> bool:
-        if not isinstance(ended.ending, Continue) or ended.ending.delay or ended.ending.head_start:
+        if not isinstance(ended.ending, Continue) or isinstance(ended.ending, ReservedContinue) or ended.ending.delay:
             return False
         young = not ended.chain or time.monotonic() - ended.chain_since < STICKY_SECONDS
         return (
