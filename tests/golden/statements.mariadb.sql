@@ -742,6 +742,9 @@ ON DUPLICATE KEY UPDATE stepfast_archive.id = stepfast_archive.id
 -- jobs.archive.REMOVE_JOBS
 DELETE FROM stepfast_job WHERE id IN %(ids)s
 
+-- jobs.archive.JOBS_WITH_DEPENDANTS
+SELECT id FROM stepfast_job WHERE id IN %(ids)s AND has_dependants = 1
+
 -- jobs.archive.AWAITED_PARENTS
 SELECT DISTINCT parent_id FROM stepfast_dependency WHERE parent_id IN %(ids)s AND state = 'open'
 
@@ -780,9 +783,6 @@ UPDATE stepfast_job
 UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND state = 'waiting'
 
--- jobs.archive.JOBS_WITH_DEPENDANTS
-SELECT id FROM stepfast_job WHERE id IN %(ids)s AND has_dependants = 1
-
 -- jobs.archive.NEEDED_PARENTS
 SELECT DISTINCT d.parent_id FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
  WHERE d.parent_id IN %(ids)s
@@ -802,11 +802,8 @@ UPDATE stepfast_job SET cancel_at = COALESCE(cancel_at, TIMESTAMPDIFF(MICROSECON
 INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), 'warning', step, %(message)s FROM stepfast_job WHERE id IN %(ids)s
 
--- jobs.commit.MOVE_DONE_JOBS
--- (done by the statement before it)
-
--- jobs.commit.MOVE_DONE_JOBS_WITH_RESULTS
--- (done by the statement before it)
+-- jobs.commit.LOCK_LEASED_JOB
+SELECT id FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
 
 -- jobs.commit.MOVE_DONE_JOB
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
@@ -819,20 +816,23 @@ DELETE FROM stepfast_job WHERE has_dependants = 0 AND id = %(id)s AND fence = %(
 -- jobs.commit.REMOVE_AWAITED_JOB
 DELETE FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s
 
+-- jobs.commit.MOVE_DONE_JOBS
+-- (done by the statement before it)
+
+-- jobs.commit.MOVE_DONE_JOBS_WITH_RESULTS
+-- (done by the statement before it)
+
+-- jobs.commit.COUNT_LEASED_JOBS
+SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id IN %(ids)s AND fence = %(fence)s
+
 -- jobs.commit.LOCK_LEASED_JOBS
 SELECT id, has_dependants FROM stepfast_job
  WHERE id IN %(ids)s AND fence = %(fence)s
  ORDER BY id
 FOR UPDATE
 
--- jobs.commit.COUNT_LEASED_JOBS
-SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id IN %(ids)s AND fence = %(fence)s
-
 -- jobs.commit.WRITE_RESULT
 UPDATE stepfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
-
--- jobs.commit.LOCK_LEASED_JOB
-SELECT id FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
 
 -- jobs.commit.CONTINUE_JOB
 UPDATE stepfast_job
@@ -850,16 +850,16 @@ UPDATE stepfast_job
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.ADVANCE_CANCELLED_JOB
-UPDATE stepfast_job
-   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
- WHERE id = %(id)s AND fence = %(fence)s
-
 -- jobs.commit.CONTINUE_JOB_HERE
 UPDATE stepfast_job
    SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
        ready_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), leased_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
+
+-- jobs.commit.ADVANCE_CANCELLED_JOB
+UPDATE stepfast_job
+   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND fence = %(fence)s
 
 -- jobs.commit.MORE_URGENT_WORK
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
@@ -881,12 +881,6 @@ UPDATE stepfast_job
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.RECORD_FAILURE
-UPDATE stepfast_job
-   SET failures = failures + %(charge)s, crashes = crashes + %(crash)s, last_error = %(error)s,
-       error_group = %(error_group)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
- WHERE id = %(id)s AND fence = %(fence)s
-
 -- jobs.commit.GIVE_BACK_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
@@ -899,6 +893,12 @@ SELECT id FROM stepfast_job
  WHERE id IN %(ids)s AND fence = %(fence)s AND cancel_at IS NOT NULL
  ORDER BY id
 FOR UPDATE
+
+-- jobs.commit.RECORD_FAILURE
+UPDATE stepfast_job
+   SET failures = failures + %(charge)s, crashes = crashes + %(crash)s, last_error = %(error)s,
+       error_group = %(error_group)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND fence = %(fence)s
 
 -- jobs.commit.LIVE_FENCES
 SELECT id, fence, COALESCE(committed_fence, 0) FROM stepfast_job WHERE id IN %(ids)s ORDER BY id FOR UPDATE
@@ -1087,15 +1087,6 @@ INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at
 VALUES (%(id)s, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(key)s, %(trace)s, %(payload)s)
 ON DUPLICATE KEY UPDATE id = id
 
--- jobs.enqueue.INSERT_JOBS
-   INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
-   SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), new.unique_key, %(trace)s, new.payload
-     FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(128) PATH '$[0]', unique_key VARCHAR(128) PATH '$[1]', payload LONGTEXT PATH '$[2]')) AS new
-ON DUPLICATE KEY UPDATE id = stepfast_job.id
-
--- jobs.enqueue.INSERT_KEYLESS_JOBS
--- (done by the statement before it)
-
 -- jobs.enqueue.KEY_HOLDERS
 SELECT unique_key, id FROM stepfast_job WHERE unique_key IN %(keys)s
 
@@ -1113,6 +1104,15 @@ UPDATE stepfast_job
 
 -- jobs.enqueue.KNOWN_JOB
 SELECT id FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT id FROM stepfast_archive WHERE id = %(id)s
+
+-- jobs.enqueue.INSERT_JOBS
+   INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+   SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + %(delay)s), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), new.unique_key, %(trace)s, new.payload
+     FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(128) PATH '$[0]', unique_key VARCHAR(128) PATH '$[1]', payload LONGTEXT PATH '$[2]')) AS new
+ON DUPLICATE KEY UPDATE id = stepfast_job.id
+
+-- jobs.enqueue.INSERT_KEYLESS_JOBS
+-- (done by the statement before it)
 
 -- jobs.events.KNOW_EVENT_NAME
 INSERT INTO stepfast_event_name (id, at) VALUES (%(id)s, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))) ON DUPLICATE KEY UPDATE id = id

@@ -749,6 +749,9 @@ ON CONFLICT DO NOTHING
 -- jobs.archive.REMOVE_JOBS
 DELETE FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
+-- jobs.archive.JOBS_WITH_DEPENDANTS
+SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND has_dependants = 1
+
 -- jobs.archive.AWAITED_PARENTS
 SELECT DISTINCT parent_id FROM stepfast_dependency WHERE parent_id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'open'
 
@@ -787,9 +790,6 @@ UPDATE stepfast_job
 UPDATE stepfast_job SET fence = %(fence)s, error_group = %(error_group)s, last_error = %(reason)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
 
--- jobs.archive.JOBS_WITH_DEPENDANTS
-SELECT id FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND has_dependants = 1
-
 -- jobs.archive.NEEDED_PARENTS
 SELECT DISTINCT d.parent_id FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
  WHERE d.parent_id = ANY(CAST(%(ids)s AS TEXT[]))
@@ -808,6 +808,26 @@ UPDATE stepfast_job SET cancel_at = COALESCE(cancel_at, CAST(extract(epoch FROM 
 -- jobs.cancel.LOG_CANCELLATION
 INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), 'warning', step, %(message)s FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- jobs.commit.LOCK_LEASED_JOB
+SELECT id FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
+
+-- jobs.commit.MOVE_DONE_JOB
+WITH mine AS (
+    DELETE FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s
+    RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, has_dependants
+), kept AS (
+    INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
+    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(result)s AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
+    ON CONFLICT DO NOTHING
+)
+SELECT id, has_dependants FROM mine
+
+-- jobs.commit.REMOVE_DONE_JOB
+-- (done by the statement before it)
+
+-- jobs.commit.REMOVE_AWAITED_JOB
+-- (done by the statement before it)
 
 -- jobs.commit.MOVE_DONE_JOBS
 WITH mine AS (
@@ -831,22 +851,8 @@ WITH mine AS (
 )
 SELECT id, has_dependants FROM mine
 
--- jobs.commit.MOVE_DONE_JOB
-WITH mine AS (
-    DELETE FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s
-    RETURNING id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, has_dependants
-), kept AS (
-    INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
-    SELECT id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, fence, payload, CAST(%(result)s AS TEXT), 'done', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM mine
-    ON CONFLICT DO NOTHING
-)
-SELECT id, has_dependants FROM mine
-
--- jobs.commit.REMOVE_DONE_JOB
--- (done by the statement before it)
-
--- jobs.commit.REMOVE_AWAITED_JOB
--- (done by the statement before it)
+-- jobs.commit.COUNT_LEASED_JOBS
+SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
 
 -- jobs.commit.LOCK_LEASED_JOBS
 SELECT id, has_dependants FROM stepfast_job
@@ -854,14 +860,8 @@ SELECT id, has_dependants FROM stepfast_job
  ORDER BY id
 FOR UPDATE
 
--- jobs.commit.COUNT_LEASED_JOBS
-SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
-
 -- jobs.commit.WRITE_RESULT
 UPDATE stepfast_archive SET result = %(result)s WHERE id = %(id)s AND committed_fence = %(fence)s
-
--- jobs.commit.LOCK_LEASED_JOB
-SELECT id FROM stepfast_job WHERE id = %(id)s AND fence = %(fence)s FOR UPDATE
 
 -- jobs.commit.CONTINUE_JOB
 UPDATE stepfast_job
@@ -879,16 +879,16 @@ UPDATE stepfast_job
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.ADVANCE_CANCELLED_JOB
-UPDATE stepfast_job
-   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s
-
 -- jobs.commit.CONTINUE_JOB_HERE
 UPDATE stepfast_job
    SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
        ready_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), leased_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
+
+-- jobs.commit.ADVANCE_CANCELLED_JOB
+UPDATE stepfast_job
+   SET cursor_json = %(cursor)s, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s
 
 -- jobs.commit.MORE_URGENT_WORK
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = %(queue)s AND paused_at IS NOT NULL)
@@ -910,12 +910,6 @@ UPDATE stepfast_job
        fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = %(id)s AND fence = %(fence)s AND cancel_at IS NULL
 
--- jobs.commit.RECORD_FAILURE
-UPDATE stepfast_job
-   SET failures = failures + %(charge)s, crashes = crashes + %(crash)s, last_error = %(error)s,
-       error_group = %(error_group)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE id = %(id)s AND fence = %(fence)s
-
 -- jobs.commit.GIVE_BACK_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
@@ -928,6 +922,12 @@ SELECT id FROM stepfast_job
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NOT NULL
  ORDER BY id
 FOR UPDATE
+
+-- jobs.commit.RECORD_FAILURE
+UPDATE stepfast_job
+   SET failures = failures + %(charge)s, crashes = crashes + %(crash)s, last_error = %(error)s,
+       error_group = %(error_group)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE id = %(id)s AND fence = %(fence)s
 
 -- jobs.commit.LIVE_FENCES
 SELECT id, fence, COALESCE(committed_fence, 0) FROM stepfast_job WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
@@ -1116,18 +1116,6 @@ INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at
 VALUES (%(id)s, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(key)s, %(trace)s, CAST(CAST(%(payload)s AS TEXT) AS JSON))
 ON CONFLICT DO NOTHING
 
--- jobs.enqueue.INSERT_JOBS
-   INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
-   SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), new.key, %(trace)s, CAST(new.payload AS JSON)
-     FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(keys)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, key, payload)
-ON CONFLICT DO NOTHING
-
--- jobs.enqueue.INSERT_KEYLESS_JOBS
-INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, trace, payload)
-SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) + %(delay)s), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
-       CAST(%(trace)s AS TEXT), CAST(new.payload AS JSON)
-  FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, payload)
-
 -- jobs.enqueue.KEY_HOLDERS
 SELECT unique_key, id FROM stepfast_job WHERE unique_key = ANY(CAST(%(keys)s AS TEXT[]))
 
@@ -1145,6 +1133,18 @@ UPDATE stepfast_job
 
 -- jobs.enqueue.KNOWN_JOB
 SELECT id FROM stepfast_job WHERE id = %(id)s UNION ALL SELECT id FROM stepfast_archive WHERE id = %(id)s
+
+-- jobs.enqueue.INSERT_JOBS
+   INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+   SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), new.key, %(trace)s, CAST(new.payload AS JSON)
+     FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(keys)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, key, payload)
+ON CONFLICT DO NOTHING
+
+-- jobs.enqueue.INSERT_KEYLESS_JOBS
+INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, trace, payload)
+SELECT new.id, %(queue)s, %(kind)s, %(state)s, %(priority)s, COALESCE(%(run_at)s, (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) + %(delay)s), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)), (SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)),
+       CAST(%(trace)s AS TEXT), CAST(new.payload AS JSON)
+  FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(payloads)s AS TEXT[])) AS new (id, payload)
 
 -- jobs.events.KNOW_EVENT_NAME
 INSERT INTO stepfast_event_name (id, at) VALUES (%(id)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)) ON CONFLICT DO NOTHING

@@ -739,6 +739,9 @@ ON CONFLICT DO NOTHING
 -- jobs.archive.REMOVE_JOBS
 DELETE FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
+-- jobs.archive.JOBS_WITH_DEPENDANTS
+SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND has_dependants = 1
+
 -- jobs.archive.AWAITED_PARENTS
 SELECT DISTINCT parent_id FROM stepfast_dependency WHERE parent_id IN (SELECT value FROM json_each(:ids)) AND state = 'open'
 
@@ -777,9 +780,6 @@ UPDATE stepfast_job
 UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
 
--- jobs.archive.JOBS_WITH_DEPENDANTS
-SELECT id FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND has_dependants = 1
-
 -- jobs.archive.NEEDED_PARENTS
 SELECT DISTINCT d.parent_id FROM stepfast_dependency d JOIN stepfast_job c ON c.id = d.child_id
  WHERE d.parent_id IN (SELECT value FROM json_each(:ids))
@@ -799,11 +799,8 @@ UPDATE stepfast_job SET cancel_at = COALESCE(cancel_at, CAST(ROUND((julianday('n
 INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), 'warning', step, :message FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids))
 
--- jobs.commit.MOVE_DONE_JOBS
--- (done by the statement before it)
-
--- jobs.commit.MOVE_DONE_JOBS_WITH_RESULTS
--- (done by the statement before it)
+-- jobs.commit.LOCK_LEASED_JOB
+SELECT id FROM stepfast_job WHERE id = :id AND fence = :fence
 
 -- jobs.commit.MOVE_DONE_JOB
 INSERT INTO stepfast_archive (id, queue, kind, priority, ready_at, created_at, leased_at, unique_key, step, failures, crashes, trace, progress, progress_note, error_group, last_error, cursor_json, committed_fence, payload, result, state, finished_at)
@@ -816,19 +813,22 @@ DELETE FROM stepfast_job WHERE has_dependants = 0 AND id = :id AND fence = :fenc
 -- jobs.commit.REMOVE_AWAITED_JOB
 DELETE FROM stepfast_job WHERE id = :id AND fence = :fence
 
+-- jobs.commit.MOVE_DONE_JOBS
+-- (done by the statement before it)
+
+-- jobs.commit.MOVE_DONE_JOBS_WITH_RESULTS
+-- (done by the statement before it)
+
+-- jobs.commit.COUNT_LEASED_JOBS
+SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
+
 -- jobs.commit.LOCK_LEASED_JOBS
 SELECT id, has_dependants FROM stepfast_job
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
  ORDER BY id
 
--- jobs.commit.COUNT_LEASED_JOBS
-SELECT count(*), COALESCE(sum(has_dependants), 0) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
-
 -- jobs.commit.WRITE_RESULT
 UPDATE stepfast_archive SET result = :result WHERE id = :id AND committed_fence = :fence
-
--- jobs.commit.LOCK_LEASED_JOB
-SELECT id FROM stepfast_job WHERE id = :id AND fence = :fence
 
 -- jobs.commit.CONTINUE_JOB
 UPDATE stepfast_job
@@ -846,16 +846,16 @@ UPDATE stepfast_job
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
--- jobs.commit.ADVANCE_CANCELLED_JOB
-UPDATE stepfast_job
-   SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence
-
 -- jobs.commit.CONTINUE_JOB_HERE
 UPDATE stepfast_job
    SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, error_group = NULL,
        ready_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), leased_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
+
+-- jobs.commit.ADVANCE_CANCELLED_JOB
+UPDATE stepfast_job
+   SET cursor_json = :cursor, step = step + 1, failures = 0, crashes = 0, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence
 
 -- jobs.commit.MORE_URGENT_WORK
 SELECT 1 WHERE EXISTS (SELECT 1 FROM stepfast_queue WHERE id = :queue AND paused_at IS NOT NULL)
@@ -877,12 +877,6 @@ UPDATE stepfast_job
        fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 
--- jobs.commit.RECORD_FAILURE
-UPDATE stepfast_job
-   SET failures = failures + :charge, crashes = crashes + :crash, last_error = :error,
-       error_group = :error_group, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND fence = :fence
-
 -- jobs.commit.GIVE_BACK_JOBS
 UPDATE stepfast_job
    SET state = CASE WHEN error_group = 'Lease expired - worker crashed or timed out' THEN 'suspect' ELSE 'ready' END,
@@ -894,6 +888,12 @@ UPDATE stepfast_job
 SELECT id FROM stepfast_job
  WHERE id IN (SELECT value FROM json_each(:ids)) AND fence = :fence AND cancel_at IS NOT NULL
  ORDER BY id
+
+-- jobs.commit.RECORD_FAILURE
+UPDATE stepfast_job
+   SET failures = failures + :charge, crashes = crashes + :crash, last_error = :error,
+       error_group = :error_group, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND fence = :fence
 
 -- jobs.commit.LIVE_FENCES
 SELECT id, fence, COALESCE(committed_fence, 0) FROM stepfast_job WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
@@ -1081,15 +1081,6 @@ INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at
 VALUES (:id, :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :key, :trace, :payload)
 ON CONFLICT DO NOTHING
 
--- jobs.enqueue.INSERT_JOBS
-   INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
-   SELECT json_extract(value, '$[0]'), :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), json_extract(value, '$[1]'), :trace, json_extract(value, '$[2]')
-     FROM json_each(:rows) WHERE true
-ON CONFLICT DO NOTHING
-
--- jobs.enqueue.INSERT_KEYLESS_JOBS
--- (done by the statement before it)
-
 -- jobs.enqueue.KEY_HOLDERS
 SELECT unique_key, id FROM stepfast_job WHERE unique_key IN (SELECT value FROM json_each(:keys))
 
@@ -1107,6 +1098,15 @@ UPDATE stepfast_job
 
 -- jobs.enqueue.KNOWN_JOB
 SELECT id FROM stepfast_job WHERE id = :id UNION ALL SELECT id FROM stepfast_archive WHERE id = :id
+
+-- jobs.enqueue.INSERT_JOBS
+   INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key, trace, payload)
+   SELECT json_extract(value, '$[0]'), :queue, :kind, :state, :priority, COALESCE(:run_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), json_extract(value, '$[1]'), :trace, json_extract(value, '$[2]')
+     FROM json_each(:rows) WHERE true
+ON CONFLICT DO NOTHING
+
+-- jobs.enqueue.INSERT_KEYLESS_JOBS
+-- (done by the statement before it)
 
 -- jobs.events.KNOW_EVENT_NAME
 INSERT INTO stepfast_event_name (id, at) VALUES (:id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)) ON CONFLICT DO NOTHING

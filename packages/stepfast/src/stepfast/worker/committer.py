@@ -320,7 +320,11 @@ class Committer:
     # Continuations that stay with this worker.
 
     def _may_stay(self, ended: Ended) -> bool:
-        if not isinstance(ended.ending, Continue) or isinstance(ended.ending, ReservedContinue) or ended.ending.delay:
+        if (
+            not isinstance(ended.ending, Continue)
+            or isinstance(ended.ending, ReservedContinue)
+            or ended.ending.delay
+        ):
             return False
         young = not ended.chain or time.monotonic() - ended.chain_since < STICKY_SECONDS
         return (
