@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.config import WorkerSettings, default_worker_id
 from stepfast.encryption import keyring
@@ -29,12 +29,9 @@ from stepfast.worker.relay import Relay
 from stepfast.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from stepfast.database.database import Database
-    from stepfast.jobs.kinds import Kinds
-    from stepfast.notifications.settings import NotificationSettings
-    from stepfast.schedules.definition import Definition
+    from stepfast.app_protocol import WholeApp
     from stepfast.tasks.settings import TaskSettings
     from stepfast.transports.contract import Transport
 
@@ -55,7 +52,7 @@ def run_tasks(target: str, options: dict[str, Any], say: Callable[[str], None], 
         )
     if (url := settings.chosen_database) is not None:
         os.environ[DATABASE] = url  # read when the module makes its Stepfast()
-    app: App = load(target)
+    app: WholeApp = load(target)
     if not types(app.kinds):
         raise ConfigurationError(f"{target} knows no tasks; register a handler with @app.task('its type')")
     if app.kinds.get(REFUSED).encrypted:
@@ -66,7 +63,7 @@ def run_tasks(target: str, options: dict[str, Any], say: Callable[[str], None], 
     return _polling(app, target, settings, options, once=once)
 
 
-def _single(app: App, settings: TaskSettings, say: Callable[[str], None]) -> int:
+def _single(app: WholeApp, settings: TaskSettings, say: Callable[[str], None]) -> int:
     from stepfast.tasks.single_task import SingleTask, run_single_task
 
     assert settings.task_data is not None  # noqa: S101 - asked before
@@ -80,7 +77,9 @@ def _single(app: App, settings: TaskSettings, say: Callable[[str], None]) -> int
     return run_single_task(app, task, say)
 
 
-def _polling(app: App, target: str, settings: TaskSettings, options: dict[str, Any], *, once: bool) -> int:
+def _polling(
+    app: WholeApp, target: str, settings: TaskSettings, options: dict[str, Any], *, once: bool
+) -> int:
     from stepfast.tasks.intake import Acknowledge
     from stepfast.transports.open import open_transport, transport_settings
 
@@ -99,7 +98,7 @@ def _polling(app: App, target: str, settings: TaskSettings, options: dict[str, A
 
 
 def run_polling(
-    app: App,
+    app: WholeApp,
     target: str,
     transport: Transport,
     settings: IntakeSettings,
@@ -161,13 +160,13 @@ def run_polling(
     return int(worker.failed or intake.failed)
 
 
-def _is_over(app: App, over: threading.Event, grace: timedelta) -> bool:
+def _is_over(app: WholeApp, over: threading.Event, grace: timedelta) -> bool:
     """Whether the one task has ended although a handler cannot be stopped, and its webhook was sent in time."""
     with _relaying(app):
         return over.wait(min(SENDING, grace).total_seconds())
 
 
-def _leave(app: App, intake: Intake, grace: timedelta, *, held: bool) -> None:
+def _leave(app: WholeApp, intake: Intake, grace: timedelta, *, held: bool) -> None:
     """Stop the intake. Webhooks on their way get a moment: then their tasks need not be done again elsewhere."""
     if not held or not app.notifications.outbox_relay:
         intake.leave(timedelta(0))
@@ -177,7 +176,7 @@ def _leave(app: App, intake: Intake, grace: timedelta, *, held: bool) -> None:
 
 
 @contextmanager
-def _relaying(app: App) -> Iterator[None]:
+def _relaying(app: WholeApp) -> Iterator[None]:
     """Send webhooks meanwhile: the worker has stopped doing so."""
     if not app.notifications.outbox_relay:
         yield
@@ -188,19 +187,3 @@ def _relaying(app: App) -> Iterator[None]:
         yield
     finally:
         relay.stop()
-
-
-# What tasks need of an application.
-
-
-class App(Protocol):
-    """A `Stepfast`, without what is not needed here."""
-
-    @property
-    def database(self) -> Database: ...
-    @property
-    def kinds(self) -> Kinds: ...
-    @property
-    def notifications(self) -> NotificationSettings: ...
-    @property
-    def declared(self) -> Mapping[str, Definition]: ...

@@ -48,8 +48,8 @@ from stepfast.transports.contract import (
 )
 
 if TYPE_CHECKING:
+    from stepfast.app_protocol import WholeApp
     from stepfast.notifications.settings import NotificationSettings
-    from stepfast.tasks.command import App
 
 
 Acknowledge = Literal["stored", "ended"]  # when a message is let go
@@ -98,7 +98,7 @@ class Intake:
     """A thread with an event loop of its own: no handler can hold it up, however it behaves."""
 
     def __init__(
-        self, app: App, transport: Transport, settings: IntakeSettings, ended: Callable[[], None]
+        self, app: WholeApp, transport: Transport, settings: IntakeSettings, ended: Callable[[], None]
     ) -> None:
         self._app = app
         self._transport = transport

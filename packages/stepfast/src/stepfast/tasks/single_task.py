@@ -57,9 +57,9 @@ from stepfast.worker.worker import Worker
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from stepfast.app_protocol import WholeApp
     from stepfast.database.connection import Transaction
     from stepfast.jobs.kinds import Kind
-    from stepfast.tasks.command import App
 
 
 T = TypeVar("T")
@@ -92,7 +92,7 @@ class SingleTask:
     crash_limit: int = 3
 
 
-def run_single_task(app: App, task: SingleTask, say: Callable[[str], None]) -> int:
+def run_single_task(app: WholeApp, task: SingleTask, say: Callable[[str], None]) -> int:
     """Do a task, send the webhook about its end, and return the exit code."""
     work = _Parent(app, task, say)
     job = work.store()
@@ -109,7 +109,7 @@ def run_single_task(app: App, task: SingleTask, say: Callable[[str], None]) -> i
 class _Parent:
     """The parent process: store → let children work → hand over → send the webhook."""
 
-    def __init__(self, app: App, task: SingleTask, say: Callable[[str], None]) -> None:
+    def __init__(self, app: WholeApp, task: SingleTask, say: Callable[[str], None]) -> None:
         self._app = app
         self._task = task
         self._say = say
@@ -300,7 +300,9 @@ _INSTANT: Final = struct.Struct("d")  # monotonic: one clock for all processes o
 class Child:
     """One child process. It is forked: it has the application as it was imported."""
 
-    def __init__(self, app: App, task: SingleTask, queue: str, job_id: str, remaining: float | None) -> None:
+    def __init__(
+        self, app: WholeApp, task: SingleTask, queue: str, job_id: str, remaining: float | None
+    ) -> None:
         self._app = app
         self._task = task
         self._queue = queue

@@ -13,10 +13,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from stepfast.config import worker_settings
 from stepfast.errors import ConfigurationError, StepfastError
@@ -28,11 +28,7 @@ from stepfast.worker.metrics import Exposure
 from stepfast.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from stepfast.database.database import Database
-    from stepfast.jobs.kinds import Kinds
-    from stepfast.notifications.settings import NotificationSettings
-    from stepfast.runs.feeds import Feeds
-    from stepfast.schedules.definition import Definition
+    from stepfast.app_protocol import WholeApp
     from stepfast.telemetry.logs import Lines
     from stepfast.telemetry.metrics import Metrics
     from stepfast.worker.children import ChildProcess
@@ -158,21 +154,6 @@ LEAVE: Final = 3.0  # seconds that threads and exit hooks get once the worker ha
 STUCK: Final = 70  # exit code: the event loop hung; work was given back
 
 
-class App(Protocol):
-    """What a worker needs of an application."""
-
-    @property
-    def database(self) -> Database: ...
-    @property
-    def kinds(self) -> Kinds: ...
-    @property
-    def notifications(self) -> NotificationSettings: ...
-    @property
-    def declared(self) -> Mapping[str, Definition]: ...
-    @property
-    def feeds(self) -> Feeds: ...
-
-
 def run_worker(target: str, options: dict[str, Any], processes: int = 1) -> int:
     """Run workers for the app at `target` ("module:app") until a signal; returns the exit code."""
     if processes < 1:
@@ -190,7 +171,7 @@ def run_worker(target: str, options: dict[str, Any], processes: int = 1) -> int:
     return code
 
 
-def load(target: str) -> App:
+def load(target: str) -> WholeApp:
     """Import "module:app"; the working folder counts, as it does for `python -m`."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
@@ -209,7 +190,7 @@ def load(target: str) -> App:
     app = getattr(module, attribute, None)
     if app is None or not hasattr(app, "kinds"):
         raise ConfigurationError(f"{module_name!r} has no Stepfast app named {attribute!r}")
-    found: App = app
+    found: WholeApp = app
     return found
 
 

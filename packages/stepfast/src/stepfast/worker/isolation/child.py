@@ -28,7 +28,7 @@ from logging.handlers import QueueHandler
 from multiprocessing import spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from stepfast.config import spoken_size
 from stepfast.database.drivers import open_database
@@ -64,7 +64,7 @@ from stepfast.worker.running import DONE, OUTCOMES, HandlerExit, hide_arguments,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from stepfast.database.database import Database
+    from stepfast.app_protocol import WholeApp
     from stepfast.jobs.step import Halt, Report
     from stepfast.telemetry import Fact
 
@@ -123,15 +123,9 @@ def _pages(column: int) -> int:
 # In the process of an isolated handler: how the handler is found by its name, and how its answer is packed.
 
 
-class App(Protocol):
-    """The application that a handler belongs to, as far as this process has to set it up."""
-
-    def use(self, database: Database) -> Database: ...
-
-
 class Found(NamedTuple):
     kind: Kind
-    app: App | None  # None: it was registered elsewhere; what is found is a plain function
+    app: WholeApp | None  # None: it was registered elsewhere; what is found is a plain function
 
 
 def handler_kind(task: Task) -> Found:
@@ -418,7 +412,7 @@ class Child:
             self._kinds[place] = found.kind
         return self._kinds[place]
 
-    def _move(self, app: App) -> None:
+    def _move(self, app: WholeApp) -> None:
         before = app.use(open_database(self._database_url))
         if before.url == self._database_url:
             app.use(before)  # as it was: somebody may hold it
