@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from stepfast.outbox.destinations import Outgoing
-    from stepfast.worker.broker_listener import Hints
+    from stepfast.worker.broker_listener import HintListener
     from stepfast.worker.relay import BrokerSender
 
 
@@ -34,12 +34,12 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Nobody is told."""
 
 
-def _at_once(self: Hints, heard: Any, why: str) -> None:
+def _at_once(self: HintListener, heard: Any, why: str) -> None:
     del why
     self._end(heard.delivery, self._transport.complete(heard.delivery))
 
 
-async def _acknowledge_all(self: Hints, heard: Any) -> None:
+async def _acknowledge_all(self: HintListener, heard: Any) -> None:
     for it in heard:
         self._end(it.delivery, self._transport.complete(it.delivery))
 
@@ -110,13 +110,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a message is acknowledged although the database did not answer",
-        replacing("stepfast.worker.broker_listener:Hints._ask", _acknowledge_all),
+        replacing("stepfast.worker.broker_listener:HintListener._ask", _acknowledge_all),
         test_message_dead_letters.test_nothing_is_acknowledged_while_the_database_does_not_answer,
         only_on=("sqlite",),
     ),
     Mutation(
         "a message about a run that nobody knows is acknowledged",
-        replacing("stepfast.worker.broker_listener:Hints._wait_or_refuse", _at_once),
+        replacing("stepfast.worker.broker_listener:HintListener._wait_or_refuse", _at_once),
         test_message_dead_letters.test_a_message_that_names_an_unknown_run_is_held_for_a_while_and_then_put_aside,
         only_on=("sqlite",),
     ),
@@ -145,7 +145,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a letter about work that the database knows fills our list",
-        replacing("stepfast.worker.broker_listener:_strangers", lambda _, letters, __: letters),
+        replacing("stepfast.worker.broker_listener:_unknown", lambda _, letters, __: letters),
         test_message_dead_letters.test_a_letter_about_work_that_the_database_knows_is_only_removed,
     ),
     Mutation(
@@ -207,7 +207,7 @@ MUTATIONS = [
     ),
     Mutation(
         "nobody hears of a message that was skipped",
-        replacing("stepfast.worker.broker_listener:Hints._skipped", _nothing),
+        replacing("stepfast.worker.broker_listener:HintListener._report_skipped", _nothing),
         test_message_fields.test_a_message_for_another_row_than_the_next_is_acknowledged_skipped_and_told,
         only_on=("sqlite",),
     ),
