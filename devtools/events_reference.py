@@ -8,8 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from stepfast.telemetry.events import CHAPTERS_EVENTS as CHAPTERS
-from stepfast.telemetry.events import Event
+from stepfast.telemetry.events import CHAPTERS, Event
 from stepfast.telemetry.metrics import COUNTERS, HISTOGRAMS
 
 

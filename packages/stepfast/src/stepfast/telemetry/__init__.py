@@ -1,8 +1,8 @@
-"""What happened, told once, under a name: logs, metrics and traces all listen here.
+"""Report events, each once and under a name: logs, metrics and traces all listen here.
 
     happened("step.refused", lease, fence=lease.fence)
 
-The list of names is `events`; the reference in the documentation is made from it.
+The list of events is `events.py`; the reference in the documentation is generated from it.
 """
 
 from __future__ import annotations

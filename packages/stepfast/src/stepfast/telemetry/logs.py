@@ -28,7 +28,7 @@ _KNOWN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 
 
 class Lines:
-    """What a line of the log says, whoever wrote it."""
+    """The event and the fields of a log line, ours or the user's."""
 
     def __init__(self) -> None:
         self.worker_id: str | None = None  # of the worker in this process, once there is one
@@ -46,7 +46,7 @@ class Lines:
         return str(event) if event is not None else without_data(message)
 
     def entry(self, record: logging.LogRecord, message: str) -> dict[str, Any]:
-        """All of it, in the order in which it is read."""
+        """All fields of a line, in the order in which they are read."""
         entry: dict[str, Any] = {
             "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat().replace("+00:00", "Z"),
             "level": record.levelname.lower(),
@@ -109,13 +109,13 @@ def configure(style: str, level: str) -> Lines:
 
 
 def leave_out_others() -> None:
-    """For commands that print no log: what others warn of, Python would print for them, and we say it ourselves."""
+    """For commands that print no log: keep Python from printing warnings of libraries, which we report ourselves."""
     for name in TALKATIVE:
         logging.getLogger(name).addHandler(_NOWHERE)
 
 
 def known_level(level: str) -> int:
-    """Its number, or a sentence about what may be written."""
+    """The number of a log level; raises if there is no such level."""
     known = logging.getLevelNamesMapping()
     if level.upper() not in known:
         raise ConfigurationError(f"log level {level!r}: use debug, info, warning or error")
@@ -123,7 +123,7 @@ def known_level(level: str) -> int:
 
 
 def known_format(style: str) -> str:
-    """The same, or a sentence about what may be written."""
+    """The name of a log format; raises if there is no such format."""
     if style not in FORMATS:
         raise ConfigurationError(f"log format {style!r}: use {' or '.join(FORMATS)}")
     return style
@@ -132,7 +132,7 @@ def known_format(style: str) -> str:
 def formatter(style: str, lines: Lines) -> logging.Formatter:
     try:
         import structlog
-    except ImportError:  # not installed: the same fields without it
+    except ImportError:  # not installed: our own formatters write the fields
         return JsonFormatter(lines) if style == "json" else ConsoleFormatter(lines)
 
     def read(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
@@ -141,8 +141,8 @@ def formatter(style: str, lines: Lines) -> logging.Formatter:
     def read_own(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
         if "_record" not in event:
             return event
-        said = {name: value for name, value in event.items() if not name.startswith("_")}
-        return lines.entry(event["_record"], str(said.pop("event", ""))) | said
+        fields = {name: value for name, value in event.items() if not name.startswith("_")}
+        return lines.entry(event["_record"], str(fields.pop("event", ""))) | fields
 
     console = structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty() and "NO_COLOR" not in os.environ,

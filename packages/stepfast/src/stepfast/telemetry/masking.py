@@ -1,7 +1,12 @@
-"""Texts fit to be kept and shown: without what looks like a secret, and without what no database takes.
+"""Hide secrets in texts that are kept or shown, and spell out what no database takes.
 
 An application adds rules of its own (`Stepfast(mask=[…])`): the names of fields, and patterns of texts. They hold in
 the whole process from then on, wherever a payload, a result, an error or a line of a log is shown.
+
+A rule that is a text names fields: `password` whatever it belongs to, `card.*` all fields of a card, `customer.mail` one
+field. `*` stands for any letters of one name; upper and lower case are the same. A field that is named is hidden with
+everything in it. In a text without structure, such as the message of an error, the last name counts: `mail=…` and
+`'mail': …` are hidden there. A rule that is a compiled pattern is hidden wherever it matches.
 """
 
 from __future__ import annotations
@@ -17,12 +22,10 @@ from urllib.parse import quote, quote_plus
 
 from stepfast.errors import ConfigurationError
 
-# What an application never wants to see shown: fields by their names, and texts by a pattern.
-#
-# A rule that is a text names fields: `password` whatever it belongs to, `card.*` all that belongs to a card,
-# `customer.mail` one field. `*` stands for any letters of one name; upper and lower case are the same. A field that is
-# named is hidden with all that is in it. In a text without structure, such as the message of an error, the last name
-# counts: `mail=…` and `'mail': …` are hidden there. A rule that is a compiled pattern is hidden wherever it matches.
+__all__ = [
+    "HIDDEN", "Rule", "any_rules", "hidden_in", "hide", "hide_here", "hides", "hiding", "masked", "rules", "storable",
+    "visible", "without_data", "without_rules", "without_secrets",
+]  # fmt: skip
 
 Rule = str | re.Pattern[str]
 
@@ -41,9 +44,8 @@ _VALUE: Final = (
 _PLAIN: Final = re.compile(r"[\w.-]*", re.ASCII)  # the same wherever it is quoted
 _QUOTES: Final[tuple[Callable[[str], str], ...]] = (
     lambda text: repr(text)[1:-1],
-    lambda text: repr(f"\"'{text}")[
-        4:-1
-    ],  # beside others, an apostrophe may have to be marked that needs no mark alone
+    # Beside other quotes an apostrophe may need a mark that it does not need alone.
+    lambda text: repr(f"\"'{text}")[4:-1],
     lambda text: ascii(text)[1:-1],
     lambda text: json.dumps(text)[1:-1],
     lambda text: json.dumps(text, ensure_ascii=False)[1:-1],
@@ -55,7 +57,7 @@ _VALUES: Final[ContextVar[tuple[str, ...]]] = ContextVar("stepfast_hidden", defa
 
 @contextmanager
 def hiding(values: tuple[str, ...]) -> Iterator[None]:
-    """In this block these texts are hidden wherever they appear."""
+    """Hide these texts wherever they appear, in this block."""
     before = _VALUES.set(values)
     try:
         yield
@@ -64,12 +66,12 @@ def hiding(values: tuple[str, ...]) -> Iterator[None]:
 
 
 def hide_here(values: tuple[str, ...]) -> None:
-    """The same, for the rest of this context."""
+    """Hide these texts wherever they appear, for the rest of this context."""
     _VALUES.set(values)
 
 
 class Rules:
-    """Those of one process. There are few, and mostly none: then nothing here costs anything."""
+    """The masking rules of one process. There are few, and mostly none: then nothing here costs anything."""
 
     def __init__(self) -> None:
         self._rules: dict[str, Rule] = {}
@@ -78,7 +80,7 @@ class Rules:
         self._named: re.Pattern[str] | None = None
 
     def add(self, given: Iterable[Rule]) -> tuple[Rule, ...]:
-        """Check these rules, and let them hold from now on; returns them."""
+        """Check rules, and apply them from now on; returns them."""
         if isinstance(given, str | re.Pattern):
             raise ConfigurationError(f"mask={given!r}: give a list of rules")
         rules = tuple(given)
@@ -96,11 +98,11 @@ class Rules:
         return rules
 
     def any(self) -> bool:
-        """Whether there are any."""
+        """Whether there are rules."""
         return bool(self._rules)
 
     def all(self) -> list[str]:
-        """As they are kept."""
+        """All rules, as they are stored."""
         return sorted(self._rules)
 
     def names(self, *path: str) -> bool:
@@ -108,17 +110,17 @@ class Rules:
         return any(_fits(path, parts) for parts in self._fields)
 
     def masked(self, value: Any) -> Any:
-        """A value of JSON without what the rules hide."""
+        """A JSON value in which the rules are applied."""
         return self._masked(value, ()) if self._rules else value
 
     def values(self, value: Any) -> tuple[str, ...]:
-        """What the rules hide in a value of JSON, as texts, the longest first: it may be quoted anywhere."""
+        """The texts that the rules hide in a JSON value, the longest first: they may be quoted anywhere."""
         found: set[str] = set()
         self._collect(value, (), found, hidden=False)
         return tuple(sorted(found, key=len, reverse=True))
 
     def cleaned(self, text: str) -> str:
-        """A text without what the rules hide, and without what is hidden of the step that runs here."""
+        """A text in which the rules are applied, and the hidden arguments of the step that runs here are hidden."""
         for value in _VALUES.get():
             text = text.replace(value, HIDDEN)
         if self._named is not None:
@@ -161,7 +163,7 @@ class Rules:
 
 
 def quotations(text: str) -> set[str]:
-    """The text, and how it looks where Python, JSON or an address quotes it, or quotes what quotes it."""
+    """The text, and how it looks where Python, JSON or an address quotes it, once or twice."""
     if _PLAIN.fullmatch(text):
         return {text}
     once = {text} | {quoted(text) for quoted in _QUOTES}
@@ -178,12 +180,12 @@ def quotations(text: str) -> set[str]:
 
 
 def spelled(rule: Rule) -> str:
-    """A rule as it is kept: a pattern with its flags in front."""
+    """A rule as it is stored: a pattern with its flags in front."""
     return rule if isinstance(rule, str) else f"re:{rule.flags & ~re.UNICODE:d}:{rule.pattern}"
 
 
 def read(text: str) -> Rule:
-    """A rule as it was kept."""
+    """A rule as it was stored."""
     if not text.startswith("re:"):
         return text
     _, flags, pattern = text.split(":", 2)
@@ -203,7 +205,7 @@ def _check(rule: object) -> None:
 
 
 def _fits(path: tuple[str, ...], parts: tuple[str, ...]) -> bool:
-    """Whether the end of the path is what the rule says."""
+    """Whether the end of the path matches the rule."""
     if len(path) < len(parts):
         return False
     end = path[len(path) - len(parts) :]
@@ -211,7 +213,7 @@ def _fits(path: tuple[str, ...], parts: tuple[str, ...]) -> bool:
 
 
 def _named(fields: list[tuple[str, ...]]) -> re.Pattern[str] | None:
-    """How the fields look in a text: their last name that says anything, and what follows it."""
+    """A pattern of the fields in a text: the last name of each that is not just `*`, and the value behind it."""
     if not fields:
         return None
     last = {next(part for part in reversed(parts) if part.strip("*")) for parts in fields}
@@ -219,10 +221,15 @@ def _named(fields: list[tuple[str, ...]]) -> re.Pattern[str] | None:
     return re.compile(rf"(\b(?:{names})\\?['\"]?\s{{0,5}}[=:]\s{{0,5}}){_VALUE}", re.IGNORECASE)
 
 
-__all__ = [
-    "HIDDEN", "Rule", "any_rules", "hidden_in", "hide", "hide_here", "hides", "hiding", "masked", "rules", "storable",
-    "visible", "without_data", "without_rules", "without_secrets",
-]  # fmt: skip
+_RULES: Final = Rules()
+
+hide = _RULES.add
+hides = _RULES.names
+any_rules = _RULES.any
+hidden_in = _RULES.values
+masked = _RULES.masked
+rules = _RULES.all
+without_rules = _RULES.cleaned
 
 # Every repetition is bounded or anchored: a message of a megabyte must not hold the process up.
 _SECRET: Final = re.compile(
@@ -242,22 +249,12 @@ _QUOTED_DATA: Final = re.compile(
     re.MULTILINE,
 )
 
-# What would move the cursor, change colours or turn the direction of reading.
+# Characters that would move the cursor, change colours or turn the direction of reading.
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-_RULES: Final = Rules()
-
-hide = _RULES.add  # from now on, in this process
-hides = _RULES.names  # whether a field of this name is hidden
-any_rules = _RULES.any  # whether anybody gave one
-hidden_in = _RULES.values  # what they hide in a value of JSON, as texts
-masked = _RULES.masked  # a value of JSON without what the rules hide
-rules = _RULES.all  # those that hold here
-without_rules = _RULES.cleaned  # a text without what the rules hide
 
 
 def without_secrets(text: str) -> str:
-    """Fit to be kept and shown: without what looks like a secret, and storable."""
+    """The text without what looks like a secret, and storable."""
     # The rules first: they know whole values, of which the pattern may leave an end.
     return _SECRET.sub(
         lambda found: f"{found[1]}:***@" if found[1] else f"{found[2] or found[3] or found[4]}***",
@@ -266,14 +263,14 @@ def without_secrets(text: str) -> str:
 
 
 def without_data(text: str) -> str:
-    """Fit for a log that many read: also without the data that libraries quote in their complaints."""
+    """The text without secrets, and without the data that libraries quote in their errors: fit for a log."""
     return _QUOTED_DATA.sub(
         lambda found: f"{found[1] or found[2] or found[3] or found[4]}***", without_secrets(text)
     )
 
 
 def storable(text: str) -> str:
-    """The text with what no database takes spelled out: NUL characters, and halves of characters from file names."""
+    """The text with characters that no database takes spelled out: NUL, and halves of characters from file names."""
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 

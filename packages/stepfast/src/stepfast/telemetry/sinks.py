@@ -1,8 +1,8 @@
-"""Who hears of events: the log always, others for the events they ask for.
+"""Hand events to their listeners: the log always, other sinks for the events they ask for.
 
-Measured: an event that nobody wants costs 0.3 µs; one of a step that metrics want 7 µs; asking `wanted` 0.2 µs. So
-whoever would have to build something asks first, and what happens to every job is told once per batch: with metrics
-that is 0.5 µs a job.
+Measured: an event without a listener costs 0.3 µs; one of a step that metrics want 7 µs; asking `wanted` 0.2 µs. So code
+that would have to build its fields asks first, and events of every job are reported once per batch: with metrics that is
+0.5 µs a job.
 """
 
 from __future__ import annotations
@@ -15,17 +15,70 @@ from typing import Final, Protocol
 from stepfast.telemetry.events import LEVELS
 from stepfast.telemetry.masking import HIDDEN, hides, without_data
 
-# The fields of an event, as a log shows them: short, without secrets, and nothing that is not there.
-
 Fact = str | float | int | BaseException | Sequence[float] | None
 Plain = dict[str, str | float | int]
 
 LONGEST: Final = 2_000  # characters of one field in a log
 _WORD: Final = re.compile(r"_([a-z0-9])")
+Sink = Callable[[str, Mapping[str, Fact]], None]
+
+_log: Final = logging.getLogger("stepfast")
+_sinks: Final[dict[str, tuple[Sink, ...]]] = {}  # by event
+_failed: Final[set[Sink]] = set()
+
+
+class Subject(Protocol):
+    """What an event may be about: an object that knows its own fields, and is asked only if there is a listener."""
+
+    def facts(self) -> dict[str, Fact]: ...
+
+
+def happened(event: str, about: Subject | None = None, /, **facts: Fact) -> None:
+    """Report an event, with the ids that let a reader follow one job. Never raises."""
+    sinks = _sinks.get(event)
+    level = LEVELS.get(event, logging.INFO)
+    logged = _log.isEnabledFor(level)
+    if not sinks and not logged:
+        return
+    if about is not None:
+        facts = about.facts() | facts
+    for sink in sinks or ():
+        try:
+            sink(event, facts)
+        except Exception:  # noqa: BLE001 - whatever a listener meets, the work goes on
+            if sink not in _failed:
+                _failed.add(sink)  # once is enough: events come by the thousand
+                _log.exception("a listener failed at %s", event)
+    if logged:
+        shown = plain(facts)
+        _log.log(level, "%s %s", event, sentence(shown), extra={"event": event, "facts": shown})
+
+
+def wanted(event: str) -> bool:
+    """Whether the event has a listener or would be logged."""
+    return event in _sinks or _log.isEnabledFor(LEVELS.get(event, logging.INFO))
+
+
+def listen(sink: Sink, events: Iterable[str]) -> None:
+    """Call `sink` for these events of this process, on the thread that reports them."""
+    for event in events:
+        _sinks[event] = (*_sinks.get(event, ()), sink)
+
+
+def unlisten(sink: Sink) -> None:
+    for event, sinks in list(_sinks.items()):
+        left = tuple(other for other in sinks if other != sink)
+        if left:
+            _sinks[event] = left
+        else:
+            del _sinks[event]
+
+
+# The fields of an event as a log shows them: short, and without secrets.
 
 
 def plain(facts: Mapping[str, Fact]) -> Plain:
-    """Only texts and numbers: an error becomes its type and its message, many samples their largest."""
+    """The fields as texts and numbers: an error becomes its type and its message, many samples their largest."""
     found: Plain = {}
     for name, value in facts.items():
         match value:
@@ -50,7 +103,7 @@ def plain(facts: Mapping[str, Fact]) -> Plain:
 
 
 def message_of(error: BaseException) -> str:
-    """What the error says; a failure must be written, whatever its text does."""
+    """The text of an error, also if reading it raises: a failure must be written."""
     try:
         return str(error).strip()
     except Exception:  # noqa: BLE001 - somebody else's __str__
@@ -69,64 +122,10 @@ def sentence(facts: Plain) -> str:
 
 
 def camel(name: str) -> str:
-    """The name as machines that read JSON logs know it: worker_id is workerId."""
+    """A name as JSON logs have it: worker_id is workerId."""
     return _WORD.sub(lambda found: found[1].upper(), name)
 
 
 def _text(value: str) -> str:
     # Cut late: a secret must not lose its end before it is seen.
     return without_data(value[: 2 * LONGEST])[:LONGEST]
-
-
-Sink = Callable[[str, Mapping[str, Fact]], None]
-
-_log: Final = logging.getLogger("stepfast")
-_sinks: Final[dict[str, tuple[Sink, ...]]] = {}  # by event
-_failed: Final[set[Sink]] = set()
-
-
-class Subject(Protocol):
-    """What an event may be about: it knows its own fields, and is asked only if somebody listens."""
-
-    def facts(self) -> dict[str, Fact]: ...
-
-
-def happened(event: str, about: Subject | None = None, /, **facts: Fact) -> None:
-    """Report `event`, with the ids that let a reader follow one job. Never raises."""
-    sinks = _sinks.get(event)
-    level = LEVELS.get(event, logging.INFO)
-    logged = _log.isEnabledFor(level)
-    if not sinks and not logged:
-        return
-    if about is not None:
-        facts = about.facts() | facts
-    for sink in sinks or ():
-        try:
-            sink(event, facts)
-        except Exception:  # noqa: BLE001 - whatever a listener meets, the work goes on
-            if sink not in _failed:
-                _failed.add(sink)  # once is enough: events come by the thousand
-                _log.exception("a listener failed at %s", event)
-    if logged:
-        shown = plain(facts)
-        _log.log(level, "%s %s", event, sentence(shown), extra={"event": event, "facts": shown})
-
-
-def wanted(event: str) -> bool:
-    """Whether anybody would hear of it."""
-    return event in _sinks or _log.isEnabledFor(LEVELS.get(event, logging.INFO))
-
-
-def listen(sink: Sink, events: Iterable[str]) -> None:
-    """Let `sink` hear of these events, in this process, from whatever thread they come."""
-    for event in events:
-        _sinks[event] = (*_sinks.get(event, ()), sink)
-
-
-def unlisten(sink: Sink) -> None:
-    for event, sinks in list(_sinks.items()):
-        left = tuple(it for it in sinks if it != sink)
-        if left:
-            _sinks[event] = left
-        else:
-            del _sinks[event]

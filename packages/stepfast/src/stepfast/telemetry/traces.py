@@ -1,7 +1,7 @@
 """The trace a job belongs to: one id that follows it across its steps, its children and its webhooks.
 
 It is stored as a W3C traceparent (version, trace, parent span, flags). A job without one begins a trace of its own,
-whose id is made of the job's id, so that enqueuing costs nothing and everybody who knows the job knows its trace.
+whose id is made of the job's id, so that enqueuing costs nothing and the trace of a known job is known.
 OpenTelemetry is used where a program has configured it, and only then; the ids follow without it.
 """
 
@@ -15,7 +15,6 @@ import sys
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from stepfast.errors import ConfigurationError, install_hint
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("stepfast")
 _TRACEPARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_NOBODY: Final = "0" * 32
+_NO_TRACE: Final = "0" * 32  # invalid, says W3C
 SAMPLED: Final = 1
 
 
@@ -49,28 +48,28 @@ CURRENT: Final[ContextVar[Work | None]] = ContextVar("stepfast_step", default=No
 
 
 def trace_id_of(job_id: str, trace: str | None) -> str:
-    """The 32 digits of the trace that a job belongs to; of its own if `trace` names none."""
+    """The 32 digits of the trace that a job belongs to: the one in `trace`, or one of its own."""
     if trace is not None and (found := _TRACEPARENT.fullmatch(trace)):
         return found[1]
-    own = job_id.replace("-", "").lower() if _UUID.fullmatch(job_id) else _NOBODY
-    return own if own != _NOBODY else hashlib.sha256(job_id.encode()).hexdigest()[:32]
+    own = job_id.replace("-", "").lower() if _UUID.fullmatch(job_id) else _NO_TRACE
+    return own if own != _NO_TRACE else hashlib.sha256(job_id.encode()).hexdigest()[:32]
 
 
 def traceparent_of(work: Work) -> str:
-    """What a child of this step stores."""
+    """The traceparent that a child of this step stores."""
     if work.trace is not None and _TRACEPARENT.fullmatch(work.trace):
         return work.trace
     trace_id = trace_id_of(work.job_id, None)
-    return f"00-{trace_id}-{_beginning(trace_id)}-01"
+    return f"00-{trace_id}-{_first_span(trace_id)}-01"
 
 
-def _beginning(trace_id: str) -> str:
-    """The span that a trace of a job's own begins with. Nobody records it: it only holds the steps together."""
+def _first_span(trace_id: str) -> str:
+    """The span that a job's own trace begins with. It is never recorded: it only holds the steps together."""
     return hashlib.sha256(trace_id.encode()).hexdigest()[:16]
 
 
 def current_trace() -> str | None:
-    """What a job or a message that is made right now belongs to; None: a trace of its own."""
+    """The traceparent of a job or a message that is made right now; None: it begins a trace of its own."""
     if (otel := sys.modules.get("opentelemetry.trace")) is not None:
         stored = _stored(otel.get_current_span().get_span_context())
         if stored is not None:
@@ -80,7 +79,7 @@ def current_trace() -> str | None:
 
 
 def current_facts() -> Plain:
-    """What a log line that is written right now belongs to."""
+    """The ids of the step that a log line which is written right now belongs to."""
     work = CURRENT.get()
     return {} if work is None else plain(work.facts())
 
@@ -95,7 +94,7 @@ def _stored(context: SpanContext) -> str | None:
 
 
 def tracer() -> Tracer | None:
-    """The program's own, if it has configured one. A module that nobody imported is configured by nobody."""
+    """The tracer of the program, if it has configured one; a program that has not imported the module has not."""
     if (otel := sys.modules.get("opentelemetry.trace")) is None:
         return None
     provider = otel.get_tracer_provider()
@@ -109,7 +108,7 @@ def _tracer_of(provider: TracerProvider) -> Tracer:
 
 @contextmanager
 def enqueuing(kind: str, queue: str, jobs: int = 1) -> Iterator[str | None]:
-    """A span around an enqueue, where spans are wanted; yields what the jobs store as their trace."""
+    """A span around an enqueue, if the program has a tracer; yields the traceparent that the jobs store."""
     active = tracer()
     if active is None:
         yield current_trace()
@@ -137,7 +136,7 @@ def enqueuing(kind: str, queue: str, jobs: int = 1) -> Iterator[str | None]:
 
 
 def begin_step(active: Tracer, work: Work, kind: str, queue: str, facts: Mapping[str, Any]) -> Span:
-    """A span for one step of `work`, which goes on until its end is written; current where the handler runs."""
+    """Begin the span of one step, which goes on until its end is committed; it is current where the handler runs."""
     from opentelemetry.context import attach
     from opentelemetry.trace import INVALID_SPAN, SpanKind, set_span_in_context
 
@@ -156,7 +155,7 @@ def begin_step(active: Tracer, work: Work, kind: str, queue: str, facts: Mapping
 
 
 def end_step(span: Span, outcome: str, facts: Mapping[str, Fact]) -> None:
-    """Say how the step ended. Its error is shown as in the log: without secrets and quoted data."""
+    """End the span of a step. Its error is shown as in the log: without secrets and quoted data."""
     try:
         if span.is_recording():
             _describe(span, outcome, plain(facts))
@@ -178,7 +177,7 @@ def _describe(span: Span, outcome: str, facts: Plain) -> None:
 
 @contextmanager
 def inside(work: Work, span: Span | None) -> Iterator[None]:
-    """Run something that belongs to a step elsewhere than in its handler: its effects."""
+    """A context for code that belongs to a step and runs outside of its handler: its effects."""
     before = CURRENT.set(work)
     try:
         if span is None:
@@ -199,14 +198,14 @@ def _as_parent(work: Work, active: Tracer) -> Any:
     found = _TRACEPARENT.fullmatch(traceparent_of(work))
     assert found is not None  # noqa: S101 - that is what it returns
     trace_id, span_id, flags = found[1], found[2], int(found[3], 16)
-    if span_id == _beginning(trace_id):
+    if span_id == _first_span(trace_id):
         flags = SAMPLED if _chosen(trace_id, active) else 0
     context = SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(flags))
     return set_span_in_context(NonRecordingSpan(context))
 
 
 def _chosen(trace_id: str, active: Tracer) -> bool:
-    """Whether the program's sampler wants a trace that nobody has decided about.
+    """Whether the program's sampler wants a trace that is not decided yet.
 
     It is asked about a hash: samplers look at the digits, and those of an id that counts the time are not random.
     """
@@ -235,9 +234,7 @@ def _named(facts: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-# Send spans where the environment says, for `stepfast worker`: the variables are OpenTelemetry's own.
-#
-# A program that configures OpenTelemetry itself is left alone, and so is one whose environment says nothing.
+# The exporter of `stepfast worker`, configured by OpenTelemetry's own variables.
 
 PACKAGES: Final = {
     "otlp_proto_http": "opentelemetry-exporter-otlp-proto-http",
@@ -246,7 +243,7 @@ PACKAGES: Final = {
 
 
 def export_spans() -> None:
-    """If OTEL_TRACES_EXPORTER or an OTEL_EXPORTER_… is set and nobody has set up a provider, do so."""
+    """Set up a tracer provider if OTEL_TRACES_EXPORTER or an OTEL_EXPORTER_… is set and the program has none."""
     chosen = os.environ.get("OTEL_TRACES_EXPORTER", "")
     asked = chosen or any(name.startswith("OTEL_EXPORTER_") for name in os.environ)
     if not asked or chosen == "none":
@@ -272,10 +269,12 @@ def export_spans() -> None:
 
 
 def _exporter(name: str) -> Any:
+    from importlib.metadata import entry_points  # here: it imports `email`, which most programs do without
+
     if name == "otlp":
         protocol = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
         name = "otlp_proto_grpc" if protocol == "grpc" else "otlp_proto_http"
-    for found in entry_points(group="opentelemetry_traces_exporter", name=name):
-        return found.load()()
+    for entry_point in entry_points(group="opentelemetry_traces_exporter", name=name):
+        return entry_point.load()()
     cure = f"pip install {PACKAGES[name]}" if name in PACKAGES else "install the package that brings it"
     raise ConfigurationError(f"OTEL_TRACES_EXPORTER: there is no exporter {name!r} here; {cure}")
