@@ -16,7 +16,7 @@ from benchmarks.subjects.pages import PAGE, PAGES, page
 from benchmarks.subjects.raw_limit import OWNER
 from benchmarks.tally import Tally
 from stepfast.database.connection import as_document, as_parameter
-from stepfast.database.dialects import Whose
+from stepfast.database.dialects import Plans
 from stepfast.database.drivers import open_database
 from stepfast.jobs.commit import CONTINUE_JOB_HERE, LOCK_LEASED_JOB, MORE_URGENT_WORK
 from stepfast.runs.page import FIND_POSITION, INSERT_PAGE
@@ -63,7 +63,7 @@ class Lane:
         if seq % STICKY_STEPS == 0:
             self.send(FIND_POSITION, id=self.partition_id)
             self.cursor.fetchall()
-        self.cursor.execute(self.dialect.begin[Whose.OURS_BY_KEY])
+        self.cursor.execute(self.dialect.begin[Plans.BY_KEY])
         if self.dialect.commits_unasked:
             self.send(LOCK_LEASED_JOB, **mine)
             self.cursor.fetchall()

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.tally import Tally
-from stepfast.database.dialects import Whose
+from stepfast.database.dialects import Plans
 from stepfast.database.drivers import open_database
 from stepfast.jobs.archive import ARCHIVE_JOBS, REMOVE_JOBS
 from stepfast.jobs.commit import (
@@ -54,7 +54,7 @@ class Limit:
         self.fence += 1
         taken = {"owner": OWNER, "fence": self.fence}
         asked = {"queue": "default", "limit": batch}
-        self.cursor.execute(self.dialect.begin[Whose.OURS])
+        self.cursor.execute(self.dialect.begin[Plans.ENGINE])
         if take := TAKE_JOBS.render(self.dialect):
             self.cursor.execute(PICK_JOBS.render(self.dialect), asked)
             rows = list(self.cursor.fetchall())
@@ -69,14 +69,14 @@ class Limit:
         return rows
 
     def acknowledge(self, ids: list[str]) -> None:
-        self.cursor.execute(self.dialect.begin[Whose.OURS])
+        self.cursor.execute(self.dialect.begin[Plans.ENGINE])
         self.finish(ids)
         self.cursor.execute("COMMIT")
 
     def commit_effect(self, job_id: str, n: int) -> None:
         mine: dict[str, str | int] = {"id": job_id, "fence": self.fence}
         effect = {"n": n, "note": "done"}
-        self.cursor.execute(self.dialect.begin[Whose.OURS_BY_KEY])
+        self.cursor.execute(self.dialect.begin[Plans.BY_KEY])
         if self.dialect.commits_unasked:
             self.cursor.execute(LOCK_LEASED_JOB.render(self.dialect), mine)
             self.cursor.fetchall()

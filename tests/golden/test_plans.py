@@ -10,7 +10,7 @@ import pytest
 
 from stepfast import Stepfast
 from stepfast.admin import audit
-from stepfast.database.dialects import Whose
+from stepfast.database.dialects import Plans
 from stepfast.database.statement import sql
 from stepfast.jobs import commit as acknowledge
 from stepfast.jobs import lease, rescue
@@ -63,7 +63,7 @@ def plan(app: Stepfast, statement: Statement, **parameters: Any) -> str:
     """How the database would run it, as text that names the indexes."""
     name = app.database.dialect.name
     explained = sql(f"{EXPLAIN[name]} {statement.overrides.get(name, statement.text)}")
-    with app.database.transaction(Whose.OURS) as tx:
+    with app.database.transaction(Plans.ENGINE) as tx:
         return str([tuple(row) for row in tx.rows(explained, **parameters)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stepfast.database.database import Holder, Places
+from stepfast.database.database import ConnectionSlots, SlotHolder
 from stepfast.errors import ContentionError, DatabaseError
 from tests.contract.database import test_async_connections, test_lent_connections, test_poolers
 from tests.contract.worker import test_connections
@@ -19,8 +19,8 @@ def _sets_and_says_nothing(raw: Any, said: object, place: str) -> bool:
     return True
 
 
-def _place_for_everybody(_: Places) -> Holder:
-    holder = Holder()
+def _slot_for_everybody(_: ConnectionSlots) -> SlotHolder:
+    holder = SlotHolder()
     holder.held = 2  # nothing is waited for, and nothing given back
     return holder
 
@@ -95,7 +95,7 @@ MUTATIONS = [
     ),
     Mutation(
         "nobody waits for a connection",
-        replacing("stepfast.database.database:Places.take", _place_for_everybody),
+        replacing("stepfast.database.database:ConnectionSlots.take", _slot_for_everybody),
         test_connections.test_a_worker_opens_no_more_connections_than_the_documentation_says,
         {"concurrency": 100},
         only_on=("postgresql", "mariadb"),

@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 from pymysql.cursors import DictCursor
 from sqlalchemy.orm import Session
 
-from stepfast.database.dialects import Whose
+from stepfast.database.dialects import Plans
 from stepfast.database.drivers import open_database
 from stepfast.database.migrate import migrate
 from stepfast.errors import ConfigurationError, ContentionError, DatabaseError, DuplicateKeyError
@@ -85,7 +85,7 @@ def test_an_orm_session_is_lent_like_its_connection(app: Stepfast, engine: sqlal
 def test_a_driver_connection_inside_a_transaction_is_taken(app: Stepfast) -> None:
     work = work_on(app)
     connection = app.database.connect()
-    connection.begin(app.database.dialect.begin[Whose.THEIRS])
+    connection.begin(app.database.dialect.begin[Plans.FREE])
 
     work.enqueue(n=1, tx=connection.raw)
     connection.commit()
@@ -140,7 +140,7 @@ def test_rows_may_be_of_any_shape_on_the_lent_connection(app: Stepfast) -> None:
             raw.row_factory = dict_row
         case _:
             raw.cursorclass = DictCursor
-    connection.begin(app.database.dialect.begin[Whose.THEIRS])
+    connection.begin(app.database.dialect.begin[Plans.FREE])
 
     again = work.enqueue(n=2, key="k", on_duplicate="skip", tx=raw)
     other = work.enqueue(n=3, id="task-1", tx=raw)
@@ -197,7 +197,7 @@ def test_a_transaction_that_can_no_longer_write_is_told_so(app: Stepfast) -> Non
 def begun(app: Stepfast) -> Connection:
     """A driver's connection of the caller's own, in a transaction."""
     connection = app.database.connect()
-    connection.begin(app.database.dialect.begin[Whose.THEIRS])
+    connection.begin(app.database.dialect.begin[Plans.FREE])
     return connection
 
 
@@ -384,7 +384,7 @@ def test_a_connection_to_another_database_is_refused_in_words(
 ) -> None:
     with new_database() as url, closing(open_database(url)) as elsewhere:
         connection = elsewhere.connect()
-        connection.begin(elsewhere.dialect.begin[Whose.THEIRS])
+        connection.begin(elsewhere.dialect.begin[Plans.FREE])
 
         refused(app, connection.raw, "another database")
 
@@ -410,7 +410,7 @@ def test_a_connection_that_was_lent_before_and_leads_elsewhere_now_is_refused_in
         url = app.database.url if app.database.dialect.name == "postgresql" else another
         with closing(open_database(inside.format(url))) as elsewhere:
             migrate(elsewhere)
-        connection.begin(app.database.dialect.begin[Whose.THEIRS])
+        connection.begin(app.database.dialect.begin[Plans.FREE])
         work.enqueue(n=1, tx=connection.raw)
         connection.execute(turn.format(another.rpartition("/")[2]))
 
@@ -430,7 +430,7 @@ def test_a_database_of_the_same_name_on_another_server_is_refused_in_words(app: 
         refused(app, connection.raw, "another one of this name")
 
         connection.rollback()
-        connection.begin(app.database.dialect.begin[Whose.THEIRS])
+        connection.begin(app.database.dialect.begin[Plans.FREE])
         assert work_on(app).enqueue(n=1, tx=connection.raw).created
 
 

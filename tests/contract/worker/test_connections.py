@@ -10,7 +10,7 @@ import pytest
 
 from stepfast import Continue, Step, Stepfast
 from stepfast.config import MAX_CONNECTIONS
-from stepfast.database.database import Places
+from stepfast.database.database import ConnectionSlots
 from stepfast.errors import UnreachableError
 from tests.support import rows
 from tests.support.engine import drain, together
@@ -96,7 +96,7 @@ def test_the_number_is_a_setting(database_url: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_who_waits_for_a_connection_for_too_long_is_told(app: Stepfast) -> None:
-    app.database._places = Places(1, patience=0.1)
+    app.database._slots = ConnectionSlots(1, patience=0.1)
 
     with app.transaction():
         (answer,) = together([lambda: rows.count(app, "stepfast_job")])

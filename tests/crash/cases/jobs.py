@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stepfast import Continue, Done, Reject, Snooze
 from stepfast.admin import jobs as actions
-from stepfast.database.dialects import Whose
+from stepfast.database.dialects import Plans
 from stepfast.database.lending import require_same_database
 from stepfast.jobs.commit import commit, commit_states, finish_many, give_back
 from stepfast.jobs.debounce import promote_successors
@@ -110,7 +110,7 @@ def debounce_again(setup: Setup) -> Action:
 def enqueue_on_a_lent_connection(setup: Setup) -> Action:
     def act() -> None:
         connection = setup.app.database.connect()
-        connection.begin(setup.app.database.dialect.begin[Whose.THEIRS])
+        connection.begin(setup.app.database.dialect.begin[Plans.FREE])
         setup.job.enqueue(n=1, id="order-17", key=KEY, tx=connection.raw)
         connection.commit()
         connection.close()

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stepfast.database.database import Places
+from stepfast.database.database import ConnectionSlots
 from stepfast.errors import UnreachableError
 
 
@@ -16,18 +16,18 @@ def in_a_thread(act: Callable[[], object]) -> threading.Thread:
 
 
 def test_who_finds_all_places_taken_waits_for_one() -> None:
-    places = Places(1)
-    mine = places.take()
+    slots = ConnectionSlots(1)
+    mine = slots.take()
     got = threading.Event()
 
     def wait_for_one() -> None:
-        theirs = places.take()
+        theirs = slots.take()
         got.set()
-        places.give(theirs)
+        slots.give(theirs)
 
     thread = in_a_thread(wait_for_one)
     early = got.wait(0.05)
-    places.give(mine)
+    slots.give(mine)
     thread.join(5)
 
     assert not early
@@ -35,13 +35,13 @@ def test_who_finds_all_places_taken_waits_for_one() -> None:
 
 
 def test_who_waits_too_long_is_told_what_to_change() -> None:
-    places = Places(1, patience=0.01)
-    places.take()
+    slots = ConnectionSlots(1, patience=0.01)
+    slots.take()
     told: list[str] = []
 
     def ask() -> None:
         try:
-            places.take()
+            slots.take()
         except UnreachableError as error:
             told.append(str(error))
 
@@ -52,36 +52,36 @@ def test_who_waits_too_long_is_told_what_to_change() -> None:
 
 
 def test_a_thread_never_waits_for_itself() -> None:
-    places = Places(1, patience=0.01)
+    slots = ConnectionSlots(1, patience=0.01)
 
-    held = [places.take() for _ in range(3)]
+    held = [slots.take() for _ in range(3)]
     for it in held:
-        places.give(it)
+        slots.give(it)
 
-    places.give(places.take())
+    slots.give(slots.take())
 
 
 def test_a_place_may_be_given_back_by_another_thread() -> None:
-    places = Places(1, patience=0.01)
-    held = places.take()
+    slots = ConnectionSlots(1, patience=0.01)
+    held = slots.take()
 
-    in_a_thread(lambda: places.give(held)).join(5)
+    in_a_thread(lambda: slots.give(held)).join(5)
 
     got: list[object] = []
-    in_a_thread(lambda: got.append(places.take())).join(5)
+    in_a_thread(lambda: got.append(slots.take())).join(5)
     assert len(got) == 1
 
 
 def test_one_that_was_refused_leaves_no_trace() -> None:
-    places = Places(1, patience=0.01)
-    first = places.take()
+    slots = ConnectionSlots(1, patience=0.01)
+    first = slots.take()
     outcome: list[str] = []
 
     def ask_twice() -> None:
         with pytest.raises(UnreachableError):
-            places.take()
-        places.give(first)
-        places.give(places.take())
+            slots.take()
+        slots.give(first)
+        slots.give(slots.take())
         outcome.append("got it")
 
     in_a_thread(ask_twice).join(5)

@@ -14,7 +14,7 @@ import pytest
 from stepfast import Stepfast
 from stepfast.database import database as module
 from stepfast.database.connection import Connection, Transaction
-from stepfast.database.database import WriterTurn, persist
+from stepfast.database.database import WriterQueue, persist
 from stepfast.database.dialects import SQLITE
 from stepfast.errors import ConfigurationError, ContentionError, UnknownCommitError, UnreachableError
 from tests.support import rows
@@ -33,7 +33,7 @@ def elsewhere(act: Callable[[], object]) -> None:
 
 
 def test_the_turn_goes_to_the_urgent_first_and_then_in_the_order_of_asking() -> None:
-    turn = WriterTurn()
+    turn = WriterQueue()
     order: list[str] = []
     threads = []
 
@@ -57,7 +57,7 @@ def test_the_turn_goes_to_the_urgent_first_and_then_in_the_order_of_asking() -> 
 
 def test_who_waits_too_long_for_the_turn_is_told_and_leaves_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WRITER_DEADLINE", 0.01)
-    turn = WriterTurn()
+    turn = WriterQueue()
     elsewhere(lambda: turn.take(urgent=False))
 
     with pytest.raises(ContentionError, match="too long"):
@@ -142,7 +142,7 @@ def ring(*_: object) -> None:
 
 
 def test_who_is_interrupted_while_waiting_leaves_the_line() -> None:
-    turn = WriterTurn()
+    turn = WriterQueue()
     elsewhere(lambda: turn.take(urgent=False))
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, 0.05)
@@ -158,7 +158,7 @@ def test_who_is_interrupted_while_waiting_leaves_the_line() -> None:
 
 
 def test_who_is_interrupted_with_the_turn_in_hand_passes_it_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    turn = WriterTurn()
+    turn = WriterQueue()
     elsewhere(lambda: turn.take(urgent=False))
 
     def handed_over_and_interrupted(*_: object) -> bool:

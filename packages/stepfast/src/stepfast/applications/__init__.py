@@ -116,9 +116,9 @@ def table_names(url: str) -> list[str]:
 def persist(app: Stepfast, work: Callable[[Transaction], T]) -> T:
     """Run `work` in a transaction, and the whole of it again after a deadlock or a lock timeout."""
     from stepfast.database.database import persist as persist_work
-    from stepfast.database.dialects import Whose
+    from stepfast.database.dialects import Plans
 
-    return persist_work(app.database, work, Whose.THEIRS)
+    return persist_work(app.database, work, Plans.FREE)
 
 
 def watch_run(

@@ -2,7 +2,7 @@
 
 A transaction that saw any database error is poisoned: whatever the caller caught, later statements and
 the commit raise. (MariaDB forgets the whole transaction on a deadlock and would happily commit the rest;
-PostgreSQL answers COMMIT with ROLLBACK and no exception.) Who wants to try something uses `savepoint()`.
+PostgreSQL answers COMMIT with ROLLBACK and no exception.) To try something, use `savepoint()`.
 """
 
 from __future__ import annotations
@@ -25,78 +25,9 @@ from stepfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from stepfast.database.database import Holder
+    from stepfast.database.database import SlotHolder
     from stepfast.database.dialects import Dialect
     from stepfast.database.statement import Statement
-
-
-# What a user's statement may not say inside a transaction that Stepfast opened and will end.
-
-_LEADING: Final = (
-    r"(?:\s|;|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*.*?\*/)*"  # what may stand before the first word
-)
-_TRANSACTION_CONTROL: Final = re.compile(
-    _LEADING
-    + r"(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|END|ABORT|PREPARE\s+TRANSACTION|SET\s+AUTOCOMMIT)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-_QUOTED: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$(\w*)\$.*?\$\1\$", re.DOTALL)
-_COMMITS_BY_ITSELF: Final = re.compile(
-    _LEADING + r"(CREATE|ALTER|DROP|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK|ANALYZE|OPTIMIZE)\b",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-def refuse_control(text: str, dialect: Dialect) -> None:
-    """Nothing that begins or ends a transaction, by its name or by itself."""
-    statements = _QUOTED.sub("''", text).split(";") if ";" in text else [text]
-    if word := next(filter(None, map(_TRANSACTION_CONTROL.match, statements)), None):
-        raise DatabaseError(
-            f"{word[1].upper()} is not yours to say here: Stepfast opens and ends the transaction"
-        )
-    if dialect.name == "mariadb" and (word := _COMMITS_BY_ITSELF.match(text)):
-        raise DatabaseError(
-            f"{word[1].upper()} commits by itself on MariaDB and would break the step's transaction; "
-            "run it outside: app.database.connect().execute(…)"
-        )
-
-
-# A list as one parameter: each database has its own way to take it.
-
-BORDER: Final = "\x1f"
-
-
-def as_parameter(values: list[Any], dialect: Dialect) -> Any:
-    """What `{any_of}` and unnest read."""
-    match dialect.name:
-        case "sqlite":
-            return as_document(values)
-        case "postgresql":
-            return _array(values)
-        case _:
-            return tuple(values) if values else (None,)  # `IN ()` is no SQL; nothing equals NULL
-
-
-def as_document(value: object) -> str:
-    """Rows as one parameter, for json_each and JSON_TABLE; a tenth of what json.dumps takes."""
-    return msgspec.json.encode(value).decode()
-
-
-def _array(values: list[Any]) -> str:
-    """PostgreSQL's text form of an array; psycopg's own takes four times as long for a bulk enqueue."""
-    if values and all(type(value) is str for value in values):
-        # All at once: a control character stands for the border, since replacing is cheap and calling is not.
-        joined = BORDER.join(values)
-        if joined.count(BORDER) == len(values) - 1:
-            quoted = joined.replace("\\", "\\\\").replace('"', '\\"').replace(BORDER, '","')
-            return '{"' + quoted + '"}'
-    return "{" + ",".join([_element(value) for value in values]) + "}"
-
-
-def _element(value: Any) -> str:
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    return "NULL" if value is None else str(value)
 
 
 Value = Any  # what a driver takes and gives: str, int, float, bytes, None, and lists for {any_of}
@@ -122,7 +53,7 @@ class Connection:
 
     watch: Watch | None = None  # crash tests hook in here: called ("before" | "after", text)
     pooled = False  # whether the session is ours for one transaction at a time only
-    holder: Holder | None = None  # whose place in the pool it takes
+    holder: SlotHolder | None = None  # the thread whose slot of the pool it takes
 
     def __init__(
         self,
@@ -153,6 +84,7 @@ class Connection:
         return self._cursor
 
     def execute_many(self, text: str, rows: Sequence[Mapping[str, Value] | Sequence[Value]]) -> int:
+        """Send one statement for each row; returns how many rows matched in all."""
         if self.watch is not None:
             self.watch("before", text)
         try:
@@ -184,7 +116,7 @@ class Connection:
             raise PoisonedTransactionError(f"the database answered COMMIT with {tag}; nothing was written")
 
     def rollback(self) -> None:
-        """Forget what was begun; a connection that cannot even do that is dropped."""
+        """Undo the transaction; a connection that cannot even do that is marked as broken."""
         try:
             if self.in_transaction():
                 self.execute("ROLLBACK")
@@ -220,13 +152,13 @@ class Connection:
 
 
 class Transaction:
-    """Runs statements; never commits. Whoever opened it decides that."""
+    """Runs statements, and never commits: the block that opened it ends it."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._poison: Exception | None = None
         self._depth = 0
-        self.wakes: set[str] = set()  # queues that got ready work: told to the workers once, at the end
+        self.wakes: set[str] = set()  # queues that got ready work: workers are notified once, at the end
 
     @property
     def dialect(self) -> Dialect:
@@ -324,7 +256,7 @@ class Transaction:
         return cursor
 
     def _require_open(self) -> None:
-        """A COMMIT may hide in a procedure: what follows must not run outside the transaction."""
+        """Refuse to go on if a statement ended the transaction: a COMMIT may hide in a procedure."""
         if not self._connection.in_transaction():
             self._poison = PoisonedTransactionError(
                 "a statement of yours ended the transaction that Stepfast had opened; what came before it is committed"
@@ -345,10 +277,79 @@ class Transaction:
     def _guard(self) -> None:
         if self._poison is None:
             return
-        # A deadlock or a lost connection is nobody's failure: who opened the transaction runs all of it again.
+        # A deadlock or a lost connection is no failure of the work: the opener runs all of it again.
         again = isinstance(self._poison, ContentionError | UnreachableError)
         refusal = type(self._poison) if again else PoisonedTransactionError
         raise refusal(
             f"an earlier statement of this transaction failed ({self._poison}); it can only roll back. "
             "Wrap what may fail in tx.savepoint()"
         ) from self._poison
+
+
+# A list as one parameter: each database has its own way to take it.
+
+BORDER: Final = "\x1f"
+
+
+def as_parameter(values: list[Any], dialect: Dialect) -> Any:
+    """A list as `{any_of}` and unnest read it."""
+    match dialect.name:
+        case "sqlite":
+            return as_document(values)
+        case "postgresql":
+            return _array(values)
+        case _:
+            return tuple(values) if values else (None,)  # `IN ()` is no SQL; nothing equals NULL
+
+
+def as_document(value: object) -> str:
+    """Rows as one parameter, for json_each and JSON_TABLE; a tenth of what json.dumps takes."""
+    return msgspec.json.encode(value).decode()
+
+
+def _array(values: list[Any]) -> str:
+    """PostgreSQL's text form of an array; psycopg's own takes four times as long for a bulk enqueue."""
+    if values and all(type(value) is str for value in values):
+        # All at once: a control character stands for the border, since replacing is cheap and calling is not.
+        joined = BORDER.join(values)
+        if joined.count(BORDER) == len(values) - 1:
+            quoted = joined.replace("\\", "\\\\").replace('"', '\\"').replace(BORDER, '","')
+            return '{"' + quoted + '"}'
+    return "{" + ",".join([_element(value) for value in values]) + "}"
+
+
+def _element(value: Any) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return "NULL" if value is None else str(value)
+
+
+# Words that a user's statement may not say inside a transaction that Stepfast opened and will end.
+
+_LEADING: Final = (
+    r"(?:\s|;|--[^\n]*(?:\n|$)|#[^\n]*(?:\n|$)|/\*.*?\*/)*"  # what may stand before the first word
+)
+_TRANSACTION_CONTROL: Final = re.compile(
+    _LEADING
+    + r"(BEGIN|START\s+TRANSACTION|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|END|ABORT|PREPARE\s+TRANSACTION|SET\s+AUTOCOMMIT)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+_QUOTED: Final = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\$(\w*)\$.*?\$\1\$", re.DOTALL)
+_COMMITS_BY_ITSELF: Final = re.compile(
+    _LEADING + r"(CREATE|ALTER|DROP|TRUNCATE|RENAME|GRANT|REVOKE|LOCK|UNLOCK|ANALYZE|OPTIMIZE)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def refuse_control(text: str, dialect: Dialect) -> None:
+    """Refuse statements that begin or end a transaction, in words or by themselves."""
+    statements = _QUOTED.sub("''", text).split(";") if ";" in text else [text]
+    if word := next(filter(None, map(_TRANSACTION_CONTROL.match, statements)), None):
+        raise DatabaseError(
+            f"{word[1].upper()} is not yours to say here: Stepfast opens and ends the transaction"
+        )
+    if dialect.name == "mariadb" and (word := _COMMITS_BY_ITSELF.match(text)):
+        raise DatabaseError(
+            f"{word[1].upper()} commits by itself on MariaDB and would break the step's transaction; "
+            "run it outside: app.database.connect().execute(…)"
+        )

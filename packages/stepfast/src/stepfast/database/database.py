@@ -1,4 +1,4 @@
-"""A database and its connections.
+"""A database: transactions on pooled connections, of which only so many are in use at once.
 
 SQLite lets one writer in at a time. Inside a process the writers queue up here (the heartbeat first),
 so that only one of them ever asks the file; between processes `BEGIN IMMEDIATE` is retried every
@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from stepfast.database.connection import Connection, Transaction
-from stepfast.database.dialects import DIALECTS, Whose
+from stepfast.database.dialects import DIALECTS, Plans
 from stepfast.database.wakeup import CHANNEL, NOTIFY, notify
 from stepfast.errors import ConfigurationError, ContentionError, StepfastError, UnreachableError
 
@@ -27,137 +27,8 @@ if TYPE_CHECKING:
     from stepfast.database.dialects import Dialect, Shift
 
 
-# How many connections of the pool may be in use at once; who finds all of them taken waits.
-#
-# A thread that holds one already gets a second without waiting: it would wait for itself, or for others that do the
-# same. (Coroutines share their thread, and so this exception.) A connection may come back from another thread than
-# the one that took it, as the dependencies of a web framework do, so the holder is remembered with it.
-
-PATIENCE: Final = 30.0  # seconds
-
-
-class Holder:
-    """One thread, and how many connections it has not given back."""
-
-    __slots__ = ("held",)
-
-    def __init__(self) -> None:
-        self.held = 0
-
-
-class Places:
-    """As many as connections may be in use."""
-
-    def __init__(self, most: int, patience: float = PATIENCE) -> None:
-        self._most = most
-        self._patience = patience
-        self._free = threading.Semaphore(most)
-        self._lock = threading.Lock()  # guards what holders hold
-        self._here = threading.local()
-
-    def take(self) -> Holder:
-        """Wait for a place; whoever gives it back says whose it was."""
-        holder: Holder | None = getattr(self._here, "holder", None)
-        if holder is None:
-            holder = self._here.holder = Holder()
-        with self._lock:
-            holder.held += 1
-            first = holder.held == 1
-        if first and not self._free.acquire(timeout=self._patience):
-            with self._lock:
-                holder.held -= 1
-            raise UnreachableError(
-                f"all {self._most} connections of this process were in use for {self._patience:g} s: end transactions "
-                "sooner, or raise STEPFAST_MAX_CONNECTIONS"
-            )
-        return holder
-
-    def give(self, holder: Holder) -> None:
-        with self._lock:
-            holder.held -= 1
-            last = holder.held == 0
-        if last:
-            self._free.release()
-
-
-# Who may write to SQLite next, among the threads of this process.
-
-WRITER_DEADLINE: Final = 20.0  # seconds to wait for SQLite's one writer
-
-
-class Place:
-    """A thread's place in the line. Most find nobody before them: an event for each would cost a step 5 µs."""
-
-    __slots__ = ("come", "thread")
-
-    def __init__(self) -> None:
-        self.thread = threading.get_ident()
-        self.come: threading.Event | None = None  # made for who has to wait
-
-
-class WriterTurn:
-    """A lock that is handed from one waiter to the next, urgent ones first, then in the order of asking.
-
-    A plain lock may be taken again at once by the thread that gave it, and starve the others.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holder: Place | None = None
-        self._urgent: deque[Place] = deque()
-        self._others: deque[Place] = deque()
-
-    @property
-    def mine(self) -> bool:
-        """Whether this very thread has the turn."""
-        holder = self._holder
-        return holder is not None and holder.thread == threading.get_ident()
-
-    def take(self, *, urgent: bool) -> None:
-        """Wait for the turn. Whoever has it already would wait for itself, and is told so."""
-        if self.mine:
-            raise ConfigurationError(
-                "you are inside a transaction of this thread; pass tx=tx to join it (and never await inside one): "
-                "SQLite has one writer at a time, and this one would wait for itself"
-            )
-        place = Place()
-        try:
-            with self._lock:
-                if self._holder is None:
-                    self._holder = place
-                    return
-                come = place.come = threading.Event()
-                (self._urgent if urgent else self._others).append(place)
-            in_time = come.wait(WRITER_DEADLINE)
-        except BaseException:  # of a signal: nobody may hand the turn to who has left
-            self._leave(place)
-            raise
-        if not in_time:
-            self._leave(place)
-            raise ContentionError("another thread of this process has been writing for too long")
-
-    def give(self) -> None:
-        with self._lock:
-            self._pass_on()
-
-    def _leave(self, place: Place) -> None:
-        with self._lock:
-            if self._holder is place:
-                self._pass_on()
-            for line in (self._urgent, self._others):
-                if place in line:
-                    line.remove(place)
-
-    def _pass_on(self) -> None:
-        line = self._urgent or self._others
-        self._holder = line.popleft() if line else None
-        if self._holder is not None and self._holder.come is not None:
-            self._holder.come.set()
-
-
 T = TypeVar("T")
 MOST_IDLE: Final = 6  # connections kept open between uses
-_databases: Final[weakref.WeakSet[Database]] = weakref.WeakSet()  # those that a fork concerns
 
 
 class Database:
@@ -175,16 +46,16 @@ class Database:
     ) -> None:
         self.url = url
         self.dialect = dialect
-        self.wakes = wakes  # whether it can NOTIFY; who hears that is another matter
+        self.wakes = wakes  # whether it can NOTIFY; whether that is heard is another matter
         self.listen_elsewhere = listen  # how to connect past a pooler, for LISTEN alone
         self._most = most  # connections of the pool that may be in use at once
-        self._places = None if most is None else Places(most)
+        self._slots = None if most is None else ConnectionSlots(most)
         self.shift: Shift | None = None  # a test's clock
         self._connect = connect
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._pid = os.getpid()
-        self._turn = WriterTurn()
+        self._writers = WriterQueue()
         self._held_for_fork = False
         self._listeners: list[tuple[Callable[[set[str]], None], str | None]] = []
         _databases.add(self)
@@ -194,25 +65,25 @@ class Database:
         return self._connect()
 
     def connect_to_listen(self) -> Connection:
-        """The same, for LISTEN: past a pooler, where STEPFAST_LISTEN_URL says how."""
+        """A connection outside the pool for LISTEN: past a pooler, if STEPFAST_LISTEN_URL says how."""
         return (self.listen_elsewhere or self._connect)()
 
     @contextmanager
     def transaction(
-        self, whose: Whose = Whose.THEIRS, *, urgent: bool = False, on: Connection | None = None
+        self, plans: Plans = Plans.FREE, *, urgent: bool = False, on: Connection | None = None
     ) -> Iterator[Transaction]:
         """Commit when the block ends, roll back when it raises.
 
-        `whose` statements run in it decides how they are planned; `urgent` means that others have to wait.
+        `plans` are the planner settings of its statements; `urgent` takes precedence over other writers (SQLite).
         """
         one_writer = self.dialect.name == "sqlite"
         if one_writer:
-            self._turn.take(urgent=urgent)
+            self._writers.take(urgent=urgent)
         try:  # by hand: three context managers inside each other take 30 µs
             connection = self._checkout() if on is None else on
             connection.dialect = self.dialect
             try:
-                self._begin(connection, self.dialect.begin[whose])
+                self._begin(connection, self.dialect.begin[plans])
                 tx = Transaction(connection)
                 try:
                     yield tx
@@ -229,12 +100,12 @@ class Database:
                     self._checkin(connection)
         finally:
             if one_writer:
-                self._turn.give()
+                self._writers.give()
         self.tell(tx.wakes)
 
     @contextmanager
     def reading(self, *, on: Connection | None = None) -> Iterator[Transaction]:
-        """Look without waiting for writers."""
+        """A transaction that only reads, and waits for no writer."""
         with self._borrowed(on) as connection:
             connection.begin(self.dialect.begin_reading)
             try:
@@ -244,14 +115,14 @@ class Database:
 
     @contextmanager
     def looking(self) -> Iterator[Transaction]:
-        """Look with one statement, which is a transaction by itself: a third of the round trips of `reading`."""
+        """For a single read, which is a transaction by itself: a third of the round trips of `reading`."""
         with self._borrowed(None) as connection:
             yield Transaction(connection)
 
     @property
     def locked_here(self) -> bool:
-        """Whether this very thread is inside a write transaction that keeps everybody else from writing (SQLite)."""
-        return self.dialect.name == "sqlite" and self._turn.mine
+        """Whether this very thread is inside a write transaction that keeps all others from writing (SQLite)."""
+        return self.dialect.name == "sqlite" and self._writers.mine
 
     def listen(self, listener: Callable[[set[str]], None], topic: str | None = None) -> None:
         """Call `listener` with the names of what this very process makes ready, at once and without the database.
@@ -276,7 +147,7 @@ class Database:
             connection.close()
 
     def tell(self, queues: set[str]) -> None:
-        """Pass on what was heard, to whoever listens in this process."""
+        """Pass queues with ready work on to the listeners of this process."""
         if queues:
             for listener, topic in tuple(self._listeners):
                 if topic is None or topic in queues:
@@ -312,13 +183,13 @@ class Database:
 
     def _checkout(self) -> Connection:
         self._after_fork()
-        if self._places is None:
+        if self._slots is None:
             return self._idle_or_new()
-        holder = self._places.take()
+        holder = self._slots.take()
         try:
             connection = self._idle_or_new()
         except BaseException:
-            self._places.give(holder)
+            self._slots.give(holder)
             raise
         connection.holder = holder
         return connection
@@ -330,13 +201,13 @@ class Database:
         return self._connect()
 
     def _checkin(self, connection: Connection) -> None:
-        """Back into the pool, and only then to whoever waits: there are never more than `most`."""
+        """Back into the pool first, and only then free its slot: there are never more than `most`."""
         try:
             self._keep_or_close(connection)
         finally:
-            if self._places is not None and (holder := connection.holder) is not None:
+            if self._slots is not None and (holder := connection.holder) is not None:
                 connection.holder = None
-                self._places.give(holder)
+                self._slots.give(holder)
 
     def _keep_or_close(self, connection: Connection) -> None:
         if connection.broken:
@@ -352,28 +223,177 @@ class Database:
         connection.close()
 
     def _before_fork(self) -> None:
-        """No child may inherit a write transaction of SQLite's half way: the file would stay locked for it."""
-        if self.dialect.name == "sqlite" and not self._turn.mine:
+        """Wait until no thread writes to SQLite: a child that inherits half a transaction would keep the file locked."""
+        if self.dialect.name == "sqlite" and not self._writers.mine:
             with suppress(ContentionError):
-                self._turn.take(urgent=True)
+                self._writers.take(urgent=True)
                 self._held_for_fork = True
 
     def _after_fork_in_parent(self) -> None:
         if self._held_for_fork:
             self._held_for_fork = False
-            self._turn.give()
+            self._writers.give()
 
     def _after_fork(self) -> None:
-        """A child must not speak on its parent's sockets, nor close them; who listened has stayed behind."""
+        """In a child: neither speak on the parent's sockets nor close them; its listeners are the parent's threads."""
         if self._pid != os.getpid():
             self._pid = os.getpid()
             self._inherited = self._idle  # kept, so that no finaliser says goodbye on the parent's behalf
             self._idle = []
             self._lock = threading.Lock()
-            self._turn = WriterTurn()
-            self._places = None if self._most is None else Places(self._most)
+            self._writers = WriterQueue()
+            self._slots = None if self._most is None else ConnectionSlots(self._most)
             self._held_for_fork = False
             self._listeners = []
+
+
+def persist(
+    database: Database,
+    work: Callable[[Transaction], T],
+    plans: Plans = Plans.ENGINE,
+    *,
+    tries: int = 10,
+    urgent: bool = False,
+    on: Connection | None = None,
+) -> T:
+    """Run `work` of the engine in a transaction, and the whole of it again after a deadlock or lock timeout."""
+    for attempt in range(1, tries + 1):
+        try:
+            with database.transaction(plans, urgent=urgent, on=on) as tx:
+                return work(tx)
+        except ContentionError:
+            if attempt == tries:
+                raise
+            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
+    raise StepfastError("unreachable")
+
+
+SLOT_PATIENCE: Final = 30.0  # seconds
+
+
+class SlotHolder:
+    """One thread, and how many connections it has not given back."""
+
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = 0
+
+
+class ConnectionSlots:
+    """How many connections of the pool may be in use at once; a thread that finds all of them taken waits.
+
+    A thread that holds one already gets a second without waiting: it would wait for itself, or for others that do the
+    same. (Coroutines share their thread, and so this exception.) A connection may come back from another thread than
+    the one that took it, as the dependencies of a web framework do, so the holder is remembered with it.
+    """
+
+    def __init__(self, most: int, patience: float = SLOT_PATIENCE) -> None:
+        self._most = most
+        self._patience = patience
+        self._free = threading.Semaphore(most)
+        self._lock = threading.Lock()  # guards what holders hold
+        self._here = threading.local()
+
+    def take(self) -> SlotHolder:
+        """Wait for a slot; its holder must be named when it is given back."""
+        holder: SlotHolder | None = getattr(self._here, "holder", None)
+        if holder is None:
+            holder = self._here.holder = SlotHolder()
+        with self._lock:
+            holder.held += 1
+            first = holder.held == 1
+        if first and not self._free.acquire(timeout=self._patience):
+            with self._lock:
+                holder.held -= 1
+            raise UnreachableError(
+                f"all {self._most} connections of this process were in use for {self._patience:g} s: end transactions "
+                "sooner, or raise STEPFAST_MAX_CONNECTIONS"
+            )
+        return holder
+
+    def give(self, holder: SlotHolder) -> None:
+        with self._lock:
+            holder.held -= 1
+            last = holder.held == 0
+        if last:
+            self._free.release()
+
+
+WRITER_DEADLINE: Final = 20.0  # seconds to wait for SQLite's one writer
+
+
+class WriterTicket:
+    """A thread's place in the queue of writers. Most are first at once: an event for each would cost a step 5 µs."""
+
+    __slots__ = ("come", "thread")
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.come: threading.Event | None = None  # made for a thread that has to wait
+
+
+class WriterQueue:
+    """Which thread of this process may write to SQLite next: urgent ones first, then in the order of asking.
+
+    A plain lock may be taken again at once by the thread that gave it, and starve the others.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder: WriterTicket | None = None
+        self._urgent: deque[WriterTicket] = deque()
+        self._others: deque[WriterTicket] = deque()
+
+    @property
+    def mine(self) -> bool:
+        """Whether this very thread has the turn."""
+        holder = self._holder
+        return holder is not None and holder.thread == threading.get_ident()
+
+    def take(self, *, urgent: bool) -> None:
+        """Wait for the turn; refused to a thread that has it already, which would wait for itself."""
+        if self.mine:
+            raise ConfigurationError(
+                "you are inside a transaction of this thread; pass tx=tx to join it (and never await inside one): "
+                "SQLite has one writer at a time, and this one would wait for itself"
+            )
+        ticket = WriterTicket()
+        try:
+            with self._lock:
+                if self._holder is None:
+                    self._holder = ticket
+                    return
+                come = ticket.come = threading.Event()
+                (self._urgent if urgent else self._others).append(ticket)
+            in_time = come.wait(WRITER_DEADLINE)
+        except BaseException:  # of a signal: the turn must not be handed to a thread that has left
+            self._leave(ticket)
+            raise
+        if not in_time:
+            self._leave(ticket)
+            raise ContentionError("another thread of this process has been writing for too long")
+
+    def give(self) -> None:
+        with self._lock:
+            self._pass_on()
+
+    def _leave(self, ticket: WriterTicket) -> None:
+        with self._lock:
+            if self._holder is ticket:
+                self._pass_on()
+            for line in (self._urgent, self._others):
+                if ticket in line:
+                    line.remove(ticket)
+
+    def _pass_on(self) -> None:
+        line = self._urgent or self._others
+        self._holder = line.popleft() if line else None
+        if self._holder is not None and self._holder.come is not None:
+            self._holder.come.set()
+
+
+_databases: Final[weakref.WeakSet[Database]] = weakref.WeakSet()  # those that a fork concerns
 
 
 def _each(act: Callable[[Database], None]) -> Callable[[], None]:
@@ -392,40 +412,15 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def persist(
-    database: Database,
-    work: Callable[[Transaction], T],
-    whose: Whose = Whose.OURS,
-    *,
-    tries: int = 10,
-    urgent: bool = False,
-    on: Connection | None = None,
-) -> T:
-    """Run `work` of our own in a transaction, and the whole of it again after a deadlock or lock timeout."""
-    for attempt in range(1, tries + 1):
-        try:
-            with database.transaction(whose, urgent=urgent, on=on) as tx:
-                return work(tx)
-        except ContentionError:
-            if attempt == tries:
-                raise
-            time.sleep(random.uniform(0, 0.01 * 2 ** min(attempt, 6)))
-    raise StepfastError("unreachable")
+# A second URL may lead to another database, and a pooler swallows LISTEN without a word: that a process hears its own
+# NOTIFY is the only proof.
 
-
-__all__ = ["Database", "UnreachableError", "persist"]
-
-
-# Whether what is notified on a database is heard where we listen.
-#
-# A second URL may lead to another database, and a pooler swallows LISTEN without a word: hearing oneself is the proof.
-
-GREETING: Final = "!hello:"  # begins a payload that is no queue, and means nobody but its sender
+GREETING: Final = "!hello:"  # begins a payload that is no queue, and concerns only its sender
 GREETING_SECONDS: Final = 5.0
 
 
 def greet(database: Database) -> str:
-    """Notify everybody who listens of a word that only we wait for; returns the word."""
+    """NOTIFY all listeners of a word that only this process waits for; returns the word."""
     word = GREETING + os.urandom(8).hex()
 
     def say(tx: Transaction) -> int:

@@ -10,20 +10,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-class Whose(Enum):
-    """Whose statements a transaction runs: where the planner needs telling, it is told accordingly."""
+class Plans(Enum):
+    """Planner settings that a PostgreSQL transaction begins with."""
 
-    THEIRS = "theirs"
-    OURS = "ours"
-    OURS_BY_KEY = "ours by key"  # each of them names one row, or inserts
+    FREE = "free"  # the planner's own choice: for statements of users
+    ENGINE = "engine"  # each statement of Stepfast has one right plan: its index, in its order
+    BY_KEY = "by key"  # each statement names one row by its key, or inserts: its plan may be kept
 
 
 @dataclass(frozen=True, eq=False)  # there are three of them, each equal to itself only
 class Dialect:
     name: str
-    edition: str  # under which rendered statements are kept; empty: a test's clock, whose time does not last
+    edition: str  # key of the cache of rendered statements; empty: none, since the time of a test's clock does not last
     parameter: str  # how the driver spells the parameter called {}
-    begin: Mapping[Whose, str]  # opens a transaction that is going to write, with its limits
+    begin: Mapping[Plans, str]  # opens a transaction that is going to write, with its limits
     begin_reading: str  # opens one that only looks
     commits_unasked: bool  # whether a statement of the user's may end the transaction without saying so
     quote: str  # around identifiers
@@ -33,13 +33,13 @@ class Dialect:
 
 @dataclass(frozen=True)
 class Shift:
-    """Another time than the database's own, for tests: so many microseconds away from it, or standing still."""
+    """Another time than the database's own, for tests: so many microseconds away from it, or frozen."""
 
     offset: int = 0
     frozen_at: int | None = None
 
     def applied(self, dialect: Dialect) -> Dialect:
-        """The same dialect, in which it is that time."""
+        """The dialect with `{now}` at that time."""
         now = f"({dialect.words['now']} + ({self.offset}))" if self.frozen_at is None else str(self.frozen_at)
         return replace(dialect, edition="", words={**dialect.words, "now": now})
 
@@ -49,7 +49,7 @@ SQLITE = Dialect(
     edition="sqlite",
     parameter=":{}",
     # Deferred: 183 of 240 contended transactions failed; immediate: none.
-    begin=dict.fromkeys(Whose, "BEGIN IMMEDIATE"),
+    begin=dict.fromkeys(Plans, "BEGIN IMMEDIATE"),
     begin_reading="BEGIN",
     commits_unasked=False,
     quote='"',
@@ -96,9 +96,9 @@ POSTGRESQL = Dialect(
     edition="postgresql",
     parameter="%({})s",
     begin={
-        Whose.THEIRS: _LIMITED,
-        Whose.OURS: _LIMITED + _ONE_PLAN,
-        Whose.OURS_BY_KEY: _LIMITED + _KEPT_PLAN,
+        Plans.FREE: _LIMITED,
+        Plans.ENGINE: _LIMITED + _ONE_PLAN,
+        Plans.BY_KEY: _LIMITED + _KEPT_PLAN,
     },
     begin_reading=(
         "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; "
@@ -137,7 +137,7 @@ MARIADB = Dialect(
     name="mariadb",
     edition="mariadb",
     parameter="%({})s",
-    begin=dict.fromkeys(Whose, "START TRANSACTION"),
+    begin=dict.fromkeys(Plans, "START TRANSACTION"),
     begin_reading="START TRANSACTION READ ONLY",
     commits_unasked=True,  # by DDL, also inside a procedure
     quote="`",

@@ -13,7 +13,7 @@ from stepfast.config import listen_url, max_connections
 from stepfast.database.connection import Connection
 from stepfast.database.database import Database
 from stepfast.database.dialects import MARIADB, POSTGRESQL, SQLITE
-from stepfast.errors import ConfigurationError, DatabaseError, UnreachableError, install_hint
+from stepfast.errors import ConfigurationError, UnreachableError, install_hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -369,6 +369,3 @@ def _first_line(error: Exception, url: str) -> str:
     for secret in filter(None, secrets):
         text = text.replace(secret, "***")
     return text
-
-
-__all__ = ["DatabaseError", "masked", "open_database", "sqlite_path"]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from stepfast.database.connection import Connection, Transaction
 from stepfast.database.database import persist
-from stepfast.database.dialects import Whose
+from stepfast.database.dialects import Plans
 from stepfast.database.failures import has_failed, may_only_read
 from stepfast.database.statement import sql
 from stepfast.database.wakeup import notify_for_lender
@@ -419,7 +419,7 @@ def _refusal(error: DatabaseError) -> ConfigurationError | None:
 def within(database: Database, tx: Lent, work: Callable[[Transaction], T]) -> T:
     """Do it in the caller's transaction, however it was lent; without one, in a transaction of its own."""
     if tx is None:
-        return persist(database, work, Whose.OURS_BY_KEY)
+        return persist(database, work, Plans.BY_KEY)
     if isinstance(tx, Transaction):
         return work(tx)
     with borrowed(tx, database) as lent:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from stepfast.backoff import Backoff
 from stepfast.clock import instant, micros, moment, new_fence, new_ids
 from stepfast.database.database import persist
-from stepfast.database.dialects import Whose
+from stepfast.database.dialects import Plans
 from stepfast.database.statement import sql
 from stepfast.database.wakeup import MESSAGES
 from stepfast.errors import DatabaseError
@@ -355,7 +355,7 @@ class DatabaseTransport(Transport):
             None,
             self._run,
             lambda tx: take(tx, queue, at_most, hold, most, dead=dead),
-            Whose.OURS,
+            Plans.ENGINE,
         )
         try:
             found = await asyncio.shield(work)
@@ -370,7 +370,7 @@ class DatabaseTransport(Transport):
             return
         if receipts := [it.receipt for it in work.result()]:
             undone = work.get_loop().run_in_executor(
-                None, self._run, lambda tx: give_back(tx, receipts), Whose.OURS
+                None, self._run, lambda tx: give_back(tx, receipts), Plans.ENGINE
             )
             undone.add_done_callback(lambda done: done.exception())  # else it comes back by itself
 
@@ -408,11 +408,11 @@ class DatabaseTransport(Transport):
                 continue
 
     async def _persist(self, work: Callable[[Transaction], T]) -> T:
-        return await asyncio.to_thread(self._run, work, Whose.OURS)
+        return await asyncio.to_thread(self._run, work, Plans.ENGINE)
 
-    def _run(self, work: Callable[[Transaction], T], whose: Whose) -> T:
+    def _run(self, work: Callable[[Transaction], T], plans: Plans) -> T:
         try:
-            return persist(self._database, work, whose)
+            return persist(self._database, work, plans)
         except DatabaseError as error:
             raise TransportUnavailableError(NAME, str(error)) from error
 

@@ -17,7 +17,7 @@ import msgspec
 
 from stepfast.clock import boot_time
 from stepfast.database.database import persist
-from stepfast.database.dialects import Whose
+from stepfast.database.dialects import Plans
 from stepfast.encryption import is_sealed, keyring, opened
 from stepfast.errors import DatabaseError, SealedError
 from stepfast.jobs.commit import give_back
@@ -194,7 +194,7 @@ class Claimer:
             by_fence.setdefault(lease.fence, []).append(lease.job_id)
         for fence, ids in by_fence.items():
             try:
-                with self._database.transaction(Whose.OURS) as tx:
+                with self._database.transaction(Plans.ENGINE) as tx:
                     give_back(tx, ids, fence)
                     self._admission.free(tx, [lease for lease in leases if lease.fence == fence])
             except DatabaseError as error:

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-from stepfast.database.dialects import Whose
+from stepfast.database.dialects import Plans
 from stepfast.database.upsert import Upsert
 from stepfast.errors import (
     ContentionError,
@@ -220,7 +220,7 @@ class Committer:
         """Returns the jobs that were still ours, and the new fences of those that stayed here."""
         by_id = {ended.lease.job_id: ended for ended in group}
         fences: dict[str, int | None] = {}
-        attempts = self._attempts([ended.lease for ended in group], Whose.OURS_BY_KEY)
+        attempts = self._attempts([ended.lease for ended in group], Plans.BY_KEY)
         for attempt in attempts:
             with attempt as tx:
                 ending_now = [by_id[lease.job_id] for lease in attempt.leases]
@@ -342,10 +342,10 @@ class Committer:
             self._commit_alone(Ended(lease, GiveBack(), (), ended.retry))
 
     def _attempts(
-        self, leases: list[Lease], whose: Whose = Whose.OURS, *, report_refused: bool = True
+        self, leases: list[Lease], plans: Plans = Plans.ENGINE, *, report_refused: bool = True
     ) -> Attempts:
         return Attempts(
-            self._database, self._heartbeat, self._hurry, leases, whose, report_refused=report_refused
+            self._database, self._heartbeat, self._hurry, leases, plans, report_refused=report_refused
         )
 
 
@@ -353,10 +353,10 @@ def _key(ended: Ended) -> tuple[str, int]:
     return ended.lease.job_id, ended.lease.fence
 
 
-def _plans(effects: Sequence[Effect]) -> Whose:
+def _plans(effects: Sequence[Effect]) -> Plans:
     """Rows to upsert are found by their key, as those of effects that say so; a function may send anything."""
     by_key = all(isinstance(effect, Upsert) or getattr(effect, "by_key", False) for effect in effects)
-    return Whose.OURS_BY_KEY if by_key else Whose.THEIRS
+    return Plans.BY_KEY if by_key else Plans.FREE
 
 
 def _failed(ended: Ended, error: BaseException) -> Ended:
@@ -383,14 +383,14 @@ class Attempts:
         heartbeat: Heartbeat,
         hurry: threading.Event,
         leases: list[Lease],
-        whose: Whose,
+        plans: Plans,
         *,
         report_refused: bool,
     ) -> None:
         self._database = database
         self._heartbeat = heartbeat
         self._hurry = hurry
-        self._whose = whose
+        self._plans = plans
         self._all = leases
         self._report_refused = report_refused
         self._pause: Pause | None = None
@@ -411,7 +411,7 @@ class Attempts:
                     happened("step.refused", lease, fence=lease.fence)
 
     def __enter__(self) -> Transaction:
-        self._transaction = self._database.transaction(self._whose)
+        self._transaction = self._database.transaction(self._plans)
         return self._transaction.__enter__()
 
     def __exit__(
@@ -464,7 +464,7 @@ class Attempts:
         pause = Pause(self._hurry)
         while True:
             try:
-                with self._database.transaction(Whose.OURS) as tx:
+                with self._database.transaction(Plans.ENGINE) as tx:
                     return commit_states(tx, self.leases)
             except (ContentionError, UnreachableError) as error:
                 if not pause.after(error):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from stepfast.admin import audit, masks
 from stepfast.clock import boot_time, micros
 from stepfast.database.database import persist
-from stepfast.database.dialects import Whose
+from stepfast.database.dialects import Plans
 from stepfast.database.statement import sql
 from stepfast.errors import CRASH_GROUP, ContentionError
 from stepfast.jobs.archive import NOT_NEEDED, not_needed
@@ -181,7 +181,7 @@ class Promotion:
         random.shuffle(free)  # one that waits for such a call must not be the first every time
         for successor in free:
             try:
-                with self._database.transaction(Whose.OURS) as tx:
+                with self._database.transaction(Plans.ENGINE) as tx:
                     promote_successor(tx, *successor)
             except ContentionError:
                 return
@@ -268,7 +268,7 @@ class LeakedLeases:
             rows = tx.rows(LONG_LEASES, owner=self._heartbeat.incarnation, age=LEAKED_AFTER, limit=BATCH)
         strangers = {(row[0], row[1]) for row in rows if not self._leases.holds(row[0], row[1])}
         for job_id, fence in strangers & self._strangers:  # seen twice: not just on its way between threads
-            with self._database.transaction(Whose.OURS) as tx:
+            with self._database.transaction(Plans.ENGINE) as tx:
                 give_back(tx, [job_id], fence)
             happened("leases.leaked", worker_id=self._settings.worker_id, job_id=job_id, fence=fence)
         self._strangers = strangers

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from stepfast.admin.doctor.finding import Finding, fail, ok, warn
-from stepfast.database.dialects import Whose
+from stepfast.database.dialects import Plans
 from stepfast.database.drivers import sqlite_path
 from stepfast.database.statement import sql
 from stepfast.errors import ContentionError
@@ -93,7 +93,7 @@ def writer(database: Database, path: Path, _: Transaction) -> list[Finding]:
         deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                connection.begin(database.dialect.begin[Whose.OURS])
+                connection.begin(database.dialect.begin[Plans.ENGINE])
             except ContentionError:
                 if time.monotonic() > deadline:
                     return [
