@@ -70,7 +70,7 @@ CORE = {
 BEHIND_POOLER = {"contract/jobs/test_commit", "contract/jobs/test_leases"}
 # Tests that a promise of the README names.
 PROMISED = set(
-    re.findall(r"\]\(tests/(contract/\w+/test_\w+)\.py\)", (GOLDEN.parents[1] / "README.md").read_text())
+    re.findall(r"/tests/(contract/\w+/test_\w+)\.py\)", (GOLDEN.parents[1] / "README.md").read_text())
 )
 DATABASES = pytest.StashKey[Databases]()
 

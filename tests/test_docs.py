@@ -26,7 +26,7 @@ from stepfast.config import WorkerSettings
 from stepfast.job import OPTIONS
 from stepfast.jobs.state import JobState
 from stepfast.runs.feed import Feed
-from tests.support.markdown import PAGES, ROOT, anchors, blocks, links, named, prose
+from tests.support.markdown import PAGES, REPOSITORY, ROOT, anchors, blocks, links, named, prose
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,6 +134,11 @@ def test_nothing_is_claimed_that_nobody_can_keep(page: Path) -> None:
         assert [words for words in NEVER_SAID if words in text] == []
 
 
+def test_the_readme_is_complete_on_pypi() -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", prose(ROOT / "README.md")):
+        assert link.startswith("https://"), f"README.md is also shown on PyPI: {link} leads nowhere there"
+
+
 def test_every_promise_of_the_readme_names_its_proof() -> None:
     text = (ROOT / "README.md").read_text()
     section = text.partition("## What we promise\n")[2].partition("\n## ")[0]
@@ -141,7 +146,7 @@ def test_every_promise_of_the_readme_names_its_proof() -> None:
 
     assert len(promises) > 10
     for row in promises:
-        proofs = re.findall(r"\]\((tests/[^)]+\.py)\)", row)
+        proofs = re.findall(rf"\]\({REPOSITORY}(tests/[^)]+\.py)\)", row)
         assert proofs, f"no test proves: {row}"
         for proof in proofs:
             assert "def test_" in (ROOT / proof).read_text()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+REPOSITORY = "https://github.com/stepfast/stepfast/blob/main/"  # links of README, which is also read on PyPI
 
 _FENCE = re.compile(r"^([ ]*)```([^\n`]*)\n(.*?)^\1```[ ]*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
@@ -51,7 +53,14 @@ def prose(page: Path) -> str:
 
 
 def links(page: Path) -> list[str]:
-    return _LINK.findall(_CODE.sub("", prose(page)))
+    """The links of a page; those into this repository relative to the page, however they are written."""
+    return [_relative(link, page) for link in _LINK.findall(_CODE.sub("", prose(page)))]
+
+
+def _relative(link: str, page: Path) -> str:
+    if not link.startswith(REPOSITORY):
+        return link
+    return os.path.relpath(ROOT / link.removeprefix(REPOSITORY), page.parent)
 
 
 def anchors(page: Path) -> set[str]:
