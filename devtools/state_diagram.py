@@ -1,4 +1,4 @@
-"""States as diagrams and tables, from the tables of arrows in `steps/job.py` and `runs/states.py`.
+"""States as diagrams and tables, from the tables of arrows in `jobs/state.py` and `runs/run.py`.
 
 `docs/reference/states.md` and `docs/reference/run-states.md` include them through cog; `make golden` rewrites both, and
 a test says when one is old.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import stepfast
-from devtools import cli_reference
+from devtools import architecture, cli_reference
 from stepfast import Step, Stepfast, Transaction, applications, errors, telemetry, testing
 from stepfast.admin.operator import Operator
 from stepfast.applications import commands
@@ -199,21 +199,34 @@ def test_every_command_and_every_option_is_documented() -> None:
 # The generated parts
 
 
+GENERATED = [
+    ROOT / "docs" / "explanation" / "architecture.md",
+    *(REFERENCE / f"{name}.md" for name in ("cli", "settings", "states", "run-states", "events", "metrics")),
+]
+
+
 @pytest.mark.golden
-@pytest.mark.parametrize(
-    "name", ["cli.md", "settings.md", "states.md", "run-states.md", "events.md", "metrics.md"]
-)
-def test_a_generated_page_is_current(name: str, pytestconfig: pytest.Config) -> None:
+@pytest.mark.parametrize("page", GENERATED, ids=named)
+def test_a_generated_page_is_current(page: Path, pytestconfig: pytest.Config) -> None:
     how = "-r" if pytestconfig.getoption("update_golden") else "--check"
 
     done = subprocess.run(
-        [sys.executable, "-m", "cogapp", how, "-I", str(ROOT), str(REFERENCE / name)],
+        [sys.executable, "-m", "cogapp", how, "-I", str(ROOT), str(page)],
         check=False,
         capture_output=True,
         text=True,
     )
 
-    assert done.returncode == 0, f"docs/reference/{name} is old; run: make golden\n{done.stdout}{done.stderr}"
+    assert done.returncode == 0, f"{named(page)} is old; run: make golden\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.golden
+def test_the_picture_of_the_architecture_is_current(pytestconfig: pytest.Config) -> None:
+    drawn = architecture.svg()
+    if pytestconfig.getoption("update_golden"):
+        architecture.PICTURE.write_text(drawn)
+
+    assert architecture.PICTURE.read_text() == drawn, "the imports have changed; run: make golden"
 
 
 # The reference
