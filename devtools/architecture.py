@@ -115,7 +115,8 @@ def read() -> Architecture:
     files = {it.partition(".")[2] for it in graph.modules - boxes.keys() if it.count(".") == 1}
     for it in sorted(files - {"__main__"}):
         above = [m for m in graph.find_modules_directly_imported_by(f"{LIBRARY}.{it}") if m in boxes]
-        assert not above, f"{it}.py imports {above}: it is not below all packages; give it a box"
+        if above:
+            raise ValueError(f"{it}.py imports {above}: it is not below all packages; give it a box")
     return Architecture(
         {box: frozenset(below) for box, below in imports.items()},
         tuple(sorted(f"{it}.py" for it in files - {"__main__"})),
