@@ -110,6 +110,7 @@ class Kinds:
         self._kinds: dict[str, Kind] = {}
         self._of_queues: dict[str, tuple[Limit, ...]] = {}
         self._named: dict[str, Limit] = {}
+        self.limited = False  # whether any kind or queue here has a limit; asked for every claim
 
     def register(self, kind: Kind) -> None:
         known = self._kinds.get(kind.name)
@@ -119,12 +120,14 @@ class Kinds:
             )
         self._check_names(kind.limits)
         self._kinds[kind.name] = kind
+        self.limited = self.limited or bool(kind.limits)
 
     def limit_queue(self, queue: str, limits: tuple[Limit, ...]) -> None:
         together = (*self._of_queues.get(queue, ()), *limits)
         check_together(f"queue {queue}", together)
         self._check_names(limits)
         self._of_queues[queue] = together
+        self.limited = True
 
     def limits_of(self, kind: str, queue: str) -> list[tuple[str, Limit]]:
         """The limits of a job, each with what it is counted for."""
@@ -137,11 +140,6 @@ class Kinds:
         if kind not in self._kinds:
             return None
         return [(family_of(limit, scope), limit) for scope, limit in self.limits_of(kind, queue)]
-
-    @property
-    def limited(self) -> bool:
-        """Whether anything here has a limit."""
-        return bool(self._of_queues) or any(kind.limits for kind in self._kinds.values())
 
     def _check_names(self, limits: tuple[Limit, ...]) -> None:
         """Those who share a limit must mean the same."""

@@ -341,16 +341,16 @@ class Admission:
 
     def __init__(self, database: Database, kinds: Kinds) -> None:
         self._database = database
-        self._kinds = kinds
+        self.kinds = kinds
         self.slots: dict[tuple[str, int], tuple[str, ...]] = {}  # (job, fence) → limits whose slot it has
 
     def limits(self, lease: Lease) -> bool:
         """Whether this job has limits; its next step has to ask them again."""
-        return self._kinds.limited and bool(self._kinds.limits_of(lease.kind, lease.queue))
+        return bool(self.kinds.limits_of(lease.kind, lease.queue))
 
     def admit(self, leases: list[Lease]) -> list[Lease]:
         """The leases that may start now. The jobs of the others are held, and no longer ours."""
-        if not self._kinds.limited:
+        if not self.kinds.limited:
             return leases
         asking: dict[int, list[LimitedStep]] = defaultdict(list)  # by fence: one for each claim
         known: dict[tuple[str, str], list[tuple[str, Limit]]] = {}
@@ -358,7 +358,7 @@ class Admission:
             place = (lease.kind, lease.queue)
             limits = known.get(place)
             if limits is None:
-                limits = known[place] = self._kinds.limits_of(*place)
+                limits = known[place] = self.kinds.limits_of(*place)
             if limits:
                 arguments = _arguments(lease) if any(limit.by for _, limit in limits) else None
                 named = tuple((limit_id(limit, scope, arguments), limit) for scope, limit in limits)

@@ -327,9 +327,8 @@ class Committer:
         ):
             return False
         young = not ended.chain or time.monotonic() - ended.chain_since < STICKY_SECONDS
-        return (
-            self._stays and ended.chain < STICKY_STEPS and young and not self._admission.limits(ended.lease)
-        )
+        limited = self._admission.kinds.limited and self._admission.limits(ended.lease)
+        return self._stays and ended.chain < STICKY_STEPS and young and not limited
 
     def _continue_here(self, ended: Ended, fence: int) -> None:
         assert isinstance(ended.ending, Continue)  # noqa: S101 - only a continuation returns a fence
