@@ -25,7 +25,7 @@ from stepfast.jobs.rescue import declare_dead, rescue
 from stepfast.runs import breaker
 from stepfast.runs.debts import open_debts
 from stepfast.testing import crash_at
-from stepfast.testing.draining import Scope, due_next
+from stepfast.testing.draining import Scope, next_due
 from stepfast.worker.maintenance import promote
 from stepfast.worker.run_watchdog import RunWatchdog
 from stepfast_diamonds import pace as adaptive
@@ -152,8 +152,8 @@ class World:
         for number in range(MOST_STEPS):
             if not self.processes[number % len(self.processes)].step() and not self._wake():
                 return
-        left = rows.query(self.app, "SELECT kind, state, failures, last_error FROM stepfast_job")
-        raise AssertionError(f"no end in {MOST_STEPS} steps: {left}")
+        remaining = rows.query(self.app, "SELECT kind, state, failures, last_error FROM stepfast_job")
+        raise AssertionError(f"no end in {MOST_STEPS} steps: {remaining}")
 
     def start(self, feed: str = NATURAL, kind: Any = None, **more: Any) -> str:
         return self.app.runs.start(feed, kind, **more).id
@@ -180,7 +180,7 @@ class World:
         ):
             return True
         with app.reading() as tx:
-            due = due_next(tx, EVERYWHERE, app.kinds.names())
+            due = next_due(tx, EVERYWHERE, app.kinds.names())
             live = tx.query("SELECT count(*) AS n FROM stepfast_job WHERE state IN ('ready', 'suspect')")
         if live[0]["n"]:
             return True

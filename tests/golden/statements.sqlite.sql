@@ -2421,47 +2421,25 @@ SELECT 1 FROM stepfast_outbox WHERE job_id = :id AND dedupe_key = :key
 SELECT id, last_error FROM stepfast_outbox
  WHERE job_id = :id AND dedupe_key LIKE 'task-end:%' AND state <> 'sent' ORDER BY seq DESC LIMIT 1
 
--- testing.assertions.UNFINISHED
-SELECT 
-    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
- FROM stepfast_job ORDER BY created_at, id
-
--- testing.assertions.FINISHED
-SELECT 
-    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
- FROM stepfast_archive ORDER BY created_at, id
-
--- testing.assertions.MARKS
-SELECT id, fence, last_error FROM stepfast_job
-
--- testing.assertions.TOUCHED
-SELECT 
-    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
-, fence FROM stepfast_job ORDER BY created_at, id
-
--- testing.assertions.ENDED_SINCE
-SELECT id FROM stepfast_archive
- WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
-
--- testing.assertions.ENDED_JOBS_SINCE
-   SELECT 
-   id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
-FROM stepfast_archive
-    WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
-    ORDER BY created_at, id
-
--- testing.assertions.CLOCK
+-- testing.assertions.DATABASE_TIME
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- testing.crash.ALIVE
+-- testing.crash.WORKERS_OF_PROCESS
 SELECT incarnation FROM stepfast_worker WHERE process = :process AND state = 'alive'
 
--- testing.crash.GONE
+-- testing.crash.MARK_WORKER_GONE
 UPDATE stepfast_worker
    SET process = :process, alive_until = CASE WHEN :known = 1 THEN 0 ELSE alive_until END
  WHERE incarnation = :incarnation AND state = 'alive'
 
--- testing.draining.LEFT
+-- testing.draining.COUNT_LEASED_JOBS
+SELECT count(*) FROM stepfast_job WHERE state = 'leased'
+
+-- testing.draining.COUNT_LEASES_OF_DEAD
+SELECT count(*) FROM stepfast_job
+ WHERE state = 'leased' AND owner IN (SELECT incarnation FROM stepfast_worker WHERE state = 'dead')
+
+-- testing.draining.REMAINING_WORK
     SELECT count(CASE WHEN state = 'leased' THEN 1 END), count(CASE WHEN state = 'ready' THEN 1 END),
            count(CASE WHEN state = 'suspect' THEN 1 END),
            count(CASE WHEN state = 'scheduled' THEN 1 END)
@@ -2486,35 +2464,57 @@ UPDATE stepfast_worker
         OR (state IN ('ready', 'suspect') AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL))
         OR (state = 'scheduled' AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)))
 
--- testing.draining.NEXT_JOB
+-- testing.draining.NEXT_JOB_DUE
 SELECT min(ready_at) FROM stepfast_job
  WHERE state IN ('scheduled', 'ready') AND ready_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND kind IN (SELECT value FROM json_each(:kinds))
    AND (:anywhere = 1 OR queue IN (SELECT value FROM json_each(:queues))) AND queue NOT IN (SELECT id FROM stepfast_queue WHERE paused_at IS NOT NULL)
    AND id NOT IN (SELECT r.job_id FROM stepfast_run r
                    WHERE r.job_id IS NOT NULL AND r.ended_at IS NULL AND r.frontier LIKE :held)
 
--- testing.draining.NEXT_RATE
+-- testing.draining.NEXT_RATE_DUE
 SELECT min(due_at) FROM stepfast_limit WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND gap > 0
 
--- testing.draining.NEXT_MESSAGE
+-- testing.draining.NEXT_MESSAGE_DUE
 SELECT min(o.due_at) FROM stepfast_outbox o WHERE o.due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND 
     :relay = 1 AND o.state = 'waiting' AND NOT EXISTS (
         SELECT 1 FROM stepfast_outbox e WHERE e.state = 'waiting' AND e.destination = o.destination AND e.seq < o.seq)
 
--- testing.draining.LEASES
-SELECT count(*) FROM stepfast_job WHERE state = 'leased'
-
--- testing.draining.GHOST_LEASES
-SELECT count(*) FROM stepfast_job
- WHERE state = 'leased' AND owner IN (SELECT incarnation FROM stepfast_worker WHERE state = 'dead')
-
--- testing.inline_run.READY
+-- testing.inline_run.ANY_READY_JOB
 SELECT id FROM stepfast_job WHERE state IN ('ready', 'suspect') AND ready_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) LIMIT 1
 
--- testing.test_clock.LIVING
+-- testing.jobs.UNFINISHED_JOBS
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+ FROM stepfast_job ORDER BY created_at, id
+
+-- testing.jobs.FINISHED_JOBS
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+ FROM stepfast_archive ORDER BY created_at, id
+
+-- testing.jobs.FENCES_AND_ERRORS
+SELECT id, fence, last_error FROM stepfast_job
+
+-- testing.jobs.JOBS_WITH_FENCES
+SELECT 
+    id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+, fence FROM stepfast_job ORDER BY created_at, id
+
+-- testing.jobs.IDS_ENDED_SINCE
+SELECT id FROM stepfast_archive
+ WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
+
+-- testing.jobs.JOBS_ENDED_SINCE
+   SELECT 
+   id, kind, queue, state, priority, unique_key, step, failures, crashes, ready_at, created_at, last_error, cursor_json, payload
+FROM stepfast_archive
+    WHERE state IN ('done', 'dead', 'cancelled') AND finished_at >= :since
+    ORDER BY created_at, id
+
+-- testing.test_clock.COUNT_WORKERS_OF_PROCESS
 SELECT count(*) FROM stepfast_worker WHERE process = :process AND state = 'alive'
 
--- testing.test_clock.CARRY_ON
+-- testing.test_clock.EXTEND_WORKER_LEASES
 UPDATE stepfast_worker SET alive_until = alive_until + :passed, beat_at = beat_at + :passed
  WHERE process = :process AND state = 'alive'
 

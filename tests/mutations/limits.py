@@ -55,7 +55,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a drain leaves who is held beside a free slot",
-        without("stepfast.testing.draining:LEFT", "l.due_at IS NOT NULL AND", "1 = 0 AND"),
+        without("stepfast.testing.draining:REMAINING_WORK", "l.due_at IS NOT NULL AND", "1 = 0 AND"),
         test_limits.test_a_drain_does_not_leave_a_held_job_beside_a_free_slot,
     ),
 ]

@@ -10,18 +10,22 @@ MUTATIONS = [
     # A test sees what happened, and what would happen.
     Mutation(
         "a jump of the clock kills the living",
-        without("stepfast.testing.test_clock:CARRY_ON", "alive_until + :passed", "alive_until + 0 * :passed"),
+        without(
+            "stepfast.testing.test_clock:EXTEND_WORKER_LEASES",
+            "alive_until + :passed",
+            "alive_until + 0 * :passed",
+        ),
         test_clock.test_a_worker_that_lives_survives_a_jump,
     ),
     Mutation(
         "a drain does not wait for jobs that run",
-        without("stepfast.testing.draining:LEFT", "(state = 'leased' AND", "(1 = 0 AND"),
+        without("stepfast.testing.draining:REMAINING_WORK", "(state = 'leased' AND", "(1 = 0 AND"),
         test_drain.test_a_slow_job_is_waited_for,
     ),
     Mutation(
         "a drain reports what it did not touch",
         without(
-            "stepfast.testing.assertions:ENDED_JOBS_SINCE",
+            "stepfast.testing.jobs:JOBS_ENDED_SINCE",
             "finished_at >= :since",
             "finished_at >= 0 * :since",
         ),
@@ -35,7 +39,7 @@ MUTATIONS = [
     ),
     Mutation(
         "the dead go on writing",
-        replacing("stepfast.testing.crash:Trap._refuse", lambda *_: None),
+        replacing("stepfast.testing.crash:CrashTrigger._refuse", lambda *_: None),
         test_crash_points.test_the_dead_do_not_clean_up,
     ),
 ]

@@ -2,9 +2,9 @@
 
     stepfast_app            an application on a database of its own, which is empty when the test begins
     stepfast_drain          run its jobs until nothing is ready
-    stepfast_clock          its time, to be moved
+    stepfast_clock          move its time
     stepfast_inline         jobs run where they are enqueued
-    stepfast_database_url   where all of that happens
+    stepfast_database_url   the URL of that database
 
 The setting `stepfast_app = shop.jobs:app` names your application: it then works on the test's database in every test.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from stepfast import Stepfast
     from stepfast.testing import Clock, Report
-    from stepfast.testing.databases import Corner
+    from stepfast.testing.databases import ScratchSchema
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class EveryTest:
-    """No test of a suite that names its application may reach the database that the application was made for."""
+    """In a suite that names its application, no test may reach the database that the application was made for."""
 
     @pytest.fixture(autouse=True)
     def _stepfast_on_test_database(self, stepfast_app: Stepfast) -> None:
@@ -45,16 +45,16 @@ class EveryTest:
 
 @pytest.fixture
 def stepfast_database_url(request: pytest.FixtureRequest) -> str:
-    """A database with Stepfast's tables and no rows: a new SQLite file, or what STEPFAST_TEST_DATABASE_URL leads to."""
+    """A database with Stepfast's tables and no rows: a new SQLite file, or a schema on the server of STEPFAST_TEST_DATABASE_URL."""
     if os.environ.get("STEPFAST_TEST_DATABASE_URL", "sqlite:").startswith("sqlite:"):
         from stepfast.testing.databases import sqlite_copy
 
         template: Path = request.getfixturevalue("_stepfast_template")
         folder: Path = request.getfixturevalue("tmp_path")
         return sqlite_copy(template, folder)
-    corner: Corner = request.getfixturevalue("_stepfast_corner")
-    corner.empty()
-    return corner.url
+    scratch_schema: ScratchSchema = request.getfixturevalue("_stepfast_scratch_schema")
+    scratch_schema.empty()
+    return scratch_schema.url
 
 
 @pytest.fixture(scope="session")
@@ -65,10 +65,10 @@ def _stepfast_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def _stepfast_corner() -> Iterator[Corner]:
-    from stepfast.testing.databases import corner
+def _stepfast_scratch_schema() -> Iterator[ScratchSchema]:
+    from stepfast.testing.databases import scratch_schema
 
-    with corner(os.environ["STEPFAST_TEST_DATABASE_URL"]) as made:
+    with scratch_schema(os.environ["STEPFAST_TEST_DATABASE_URL"]) as made:
         yield made
 
 

@@ -26,8 +26,7 @@ from stepfast import (
     Upsert,
 )
 from stepfast.errors import ConfigurationError, StepfastError
-from stepfast.testing import Report, clock, drain, enqueued
-from stepfast.testing import draining as until_idle
+from stepfast.testing import Report, clock, drain, draining, enqueued
 from tests.support import rows
 
 if TYPE_CHECKING:
@@ -484,7 +483,7 @@ def test_the_clock_is_back_afterwards_unless_the_test_has_moved_it(app: Stepfast
 
 
 def test_a_job_that_snoozes_for_ever_is_told(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(until_idle, "MOST_JUMPS", 5)
+    monkeypatch.setattr(draining, "MOST_JUMPS", 5)
 
     @app.job()
     def never() -> Snooze:

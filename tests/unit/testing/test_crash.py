@@ -9,7 +9,7 @@ import pytest
 from stepfast.database.connection import Connection
 from stepfast.database.dialects import SQLITE
 from stepfast.errors import ConfigurationError, UnreachableError
-from stepfast.testing.crash import POINTS, Crashed, Point, Trap
+from stepfast.testing.crash import POINTS, Crashed, CrashPoint, CrashTrigger
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,14 +42,14 @@ def nothing() -> None:
     pass
 
 
-def trapped(
-    point: str, nth: int = 1, spring: Callable[[], None] = nothing
-) -> tuple[Trap, Connection, list[str]]:
-    trap = Trap(Point.read(point), nth, spring)
+def watched_connection(
+    point: str, nth: int = 1, die: Callable[[], None] = nothing
+) -> tuple[CrashTrigger, Connection, list[str]]:
+    trigger = CrashTrigger(CrashPoint.read(point), nth, die)
     raw = Silent()
     connection = Connection(raw, SQLITE)
-    trap.on(connection)
-    return trap, connection, raw.said
+    trigger.on(connection)
+    return trigger, connection, raw.said
 
 
 def commit(connection: Connection, *statements: str) -> None:
@@ -59,29 +59,29 @@ def commit(connection: Connection, *statements: str) -> None:
 
 @pytest.mark.parametrize("text", POINTS)
 def test_the_points_are_read_as_they_are_written(text: str) -> None:
-    assert str(Point.read(f"  {text} ")) == text
+    assert str(CrashPoint.read(f"  {text} ")) == text
 
 
 def test_other_words_are_those_of_a_statement() -> None:
-    assert Point.read("after INSERT  INTO\n Ledger") == Point("after", "insert into ledger")
+    assert CrashPoint.read("after INSERT  INTO\n Ledger") == CrashPoint("after", "insert into ledger")
 
 
 @pytest.mark.parametrize("text", ["", "claim", "at commit", "before", "after ", "beforecommit"])
 def test_what_is_neither_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match="crash point"):
-        Point.read(text)
+        CrashPoint.read(text)
 
 
 @pytest.mark.parametrize(
     "work", [FINISH, GO_ON, ENQUEUE, USERS], ids=["finish", "go on", "enqueue", "the user's"]
 )
 def test_a_commit_is_one_of_work(work: str) -> None:
-    trap, connection, said = trapped("before commit")
+    trigger, connection, said = watched_connection("before commit")
     commit(connection, BEAT)
     commit(connection, CLAIM)
     commit(connection, HOLD)
     commit(connection, "SELECT 1")
-    assert not trap.sprung
+    assert not trigger.fired
 
     with pytest.raises(Crashed, match="before commit"):
         commit(connection, work)
@@ -90,9 +90,9 @@ def test_a_commit_is_one_of_work(work: str) -> None:
 
 
 def test_a_claim_is_done_when_it_is_committed() -> None:
-    trap, connection, said = trapped("after claim")
+    trigger, connection, said = watched_connection("after claim")
     commit(connection, FINISH)
-    assert not trap.sprung
+    assert not trigger.fired
 
     with pytest.raises(Crashed):
         commit(connection, CLAIM)
@@ -101,30 +101,30 @@ def test_a_claim_is_done_when_it_is_committed() -> None:
 
 
 def test_a_transaction_knows_nothing_of_the_one_before() -> None:
-    trap, connection, _ = trapped("before commit")
+    trigger, connection, _ = watched_connection("before commit")
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(USERS)
     connection.execute("ROLLBACK")
 
     commit(connection, "SELECT 1")
 
-    assert not trap.sprung
+    assert not trigger.fired
 
 
 def test_the_nth_time_is_the_nth() -> None:
-    trap, connection, _ = trapped("before commit", nth=3)
+    trigger, connection, _ = watched_connection("before commit", nth=3)
     commit(connection, USERS)
     commit(connection, USERS)
-    assert not trap.sprung
+    assert not trigger.fired
 
     with pytest.raises(Crashed):
         commit(connection, USERS)
 
 
 def test_once_sprung_nothing_gets_through() -> None:
-    trap, connection, said = trapped("before insert into ledger")
+    trigger, connection, said = watched_connection("before insert into ledger")
     other = Connection(Silent(), SQLITE)
-    trap.on(other)
+    trigger.on(other)
     with pytest.raises(Crashed):
         connection.execute(USERS)
     before = list(said)
@@ -138,7 +138,7 @@ def test_once_sprung_nothing_gets_through() -> None:
 
 
 def test_the_engines_own_threads_are_told_what_they_can_handle() -> None:
-    trap, connection, _ = trapped("before insert into ledger")
+    trigger, connection, _ = watched_connection("before insert into ledger")
     met: list[BaseException] = []
 
     def act() -> None:
@@ -152,13 +152,13 @@ def test_the_engines_own_threads_are_told_what_they_can_handle() -> None:
         thread.start()
         thread.join()
 
-    assert trap.sprung
+    assert trigger.fired
     assert [type(it) for it in met] == [UnreachableError, UnreachableError, Crashed, Crashed, Crashed]
 
 
 def test_it_springs_once() -> None:
     calls: list[int] = []
-    _, connection, _ = trapped("before commit", spring=lambda: calls.append(1))
+    _, connection, _ = watched_connection("before commit", die=lambda: calls.append(1))
 
     for _ in range(3):
         with pytest.raises(Crashed):

@@ -4,8 +4,8 @@
         azurite.connection_string
 
 `python -m stepfast.testing.azurite` starts one, prints its connection string and runs until it is interrupted.
-Azurite is a Node program: `npm install azurite@3.35.0`, in the folder where the tests run or for everybody. It ends
-with the process that started it, whatever ends that.
+Azurite is a Node program: `npm install azurite@3.35.0`, in the folder where the tests run or globally. It ends with the
+process that started it, however that one ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AzuriteMissingError(ConfigurationError):
 
 
 def find_azurite(folders: Sequence[Path] | None = None) -> Path:
-    """Where its program is: STEPFAST_AZURITE, else installed here or under tests/azurite, else for everybody."""
+    """The path of azurite.js: STEPFAST_AZURITE, else installed here or under tests/azurite, else globally."""
     if shutil.which("node") is None:
         raise AzuriteMissingError(
             "Azurite needs Node 18 or newer, and there is no program 'node' on the PATH"
@@ -64,7 +64,7 @@ def find_azurite(folders: Sequence[Path] | None = None) -> Path:
 
 
 class Azurite:
-    """One emulator, with everything in memory. `certificate` and `key` (PEM files): over TLS, and tokens are taken too."""
+    """One emulator, with everything in memory. With `certificate` and `key` (PEM files) it serves TLS and accepts tokens."""
 
     def __init__(self, *, certificate: Path | None = None, key: Path | None = None, port: int = 0) -> None:
         program = find_azurite()
@@ -76,7 +76,7 @@ class Azurite:
             "--inMemoryPersistence",
             "--silent",
         ]
-        self._command += ["--skipApiVersionCheck", "--disableTelemetry"]  # SDKs are newer; nobody is told
+        self._command += ["--skipApiVersionCheck", "--disableTelemetry"]  # SDKs are newer than Azurite
         for service in SERVICES:
             self._command += [
                 f"--{service}Host",
@@ -102,7 +102,7 @@ class Azurite:
         return self.connection_string_through()
 
     def connection_string_through(self, queue_port: int | None = None, blob_port: int | None = None) -> str:
-        """The same, by way of other ports, such as a proxy's."""
+        """The connection string by way of other ports, such as those of a proxy."""
         return (
             f"DefaultEndpointsProtocol={'https' if self._tls else 'http'};AccountName={ACCOUNT};AccountKey={KEY};"
             f"BlobEndpoint={self.endpoint('blob', blob_port)};QueueEndpoint={self.endpoint('queue', queue_port)};"
@@ -113,7 +113,7 @@ class Azurite:
         return f"{scheme}://127.0.0.1:{port or self.ports[service]}/{ACCOUNT}"
 
     def start(self) -> None:
-        """Returns when all its services listen; about two seconds."""
+        """Start the emulator; returns when all services listen, after about two seconds."""
         self._process = subprocess.Popen(  # noqa: S603 - what was found above
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -133,18 +133,18 @@ class Azurite:
                 self.ports[found[1].lower()] = int(found[3])
 
     def stop(self) -> None:
-        """End it; everything in it is gone."""
+        """Stop the emulator; its content is lost."""
         process, self._process = self._process, None
         self.ports.clear()
         if process is None:
             return
-        process.kill()  # asked politely it waits for the last connection; there is nothing to save
+        process.kill()  # on SIGTERM it would wait for the last connection, and there is nothing to save
         process.wait()
         if process.stdin is not None:
             process.stdin.close()
 
     def wait(self) -> None:
-        """Until it ends by itself."""
+        """Wait until the emulator ends by itself."""
         if self._process is not None:
             self._process.wait()
 
@@ -152,13 +152,13 @@ class Azurite:
         if process.stdout is not None:
             with process.stdout:
                 for line in process.stdout:
-                    if len(self.ports) < len(SERVICES):  # afterwards nobody listens
+                    if len(self.ports) < len(SERVICES):  # later lines are not read
                         self._lines.put(line)
         self._lines.put(None)
 
 
 def main() -> None:
-    """Start one, say how to reach it, and keep it until somebody interrupts or our input closes."""
+    """Start an emulator, print its connection string, and keep it until an interrupt."""
     with Azurite() as azurite:
         sys.stdout.write(azurite.connection_string + "\n")
         sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""Let a process die at a chosen point, and see what is left.
+"""Let a process die at a chosen point, and see what it leaves.
 
 `crash_at` does it inside this process, as far as the database can tell: while the block lasts the application works
-on connections that go dead at the point, so nothing after it is written, and what was open is rolled back. Then the
-worker's row says that its process is gone, and the next drain takes its work back. `kill_worker` does it for real:
+on connections that fail from the point on, so that nothing later is written and open transactions are rolled back. Then
+the worker's row says that its process is gone, and the next drain rescues its jobs. `kill_worker` does it for real:
 a child of this process is killed with SIGKILL at the point.
 """
 
@@ -27,7 +27,7 @@ from stepfast.database.statement import sql
 from stepfast.errors import ConfigurationError, UnreachableError
 from stepfast.jobs.rescue import this_process
 from stepfast.testing.draining import drain
-from stepfast.testing.watching import WatchedKinds
+from stepfast.testing.watcher import WatchedKinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Connection
     from stepfast.jobs.step import Step
 
-
-# Where a process can die, as words, and the trap that is set there.
-#
-# A trap sees every statement of one database, and every handler and effect of one application. When the point comes, it
-# springs: from then on no statement gets through, so that for the database this process is dead.
 
 POINTS: Final = (
     "before claim",
@@ -54,47 +49,192 @@ POINTS: Final = (
 )
 PLACES: Final = frozenset(point.partition(" ")[2] for point in POINTS)
 
+FAILED: Final = 97  # exit code of a child in which something else went wrong
+UNHARMED: Final = 99  # ... that never came to the point
+PATIENCE: Final = 60.0  # seconds that a child may live
+
+WORKERS_OF_PROCESS = sql(
+    "SELECT incarnation FROM stepfast_worker WHERE process = :process AND state = 'alive'"
+)
+
+# A machine knows which of its processes are gone. A worker of another machine is alive until its lease has run out.
+MARK_WORKER_GONE = sql("""
+    UPDATE stepfast_worker
+       SET process = :process, alive_until = CASE WHEN :known = 1 THEN 0 ELSE alive_until END
+     WHERE incarnation = :incarnation AND state = 'alive'
+""")
+
+
+class Crashed(BaseException):
+    """Raised where the process dies. Only `crash_at` should catch it."""
+
+
+@dataclass
+class Crash:
+    """Whether the crash happened."""
+
+    happened: bool = False
+
+
+@contextmanager
+def crash_at(
+    app: Stepfast, point: str, *, nth: int = 1, machine_lost: bool = False, required: bool = True
+) -> Iterator[Crash]:
+    """Die at `point` inside this block, which ends there: one of `POINTS`, or 'before' / 'after' words of a statement.
+
+    `nth`: die when the point is passed for the n-th time. `machine_lost`: no other process can see that this one is gone,
+    so its lease has to run out first. `required`: fail if the point is never passed.
+    """
+    trigger = CrashTrigger(CrashPoint.read(point), nth, lambda: None)
+    crash = Crash()
+    alive_before = _alive_workers(app)
+    database, kinds = app.database, app.kinds
+    watched = _watched_database(database, trigger)
+    app.use(watched)
+    app.kinds = WatchedKinds(kinds, trigger)
+    try:
+        yield crash
+    except Crashed:
+        pass
+    finally:
+        crash.happened, trigger.fired = (
+            trigger.fired,
+            True,
+        )  # threads that still run write nothing any more
+        app.close()
+        app.use(database)
+        app.kinds = kinds
+        database.shift_clock(watched.shift)
+        _mark_gone(app, _alive_workers(app) - alive_before, machine_lost=machine_lost)
+    if required and not crash.happened:
+        raise AssertionError(_not_passed(trigger))
+
+
+def kill_worker(app: Stepfast, point: str, *, nth: int = 1, **options: Any) -> None:
+    """Drain in a child process that is killed with SIGKILL at `point`; options are those of `drain`.
+
+    The child is forked: it has everything that this process has, except its threads.
+    """
+    if not hasattr(os, "fork"):
+        raise ConfigurationError("kill_worker: this system cannot fork; use crash_at")
+    trigger = CrashTrigger(CrashPoint.read(point), nth, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    app.database.close()  # SQLite's locks belong to a process: the child must not inherit open files
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # about threads of ours that the child does not need
+        pid = os.fork()
+    if not pid:
+        _run_child(app, trigger, lambda: drain(app, **options))
+    code = _wait_for_child(pid)
+    if code != -signal.SIGKILL:
+        told = {UNHARMED: "it never came there", FAILED: "its own error is printed above"}
+        raise AssertionError(
+            f"the child was not killed {trigger.point}: {told.get(code, f'its exit code is {code}')}"
+        )
+
+
+def _watched_database(database: Database, trigger: CrashTrigger) -> Database:
+    """The same database, over connections of its own that the trigger watches."""
+
+    def connect() -> Connection:
+        connection = database.connect()
+        trigger.on(connection)
+        return connection
+
+    watched = Database(database.url, database.dialect, connect, wakes=database.wakes)
+    watched.shift_clock(database.shift)
+    return watched
+
+
+def _alive_workers(app: Stepfast) -> set[int]:
+    with app.reading() as tx:
+        return {int(row[0]) for row in tx.rows(WORKERS_OF_PROCESS, process=this_process())}
+
+
+def _mark_gone(app: Stepfast, incarnations: set[int], *, machine_lost: bool) -> None:
+    """Make the rows of these workers look like those of a process that is gone."""
+    mine, _, _ = this_process().rpartition("/")
+    process = "another machine/1/1" if machine_lost else f"{mine}/gone"
+    for incarnation in incarnations:
+        with app.transaction() as tx:
+            tx.run(MARK_WORKER_GONE, incarnation=incarnation, process=process, known=int(not machine_lost))
+
+
+def _not_passed(trigger: CrashTrigger) -> str:
+    passed = ", ".join(f"{point} ({count} times)" for point, count in trigger.passed.items()) or "nothing"
+    return f"nothing died: {trigger.point} was not passed {trigger.nth} times; passed were: {passed}"
+
+
+def _run_child(app: Stepfast, trigger: CrashTrigger, act: Callable[[], object]) -> NoReturn:
+    """Make the call in the child, and leave: nothing of the test may run after it."""
+    gc.disable()  # no finaliser may close the parent's connections
+    try:
+        app.use(_watched_database(app.database, trigger))
+        app.kinds = WatchedKinds(app.kinds, trigger)
+        act()
+    except BaseException:  # noqa: BLE001 - the parent's stack goes on above us
+        traceback.print_exc(file=sys.__stderr__)
+        os._exit(FAILED)
+    os._exit(UNHARMED)
+
+
+def _wait_for_child(pid: int) -> int:
+    """Wait for the child's end; returns the exit code, or minus the signal, as `subprocess` does."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise AssertionError(f"the child did not come to the point within {PATIENCE:g} s")
+        time.sleep(0.002)
+
+
+# The point, and the trigger that recognises it in statements, handlers and effects.
+
 _CLAIM: Final = re.compile(r"UPDATE stepfast_job\s+SET state = 'leased'")
-# What ends a step, enqueues a job, or is none of our tables: whose commit a user means. Heartbeats are not.
+# A user means the commit that ends a step, enqueues a job, or writes a table of his own; not a heartbeat.
 _WORK: Final = re.compile(r"committed_fence = |INSERT INTO stepfast_(archive|job)\b", re.IGNORECASE)
 _WRITES: Final = re.compile(r"\s*(INSERT|UPDATE|DELETE|REPLACE|MERGE)\b", re.IGNORECASE)
 _BEGINS: Final = re.compile(r"\s*(BEGIN|START TRANSACTION)\b", re.IGNORECASE)
 _USERS_THREADS: Final = ("stepfast-handler", "stepfast-loop")
 
 
-class Crashed(BaseException):
-    """This process has died here. No error to be handled: `crash_at` catches it, and nobody else should."""
-
-
 @dataclass(frozen=True)
-class Point:
-    """A place, before or after it: one of `POINTS`, or words of a statement."""
+class CrashPoint:
+    """Before or after a place: a place of `POINTS`, or words of a statement."""
 
     phase: str
     place: str
 
     @staticmethod
-    def read(text: str) -> Point:
+    def read(text: str) -> CrashPoint:
         phase, _, place = text.strip().partition(" ")
         if phase not in {"before", "after"} or not place.strip():
             raise ConfigurationError(
                 f"crash point {text!r}: write 'before' or 'after' and one of {', '.join(sorted(PLACES))}, "
                 "or words of a statement, such as 'after INSERT INTO invoice'"
             )
-        return Point(phase, place.strip() if place.strip() in PLACES else _plain(place))
+        return CrashPoint(phase, place.strip() if place.strip() in PLACES else _plain(place))
 
     def __str__(self) -> str:
         return f"{self.phase} {self.place}"
 
 
 @dataclass
-class Trap:
-    """Springs at the `nth` time that `point` is passed. It is a `Watcher`, and makes watches for connections."""
+class CrashTrigger:
+    """Fires when `point` is passed for the `nth` time; from then on no statement gets through.
 
-    point: Point
+    It is a `Watcher` of handlers and effects, and watches the statements of connections.
+    """
+
+    point: CrashPoint
     nth: int
-    spring: Callable[[], None]  # called once, there; what it does not do, a dead database does
-    sprung: bool = False
+    die: Callable[[], None]  # called once, at the point; if it returns, all statements are refused
+    fired: bool = False
     passed: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -106,47 +246,47 @@ class Trap:
             self._refuse(connection)
             if phase == "before":
                 _note(doing, text)
-            for place in _places(doing, text):
+            for place in _places_of(doing, text):
                 self._pass(phase, place, connection)
             if self.point.place not in PLACES and self.point.place in _plain(text):
                 self._pass(phase, self.point.place, connection)
 
         connection.watch = watch
 
-    def begins(self, _: Step, /) -> bool:
+    def before_handler(self, _: Step, /) -> bool:
         self._pass("before", "handler")
         return True
 
-    def raises(self, step: Step, error: BaseException, /) -> None:
+    def handler_raised(self, step: Step, error: BaseException, /) -> None:
         pass
 
-    def answers(self, _: Step, __: Any, /) -> None:
+    def handler_answered(self, _: Step, __: Any, /) -> None:
         self._pass("after", "handler")
 
-    def applies(self, _: Step, /) -> None:
+    def before_effects(self, _: Step, /) -> None:
         self._pass("before", "effects")
 
-    def refuses(self, step: Step, error: BaseException, /) -> None:
+    def effect_raised(self, step: Step, error: BaseException, /) -> None:
         pass
 
-    def applied(self, _: Step, /) -> None:
+    def after_effects(self, _: Step, /) -> None:
         self._pass("after", "effects")
 
     def _pass(self, phase: str, place: str, connection: Connection | None = None) -> None:
         with self._lock:
             self.passed[f"{phase} {place}"] += 1
-            here = self.point == Point(phase, place) and self.passed[str(self.point)] == self.nth
-            self.sprung = self.sprung or here
+            here = self.point == CrashPoint(phase, place) and self.passed[str(self.point)] == self.nth
+            self.fired = self.fired or here
         if here:
-            self.spring()
+            self.die()
         self._refuse(connection)
 
     def _refuse(self, connection: Connection | None) -> None:
-        """Let nothing through any more. Engine threads are told what they can handle; users' code just ends."""
-        if not self.sprung:
+        """Refuse every statement once the trigger has fired: as an outage in engine threads, as `Crashed` in user code."""
+        if not self.fired:
             return
         if connection is not None:
-            connection.broken = True  # closed without a COMMIT by whoever has it
+            connection.broken = True  # its pool closes it without a COMMIT
         name = threading.current_thread().name
         if name.startswith("stepfast-") and not name.startswith(_USERS_THREADS):
             raise UnreachableError(f"this process has died {self.point}, says a test")
@@ -163,8 +303,8 @@ def _note(doing: set[str], text: str) -> None:
         doing.add("work")
 
 
-def _places(doing: set[str], text: str) -> list[str]:
-    """Which places this statement is. A claim is done when it is committed."""
+def _places_of(doing: set[str], text: str) -> list[str]:
+    """The places that this statement is; a claim and a commit happen with the COMMIT of their transaction."""
     if text == "COMMIT":
         return [place for place, done in (("claim", "claim"), ("commit", "work")) if done in doing]
     return []
@@ -172,138 +312,3 @@ def _places(doing: set[str], text: str) -> list[str]:
 
 def _plain(text: str) -> str:
     return " ".join(text.split()).casefold()
-
-
-FAILED: Final = 97  # exit code of a child in which something else went wrong
-UNHARMED: Final = 99  # ... that never came to the point
-PATIENCE: Final = 60.0  # seconds that a child may live
-
-ALIVE = sql("SELECT incarnation FROM stepfast_worker WHERE process = :process AND state = 'alive'")
-
-# A machine knows which of its processes are gone. What runs elsewhere is believed until its lease has run out.
-GONE = sql("""
-    UPDATE stepfast_worker
-       SET process = :process, alive_until = CASE WHEN :known = 1 THEN 0 ELSE alive_until END
-     WHERE incarnation = :incarnation AND state = 'alive'
-""")
-
-
-@dataclass
-class Crash:
-    """What became of it."""
-
-    happened: bool = False
-
-
-@contextmanager
-def crash_at(
-    app: Stepfast, point: str, *, nth: int = 1, machine_lost: bool = False, required: bool = True
-) -> Iterator[Crash]:
-    """Die at `point` inside this block, which then ends there: one of `POINTS`, or 'before' / 'after' words of a statement.
-
-    `nth`: not the first time it is passed, but the second, … `machine_lost`: nobody can see that the process is
-    gone, so its lease has to run out first. `required`: fail if the point is never passed.
-    """
-    trap = Trap(Point.read(point), nth, lambda: None)
-    crash = Crash()
-    living = _living(app)
-    database, kinds = app.database, app.kinds
-    doomed = _doomed(database, trap)
-    app.use(doomed)
-    app.kinds = WatchedKinds(kinds, trap)
-    try:
-        yield crash
-    except Crashed:
-        pass
-    finally:
-        crash.happened, trap.sprung = trap.sprung, True  # whatever still runs of it writes nothing any more
-        app.close()
-        app.use(database)
-        app.kinds = kinds
-        database.shift_clock(doomed.shift)
-        _bury(app, _living(app) - living, machine_lost=machine_lost)
-    if required and not crash.happened:
-        raise AssertionError(_never(trap))
-
-
-def kill_worker(app: Stepfast, point: str, *, nth: int = 1, **options: Any) -> None:
-    """Drain in a child process that is killed with SIGKILL at `point`; options are those of `drain`.
-
-    The child is forked: it has everything that this process has, except its threads.
-    """
-    if not hasattr(os, "fork"):
-        raise ConfigurationError("kill_worker: this system cannot fork; use crash_at")
-    trap = Trap(Point.read(point), nth, lambda: os.kill(os.getpid(), signal.SIGKILL))
-    app.database.close()  # SQLite's locks belong to a process: the child must not inherit open files
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # about threads of ours that the child does not need
-        pid = os.fork()
-    if not pid:
-        _live(app, trap, lambda: drain(app, **options))
-    code = _ended(pid)
-    if code != -signal.SIGKILL:
-        told = {UNHARMED: "it never came there", FAILED: "its own error is printed above"}
-        raise AssertionError(
-            f"the child was not killed {trap.point}: {told.get(code, f'its exit code is {code}')}"
-        )
-
-
-def _doomed(database: Database, trap: Trap) -> Database:
-    """The same database, over connections of its own that the trap watches."""
-
-    def connect() -> Connection:
-        connection = database.connect()
-        trap.on(connection)
-        return connection
-
-    doomed = Database(database.url, database.dialect, connect, wakes=database.wakes)
-    doomed.shift_clock(database.shift)
-    return doomed
-
-
-def _living(app: Stepfast) -> set[int]:
-    with app.reading() as tx:
-        return {int(row[0]) for row in tx.rows(ALIVE, process=this_process())}
-
-
-def _bury(app: Stepfast, incarnations: set[int], *, machine_lost: bool) -> None:
-    """Let the rows of these workers be those of a process that is gone."""
-    mine, _, _ = this_process().rpartition("/")
-    process = "another machine/1/1" if machine_lost else f"{mine}/gone"
-    for incarnation in incarnations:
-        with app.transaction() as tx:
-            tx.run(GONE, incarnation=incarnation, process=process, known=int(not machine_lost))
-
-
-def _never(trap: Trap) -> str:
-    passed = ", ".join(f"{point} ({count} times)" for point, count in trap.passed.items()) or "nothing"
-    return f"nothing died: {trap.point} was not passed {trap.nth} times; passed were: {passed}"
-
-
-def _live(app: Stepfast, trap: Trap, act: Callable[[], object]) -> NoReturn:
-    """The child's whole life; nothing of the test's own may run after it."""
-    gc.disable()  # no finaliser may say goodbye on the parent's connections
-    try:
-        app.use(_doomed(app.database, trap))
-        app.kinds = WatchedKinds(app.kinds, trap)
-        act()
-    except BaseException:  # noqa: BLE001 - the parent's stack goes on above us
-        traceback.print_exc(file=sys.__stderr__)
-        os._exit(FAILED)
-    os._exit(UNHARMED)
-
-
-def _ended(pid: int) -> int:
-    """How the child ended, as `subprocess` says it: the exit code, or minus the signal."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        found, status = os.waitpid(pid, os.WNOHANG)
-        if found:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            raise AssertionError(f"the child did not come to the point within {PATIENCE:g} s")
-        time.sleep(0.002)

@@ -1,7 +1,7 @@
-"""Databases for tests: a file for each test, or a corner of a server that is emptied before each one.
+"""Databases for tests: a SQLite file for each test, or a schema on a server that is emptied before each one.
 
-On PostgreSQL the corner is a schema, on MariaDB a database; both are made for one test run and dropped after it. What
-is there besides is never touched.
+On PostgreSQL it is a schema, on MariaDB a database; it is made for one test run and dropped after it. Everything else on
+the server is never touched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VARIABLE: Final = "STEPFAST_TEST_DATABASE_URL"
 
 
 def sqlite_template(folder: Path) -> Path:
-    """A file with all tables: copying it takes a fraction of the time of making them."""
+    """A file with all tables: copying it takes a fraction of the time of a migration."""
     path = folder / "template.db"
     with closing(open_database(f"sqlite:///{path}")) as database:
         migrate(database)
@@ -64,16 +64,16 @@ def on_database(app: Stepfast | None, url: str) -> Iterator[Stepfast]:
 
 
 @dataclass(frozen=True)
-class Corner:
-    """A schema or database of our own on a server."""
+class ScratchSchema:
+    """A schema of PostgreSQL, or a database of MariaDB, that belongs to this test run."""
 
     name: str
     url: str
-    empty_tables: frozenset[str]  # that the migrations leave without rows
-    tables: frozenset[str]  # all that the migrations make, views included
+    empty_tables: frozenset[str]  # tables that the migrations leave without rows
+    tables: frozenset[str]  # tables and views that the migrations make
 
     def empty(self) -> None:
-        """Forget every row, and every table that a test made."""
+        """Delete every row, and drop every table that a test made."""
         with closing(open_database(self.url).connect()) as connection:
             quote_sign = connection.dialect.quote
             if connection.dialect.name == "mariadb":
@@ -94,30 +94,30 @@ class Corner:
 
 
 @contextmanager
-def corner(url: str) -> Iterator[Corner]:
-    """Make a corner on the server of `url`, with all tables, and drop it afterwards."""
+def scratch_schema(url: str) -> Iterator[ScratchSchema]:
+    """Make a schema with all tables on the server of `url`, and drop it afterwards."""
     name = f"stepfast_test_{os.getpid()}_{os.urandom(4).hex()}"
     home = open_database(url)
     make, drop = {
         "postgresql": (f'CREATE SCHEMA "{name}"', f'DROP SCHEMA "{name}" CASCADE'),
         "mariadb": (f"CREATE DATABASE `{name}`", f"DROP DATABASE `{name}`"),
     }[home.dialect.name]
-    _say(url, make)
+    _execute(url, make)
     try:
-        inside = _inside(url, name, home.dialect.name)
+        inside = _url_inside(url, name, home.dialect.name)
         with closing(open_database(inside)) as database:
             migrate(database)
         with closing(open_database(inside).connect()) as connection:
             tables = _tables(connection, name)
             made = {table for table, kind in tables.items() if "VIEW" not in kind}
             empty = frozenset(table for table in made if not _rows(connection, table))
-        yield Corner(name, inside, empty, frozenset(tables))
+        yield ScratchSchema(name, inside, empty, frozenset(tables))
     finally:
-        _say(url, drop)
+        _execute(url, drop)
 
 
-def _inside(url: str, name: str, dialect: str) -> str:
-    """The URL that leads into the corner."""
+def _url_inside(url: str, name: str, dialect: str) -> str:
+    """The URL of the schema."""
     parts = urlsplit(url)
     if dialect == "mariadb":
         return urlunsplit(parts._replace(path=f"/{name}"))
@@ -125,7 +125,7 @@ def _inside(url: str, name: str, dialect: str) -> str:
         raise ConfigurationError(
             f"{VARIABLE}: leave `options` out of {masked(url)}; tests set the search path there"
         )
-    # The user's own tables, wherever they are, stay in sight; ours come first.
+    # The user's own tables stay on the search path; ours come first.
     path = quote(f'-csearch_path="{name}",public', safe="")
     return urlunsplit(parts._replace(query="&".join(filter(None, (parts.query, f"options={path}")))))
 
@@ -140,7 +140,7 @@ def _rows(connection: Connection, table: str) -> int:
     return int(connection.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0])
 
 
-def _say(url: str, statement: str) -> None:
+def _execute(url: str, statement: str) -> None:
     try:
         with closing(open_database(url).connect()) as connection:
             connection.execute(statement)

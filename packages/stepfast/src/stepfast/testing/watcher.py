@@ -1,7 +1,7 @@
-"""Look over the shoulder of handlers and effects while the real worker runs them.
+"""Watch handlers and effects while the real worker runs them.
 
-The worker is given the kinds of an application with a watcher around each handler. Everything else is theirs: the arguments,
-the retries, the timeout, whether it is a coroutine. So the worker does what it always does, and somebody sees it.
+The worker gets the kinds of an application with a watcher around each handler. Arguments, retries and timeouts stay
+those of the kind, and a coroutine stays a coroutine: so the worker does what it always does.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ FOREVER: Final = 3600.0
 
 
 class Watcher(Protocol):
-    """Is told what happens to each step; what it raises is raised there."""
+    """Called at each point of a step; an exception that it raises is raised in the step."""
 
-    def begins(self, step: Step, /) -> bool:
+    def before_handler(self, step: Step, /) -> bool:
         """Whether the handler may be called. If not, the step waits until the worker stops, and is given back."""
 
-    def raises(self, step: Step, error: BaseException, /) -> None: ...
-    def answers(self, step: Step, answer: Any, /) -> None: ...
-    def applies(self, step: Step, /) -> None:
-        """The first effect is about to be applied, in the step's own transaction; again after a deadlock."""
+    def handler_raised(self, step: Step, error: BaseException, /) -> None: ...
+    def handler_answered(self, step: Step, answer: Any, /) -> None: ...
+    def before_effects(self, step: Step, /) -> None:
+        """Before the first effect, in the transaction of the step; again after a deadlock."""
 
-    def refuses(self, step: Step, error: BaseException, /) -> None:
-        """An effect raised."""
+    def effect_raised(self, step: Step, error: BaseException, /) -> None:
+        """An effect raised this error."""
 
-    def applied(self, step: Step, /) -> None:
-        """The last effect has been applied; nothing is committed yet."""
+    def after_effects(self, step: Step, /) -> None:
+        """After the last effect, before the commit."""
 
 
 class WatchedKinds(Kinds):
-    """The same kinds, also those that are registered later, each with `watcher` around its handler."""
+    """The kinds of an application, later ones included, each with `watcher` around its handler."""
 
     def __init__(self, kinds: Kinds, watcher: Watcher) -> None:
         vars(self).update(vars(kinds))
@@ -61,15 +61,15 @@ class WatchedKinds(Kinds):
 
     def _watched(self, kind: Kind) -> Kind:
         arguments = copy(kind.arguments)
-        arguments.wants_step = True  # the watcher does; the handler gets what it asked for
+        arguments.wants_step = True  # the watcher needs it; the handler gets only what it asks for
         wants_step = kind.arguments.wants_step
-        handler = _around(kind.handler, self._watcher, wants_step=wants_step, is_async=kind.is_async)
+        handler = _wrap(kind.handler, self._watcher, wants_step=wants_step, is_async=kind.is_async)
         return replace(
             kind, arguments=arguments, handler=handler, isolation=None
-        )  # nobody sees into a process
+        )  # an isolated handler could not be watched
 
 
-def _around(
+def _wrap(
     handler: Callable[..., Any], watcher: Watcher, *, wants_step: bool, is_async: bool
 ) -> Callable[..., Any]:
     def call(step: Step, arguments: dict[str, Any]) -> Any:
@@ -78,42 +78,42 @@ def _around(
 
     async def run_waiting(step: Step, **arguments: Any) -> Any:
         __tracebackhide__ = True  # a test wants to see its handler
-        if not watcher.begins(step):
+        if not watcher.before_handler(step):
             await asyncio.get_running_loop().create_future()  # cancelled when the worker stops
         try:
             answer = await call(step, arguments)
         except BaseException as error:
-            watcher.raises(step, error)
+            watcher.handler_raised(step, error)
             raise
-        return _answered(step, answer, watcher)
+        return _watch_effects(step, answer, watcher)
 
     def run(step: Step, **arguments: Any) -> Any:
         __tracebackhide__ = True
-        while not watcher.begins(step):
+        while not watcher.before_handler(step):
             step.wait(FOREVER)  # raises when the worker stops
         try:
             answer = call(step, arguments)
         except BaseException as error:
-            watcher.raises(step, error)
+            watcher.handler_raised(step, error)
             raise
-        return _answered(step, answer, watcher)
+        return _watch_effects(step, answer, watcher)
 
     return run_waiting if is_async else run
 
 
-def _answered(step: Step, answer: Any, watcher: Watcher) -> Any:
-    watcher.answers(step, answer)
-    brought = _brought(answer)
-    effects = [*step.effects, *brought]
-    seen = [
-        _seen(effect, Sight(step, watcher, first=n == 0, last=n == len(effects) - 1))
+def _watch_effects(step: Step, answer: Any, watcher: Watcher) -> Any:
+    watcher.handler_answered(step, answer)
+    returned = _effects_in(answer)
+    effects = [*step.effects, *returned]
+    watched = [
+        _watch_effect(effect, EffectPosition(step, watcher, first=n == 0, last=n == len(effects) - 1))
         for n, effect in enumerate(effects)
     ]
-    step.effects[:] = seen[: len(step.effects)]
-    return replace(answer, effects=seen[len(step.effects) :]) if brought else answer
+    step.effects[:] = watched[: len(step.effects)]
+    return replace(answer, effects=watched[len(step.effects) :]) if returned else answer
 
 
-def _brought(answer: Any) -> Sequence[Effect]:
+def _effects_in(answer: Any) -> Sequence[Effect]:
     if not isinstance(answer, Done | Continue | Snooze | Wait):
         return ()
     try:
@@ -123,8 +123,8 @@ def _brought(answer: Any) -> Sequence[Effect]:
 
 
 @dataclass(frozen=True)
-class Sight:
-    """Where an effect stands among those of its step, and who looks."""
+class EffectPosition:
+    """The position of an effect among those of its step, and the watcher."""
 
     step: Step
     watcher: Watcher
@@ -133,35 +133,35 @@ class Sight:
 
     def apply(self, effect: Callable[[Transaction], object], tx: Transaction) -> None:
         if self.first:
-            self.watcher.applies(self.step)
+            self.watcher.before_effects(self.step)
         try:
             effect(tx)
         except BaseException as error:
-            self.watcher.refuses(self.step, error)
+            self.watcher.effect_raised(self.step, error)
             raise
         if self.last:
-            self.watcher.applied(self.step)
+            self.watcher.after_effects(self.step)
 
 
-def _seen(effect: Effect, sight: Sight) -> Effect:
-    if isinstance(effect, Upsert):  # it stays one: the worker plans its statements accordingly
-        return SeenUpsert(effect.table, effect.key, effect.rows, effect, sight)
-    return SeenEffect(effect, sight)
+def _watch_effect(effect: Effect, position: EffectPosition) -> Effect:
+    if isinstance(effect, Upsert):  # stays an Upsert: the worker chooses planner settings by it
+        return WatchedUpsert(effect.table, effect.key, effect.rows, effect, position)
+    return WatchedEffect(effect, position)
 
 
 @dataclass(frozen=True)
-class SeenEffect:
+class WatchedEffect:
     effect: Effect
-    sight: Sight
+    position: EffectPosition
 
     def apply(self, tx: Transaction, /) -> None:
-        self.sight.apply(self.effect.apply, tx)
+        self.position.apply(self.effect.apply, tx)
 
 
 @dataclass(frozen=True)
-class SeenUpsert(Upsert):
+class WatchedUpsert(Upsert):
     effect: Upsert
-    sight: Sight
+    position: EffectPosition
 
     def apply(self, tx: Transaction) -> None:
-        self.sight.apply(self.effect.apply, tx)
+        self.position.apply(self.effect.apply, tx)
