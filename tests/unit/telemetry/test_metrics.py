@@ -200,14 +200,24 @@ def test_what_is_taken_from_one_is_added_to_another() -> None:
     assert len(taken["times"][0][2]) == len(BUCKETS) + 1
 
 
+class Health:
+    """A process in which these things are wrong."""
+
+    def __init__(self, *problems: str) -> None:
+        self._problems = list(problems)
+
+    def problems(self) -> list[str]:
+        return self._problems
+
+
 def test_a_child_tells_its_parent_what_it_counted_and_what_is_wrong() -> None:
     metrics = Metrics()
     downlink = Downlink(metrics)
     unheard = downlink.problems()
-    uplink = Uplink(os.dup(downlink.theirs), lambda: ["the heartbeat is late"])
+    uplink = Uplink(os.dup(downlink.theirs))
     downlink.start()
 
-    uplink.start()
+    uplink.start(Health("the heartbeat is late"))
     happened("step.failed", kind="greet")
     uplink.metrics.add({"counts": [["stepfast_timeouts", ["mail"], 3]], "times": []})  # of a child of its own
     uplink.stop()
@@ -236,8 +246,8 @@ def test_the_last_words_of_a_killed_child_do_no_harm() -> None:
 
 def test_a_child_whose_parent_is_gone_goes_on() -> None:
     mine, theirs = os.pipe()
-    uplink = Uplink(theirs, list)
+    uplink = Uplink(theirs)
     os.close(mine)
 
-    uplink.start()
+    uplink.start(Health())
     uplink.stop()

@@ -19,10 +19,18 @@ from stepfast.worker.metrics import MetricsServer
 from tests.support.events import hearing, named
 
 
+class Health:
+    def __init__(self, problems: list[str]) -> None:
+        self._problems = problems
+
+    def problems(self) -> list[str]:
+        return self._problems
+
+
 @contextmanager
 def serving(problems: list[str], host: str = "127.0.0.1") -> Iterator[str]:
-    server = MetricsServer(host, 0, Metrics(), lambda: problems)
-    server.start()
+    server = MetricsServer(host, 0, Metrics())
+    server.start(Health(problems))
     try:
         yield f"http://{f'[{host}]' if ':' in host else host}:{server.port}"
     finally:
@@ -76,13 +84,13 @@ def test_a_port_that_is_taken_is_refused_in_words() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"127.0.0.1:{port}: .*; choose another --metrics-port"):
-            MetricsServer("127.0.0.1", port, Metrics(), list)
+            MetricsServer("127.0.0.1", port, Metrics())
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
 def test_a_port_that_does_not_exist_is_refused_in_words(port: int) -> None:
     with pytest.raises(ConfigurationError, match=f"metrics port {port}: use 1 to 65535"):
-        MetricsServer("127.0.0.1", port, Metrics(), list)
+        MetricsServer("127.0.0.1", port, Metrics())
 
 
 def test_a_client_that_says_nothing_holds_nobody_up() -> None:
@@ -105,11 +113,12 @@ def test_a_client_that_leaves_early_is_no_news(capsys: pytest.CaptureFixture[str
 
 
 def test_a_page_that_cannot_be_made_is_told_of() -> None:
-    def stumble() -> list[str]:
-        raise RuntimeError("oops")
+    class Stumbling(Health):
+        def problems(self) -> list[str]:
+            raise RuntimeError("oops")
 
-    server = MetricsServer("127.0.0.1", 0, Metrics(), stumble)
-    server.start()
+    server = MetricsServer("127.0.0.1", 0, Metrics())
+    server.start(Stumbling([]))
     with hearing() as told, pytest.raises((urllib.error.URLError, http.client.HTTPException, OSError)):
         get(f"http://127.0.0.1:{server.port}/healthz")
     server.stop()

@@ -266,7 +266,7 @@ class Stepfast:
         from stepfast.telemetry.metrics import process_metrics
         from stepfast.worker.metrics import Collector
 
-        return Collector(process_metrics(), lambda: self.database)
+        return Collector(process_metrics(), self)
 
     def acquire(self, worker_id: str, lease: Duration = 300, *, queue: str = "default") -> ManualLease | None:
         """Take the next ready job of `queue` yourself, for `lease`; None when there is none."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from stepfast.runs.partitioning.heatmap import draw
     from stepfast.runs.run import RunState
     from stepfast.telemetry import happened
-    from stepfast.worker.children import command as worker_command
+    from stepfast.worker.children import worker_command
     from stepfast.worker.process import on_parent_gone
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ _LATER = {
     "record_audit": "stepfast.admin.audit:record",
     "reserve_starts": "stepfast.limits.slots:reserve_starts",
     "sqlite_path": "stepfast.database.drivers:sqlite_path",
-    "worker_command": "stepfast.worker.children:command",
+    "worker_command": "stepfast.worker.children:worker_command",
 }
 
 

@@ -23,8 +23,7 @@ from stepfast.tasks.intake import Intake, IntakeSettings
 from stepfast.telemetry import happened
 from stepfast.telemetry.logs import configure
 from stepfast.worker.children import SuspectProcesses
-from stepfast.worker.metrics import Exposure
-from stepfast.worker.process import STUCK, load, on_stop_signal
+from stepfast.worker.process import Exposure, exit_stuck, load, on_stop_signal
 from stepfast.worker.relay import Relay
 from stepfast.worker.worker import Worker
 
@@ -114,13 +113,13 @@ def run_polling(
         queues=queues, concurrency=settings.concurrency, grace=grace, worker_id=default_worker_id()
     )
     children = {"queues": ",".join(queues), "grace": grace.total_seconds()} | given
-    exposure = Exposure(given, lambda: app.database, lambda: worker.status().problems)
+    exposure = Exposure(given, app)
     worker = Worker(
         app.database,
         app.kinds,
         worker_settings,
         suspects=SuspectProcesses(target, children, settings.concurrency, exposure.metrics),
-        stuck=lambda: os._exit(STUCK),
+        stuck=exit_stuck,
         notifications=app.notifications,
         declared=app.declared,
     )
@@ -139,7 +138,7 @@ def run_polling(
 
     intake = Intake(app, transport, settings, ended=intake_ended)
     on_stop_signal(stop)
-    exposure.start()
+    exposure.start(worker)
     intake.start()
     asyncio.run(worker.serve())
     worn = worker.needs_recycling and not asked.is_set()

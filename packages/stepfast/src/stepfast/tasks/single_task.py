@@ -50,7 +50,7 @@ from stepfast.tasks.store import (
 )
 from stepfast.telemetry import happened
 from stepfast.worker.leases import UNWIND
-from stepfast.worker.process import STUCK, on_stop_signal
+from stepfast.worker.process import exit_stuck, on_stop_signal
 from stepfast.worker.relay import Relay
 from stepfast.worker.worker import Worker
 
@@ -385,7 +385,7 @@ class Child:
                 grace=self._task.grace,
                 crash_limit=self._task.crash_limit,
             ),
-            stuck=lambda: os._exit(STUCK),
+            stuck=exit_stuck,
             notifications=replace(self._app.notifications, outbox_relay=False),  # the parent's part
             declared=self._app.declared,
         )

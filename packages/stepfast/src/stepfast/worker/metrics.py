@@ -1,6 +1,8 @@
-"""What others may see of this process: on a port of its own, through the process that started it, or nothing.
+"""Metrics of a process over HTTP: `/metrics` for Prometheus, and `/healthz`. No jobs, no payloads, no secrets.
 
-Most processes show nothing, and need none of what is imported inside: 1.5 MB.
+A scrape shows what this process has counted, and how full the database is. The database is looked at when a scrape asks,
+in a thread of its own: a scrape waits for it for a short time only, and a look that takes long is repeated rarely, so
+that looking takes a twentieth of the time at most.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET, AF_INET6
 from socketserver import TCPServer
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from stepfast.admin.statistics import look
 from stepfast.errors import ConfigurationError
@@ -20,23 +22,30 @@ from stepfast.telemetry import happened
 from stepfast.telemetry.metrics import MOST_VALUES, Metrics, prometheus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from stepfast.admin.statistics import Gauges
-    from stepfast.database.database import Database
-    from stepfast.worker.children import Uplink
+    from stepfast.app_protocol import AppLike
 
-
-# `/metrics` and `/healthz` of a worker, over HTTP, for whoever can reach the port: no jobs, no payloads, no secrets.
 
 DEFAULT_HOST: Final = "127.0.0.1"
 PORTS: Final = range(65_536)
+PATIENCE: Final = 2.0  # seconds that a scrape waits for the database
+FRESH: Final = 1.0  # seconds for which a look is good
+SHARE: Final = 20  # a look rests so many times what it took
+
+
+class Health(Protocol):
+    """A worker, or the supervisor of several."""
+
+    def problems(self) -> list[str]:
+        """What is wrong with it, in sentences; none: it is healthy."""
 
 
 class MetricsServer:
-    """Answers until it is stopped; port 0 takes any that is free."""
+    """Answers `/metrics` and `/healthz` until it is stopped; port 0 takes any that is free."""
 
-    def __init__(self, host: str, port: int, collector: Any, problems: Callable[[], list[str]]) -> None:
+    def __init__(self, host: str, port: int, collector: Any) -> None:
         if port not in PORTS:
             raise ConfigurationError(f"metrics port {port}: use 1 to 65535, or 0 for any that is free")
         prometheus()  # a missing extra should be found here, not at the first scrape
@@ -45,7 +54,7 @@ class MetricsServer:
         registry = CollectorRegistry(auto_describe=False)
         registry.register(collector)
         try:
-            self._server = _Server((host, port), registry, problems)
+            self._server = _Server((host, port), registry)
         except (OSError, OverflowError) as error:
             raise ConfigurationError(
                 f"metrics cannot be served at {host}:{port}: {error}; choose another --metrics-port or --metrics-host"
@@ -61,7 +70,9 @@ class MetricsServer:
     def port(self) -> int:
         return int(self._server.server_address[1])
 
-    def start(self) -> None:
+    def start(self, health: Health) -> None:
+        """Begin to answer; `health` says what is wrong with this process."""
+        self._server.health = health
         self._thread.start()
         happened("metrics.served", host=str(self._server.server_address[0]), port=self.port)
 
@@ -74,22 +85,22 @@ class MetricsServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a slow reader must not keep the worker from ending
+    health: Health  # known before the first request is answered
 
-    def __init__(self, address: tuple[str, int], registry: Any, problems: Callable[[], list[str]]) -> None:
+    def __init__(self, address: tuple[str, int], registry: Any) -> None:
         self.registry = registry
-        self.problems = problems
         self.address_family = AF_INET6 if ":" in address[0] else AF_INET
         super().__init__(address, _Handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left before its answer is no news; anything else is."""
+        """Report what went wrong, unless a client left before its answer."""
         del request, client_address
         error = sys.exception()
         if error is not None and not isinstance(error, OSError):
             happened("worker.failed", error=error, note="metrics")
 
     def server_bind(self) -> None:
-        """As the base class, but without asking the network for our name."""
+        """Bind like the base class, but without asking the network for our name."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
@@ -108,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
                 encode, kind = choose_encoder(self.headers.get("Accept", ""))
                 self._answer(200, kind, encode(self.server.registry))
             case "/healthz":
-                problems = self.server.problems()
+                problems = self.server.health.problems()
                 body = json.dumps({"healthy": not problems, "problems": problems})
                 self._answer(503 if problems else 200, "application/json", body.encode() + b"\n")
             case _:
@@ -123,24 +134,42 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's own name
-        """A scrape every few seconds is no news."""
+        """Log nothing: there is a scrape every few seconds."""
 
 
-# What a scrape is told: what this process has counted, and how full the database is.
-#
-# The database is looked at when somebody asks, in a thread of its own: a scrape waits for it for a short time only, and
-# a look that takes long is repeated rarely, so that looking takes a twentieth of the time at most.
+class Collector:
+    """For a registry of Prometheus: `REGISTRY.register(app.metrics())`."""
 
-PATIENCE: Final = 2.0  # seconds that a scrape waits for the database
-FRESH: Final = 1.0  # seconds for which a look is good
-SHARE: Final = 20
+    def __init__(self, metrics: Metrics, app: AppLike) -> None:
+        prometheus()  # a missing extra should be found here, not at the first scrape
+        self._metrics = metrics
+        self._look = DatabaseLook(app)
+
+    def collect(self) -> Iterator[Any]:
+        yield from self._metrics.collect()
+        self._look.refresh()
+        yield _gauge(
+            "stepfast_database_up", "Whether the last look at the database worked.", self._look.reached
+        )
+        if self._look.found is not None and not self._look.failed:
+            yield from self._gauges_of_the_look()
+            yield from _gauges(self._look.found)
+
+    def describe(self) -> list[Any]:
+        """Nothing: registering must not wait for a database."""
+        return []
+
+    def _gauges_of_the_look(self) -> Iterator[Any]:
+        age = time.monotonic() - self._look.found_at
+        yield _gauge("stepfast_look_age_seconds", "How old the figures of the database are.", age)
+        yield _gauge("stepfast_look_seconds", "How long it took to get them.", self._look.took)
 
 
-class Look:
-    """The latest look at the database, and how to get a newer one."""
+class DatabaseLook:
+    """The latest figures of the database, and how to get newer ones."""
 
-    def __init__(self, database: Callable[[], Database]) -> None:
-        self._database = database  # not before it is asked for: it may be away when a program starts
+    def __init__(self, app: AppLike) -> None:
+        self._app = app  # its database is opened by the first look: it may be away when a program starts
         self._lock = threading.Lock()
         self._under_way: threading.Event | None = None
         self._next_at = 0.0
@@ -167,7 +196,7 @@ class Look:
     def _look(self) -> None:
         begun = time.monotonic()
         try:
-            with self._database().reading() as tx:
+            with self._app.database.reading() as tx:
                 self.found = look(tx)
             self.failed = False
             self.found_at = time.monotonic()
@@ -179,34 +208,6 @@ class Look:
             self._next_at = time.monotonic() + max(FRESH, self.took * SHARE)
         if done is not None:
             done.set()
-
-
-class Collector:
-    """For a registry of Prometheus: `REGISTRY.register(app.metrics())`."""
-
-    def __init__(self, metrics: Metrics, database: Callable[[], Database]) -> None:
-        prometheus()  # a missing extra should be found here, not at the first scrape
-        self._metrics = metrics
-        self._look = Look(database)
-
-    def collect(self) -> Iterator[Any]:
-        yield from self._metrics.collect()
-        self._look.refresh()
-        yield _gauge(
-            "stepfast_database_up", "Whether the last look at the database worked.", self._look.reached
-        )
-        if self._look.found is not None and not self._look.failed:
-            yield from self._of_the_look()
-            yield from _gauges(self._look.found)
-
-    def describe(self) -> list[Any]:
-        """Nothing: a registry that takes us in must not wait for a database."""
-        return []
-
-    def _of_the_look(self) -> Iterator[Any]:
-        age = time.monotonic() - self._look.found_at
-        yield _gauge("stepfast_look_age_seconds", "How old the figures of the database are.", age)
-        yield _gauge("stepfast_look_seconds", "How long it took to get them.", self._look.took)
 
 
 def _gauges(found: Gauges) -> Iterator[Any]:
@@ -249,36 +250,3 @@ def _labelled(
     for label, value in values.items():
         family.add_metric(label, value)
     return family
-
-
-class Exposure:
-    """Reads the options of `stepfast worker`; `metrics` is where its children add what they count."""
-
-    def __init__(
-        self, options: dict[str, Any], database: Callable[[], Database], problems: Callable[[], list[str]]
-    ) -> None:
-        self.metrics: Metrics | None = None
-        self._service: Uplink | MetricsServer | None = None
-        if (pipe := options.get("uplink")) is not None:
-            from stepfast.worker.children import Uplink
-
-            self._service = Uplink(pipe, problems)
-            self.metrics = self._service.metrics
-        elif (port := options.get("metrics_port")) is not None:
-            from stepfast.telemetry.metrics import process_metrics
-            from stepfast.worker.metrics import DEFAULT_HOST, Collector, MetricsServer
-
-            self.metrics = process_metrics()
-            collector = Collector(self.metrics, database)
-            self._service = MetricsServer(
-                options.get("metrics_host") or DEFAULT_HOST, port, collector, problems
-            )
-
-    def start(self) -> None:
-        if self._service is not None:
-            self._service.start()
-
-    def stop(self) -> None:
-        if self._service is not None:
-            self._service.stop()
-            self._service = None

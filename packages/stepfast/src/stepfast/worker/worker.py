@@ -334,10 +334,13 @@ class Worker:
             lease_seconds=self.settings.lease.total_seconds(),
             queues=list(self.settings.queues) or ["*"],
             lost_slots=self._leases.lost_slots,
-            problems=self._problems() if running else ["this worker does not run"],
+            problems=self.problems(),
         )
 
-    def _problems(self) -> list[str]:
+    def problems(self) -> list[str]:
+        """What is wrong with this worker, in sentences; none: the heartbeat gets through and the event loop ticks."""
+        if not self._started or self._stopped.is_set():
+            return ["this worker does not run"]
         found = []
         if not self._heartbeat.may_claim:
             found.append(f"the heartbeat has not reached the database for {self._heartbeat.silence():.0f} s")
