@@ -690,13 +690,13 @@ SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 -- database.database.NOTIFY
 SELECT pg_notify('stepfast', %(queue)s)
 
--- database.lending.PLACE
+-- database.lending.IDENTIFY_DATABASE
 SELECT DATABASE(), CONNECTION_ID()
 
--- database.lending.INSTALLATION
+-- database.lending.READ_INSTALLATION
 SELECT name FROM stepfast_installation WHERE id = 1
 
--- database.lending.THEIR_INSTALLATION
+-- database.lending.READ_LENT_INSTALLATION
 SELECT name FROM stepfast_installation WHERE id = 1 LOCK IN SHARE MODE
 
 -- database.migrate.SCHEMA_TABLE

@@ -690,13 +690,13 @@ SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 -- database.database.NOTIFY
 SELECT pg_notify('stepfast', %(queue)s)
 
--- database.lending.PLACE
+-- database.lending.IDENTIFY_DATABASE
 SELECT current_database() || ', table ' || COALESCE(CAST(CAST(to_regclass('stepfast_job') AS OID) AS TEXT), 'missing'), 0
 
--- database.lending.INSTALLATION
+-- database.lending.READ_INSTALLATION
 SELECT name FROM stepfast_installation WHERE id = 1
 
--- database.lending.THEIR_INSTALLATION
+-- database.lending.READ_LENT_INSTALLATION
 SELECT name FROM stepfast_installation WHERE id = 1
 
 -- database.migrate.SCHEMA_TABLE

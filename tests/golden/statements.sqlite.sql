@@ -689,13 +689,13 @@ SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 -- database.database.NOTIFY
 SELECT pg_notify('stepfast', :queue)
 
--- database.lending.PLACE
+-- database.lending.IDENTIFY_DATABASE
 SELECT file, 0 FROM pragma_database_list WHERE name = 'main'
 
--- database.lending.INSTALLATION
+-- database.lending.READ_INSTALLATION
 SELECT 'file'
 
--- database.lending.THEIR_INSTALLATION
+-- database.lending.READ_LENT_INSTALLATION
 SELECT 'file'
 
 -- database.migrate.SCHEMA_TABLE

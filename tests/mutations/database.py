@@ -36,7 +36,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an enqueue that fails half way leaves its first half",
-        replacing("stepfast.database.lending:_mark", lambda _: None),
+        replacing("stepfast.database.lending:_set_savepoint", lambda _: None),
         test_lent_connections.test_an_enqueue_that_fails_half_way_leaves_a_lent_transaction_as_it_was,
         only_on=("mariadb",),
     ),
@@ -62,7 +62,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a look at the installation fixes the moment that a lender sees",
-        without("stepfast.database.lending:THEIR_INSTALLATION", "LOCK IN SHARE MODE"),
+        without("stepfast.database.lending:READ_LENT_INSTALLATION", "LOCK IN SHARE MODE"),
         test_lent_connections.test_an_enqueue_does_not_fix_the_moment_that_a_lent_transaction_sees,
         only_on=("mariadb",),
     ),

@@ -14,7 +14,7 @@ from stepfast import Continue, DuplicateKeyError, Retry, Snooze, Step, Stepfast,
 from stepfast.clock import micros, moment
 from stepfast.database.dialects import Shift
 from stepfast.database.drivers import open_database, sqlite_path
-from stepfast.database.lending import lend
+from stepfast.database.lending import accept
 from stepfast.database.migrate import migrate
 from stepfast.errors import ConfigurationError
 from stepfast.jobs.keys import forget_expired_keys
@@ -381,7 +381,7 @@ def lend_dialect(app: Stepfast) -> object:
     connection = app.database.connect()
     connection.execute("BEGIN")
     try:
-        return lend(connection.raw, app.database).dialect
+        return accept(connection.raw, app.database).dialect
     finally:
         connection.execute("ROLLBACK")
         connection.close()

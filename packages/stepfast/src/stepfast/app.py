@@ -12,7 +12,7 @@ from stepfast.clock import Duration, duration
 from stepfast.config import WorkerOptions, database_url, worker_settings
 from stepfast.database.database import Database, persist
 from stepfast.database.drivers import open_database
-from stepfast.database.lending import Lent, borrowed, within
+from stepfast.database.lending import Lent, lent_transaction, within
 from stepfast.database.migrate import migrate, require_current_schema
 from stepfast.errors import ConfigurationError
 from stepfast.job import Register
@@ -170,7 +170,7 @@ class Stepfast:
 
     def transaction(self, on: Any = None) -> AbstractContextManager[Transaction]:
         """Your rows and your enqueues commit together when the block ends; `on` a connection of yours, when you commit."""
-        return self.database.transaction() if on is None else borrowed(on, self.database)
+        return self.database.transaction() if on is None else lent_transaction(on, self.database)
 
     async def join(self, connection: Any, work: Callable[[Transaction], T]) -> T:
         """Do `work` in the transaction that is open on your async connection or session; you commit."""

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import TYPE_CHECKING, Any, Self, TypedDict
 
 from stepfast.database.connection import Transaction
-from stepfast.database.lending import borrowed
+from stepfast.database.lending import lent_transaction
 from stepfast.errors import ConfigurationError
 from stepfast.jobs.dependencies import checked_on_dead
 from stepfast.jobs.enqueue import OPEN_GROUP, open_group
@@ -105,7 +105,7 @@ class Group:
             return database.transaction()
         if isinstance(self._lent, Transaction):
             return nullcontext(self._lent)
-        return borrowed(self._lent, database)
+        return lent_transaction(self._lent, database)
 
     def _opened(self, tx: Transaction) -> str:
         if self._on_complete is not None:

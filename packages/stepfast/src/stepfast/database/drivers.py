@@ -1,4 +1,4 @@
-"""How each driver is opened, and the session settings the rest of Stepfast relies on."""
+"""Open a database by its URL: the driver, its session settings, and what a pooler before PostgreSQL takes away."""
 
 from __future__ import annotations
 
@@ -20,103 +20,8 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 
-# What may stand between us and PostgreSQL, and what it takes away.
-#
-# A pooler tells each of its clients a process id of its own making, so the server's answer differs from what the
-# client was told when it connected: no setting and no privilege is needed to see that somebody stands between.
-# In transaction mode each transaction may meet another session of the server. So nothing is prepared, set or
-# listened for that would have to outlive its transaction; limits travel with each BEGIN, and locks end with it.
-
-PREPARE_AFTER: Final = 5  # executions of a statement, where the session is ours
-OWN_OPTIONS: Final = ("pooler=",)  # of the URL's query: not for libpq
-
-
-class Pooler(StrEnum):
-    """What `?pooler=` says of the way to the server; without it each connection finds out."""
-
-    NONE = "none"  # the server itself answers
-    SESSION = "session"  # a session of the server is ours for as long as we are connected
-    TRANSACTION = "transaction"  # ... for as long as a transaction lasts
-
-
-def declared_pooler(parts: SplitResult) -> Pooler | None:
-    """What the URL says, None if it leaves it to us to find out."""
-    said = parse_qs(parts.query).get("pooler")
-    if said is None:
-        return None
-    try:
-        return Pooler(said[-1])
-    except ValueError:
-        raise ConfigurationError(
-            f"pooler={said[-1]!r}: write 'transaction' or 'session', as the pooler's own settings say, 'none' "
-            "where there is none, or leave it out; poolers that work by statement have no transactions"
-        ) from None
-
-
-def without_own_options(url: str) -> str:
-    """The URL as libpq understands it."""
-    base, _, query = url.partition("?")
-    kept = "&".join(part for part in query.split("&") if part and not part.startswith(OWN_OPTIONS))
-    return f"{base}?{kept}" if kept else base
-
-
-def begin_session(raw: Any, said: Pooler | None, place: str) -> bool:
-    """Set what the session may keep; returns whether it is ours for one transaction at a time only."""
-    try:
-        between = said in {Pooler.SESSION, Pooler.TRANSACTION} or (said is None and stands_between(raw))
-        if between:
-            refuse_statements(raw, place)
-        if between and said is not Pooler.SESSION:
-            return True
-        raw.prepare_threshold = PREPARE_AFTER
-        # A plan that was made for an empty queue is no plan for a full one.
-        raw.execute("SET plan_cache_mode = force_custom_plan")
-    except BaseException:
-        raw.close()
-        raise
-    return False
-
-
-def stands_between(raw: Any) -> bool:
-    """Whether somebody else than the server itself answers."""
-    return backend(raw) != int(raw.info.backend_pid)
-
-
-def backend(raw: Any) -> int:
-    """The process of the server that answers just now."""
-    return int(raw.execute("SELECT pg_backend_pid()").fetchone()[0])
-
-
-def refused_option(message: str, place: str) -> ConfigurationError | None:
-    """A pooler takes few parameters at the start, and says which one it does not know."""
-    _, found, name = message.partition("unsupported startup parameter: ")
-    if not found:
-        return None
-    return ConfigurationError(
-        f"the pooler at {place} does not take {name.split()[0]!r} from the URL: leave it out and set it for the role "
-        "(ALTER ROLE … SET …), or go to the server itself"
-    )
-
-
-def refuse_statements(raw: Any, place: str) -> None:
-    """Refuse a pooler that works by statement: it says so when a transaction stays open."""
-    import psycopg
-
-    try:
-        raw.execute("BEGIN")
-        raw.execute("ROLLBACK")
-    except psycopg.Error as error:
-        if "statement pooling" not in str(error):
-            raise
-        raise ConfigurationError(
-            f"the pooler at {place} works by statement, so nobody can have a transaction there: let it work by "
-            "transaction (PgBouncer: pool_mode = transaction), or go to the server itself"
-        ) from error
-
-
 CONNECT_SECONDS = 10
 SILENCE_MILLISECONDS = 10_000  # a peer that acknowledges nothing for so long is gone
-
 _PASSWORD = re.compile(r"^((?:[^/@]*//)?+[^:@/]*):.*@")
 _QUERY_SECRET = re.compile(r"([?&](?:ssl)?pass\w*=)([^&]*)", re.IGNORECASE)
 
@@ -144,14 +49,6 @@ def open_database(url: str) -> Database:
             )
 
 
-def masked(url: str) -> str:
-    """The URL as it may be shown: without its password."""
-    if url.startswith("sqlite:"):
-        return url
-    # By shape and not by parsing: a URL that is written wrongly is the one that gets printed.
-    return _QUERY_SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
-
-
 def _split(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
@@ -163,6 +60,14 @@ def _split(url: str) -> SplitResult:
             f"{masked(url)!r} is not a database URL: check host and port, and write special characters of the password as %40 (@), %2F (/), %3A (:)"
         )
     return parts
+
+
+def masked(url: str) -> str:
+    """The URL as it may be shown: without its password."""
+    if url.startswith("sqlite:"):
+        return url
+    # By shape and not by parsing: a URL that is written wrongly is the one that gets printed.
+    return _QUERY_SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", url))
 
 
 def sqlite_path(url: str) -> str:
@@ -205,15 +110,8 @@ def _connect_sqlite(path: str) -> Connection:
     return Connection(raw, SQLITE)
 
 
-def _why_not(error: Exception, folder: Path) -> str:
-    """SQLite does not say it: in a container the working folder is often not ours."""
-    if "unable to open" not in str(error) and "readonly" not in str(error):
-        return str(error)
-    return f"{error}. May we write to {str(folder.resolve())!r}? STEPFAST_DATABASE_URL names another place, such as sqlite:////tmp/work.db"
-
-
 def _patiently(raw: Any, pragma: str) -> str:
-    """Switching a fresh file to WAL needs it alone for a moment; two processes may try at once."""
+    """Run a pragma until the file is free: switching a fresh one to WAL needs it alone, and two processes may try at once."""
     import sqlite3
     import time
 
@@ -225,6 +123,13 @@ def _patiently(raw: Any, pragma: str) -> str:
                 raise
             time.sleep(0.002)
     return str(raw.execute(pragma).fetchone()[0])
+
+
+def _why_not(error: Exception, folder: Path) -> str:
+    """The hint that SQLite does not give: in a container the working folder is often not ours."""
+    if "unable to open" not in str(error) and "readonly" not in str(error):
+        return str(error)
+    return f"{error}. May we write to {str(folder.resolve())!r}? STEPFAST_DATABASE_URL names another place, such as sqlite:////tmp/work.db"
 
 
 def _to_postgresql(url: str, parts: SplitResult) -> Callable[[], Connection]:
@@ -273,6 +178,100 @@ def _connect_postgresql(conninfo: str, said: Pooler | None) -> Connection:
     connection = Connection(raw, POSTGRESQL)
     connection.pooled = pooled
     return connection
+
+
+# What may stand between us and PostgreSQL, and what it takes away.
+#
+# A pooler gives each of its clients a process id of its own making, so the server's answer differs from what the
+# client got when it connected: no setting and no privilege is needed to find a pooler.
+# In transaction mode each transaction may meet another session of the server. So nothing is prepared, set or
+# listened for that would have to outlive its transaction; limits travel with each BEGIN, and locks end with it.
+
+PREPARE_AFTER: Final = 5  # executions of a statement, where the session is ours
+OWN_OPTIONS: Final = ("pooler=",)  # of the URL's query: not for libpq
+
+
+class Pooler(StrEnum):
+    """What stands between us and the server, as `?pooler=` says; without it each connection finds out."""
+
+    NONE = "none"  # the server itself answers
+    SESSION = "session"  # a session of the server is ours for as long as we are connected
+    TRANSACTION = "transaction"  # ... for as long as a transaction lasts
+
+
+def declared_pooler(parts: SplitResult) -> Pooler | None:
+    """The pooler that the URL names; None if each connection must find out."""
+    said = parse_qs(parts.query).get("pooler")
+    if said is None:
+        return None
+    try:
+        return Pooler(said[-1])
+    except ValueError:
+        raise ConfigurationError(
+            f"pooler={said[-1]!r}: write 'transaction' or 'session', as the pooler's own settings say, 'none' "
+            "where there is none, or leave it out; poolers that work by statement have no transactions"
+        ) from None
+
+
+def without_own_options(url: str) -> str:
+    """The URL as libpq understands it."""
+    base, _, query = url.partition("?")
+    kept = "&".join(part for part in query.split("&") if part and not part.startswith(OWN_OPTIONS))
+    return f"{base}?{kept}" if kept else base
+
+
+def begin_session(raw: Any, said: Pooler | None, place: str) -> bool:
+    """Set what the session may keep; returns whether it is ours for one transaction at a time only."""
+    try:
+        between = said in {Pooler.SESSION, Pooler.TRANSACTION} or (said is None and stands_between(raw))
+        if between:
+            refuse_statements(raw, place)
+        if between and said is not Pooler.SESSION:
+            return True
+        raw.prepare_threshold = PREPARE_AFTER
+        # A plan that was made for an empty queue is no plan for a full one.
+        raw.execute("SET plan_cache_mode = force_custom_plan")
+    except BaseException:
+        raw.close()
+        raise
+    return False
+
+
+def stands_between(raw: Any) -> bool:
+    """Whether a pooler answers instead of the server itself."""
+    return backend(raw) != int(raw.info.backend_pid)
+
+
+def backend(raw: Any) -> int:
+    """The process id of the server session that answers just now."""
+    return int(raw.execute("SELECT pg_backend_pid()").fetchone()[0])
+
+
+def refuse_statements(raw: Any, place: str) -> None:
+    """Refuse a pooler that works by statement: it says so when a transaction stays open."""
+    import psycopg
+
+    try:
+        raw.execute("BEGIN")
+        raw.execute("ROLLBACK")
+    except psycopg.Error as error:
+        if "statement pooling" not in str(error):
+            raise
+        raise ConfigurationError(
+            f"the pooler at {place} works by statement, so nobody can have a transaction there: let it work by "
+            "transaction (PgBouncer: pool_mode = transaction), or go to the server itself"
+        ) from error
+
+
+def refused_option(message: str, place: str) -> ConfigurationError | None:
+    """The error for a start-up parameter that the pooler does not take; None if it complained about something else."""
+    _, found, name = message.partition("unsupported startup parameter: ")
+    if not found:
+        return None
+    return ConfigurationError(
+        f"the pooler at {place} does not take {name.split()[0]!r} from the URL: leave it out and set it for the role "
+        "(ALTER ROLE … SET …), or go to the server itself"
+    )
 
 
 def _connect_mariadb(parts: SplitResult) -> Connection:
@@ -330,7 +329,7 @@ def _tls(host: str | None, options: dict[str, str]) -> dict[str, Any]:
 
 
 def _limit_mariadb(raw: Any) -> None:
-    """A host that vanished must not hold our rows for hours; strict mode so that nothing is cut silently."""
+    """Limit how long a session may wait or idle, so that a vanished host holds no rows for hours; set strict mode, so that nothing is cut silently."""
     import pymysql
 
     with raw.cursor() as cursor:
@@ -352,7 +351,7 @@ def _limit_mariadb(raw: Any) -> None:
 
 
 def _probe_seconds() -> int:
-    """Who only waits for an answer has nothing to be acknowledged: probes must tell that the peer is gone."""
+    """Seconds between probes: a connection that only waits has nothing to be acknowledged, so probes must find a dead peer."""
     return max(1, SILENCE_MILLISECONDS // 2_000)
 
 
@@ -362,7 +361,7 @@ def _place(url: str) -> str:
 
 
 def _first_line(error: Exception, url: str) -> str:
-    """What the driver says, unless it quotes the password."""
+    """The first line of a driver's error, with secrets of the URL masked."""
     text = (str(error).strip() or type(error).__name__).splitlines()[0]
     parts = urlsplit(url)
     secrets = [parts.password, *(found[1] for found in _QUERY_SECRET.findall(url))]

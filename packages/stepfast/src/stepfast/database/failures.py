@@ -76,7 +76,7 @@ _CONSTRAINT_MYSQL = {1048, 1062, 1169, 1216, 1217, 1364, 1451, 1452, 1557, 1761,
 
 
 def translate(error: Exception) -> DatabaseError:
-    """The same failure in our words; the driver's exception stays reachable as its cause."""
+    """A driver's exception as one of ours; it stays reachable as the cause."""
     module = type(error).__module__.partition(".")[0]
     if module in {"psycopg", "asyncpg"}:
         return _from_postgresql(error)
@@ -90,7 +90,7 @@ def is_driver_error(error: BaseException) -> bool:
 
 
 def blames_a_row(error: DatabaseError) -> bool:
-    """Whether other rows might be taken: not if the table is missing, the disk full, or somebody was in the way."""
+    """Whether a row is at fault, so that others might be stored: not if the table is missing, the disk full, or a lock was in the way."""
     if isinstance(error, ConstraintError):
         return True
     if isinstance(error, ContentionError | UnreachableError | UnknownCommitError | PoisonedTransactionError):
@@ -100,7 +100,7 @@ def blames_a_row(error: DatabaseError) -> bool:
     if state is not None:
         return not state.startswith(_SYSTEM_SQLSTATES)
     text = str(error)
-    return _mysql_code(cause) not in _SYSTEM_MYSQL and not any(it in text for it in _SYSTEM_SQLITE)
+    return _mysql_code(cause) not in _SYSTEM_MYSQL and not any(words in text for words in _SYSTEM_SQLITE)
 
 
 def may_only_read(error: DatabaseError) -> bool:

@@ -1,7 +1,9 @@
-"""A connection of the caller's own, on which an enqueue joins the caller's transaction.
+"""The caller's connection: accepted or refused, and worked on, so that an enqueue joins the caller's transaction.
 
-It is looked at before first use, and refused in words if it could not keep the promise (see `lendable`). What is
-written on it is all there or not at all: if our work raises, the caller's transaction is as it was before.
+The promise: the job exists if, and only if, the caller's rows do. A connection that cannot keep it is refused in words
+before anything is written on it: it commits by itself, is closed, is in the middle of something, belongs to another
+thread or leads to another database. What is written on it is all there or not at all: if our work raises, the caller's
+transaction is as it was before.
 """
 
 from __future__ import annotations
@@ -26,11 +28,96 @@ if TYPE_CHECKING:
     from stepfast.database.statement import Statement
 
 
-# Django's connection, as in `tx=django.db.connection` or `tx=connections["shop"]`: the driver's own is inside it.
+T = TypeVar("T")
+Lent = Transaction | Any | None  # ours, or a connection of sqlite3, psycopg, PyMySQL or SQLAlchemy
 
 
-def inside_django(connection: Any) -> Any | None:
-    """The driver's connection, if this is one of Django's, and in a transaction; None if it is somebody else's."""
+def within(database: Database, tx: Lent, work: Callable[[Transaction], T]) -> T:
+    """Do `work` in the caller's transaction, however it was lent; without one, in a transaction of its own."""
+    if tx is None:
+        return persist(database, work, Plans.BY_KEY)
+    if isinstance(tx, Transaction):
+        return work(tx)
+    with lent_transaction(tx, database) as lent:
+        return work(lent)
+
+
+@contextmanager
+def lent_transaction(connection: object, database: Database) -> Iterator[Transaction]:
+    """A transaction on the caller's connection, which the caller commits."""
+    with work_on(accept(connection, database), database) as tx:
+        yield tx
+
+
+LENDERS: Final = {"sqlite3": "sqlite", "psycopg": "postgresql", "pymysql": "mariadb"}
+ASYNC_LENDERS: Final = {
+    "psycopg": "postgresql",
+    "asyncpg": "postgresql",
+    "aiosqlite": "sqlite",
+    "aiomysql": "mariadb",
+    "asyncmy": "mariadb",
+}
+_depth: Final = ContextVar("depth", default=0)  # one savepoint may stand inside another
+
+
+def accept(connection: object, database: Database) -> Connection:
+    """The caller's connection as we use it, if it can keep the promise."""
+    raw = _driver_connection(connection)
+    driver = driver_of(raw)
+    if is_async(connection, raw):
+        raise ConfigurationError(
+            f"tx={type(connection).__name__} is async: await job.enqueue_async(…, tx=…), or app.join(connection, work)"
+        )
+    require_kind(connection, LENDERS.get(driver), database)
+    CHECKS[driver](raw)
+    return Connection(raw, database.dialect, _plain_cursor(raw, driver))
+
+
+def driver_of(raw: object) -> str:
+    """The package of a connection's driver, also if its class is a subclass of the driver's."""
+    packages = (base.__module__.partition(".")[0] for base in type(raw).__mro__)
+    return next((package for package in packages if package in CHECKS), "")
+
+
+def is_async(connection: object, raw: object) -> bool:
+    """Whether a connection is used with `await`, as SQLAlchemy's class or the driver's shows."""
+    if type(connection).__module__.startswith("sqlalchemy.ext.asyncio"):
+        return True
+    driver = driver_of(raw)
+    return driver in ASYNC_LENDERS and (driver != "psycopg" or hasattr(raw, "__aenter__"))
+
+
+def require_kind(connection: object, kind: str | None, database: Database) -> None:
+    """Refuse a connection of a driver that we do not know, or to another product than the app's."""
+    if kind is None:
+        raise ConfigurationError(
+            f"tx={type(connection).__name__}: lend a connection of sqlite3, psycopg or PyMySQL, or of SQLAlchemy on one of them; "
+            "with `await`, one of asyncpg, psycopg, aiosqlite, aiomysql or asyncmy"
+        )
+    if kind != database.dialect.name:
+        raise ConfigurationError(
+            f"tx is a {kind} connection, but this app works on {database.dialect.name}: both must be the same database"
+        )
+
+
+def _driver_connection(connection: Any) -> Any:
+    """Unwrap SQLAlchemy's session and connection, and Django's; anything else is taken as it is."""
+    if (inside := driver_connection_of_django(connection)) is not None:
+        return inside
+    module = type(connection).__module__
+    if not module.startswith("sqlalchemy") or module.startswith("sqlalchemy.ext.asyncio"):
+        return connection
+    if not hasattr(connection, "connection"):
+        return connection  # an Engine, which is no connection
+    if hasattr(connection, "connection") and callable(connection.connection):  # a Session
+        connection = connection.connection()
+    if not connection.in_transaction():
+        connection.begin()  # SQLAlchemy would not know that there is anything to commit
+    return connection.connection.driver_connection
+
+
+def driver_connection_of_django(connection: Any) -> Any | None:
+    """The driver's connection, if this is one of Django's (`django.db.connection`), and in a transaction; else None."""
     if not _is_django(type(connection)):
         return None
     connection.ensure_connection()
@@ -47,60 +134,151 @@ def inside_django(connection: Any) -> Any | None:
 
 
 def _is_django(kind: type) -> bool:
-    """By the names of its classes: other packages subclass Django's wrapper, and we do not import Django."""
+    """By the modules of its classes: other packages subclass Django's wrapper, and we do not import Django."""
     return any(
-        it.__module__.startswith("django.db.backends.") or it.__module__ == "django.utils.connection"
-        for it in kind.__mro__
+        base.__module__.startswith("django.db.backends.") or base.__module__ == "django.utils.connection"
+        for base in kind.__mro__
     )
 
 
-# Whether a connection of the caller's can keep the promise: the job exists if, and only if, the caller's rows do.
-#
-# One that cannot is refused in words, before anything is written on it: it commits by itself, is closed, is in the
-# middle of something, belongs to another thread or leads to another database.
+def _plain_cursor(raw: Any, driver: str) -> Any:
+    """A cursor that answers with tuples, whatever the caller's cursors answer with."""
+    if driver == "sqlite3":
+        import sqlite3
+
+        return sqlite3.Cursor(raw)
+    if driver == "psycopg":
+        import psycopg
+
+        return psycopg.Cursor(raw, row_factory=psycopg.rows.tuple_row)
+    import pymysql.cursors
+
+    return raw.cursor(pymysql.cursors.Cursor)
+
+
+@contextmanager
+def work_on(connection: Connection, database: Database) -> Iterator[Transaction]:
+    """Work in the lender's transaction: undone if it raises; workers are notified when the lender commits."""
+    tx = Transaction(connection)
+    savepoint = None
+    outside = _depth.set(_depth.get() + 1)
+    try:
+        require_same_database(tx, connection.raw, database)
+        savepoint = _set_savepoint(connection)
+        yield tx
+        if database.wakes:
+            notify_for_lender(tx)
+        if savepoint is not None:
+            _release_savepoint(connection, savepoint)
+    except BaseException as error:
+        if savepoint is not None:
+            _roll_back(connection, savepoint)
+        if isinstance(error, DatabaseError) and (refusal := _refusal(error)) is not None:
+            raise refusal from error
+        raise
+    finally:
+        _depth.reset(outside)
+
+
+class LentSavepoint(NamedTuple):
+    """Where our work in the lender's transaction began."""
+
+    name: str
+    opened: bool  # whether we opened the transaction too
+    changes: int = 0  # of rows, so far
+
+
+def savepoint_name(depth: int | None = None) -> str:
+    """The name of the savepoint at this depth; without one, of the next savepoint."""
+    return f"stepfast_lent_{_depth.get() + 1 if depth is None else depth}"
+
+
+def _set_savepoint(connection: Connection) -> LentSavepoint | None:
+    """Set a savepoint where a failed statement leaves the earlier ones standing.
+
+    PostgreSQL needs none: there the caller's whole transaction fails with us. (And many savepoints in one
+    transaction slow a whole server of PostgreSQL's down.)
+    """
+    if connection.dialect.name == "postgresql":
+        return None
+    opened = connection.dialect.name == "sqlite" and not connection.in_transaction()
+    savepoint = LentSavepoint(
+        savepoint_name(_depth.get()), opened, connection.raw.total_changes if opened else 0
+    )
+    if savepoint.opened:
+        # As the driver would at the first INSERT; a savepoint outside would be a transaction, committed by its release.
+        connection.execute("BEGIN IMMEDIATE")
+    connection.execute(f"SAVEPOINT {savepoint.name}")
+    return savepoint
+
+
+def _release_savepoint(connection: Connection, savepoint: LentSavepoint) -> None:
+    connection.execute(f"RELEASE SAVEPOINT {savepoint.name}")
+    if savepoint.opened and connection.raw.total_changes == savepoint.changes:
+        connection.execute("ROLLBACK")  # we only looked: no other writer need wait for the lender
+
+
+def _roll_back(connection: Connection, savepoint: LentSavepoint) -> None:
+    try:
+        if savepoint.opened:
+            connection.execute("ROLLBACK")
+        elif connection.in_transaction():
+            connection.execute(f"ROLLBACK TO SAVEPOINT {savepoint.name}")
+    except DatabaseError:
+        return  # there is no such savepoint any more: a deadlock took the whole transaction with it
+
+
+def _refusal(error: DatabaseError) -> ConfigurationError | None:
+    """What is wrong with the lent connection, if the error shows it."""
+    if may_only_read(error):
+        return ConfigurationError(
+            f"tx: on this connection nothing can be written ({error}); lend one that may write"
+        )
+    if has_failed(error):
+        return ConfigurationError(
+            "tx: this connection is in a transaction that has failed; roll it back first"
+        )
+    return None
+
 
 # Which database this is, as the server itself says: addresses differ where one of two comes through a pooler.
 # And which session, where a driver may connect again behind the same connection.
-PLACE = sql(
+IDENTIFY_DATABASE = sql(
     "SELECT DATABASE(), CONNECTION_ID()",
     sqlite="SELECT file, 0 FROM pragma_database_list WHERE name = 'main'",
     postgresql="SELECT current_database() || ', table ' || COALESCE(CAST(CAST(to_regclass('stepfast_job') AS OID) AS TEXT), 'missing'), 0",
 )
 # Another server may have a database of the same name.
-INSTALLATION = sql("SELECT name FROM stepfast_installation WHERE id = 1", sqlite="SELECT 'file'")
+READ_INSTALLATION = sql("SELECT name FROM stepfast_installation WHERE id = 1", sqlite="SELECT 'file'")
 # On MariaDB a plain look would fix the moment that a lender at REPEATABLE READ sees from then on; this does not.
-THEIR_INSTALLATION = sql(
+READ_LENT_INSTALLATION = sql(
     "SELECT name FROM stepfast_installation WHERE id = 1 LOCK IN SHARE MODE",
     sqlite="SELECT 'file'",
     postgresql="SELECT name FROM stepfast_installation WHERE id = 1",
 )
 
-IDLE, ACTIVE, FAILED, UNKNOWN = 0, 1, 3, 4  # libpq's transaction states
-UTF8: Final = {"utf8mb4", ""}  # "": the driver's default, which it is
 
-
-class Place(NamedTuple):
-    """Where a connection leads to."""
+class DatabaseIdentity(NamedTuple):
+    """Which database a connection leads to."""
 
     name: str
     installation: str
 
 
-MISSING: Final = ""  # the installation of tables that are not there, or older than it
-
-_own: Final[weakref.WeakKeyDictionary[Database, Place]] = weakref.WeakKeyDictionary()
-# Of lent connections: where they led to the last time, in which session.
-_lent: Final[weakref.WeakKeyDictionary[Any, tuple[Place, int]]] = weakref.WeakKeyDictionary()
+NO_INSTALLATION: Final = ""  # the installation of tables that are not there, or older than it
+_identities: Final[weakref.WeakKeyDictionary[Database, DatabaseIdentity]] = weakref.WeakKeyDictionary()
+# Of lent connections: the database they led to the last time, and in which session.
+_lent_to: Final[weakref.WeakKeyDictionary[Any, tuple[DatabaseIdentity, int]]] = weakref.WeakKeyDictionary()
 
 
 def require_same_database(tx: Transaction, raw: Any, database: Database) -> None:
-    """Ask where it leads to, each time it is lent: its owner may have turned it elsewhere since."""
-    name, session = tx.rows(PLACE)[0]
-    mine = _own.get(database)
-    if mine is not None and _leads_to(mine, tx, raw, name, session):
+    """Ask which database a connection leads to, each time it is lent: its owner may have changed that since."""
+    name, session = tx.rows(IDENTIFY_DATABASE)[0]
+    mine = _identities.get(database)
+    if mine is not None and _is_same(mine, tx, raw, name, session):
         return
-    mine = _ask(database)  # the first time; or it may have been made anew
-    if not _leads_to(mine, tx, raw, name, session):
+    mine = _identify(database)  # the first time; or it may have been made anew
+    if not _is_same(mine, tx, raw, name, session):
         theirs = "another one of this name" if name == mine.name else name or "one without a name"
         raise ConfigurationError(
             f"tx leads to another database ({theirs}) than this app ({mine.name}): "
@@ -108,21 +286,22 @@ def require_same_database(tx: Transaction, raw: Any, database: Database) -> None
         )
 
 
-def _leads_to(place: Place, tx: Transaction, raw: Any, name: str, session: int) -> bool:
-    """Which installation it is, is asked once: a session stays on its server."""
-    if name != place.name:
+def _is_same(ours: DatabaseIdentity, tx: Transaction, raw: Any, name: str, session: int) -> bool:
+    """Whether a lent connection leads to our database. The installation is read once: a session stays on its server."""
+    if name != ours.name:
         return False
-    if place.installation == MISSING or _remembered(raw) == (place, session):
+    if ours.installation == NO_INSTALLATION or _remembered(raw) == (ours, session):
         return True
-    theirs = Place(name, _installation(tx, THEIR_INSTALLATION))
+    theirs = DatabaseIdentity(name, _installation(tx, READ_LENT_INSTALLATION))
     _remember(raw, theirs, session)
-    return theirs == place
+    return theirs == ours
 
 
-def _ask(database: Database) -> Place:
+def _identify(database: Database) -> DatabaseIdentity:
     with database.looking() as own:
-        _own[database] = place = Place(str(own.first(PLACE)), _installation(own, INSTALLATION))
-    return place
+        name = str(own.first(IDENTIFY_DATABASE))
+        _identities[database] = DatabaseIdentity(name, _installation(own, READ_INSTALLATION))
+    return _identities[database]
 
 
 def _installation(tx: Transaction, statement: Statement) -> str:
@@ -130,24 +309,24 @@ def _installation(tx: Transaction, statement: Statement) -> str:
         return str(tx.first(statement))
     except DatabaseError as error:
         if any(words in str(error) for words in ("does not exist", "doesn't exist")):
-            return MISSING
+            return NO_INSTALLATION
         raise
 
 
-def _remembered(raw: Any) -> tuple[Place, int] | None:
+def _remembered(raw: Any) -> tuple[DatabaseIdentity, int] | None:
     try:
-        return _lent.get(raw)
+        return _lent_to.get(raw)
     except TypeError:  # sqlite3's cannot be remembered
         return None
 
 
-def _remember(raw: Any, place: Place, session: int) -> None:
+def _remember(raw: Any, identity: DatabaseIdentity, session: int) -> None:
     with suppress(TypeError):
-        _lent[raw] = (place, session)
+        _lent_to[raw] = (identity, session)
 
 
-def _refuse(driver: str, why: str) -> ConfigurationError:
-    return ConfigurationError(f"tx: this {driver} connection {why}")
+IDLE, ACTIVE, FAILED, UNKNOWN = 0, 1, 3, 4  # libpq's transaction states
+UTF8: Final = {"utf8mb4", ""}  # "": the driver's default, which it is
 
 
 def check_sqlite(raw: Any) -> None:
@@ -233,6 +412,10 @@ def check_mysql(raw: Any, driver: str, *, is_open: bool) -> None:
         )
 
 
+def _refuse(driver: str, why: str) -> ConfigurationError:
+    return ConfigurationError(f"tx: this {driver} connection {why}")
+
+
 CHECKS: Final[dict[str, Callable[[Any], None]]] = {
     "sqlite3": check_sqlite,
     "aiosqlite": check_aiosqlite,
@@ -242,185 +425,3 @@ CHECKS: Final[dict[str, Callable[[Any], None]]] = {
     "aiomysql": check_aiomysql,
     "asyncmy": check_asyncmy,
 }
-
-T = TypeVar("T")
-Lent = Transaction | Any | None  # ours, or a connection of sqlite3, psycopg, PyMySQL or SQLAlchemy
-
-LENDERS: Final = {"sqlite3": "sqlite", "psycopg": "postgresql", "pymysql": "mariadb"}
-ASYNC_LENDERS: Final = {
-    "psycopg": "postgresql",
-    "asyncpg": "postgresql",
-    "aiosqlite": "sqlite",
-    "aiomysql": "mariadb",
-    "asyncmy": "mariadb",
-}
-_depth: Final = ContextVar("depth", default=0)  # one savepoint may stand inside another
-
-
-@contextmanager
-def borrowed(connection: object, database: Database) -> Iterator[Transaction]:
-    """A transaction on the caller's connection; whoever opened it commits it."""
-    with on(lend(connection, database), database) as tx:
-        yield tx
-
-
-def lend(connection: object, database: Database) -> Connection:
-    """The caller's connection as we use it, if it can keep the promise."""
-    raw = _driver_connection(connection)
-    driver = driver_of(raw)
-    if is_async(connection, raw):
-        raise ConfigurationError(
-            f"tx={type(connection).__name__} is async: await job.enqueue_async(…, tx=…), or app.join(connection, work)"
-        )
-    require_kind(connection, LENDERS.get(driver), database)
-    CHECKS[driver](raw)
-    return Connection(raw, database.dialect, _plain_cursor(raw, driver))
-
-
-@contextmanager
-def on(connection: Connection, database: Database) -> Iterator[Transaction]:
-    """Work in the lender's transaction; undone if it raises, told to the workers when the lender commits."""
-    tx = Transaction(connection)
-    mark = None
-    outside = _depth.set(_depth.get() + 1)
-    try:
-        require_same_database(tx, connection.raw, database)
-        mark = _mark(connection)
-        yield tx
-        if database.wakes:
-            notify_for_lender(tx)
-        if mark is not None:
-            _keep(connection, mark)
-    except BaseException as error:
-        if mark is not None:
-            _undo(connection, mark)
-        if isinstance(error, DatabaseError) and (refusal := _refusal(error)) is not None:
-            raise refusal from error
-        raise
-    finally:
-        _depth.reset(outside)
-
-
-def driver_of(raw: object) -> str:
-    """The package of its driver, also where the caller's own class stands on the driver's."""
-    packages = (it.__module__.partition(".")[0] for it in type(raw).__mro__)
-    return next((it for it in packages if it in CHECKS), "")
-
-
-def is_async(connection: object, raw: object) -> bool:
-    """Whether it is used with `await`: by SQLAlchemy's own sign, or by that of its driver."""
-    if type(connection).__module__.startswith("sqlalchemy.ext.asyncio"):
-        return True
-    driver = driver_of(raw)
-    return driver in ASYNC_LENDERS and (driver != "psycopg" or hasattr(raw, "__aenter__"))
-
-
-def require_kind(connection: object, kind: str | None, database: Database) -> None:
-    if kind is None:
-        raise ConfigurationError(
-            f"tx={type(connection).__name__}: lend a connection of sqlite3, psycopg or PyMySQL, or of SQLAlchemy on one of them; "
-            "with `await`, one of asyncpg, psycopg, aiosqlite, aiomysql or asyncmy"
-        )
-    if kind != database.dialect.name:
-        raise ConfigurationError(
-            f"tx is a {kind} connection, but this app works on {database.dialect.name}: both must be the same database"
-        )
-
-
-def _driver_connection(connection: Any) -> Any:
-    """Unwrap SQLAlchemy's session and connection, and Django's; anything else is taken as it is."""
-    if (inside := inside_django(connection)) is not None:
-        return inside
-    module = type(connection).__module__
-    if not module.startswith("sqlalchemy") or module.startswith("sqlalchemy.ext.asyncio"):
-        return connection
-    if not hasattr(connection, "connection"):
-        return connection  # an Engine, which is no connection
-    if hasattr(connection, "connection") and callable(connection.connection):  # a Session
-        connection = connection.connection()
-    if not connection.in_transaction():
-        connection.begin()  # SQLAlchemy would not know that there is anything to commit
-    return connection.connection.driver_connection
-
-
-def _plain_cursor(raw: Any, driver: str) -> Any:
-    """A cursor that answers with tuples, whatever rows the caller's own ones make."""
-    if driver == "sqlite3":
-        import sqlite3
-
-        return sqlite3.Cursor(raw)
-    if driver == "psycopg":
-        import psycopg
-
-        return psycopg.Cursor(raw, row_factory=psycopg.rows.tuple_row)
-    import pymysql.cursors
-
-    return raw.cursor(pymysql.cursors.Cursor)
-
-
-def mark_name(depth: int | None = None) -> str:
-    """What the savepoint is called; that of the next one, if no depth is given."""
-    return f"stepfast_lent_{_depth.get() + 1 if depth is None else depth}"
-
-
-class Mark(NamedTuple):
-    """Where we began."""
-
-    name: str
-    opened: bool  # whether we opened the transaction too
-    changes: int = 0  # of rows, so far
-
-
-def _mark(connection: Connection) -> Mark | None:
-    """Remember where we began, where a failed statement leaves the others standing.
-
-    PostgreSQL needs none of it: there the caller's whole transaction fails with us. (And many savepoints in one
-    transaction slow a whole server of PostgreSQL's down.)
-    """
-    if connection.dialect.name == "postgresql":
-        return None
-    opened = connection.dialect.name == "sqlite" and not connection.in_transaction()
-    mark = Mark(mark_name(_depth.get()), opened, connection.raw.total_changes if opened else 0)
-    if mark.opened:
-        # As the driver would at the first INSERT; a savepoint outside would be a transaction, committed by its release.
-        connection.execute("BEGIN IMMEDIATE")
-    connection.execute(f"SAVEPOINT {mark.name}")
-    return mark
-
-
-def _keep(connection: Connection, mark: Mark) -> None:
-    connection.execute(f"RELEASE SAVEPOINT {mark.name}")
-    if mark.opened and connection.raw.total_changes == mark.changes:
-        connection.execute("ROLLBACK")  # we only looked: nobody need wait for the lender
-
-
-def _undo(connection: Connection, mark: Mark) -> None:
-    try:
-        if mark.opened:
-            connection.execute("ROLLBACK")
-        elif connection.in_transaction():
-            connection.execute(f"ROLLBACK TO SAVEPOINT {mark.name}")
-    except DatabaseError:
-        return  # there is no such savepoint any more: a deadlock took the whole transaction with it
-
-
-def _refusal(error: DatabaseError) -> ConfigurationError | None:
-    if may_only_read(error):
-        return ConfigurationError(
-            f"tx: on this connection nothing can be written ({error}); lend one that may write"
-        )
-    if has_failed(error):
-        return ConfigurationError(
-            "tx: this connection is in a transaction that has failed; roll it back first"
-        )
-    return None
-
-
-def within(database: Database, tx: Lent, work: Callable[[Transaction], T]) -> T:
-    """Do it in the caller's transaction, however it was lent; without one, in a transaction of its own."""
-    if tx is None:
-        return persist(database, work, Plans.BY_KEY)
-    if isinstance(tx, Transaction):
-        return work(tx)
-    with borrowed(tx, database) as lent:
-        return work(lent)

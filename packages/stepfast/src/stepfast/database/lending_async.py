@@ -1,8 +1,8 @@
-"""Work in the transaction of an async connection, with the code that everybody else uses.
+"""Work in the transaction of the caller's async connection, with the synchronous code of the engine.
 
-There is one engine, and it is synchronous. So it runs on a thread of its own for the moment, and hands each of its
-statements to the event loop, where the caller's driver sends it. (A pool of threads would not do: whoever holds a
-lock that all of them wait for might need one more.) If the caller is cancelled, the work is undone.
+The work runs on a thread of its own, and hands each of its statements to the event loop, where the caller's driver
+sends it. (A pool of threads would not do: the thread that holds a lock that all others wait for might need one more.)
+If the caller is cancelled, the work is undone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from stepfast.database.connection import Connection, Transaction
-from stepfast.database.lending import ASYNC_LENDERS, CHECKS, driver_of, is_async, mark_name, on, require_kind
+from stepfast.database.lending import (
+    ASYNC_LENDERS,
+    CHECKS,
+    driver_of,
+    is_async,
+    require_kind,
+    savepoint_name,
+    work_on,
+)
 from stepfast.database.statement import numbered
 from stepfast.errors import ConfigurationError
 
@@ -31,21 +39,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Answer(NamedTuple):
-    """What a statement brought."""
+class StatementResult(NamedTuple):
+    """The rows and the count that a statement answered with."""
 
     rowcount: int
     names: Sequence[str]
     rows: Sequence[Sequence[Any]]
 
 
-Send = Callable[[str, Any], Awaitable[Answer]]
-_NOTHING: Final = Answer(-1, (), ())
-_ASKING: Final = re.compile(r"^\s*(SELECT|WITH|VALUES|SHOW|TABLE)\b|\bRETURNING\b", re.IGNORECASE)
+Send = Callable[[str, Any], Awaitable[StatementResult]]
+_NO_RESULT: Final = StatementResult(-1, (), ())
 
 
-async def lent_by_loop(connection: Any, database: Database, work: Callable[[Transaction], T]) -> T:
-    """Do `work` in the transaction that is open on `connection`; whoever opened it commits it."""
+async def within_async(database: Database, tx: Any, work: Callable[[Any], T]) -> T:
+    """Do `work` in the caller's transaction on an async connection; without one, beside the event loop."""
+    if tx is None:
+        return await beside_the_loop(lambda: work(None))
+    if isinstance(tx, Transaction):
+        return work(tx)
+    return await work_on_async(tx, database, work)
+
+
+async def work_on_async(connection: Any, database: Database, work: Callable[[Transaction], T]) -> T:
+    """Do `work` in the transaction that is open on the caller's async connection; the caller commits it."""
     if inspect.iscoroutinefunction(work):
         raise ConfigurationError(
             "app.join: work is a plain function of the transaction; what is awaited comes before or after"
@@ -59,26 +75,26 @@ async def lent_by_loop(connection: Any, database: Database, work: Callable[[Tran
     require_kind(connection, ASYNC_LENDERS.get(driver), database)
     CHECKS[driver](raw)
     cursor = LoopCursor(asyncio.get_running_loop(), SENDERS[driver](raw))
-    lent = Connection(raw, _spoken(database.dialect, driver), cursor, _in_transaction(raw, driver))
+    lent = Connection(raw, _dialect_of(database.dialect, driver), cursor, _in_transaction(raw, driver))
 
     def within() -> T:
-        with on(lent, database) as tx:
+        with work_on(lent, database) as tx:
             return work(tx)
 
     try:
         return await beside_the_loop(within, cursor.stop)
     except asyncio.CancelledError:
-        # Half of it may be written, and whoever cancelled may commit: undo it. PostgreSQL has no such savepoint, and
-        # fails the whole transaction for the asking: then nobody can commit.
+        # Half of it may be written, and the caller may commit: undo it. PostgreSQL has no such savepoint, and fails the
+        # whole transaction for the asking: then it cannot be committed.
         with suppress(Exception):
-            await SENDERS[driver](raw)(f"ROLLBACK TO SAVEPOINT {mark_name()}", None)
+            await SENDERS[driver](raw)(f"ROLLBACK TO SAVEPOINT {savepoint_name()}", None)
         raise
     finally:
-        cursor.stop()  # who kept the transaction for later finds it over
+        cursor.stop()  # a transaction that was kept for later is over
 
 
 async def beside_the_loop(work: Callable[[], T], stop: Callable[[], None] = lambda: None) -> T:
-    """Do it on a thread of its own, in the caller's context; a cancelled caller waits until it has stopped."""
+    """Do `work` on a thread of its own, in the caller's context; a cancelled caller waits until it has stopped."""
     context, done = contextvars.copy_context(), Future[T]()
 
     def run() -> None:
@@ -104,10 +120,10 @@ class LoopCursor:
     def __init__(self, loop: asyncio.AbstractEventLoop, send: Send) -> None:
         self._loop = loop
         self._send = send
-        self._answer = _NOTHING
+        self._answer = _NO_RESULT
         self._lock = threading.Lock()
         self._stopped = False
-        self._sent: Future[Answer] | None = None
+        self._sent: Future[StatementResult] | None = None
 
     @property
     def rowcount(self) -> int:
@@ -121,7 +137,7 @@ class LoopCursor:
         with self._lock:
             if self._stopped:
                 raise CancelledError("the transaction is no longer lent: nothing more is sent")
-            self._sent = asyncio.run_coroutine_threadsafe(self._sending(sql, parameters), self._loop)
+            self._sent = asyncio.run_coroutine_threadsafe(self._send_on_loop(sql, parameters), self._loop)
         self._answer = self._sent.result()
         return self
 
@@ -130,7 +146,7 @@ class LoopCursor:
         for row in rows:
             self.execute(sql, row)
             matched += max(0, self.rowcount)
-        self._answer = Answer(matched, (), ())
+        self._answer = StatementResult(matched, (), ())
         return self
 
     def fetchall(self) -> Sequence[Sequence[Any]]:
@@ -146,7 +162,7 @@ class LoopCursor:
             if self._sent is not None:
                 self._sent.cancel()
 
-    async def _sending(self, sql: str, parameters: Any) -> Answer:
+    async def _send_on_loop(self, sql: str, parameters: Any) -> StatementResult:
         return await self._send(sql, parameters)
 
 
@@ -164,8 +180,8 @@ async def _driver_connection(connection: Any) -> Any:
     return raw
 
 
-def _spoken(dialect: Dialect, driver: str) -> Dialect:
-    """asyncpg numbers its parameters; until then they keep their names."""
+def _dialect_of(dialect: Dialect, driver: str) -> Dialect:
+    """The dialect for a driver: asyncpg numbers its parameters, so they keep their names until they are sent."""
     if driver != "asyncpg":
         return dialect
     return replace(dialect, edition=dialect.edition and "asyncpg", parameter=":{}")
@@ -178,26 +194,31 @@ def _in_transaction(raw: Any, driver: str) -> Callable[[], bool] | None:
     return look
 
 
+_RETURNS_ROWS: Final = re.compile(r"^\s*(SELECT|WITH|VALUES|SHOW|TABLE)\b|\bRETURNING\b", re.IGNORECASE)
+
+
 def _through_asyncpg(raw: Any) -> Send:
-    async def send(sql: str, parameters: Mapping[str, Any] | None) -> Answer:
+    async def send(sql: str, parameters: Mapping[str, Any] | None) -> StatementResult:
         given = parameters or {}
         whole = frozenset(name for name, value in given.items() if type(value) is int)
         text, names = numbered(sql, whole)
         values = [given[name] for name in names]
-        if _ASKING.search(text):
+        if _RETURNS_ROWS.search(text):
             rows = await raw.fetch(text, *values)
-            return Answer(len(rows), tuple(rows[0].keys()) if rows else (), [tuple(it) for it in rows])
+            return StatementResult(
+                len(rows), tuple(rows[0].keys()) if rows else (), [tuple(it) for it in rows]
+            )
         tag = await raw.execute(text, *values)
         count = tag.rpartition(" ")[2]
-        return Answer(int(count) if count.isdigit() else -1, (), ())
+        return StatementResult(int(count) if count.isdigit() else -1, (), ())
 
     return send
 
 
 def _through_cursor(new: Callable[[], Any]) -> Send:
-    """A driver whose cursors are those of DB-API, with `await` before each call."""
+    """Send through a cursor like those of DB-API, with `await` before each call."""
 
-    async def send(sql: str, parameters: Any) -> Answer:
+    async def send(sql: str, parameters: Any) -> StatementResult:
         cursor = new()
         if hasattr(cursor, "__await__"):
             cursor = await cursor
@@ -205,17 +226,17 @@ def _through_cursor(new: Callable[[], Any]) -> Send:
             await (cursor.execute(sql) if parameters is None else cursor.execute(sql, parameters))
             names = [it[0] for it in cursor.description or ()]
             rows = await cursor.fetchall() if names else ()
-            return Answer(cursor.rowcount, names, rows)
+            return StatementResult(cursor.rowcount, names, rows)
         finally:
             await cursor.close()
 
     return send
 
 
-def _one_by_one(send: Send) -> Send:
-    """These drivers take no lists: each of their values gets a name of its own."""
+def _without_lists(send: Send) -> Send:
+    """Send to a driver that takes no lists: each of their values gets a parameter of its own."""
 
-    async def sent(sql: str, parameters: Mapping[str, Any] | None) -> Answer:
+    async def sent(sql: str, parameters: Mapping[str, Any] | None) -> StatementResult:
         given = dict(parameters or {})
         for name, value in (parameters or {}).items():
             if isinstance(value, tuple):
@@ -253,15 +274,6 @@ SENDERS: Final[dict[str, Callable[[Any], Send]]] = {
     "psycopg": lambda raw: _through_cursor(_psycopg_cursor(raw)),
     "asyncpg": _through_asyncpg,
     "aiosqlite": lambda raw: _through_cursor(_aiosqlite_cursor(raw)),
-    "aiomysql": lambda raw: _one_by_one(_through_cursor(_mysql_cursor(raw))),
-    "asyncmy": lambda raw: _one_by_one(_through_cursor(_mysql_cursor(raw))),
+    "aiomysql": lambda raw: _without_lists(_through_cursor(_mysql_cursor(raw))),
+    "asyncmy": lambda raw: _without_lists(_through_cursor(_mysql_cursor(raw))),
 }
-
-
-async def within_async(database: Database, tx: Any, work: Callable[[Any], T]) -> T:
-    """Do it in the caller's transaction on an async connection; without one, beside the event loop."""
-    if tx is None:
-        return await beside_the_loop(lambda: work(None))
-    if isinstance(tx, Transaction):
-        return work(tx)
-    return await lent_by_loop(tx, database, work)

@@ -1,4 +1,4 @@
-"""The tables of others: which columns they have, of which types, and which of them tell one row from another."""
+"""Tables of users: their columns, types and unique keys."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def columns_of(tx: Transaction, table: str) -> dict[str, str]:
 
 
 def types_of(tx: Transaction, table: str) -> dict[str, str]:
-    """Of which types the columns are, without their lengths: an explicit cast to those would cut values silently."""
+    """Types of the columns, without their lengths: an explicit cast to those would cut values silently."""
     folder, _, name = table.rpartition(".")
     return {str(row[0]): str(row[1]) for row in tx.rows(TYPES, table=name, folder=folder or None)}
 

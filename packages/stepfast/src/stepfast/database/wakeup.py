@@ -1,4 +1,4 @@
-"""Tell waiting workers that there is work, without paying for it in every enqueue.
+"""Wake waiting workers when there is work, without paying for it in every enqueue.
 
 On PostgreSQL a NOTIFY in every commit cut concurrent inserts to a third (commits that notify queue up
 behind one lock). So a process notifies a queue at most once per `PAUSE`; what falls into the pause is
@@ -34,14 +34,14 @@ _last: Final[dict[tuple[str, str], float]] = {}
 
 
 def notify(tx: Transaction, url: str) -> None:
-    """Send what the transaction's enqueues asked for, as part of it."""
+    """NOTIFY the queues that got ready work in this transaction, as part of it."""
     for queue in sorted(tx.wakes):
         if _due(url, queue):
             tx.run(NOTIFY, queue=queue)
 
 
 def notify_for_lender(tx: Transaction) -> None:
-    """The same in a transaction that somebody else commits, later or never: no other enqueue may rely on it."""
+    """Like `notify` without the pause, for a transaction that its lender commits later or never: no other may rely on it."""
     for queue in sorted(tx.wakes):
         tx.run(NOTIFY, queue=queue)
 
@@ -55,7 +55,7 @@ def _due(url: str, queue: str) -> bool:
         return True
 
 
-# Linux tells when a file is written to: a worker on SQLite sleeps until another process commits.
+# On Linux a worker on SQLite sleeps until another process writes to the file.
 
 IN_MODIFY: Final = 0x2
 
