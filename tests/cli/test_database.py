@@ -127,6 +127,21 @@ def test_the_doctor_exits_with_one_when_work_is_stuck(cli: Cli, app: Stepfast) -
     assert workers["level"] == "fail"
 
 
+def test_the_doctor_repairs_jobs_that_wait_for_what_has_ended(cli: Cli, app: Stepfast) -> None:
+    work = greeting(app)
+    gone = work.enqueue()
+    child = work.enqueue(after=gone, on_dead="run")
+    rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=gone.id)
+
+    assert "→ stepfast doctor --repair" in cli("doctor", code=1)
+    said = cli("doctor", "--repair", "--by", "alice", code=1)  # no worker runs
+
+    assert "repair: decided about the jobs that waited for 1 job which had ended" in said
+    assert "stranded" not in said
+    assert rows.state(app, child.id) == "ready"
+    assert app.operator.audit(what="dependants.release")[0].who == "alice"
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
 def test_the_doctor_of_a_database_that_is_down_says_so_without_the_password(scheme: str) -> None:
     cli = Cli(f"{scheme}://me:hunter2@127.0.0.1:1/name")

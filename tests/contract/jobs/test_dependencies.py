@@ -11,15 +11,17 @@ import pytest
 from stepfast import Done, Retry, Step
 from stepfast.admin import jobs as actions
 from stepfast.admin import jobs as trees
+from stepfast.admin.doctor.work import STRANDED
 from stepfast.database.connection import Connection
 from stepfast.database.database import persist
 from stepfast.errors import ContentionError, CycleError, NotFoundError, StateError
 from stepfast.jobs import dead_letters
 from stepfast.jobs.commit import finish_many
+from stepfast.jobs.dependencies import find_stranded
 from stepfast.jobs.outcome import Bury, Call, Stop
 from stepfast.results.outcome import expire_results
 from stepfast.testing import drain, inline
-from stepfast.worker.maintenance import StrandedJobs, prune
+from stepfast.worker.maintenance import prune
 from tests.support import isolated_jobs, rows
 from tests.support.engine import ALICE, claim, settle, silence, somebody_waits, sweep, take, together, work_on
 from tests.support.isolated_jobs import register
@@ -620,7 +622,7 @@ def test_a_tree_is_shown_with_every_job_once(app: Stepfast) -> None:
         app.operator.tree("nowhere")
 
 
-# The sweep
+# The doctor
 
 
 def test_who_waits_for_a_job_that_was_removed_by_hand_is_found(app: Stepfast) -> None:
@@ -634,10 +636,17 @@ def test_who_waits_for_a_job_that_was_removed_by_hand_is_found(app: Stepfast) ->
     settle(app, leases[done.id], Done())
     rows.change(app, "DELETE FROM stepfast_job WHERE id = :id", id=gone.id)
 
-    sweeper = StrandedJobs(app.database)
-    assert sweeper.look() == 2
-    assert sweeper.look() == 0
+    with app.reading() as tx:
+        assert find_stranded(tx, batch=1) == sorted([done.id, gone.id])
+    (finding,) = (it for it in app.operator.doctor() if it.name == STRANDED)
+    assert "stepfast doctor --repair" in str(finding.cure)
+    repaired = app.operator.by("alice").doctor(repair=True)
+    assert repaired[0].found == "decided about the jobs that waited for 2 jobs which had ended"
+    assert STRANDED not in {it.name for it in repaired}
+    assert app.operator.doctor(repair=True)[0].name != "repair"
 
+    (audited,) = app.operator.audit(what="dependants.release")
+    assert (audited.who, audited.touched) == ("alice", 2)
     assert states(app, after_done.id, after_gone.id, after_dead.id) == ["ready", "dead", "waiting"]
 
 

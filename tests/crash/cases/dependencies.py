@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from stepfast import Done
 from stepfast.admin import jobs as trees
 from stepfast.admin.audit import Actor
+from stepfast.admin.doctor.repair import release_stranded_jobs
 from stepfast.jobs.commit import finish_many
-from stepfast.jobs.dependencies import release_stranded
 from stepfast.jobs.outcome import Bury
 from tests.crash.cases.case import Cases
 from tests.crash.recovery import effect_of
@@ -140,4 +140,4 @@ def find_who_is_stranded(setup: Setup) -> Action:
     setup.job.enqueue(n=11, after=lease.job_id)
     setup.change("UPDATE stepfast_job SET has_dependants = 0 WHERE has_dependants = 1")
     setup.end(lease)
-    return lambda: setup.do(lambda tx: release_stranded(tx, [lease.job_id]))
+    return lambda: release_stranded_jobs(setup.app.database, by=ALICE)

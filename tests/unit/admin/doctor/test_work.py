@@ -173,3 +173,13 @@ def test_jobs_that_wait_for_the_dead_are_named_with_one_of_them() -> None:
     assert found.level is Level.WARN
     assert "2 jobs wait for one that died or was cancelled, such as p-1" in str(found)
     assert look("dependants") is None
+
+
+def test_jobs_that_wait_for_what_has_ended_are_a_failure_with_a_repair() -> None:
+    found = look("stranded jobs", stranded=["p-1", "p-2"])
+
+    assert found is not None
+    assert found.level is Level.FAIL
+    assert "2 jobs ended: p-1, p-2" in found.found
+    assert found.cure == "stepfast doctor --repair"
+    assert look("stranded jobs") is None

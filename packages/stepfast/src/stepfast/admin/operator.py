@@ -15,6 +15,7 @@ from stepfast.admin.audit import Actor, list_audit
 from stepfast.admin.dead_letters import list_dead_letters
 from stepfast.admin.debts import list_debts
 from stepfast.admin.doctor.examination import examine
+from stepfast.admin.doctor.repair import repair as repair_findings
 from stepfast.admin.events import list_kept_events, list_waits
 from stepfast.admin.jobs import list_jobs, show_job, tree_of
 from stepfast.admin.outbox import list_alerts, list_destinations, list_messages, show_message
@@ -253,9 +254,13 @@ class Operator:
         """Bring back all rows that a run has marked as gone, with a reason; returns how many."""
         return sweeps.undo_sweep(self._database, run, by=self._actor)
 
-    def doctor(self) -> list[Finding]:
-        """What is wrong, and what to do about it."""
-        return examine(self._database, [it.broker for it in self._feeds if it.broker is not None])
+    def doctor(self, *, repair: bool = False) -> list[Finding]:
+        """What is wrong, and what to do about it. With `repair`, what needs no decision is done first."""
+        brokers = [feed.broker for feed in self._feeds if feed.broker is not None]
+        findings = examine(self._database, brokers)
+        if repair and (done := repair_findings(self._database, findings, by=self._actor)):
+            return [*done, *examine(self._database, brokers)]
+        return findings
 
     def _look(self, report: Callable[[Transaction], T]) -> T:
         with self._database.reading() as tx:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stepfast.cli.options import DatabaseUrl, Json, Target, loaded, opened
+from stepfast.cli.options import By, DatabaseUrl, Json, Reason, Target, actor, loaded, opened
 from stepfast.cli.output import STYLES, console, print_json
 from stepfast.telemetry.masking import visible
 
@@ -19,6 +19,11 @@ def doctor(
     ctx: typer.Context,
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="First repair what needs no decision: release stranded jobs.")
+    ] = False,
+    reason: Reason = None,
+    by: By = None,
     target: Target = None,
     json: Json = False,
     database_url: DatabaseUrl = None,
@@ -30,12 +35,16 @@ def doctor(
     """
     from stepfast.admin.doctor.examination import examine
     from stepfast.admin.doctor.finding import Level, healthy
+    from stepfast.admin.doctor.repair import repair as repair_findings
     from stepfast.telemetry.logs import leave_out_others
 
     leave_out_others()
     with opened(ctx, database_url, checked=False) as database:
         brokers, unread = _brokers(ctx, target, database_url)
-        findings = [*examine(database, brokers), *unread]
+        findings = examine(database, brokers)
+        if repair and (done := repair_findings(database, findings, by=actor(by, reason))):
+            findings = [*done, *examine(database, brokers)]
+        findings += unread
     fine = healthy(findings) and not (strict and any(it.level is Level.WARN for it in findings))
     if json:
         print_json({"healthy": fine, "findings": findings})

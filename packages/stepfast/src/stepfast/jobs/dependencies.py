@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from stepfast.database.statement import sql
 from stepfast.encryption import opened
@@ -286,32 +286,28 @@ LIVE_PARENTS = sql("SELECT id FROM stepfast_job WHERE id {any_of:ids}")
 ENDED_PARENTS = sql("SELECT id, state FROM stepfast_archive WHERE id {any_of:ids}")
 
 
-class EdgeCursor(NamedTuple):
-    """How far the open edges have been looked at."""
+def find_stranded(tx: Transaction, batch: int = 1_000) -> list[str]:
+    """Parents that have ended although jobs wait for them. A look at all open edges that takes no lock."""
+    ended: set[str] = set()
+    child = parent = ""
+    while edges := tx.rows(OPEN_EDGES, child=child, parent=parent, limit=batch):
+        ended |= _ended_parents(tx, edges)
+        child, parent = str(edges[-1][0]), str(edges[-1][1])
+    # A parent that ended while we looked has decided about its dependants in the same transaction.
+    return sorted(str(row[0]) for row in tx.rows(AWAITED_PARENTS, ids=sorted(ended))) if ended else []
 
-    child: str = ""
-    parent: str = ""
 
-
-BEGINNING = EdgeCursor()
-
-
-def find_stranded(tx: Transaction, cursor: EdgeCursor, limit: int) -> tuple[list[str], EdgeCursor]:
-    """Parents that have ended, among the next open edges; and where to go on. A look that takes no lock."""
-    edges = tx.rows(OPEN_EDGES, child=cursor.child, parent=cursor.parent, limit=limit)
-    if not edges:
-        return [], BEGINNING
-    asked = sorted({str(row[1]) for row in edges})
+def _ended_parents(tx: Transaction, edges: Sequence[Sequence[Any]]) -> set[str]:
+    """The parents of these open edges that have ended; an edge may stay open behind a dead one that it waits for."""
+    asked = sorted({str(parent) for _, parent, _ in edges})
     live = {row[0] for row in tx.rows(LIVE_PARENTS, ids=asked)}
     gone = [parent for parent in asked if parent not in live]
     dead = {row[0] for row in tx.rows(ENDED_PARENTS, ids=gone) if row[1] != "done"} if gone else set()
-    ended = {
+    return {
         str(parent)
         for _, parent, on_dead in edges
         if parent not in live and not (parent in dead and on_dead == "wait")
     }
-    last = EdgeCursor(str(edges[-1][0]), str(edges[-1][1])) if len(edges) == limit else BEGINNING
-    return sorted(ended), last
 
 
 def release_stranded(tx: Transaction, parents: list[str]) -> int:

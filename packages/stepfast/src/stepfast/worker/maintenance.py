@@ -21,7 +21,6 @@ from stepfast.jobs.archive import NOT_NEEDED, not_needed
 from stepfast.jobs.commit import give_back
 from stepfast.jobs.dead_letters import purge
 from stepfast.jobs.debounce import free_successors, promote_successor
-from stepfast.jobs.dependencies import BEGINNING, find_stranded, release_stranded
 from stepfast.jobs.events import any_old_events, deliver_kept, forget_old_events, missed_events
 from stepfast.jobs.keys import forget_expired_keys
 from stepfast.jobs.lease import queues_with_work, raise_overdue
@@ -92,7 +91,6 @@ class Maintenance:
         stopping = self._old_rows.stopping
         for duty in (
             Pruning(database, settings, stopping),
-            StrandedJobs(database),
             ResultExpiry(database, kinds, settings, stopping),
             EventPruning(database, stopping),
             AuditPruning(database, settings, stopping),
@@ -336,27 +334,6 @@ class Pruning:
         if removed:
             happened("archive.pruned", worker_id=self._settings.worker_id, jobs=removed)
         return PRUNING_EVERY
-
-
-class StrandedJobs:
-    """Look for jobs that wait for a parent which has ended: a part of the open edges each minute."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._place = BEGINNING
-
-    def work(self) -> float:
-        self.look()
-        return PRUNING_EVERY
-
-    def look(self) -> int:
-        """Look at the next batch of edges; returns how many parents had ended without releasing their dependants."""
-        with self._database.looking() as tx:
-            found, self._place = find_stranded(tx, self._place, BATCH)
-        late = persist(self._database, lambda tx: release_stranded(tx, found)) if found else 0
-        if late:
-            happened("dependants.found", jobs=late)
-        return late
 
 
 class ResultExpiry:

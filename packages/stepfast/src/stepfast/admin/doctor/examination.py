@@ -22,6 +22,7 @@ from stepfast.database.migrate import CORE, schema_version
 from stepfast.database.statement import sql
 from stepfast.errors import DatabaseError, StepfastError
 from stepfast.jobs.dead_letters import FailureGroup, failure_groups
+from stepfast.jobs.dependencies import find_stranded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,6 +67,7 @@ class Facts:
     dead: Sequence[FailureGroup] = ()
     wait_for_dead: int = 0  # jobs that come after one that died or was cancelled, and wait
     dead_parent: str | None = None  # one that they wait for
+    stranded: Sequence[str] = ()  # jobs that have ended, while others wait for them
 
     @property
     def running(self) -> list[WorkerReport]:
@@ -97,6 +99,7 @@ def gather(tx: Transaction) -> Facts:
         dead=failure_groups(tx, limit=1_000),
         wait_for_dead=int(wait_for_dead),
         dead_parent=dead_parent,
+        stranded=find_stranded(tx),
     )
 
 

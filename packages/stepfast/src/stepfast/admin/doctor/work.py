@@ -20,6 +20,7 @@ PROMOTION: Final = 30.0  # workers promote within half a second
 SUSPECT_WAIT: Final = 60.0
 
 START: Final = "start one: stepfast worker module:app"
+STRANDED: Final = "stranded jobs"
 
 
 def judge(facts: Facts) -> list[Finding]:
@@ -39,6 +40,7 @@ def judge(facts: Facts) -> list[Finding]:
             _scheduled,
             _dead,
             _dependants,
+            _stranded,
         )
         for finding in judgement(facts)
     ]
@@ -233,6 +235,20 @@ def _dependants(facts: Facts) -> list[Finding]:
             "dependants",
             f"{counted(facts.wait_for_dead, 'job')} wait for one that died or was cancelled, such as {facts.dead_parent}",
             f"stepfast jobs retry {facts.dead_parent}, or stepfast jobs cancel {facts.dead_parent} --tree",
+        )
+    ]
+
+
+def _stranded(facts: Facts) -> list[Finding]:
+    """Only rows that were deleted or moved by hand leave any: the end of a job decides about its dependants."""
+    if not facts.stranded:
+        return []
+    ended = f"{counted(len(facts.stranded), 'job')} ended: {listed(facts.stranded)}"
+    return [
+        fail(
+            STRANDED,
+            f"jobs wait for ever, though what they come after has ended ({ended})",
+            "stepfast doctor --repair",
         )
     ]
 
