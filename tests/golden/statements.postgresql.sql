@@ -1511,12 +1511,12 @@ WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS N
 -- limits.slots.RESERVATION_TIME
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- outbox.alerts.KNOW
+-- outbox.alerts.ADD_ALERT
 INSERT INTO stepfast_alert (id, severity, title, body, first_at, last_at)
 VALUES (%(id)s, %(severity)s, %(title)s, %(body)s, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 ON CONFLICT DO NOTHING
 
--- outbox.alerts.RAISE
+-- outbox.alerts.RAISE_ALERT
 UPDATE stepfast_alert
    SET severity = %(severity)s, title = %(title)s, body = %(body)s, raised = raised + %(times)s, untold = untold + %(times)s,
        last_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), quiet_for = %(quiet_for)s,
@@ -1524,17 +1524,17 @@ UPDATE stepfast_alert
                         WHEN quiet_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) THEN quiet_until ELSE CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) END
  WHERE id = %(id)s
 
--- outbox.alerts.DUE
+-- outbox.alerts.DUE_ALERTS
 SELECT id, severity, title, body, raised, untold, first_at, notified_at, quiet_for FROM stepfast_alert
  WHERE notify_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND notify_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(too_old)s
  ORDER BY notify_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- outbox.alerts.TOLD
+-- outbox.alerts.ALERT_SENT
 UPDATE stepfast_alert
    SET notify_at = NULL, untold = 0, notified_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), quiet_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(quiet)s, message_ids = %(message_ids)s
  WHERE id = %(id)s AND notify_at IS NOT NULL
 
--- outbox.destinations.HEADS
+-- outbox.destinations.DUE_DESTINATIONS
    WITH RECURSIVE named (destination) AS (
        SELECT min(destination) FROM stepfast_outbox WHERE state = 'waiting'
        UNION ALL
@@ -1551,36 +1551,36 @@ UPDATE stepfast_alert
    NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT))
 ORDER BY due_at LIMIT %(limit)s
 
--- outbox.destinations.MEET
+-- outbox.destinations.ADD_DESTINATION
 INSERT INTO stepfast_destination (id) VALUES (%(id)s) ON CONFLICT DO NOTHING
 
--- outbox.destinations.KNOWN
+-- outbox.destinations.KNOWN_DESTINATIONS
 SELECT id FROM stepfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
 
--- outbox.destinations.FREE
+-- outbox.destinations.FREE_DESTINATIONS
 SELECT id FROM stepfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND leased_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) ORDER BY id FOR UPDATE SKIP LOCKED
 
--- outbox.destinations.TAKE
+-- outbox.destinations.TAKE_DESTINATION
 UPDATE stepfast_destination SET fence = %(fence)s, leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s
  WHERE id = %(id)s AND leased_until <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- outbox.destinations.RENEW
+-- outbox.destinations.RENEW_DESTINATION
 UPDATE stepfast_destination SET leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(lease)s WHERE id = %(id)s AND fence = %(fence)s
 
--- outbox.destinations.RELEASE
+-- outbox.destinations.RELEASE_DESTINATION
 UPDATE stepfast_destination SET fence = %(nobody)s, leased_until = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE id = %(id)s AND fence = %(fence)s
 
--- outbox.destinations.HEAD
+-- outbox.destinations.NEXT_MESSAGE
 SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - since_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - due_at
   FROM stepfast_outbox  WHERE state = 'waiting' AND destination = %(destination)s
  ORDER BY seq LIMIT 1
 
--- outbox.destinations.LINE
+-- outbox.destinations.NEXT_MESSAGES
 SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - since_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - due_at
   FROM stepfast_outbox  WHERE state = 'waiting' AND destination = %(destination)s
  ORDER BY seq LIMIT %(limit)s
 
--- outbox.destinations.SENT_TOGETHER
+-- outbox.destinations.MARK_ALL_SENT
 UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = NULL
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting'
 
@@ -1588,49 +1588,49 @@ UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = C
 DELETE FROM stepfast_outbox
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'waiting' AND channel = 'broker' AND job_id IS NOT NULL
 
--- outbox.destinations.SENT
+-- outbox.destinations.MARK_SENT
 UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = NULL
  WHERE id = %(id)s AND state = 'waiting'
 
--- outbox.destinations.AGAIN
+-- outbox.destinations.POSTPONE_MESSAGE
 UPDATE stepfast_outbox SET attempts = attempts + %(charge)s, due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) + %(delay)s, last_error = %(error)s
  WHERE id = %(id)s AND state = 'waiting'
 
--- outbox.destinations.DIE
+-- outbox.destinations.BURY_MESSAGE
 UPDATE stepfast_outbox SET state = 'dead', attempts = attempts + 1, ended_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), last_error = %(error)s
  WHERE id = %(id)s AND state = 'waiting'
 
--- outbox.destinations.OLD
+-- outbox.destinations.OLD_MESSAGES
 SELECT id FROM stepfast_outbox WHERE state = 'sent' AND ended_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
  ORDER BY ended_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- outbox.destinations.FORGET
+-- outbox.destinations.FORGET_MESSAGES
 DELETE FROM stepfast_outbox WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'sent'
 
--- outbox.destinations.IDLE
+-- outbox.destinations.IDLE_DESTINATIONS
 SELECT id FROM stepfast_destination WHERE leased_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
  ORDER BY leased_until LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- outbox.destinations.FORGET_IDLE
+-- outbox.destinations.FORGET_DESTINATIONS
 DELETE FROM stepfast_destination WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND leased_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
 
--- outbox.destinations.QUIET
+-- outbox.destinations.QUIET_ALERTS
 SELECT id FROM stepfast_alert WHERE last_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND quiet_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (notify_at IS NULL OR notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s) ORDER BY last_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- outbox.destinations.FORGET_QUIET
+-- outbox.destinations.FORGET_ALERTS
 DELETE FROM stepfast_alert WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND last_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s AND quiet_until < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) AND (notify_at IS NULL OR notify_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s)
 
--- outbox.messages.STAGE
+-- outbox.messages.STAGE_MESSAGE
 INSERT INTO stepfast_outbox (id, channel, destination, address, dedupe_key, state, created_at, since_at, due_at,
                              job_id, trace, headers, body)
 VALUES (%(id)s, %(channel)s, %(destination)s, %(address)s, %(dedupe_key)s, 'waiting', CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT),
         %(job_id)s, %(trace)s, %(headers)s, %(body)s)
 ON CONFLICT DO NOTHING
 
--- outbox.messages.HOLDER
+-- outbox.messages.KEY_HOLDER
 SELECT id FROM stepfast_outbox WHERE destination = %(destination)s AND dedupe_key = %(dedupe_key)s
 
--- outbox.messages.BEFORE
+-- outbox.messages.MESSAGES_BEFORE
 SELECT (SELECT count(*) FROM stepfast_outbox b 
          WHERE b.state = 'waiting' AND b.destination = o.destination AND b.seq < o.seq),
        (SELECT h.last_error FROM stepfast_outbox h 

@@ -1473,12 +1473,12 @@ FROM json_each(:rows) AS given
 -- limits.slots.RESERVATION_TIME
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- outbox.alerts.KNOW
+-- outbox.alerts.ADD_ALERT
 INSERT INTO stepfast_alert (id, severity, title, body, first_at, last_at)
 VALUES (:id, :severity, :title, :body, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 ON CONFLICT DO NOTHING
 
--- outbox.alerts.RAISE
+-- outbox.alerts.RAISE_ALERT
 UPDATE stepfast_alert
    SET severity = :severity, title = :title, body = :body, raised = raised + :times, untold = untold + :times,
        last_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), quiet_for = :quiet_for,
@@ -1486,17 +1486,17 @@ UPDATE stepfast_alert
                         WHEN quiet_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) THEN quiet_until ELSE CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) END
  WHERE id = :id
 
--- outbox.alerts.DUE
+-- outbox.alerts.DUE_ALERTS
 SELECT id, severity, title, body, raised, untold, first_at, notified_at, quiet_for FROM stepfast_alert
  WHERE notify_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND notify_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :too_old
  ORDER BY notify_at LIMIT :limit
 
--- outbox.alerts.TOLD
+-- outbox.alerts.ALERT_SENT
 UPDATE stepfast_alert
    SET notify_at = NULL, untold = 0, notified_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), quiet_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :quiet, message_ids = :message_ids
  WHERE id = :id AND notify_at IS NOT NULL
 
--- outbox.destinations.HEADS
+-- outbox.destinations.DUE_DESTINATIONS
    WITH RECURSIVE named (destination) AS (
        SELECT min(destination) FROM stepfast_outbox WHERE state = 'waiting'
        UNION ALL
@@ -1513,36 +1513,36 @@ UPDATE stepfast_alert
    NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = head.destination AND d.leased_until > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER))
 ORDER BY due_at LIMIT :limit
 
--- outbox.destinations.MEET
+-- outbox.destinations.ADD_DESTINATION
 INSERT INTO stepfast_destination (id) VALUES (:id) ON CONFLICT DO NOTHING
 
--- outbox.destinations.KNOWN
+-- outbox.destinations.KNOWN_DESTINATIONS
 SELECT id FROM stepfast_destination WHERE id IN (SELECT value FROM json_each(:ids))
 
--- outbox.destinations.FREE
+-- outbox.destinations.FREE_DESTINATIONS
 SELECT id FROM stepfast_destination WHERE id IN (SELECT value FROM json_each(:ids)) AND leased_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) ORDER BY id
 
--- outbox.destinations.TAKE
+-- outbox.destinations.TAKE_DESTINATION
 UPDATE stepfast_destination SET fence = :fence, leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease
  WHERE id = :id AND leased_until <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- outbox.destinations.RENEW
+-- outbox.destinations.RENEW_DESTINATION
 UPDATE stepfast_destination SET leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :lease WHERE id = :id AND fence = :fence
 
--- outbox.destinations.RELEASE
+-- outbox.destinations.RELEASE_DESTINATION
 UPDATE stepfast_destination SET fence = :nobody, leased_until = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE id = :id AND fence = :fence
 
--- outbox.destinations.HEAD
+-- outbox.destinations.NEXT_MESSAGE
 SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - since_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - due_at
   FROM stepfast_outbox  WHERE state = 'waiting' AND destination = :destination
  ORDER BY seq LIMIT 1
 
--- outbox.destinations.LINE
+-- outbox.destinations.NEXT_MESSAGES
 SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - since_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - due_at
   FROM stepfast_outbox  WHERE state = 'waiting' AND destination = :destination
  ORDER BY seq LIMIT :limit
 
--- outbox.destinations.SENT_TOGETHER
+-- outbox.destinations.MARK_ALL_SENT
 UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = NULL
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting'
 
@@ -1550,49 +1550,49 @@ UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = C
 DELETE FROM stepfast_outbox
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'waiting' AND channel = 'broker' AND job_id IS NOT NULL
 
--- outbox.destinations.SENT
+-- outbox.destinations.MARK_SENT
 UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = NULL
  WHERE id = :id AND state = 'waiting'
 
--- outbox.destinations.AGAIN
+-- outbox.destinations.POSTPONE_MESSAGE
 UPDATE stepfast_outbox SET attempts = attempts + :charge, due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + :delay, last_error = :error
  WHERE id = :id AND state = 'waiting'
 
--- outbox.destinations.DIE
+-- outbox.destinations.BURY_MESSAGE
 UPDATE stepfast_outbox SET state = 'dead', attempts = attempts + 1, ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), last_error = :error
  WHERE id = :id AND state = 'waiting'
 
--- outbox.destinations.OLD
+-- outbox.destinations.OLD_MESSAGES
 SELECT id FROM stepfast_outbox WHERE state = 'sent' AND ended_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
  ORDER BY ended_at LIMIT :limit
 
--- outbox.destinations.FORGET
+-- outbox.destinations.FORGET_MESSAGES
 DELETE FROM stepfast_outbox WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'sent'
 
--- outbox.destinations.IDLE
+-- outbox.destinations.IDLE_DESTINATIONS
 SELECT id FROM stepfast_destination WHERE leased_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
  ORDER BY leased_until LIMIT :limit
 
--- outbox.destinations.FORGET_IDLE
+-- outbox.destinations.FORGET_DESTINATIONS
 DELETE FROM stepfast_destination WHERE id IN (SELECT value FROM json_each(:ids)) AND leased_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
 
--- outbox.destinations.QUIET
+-- outbox.destinations.QUIET_ALERTS
 SELECT id FROM stepfast_alert WHERE last_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND quiet_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (notify_at IS NULL OR notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age) ORDER BY last_at LIMIT :limit
 
--- outbox.destinations.FORGET_QUIET
+-- outbox.destinations.FORGET_ALERTS
 DELETE FROM stepfast_alert WHERE id IN (SELECT value FROM json_each(:ids)) AND last_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age AND quiet_until < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) AND (notify_at IS NULL OR notify_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age)
 
--- outbox.messages.STAGE
+-- outbox.messages.STAGE_MESSAGE
 INSERT INTO stepfast_outbox (id, channel, destination, address, dedupe_key, state, created_at, since_at, due_at,
                              job_id, trace, headers, body)
 VALUES (:id, :channel, :destination, :address, :dedupe_key, 'waiting', CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER),
         :job_id, :trace, :headers, :body)
 ON CONFLICT DO NOTHING
 
--- outbox.messages.HOLDER
+-- outbox.messages.KEY_HOLDER
 SELECT id FROM stepfast_outbox WHERE destination = :destination AND dedupe_key = :dedupe_key
 
--- outbox.messages.BEFORE
+-- outbox.messages.MESSAGES_BEFORE
 SELECT (SELECT count(*) FROM stepfast_outbox b 
          WHERE b.state = 'waiting' AND b.destination = o.destination AND b.seq < o.seq),
        (SELECT h.last_error FROM stepfast_outbox h 

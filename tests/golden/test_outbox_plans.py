@@ -55,8 +55,8 @@ def app(database_url: str) -> Iterator[Stepfast]:
 
 
 def test_the_head_of_a_line_is_found_without_walking_along_it(app: Stepfast) -> None:
-    head = plan(app, relay.HEAD, destination="d1")
-    line = plan(app, relay.LINE, destination="d1", limit=100)
+    head = plan(app, relay.NEXT_MESSAGE, destination="d1")
+    line = plan(app, relay.NEXT_MESSAGES, destination="d1", limit=100)
 
     assert "stepfast_outbox_waiting" in head
     assert "stepfast_outbox_waiting" in line
@@ -65,7 +65,7 @@ def test_the_head_of_a_line_is_found_without_walking_along_it(app: Stepfast) -> 
 
 
 def test_lines_are_found_by_one_probe_each_or_along_the_index_alone(app: Stepfast) -> None:
-    heads = plan(app, relay.HEADS, limit=10)
+    heads = plan(app, relay.DUE_DESTINATIONS, limit=10)
 
     if app.database.dialect.name == "mariadb":
         assert '"using_index": true' in heads
@@ -74,7 +74,7 @@ def test_lines_are_found_by_one_probe_each_or_along_the_index_alone(app: Stepfas
 
 def test_what_stands_before_a_message_is_counted_along_its_line(app: Stepfast) -> None:
     (last,) = rows.query(app, "SELECT max(id) AS id FROM stepfast_outbox WHERE state = 'waiting'")
-    before = plan(app, waiting.BEFORE, id=last["id"])  # of nobody, MariaDB knows without a plan
+    before = plan(app, waiting.MESSAGES_BEFORE, id=last["id"])  # of nobody, MariaDB knows without a plan
 
     assert before.count("stepfast_outbox_waiting") >= 2
 
@@ -87,7 +87,7 @@ def test_an_idle_look_touches_no_table(app: Stepfast) -> None:
 
 
 def test_old_messages_and_young_deaths_are_found_by_their_time(app: Stepfast) -> None:
-    old = plan(app, retention.OLD, age=1, limit=100)
+    old = plan(app, retention.OLD_MESSAGES, age=1, limit=100)
     young = plan(app, worker_relay.NEW_DEAD_JOBS, since=2_990, limit=100)
 
     assert "stepfast_outbox_ended" in old

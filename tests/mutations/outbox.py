@@ -13,35 +13,37 @@ MUTATIONS = [
     # A message arrives at least once, in order, from one relay at a time.
     Mutation(
         "a relay that was replaced records what it did",
-        without("stepfast.outbox.destinations:RENEW", "AND fence = :fence"),
+        without("stepfast.outbox.destinations:RENEW_DESTINATION", "AND fence = :fence"),
         test_relay.test_a_relay_that_was_replaced_records_nothing,
     ),
     Mutation(
         "a relay that was replaced lets a destination go",
-        without("stepfast.outbox.destinations:RELEASE", "AND fence = :fence"),
+        without("stepfast.outbox.destinations:RELEASE_DESTINATION", "AND fence = :fence"),
         test_relay.test_a_relay_that_was_replaced_records_nothing,
         or_with=(DestinationLostError,),
     ),
     Mutation(
         "a destination is taken from whoever serves it",
         both(
-            without("stepfast.outbox.destinations:HEADS", "AND d.leased_until > {now}", "AND 1 = 0"),
+            without(
+                "stepfast.outbox.destinations:DUE_DESTINATIONS", "AND d.leased_until > {now}", "AND 1 = 0"
+            ),
             both(
-                without("stepfast.outbox.destinations:FREE", "AND leased_until <= {now}"),
-                without("stepfast.outbox.destinations:TAKE", "AND leased_until <= {now}"),
+                without("stepfast.outbox.destinations:FREE_DESTINATIONS", "AND leased_until <= {now}"),
+                without("stepfast.outbox.destinations:TAKE_DESTINATION", "AND leased_until <= {now}"),
             ),
         ),
         test_relay.test_a_destination_that_somebody_serves_is_left_to_him,
     ),
     Mutation(
         "the youngest message goes first",
-        without("stepfast.outbox.destinations:HEAD", "ORDER BY seq", "ORDER BY seq DESC"),
+        without("stepfast.outbox.destinations:NEXT_MESSAGE", "ORDER BY seq", "ORDER BY seq DESC"),
         test_relay.test_messages_of_a_destination_arrive_in_the_order_of_their_staging,
     ),
     Mutation(
         "a head that has to wait is overtaken",
         without(
-            "stepfast.outbox.destinations:HEAD",
+            "stepfast.outbox.destinations:NEXT_MESSAGE",
             "AND destination = :destination",
             "AND destination = :destination AND due_at <= {now}",
         ),
@@ -50,22 +52,24 @@ MUTATIONS = [
     Mutation(
         "what failed is tried again at once",
         without(
-            "stepfast.outbox.destinations:AGAIN", "due_at = {now} + :delay", "due_at = {now} + 0 * :delay"
+            "stepfast.outbox.destinations:POSTPONE_MESSAGE",
+            "due_at = {now} + :delay",
+            "due_at = {now} + 0 * :delay",
         ),
         test_relay.test_a_message_that_is_not_due_is_left_alone,
     ),
     Mutation(
         "messages that were given up are forgotten",
         both(
-            without("stepfast.outbox.destinations:OLD", "state = 'sent' AND"),
-            without("stepfast.outbox.destinations:FORGET", "AND state = 'sent'"),
+            without("stepfast.outbox.destinations:OLD_MESSAGES", "state = 'sent' AND"),
+            without("stepfast.outbox.destinations:FORGET_MESSAGES", "AND state = 'sent'"),
         ),
         test_outbox.test_what_was_sent_is_forgotten_in_bounded_batches_and_what_died_is_not,
     ),
     Mutation(
         "the same cause is staged for one destination only",
         without(
-            "stepfast.outbox.messages:HOLDER",
+            "stepfast.outbox.messages:KEY_HOLDER",
             "destination = :destination AND",
             ":destination = :destination AND",
         ),
@@ -73,7 +77,7 @@ MUTATIONS = [
     ),
     Mutation(
         "every address is public",
-        replacing("stepfast.notifications.network:is_public", lambda _: True),
+        replacing("stepfast.notifications.addresses:is_public", lambda _: True),
         test_relay.test_an_address_behind_the_wall_is_never_reached,
     ),
     Mutation(
@@ -91,19 +95,21 @@ MUTATIONS = [
     Mutation(
         "an alert is told however quiet it should be",
         without(
-            "stepfast.outbox.alerts:TOLD", "quiet_until = {now} + :quiet", "quiet_until = {now} + 0 * :quiet"
+            "stepfast.outbox.alerts:ALERT_SENT",
+            "quiet_until = {now} + :quiet",
+            "quiet_until = {now} + 0 * :quiet",
         ),
         test_alerts.test_one_cause_is_told_once_in_its_quiet_time_and_counted_meanwhile,
     ),
     Mutation(
         "what was told is told again",
-        without("stepfast.outbox.alerts:TOLD", "notify_at = NULL", "notify_at = {now}"),
+        without("stepfast.outbox.alerts:ALERT_SENT", "notify_at = NULL", "notify_at = {now}"),
         test_alerts.test_of_two_relays_that_tell_at_once_one_does,
     ),
     Mutation(
         "an old alert that nobody told keeps new ones from being told",
         without(
-            "stepfast.outbox.alerts:RAISE",
+            "stepfast.outbox.alerts:RAISE_ALERT",
             "WHEN notify_at > {now} - :too_old",
             "WHEN notify_at > 0 * :too_old",
         ),

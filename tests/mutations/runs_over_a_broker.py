@@ -25,7 +25,7 @@ from tests.mutations.mutation import Mutation, both, replacing, without
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from stepfast.outbox.destinations import Outgoing
+    from stepfast.outbox.destinations import DueMessage
     from stepfast.worker.broker_listener import HintListener
     from stepfast.worker.relay import BrokerSender
 
@@ -44,7 +44,7 @@ async def _acknowledge_all(self: HintListener, heard: Any) -> None:
         self._end(it.delivery, self._transport.complete(it.delivery))
 
 
-def _all_or_nothing(self: BrokerSender, batch: Sequence[Outgoing]) -> Attempt:
+def _all_or_nothing(self: BrokerSender, batch: Sequence[DueMessage]) -> Attempt:
     failed = self._send(batch)
     return Attempt(len(batch)) if failed is None else Attempt(0, failed, self._judge(batch[0], failed))
 
@@ -174,13 +174,13 @@ MUTATIONS = [
     ),
     Mutation(
         "a hint for each page is kept for a week",
-        replacing("stepfast.outbox.destinations:Outgoing.is_hint", property(lambda _: False)),
+        replacing("stepfast.outbox.destinations:DueMessage.is_hint", property(lambda _: False)),
         test_broker_relay.test_hints_about_jobs_are_forgotten_when_they_are_sent_and_other_messages_are_kept,
     ),
     Mutation(
         "whatever is sent to a broker is forgotten",
         both(
-            replacing("stepfast.outbox.destinations:Outgoing.is_hint", property(lambda _: True)),
+            replacing("stepfast.outbox.destinations:DueMessage.is_hint", property(lambda _: True)),
             without("stepfast.outbox.destinations:FORGET_HINTS", " AND job_id IS NOT NULL"),
         ),
         test_broker_relay.test_hints_about_jobs_are_forgotten_when_they_are_sent_and_other_messages_are_kept,

@@ -217,17 +217,17 @@ MUTATIONS = [
     ),
     Mutation(
         "those of all addresses go first",
-        without("stepfast.outbox.messages:BEFORE", "AND b.destination = o.destination"),
+        without("stepfast.outbox.messages:MESSAGES_BEFORE", "AND b.destination = o.destination"),
         test_tasks.test_a_webhook_that_waits_for_others_to_the_same_address_says_so,
     ),
     Mutation(
         "those behind a message go first",
-        without("stepfast.outbox.messages:BEFORE", "AND b.seq < o.seq"),
+        without("stepfast.outbox.messages:MESSAGES_BEFORE", "AND b.seq < o.seq"),
         test_tasks.test_a_webhook_that_is_the_first_of_its_line_says_what_became_of_it,
     ),
     Mutation(
         "a message that was given up still waits for others",
-        without("stepfast.outbox.messages:BEFORE", "AND o.state = 'waiting'"),
+        without("stepfast.outbox.messages:MESSAGES_BEFORE", "AND o.state = 'waiting'"),
         test_tasks.test_a_webhook_that_was_given_up_waits_for_nobody,
     ),
     Mutation(

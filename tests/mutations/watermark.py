@@ -24,7 +24,7 @@ MUTATIONS = [
     ),
     Mutation(
         "an older document is written over a newer one",
-        replacing("stepfast.outbox.exports:_read", lambda _: None),
+        replacing("stepfast.outbox.exports:_read_mark", lambda _: None),
         test_watermark_export.test_an_export_that_is_repeated_late_does_not_bring_an_older_watermark_back,
     ),
     Mutation(

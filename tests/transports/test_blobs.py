@@ -17,9 +17,8 @@ from stepfast.clock import new_id
 from stepfast.errors import ConfigurationError
 from stepfast.notifications.webhook import Delivered, Failed, Patience
 from stepfast.outbox import exports as blobs
-from stepfast.outbox.destinations import Outgoing
-from stepfast.outbox.exports import MarkBlobs as Mark
-from stepfast.outbox.exports import export_message, problem_of_export, write, write_blob
+from stepfast.outbox.destinations import DueMessage
+from stepfast.outbox.exports import Mark, export_message, problem_of_export, write, write_blob
 from stepfast.transports.blob import Address, BlobChangedError, BlobStore, address_of
 from stepfast.transports.contract import TransportRefusedError, TransportUnavailableError
 from stepfast.transports.open import TransportSettings
@@ -236,14 +235,14 @@ def test_who_was_overtaken_looks_again(
 ) -> None:
     """Between our look and our write another relay writes a newer document: ours must not come on top of it."""
     put(address, settings, "1", 1)
-    real = blobs._put_blobs
+    real = blobs._put_blob
 
     def overtaken(*arguments: object) -> None:
-        monkeypatch.setattr(blobs, "_put_blobs", real)
+        monkeypatch.setattr(blobs, "_put_blob", real)
         put(address, settings, "3", 3)
         real(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(blobs, "_put_blobs", overtaken)
+    monkeypatch.setattr(blobs, "_put_blob", overtaken)
 
     assert put(address, settings, "2", 2) == Delivered()
 
@@ -262,13 +261,13 @@ def test_the_relay_writes_where_the_url_says(
     assert text_of(store, address) == '{"a": 1}\n'
 
 
-def outgoing_of(message: object) -> Outgoing:
+def outgoing_of(message: object) -> DueMessage:
     from datetime import timedelta
 
     from stepfast.outbox.messages import Message
 
     assert isinstance(message, Message)
-    return Outgoing(
+    return DueMessage(
         message.id,
         message.channel,
         message.destination,

@@ -16,7 +16,7 @@ from stepfast.errors import ArgumentsError, ConfigurationError
 from stepfast.jobs.outcome import Bury
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.outbox import alerts
-from stepfast.outbox.destinations import prune
+from stepfast.outbox.destinations import prune_outbox
 from stepfast.worker import relay as worker_relay
 from stepfast.worker.relay import Relay, alert_about_dead_jobs
 from tests.support import rows
@@ -175,7 +175,7 @@ def test_of_two_relays_that_tell_at_once_one_does(app: Stepfast, another_app: Ca
 
     def tell(one: Stepfast) -> list[str]:
         with one.transaction() as tx:
-            return alerts.tell(tx, ["a place"], timedelta(hours=1))
+            return alerts.stage_alerts(tx, ["a place"], timedelta(hours=1))
 
     told = together([partial(tell, it) for it in apps])
 
@@ -307,7 +307,7 @@ def test_causes_that_came_to_rest_are_forgotten(app: Stepfast, box: MailReceiver
     rows.change(app, "UPDATE stepfast_alert SET last_at = 1 WHERE id = 'long quiet'")
 
     with app.transaction() as tx:
-        prune(tx, 7 * rows.DAY, 100)
+        prune_outbox(tx, 7 * rows.DAY, 100)
 
     assert [it.cause for it in listed(app)] == ["long quiet"]
 

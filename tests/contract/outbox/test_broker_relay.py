@@ -15,7 +15,7 @@ from stepfast.errors import DestinationLostError
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.notifications.webhook import Failed
 from stepfast.outbox.broker import broker_message
-from stepfast.outbox.destinations import GiveUp, due, heads, take
+from stepfast.outbox.destinations import GiveUp, due_destinations, next_messages, take_destinations
 from stepfast.outbox.messages import stage_many
 from stepfast.transports.contract import TransportUnavailableError
 from stepfast.transports.memory import MemoryBroker, MemoryTransport, named_broker
@@ -143,8 +143,8 @@ def test_hints_about_jobs_are_forgotten_when_they_are_sent_and_other_messages_ar
 
 def test_a_hint_that_was_not_sent_waits_or_is_dead(app: Stepfast) -> None:
     stage(app, 3, hints=lambda _: True)
-    (served,) = persist(app.database, lambda tx: take(tx, due(tx, 10)))
-    batch = persist(app.database, lambda tx: heads(tx, served, 10))
+    (served,) = persist(app.database, lambda tx: take_destinations(tx, due_destinations(tx, 10)))
+    batch = persist(app.database, lambda tx: next_messages(tx, served, 10))
     refused = Attempt(1, Failed("too large"), GiveUp("gave up"))
 
     persist(app.database, lambda tx: record(tx, served, batch, refused))
@@ -156,8 +156,8 @@ def test_a_hint_that_was_not_sent_waits_or_is_dead(app: Stepfast) -> None:
 @pytest.mark.parametrize("hints", [True, False])
 def test_a_courier_that_was_replaced_records_nothing(app: Stepfast, *, hints: bool) -> None:
     stage(app, 3, hints=lambda _: hints)
-    (served,) = persist(app.database, lambda tx: take(tx, due(tx, 10)))
-    batch = persist(app.database, lambda tx: heads(tx, served, 10))
+    (served,) = persist(app.database, lambda tx: take_destinations(tx, due_destinations(tx, 10)))
+    batch = persist(app.database, lambda tx: next_messages(tx, served, 10))
     rows.change(app, "UPDATE stepfast_destination SET fence = 7")
 
     for attempt in (Attempt(3), Attempt(1, Failed("no answer"))):

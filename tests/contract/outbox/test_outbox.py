@@ -15,7 +15,7 @@ from stepfast.jobs.outcome import Call
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.notifications.webhook import verify
 from stepfast.outbox.alerts import alert
-from stepfast.outbox.destinations import prune
+from stepfast.outbox.destinations import prune_outbox
 from stepfast.outbox.messages import webhook
 from tests.support import rows
 from tests.support.engine import claim, settle, take, together, work_on
@@ -325,7 +325,7 @@ def test_what_was_sent_is_forgotten_in_bounded_batches_and_what_died_is_not(app:
     counts = []
     for _ in range(3):
         with app.transaction() as tx:
-            counts.append(prune(tx, rows.DAY, 2))
+            counts.append(prune_outbox(tx, rows.DAY, 2))
 
     assert counts == [2, 1, 0]
     assert sorted(json.loads(row["body"]) for row in staged(app)) == ["dead", "waiting", "young"]
@@ -342,7 +342,7 @@ def test_destinations_that_nobody_uses_are_forgotten_and_met_again(
     rows.change(app, "UPDATE stepfast_destination SET leased_until = 1")
 
     with app.transaction() as tx:
-        prune(tx, rows.DAY, 10)
+        prune_outbox(tx, rows.DAY, 10)
     assert rows.count(app, "stepfast_destination") == 0
     app.send_webhook(receiver.url(), data=2)
     relay.drain()

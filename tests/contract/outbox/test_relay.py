@@ -33,7 +33,7 @@ from tests.support.events import hearing, named
 from tests.support.http_receiver import SECRET, SETTINGS, Answer, Received, receiving_http
 
 if TYPE_CHECKING:
-    from stepfast.outbox.destinations import Outgoing, Served
+    from stepfast.outbox.destinations import DueMessage, ServedDestination
     from tests.support.http_receiver import HttpReceiver
 
 NOW = timedelta(0)
@@ -61,10 +61,10 @@ def make_due(app: Stepfast) -> None:
     assert rows.change(app, "UPDATE stepfast_outbox SET due_at = 1 WHERE state = 'waiting'")
 
 
-def taken(app: Stepfast) -> tuple[Served, Outgoing]:
+def taken(app: Stepfast) -> tuple[ServedDestination, DueMessage]:
     """As a relay takes the only line that waits."""
     with app.transaction() as tx:
-        ((served, first),) = take_heads(tx, protocol.due(tx, 10))
+        ((served, first),) = take_heads(tx, protocol.due_destinations(tx, 10))
     return served, first
 
 
@@ -283,12 +283,12 @@ def test_a_relay_that_was_replaced_records_nothing(app: Stepfast, receiver: Http
     expire(app)
     successor, again = taken(app)
 
-    for attempt in (Attempt(1), Attempt(0, Failed("late"), verdict.Again(NOW))):
+    for attempt in (Attempt(1), Attempt(0, Failed("late"), verdict.TryAgain(NOW))):
         with pytest.raises(DestinationLostError), app.transaction() as tx:
             record(tx, served, [first], attempt)
     with app.transaction() as tx:
-        protocol.renew(tx, [served])
-        protocol.release(tx, served)
+        protocol.renew_destinations(tx, [served])
+        protocol.release_destination(tx, served)
 
     assert again.id == first.id
     assert (message(app, message_id)["state"], message(app, message_id)["attempts"]) == ("waiting", 0)
@@ -317,7 +317,7 @@ def test_two_who_take_at_once_do_not_both_get_it(
 
     def take(one: Stepfast) -> list[str]:
         with one.database.looking() as tx:
-            names = protocol.due(tx, 10)
+            names = protocol.due_destinations(tx, 10)
         with one.transaction() as tx:
             return [served.id for served, _ in take_heads(tx, names)]
 

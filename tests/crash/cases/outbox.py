@@ -12,9 +12,18 @@ from stepfast.database.database import persist
 from stepfast.jobs.outcome import Bury
 from stepfast.notifications.settings import NotificationSettings
 from stepfast.notifications.webhook import Failed
-from stepfast.outbox.alerts import tell
+from stepfast.outbox.alerts import stage_alerts
 from stepfast.outbox.broker import broker_message
-from stepfast.outbox.destinations import Again, GiveUp, Served, due, heads, prune, release, renew
+from stepfast.outbox.destinations import (
+    GiveUp,
+    ServedDestination,
+    TryAgain,
+    due_destinations,
+    next_messages,
+    prune_outbox,
+    release_destination,
+    renew_destinations,
+)
 from stepfast.outbox.messages import stage_many, webhook
 from stepfast.worker.relay import (
     Attempt,
@@ -31,7 +40,7 @@ from tests.support import rows
 if TYPE_CHECKING:
     from stepfast import Stepfast
     from stepfast.database.connection import Transaction
-    from stepfast.outbox.destinations import Outgoing
+    from stepfast.outbox.destinations import DueMessage
     from tests.crash.kill_points import Action
     from tests.crash.setup import Setup
 
@@ -47,9 +56,9 @@ def relay_everything(app: Stepfast) -> None:
         tx.execute("UPDATE stepfast_outbox SET due_at = 1 WHERE state = 'waiting'")
     order = {row["id"]: row["seq"] for row in rows.query(app, "SELECT id, seq FROM stepfast_outbox")}
     arrived: dict[str, list[str]] = defaultdict(list)
-    while lines := persist(app.database, lambda tx: take_heads(tx, due(tx, 10))):
+    while lines := persist(app.database, lambda tx: take_heads(tx, due_destinations(tx, 10))):
         for served, first in lines:
-            message: Outgoing | None = first
+            message: DueMessage | None = first
             while message is not None:
                 arrived[served.id].append(message.id)
                 message = _recorded(app, served, message)
@@ -59,12 +68,14 @@ def relay_everything(app: Stepfast) -> None:
         assert ids == sorted(ids, key=lambda it: order[it])
 
 
-def _recorded(app: Stepfast, served: Served, message: Outgoing) -> Outgoing | None:
+def _recorded(app: Stepfast, served: ServedDestination, message: DueMessage) -> DueMessage | None:
     following = persist(app.database, lambda tx: _record_and_go_on(tx, served, message, Attempt(1)))
     return following[0] if following else None
 
 
-def _record_and_go_on(tx: Transaction, served: Served, message: Outgoing, attempt: Attempt) -> list[Outgoing]:
+def _record_and_go_on(
+    tx: Transaction, served: ServedDestination, message: DueMessage, attempt: Attempt
+) -> list[DueMessage]:
     """As a courier does it."""
     record(tx, served, [message], attempt)
     return next_or_leave(tx, served, DirectSender(NotificationSettings()))
@@ -75,8 +86,8 @@ def _staged(setup: Setup, *urls: str) -> None:
         setup.app.send_webhook(url, data=n)
 
 
-def _taken(setup: Setup) -> tuple[Served, Outgoing]:
-    ((served, message),) = setup.do(lambda tx: take_heads(tx, due(tx, 10)))
+def _taken(setup: Setup) -> tuple[ServedDestination, DueMessage]:
+    ((served, message),) = setup.do(lambda tx: take_heads(tx, due_destinations(tx, 10)))
     return served, message
 
 
@@ -123,7 +134,7 @@ def raise_an_alert_again(setup: Setup) -> Action:
 @CASES.once
 def take_destinations(setup: Setup) -> Action:
     _staged(setup, URL, OTHER, URL)
-    return lambda: setup.do(lambda tx: take_heads(tx, due(tx, 10)))
+    return lambda: setup.do(lambda tx: take_heads(tx, due_destinations(tx, 10)))
 
 
 @CASES.once
@@ -152,18 +163,18 @@ def record_that_hints_were_sent(setup: Setup) -> Action:
     ]
     setup.do(lambda tx: stage_many(tx, hints))
     served, _ = _taken(setup)
-    batch = setup.do(lambda tx: heads(tx, served, 10))
+    batch = setup.do(lambda tx: next_messages(tx, served, 10))
 
     def record_and_leave(tx: Transaction) -> None:
         record(tx, served, batch, Attempt(len(batch)))
-        release(tx, served)
+        release_destination(tx, served)
 
     return lambda: setup.do(record_and_leave)
 
 
 @CASES.once
 def record_a_failure(setup: Setup) -> Action:
-    return _record(setup, Attempt(0, Failed("HTTP 500"), Again(HOUR)), messages=2)
+    return _record(setup, Attempt(0, Failed("HTTP 500"), TryAgain(HOUR)), messages=2)
 
 
 @CASES.once
@@ -175,21 +186,21 @@ def record_a_death(setup: Setup) -> Action:
 def keep_a_destination(setup: Setup) -> Action:
     _staged(setup, URL)
     served, _ = _taken(setup)
-    return lambda: setup.do(lambda tx: renew(tx, [served]))
+    return lambda: setup.do(lambda tx: renew_destinations(tx, [served]))
 
 
 @CASES.once
 def leave_a_destination(setup: Setup) -> Action:
     _staged(setup, URL)
     served, _ = _taken(setup)
-    return lambda: setup.do(lambda tx: release(tx, served))
+    return lambda: setup.do(lambda tx: release_destination(tx, served))
 
 
 @CASES.once
 def tell_what_is_due(setup: Setup) -> Action:
     for cause in ("disk", "memory"):
         setup.app.alert(cause, "Title")
-    return lambda: setup.do(lambda tx: tell(tx, ["json://a.example", "json://b.example"], HOUR))
+    return lambda: setup.do(lambda tx: stage_alerts(tx, ["json://a.example", "json://b.example"], HOUR))
 
 
 @CASES.once
@@ -207,10 +218,10 @@ def forget_what_was_sent(setup: Setup) -> Action:
     _staged(setup, URL, OTHER, URL)
     _dead(setup, URL)
     setup.change("UPDATE stepfast_outbox SET state = 'sent', ended_at = 1 WHERE body <> '0'")
-    setup.do(lambda tx: take_heads(tx, due(tx, 10)))
+    setup.do(lambda tx: take_heads(tx, due_destinations(tx, 10)))
     setup.app.alert("disk", "Title")
     setup.change("UPDATE stepfast_alert SET last_at = 1, notify_at = NULL")
-    return lambda: setup.do(lambda tx: prune(tx, rows.DAY, 10))
+    return lambda: setup.do(lambda tx: prune_outbox(tx, rows.DAY, 10))
 
 
 @CASES.once

@@ -12,8 +12,8 @@ import pytest
 from stepfast.errors import ConfigurationError
 from stepfast.notifications.webhook import Delivered, Failed, Patience
 from stepfast.outbox import exports as files
-from stepfast.outbox.destinations import Outgoing
-from stepfast.outbox.exports import export_message, problem_of_export, write, write_file
+from stepfast.outbox.destinations import DueMessage
+from stepfast.outbox.exports import Mark, export_message, problem_of_export, write, write_file
 
 OWNER = "feed catalogue"
 
@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def put(path: Path, text: str, version: int, made_at: int = 0, owner: str = OWNER) -> Delivered | Failed:
-    return write_file(str(path), text, owner, version, made_at or version)
+    return write_file(path.as_uri(), text, Mark(owner, version, made_at or version))
 
 
 def test_the_folder_is_made_and_the_file_written(path: Path) -> None:
@@ -213,7 +213,7 @@ def test_the_lock_is_given_back_also_when_writing_fails(path: Path, monkeypatch:
     assert put(path, "1", 1) == Delivered()
 
 
-def outgoing(url: str, headers: dict[str, str]) -> Outgoing:
+def outgoing(url: str, headers: dict[str, str]) -> DueMessage:
     from datetime import timedelta
 
-    return Outgoing("m-1", "export", "export:x", url, "{}", headers, None, None, 0, timedelta(0))
+    return DueMessage("m-1", "export", "export:x", url, "{}", headers, None, None, 0, timedelta(0))

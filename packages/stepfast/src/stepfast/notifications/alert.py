@@ -1,4 +1,4 @@
-"""One try to deliver an alert, by Apprise: e-mail (SMTP, Resend), Slack, and a hundred others.
+"""Send an alert once, by Apprise: e-mail (SMTP, Resend), Slack, and a hundred others.
 
 Where alerts go is configuration, and full of secrets. So a message only holds the name of its place: the URL with
 everything that Apprise takes for private left out.
@@ -34,7 +34,7 @@ SHORTEST_SECRET: Final = 4  # a shorter word of a URL is no secret, and would bl
 
 @dataclass(frozen=True)
 class AlertText:
-    """What a person reads."""
+    """The text of an alert, as a person reads it."""
 
     title: str
     body: str
@@ -42,12 +42,12 @@ class AlertText:
 
 
 def places(urls: Sequence[str]) -> list[str]:
-    """The names of the places where alerts go, fit to be stored and shown; refuses what Apprise cannot read."""
+    """The names of the places where alerts go, fit to be stored and shown; raises if Apprise cannot read a URL."""
     return list(_plugins(tuple(urls)))
 
 
 def send(place: str, text: AlertText, urls: Sequence[str]) -> Delivery:
-    """Try once. Everything that may go wrong is an answer, not an exception."""
+    """Send an alert once. Everything that may go wrong is an answer, not an exception."""
     try:
         plugin = _plugins(tuple(urls)).get(place)
     except ConfigurationError as error:
@@ -101,7 +101,7 @@ def _name(private: str) -> str:
 
 @contextmanager
 def _listening() -> Iterator[list[str]]:
-    """What Apprise says in this thread: it gives reasons to its log only, and those must not reach ours unread."""
+    """Catch what Apprise logs in this thread: reasons are only in its log, and must not reach ours unmasked."""
     said: list[str] = []
     thread = threading.get_ident()
 
@@ -113,9 +113,7 @@ def _listening() -> Iterator[list[str]]:
         return False
 
     log = logging.getLogger("apprise")
-    requests_log = logging.getLogger(
-        "urllib3"
-    )  # at debug level it writes down paths, and some of them are tokens
+    requests_log = logging.getLogger("urllib3")  # at debug level it writes paths, and some of them are tokens
     log.addFilter(keep)
     if requests_log.level == logging.NOTSET:
         requests_log.setLevel(logging.INFO)

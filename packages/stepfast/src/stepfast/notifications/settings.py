@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from stepfast.clock import duration
 from stepfast.errors import ConfigurationError
-from stepfast.notifications.network import Allowed
+from stepfast.notifications.addresses import Allowed
 from stepfast.notifications.webhook import UNSIGNED, Secrets
 
 PREFIX: Final = "STEPFAST_"
@@ -77,7 +77,7 @@ def from_environment(environment: Mapping[str, str] | None = None) -> Notificati
 
 
 def problems_of_environment() -> list[str]:
-    """Those sentences, one for each variable that cannot be read."""
+    """One sentence for each variable that cannot be read."""
     return _read(os.environ)[1]
 
 
@@ -100,7 +100,7 @@ def _read(found: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _check(name: str, value: object) -> None:
-    """Refuse it under the name of its variable, which is what the reader can change."""
+    """Refuse a value under the name of its variable, which is what the reader can change."""
     one: dict[str, Any] = {name: value}
     try:
         NotificationSettings(**one)

@@ -1,7 +1,7 @@
-"""One try to deliver a webhook.
+"""Send a webhook once: signed, to an address that may be reached, within one deadline, without following redirects.
 
-Signed, to an address that may be reached, within one deadline, without following anybody elsewhere. What the receiver
-answers beyond a first look is thrown away.
+Of the answer, the status decides; its text is kept up to a bound, and the rest is not read. The last part of this file
+signs and verifies, for both sides.
 """
 
 from __future__ import annotations
@@ -32,143 +32,31 @@ if TYPE_CHECKING:
     from stepfast.notifications.settings import NotificationSettings
 
 
-# What became of one try to deliver a message.
-
-
 class Patience(Enum):
-    """How long it is worth trying."""
+    """How long a message that failed is tried again."""
 
     FULL = "full"  # an outage, a throttle: it may pass
     LITTLE = "little"  # the receiver does not want it as it is, or we may not send it; a few more tries
-    NONE = "none"  # it asked us to stop
+    NONE = "none"  # the receiver asked us to stop
     FREE = "free"  # nothing was sent, and it is not the message's fault: it waits, and no try is counted
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """The receiver has it."""
+    """The receiver has the message."""
 
 
 @dataclass(frozen=True)
 class Failed:
-    """It has not, as far as we know: the answer may have been lost. Sent again, under the same id."""
+    """The receiver does not have the message, or its answer was lost. It is sent again, under its old id."""
 
     reason: str  # fit for logs: no payload, no secret
     patience: Patience = Patience.FULL
-    not_before: timedelta | None = None  # as the receiver asked
-    answer: str = ""  # how the receiver's words began; kept with the message, not logged
+    not_before: timedelta | None = None  # the delay that the receiver asked for
+    answer: str = ""  # the beginning of the receiver's answer; kept with the message, not logged
 
 
 Delivery = Delivered | Failed
-
-
-# Signatures as Standard Webhooks writes them, so that any of its libraries can verify what we send.
-#
-# `v1,` and the base64 of HMAC-SHA256 over "id.timestamp.body". While a secret is being replaced, a message is signed with
-# the old and with the new one, and a receiver that knows either of them is content.
-
-PREFIX: Final = "whsec_"
-UNSIGNED: Final = "none"  # instead of secrets: send unsigned, on purpose
-SHORTEST: Final = 24  # bytes of a secret
-LONGEST: Final = 64
-TOLERANCE: Final = timedelta(minutes=5)
-_FOR_HOST: Final = re.compile(rf"([^=\s]+)=({PREFIX}\S*)")
-
-
-@dataclass(frozen=True)
-class Secrets:
-    """With what to sign, by the receiver's host; "" means all other hosts."""
-
-    of_host: Mapping[str, tuple[bytes, ...]] = field(repr=False)
-    unsigned: bool
-
-    @classmethod
-    def read(cls, given: Sequence[str]) -> Secrets:
-        """`whsec_…` for everybody, `host=whsec_…` for one host only, or the word `none` alone."""
-        if list(given) == [UNSIGNED]:
-            return cls({}, unsigned=True)
-        found: dict[str, tuple[bytes, ...]] = {}
-        for text in given:
-            host, secret = match.groups() if (match := _FOR_HOST.fullmatch(text)) else ("", text)
-            found[host.lower()] = (*found.get(host.lower(), ()), key_of(secret))
-        return cls(found, unsigned=False)
-
-    def for_host(self, host: str) -> tuple[bytes, ...]:
-        """The secrets of this receiver; raises if there are none and nobody asked for that."""
-        chosen = self.of_host.get(host.lower()) or self.of_host.get("")
-        if chosen:
-            return chosen
-        if self.unsigned:
-            return ()
-        raise ConfigurationError(
-            f"no secret to sign webhooks to {host} with: make one with `stepfast outbox secret` and set "
-            f"STEPFAST_WEBHOOK_SECRETS for the worker, or set it to '{UNSIGNED}' to send unsigned"
-        )
-
-
-def new_secret() -> str:
-    """A secret for `STEPFAST_WEBHOOK_SECRETS` and for the receiver."""
-    return PREFIX + base64.b64encode(os.urandom(32)).decode()
-
-
-def key_of(secret: str) -> bytes:
-    """The bytes behind `whsec_…`. The sentence of a refusal does not repeat the secret."""
-    try:
-        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise ConfigurationError(
-            "a webhook secret is no base64; write whsec_… as `stepfast outbox secret` prints it"
-        ) from error
-    if not secret.startswith(PREFIX) or not SHORTEST <= len(key) <= LONGEST:
-        raise ConfigurationError(
-            f"a webhook secret is '{PREFIX}' and the base64 of {SHORTEST} to {LONGEST} random bytes; "
-            "make one with `stepfast outbox secret`"
-        )
-    return key
-
-
-def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) -> str:
-    """The header `webhook-signature`: one signature per key."""
-    signed = f"{message_id}.{timestamp}.".encode() + body
-    return " ".join(
-        f"v1,{base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()}" for key in keys
-    )
-
-
-def verify(
-    body: bytes | str,
-    headers: Mapping[str, str],
-    secrets: str | Sequence[str],
-    *,
-    tolerance: timedelta = TOLERANCE,
-    now: float | None = None,
-) -> str:
-    """For receivers: return the id of a webhook that was signed with one of `secrets`, or raise `SignatureError`.
-
-    The same id may come more than once: do nothing the second time.
-    """
-    sent = {name.lower(): value for name, value in headers.items()}
-    try:
-        message_id, stamp, given = (
-            sent[name] for name in ("webhook-id", "webhook-timestamp", "webhook-signature")
-        )
-    except KeyError as missing:
-        raise SignatureError(f"the header {missing.args[0]} is missing") from missing
-    if not re.fullmatch(r"[0-9]{1,15}", stamp):
-        raise SignatureError("the header webhook-timestamp is no number of seconds")
-    away = abs((time.time() if now is None else now) - int(stamp))
-    if away > tolerance.total_seconds():
-        raise SignatureError(f"it was signed {away:.0f} s away from now; at most {tolerance} are accepted")
-    content = body.encode() if isinstance(body, str) else body
-    keys = [key_of(it) for it in ([secrets] if isinstance(secrets, str) else secrets)]
-    expected = sign(keys, message_id, int(stamp), content).split()
-    # Every pair is compared, whatever the others said: the time taken tells nothing.
-    matches = [
-        hmac.compare_digest(theirs.encode(), ours.encode()) for theirs in given.split() for ours in expected
-    ]
-    if not any(matches):
-        raise SignatureError("none of its signatures was made with a secret of ours")
-    return message_id
 
 
 LARGEST_BODY: Final = 256 * 1024
@@ -185,7 +73,7 @@ TRACE: Final = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 @dataclass(frozen=True)
 class Webhook:
-    """A request that is always the same, however often it is tried."""
+    """A request. It is not changed between tries."""
 
     id: str
     url: str
@@ -227,7 +115,7 @@ def shown(url: str) -> str:
 
 
 def send(webhook: Webhook, settings: NotificationSettings, now: float | None = None) -> Delivery:
-    """Try once. Everything that may go wrong is an answer, not an exception."""
+    """Send a webhook once. Everything that may go wrong is an answer, not an exception."""
     host = urlsplit(webhook.url).hostname or ""
     body = webhook.body.encode()
     at = time.time() if now is None else now
@@ -254,11 +142,10 @@ def _post(url: str, headers: dict[str, str], body: bytes, settings: Notification
         import httpcore
     except ImportError as missing:
         raise ConfigurationError(f"webhooks need an extra: {install_hint('webhooks')}") from missing
-    from stepfast.notifications.network import CONNECTING, Deadline
-    from stepfast.notifications.network import NetworkNetwork as Network
+    from stepfast.notifications.network import CONNECTING, CheckedNetwork, Deadline
 
     total = settings.webhook_timeout.total_seconds()
-    network = Network(settings.allowed, Deadline(total))
+    network = CheckedNetwork(settings.allowed, Deadline(total))
     tls = _tls() if url.startswith("https:") else None
     limits = {"connect": CONNECTING, "read": total, "write": total, "pool": total}
     try:
@@ -268,11 +155,11 @@ def _post(url: str, headers: dict[str, str], body: bytes, settings: Notification
                 "POST", url, headers=list(headers.items()), content=body, extensions={"timeout": limits}
             ) as response,
         ):
-            answered = {name.decode("latin-1").lower(): value for name, value in response.headers}
+            received = {name.decode("latin-1").lower(): value for name, value in response.headers}
             beginning = b"" if response.status in ENOUGH else _beginning(response)
             return judge(
                 response.status,
-                answered.get("retry-after", b"").decode("latin-1"),
+                received.get("retry-after", b"").decode("latin-1"),
                 datetime.now(UTC),
                 beginning,
             )
@@ -285,7 +172,7 @@ def _post(url: str, headers: dict[str, str], body: bytes, settings: Notification
 
 
 def _beginning(response: httpcore.Response) -> bytes:
-    """How the answer begins; the status counts, whatever becomes of the rest."""
+    """The beginning of an answer; what breaks while it is read changes nothing, since the status counts."""
     import httpcore
 
     found = b""
@@ -300,11 +187,11 @@ def _beginning(response: httpcore.Response) -> bytes:
 
 
 def judge(status: int, retry_after: str, now: datetime, beginning: bytes = b"") -> Delivery:
-    """What an answer means."""
+    """What the answer of a receiver means for its webhook."""
     if status in ENOUGH:
         return Delivered()
     text = " ".join(beginning[: 4 * LONGEST_EXCERPT].decode(errors="replace").split())
-    answer = visible(text)[:LONGEST_EXCERPT]  # whoever reads it later does so on a terminal
+    answer = visible(text)[:LONGEST_EXCERPT]  # it will be read on a terminal
     if status in ELSEWHERE:
         return Failed(
             f"HTTP {status}: it points elsewhere, and redirects are not followed; give the final URL",
@@ -318,7 +205,7 @@ def judge(status: int, retry_after: str, now: datetime, beginning: bytes = b"") 
 
 
 def asked_wait(retry_after: str, now: datetime) -> timedelta | None:
-    """How long the receiver wants us to wait: seconds, or a date; nothing that cannot be read."""
+    """How long the receiver wants us to wait, given as seconds or as a date; None if it cannot be read."""
     from email.utils import parsedate_to_datetime
 
     text = retry_after.strip()
@@ -345,3 +232,111 @@ def _tls() -> ssl.SSLContext:
     context: Any = httpx.create_ssl_context()
     found: ssl.SSLContext = context
     return found
+
+
+# Signatures as Standard Webhooks defines them, so that any of its libraries can verify what we send: `v1,` and the base64
+# of HMAC-SHA256 over "id.timestamp.body". While a secret is being replaced, a message is signed with the old and with the
+# new one, so that a receiver may know either of them.
+
+PREFIX: Final = "whsec_"
+UNSIGNED: Final = "none"  # instead of secrets: send unsigned, on purpose
+SHORTEST: Final = 24  # bytes of a secret
+LONGEST: Final = 64
+TOLERANCE: Final = timedelta(minutes=5)
+_FOR_HOST: Final = re.compile(rf"([^=\s]+)=({PREFIX}\S*)")
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """The secrets that webhooks are signed with, by the receiver's host; "" means all other hosts."""
+
+    of_host: Mapping[str, tuple[bytes, ...]] = field(repr=False)
+    unsigned: bool
+
+    @classmethod
+    def read(cls, given: Sequence[str]) -> Secrets:
+        """Read `whsec_…` for all hosts, `host=whsec_…` for one host only, or the word `none` alone."""
+        if list(given) == [UNSIGNED]:
+            return cls({}, unsigned=True)
+        found: dict[str, tuple[bytes, ...]] = {}
+        for text in given:
+            host, secret = match.groups() if (match := _FOR_HOST.fullmatch(text)) else ("", text)
+            found[host.lower()] = (*found.get(host.lower(), ()), key_of(secret))
+        return cls(found, unsigned=False)
+
+    def for_host(self, host: str) -> tuple[bytes, ...]:
+        """The secrets of this receiver; raises if there are none and unsigned webhooks are not allowed."""
+        chosen = self.of_host.get(host.lower()) or self.of_host.get("")
+        if chosen:
+            return chosen
+        if self.unsigned:
+            return ()
+        raise ConfigurationError(
+            f"no secret to sign webhooks to {host} with: make one with `stepfast outbox secret` and set "
+            f"STEPFAST_WEBHOOK_SECRETS for the worker, or set it to '{UNSIGNED}' to send unsigned"
+        )
+
+
+def new_secret() -> str:
+    """A secret for `STEPFAST_WEBHOOK_SECRETS` and for the receiver."""
+    return PREFIX + base64.b64encode(os.urandom(32)).decode()
+
+
+def key_of(secret: str) -> bytes:
+    """The bytes behind `whsec_…`. The error does not repeat the secret."""
+    try:
+        key = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ConfigurationError(
+            "a webhook secret is no base64; write whsec_… as `stepfast outbox secret` prints it"
+        ) from error
+    if not secret.startswith(PREFIX) or not SHORTEST <= len(key) <= LONGEST:
+        raise ConfigurationError(
+            f"a webhook secret is '{PREFIX}' and the base64 of {SHORTEST} to {LONGEST} random bytes; "
+            "make one with `stepfast outbox secret`"
+        )
+    return key
+
+
+def sign(keys: Iterable[bytes], message_id: str, timestamp: int, body: bytes) -> str:
+    """The header `webhook-signature`: one signature per key."""
+    signed = f"{message_id}.{timestamp}.".encode() + body
+    return " ".join(
+        f"v1,{base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()}" for key in keys
+    )
+
+
+def verify(
+    body: bytes | str,
+    headers: Mapping[str, str],
+    secrets: str | Sequence[str],
+    *,
+    tolerance: timedelta = TOLERANCE,
+    now: float | None = None,
+) -> str:
+    """For receivers: return the id of a webhook that was signed with one of `secrets`, or raise `SignatureError`.
+
+    An id may come more than once: do nothing the second time.
+    """
+    sent = {name.lower(): value for name, value in headers.items()}
+    try:
+        message_id, stamp, given = (
+            sent[name] for name in ("webhook-id", "webhook-timestamp", "webhook-signature")
+        )
+    except KeyError as missing:
+        raise SignatureError(f"the header {missing.args[0]} is missing") from missing
+    if not re.fullmatch(r"[0-9]{1,15}", stamp):
+        raise SignatureError("the header webhook-timestamp is no number of seconds")
+    away = abs((time.time() if now is None else now) - int(stamp))
+    if away > tolerance.total_seconds():
+        raise SignatureError(f"it was signed {away:.0f} s away from now; at most {tolerance} are accepted")
+    content = body.encode() if isinstance(body, str) else body
+    keys = [key_of(it) for it in ([secrets] if isinstance(secrets, str) else secrets)]
+    expected = sign(keys, message_id, int(stamp), content).split()
+    # Every pair is compared, whatever the others said: the time taken tells nothing.
+    matches = [
+        hmac.compare_digest(theirs.encode(), ours.encode()) for theirs in given.split() for ours in expected
+    ]
+    if not any(matches):
+        raise SignatureError("none of its signatures was made with a secret of ours")
+    return message_id

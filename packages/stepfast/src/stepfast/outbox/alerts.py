@@ -1,8 +1,8 @@
-"""An alert per cause, told once and then not again for a while, however often it is raised.
+"""Alerts: one per cause, sent once and then not again for a while, however often it is raised.
 
 Raising is an effect: it counts in the row of its cause, in the caller's transaction. A relay that knows where alerts go
-turns what is due into messages of the outbox, one per place, in one transaction with the row. What was raised meanwhile
-is told when the quiet time is over, as a number.
+turns alerts that are due into messages of the outbox, one per place, in one transaction with the row. Alerts that were
+raised in the quiet time are sent when it is over, as a number.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 LONGEST_CAUSE: Final = 200
 LONGEST_TITLE: Final = 200
 LONGEST_BODY: Final = 8_000
-TOO_OLD: Final = timedelta(days=1)  # what nobody could tell in this time is only listed
+TOO_OLD: Final = timedelta(days=1)  # an alert that could not be sent in this time is only listed
 BATCH: Final = 20
 
-KNOW = sql("""
+ADD_ALERT = sql("""
     INSERT INTO stepfast_alert (id, severity, title, body, first_at, last_at)
     VALUES (:id, :severity, :title, :body, {now}, {now})
     {keep_existing}
 """)
-RAISE = sql("""
+RAISE_ALERT = sql("""
     UPDATE stepfast_alert
        SET severity = :severity, title = :title, body = :body, raised = raised + :times, untold = untold + :times,
            last_at = {now}, quiet_for = :quiet_for,
@@ -50,12 +50,12 @@ RAISE = sql("""
      WHERE id = :id
 """)
 
-DUE = sql("""
+DUE_ALERTS = sql("""
     SELECT id, severity, title, body, raised, untold, first_at, notified_at, quiet_for FROM stepfast_alert
      WHERE notify_at <= {now} AND notify_at > {now} - :too_old
      ORDER BY notify_at LIMIT :limit {skip_locked}
 """)
-TOLD = sql("""
+ALERT_SENT = sql("""
     UPDATE stepfast_alert
        SET notify_at = NULL, untold = 0, notified_at = {now}, quiet_until = {now} + :quiet, message_ids = :message_ids
      WHERE id = :id AND notify_at IS NOT NULL
@@ -70,7 +70,7 @@ class Alert:
     title: str
     body: str
     severity: str
-    cooldown: timedelta | None = None  # None: as the worker that tells it is set
+    cooldown: timedelta | None = None  # None: the setting of the worker that sends it
     times: int = 1
 
     @property
@@ -91,7 +91,7 @@ def alert(
     cooldown: timedelta | None = None,
     times: int = 1,
 ) -> Alert:
-    """Check what is said, and leave out what looks like a secret."""
+    """An alert, checked, and without what looks like a secret."""
     if severity not in SEVERITIES:
         raise ArgumentsError("alert", f"severity={severity!r}: use {', '.join(map(repr, SEVERITIES))}")
     for name, value in {"cause": cause, "title": title}.items():
@@ -112,42 +112,42 @@ def _check_words(name: str, value: object) -> None:
 
 
 def shortened(cause: str) -> str:
-    """A cause that fits its column, and still differs from others that begin alike."""
+    """A cause that fits its column, and still differs from other causes that begin alike."""
     if len(cause) <= LONGEST_CAUSE:
         return cause
     return f"{cause[: LONGEST_CAUSE - 18].rstrip()}…{hashlib.sha256(cause.encode()).hexdigest()[:16]}"
 
 
-def raise_alert(tx: Transaction, it: Alert) -> None:
-    """Count it, and have it told: now, or when its cause has been quiet for long enough."""
-    said = {"id": it.cause, "severity": it.severity, "title": it.title, "body": it.body}
-    tx.run(KNOW, **said)
-    quiet_for = None if it.cooldown is None else micros(it.cooldown)
-    tx.run(RAISE, **said, times=it.times, quiet_for=quiet_for, too_old=micros(TOO_OLD))
+def raise_alert(tx: Transaction, alert: Alert) -> None:
+    """Count an alert, and have it sent: now, or when the quiet time of its cause is over."""
+    row = {"id": alert.cause, "severity": alert.severity, "title": alert.title, "body": alert.body}
+    tx.run(ADD_ALERT, **row)
+    quiet_for = None if alert.cooldown is None else micros(alert.cooldown)
+    tx.run(RAISE_ALERT, **row, times=alert.times, quiet_for=quiet_for, too_old=micros(TOO_OLD))
     tx.wakes.add(OUTBOX)
 
 
-def tell(tx: Transaction, places: Sequence[str], cooldown: timedelta) -> list[str]:
-    """Stage what is due for every place; returns the causes."""
-    told: list[str] = []
-    for row in tx.rows(DUE, limit=BATCH, too_old=micros(TOO_OLD)):
+def stage_alerts(tx: Transaction, places: Sequence[str], cooldown: timedelta) -> list[str]:
+    """Stage alerts that are due, a message for each place; returns their causes."""
+    causes: list[str] = []
+    for row in tx.rows(DUE_ALERTS, limit=BATCH, too_old=micros(TOO_OLD)):
         cause, severity, title, body, raised, untold, first_at, notified_at, quiet_for = row
         since = moment(first_at if notified_at is None else notified_at)
         messages = [
             _message(place, cause, AlertText(title, body, severity), _count(untold, raised, since))
             for place in places
         ]
-        ids = ",".join(it.id for it in messages)
+        ids = ",".join(message.id for message in messages)
         quiet = micros(cooldown) if quiet_for is None else quiet_for
-        if tx.run(TOLD, id=cause, quiet=quiet, message_ids=ids) == 1:
+        if tx.run(ALERT_SENT, id=cause, quiet=quiet, message_ids=ids) == 1:
             for message in messages:
                 stage(tx, message)
-            told.append(cause)
-    return told
+            causes.append(cause)
+    return causes
 
 
 def text_of(body: str) -> AlertText:
-    """What a message of the outbox says."""
+    """The text of an alert, from the body of its message."""
     return msgspec.json.decode(body, type=AlertText)
 
 

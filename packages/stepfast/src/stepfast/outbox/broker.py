@@ -1,7 +1,7 @@
-"""Messages for the queues of others: staged like every message, sent after the commit, up to a hundred at a time.
+"""Messages for queues of brokers: staged like every message, sent after the commit, up to a hundred at a time.
 
-A broker may deliver a message twice and lose none that it has stored; whoever receives one asks the database. So what is
-sent here may be sent again, under the same id, and one that is never sent only costs time.
+A broker may deliver a message twice and loses none that it has stored; a receiver asks the database. So a message may be
+sent again, under its id, and one that is never sent only costs time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from stepfast.errors import ConfigurationError
 from stepfast.notifications.webhook import Delivered, Delivery, Failed, Patience
 from stepfast.outbox.alerts import Alert, alert
 from stepfast.outbox.messages import BROKER, Message, destination_of
-from stepfast.transports.contract import Outgoing as Sent
-from stepfast.transports.contract import TransportError, TransportRefusedError, TransportUnavailableError
+from stepfast.transports.contract import (
+    Outgoing,
+    TransportError,
+    TransportRefusedError,
+    TransportUnavailableError,
+)
 from stepfast.transports.open import Link, open_transport, transport_settings
 
 if TYPE_CHECKING:
     from stepfast.database.database import Database
-    from stepfast.outbox.destinations import Outgoing
+    from stepfast.outbox.destinations import DueMessage
     from stepfast.transports.contract import Transport
 
 
@@ -48,7 +52,7 @@ def broker_message(
 ) -> Message:
     """A message for this queue of this broker, under an id of the caller's.
 
-    With a `job_id` it is a hint that this job is ready: the relay forgets it as soon as it is sent.
+    With a `job_id` it is a hint that this job is ready: the relay deletes it as soon as it is sent.
     """
     address = f"{url}#{queue}"
     headers = {"message-id": id, "subject": subject, "properties": json.dumps(dict(properties or {}))}
@@ -66,8 +70,8 @@ def broker_message(
     )
 
 
-def place_of(address: str) -> tuple[str, str]:
-    """The broker's URL and the name of the queue."""
+def broker_and_queue(address: str) -> tuple[str, str]:
+    """The URL of the broker and the name of the queue in an address."""
     url, _, queue = address.rpartition("#")
     return url, queue
 
@@ -82,16 +86,16 @@ class Brokers:
         self._sizes: dict[str, int] = {}  # how many messages at once the queues took lately that took fewer
         self._lock = threading.Lock()
 
-    def send(self, messages: Sequence[Outgoing]) -> Delivery:
-        """All of them, which are for one address, in one call. Never raises."""
+    def send(self, messages: Sequence[DueMessage]) -> Delivery:
+        """Send messages for one address in one call. Never raises."""
         address = messages[0].address
-        url, queue = place_of(address)
+        url, queue = broker_and_queue(address)
         try:
             link = self._link(url)
             if address not in self._known:
                 link.wait_for(link.transport.ensure(queue))
                 self._known.add(address)
-            link.wait_for(link.transport.send(queue, [_sent(it) for it in messages]))
+            link.wait_for(link.transport.send(queue, [_outgoing(message) for message in messages]))
         except TransportRefusedError as error:
             return Failed(str(error), Patience.LITTLE)
         except (TransportError, ConfigurationError) as error:
@@ -121,10 +125,10 @@ class Brokers:
             return self._links[url]
 
     def _forget(self, url: str) -> None:
-        """The next try makes a new link: nobody knows what is wrong with this one."""
+        """Drop a link, so that the next try makes a new one: what is wrong with this one is unknown."""
         with self._lock:
             link = self._links.pop(url, None)
-            self._known = {it for it in self._known if place_of(it)[0] != url}
+            self._known = {it for it in self._known if broker_and_queue(it)[0] != url}
         if link is not None:
             with suppress(TransportUnavailableError):
                 link.close()
@@ -135,9 +139,9 @@ def opened(url: str, database: Database) -> Transport:
     return open_transport(url, transport_settings(database=database))
 
 
-def unreachable_broker(message: Outgoing, failed: Failed) -> Alert:
-    """What a person is told. Nothing is lost, but everything takes longer."""
-    url, queue = place_of(message.address)
+def unreachable_broker(message: DueMessage, failed: Failed) -> Alert:
+    """The alert about a broker that does not answer. Nothing is lost, but everything takes longer."""
+    url, queue = broker_and_queue(message.address)
     name = urlsplit(url).scheme or url
     return alert(
         f"broker failed: {message.destination}",
@@ -148,10 +152,10 @@ def unreachable_broker(message: Outgoing, failed: Failed) -> Alert:
     )
 
 
-def _sent(message: Outgoing) -> Sent:
+def _outgoing(message: DueMessage) -> Outgoing:
     headers = message.headers
     lives_for = headers.get("lives-for")
-    return Sent(
+    return Outgoing(
         id=headers["message-id"],
         body=message.body,
         properties=json.loads(headers.get("properties", "{}")),

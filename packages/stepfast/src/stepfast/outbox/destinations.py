@@ -1,4 +1,10 @@
-"""After a failed try: again, when, or never. Pure; the dice come in as an argument."""
+"""Destinations and their messages: take a destination, read its next message, record what became of it.
+
+A relay serves one destination at a time under a fence: a lease that runs out by itself when the process dies. Nothing is
+sent inside a transaction. What became of a message is recorded only under the fence, so that a relay that was replaced
+records nothing; what it may have sent is sent again by its successor, under the same id. So messages arrive in order, if
+repetitions are left out. The head of a line that failed holds up the others until it is sent or dead.
+"""
 
 from __future__ import annotations
 
@@ -22,23 +28,21 @@ if TYPE_CHECKING:
     from stepfast.telemetry import Fact
 
 
-# Take messages out of the outbox, one destination at a time and its oldest message first.
-#
-# Whoever sends holds the destination under a fence: a lease that runs out by itself when the process dies. Nothing is
-# sent inside a transaction. What became of a message is written only under the fence, so that a relay that was replaced
-# records nothing; what it may have sent is sent again by its successor, under the same id. So messages arrive in order,
-# if repetitions are left out. The head of a line that failed holds up the others until it is sent or dead.
-
 LEASE: Final = timedelta(seconds=10)  # renewed while a try lasts longer
-NOBODY: Final = 0  # the fence of a destination that nobody serves
+NO_FENCE: Final = 0  # the fence of a destination that no relay serves
 LONGEST_ERROR: Final = 1_000
+FIRST: Final = timedelta(seconds=5)  # of the delays between tries
+FACTOR: Final = 3.0
+LONGEST: Final = timedelta(hours=6)
+WAITS: Final = timedelta(seconds=30)  # for a worker whose settings can send it
+FEW: Final = 5  # tries where the receiver says no
 
-# Destinations whose head is due and that nobody serves. A loose index scan, one probe per line; MariaDB has none that
+# Destinations whose head is due and that no relay serves. A loose index scan, one probe per line; MariaDB has none that
 # depends on a value: it walks along the index (5 ms for 20,000 messages, where the same recursion takes 250).
-_NOBODY_SERVES = """
+_UNSERVED = """
     NOT EXISTS (SELECT 1 FROM stepfast_destination d WHERE d.id = head.destination AND d.leased_until > {now})
 """
-HEADS = sql(
+DUE_DESTINATIONS = sql(
     f"""
     WITH RECURSIVE named (destination) AS (
         SELECT min(destination) FROM stepfast_outbox WHERE state = 'waiting'
@@ -52,77 +56,82 @@ HEADS = sql(
                  WHERE o.state = 'waiting' AND o.destination = named.destination ORDER BY o.seq LIMIT 1)
           FROM named WHERE named.destination IS NOT NULL
     )
-    SELECT destination FROM head WHERE due_at <= {{now}} AND {_NOBODY_SERVES} ORDER BY due_at LIMIT :limit
+    SELECT destination FROM head WHERE due_at <= {{now}} AND {_UNSERVED} ORDER BY due_at LIMIT :limit
     """,
     mariadb=f"""
     SELECT head.destination
       FROM (SELECT destination, min(seq) AS seq FROM stepfast_outbox FORCE INDEX (stepfast_outbox_waiting)
              WHERE state = 'waiting' GROUP BY destination) head
       JOIN stepfast_outbox o ON o.seq = head.seq
-     WHERE o.due_at <= {{now}} AND {_NOBODY_SERVES} ORDER BY o.due_at LIMIT :limit
+     WHERE o.due_at <= {{now}} AND {_UNSERVED} ORDER BY o.due_at LIMIT :limit
     """,
 )
 
-MEET = sql("INSERT INTO stepfast_destination (id) VALUES (:id) {keep_existing}")
-KNOWN = sql("SELECT id FROM stepfast_destination WHERE id {any_of:ids}")
-FREE = sql("""
+ADD_DESTINATION = sql("INSERT INTO stepfast_destination (id) VALUES (:id) {keep_existing}")
+KNOWN_DESTINATIONS = sql("SELECT id FROM stepfast_destination WHERE id {any_of:ids}")
+FREE_DESTINATIONS = sql("""
     SELECT id FROM stepfast_destination WHERE id {any_of:ids} AND leased_until <= {now} ORDER BY id {skip_locked}
 """)
-TAKE = sql("""
+TAKE_DESTINATION = sql("""
     UPDATE stepfast_destination SET fence = :fence, leased_until = {now} + :lease
      WHERE id = :id AND leased_until <= {now}
 """)
-RENEW = sql("""
+RENEW_DESTINATION = sql("""
     UPDATE stepfast_destination SET leased_until = {now} + :lease WHERE id = :id AND fence = :fence
 """)
-RELEASE = sql("""
+RELEASE_DESTINATION = sql("""
     UPDATE stepfast_destination SET fence = :nobody, leased_until = {now} WHERE id = :id AND fence = :fence
 """)
 
-_HEAD = """
+_NEXT_MESSAGES = """
     SELECT id, channel, destination, address, body, headers, trace, job_id, attempts, {{now}} - since_at, {{now}} - due_at
       FROM stepfast_outbox {index} WHERE state = 'waiting' AND destination = :destination
      ORDER BY seq LIMIT {most}
 """
 # MariaDB might look for it along the primary key, over everything that was sent before.
 _FORCED = "FORCE INDEX (stepfast_outbox_waiting)"
-HEAD = sql(_HEAD.format(index="", most=1), mariadb=_HEAD.format(index=_FORCED, most=1))
-LINE = sql(_HEAD.format(index="", most=":limit"), mariadb=_HEAD.format(index=_FORCED, most=":limit"))
+NEXT_MESSAGE = sql(
+    _NEXT_MESSAGES.format(index="", most=1), mariadb=_NEXT_MESSAGES.format(index=_FORCED, most=1)
+)
+NEXT_MESSAGES = sql(
+    _NEXT_MESSAGES.format(index="", most=":limit"),
+    mariadb=_NEXT_MESSAGES.format(index=_FORCED, most=":limit"),
+)
 
-SENT_TOGETHER = sql("""
+MARK_ALL_SENT = sql("""
     UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = {now}, last_error = NULL
      WHERE id {any_of:ids} AND state = 'waiting'
 """)
-# A run stages a hint for each of its pages: kept for a week, they would outnumber everything else here.
+# A run stages a hint for each of its pages: kept for a week, hints would outnumber everything else here.
 FORGET_HINTS = sql("""
     DELETE FROM stepfast_outbox
      WHERE id {any_of:ids} AND state = 'waiting' AND channel = 'broker' AND job_id IS NOT NULL
 """)
-SENT = sql("""
+MARK_SENT = sql("""
     UPDATE stepfast_outbox SET state = 'sent', attempts = attempts + 1, ended_at = {now}, last_error = NULL
      WHERE id = :id AND state = 'waiting'
 """)
-AGAIN = sql("""
+POSTPONE_MESSAGE = sql("""
     UPDATE stepfast_outbox SET attempts = attempts + :charge, due_at = {now} + :delay, last_error = :error
      WHERE id = :id AND state = 'waiting'
 """)
-DIE = sql("""
+BURY_MESSAGE = sql("""
     UPDATE stepfast_outbox SET state = 'dead', attempts = attempts + 1, ended_at = {now}, last_error = :error
      WHERE id = :id AND state = 'waiting'
 """)
 
 
 @dataclass(frozen=True)
-class Served:
-    """A destination that somebody sends to."""
+class ServedDestination:
+    """A destination that a relay has leased."""
 
     id: str
     fence: int
 
 
 @dataclass(frozen=True)
-class Outgoing:
-    """The head of a line, as whoever sends it needs it."""
+class DueMessage:
+    """A message at the head of its line, as a courier sends it."""
 
     id: str
     channel: str
@@ -137,11 +146,11 @@ class Outgoing:
 
     @property
     def is_hint(self) -> bool:
-        """Whether it only tells workers of a job, whose own row is the truth: of no use once it is sent."""
+        """Whether the message only tells workers of a job, whose own row is the truth: useless once it is sent."""
         return self.channel == BROKER and self.job_id is not None
 
     def facts(self) -> dict[str, Fact]:
-        """What events say of it."""
+        """The fields of events about this message."""
         return {
             "message_id": self.id,
             "channel": self.channel,
@@ -152,45 +161,45 @@ class Outgoing:
         }
 
 
-def due(tx: Transaction, limit: int) -> list[str]:
-    """Destinations that wait to be served."""
-    return [str(row[0]) for row in tx.rows(HEADS, limit=limit)]
+def due_destinations(tx: Transaction, limit: int) -> list[str]:
+    """Destinations with a message that is due, and without a relay."""
+    return [str(row[0]) for row in tx.rows(DUE_DESTINATIONS, limit=limit)]
 
 
-def take(tx: Transaction, destinations: Sequence[str]) -> list[Served]:
-    """Lease those of them that are still free, under one new fence."""
+def take_destinations(tx: Transaction, destinations: Sequence[str]) -> list[ServedDestination]:
+    """Lease destinations under one new fence, without those that were taken meanwhile."""
     wanted = sorted(destinations)
-    known = {row[0] for row in tx.rows(KNOWN, ids=wanted)}
+    known = {row[0] for row in tx.rows(KNOWN_DESTINATIONS, ids=wanted)}
     for destination in wanted:
         if destination not in known:
-            tx.run(MEET, id=destination)
+            tx.run(ADD_DESTINATION, id=destination)
     fence, lease = new_fence(), micros(LEASE)
     return [
-        Served(row[0], fence)
-        for row in tx.rows(FREE, ids=wanted)
-        if tx.run(TAKE, id=row[0], fence=fence, lease=lease) == 1
+        ServedDestination(row[0], fence)
+        for row in tx.rows(FREE_DESTINATIONS, ids=wanted)
+        if tx.run(TAKE_DESTINATION, id=row[0], fence=fence, lease=lease) == 1
     ]
 
 
-def renew(tx: Transaction, served: Sequence[Served]) -> None:
-    """Go on holding them; those that we lost are not ours to renew."""
-    for it in sorted(served, key=lambda it: it.id):
-        tx.run(RENEW, id=it.id, fence=it.fence, lease=micros(LEASE))
+def renew_destinations(tx: Transaction, served: Sequence[ServedDestination]) -> None:
+    """Hold destinations for longer; one that was lost stays lost."""
+    for destination in sorted(served, key=lambda it: it.id):
+        tx.run(RENEW_DESTINATION, id=destination.id, fence=destination.fence, lease=micros(LEASE))
 
 
-def head(tx: Transaction, served: Served) -> Outgoing | None:
+def next_message(tx: Transaction, served: ServedDestination) -> DueMessage | None:
     """The next message of a destination that the caller holds in this transaction; None if none is due."""
-    found = _due(tx.rows(HEAD, destination=served.id))
+    found = _due(tx.rows(NEXT_MESSAGE, destination=served.id))
     return found[0] if found else None
 
 
-def heads(tx: Transaction, served: Served, limit: int) -> list[Outgoing]:
-    """The first messages of its line that are due, in their order: one that waits holds up those behind it."""
-    return _due(tx.rows(LINE, destination=served.id, limit=limit))
+def next_messages(tx: Transaction, served: ServedDestination, limit: int) -> list[DueMessage]:
+    """The first messages of a line that are due, in their order: one that waits holds up those behind it."""
+    return _due(tx.rows(NEXT_MESSAGES, destination=served.id, limit=limit))
 
 
-def _due(line: Sequence[Sequence[Any]]) -> list[Outgoing]:
-    found: list[Outgoing] = []
+def _due(line: Sequence[Sequence[Any]]) -> list[DueMessage]:
+    found: list[DueMessage] = []
     for *facts, late in line:
         if late < 0:
             break
@@ -198,9 +207,9 @@ def _due(line: Sequence[Sequence[Any]]) -> list[Outgoing]:
     return found
 
 
-def _outgoing(*row: Any) -> Outgoing:
+def _outgoing(*row: Any) -> DueMessage:
     message_id, channel, destination, address, body, headers, trace, job_id, attempts, age = row
-    return Outgoing(
+    return DueMessage(
         message_id,
         channel,
         destination,
@@ -214,120 +223,130 @@ def _outgoing(*row: Any) -> Outgoing:
     )
 
 
-def sent(tx: Transaction, served: Served, message_id: str) -> None:
-    """The receiver has it. (If it is not waiting any more, an answer of ours was lost, or an operator was quicker.)"""
+def record_sent(tx: Transaction, served: ServedDestination, message_id: str) -> None:
+    """Record that the receiver has a message. (It is not waiting any more if a COMMIT's answer was lost, or an operator was quicker.)"""
     _hold(tx, served)
-    tx.run(SENT, id=message_id)
+    tx.run(MARK_SENT, id=message_id)
 
 
-def sent_together(tx: Transaction, served: Served, messages: Sequence[Outgoing]) -> None:
-    """The receiver has all of them. Hints are forgotten at once, the others are kept for a while."""
+def record_all_sent(tx: Transaction, served: ServedDestination, messages: Sequence[DueMessage]) -> None:
+    """Record that the receiver has all these messages. Hints are deleted at once, the others are kept for a while."""
     _hold(tx, served)
-    if hints := [it.id for it in messages if it.is_hint]:
+    if hints := [message.id for message in messages if message.is_hint]:
         tx.run(FORGET_HINTS, ids=hints)
-    if others := [it.id for it in messages if not it.is_hint]:
-        tx.run(SENT_TOGETHER, ids=others)
+    if others := [message.id for message in messages if not message.is_hint]:
+        tx.run(MARK_ALL_SENT, ids=others)
 
 
-def again(
-    tx: Transaction, served: Served, message_id: str, delay: timedelta, error: str, *, charged: bool = True
+def record_retry(
+    tx: Transaction,
+    served: ServedDestination,
+    message_id: str,
+    delay: timedelta,
+    error: str,
+    *,
+    charged: bool = True,
 ) -> None:
-    """It has to be tried again later, and those behind it wait."""
+    """Record that a message failed and is tried again later; those behind it wait."""
     _hold(tx, served)
-    tx.run(AGAIN, id=message_id, delay=micros(delay), error=error[:LONGEST_ERROR], charge=int(charged))
+    tx.run(
+        POSTPONE_MESSAGE, id=message_id, delay=micros(delay), error=error[:LONGEST_ERROR], charge=int(charged)
+    )
 
 
-def die(tx: Transaction, served: Served, message_id: str, error: str) -> None:
-    """Nobody will try again by himself. Those behind it go on."""
+def record_death(tx: Transaction, served: ServedDestination, message_id: str, error: str) -> None:
+    """Record that a message was given up until an operator retries it; those behind it go on."""
     _hold(tx, served)
-    tx.run(DIE, id=message_id, error=error[:LONGEST_ERROR])
+    tx.run(BURY_MESSAGE, id=message_id, error=error[:LONGEST_ERROR])
 
 
-def release(tx: Transaction, served: Served) -> None:
-    """Let others serve it."""
-    tx.run(RELEASE, id=served.id, fence=served.fence, nobody=NOBODY)
+def release_destination(tx: Transaction, served: ServedDestination) -> None:
+    """Let other relays serve a destination."""
+    tx.run(RELEASE_DESTINATION, id=served.id, fence=served.fence, nobody=NO_FENCE)
 
 
-def _hold(tx: Transaction, served: Served) -> None:
-    """The guard of everything below it: the fence is ours, and stays so until this transaction ends."""
-    if tx.run(RENEW, id=served.id, fence=served.fence, lease=micros(LEASE)) != 1:
+def _hold(tx: Transaction, served: ServedDestination) -> None:
+    """Check that the fence is still ours, and keep it until this transaction ends; raises if it is not."""
+    if tx.run(RENEW_DESTINATION, id=served.id, fence=served.fence, lease=micros(LEASE)) != 1:
         raise DestinationLostError(served.id, served.fence)
 
 
-# Messages that were sent are kept for a while, then forgotten in bounded batches. Dead ones wait for an operator.
-#
-# Hints about jobs never come here: the relay forgets them in the transaction that would record that they were sent.
-
-OLD = sql("""
-    SELECT id FROM stepfast_outbox WHERE state = 'sent' AND ended_at < {now} - :age
-     ORDER BY ended_at LIMIT :limit {skip_locked}
-""")
-FORGET = sql("DELETE FROM stepfast_outbox WHERE id {any_of:ids} AND state = 'sent'")
-
-# The relay makes the row of a destination anew when it meets it again.
-IDLE = sql("""
-    SELECT id FROM stepfast_destination WHERE leased_until < {now} - :age
-     ORDER BY leased_until LIMIT :limit {skip_locked}
-""")
-FORGET_IDLE = sql("DELETE FROM stepfast_destination WHERE id {any_of:ids} AND leased_until < {now} - :age")
-
-# Causes that came to rest, also those that nobody could tell: they were listed for long enough.
-_AT_REST = (
-    "last_at < {now} - :age AND quiet_until < {now} AND (notify_at IS NULL OR notify_at < {now} - :age)"
-)
-QUIET = sql(f"SELECT id FROM stepfast_alert WHERE {_AT_REST} ORDER BY last_at LIMIT :limit {{skip_locked}}")
-FORGET_QUIET = sql(f"DELETE FROM stepfast_alert WHERE id {{any_of:ids}} AND {_AT_REST}")
-
-
-def prune(tx: Transaction, age: int, limit: int) -> int:
-    """Forget one batch of what was sent longer than `age` ago; returns how many messages."""
-    ids = [row[0] for row in tx.rows(OLD, age=age, limit=limit)]
-    removed = tx.run(FORGET, ids=ids) if ids else 0
-    if idle := [row[0] for row in tx.rows(IDLE, age=age, limit=limit)]:
-        tx.run(FORGET_IDLE, ids=idle, age=age)
-    if quiet := [row[0] for row in tx.rows(QUIET, age=age, limit=limit)]:
-        tx.run(FORGET_QUIET, ids=quiet, age=age)
-    return removed
-
-
-FIRST: Final = timedelta(seconds=5)
-FACTOR: Final = 3.0
-LONGEST: Final = timedelta(hours=6)
-WAITS: Final = timedelta(seconds=30)  # for a worker whose settings can send it
-FEW: Final = 5  # tries where the receiver says no
+# Retry or give up.
 
 
 @dataclass(frozen=True)
-class Again:
+class TryAgain:
+    """A failed message is tried again after a delay."""
+
     delay: timedelta
     charged: bool = True  # whether it counts as a try
 
 
 @dataclass(frozen=True)
 class GiveUp:
+    """A failed message becomes dead."""
+
     reason: str
 
 
-Verdict = Again | GiveUp
+Verdict = TryAgain | GiveUp
 
 
 def decide(
     failed: Failed, attempts: int, age: timedelta, settings: NotificationSettings, dice: float
 ) -> Verdict:
-    """Judge the `attempts`-th failed try (from 1) of a message so old; `dice` is uniform in [0, 1)."""
+    """Judge the `attempts`-th failed try (from 1) of a message of this age. Pure; `dice` is uniform in [0, 1)."""
     if failed.patience is Patience.FREE:
-        return Again(WAITS, charged=False)
+        return TryAgain(WAITS, charged=False)
     most = {Patience.FULL: settings.outbox_attempts, Patience.LITTLE: FEW, Patience.NONE: 1}[failed.patience]
     most = min(most, settings.outbox_attempts)
     if attempts >= most:
         return GiveUp(f"gave up after {attempts} {'try' if attempts == 1 else 'tries'}")
     if age >= settings.outbox_age:
         return GiveUp(f"gave up at an age of {age.total_seconds() / 3600:.0f} h, after {attempts} tries")
-    wait = backoff(attempts, dice)
-    return Again(wait if failed.not_before is None else min(max(wait, failed.not_before), LONGEST))
+    wait = retry_delay(attempts, dice)
+    return TryAgain(wait if failed.not_before is None else min(max(wait, failed.not_before), LONGEST))
 
 
-def backoff(attempts: int, dice: float) -> timedelta:
-    """Between half and all of 5 s, 15 s, 45 s … 6 h."""
+def retry_delay(attempts: int, dice: float) -> timedelta:
+    """The delay after a failed try: between half and all of 5 s, 15 s, 45 s … 6 h."""
     ceiling = min(FIRST.total_seconds() * FACTOR ** min(attempts - 1, 20), LONGEST.total_seconds())
     return timedelta(seconds=ceiling * (0.5 + 0.5 * dice))
+
+
+# Prune. Dead messages wait for an operator; hints about jobs never come here: they are deleted when they were sent.
+
+OLD_MESSAGES = sql("""
+    SELECT id FROM stepfast_outbox WHERE state = 'sent' AND ended_at < {now} - :age
+     ORDER BY ended_at LIMIT :limit {skip_locked}
+""")
+FORGET_MESSAGES = sql("DELETE FROM stepfast_outbox WHERE id {any_of:ids} AND state = 'sent'")
+
+# The relay makes the row of a destination anew when it meets it again.
+IDLE_DESTINATIONS = sql("""
+    SELECT id FROM stepfast_destination WHERE leased_until < {now} - :age
+     ORDER BY leased_until LIMIT :limit {skip_locked}
+""")
+FORGET_DESTINATIONS = sql(
+    "DELETE FROM stepfast_destination WHERE id {any_of:ids} AND leased_until < {now} - :age"
+)
+
+# Alerts whose cause came to rest, also those that could not be sent: they were listed for long enough.
+_AT_REST = (
+    "last_at < {now} - :age AND quiet_until < {now} AND (notify_at IS NULL OR notify_at < {now} - :age)"
+)
+QUIET_ALERTS = sql(
+    f"SELECT id FROM stepfast_alert WHERE {_AT_REST} ORDER BY last_at LIMIT :limit {{skip_locked}}"
+)
+FORGET_ALERTS = sql(f"DELETE FROM stepfast_alert WHERE id {{any_of:ids}} AND {_AT_REST}")
+
+
+def prune_outbox(tx: Transaction, age: int, limit: int) -> int:
+    """Delete one batch of messages sent longer than `age` ago, and of idle destinations and quiet alerts; returns how many messages."""
+    ids = [row[0] for row in tx.rows(OLD_MESSAGES, age=age, limit=limit)]
+    removed = tx.run(FORGET_MESSAGES, ids=ids) if ids else 0
+    if idle := [row[0] for row in tx.rows(IDLE_DESTINATIONS, age=age, limit=limit)]:
+        tx.run(FORGET_DESTINATIONS, ids=idle, age=age)
+    if quiet := [row[0] for row in tx.rows(QUIET_ALERTS, age=age, limit=limit)]:
+        tx.run(FORGET_ALERTS, ids=quiet, age=age)
+    return removed

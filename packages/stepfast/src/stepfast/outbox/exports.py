@@ -1,6 +1,9 @@
-"""Documents for others, kept where a URL says: staged like every message, written by the relay, the newest one wins.
+"""Exports: documents that are kept in a file or a blob, staged like every message, written by the relay; the newest wins.
 
-What a URL may begin with is one table here; another place is another line in it.
+A reader finds the whole old or the whole new text. Beside each document stands a mark: whose it is, and which version.
+It is compared before a write, so that a relay that was paused cannot put an older text over a newer one.
+
+The schemes that a URL may begin with are one table here; another target is another line in it.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
@@ -22,109 +25,27 @@ from stepfast.outbox.alerts import Alert, alert
 from stepfast.outbox.messages import EXPORT, Message, destination_of
 from stepfast.telemetry import current_trace
 from stepfast.telemetry.masking import without_secrets
-from stepfast.transports.blob import Address, Blob, BlobChangedError, BlobStore, address_of
-from stepfast.transports.contract import TransportRefusedError, TransportUnavailableError
-from stepfast.transports.open import TransportSettings, transport_settings
 
 if TYPE_CHECKING:
-    from stepfast.outbox.destinations import Outgoing
-
-
-# Replace a file by a newer one: whoever reads it finds the whole old or the whole new text, also after a power cut.
-#
-# Beside the file stands a small one that says whose it is and which version was written last, or was about to be. It is
-# locked while the file is replaced, so that somebody who was paused cannot put an older text over a newer one.
-
-MARK: Final = ".stepfast"  # what the name of the small one ends with
-
-
-def write_file(name: str, text: str, owner: str, version: int, made_at: int) -> Delivery:
-    """Write it, unless what is there is newer. An owner that began anew, with a new database, comes later."""
-    path = Path(name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(path.with_name(f".{path.name}{MARK}")) as mark:
-            last = _read(mark)
-            if last and last["owner"] != owner:
-                return Failed(
-                    f"{path} is written for {last['owner']}; give {owner} a file of its own, or remove {mark.name}",
-                    Patience.LITTLE,
-                )
-            if last and version < last["version"] and made_at <= last["made_at"]:
-                return Delivered()  # a newer one is there
-            # The mark first: who comes late is refused from now on, and a try that dies here is repeated.
-            _put(mark, msgspec.json.encode({"owner": owner, "version": version, "made_at": made_at}))
-            _replace(path, text)
-    except OSError as error:
-        return Failed(f"{path}: {error.strerror or error}")
-    return Delivered()
-
-
-class Mark:
-    """The small file, open and locked."""
-
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.name = str(path)
-        self.descriptor = descriptor
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[Mark]:
-    import fcntl
-
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield Mark(path, descriptor)
-    finally:
-        os.close(descriptor)  # and with it the lock
-
-
-def _read(mark: Mark) -> dict[str, Any] | None:
-    """Whose it is; None before the first, and if a power cut left half a mark."""
-    try:
-        found = msgspec.json.decode(os.pread(mark.descriptor, 4096, 0))
-        return {
-            "owner": str(found["owner"]),
-            "version": int(found["version"]),
-            "made_at": int(found["made_at"]),
-        }
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
-        return None
-
-
-def _put(mark: Mark, text: bytes) -> None:
-    os.ftruncate(mark.descriptor, 0)
-    os.pwrite(mark.descriptor, text, 0)
-    os.fsync(mark.descriptor)
-
-
-def _replace(path: Path, text: str) -> None:
-    """The text gets to the disk under another name, then takes the place of the old one."""
-    other = path.with_name(f".{path.name}.new")
-    with other.open("w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    other.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(folder)  # else the new name may be forgotten
-    finally:
-        os.close(folder)
+    from stepfast.outbox.destinations import DueMessage
+    from stepfast.transports.blob import Address, Blob, BlobStore
+    from stepfast.transports.open import TransportSettings
 
 
 LONGEST_URL: Final = 1_000
 
 
 @dataclass(frozen=True)
-class Document:
-    """What is written, and which of several writings it is."""
+class Mark:
+    """Whose document it is, and which of several versions."""
 
-    text: str
-    owner: str  # who else writes there is refused
-    version: int  # counts the writings of its owner
+    owner: str  # other owners may not write there
+    version: int  # counts the versions of its owner
     made_at: int  # on the database's clock: tells an owner that began anew from one that comes late
+
+    def is_older_than(self, last: Mark) -> bool:
+        """Whether it must not replace the last one. An owner that began anew, with a new database, comes later."""
+        return self.version < last.version and self.made_at <= last.made_at
 
 
 def problem_of_export(url: object) -> str | None:
@@ -134,10 +55,10 @@ def problem_of_export(url: object) -> str | None:
     if len(url) > LONGEST_URL or "\0" in url:
         return f"a URL of at most {LONGEST_URL:,} characters"
     scheme = urlsplit(url).scheme
-    if scheme not in PLACES:
-        known = ", ".join(f"{it}:" for it in PLACES)
+    if scheme not in TARGETS:
+        known = ", ".join(f"{it}:" for it in TARGETS)
         return f"begins with {scheme + ':' if scheme else 'no scheme'}; it may begin with {known} (write 'file:///var/lib/app/watermark.json')"
-    return PLACES[scheme].problem_of(url)
+    return TARGETS[scheme].problem_of(url)
 
 
 def export_message(address: str, text: str, *, owner: str, version: int, made_at: int) -> Message:
@@ -155,16 +76,18 @@ def export_message(address: str, text: str, *, owner: str, version: int, made_at
     )
 
 
-def write(message: Outgoing) -> Delivery:
+def write(message: DueMessage) -> Delivery:
     """Write one document, unless a newer one is there."""
-    place = PLACES.get(urlsplit(message.address).scheme)
-    if place is None:
+    target = TARGETS.get(urlsplit(message.address).scheme)
+    if target is None:
         return Failed(f"this worker cannot write to {message.address}", Patience.FREE)
-    return place.write(message.address, _document(message.body, message.headers))
+    headers = message.headers
+    mark = Mark(headers["owner"], int(headers["version"]), int(headers["made-at"]))
+    return target.write(message.address, message.body, mark)
 
 
-def lost_export(message: Outgoing, failed: Failed) -> Alert:
-    """What a person is told, from the first try on: others read a document that is out of date."""
+def lost_export(message: DueMessage, failed: Failed) -> Alert:
+    """The alert about a failed export, from the first try on: others read a document that is out of date."""
     return alert(
         f"export failed: {message.destination}",
         "Export Failed",
@@ -176,8 +99,9 @@ def lost_export(message: Outgoing, failed: Failed) -> Alert:
     )
 
 
-def _document(body: str, headers: Mapping[str, str]) -> Document:
-    return Document(body, headers["owner"], int(headers["version"]), int(headers["made-at"]))
+# Files. The mark is a small file beside the document, locked while that is replaced.
+
+MARK_FILE: Final = ".stepfast"  # what the name of the small one ends with
 
 
 def _problem_of_file(url: str) -> str | None:
@@ -192,10 +116,76 @@ def _problem_of_file(url: str) -> str | None:
     return None
 
 
-def _write_file(url: str, document: Document) -> Delivery:
-    return write_file(
-        unquote(urlsplit(url).path), document.text, document.owner, document.version, document.made_at
-    )
+def write_file(url: str, text: str, mark: Mark) -> Delivery:
+    """Write a file, unless a newer one is there; it is whole also after a power cut."""
+    path = Path(unquote(urlsplit(url).path))
+    mark_path = path.with_name(f".{path.name}{MARK_FILE}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(mark_path) as descriptor:
+            last = _read_mark(descriptor)
+            if last is not None and last.owner != mark.owner:
+                return Failed(
+                    f"{path} is written for {last.owner}; give {mark.owner} a file of its own, or remove {mark_path}",
+                    Patience.LITTLE,
+                )
+            if last is not None and mark.is_older_than(last):
+                return Delivered()  # a newer one is there
+            # The mark first: from now on a late writer is refused, and a try that dies here is repeated.
+            _write_mark(descriptor, mark)
+            _replace(path, text)
+    except OSError as error:
+        return Failed(f"{path}: {error.strerror or error}")
+    return Delivered()
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    import fcntl
+
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)  # and with it the lock
+
+
+def _read_mark(descriptor: int) -> Mark | None:
+    """The mark of the document that is there; None before the first, and if a power cut left half a mark."""
+    try:
+        found = msgspec.json.decode(os.pread(descriptor, 4096, 0))
+        return Mark(str(found["owner"]), int(found["version"]), int(found["made_at"]))
+    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _write_mark(descriptor: int, mark: Mark) -> None:
+    text = msgspec.json.encode({"owner": mark.owner, "version": mark.version, "made_at": mark.made_at})
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, text, 0)
+    os.fsync(descriptor)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write the text to the disk under another name, then let it take the place of the old one."""
+    other = path.with_name(f".{path.name}.new")
+    with other.open("w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    other.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)  # else the new name may be forgotten
+    finally:
+        os.close(folder)
+
+
+# Blobs. The mark is the metadata of the blob, written with it; a write names the version of the blob that it replaces.
+
+RACES: Final = 5  # that one try may lose; afterwards it is tried again later
+OWNER, VERSION, MADE_AT = "stepfast_owner", "stepfast_version", "stepfast_made_at"
 
 
 def _problem_of_blob(url: str) -> str | None:
@@ -204,51 +194,16 @@ def _problem_of_blob(url: str) -> str | None:
     return problem_of_blob(url)
 
 
-def _write_blob(url: str, document: Document) -> Delivery:
-    from stepfast.outbox.exports import MarkBlobs as Mark
-    from stepfast.outbox.exports import write_blob
+def write_blob(url: str, text: str, mark: Mark, settings: TransportSettings | None = None) -> Delivery:
+    """Write a blob, unless a newer one is there."""
+    from stepfast.transports.blob import BlobStore, address_of
+    from stepfast.transports.contract import TransportRefusedError, TransportUnavailableError
+    from stepfast.transports.open import transport_settings
 
-    return write_blob(url, document.text, Mark(document.owner, document.version, document.made_at))
-
-
-@dataclass(frozen=True)
-class Place:
-    """A kind of place to write to."""
-
-    problem_of: Callable[[str], str | None]
-    write: Callable[[str, Document], Delivery]
-
-
-PLACES: Final[dict[str, Place]] = {
-    "file": Place(_problem_of_file, _write_file),
-    "azblob": Place(_problem_of_blob, _write_blob),
-}
-
-
-# Replace a blob by a newer document: whoever reads it finds the whole old or the whole new text.
-#
-# Whose it is and which version it is stands in the blob's metadata, written with it. A write names the version it
-# replaces, so that somebody who was paused cannot put an older text over a newer one.
-
-RACES: Final = 5  # that one try may lose; afterwards it is tried again later
-OWNER, VERSION, MADE_AT = "stepfast_owner", "stepfast_version", "stepfast_made_at"
-
-
-@dataclass(frozen=True)
-class MarkBlobs:
-    """Whose document it is, and which of several writings."""
-
-    owner: str
-    version: int
-    made_at: int
-
-
-def write_blob(url: str, text: str, mark: MarkBlobs, settings: TransportSettings | None = None) -> Delivery:
-    """Write it, unless what is there is newer. An owner that began anew, with a new database, comes later."""
     try:
         address = address_of(url)
         with BlobStore(settings or transport_settings()) as store:
-            return _write(store, address, (text + "\n").encode(), mark)
+            return _write_newest(store, address, (text + "\n").encode(), mark)
     except ConfigurationError as error:
         return Failed(str(error), Patience.FREE)  # another worker may have what this one lacks
     except TransportUnavailableError as error:
@@ -257,27 +212,29 @@ def write_blob(url: str, text: str, mark: MarkBlobs, settings: TransportSettings
         return Failed(str(error), Patience.LITTLE)
 
 
-def _write(store: BlobStore, address: Address, content: bytes, mark: MarkBlobs) -> Delivery:
+def _write_newest(store: BlobStore, address: Address, content: bytes, mark: Mark) -> Delivery:
+    from stepfast.transports.blob import BlobChangedError
+
     metadata = {OWNER: quote(mark.owner), VERSION: str(mark.version), MADE_AT: str(mark.made_at)}
     for _ in range(RACES):
         there = store.look(address)
-        last = None if there is None else _last(there.metadata)
+        last = None if there is None else _mark_of(there.metadata)
         if last is not None and last.owner != mark.owner:
             return Failed(
                 f"{address} is written for {last.owner}; give {mark.owner} a blob of its own, or remove that one",
                 Patience.LITTLE,
             )
-        if last is not None and mark.version < last.version and mark.made_at <= last.made_at:
+        if last is not None and mark.is_older_than(last):
             return Delivered()  # a newer one is there
         try:
-            _put_blobs(store, address, there, content, metadata)
+            _put_blob(store, address, there, content, metadata)
         except BlobChangedError:
             continue  # look again: the other one may be newer
         return Delivered()
     return Failed(f"{address}: others write it all the time")
 
 
-def _put_blobs(
+def _put_blob(
     store: BlobStore, address: Address, there: Blob | None, content: bytes, metadata: Mapping[str, str]
 ) -> None:
     if there is None:
@@ -286,9 +243,23 @@ def _put_blobs(
         store.replace(address, content, there.etag, metadata)
 
 
-def _last(metadata: Mapping[str, str]) -> MarkBlobs | None:
-    """Owner, version and time of what is there; None if a person put it there, or another program."""
+def _mark_of(metadata: Mapping[str, str]) -> Mark | None:
+    """The mark of the blob that is there; None if a person put it there, or another program."""
     try:
-        return MarkBlobs(unquote(metadata[OWNER]), int(metadata[VERSION]), int(metadata[MADE_AT]))
+        return Mark(unquote(metadata[OWNER]), int(metadata[VERSION]), int(metadata[MADE_AT]))
     except (KeyError, ValueError):
         return None
+
+
+@dataclass(frozen=True)
+class ExportTarget:
+    """A kind of place to write documents to."""
+
+    problem_of: Callable[[str], str | None]
+    write: Callable[[str, str, Mark], Delivery]  # URL and text
+
+
+TARGETS: Final[dict[str, ExportTarget]] = {
+    "file": ExportTarget(_problem_of_file, write_file),
+    "azblob": ExportTarget(_problem_of_blob, write_blob),
+}

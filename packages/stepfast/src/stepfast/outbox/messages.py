@@ -1,4 +1,4 @@
-"""What is to be sent, staged in the transaction of whoever wants it sent.
+"""Messages that are staged in a transaction, to be sent after its commit.
 
 If that transaction rolls back, there never was a message. If it commits, the relay sends the message at least once,
 always under the same id: receivers tell a repetition by it.
@@ -27,20 +27,17 @@ if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
 
 
-# The states that a message may pass through, and the channels through which it leaves.
-
-
 class MessageState(StrEnum):
     WAITING = "waiting"  # stands in the line of its destination
-    SENT = "sent"  # the receiver has it; forgotten after the retention time, a hint for workers at once
+    SENT = "sent"  # the receiver has it; deleted after the retention time, a hint for workers at once
     DEAD = "dead"  # given up; waits for an operator
 
 
 class Channel(StrEnum):
     WEBHOOK = "webhook"  # a request to a program
     ALERT = "alert"  # a message to a person
-    EXPORT = "export"  # a document for others
-    BROKER = "broker"  # a message for a queue of others
+    EXPORT = "export"  # a document in a file or a blob
+    BROKER = "broker"  # a message for a queue of a broker
 
 
 TRANSITIONS: Final[dict[MessageState, dict[MessageState, str]]] = {
@@ -67,7 +64,7 @@ _OUR_HEADERS: Final = re.compile(
 )
 _SECRET_HEADERS: Final = re.compile(r".*(auth|cookie|token|secret|passw|api-?key|signature|session).*")
 
-STAGE = sql("""
+STAGE_MESSAGE = sql("""
     INSERT INTO stepfast_outbox (id, channel, destination, address, dedupe_key, state, created_at, since_at, due_at,
                                  job_id, trace, headers, body)
     VALUES (:id, :channel, :destination, :address, :dedupe_key, 'waiting', {now}, {now}, {now},
@@ -75,7 +72,9 @@ STAGE = sql("""
     {keep_existing}
 """)
 
-HOLDER = sql("SELECT id FROM stepfast_outbox WHERE destination = :destination AND dedupe_key = :dedupe_key")
+KEY_HOLDER = sql(
+    "SELECT id FROM stepfast_outbox WHERE destination = :destination AND dedupe_key = :dedupe_key"
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class Message:
 
     id: str
     channel: str
-    destination: str  # whose line it stands in
+    destination: str  # in whose line it stands
     address: str
     body: str
     headers: Mapping[str, str] | None = None
@@ -106,19 +105,19 @@ class Message:
 
 
 def stage(tx: Transaction, message: Message) -> StagedMessage:
-    """Write the message down; whoever came first with its key for its destination is the one that is sent."""
-    tx.run(STAGE, **_row(message))
+    """Store a message; of several with one key for one destination, the first is sent."""
+    tx.run(STAGE_MESSAGE, **_row(message))
     tx.wakes.add(OUTBOX)
     if message.key is None:
         return StagedMessage(message.id, created=True)
-    holder = str(tx.first(HOLDER, destination=message.destination, dedupe_key=message.key))
+    holder = str(tx.first(KEY_HOLDER, destination=message.destination, dedupe_key=message.key))
     return StagedMessage(holder, created=holder == message.id)
 
 
 def stage_many(tx: Transaction, messages: Sequence[Message]) -> None:
-    """Write down messages that have no keys, in their order."""
+    """Store messages that have no keys, in their order."""
     if messages:
-        tx.run_many(STAGE, [_row(it) for it in messages])
+        tx.run_many(STAGE_MESSAGE, [_row(message) for message in messages])
         tx.wakes.add(OUTBOX)
 
 
@@ -220,8 +219,6 @@ def _problem_of_header(name: object, value: object) -> str | None:
     return None
 
 
-# Why a message that nobody has tried yet does not leave: those before it in its line have to go first.
-
 _BEFORE = """
     SELECT (SELECT count(*) FROM stepfast_outbox b {index}
              WHERE b.state = 'waiting' AND b.destination = o.destination AND b.seq < o.seq),
@@ -230,12 +227,14 @@ _BEFORE = """
       FROM stepfast_outbox o WHERE o.id = :id AND o.state = 'waiting'
 """
 # MariaDB might count along the primary key, over everything that was sent before.
-BEFORE = sql(_BEFORE.format(index=""), mariadb=_BEFORE.format(index="FORCE INDEX (stepfast_outbox_waiting)"))
+MESSAGES_BEFORE = sql(
+    _BEFORE.format(index=""), mariadb=_BEFORE.format(index="FORCE INDEX (stepfast_outbox_waiting)")
+)
 
 
 def stands_behind(tx: Transaction, message_id: str) -> str | None:
-    """How many go first, and what holds up the first of them; None if it is the first itself, or has ended."""
-    rows = tx.rows(BEFORE, id=message_id)
+    """Why a message is not sent yet: how many go first, and the error of the first of them; None if none does."""
+    rows = tx.rows(MESSAGES_BEFORE, id=message_id)
     if not rows or not rows[0][0]:
         return None
     count, error = rows[0]

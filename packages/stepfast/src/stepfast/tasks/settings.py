@@ -21,7 +21,7 @@ from stepfast.database.drivers import masked, open_database, sqlite_path
 from stepfast.encryption import SECRET_KEY, check, split
 from stepfast.errors import ConfigurationError, StepfastError, install_hint
 from stepfast.jobs.callbacks import CALLBACK_URL
-from stepfast.notifications.network import shown as shown_addresses
+from stepfast.notifications.addresses import shown as shown_addresses
 from stepfast.notifications.settings import NotificationSettings, problems_of_environment, variable
 from stepfast.tasks.handlers import MOST_RETRIES, retries, span
 from stepfast.telemetry.logs import known_format, known_level

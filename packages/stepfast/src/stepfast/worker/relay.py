@@ -27,26 +27,26 @@ from stepfast.notifications import alert as alerting
 from stepfast.notifications import webhook as webhooks
 from stepfast.notifications.webhook import Delivered, Delivery, Failed, Patience
 from stepfast.outbox import exports
-from stepfast.outbox.alerts import TOO_OLD, Alert, alert, raise_alert, tell, text_of
+from stepfast.outbox.alerts import TOO_OLD, Alert, alert, raise_alert, stage_alerts, text_of
 from stepfast.outbox.destinations import (
     LEASE,
-    Again,
+    DueMessage,
     GiveUp,
-    Outgoing,
-    Served,
+    ServedDestination,
+    TryAgain,
     Verdict,
-    again,
     decide,
-    die,
-    due,
-    head,
-    heads,
-    prune,
-    release,
-    renew,
-    sent,
-    sent_together,
-    take,
+    due_destinations,
+    next_message,
+    next_messages,
+    prune_outbox,
+    record_all_sent,
+    record_death,
+    record_retry,
+    record_sent,
+    release_destination,
+    renew_destinations,
+    take_destinations,
 )
 from stepfast.outbox.messages import ALERT, BROKER, EXPORT, WEBHOOK, as_shown
 from stepfast.telemetry import happened
@@ -99,7 +99,7 @@ class Relay:
         self._places = alerting.places(settings.alert_urls)  # refuses URLs that cannot be read
         self._direct = DirectSender(settings)
         self._broker: BrokerSender | None = None  # made for the first message to a broker
-        self._couriers: dict[Served, Courier] = {}
+        self._couriers: dict[ServedDestination, Courier] = {}
         self._lock = threading.Lock()
         self._dead_since = NEVER  # jobs that died after this instant may have no alert yet
         self._took = 0.0  # seconds that the search for destinations took
@@ -165,7 +165,7 @@ class Relay:
             return 0
         began = time.monotonic()
         with self.database.looking() as tx:
-            names = due(tx, room)
+            names = due_destinations(tx, room)
         self._took = time.monotonic() - began
         if not names:
             return 0
@@ -182,12 +182,14 @@ class Relay:
 
     def _tell_alerts(self) -> int:
         """Stage a message to each place for each alert that is due; returns how many alerts."""
-        told = persist(self.database, lambda tx: tell(tx, self._places, self._settings.alert_cooldown))
+        told = persist(
+            self.database, lambda tx: stage_alerts(tx, self._places, self._settings.alert_cooldown)
+        )
         for cause in told:
             happened("alert.told", cause=cause, places=len(self._places))
         return len(told)
 
-    def _start_courier(self, served: Served, message: Outgoing) -> None:
+    def _start_courier(self, served: ServedDestination, message: DueMessage) -> None:
         if message.channel == BROKER:
             self._broker = self._broker or BrokerSender(self.database, self._settings)
             courier = Courier(self, served, self._broker, [])  # it looks for a whole batch itself
@@ -197,7 +199,7 @@ class Relay:
             self._couriers[served] = courier
         courier.start()
 
-    def left(self, served: Served) -> None:
+    def left(self, served: ServedDestination) -> None:
         """Its courier has ended. Look again: it may have got a message in the very moment in which it was left."""
         with self._lock:
             del self._couriers[served]
@@ -216,7 +218,7 @@ class Relay:
             if now - courier.renewed > RENEW_AFTER and now - courier.since < HUNG_AFTER
         ]
         if long:
-            persist(self.database, lambda tx: renew(tx, [courier.served for courier in long]))
+            persist(self.database, lambda tx: renew_destinations(tx, [courier.served for courier in long]))
             for courier in long:
                 courier.renewed = now
 
@@ -228,7 +230,7 @@ class Relay:
         removed = in_batches(
             self.database,
             self._thread.stopping,
-            lambda tx: prune(tx, age, PRUNING_BATCH),
+            lambda tx: prune_outbox(tx, age, PRUNING_BATCH),
             batch=PRUNING_BATCH,
         )
         if removed:
@@ -240,16 +242,16 @@ class Relay:
             self._broker.close()
 
 
-def take_heads(tx: Transaction, destinations: list[str]) -> list[tuple[Served, Outgoing]]:
+def take_heads(tx: Transaction, destinations: list[str]) -> list[tuple[ServedDestination, DueMessage]]:
     """Lease the free ones of these destinations, each with its first message.
 
     A destination whose first message went away meanwhile is released at once.
     """
     taken = []
-    for served in take(tx, destinations):
-        message = head(tx, served)
+    for served in take_destinations(tx, destinations):
+        message = next_message(tx, served)
         if message is None:
-            release(tx, served)
+            release_destination(tx, served)
         else:
             taken.append((served, message))
     return taken
@@ -274,17 +276,19 @@ class Attempt:
 class Sender(Protocol):
     """Sends the messages of one kind of destination."""
 
-    def next_batch(self, tx: Transaction, served: Served) -> list[Outgoing]:
+    def next_batch(self, tx: Transaction, served: ServedDestination) -> list[DueMessage]:
         """The first messages of the line that are due, as many as go in one call."""
 
-    def send(self, batch: Sequence[Outgoing]) -> Attempt:
+    def send(self, batch: Sequence[DueMessage]) -> Attempt:
         """Try once. Never raises."""
 
 
 class Courier:
     """A thread that serves a destination until its line is empty, its head has to wait, or its turn is over."""
 
-    def __init__(self, relay: Relay, served: Served, sender: Sender, first: Sequence[Outgoing]) -> None:
+    def __init__(
+        self, relay: Relay, served: ServedDestination, sender: Sender, first: Sequence[DueMessage]
+    ) -> None:
         self.served = served
         self.since = self.renewed = time.monotonic()  # of the current try; of our lease
         self._relay = relay
@@ -326,10 +330,10 @@ class Courier:
         finally:
             self._relay.left(self.served)
 
-    def _record(self, batch: Sequence[Outgoing], attempt: Attempt, *, leave: bool) -> list[Outgoing]:
+    def _record(self, batch: Sequence[DueMessage], attempt: Attempt, *, leave: bool) -> list[DueMessage]:
         """Record until the database has answered, as long as the lease can be ours; returns the next batch."""
 
-        def write(tx: Transaction) -> list[Outgoing]:
+        def write(tx: Transaction) -> list[DueMessage]:
             record(tx, self.served, batch, attempt)
             return next_or_leave(tx, self.served, self._sender, leave=leave)
 
@@ -345,12 +349,12 @@ class Courier:
                 self.renewed = time.monotonic()
                 return following
 
-    def _report(self, batch: Sequence[Outgoing], attempt: Attempt) -> None:
+    def _report(self, batch: Sequence[DueMessage], attempt: Attempt) -> None:
         took = round(time.monotonic() - self.since, 3)
         for message in batch[: attempt.arrived]:
             happened("message.sent", message, took_s=took)
         match attempt.failed, attempt.verdict:
-            case Failed(reason), Again(delay):
+            case Failed(reason), TryAgain(delay):
                 wait = delay.total_seconds()
                 happened("message.failed", batch[attempt.arrived], took_s=took, error=reason, retry_in_s=wait)
             case Failed(reason), GiveUp(why):
@@ -365,11 +369,11 @@ class DirectSender:
     def __init__(self, settings: NotificationSettings) -> None:
         self._settings = settings
 
-    def next_batch(self, tx: Transaction, served: Served) -> list[Outgoing]:
-        message = head(tx, served)
+    def next_batch(self, tx: Transaction, served: ServedDestination) -> list[DueMessage]:
+        message = next_message(tx, served)
         return [] if message is None else [message]
 
-    def send(self, batch: Sequence[Outgoing]) -> Attempt:
+    def send(self, batch: Sequence[DueMessage]) -> Attempt:
         (message,) = batch
         delivery = deliver(message, self._settings)
         if isinstance(delivery, Delivered):
@@ -377,7 +381,7 @@ class DirectSender:
         return Attempt(0, delivery, _judge(message, delivery, self._settings))
 
 
-def deliver(message: Outgoing, settings: NotificationSettings) -> Delivery:
+def deliver(message: DueMessage, settings: NotificationSettings) -> Delivery:
     """Try once, by the message's channel. Never raises."""
     try:
         match message.channel:
@@ -412,10 +416,10 @@ class BrokerSender:
         self._brokers = Brokers(database)
         self._settings = settings
 
-    def next_batch(self, tx: Transaction, served: Served) -> list[Outgoing]:
-        return heads(tx, served, self._brokers.at_once(served.id))
+    def next_batch(self, tx: Transaction, served: ServedDestination) -> list[DueMessage]:
+        return next_messages(tx, served, self._brokers.at_once(served.id))
 
-    def send(self, batch: Sequence[Outgoing]) -> Attempt:
+    def send(self, batch: Sequence[DueMessage]) -> Attempt:
         failed = self._send(batch)
         if failed is None:
             return Attempt(len(batch))
@@ -430,47 +434,49 @@ class BrokerSender:
     def close(self) -> None:
         self._brokers.close()
 
-    def _send(self, batch: Sequence[Outgoing]) -> Failed | None:
+    def _send(self, batch: Sequence[DueMessage]) -> Failed | None:
         delivery = self._brokers.send(batch)
         return delivery if isinstance(delivery, Failed) else None
 
-    def _judge(self, message: Outgoing, failed: Failed) -> Verdict:
+    def _judge(self, message: DueMessage, failed: Failed) -> Verdict:
         """An outage is waited out, however long it lasts: the work itself does not wait for it."""
         if failed.patience is not Patience.FREE:
             return _judge(message, failed, self._settings)
         wait = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(message.attempts, 10))
-        return Again(timedelta(seconds=wait * random.uniform(0.5, 1.0)))
+        return TryAgain(timedelta(seconds=wait * random.uniform(0.5, 1.0)))
 
 
-def _judge(message: Outgoing, failed: Failed, settings: NotificationSettings) -> Verdict:
+def _judge(message: DueMessage, failed: Failed, settings: NotificationSettings) -> Verdict:
     return decide(failed, message.attempts + 1, message.age, settings, random.random())
 
 
-def record(tx: Transaction, served: Served, batch: Sequence[Outgoing], attempt: Attempt) -> None:
+def record(tx: Transaction, served: ServedDestination, batch: Sequence[DueMessage], attempt: Attempt) -> None:
     """Write which messages of the batch arrived, and what becomes of the one that did not."""
     if attempt.arrived and batch[0].channel == BROKER:
-        sent_together(tx, served, batch[: attempt.arrived])
+        record_all_sent(tx, served, batch[: attempt.arrived])
     elif attempt.arrived:
-        sent(tx, served, batch[0].id)
+        record_sent(tx, served, batch[0].id)
     if attempt.failed is None:
         return
     message, error = batch[attempt.arrived], _error_text(attempt.failed)
     match attempt.verdict:
-        case Again(delay, charged):
-            again(tx, served, message.id, delay, error, charged=charged)
+        case TryAgain(delay, charged):
+            record_retry(tx, served, message.id, delay, error, charged=charged)
         case GiveUp(why):
-            die(tx, served, message.id, f"{error} ({why})")
+            record_death(tx, served, message.id, f"{error} ({why})")
         case None:
             pass
     if (problem := _alert_about(message, attempt.failed, attempt.verdict)) is not None:
         raise_alert(tx, problem)
 
 
-def next_or_leave(tx: Transaction, served: Served, sender: Sender, *, leave: bool = False) -> list[Outgoing]:
+def next_or_leave(
+    tx: Transaction, served: ServedDestination, sender: Sender, *, leave: bool = False
+) -> list[DueMessage]:
     """The next batch; if there is none, or others are to have a chance, the destination is released."""
     batch = [] if leave else sender.next_batch(tx, served)
     if not batch:
-        release(tx, served)
+        release_destination(tx, served)
     return batch
 
 
@@ -480,7 +486,7 @@ def _error_text(failed: Failed) -> str:
     return without_secrets(failed.reason + answer)
 
 
-def _alert_about(message: Outgoing, failed: Failed, verdict: Verdict | None) -> Alert | None:
+def _alert_about(message: DueMessage, failed: Failed, verdict: Verdict | None) -> Alert | None:
     if message.channel == WEBHOOK and isinstance(verdict, GiveUp):
         return _dead_webhook(message, failed)
     if message.channel == EXPORT:
@@ -492,7 +498,7 @@ def _alert_about(message: Outgoing, failed: Failed, verdict: Verdict | None) -> 
     return None
 
 
-def _dead_webhook(message: Outgoing, failed: Failed) -> Alert:
+def _dead_webhook(message: DueMessage, failed: Failed) -> Alert:
     address = as_shown(WEBHOOK, message.address)
     body = (
         f"A webhook to {address} was given up: {failed.reason}\n\n"

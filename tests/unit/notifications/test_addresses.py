@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 from stepfast.errors import ConfigurationError
-from stepfast.notifications.network import Allowed, is_public, permitted, shown
+from stepfast.notifications.addresses import Allowed, is_public, permitted, shown
 
 NOBODY = Allowed.read([])
 
