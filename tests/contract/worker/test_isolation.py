@@ -19,7 +19,7 @@ from stepfast import Retry, Stepfast
 from stepfast.admin import jobs as actions
 from stepfast.errors import ConfigurationError
 from stepfast.jobs.outcome import Done, Stop
-from stepfast.worker.isolation import pool as isolated
+from stepfast.worker.isolation import pool
 from stepfast.worker.isolation import step as isolated_step
 from stepfast.worker.isolation.protocol import Answered, Failed
 from tests.support import isolated_jobs as jobs
@@ -48,7 +48,7 @@ def first_line(app: Stepfast, job_id: str) -> str:
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolated_step, "UNWIND", SOON)
-    monkeypatch.setattr(isolated_step, "LAST", SOON)
+    monkeypatch.setattr(isolated_step, "LAST_UNWIND", SOON)
 
 
 def cancel(app: Stepfast, job_id: str) -> None:
@@ -243,11 +243,11 @@ def test_a_handler_may_use_a_pool_of_copies(app: Stepfast) -> None:
 @pytest.mark.only_on("sqlite")
 def test_an_answer_to_another_step_is_nobodys(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
     stale: list[Any] = [Answered(-1, Done("of another"), None, 1), Failed(-1, Stop("x"), "x", False, 1)]  # noqa: FBT003
-    hear = isolated.HandlerProcess.hear
+    receive = pool.HandlerProcess.receive
     monkeypatch.setattr(
-        isolated.HandlerProcess,
-        "hear",
-        lambda it, until: stale.pop() if it.ready and stale else hear(it, until),
+        pool.HandlerProcess,
+        "receive",
+        lambda it, until: stale.pop() if it.ready and stale else receive(it, until),
     )
     job = register(app, jobs.pid).enqueue()
 
@@ -378,7 +378,7 @@ def test_a_step_holds_no_more_memory_than_it_may(app: Stepfast) -> None:
 
 @pytest.mark.only_on("sqlite")
 def test_a_process_is_replaced_after_so_many_steps(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated, "MOST_STEPS", 3)
+    monkeypatch.setattr(pool, "MOST_STEPS", 3)
     asked = register(app, jobs.pid).enqueue_many([{}] * 7)
 
     drain(app, concurrency=1)
@@ -389,7 +389,7 @@ def test_a_process_is_replaced_after_so_many_steps(app: Stepfast, monkeypatch: p
 
 @pytest.mark.only_on("sqlite")
 def test_a_process_that_has_grown_is_replaced(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(isolated, "GROWTH", 0.5)
+    monkeypatch.setattr(pool, "GROWTH", 0.5)
     asked = register(app, jobs.pid).enqueue_many([{}] * 4)
 
     drain(app, concurrency=1)
@@ -402,7 +402,7 @@ def test_a_process_that_has_grown_is_replaced(app: Stepfast, monkeypatch: pytest
 def test_idle_processes_end_but_for_one(
     app: Stepfast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(isolated, "IDLE", 0.0)
+    monkeypatch.setattr(pool, "IDLE", 0.0)
     gate = str(tmp_path / "gate")
     talk = register(app, jobs.talkative)
     asked = talk.enqueue_many([{"gate": gate}] * 2)

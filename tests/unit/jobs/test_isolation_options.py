@@ -18,8 +18,8 @@ from stepfast.jobs.kinds import Isolation, checked_isolation
 from stepfast.jobs.outcome import Again, Bury
 from stepfast.jobs.retry import judge_crash
 from stepfast.worker import worker as recycling
-from stepfast.worker.isolation import protocol as isolated_wire
-from stepfast.worker.isolation.step import fate
+from stepfast.worker.isolation import protocol
+from stepfast.worker.isolation.step import describe_exit
 from stepfast.worker.worker import Wear
 
 
@@ -101,7 +101,7 @@ def test_sizes_are_spoken_as_people_write_them() -> None:
     ],
 )
 def test_a_crash_says_how_the_process_went(code: int | None, says: str) -> None:
-    assert fate(code).startswith(says)
+    assert describe_exit(code).startswith(says)
 
 
 def test_crashes_are_counted_apart_from_failures() -> None:
@@ -148,7 +148,7 @@ def test_an_age_that_leaves_no_time_to_work_is_refused() -> None:
 
 
 def test_no_worker_starts_where_isolated_handlers_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(current_process(), "name", isolated_wire.PROCESS_NAME)
+    monkeypatch.setattr(current_process(), "name", protocol.PROCESS_NAME)
 
     with pytest.raises(ConfigurationError, match="if __name__"):
-        isolated_wire.refuse_inside()
+        protocol.refuse_worker_inside()

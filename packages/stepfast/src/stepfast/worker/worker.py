@@ -26,10 +26,10 @@ from stepfast.worker.claimer import Admission, Claimer
 from stepfast.worker.committer import Committer
 from stepfast.worker.execution import Execution
 from stepfast.worker.heartbeat import Heartbeat
-from stepfast.worker.isolation.child import resident
 from stepfast.worker.isolation.pool import HandlerProcesses
 from stepfast.worker.leases import Leases
 from stepfast.worker.maintenance import Maintenance
+from stepfast.worker.memory import resident
 from stepfast.worker.relay import SETTLING, Relay
 from stepfast.worker.reporter import Reporter
 from stepfast.worker.scheduler import Scheduler

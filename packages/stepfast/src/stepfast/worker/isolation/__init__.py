@@ -1,1 +1,1 @@
-"""isolation."""
+"""Isolated handlers: their steps run in processes that can be killed."""

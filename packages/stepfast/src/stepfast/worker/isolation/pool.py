@@ -1,7 +1,7 @@
 """Processes for isolated handlers: started when one is needed, kept warm, used again, and ended when they are worn.
 
 Each is a program of its own rather than a fork: a worker has threads and connections that no fork survives in good
-order. That takes a few tenths of a second, so whoever has to go is replaced before the next step asks.
+order. That takes a few tenths of a second, so a process that has to go is replaced before the next step asks.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from stepfast.errors import StepCancelled
 from stepfast.telemetry import masking
-from stepfast.worker.isolation import guard as isolated_watch
-from stepfast.worker.isolation.protocol import Surroundings, hear, refuse_inside, say
+from stepfast.worker.isolation import guard
+from stepfast.worker.isolation.protocol import Setup, receive, refuse_worker_inside, send
 
 if TYPE_CHECKING:
     from stepfast.jobs.kinds import Kinds
 
 
-STALLED: Final = 10  # seconds after which half a message is the last word
+STALLED: Final = 10  # seconds after which the rest of a half message is not waited for
 LEAVE: Final = 1.0  # seconds for a process to end by itself
-MOST_STEPS: Final = 1_000  # then a process is replaced, whatever it holds
-GROWTH: Final = 2.0  # as it is when it holds so many times what it held after its first step
+MOST_STEPS: Final = 1_000  # of one process; then it is replaced, whatever it holds
+GROWTH: Final = 2.0  # times the memory after its first step; with more a process is replaced
 IDLE: Final = 60.0  # seconds after which all idle processes but one end
 
 
 class HandlerProcess:
-    """One of them, as the worker sees it. One thread at a time talks to it; anybody may nudge that thread."""
+    """One process for isolated handlers, as the worker sees it.
 
-    def __init__(self, surroundings: Surroundings) -> None:
+    One thread at a time talks to it; any thread may nudge that one.
+    """
+
+    def __init__(self, setup: Setup) -> None:
         ours, theirs = socket.socketpair()
         for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
             ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", STALLED, 0))
@@ -58,52 +61,53 @@ class HandlerProcess:
         self._connection = connection.Connection(ours.detach())
         self._pidfd = _pidfd(self._process.pid)
         self._nudges, self._nudged = socket.socketpair()
-        self._watched = [it for it in (self._connection, self._nudged, self._pidfd) if it is not None]
+        self._watched = [end for end in (self._connection, self._nudged, self._pidfd) if end is not None]
         self.ready = False
         self.steps = 0
         self.first = 0  # bytes held after its first step
         self.held = 0  # and after its last
         self.idle_since = 0.0
-        self.say(surroundings)
+        self.send(setup)
 
     @property
     def worn(self) -> bool:
+        """Whether it has run many steps, or holds much more memory than after its first one."""
         return self.steps >= MOST_STEPS or (self.steps > 1 and self.held > GROWTH * self.first)
 
     @property
     def gone(self) -> bool:
-        """Whether it has ended by itself, or was ended by somebody else."""
+        """Whether it has ended, by itself or not."""
         return self._process.poll() is not None
 
-    def say(self, message: tuple[Any, ...]) -> None:
-        """A process that is gone, or stopped in the middle of a word, is found out by who listens to it."""
+    def send(self, message: tuple[Any, ...]) -> None:
+        """Send it. A process that is gone, or stopped in the middle of a message, is found out by `receive`."""
         with suppress(OSError):
-            say(self._connection, message)
+            send(self._connection, message)
 
-    def hear(self, until: float | None) -> Any:
-        """Its next word; None when we were nudged, or `until` (monotonic) has passed. Raises when it is gone."""
+    def receive(self, until: float | None) -> Any:
+        """Its next message; None when we were nudged, or `until` (monotonic) has passed. Raises when it is gone."""
         left = None if until is None else max(0.0, until - time.monotonic())
         found = connection.wait(self._watched, left)
         if self._connection in found:
-            return hear(self._connection)
+            return receive(self._connection)
         if self._pidfd in found:
-            raise EOFError  # although somebody whom it has started keeps its socket open
+            raise EOFError  # although a process that it has started keeps its socket open
         if found:
             self._nudged.recv(64)
         return None
 
     def nudge(self) -> None:
-        """Let whoever listens look up; callable from any thread."""
+        """End the wait of the thread that is in `receive`; callable from any thread."""
         with suppress(OSError):
             self._nudges.send(b"!")
 
     def kill(self) -> None:
-        """With everything that its handler has started."""
+        """Kill it with everything that its handler has started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.group, signal.SIGKILL)
 
     def end(self) -> int | None:
-        """Let it go, and what its handler has left behind; returns its exit code, None if it had to be killed."""
+        """End it, and what its handler has left behind; returns its exit code, None if it had to be killed."""
         if self._connection.closed:
             return self._process.returncode
         self._connection.close()
@@ -124,24 +128,24 @@ class HandlerProcess:
             return None
 
 
-class Watcher:
-    """Ends what handlers have started when this process cannot: see `isolated_watch`."""
+class Guard:
+    """The process that ends what handlers have started when this process cannot: see `guard`."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-I", "-S", str(isolated_watch.__file__), str(os.getpid())]
-        # A session of its own: whoever kills our group leaves it to do its work.
+        command = [sys.executable, "-I", "-S", str(guard.__file__), str(os.getpid())]
+        # A session of its own: a signal that kills our group leaves it to do its work.
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True, bufsize=0
         )
 
     def add(self, group: int) -> None:
-        self._say(f"+{group}\n")
+        self._send(f"+{group}\n")
 
     def forget(self, group: int) -> None:
-        self._say(f"-{group}\n")
+        self._send(f"-{group}\n")
 
     def end(self) -> None:
-        """With all that it still knows."""
+        """End it; it kills the groups that it still knows."""
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
         self._process.stdin.close()
         try:
@@ -150,27 +154,27 @@ class Watcher:
             self._process.kill()
             self._process.wait()
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        with suppress(OSError, ValueError):  # somebody has killed it, or we are leaving
+        with suppress(OSError, ValueError):  # it was killed, or we are leaving
             self._process.stdin.write(line.encode())
 
 
 class HandlerProcesses:
-    """The processes of one worker, as many as it runs isolated steps at once."""
+    """The processes for isolated handlers of one worker: as many as it runs isolated steps at once."""
 
     def __init__(self, kinds: Kinds, database_url: str) -> None:
-        refuse_inside()
+        refuse_worker_inside()
         self._kinds = kinds
         self._database_url = database_url
         self._lock = threading.Lock()
         self._idle: list[HandlerProcess] = []  # the last one was used last
         self._busy: set[HandlerProcess] = set()
-        self._watcher: Watcher | None = None
+        self._guard: Guard | None = None
         self._closed = False
 
     def take(self) -> HandlerProcess:
-        """One for the next step; it may still be starting.
+        """A process for the next step; it may still be starting.
 
         Called from a thread that lives as long as the worker: on Linux the process ends with the thread that started it.
         """
@@ -182,7 +186,7 @@ class HandlerProcesses:
         return process
 
     def give(self, process: HandlerProcess, *, usable: bool) -> None:
-        """A step has ended. One that is of no more use is replaced at once."""
+        """Take a process back after its step. One that is of no more use is replaced at once."""
         with self._lock:
             self._busy.discard(process)
         if usable and not process.worn:
@@ -193,31 +197,31 @@ class HandlerProcesses:
             self._rest(self._start())
 
     def end_idle(self) -> None:
-        """Called now and then."""
+        """End processes that have been idle for long, all but one. Called now and then."""
         latest = time.monotonic() - IDLE
         with self._lock:
-            spare = [it for it in self._idle[:-1] if it.idle_since < latest]
-            self._idle = [it for it in self._idle if it not in spare]
-        for process in spare:  # whoever asks must not wait for it
+            spare = [process for process in self._idle[:-1] if process.idle_since < latest]
+            self._idle = [process for process in self._idle if process not in spare]
+        for process in spare:  # the caller must not wait for it
             threading.Thread(target=self._end, args=(process,), name="stepfast-idle", daemon=True).start()
 
     def close(self) -> None:
-        """The worker leaves: whoever is still at work has had its time."""
+        """The worker leaves: end all processes. Steps that still run have had their time."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []
             busy = list(self._busy)
         for process in busy:
-            process.kill()  # who talks to it will see
+            process.kill()  # the thread that talks to it will see
         for process in idle:
             self._end(process)
         with self._lock:
-            watcher, self._watcher = self._watcher, None
-        if watcher is not None:
-            watcher.end()
+            guardian, self._guard = self._guard, None
+        if guardian is not None:
+            guardian.end()
 
     def _rested(self) -> HandlerProcess | None:
-        """The one that was used last. Who died while nothing ran there is no crash of the step that comes next."""
+        """The idle process that was used last. The death of an idle process is no crash of the step that comes next."""
         while True:
             with self._lock:
                 if self._closed:
@@ -241,16 +245,16 @@ class HandlerProcesses:
     def _end(self, process: HandlerProcess) -> None:
         process.end()
         with self._lock:
-            if self._watcher is not None:
-                self._watcher.forget(process.group)
+            if self._guard is not None:
+                self._guard.forget(process.group)
 
     def _start(self) -> HandlerProcess:
         modules = self._kinds.isolated_modules()
         process = HandlerProcess(
-            Surroundings(
+            Setup(
                 path=list(sys.path),
                 main=_main() if "__main__" in modules else {},
-                modules=[it for it in modules if it != "__main__"],
+                modules=[name for name in modules if name != "__main__"],
                 database_url=self._database_url,
                 levels=_levels(),
                 rules=masking.rules(),
@@ -258,20 +262,23 @@ class HandlerProcesses:
         )
         with self._lock:
             if not self._closed:
-                self._watcher = self._watcher or Watcher()
-                self._watcher.add(process.group)
+                self._guard = self._guard or Guard()
+                self._guard.add(process.group)
         return process
 
 
 def _levels() -> dict[str, int]:
+    """The levels of all loggers, the root's under ""."""
     known = logging.root.manager.loggerDict.items()
     return {"": logging.root.level} | {
-        name: it.level for name, it in list(known) if isinstance(it, logging.Logger) and it.level
+        name: logger.level
+        for name, logger in list(known)
+        if isinstance(logger, logging.Logger) and logger.level
     }
 
 
 def _pidfd(pid: int) -> int | None:
-    """Something to wait for its end with, where the system has it."""
+    """A file descriptor to wait for the end of a process, where the system has it."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -279,7 +286,7 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _main() -> dict[str, Any]:
-    """How another process makes the module that this program began with: the way of multiprocessing."""
+    """How another process finds the module that this program began with, as multiprocessing does it."""
     module = sys.modules["__main__"]
     if (spec := getattr(module, "__spec__", None)) is not None:
         return {"init_main_from_name": spec.name}

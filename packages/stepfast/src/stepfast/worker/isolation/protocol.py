@@ -1,4 +1,4 @@
-"""What a worker and the processes of its isolated handlers say to each other, over a socket that ends with either of them.
+"""The messages between a worker and the processes of its isolated handlers, over a socket that ends with either of them.
 
 A step travels as its lease, its answer as data: results and cursors as the JSON that is stored, failures as the verdict
 about them, effects pickled. So the worker never meets an object of the handler's, except effects, which it has to apply.
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
 
 PROCESS_NAME: Final = "stepfast-isolated"
 
-# From the worker
+
+# From the worker to the process of a handler.
 
 
-class Surroundings(NamedTuple):
-    """The first word: where the code is, and what the worker's own process is like."""
+class Setup(NamedTuple):
+    """The first message: where the code is, and what the worker's own process is like."""
 
     path: Sequence[str]
     main: dict[str, str]  # how to find the module that the worker's program began with
@@ -39,7 +40,7 @@ class Surroundings(NamedTuple):
     rules: Sequence[str]  # of what is never shown
 
 
-class Task(NamedTuple):
+class RunStep(NamedTuple):
     """Run this step."""
 
     lease: Lease
@@ -48,21 +49,22 @@ class Task(NamedTuple):
     worker_id: str
 
 
-class Stopped(NamedTuple):
+class HaltStep(NamedTuple):
     """The step under this fence should stop."""
 
     fence: int
     why: Halt
 
 
-class Doubted(NamedTuple):
-    """Whether somebody else may start the step under this fence."""
+class DoubtStep(NamedTuple):
+    """Whether another worker may have started the step under this fence."""
 
     fence: int
     uncertain: bool
 
 
-# From the process of a handler
+# From the process of a handler to the worker. A fence says which step a message is about: a thread that a handler left
+# behind may speak for a step that is over.
 
 
 class Ready(NamedTuple):
@@ -72,22 +74,22 @@ class Ready(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """It cannot be: the sentence says why."""
+    """The process cannot be set up; the sentence says why."""
 
     problem: str
 
 
-class Said(NamedTuple):
+class Reported(NamedTuple):
     """Progress, or a line of the job's log."""
 
-    fence: int  # a thread that a handler left behind may speak for a step that is over
+    fence: int
     percent: int | None
     note: str | None
     level: str | None
     message: str | None
 
 
-class Named(NamedTuple):
+class Annotated(NamedTuple):
     """What the step works on."""
 
     fence: int
@@ -101,7 +103,7 @@ class Logged(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """How the step ended, without its effects, which are pickled: whoever reads this may not know their classes."""
+    """How the step ended. Its effects are pickled: a reader may not know their classes."""
 
     fence: int
     ending: Ending
@@ -110,7 +112,7 @@ class Answered(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The handler raised; `interrupted` if it did because it was told to stop."""
+    """The handler raised; `interrupted` if it did because it was asked to stop."""
 
     fence: int
     verdict: Again | Bury | Stop
@@ -119,20 +121,20 @@ class Failed(NamedTuple):
     held: int
 
 
-def refuse_inside() -> None:
+def send(connection: Connection, message: tuple[Any, ...]) -> None:
+    """Raises OSError when the other process is gone."""
+    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
+
+
+def receive(connection: Connection) -> Any:
+    """The next message; raises EOFError or OSError when there will be none."""
+    return pickle.loads(connection.recv_bytes())  # noqa: S301 - our own process at the other end
+
+
+def refuse_worker_inside() -> None:
     """A worker in a process for isolated handlers would start others of them, and so on."""
     if current_process().name == PROCESS_NAME:
         raise ConfigurationError(
             "a process for isolated handlers imports your module, and must not start a worker there; "
             "put what starts it under `if __name__ == '__main__':`"
         )
-
-
-def say(connection: Connection, message: tuple[Any, ...]) -> None:
-    """Raises OSError when nobody is there to hear it."""
-    connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
-
-
-def hear(connection: Connection) -> Any:
-    """The next message; raises EOFError or OSError when there will be none."""
-    return pickle.loads(connection.recv_bytes())  # noqa: S301 - our own process at the other end

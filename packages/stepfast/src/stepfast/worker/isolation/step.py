@@ -1,6 +1,6 @@
-"""One isolated step, as the worker sees it: a thread hands it to a process, passes on what it says, and ends it in time.
+"""One isolated step, as the worker sees it: a thread hands it to a process, passes on its reports, and ends it in time.
 
-The thread keeps the step's time by itself, so that neither a busy event loop nor a handler that listens to nobody can
+The thread keeps the step's time by itself, so that neither a busy event loop nor a handler that ignores everything can
 make it last: the handler is asked to stop, and a while later its process is killed.
 """
 
@@ -20,22 +20,20 @@ from stepfast.telemetry import happened
 from stepfast.telemetry.masking import any_rules
 from stepfast.telemetry.traces import CURRENT, current_trace
 from stepfast.worker.isolation.protocol import (
+    Annotated,
     Answered,
     Broken,
-    Doubted,
+    DoubtStep,
     Failed,
+    HaltStep,
     Logged,
-    Named,
     Ready,
-    Said,
-    Stopped,
-    Task,
+    Reported,
+    RunStep,
 )
 from stepfast.worker.running import Running, Watch, hide_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from stepfast.config import WorkerSettings
     from stepfast.jobs.kinds import Kind
     from stepfast.jobs.outcome import Ending
@@ -45,25 +43,26 @@ if TYPE_CHECKING:
 
 START: Final = 60.0  # seconds in which a process has to import the handlers
 UNWIND: Final = 4.0  # seconds to clean up after being asked to stop
-LAST: Final = 1.5  # the same when the worker itself is leaving
+LAST_UNWIND: Final = 1.5  # the same when the worker itself is leaving
 
 
 class DistantStep(Step):
-    """The worker's end of the step: what it learns, the process is told."""
+    """The worker's end of the step: the process hears of a halt, and of doubt about the lease."""
 
-    nudge: Callable[[], None] | None = None
+    process: HandlerProcess | None = None  # while it runs there
 
     def halt(self, why: Halt) -> None:
         super().halt(why)
-        self._pass_on()
+        self._nudge()
 
     def doubt(self, *, uncertain: bool) -> None:
         super().doubt(uncertain=uncertain)
-        self._pass_on()
+        self._nudge()
 
-    def _pass_on(self) -> None:
-        if self.nudge is not None:
-            self.nudge()
+    def _nudge(self) -> None:
+        """Let the thread that talks to the process look at this step."""
+        if (process := self.process) is not None:
+            process.nudge()
 
 
 class IsolatedRunning(Running):
@@ -80,7 +79,7 @@ class IsolatedRunning(Running):
     ) -> None:
         step = DistantStep(waiting.lease, reports, settings.worker_id)
         super().__init__(waiting, kind, step, {}, watch)
-        self.deadline = None  # nobody else has to look: see above
+        self.deadline = None  # kept by the thread of the step
         self._distant = step
         self._reports = reports
         self._processes = processes
@@ -91,7 +90,7 @@ class IsolatedRunning(Running):
         return ending
 
     def begin(self) -> Ending:
-        """Have the step run, on a thread that waits for it."""
+        """Have the step run in a process; called on a thread that waits for it."""
         CURRENT.set(self)
         if any_rules():
             self.hidden = hide_arguments(self.lease)  # what it logs is written here
@@ -99,7 +98,7 @@ class IsolatedRunning(Running):
             self._announce(self.watch)
         process = self._processes.take()
         usable = False
-        self._distant.nudge = process.nudge
+        self._distant.process = process
         try:
             self._wait_until_ready(process)
             ending = self._converse(process)
@@ -107,16 +106,16 @@ class IsolatedRunning(Running):
         except (EOFError, OSError):
             ending = self._ended_by(process)
         finally:
-            self._distant.nudge = None
+            self._distant.process = None
             self._processes.give(process, usable=usable)
         return ending
 
     def _wait_until_ready(self, process: HandlerProcess) -> None:
-        """Its start is not counted as the step's time."""
+        """Wait for a process that is still starting. That is not counted as the step's time."""
         until = time.monotonic() + START
         while not process.ready:
             self.step.check()
-            match process.hear(until):
+            match process.receive(until):
                 case Ready():
                     process.ready = True
                 case Broken(problem):
@@ -128,37 +127,37 @@ class IsolatedRunning(Running):
     def _converse(self, process: HandlerProcess) -> Ending:
         assert self.kind.isolation is not None  # noqa: S101 - or it would not be here
         lease = self.lease._replace(trace=current_trace())  # what it enqueues there belongs to the span here
-        process.say(Task(lease, self.kind.isolation, self.kind.retry, self.step.worker_id))
+        process.send(RunStep(lease, self.kind.isolation, self.kind.retry, self.step.worker_id))
         timeout = self.kind.timeout
         until = None if timeout is None else self.started + timeout.total_seconds()
         asked = killed = doubted = False
         while True:
             if self.step.halted is not None and not asked:
                 asked = True
-                process.say(Stopped(lease.fence, self.step.halted))
-                until = time.monotonic() + (LAST if self.step.halted is Halt.SHUTDOWN else UNWIND)
+                process.send(HaltStep(lease.fence, self.step.halted))
+                until = time.monotonic() + (LAST_UNWIND if self.step.halted is Halt.SHUTDOWN else UNWIND)
             if self.step.lease_uncertain != doubted:
                 doubted = self.step.lease_uncertain
-                process.say(Doubted(lease.fence, doubted))
-            heard = process.hear(until)
+                process.send(DoubtStep(lease.fence, doubted))
+            heard = process.receive(until)
             if isinstance(heard, Answered | Failed) and of_step(heard, lease.fence):
                 return self._ending(process, heard)
             self._pass_on(heard)
             if until is not None and time.monotonic() >= until:
                 if killed:
-                    raise EOFError  # the system holds it back: we do not wait
+                    raise EOFError  # the system holds the process back: we do not wait
                 if asked:
                     killed = True
                     process.kill()
-                    until = time.monotonic() + LAST
+                    until = time.monotonic() + LAST_UNWIND
                 else:
                     self.step.halt(Halt.TIMED_OUT)
 
     def _pass_on(self, heard: Any) -> None:
         match heard:
-            case Said(fence, percent, note, level, message) if fence == self.lease.fence:
+            case Reported(fence, percent, note, level, message) if fence == self.lease.fence:
                 self._reports.put(Report(self.lease, percent, note, level, message))
-            case Named(fence, annotations) if fence == self.lease.fence:
+            case Annotated(fence, annotations) if fence == self.lease.fence:
                 self.step.annotations |= annotations
             case Logged(fields):
                 record = logging.makeLogRecord(fields)
@@ -166,14 +165,14 @@ class IsolatedRunning(Running):
                 if logger.isEnabledFor(record.levelno):
                     logger.handle(record)
             case _:
-                pass  # nothing was said, or it comes too late
+                pass  # no message, or one about a step that is over
 
     def _ending(self, process: HandlerProcess, heard: Answered | Failed) -> Ending:
         process.steps += 1
         process.held = heard.held
         process.first = process.first or heard.held
         if isinstance(heard, Answered):
-            self.step.effects = [] if heard.effects is None else _unpacked(heard.effects)
+            self.step.effects = [] if heard.effects is None else _unpickled(heard.effects)
             return heard.ending
         if heard.interrupted and self.step.halted is not None:
             return self.interrupted(StepCancelled(heard.text), self._reports)
@@ -181,8 +180,8 @@ class IsolatedRunning(Running):
         return heard.verdict
 
     def _ended_by(self, process: HandlerProcess) -> Ending:
-        """The process is gone. If it was told to stop, that is why; otherwise it crashed."""
-        error = StepCrashed(f"its process {fate(process.end())}")
+        """The process is gone. If the step was asked to stop, that is why; otherwise it crashed."""
+        error = StepCrashed(f"its process {describe_exit(process.end())}")
         if self.step.halted is not None:
             return self.interrupted(error, self._reports)
         happened("step.crashed", self, error=error)
@@ -191,12 +190,12 @@ class IsolatedRunning(Running):
 
 
 def of_step(heard: Answered | Failed, fence: int) -> bool:
-    """Whether it is the answer to this step, and not what somebody left behind says about another one."""
+    """Whether the answer is about this step, and not sent by a thread that an earlier step left behind."""
     return heard.fence == fence
 
 
-def fate(code: int | None) -> str:
-    """What an exit code tells, as the end of a sentence."""
+def describe_exit(code: int | None) -> str:
+    """What an exit code says, as the end of a sentence."""
     if code is None:
         return "does not answer any more"
     if code >= 0:
@@ -206,7 +205,7 @@ def fate(code: int | None) -> str:
     return f"was killed by {name}{killer}"
 
 
-def _unpacked(effects: bytes) -> list[Any]:
+def _unpickled(effects: bytes) -> list[Any]:
     try:
         found: list[Any] = pickle.loads(effects)  # noqa: S301 - of our own child
     except Exception as error:
