@@ -1,4 +1,4 @@
-"""An async program stores an order and the job that ships it in one transaction of its own.
+"""An async program stores an order and the job that ships it in one transaction.
 
 python -m examples.async_enqueue
 """

@@ -3,7 +3,7 @@
     python -m examples.crash_and_recover
 
 320 jobs, 400 steps, one row per step. The first worker gets SIGKILL, a second one is started, and the
-proof is read from the database. Exits with 1 if anything is missing or doubled. Takes about 15 seconds.
+proof is computed from the database. Exits with 1 if anything is missing or doubled. Takes about 15 seconds.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ TOTAL = sum(range(FAST)) + sum(range(SLOW)) + REPORTS * PAGES
 PARTS = 4
 CONCURRENCY = 5
 KILL_AT = 0.4  # of the effects
-PATIENCE = 60.0  # seconds; whoever takes longer has failed
-TOLD = {
+DEADLINE = 60.0  # seconds; then the example fails
+SHOWN = {
     "worker.declared-dead",
     "jobs.rescued",
     "suspects.isolated",
@@ -79,25 +79,25 @@ def work(display: Display) -> Crash:
         first.wait()
         killed_at = time.time()
     held = [row["id"] for row in query("SELECT id FROM stepfast_job WHERE state = 'leased'")]
-    display.event(f"kill -9 {first.pid}: it held {len(held)} leases, and nobody has them now", "bold red")
+    display.event(f"kill -9 {first.pid}: it held {len(held)} leases", "bold red")
     with worker(display, "second worker") as second:
         running_after = wait_until_taken_again(held, killed_at)
         watch(display, f"second worker {second.pid}", lambda tally: tally.done == JOBS)
         display.event("all jobs are done; SIGTERM to the second worker", "bold green")
         second.terminate()
-        display.event(f"it left with exit code {second.wait(PATIENCE)}")
+        display.event(f"it left with exit code {second.wait(DEADLINE)}")
     ended_at = query("SELECT ended_at FROM stepfast_worker WHERE state = 'dead'")[0]["ended_at"]
     return Crash(len(held), ended_at / 1e6 - killed_at, running_after)
 
 
 @contextmanager
 def worker(display: Display, name: str) -> Iterator[subprocess.Popen[str]]:
-    """`stepfast worker examples.invoices:app`, with its log told as events."""
+    """Run `stepfast worker examples.invoices:app` and show its log as events."""
     stepfast = str(Path(sys.executable).with_name("stepfast"))
     command = [stepfast, "worker", "examples.invoices:app", "--concurrency", str(CONCURRENCY)]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     display.event(f"{name} started: pid {process.pid}")
-    threading.Thread(target=tell, args=(process, display), daemon=True).start()
+    threading.Thread(target=show_log, args=(process, display), daemon=True).start()
     try:
         yield process
     finally:
@@ -105,22 +105,22 @@ def worker(display: Display, name: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def tell(process: subprocess.Popen[str], display: Display) -> None:
-    """Pass on what the worker's log says, as far as it belongs to the story."""
+def show_log(process: subprocess.Popen[str], display: Display) -> None:
+    """Show the lines of the worker's log that belong to the crash."""
     for line in process.stderr or ():
         event = line.split()[3:4]
-        if set(event) & TOLD:
+        if set(event) & SHOWN:
             display.event("log: " + " ".join(line.split()[3:]), "yellow")
         elif "Traceback" in line or "rror" in line:
             display.event(f"log: {line.strip()}", "red")
 
 
 def watch(display: Display, name: str, enough: Callable[[Tally], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + DEADLINE
     while not enough(tally := look(name)):
         display.tally(tally)
         if time.monotonic() > deadline:
-            raise SystemExit(f"gave up after {PATIENCE:.0f} s: {tally}")
+            raise SystemExit(f"gave up after {DEADLINE:.0f} s: {tally}")
         time.sleep(0.05)
     display.tally(tally)
 
@@ -146,7 +146,7 @@ def look(name: str) -> Tally:
 def wait_until_taken_again(held: list[str], since: float) -> float:
     """Seconds until the first of the abandoned jobs was leased once more."""
     taken = f"leased_at > {since * 1e6:.0f} AND id IN ({', '.join(repr(it) for it in held)})"
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         found = query(
             f"SELECT min(leased_at) AS at FROM (SELECT id, leased_at FROM stepfast_job "
@@ -155,7 +155,7 @@ def wait_until_taken_again(held: list[str], since: float) -> float:
         if found[0]["at"]:
             return float(found[0]["at"] / 1e6 - since)
         time.sleep(0.02)
-    raise SystemExit("nobody took the abandoned jobs")
+    raise SystemExit("no worker took the abandoned jobs")
 
 
 if __name__ == "__main__":

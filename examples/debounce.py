@@ -1,4 +1,4 @@
-"""A burst of calls becomes two jobs: one that runs, and one that takes in whatever comes meanwhile.
+"""A burst of calls becomes two jobs: one that runs, and one that collects the calls that come meanwhile.
 
 python -m examples.debounce
 """
@@ -34,7 +34,7 @@ def main() -> int:
         go_on.set()
         calls[-1].wait(timeout=10)
 
-    print(f"{len(calls)} calls, {sum(it.created for it in calls)} jobs: {batches}")
+    print(f"{len(calls)} calls, {sum(call.created for call in calls)} jobs: {batches}")
     return 0 if batches == [[0, 1, 2, 3, 4], [5, 6, 7]] else 1
 
 

@@ -1,4 +1,4 @@
-"""A month is fetched in parts, loaded when all of them are there, and reported; then a part fails, and is brought back.
+"""A month is fetched in parts, loaded when all parts are done, and reported; then a part fails, and its tree is revived.
 
 python -m examples.dependencies
 """
@@ -17,7 +17,7 @@ broken: set[int] = set()
 
 @app.job(retry=Retry(attempts=1))
 def fetch(part: int) -> int:
-    """The rows of one part. The first one finds out that there is another."""
+    """The rows of one part. The first part adds another member to the group."""
     if part in broken:
         raise ConnectionError(f"part {part} does not answer")
     if part == 1:
@@ -28,7 +28,7 @@ def fetch(part: int) -> int:
 
 @app.job()
 def load(step: Step, month: str) -> int:
-    """Starts once, when all parts are there, and has what they answered."""
+    """Starts once, when all parts are done, and gets their results."""
     rows: int = sum(step.parents.values())
     print(f"{month}: loaded {rows} rows of {len(step.parents)} parts")
     return rows

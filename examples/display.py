@@ -1,4 +1,4 @@
-"""What the crash example shows: a live picture on a terminal, plain lines everywhere else."""
+"""The output of the crash example: a live picture on a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAIN_EVERY = 1.0  # seconds between lines where nothing can be redrawn
 
 @dataclass(frozen=True)
 class Tally:
-    """The tables at one moment."""
+    """Counts from the tables at one moment."""
 
     jobs: int
     done: int
@@ -33,7 +33,7 @@ class Tally:
 
 
 class Display:
-    """Shows the tally as it changes, and what happens, with the seconds since the start."""
+    """Show the counts as they change, and events, with the seconds since the start."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -41,7 +41,7 @@ class Display:
         self._events: deque[Text] = deque(maxlen=LINES)
         self._lock = threading.Lock()
         self._tally: Tally | None = None
-        self._spoke = 0.0
+        self._printed_at = 0.0
         self._live = Live(get_renderable=self._picture, console=console, refresh_per_second=10)
 
     def __enter__(self) -> Self:
@@ -54,19 +54,19 @@ class Display:
 
     def tally(self, tally: Tally) -> None:
         self._tally = tally
-        if not self.console.is_terminal and time.monotonic() - self._spoke >= PLAIN_EVERY:
-            self._spoke = time.monotonic()
-            self._say(Text(_sentence(tally)))
+        if not self.console.is_terminal and time.monotonic() - self._printed_at >= PLAIN_EVERY:
+            self._printed_at = time.monotonic()
+            self._print(Text(_sentence(tally)))
 
     def event(self, text: str, style: str = "") -> None:
-        """Something happened; callable from any thread."""
+        """Show an event; callable from any thread."""
         line = Text(text, style=style)
         with self._lock:
             self._events.append(Text(f"{self._seconds():6.1f} s  ").append(line))
         if not self.console.is_terminal:
-            self._say(line)
+            self._print(line)
 
-    def _say(self, line: Text) -> None:
+    def _print(self, line: Text) -> None:
         self.console.print(Text(f"{self._seconds():6.1f} s  ").append(line), soft_wrap=True)
 
     def _seconds(self) -> float:

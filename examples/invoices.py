@@ -1,7 +1,7 @@
 """The jobs of the crash example: invoices that take one step, reports that take a step per page.
 
 Every step writes one row into `ledger`. That table has no unique key on purpose: if a step's effect were
-applied twice, two rows would stand there. Every handler also writes a line to a file, which stands for the
+applied twice, there would be two rows. Every handler also writes a line to a file, which represents the
 world outside the database: a letter sent, a card charged.
 """
 
@@ -33,16 +33,16 @@ def create_ledger() -> None:
 
 @app.job()
 async def issue_invoice(step: Step, number: str, amount: int) -> None:
-    """A fast one: most of its time it waits for somebody else."""
-    tell_the_world(step)
+    """A fast job: it mostly waits for another system."""
+    act_outside(step)
     await asyncio.sleep(0.05)
     step.effect(Entry(number, 0, amount))
 
 
 @app.job()
 def print_invoice(step: Step, number: str, amount: int) -> None:
-    """A slow one, in plain blocking code."""
-    tell_the_world(step)
+    """A slow job, in plain blocking code."""
+    act_outside(step)
     step.wait(1.0)
     step.effect(Entry(number, 0, amount))
 
@@ -51,7 +51,7 @@ def print_invoice(step: Step, number: str, amount: int) -> None:
 async def write_report(step: Step, name: str) -> Continue | Done:
     """Five pages, a step each: a crash repeats one page at most."""
     page = step.cursor or 0
-    tell_the_world(step)
+    act_outside(step)
     await asyncio.sleep(0.2)
     step.effect(Entry(name, page, 1))
     return Continue(page + 1) if page + 1 < PAGES else Done({"pages": PAGES})
@@ -70,7 +70,7 @@ class Entry:
         )
 
 
-def tell_the_world(step: Step) -> None:
-    """What has left the database cannot be taken back. The key is the same for every try of a step."""
-    with OUTSIDE.open("a", encoding="utf-8") as world:
-        world.write(f"{step.idempotency_key}\n")
+def act_outside(step: Step) -> None:
+    """Act outside the database, where nothing can be rolled back. The key is the same for every try of a step."""
+    with OUTSIDE.open("a", encoding="utf-8") as file:
+        file.write(f"{step.idempotency_key}\n")

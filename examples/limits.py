@@ -1,7 +1,6 @@
-"""Two customers, one with a hundred jobs and one with three: a limit by customer lets both go on.
+"""Two customers, one with a hundred jobs and one with three: a limit by customer keeps them from blocking each other.
 
 python -m examples.limits
-
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ def main() -> None:
         running: Counter[str] = Counter()
         most: Counter[str] = Counter()
         order: list[str] = []
-        everything = threading.Event()
+        all_done = threading.Event()
 
         @app.job(limits=[Concurrency(2, by="customer")])
         def fetch(customer: str) -> None:
@@ -34,12 +33,12 @@ def main() -> None:
                 running[customer] -= 1
                 order.append(customer)
                 if len(order) == 103:
-                    everything.set()
+                    all_done.set()
 
         fetch.enqueue_many([{"customer": "large"}] * 100)
         fetch.enqueue_many([{"customer": "small"}] * 3)
         with app.worker(concurrency=10):
-            everything.wait(30)
+            all_done.wait(30)
         app.close()
 
     last_small = max(place for place, customer in enumerate(order, 1) if customer == "small")

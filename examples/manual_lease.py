@@ -16,7 +16,7 @@ app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/work.db")
 
 @app.job(queue="scans")
 def scan(path: str) -> None:
-    """Somebody else does it: only its name, its queue and its retry policy matter here."""
+    """Never called: only the name, the queue and the retry policy are used here."""
 
 
 def main() -> int:
@@ -30,10 +30,10 @@ def main() -> int:
         app.release(lease, "done", result={"pages": 3})
         print(f"{first} is {state(first)}")
 
-    # A scanner that goes silent: its lease runs out, and somebody else gets the job.
+    # A scanner that stops: its lease runs out, and another one gets the job.
     silent = app.acquire("scanner-1", lease="1ms", queue="scans")
     time.sleep(0.05)
-    print(f"reset {app.operator.reset_leases()} expired lease")  # running workers do this by themselves
+    print(f"reset {app.operator.reset_leases()} expired lease")  # running workers do this automatically
     successor = app.acquire("scanner-2", lease="5m", queue="scans")
     if silent is None or successor is None:
         return 1

@@ -1,4 +1,4 @@
-"""Whether every effect is there exactly once: asked of the database, after the crash."""
+"""Prove from the database, after the crash, that every effect happened exactly once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Crash:
-    """What the killed worker left behind, and how soon others went on with it."""
+    """The leases that the killed worker held, and how soon another worker continued them."""
 
     leases: int
     taken_back_after: float
@@ -24,7 +24,7 @@ class Crash:
 
 @dataclass(frozen=True)
 class Expected:
-    """What the tables must hold in the end."""
+    """What the tables must contain in the end."""
 
     jobs: int
     effects: int
@@ -32,7 +32,7 @@ class Expected:
 
 
 def prove(console: Console, crash: Crash, expected: Expected, folder: Path) -> int:
-    """Ask the database what is there; print it, and say whether it is right."""
+    """Compare the tables with what is expected, and print both; returns the exit code."""
     ledger = query(
         "SELECT count(*) AS entries, count(DISTINCT what || '/' || page) AS steps, sum(amount) AS total FROM ledger"
     )[0]
@@ -53,13 +53,13 @@ def prove(console: Console, crash: Crash, expected: Expected, folder: Path) -> i
         ("jobs done", done, expected.jobs),
         ("jobs unfinished, dead or cancelled", unfinished + sum(row["n"] for row in jobs) - done, 0),
     ]
-    table = Table("from the database", "is", "should be", "", title="The proof")
-    for what, found, wanted in proofs:
-        table.add_row(what, str(found), str(wanted), "[green]right" if found == wanted else "[bold red]WRONG")
+    table = Table("from the database", "found", "expected", "", title="The proof")
+    for name, found, wanted in proofs:
+        table.add_row(name, str(found), str(wanted), "[green]right" if found == wanted else "[bold red]WRONG")
     console.print(table)
     facts = Table("the crash", "")
     facts.add_row("leases that the killed worker held", str(crash.leases))
-    facts.add_row("taken back after the kill", f"{crash.taken_back_after:.1f} s")
+    facts.add_row("rescued after the kill", f"{crash.taken_back_after:.1f} s")
     facts.add_row("the first of them ran again after", f"{crash.running_after:.1f} s")
     facts.add_row("attempts charged to a job", str(sum(row["failures"] for row in jobs)))
     facts.add_row("crashes charged to a job", str(sum(row["crashes"] for row in jobs)))
@@ -69,10 +69,10 @@ def prove(console: Console, crash: Crash, expected: Expected, folder: Path) -> i
     if right:
         console.print(
             f"Every effect is there exactly once. {len(runs) - len(set(runs))} handlers ran twice: what a handler "
-            "does outside the database happens at least once, so give the other side step.idempotency_key.",
+            "does outside the database happens at least once, so pass step.idempotency_key to the other side.",
             style="green",
         )
-    console.print("\nThe database stays where it is. Look around:", style="bold")
+    console.print("\nThe database is kept. Look at it:", style="bold")
     console.print(
         f"  export STEPFAST_DATABASE_URL=sqlite:///{folder}/work.db\n"
         "  stepfast jobs list\n  stepfast workers list --all\n  stepfast doctor\n"

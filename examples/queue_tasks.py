@@ -1,4 +1,4 @@
-"""Tasks from a queue: sent as JSON, done once each, and whoever asked is told. All in this process.
+"""Tasks from a queue: sent as JSON, run once each, their ends reported by webhooks. All in this process.
 
 python -m examples.queue_tasks
 """
@@ -22,26 +22,26 @@ from stepfast.transports.contract import Outgoing
 from stepfast.transports.memory import MemoryTransport
 
 SECRET = new_secret()
-told: dict[str, str] = {}
+reported: dict[str, str] = {}
 
 
 class Frontend(BaseHTTPRequestHandler):
-    """Whoever handed in the tasks."""
+    """The system that sent the tasks and receives their ends."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         verify(body, dict(self.headers), SECRET)
         end = json.loads(body)
-        told[end["task_id"]] = str(end.get("result") or end["error"]["message"])
+        reported[end["task_id"]] = str(end.get("result") or end["error"]["message"])
         self.send_response(204)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Quiet, please."""
+        """Print nothing."""
 
 
 def main() -> int:
-    """Send five messages, of which one is a repetition and one is no task; see what becomes of them."""
+    """Send five messages, of which one is a repetition and one is not a task, and wait for the ends."""
     frontend = ThreadingHTTPServer(("127.0.0.1", 0), Frontend)
     threading.Thread(target=frontend.serve_forever, daemon=True).start()
     hook = f"http://127.0.0.1:{frontend.server_address[1]}/tasks"
@@ -71,7 +71,7 @@ def main() -> int:
             )
             for number, name in tasks
         ]
-        asyncio.run(send(broker, [*bodies, "this is no task"]))
+        asyncio.run(send(broker, [*bodies, "this is not a task"]))
 
         intake = Intake(
             app, broker, IntakeSettings(client="default", acknowledge="ended"), ended=lambda: None
@@ -79,7 +79,7 @@ def main() -> int:
         with app.worker():
             intake.start()
             deadline = time.monotonic() + 20
-            while len(told) < len({number for number, _ in tasks}) and time.monotonic() < deadline:
+            while len(reported) < len({number for number, _ in tasks}) and time.monotonic() < deadline:
                 time.sleep(0.01)
             intake.stop_taking()
         intake.leave(timedelta(seconds=5))
@@ -87,11 +87,11 @@ def main() -> int:
         app.close()
     frontend.shutdown()
 
-    for number, text in sorted(told.items()):
+    for number, text in sorted(reported.items()):
         print(f"task {number}: {text}")
     print(f"handlers ran for {', '.join(sorted(runs))}; dead letters: {', '.join(sorted(letters))}")
-    right = sorted(runs) == ["a.pdf", "b.pdf", "torn.pdf"] and len(told) == 3 and len(letters) == 2
-    print("Each task was done once, and each end was told." if right else "Something is wrong.")
+    right = sorted(runs) == ["a.pdf", "b.pdf", "torn.pdf"] and len(reported) == 3 and len(letters) == 2
+    print("Each task ran once, and each end was reported." if right else "Something is wrong.")
     return 0 if right else 1
 
 

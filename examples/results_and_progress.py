@@ -1,4 +1,4 @@
-"""Wait for a job, watch another, ask for many results at once, and see who stepped in.
+"""Wait for a job, watch another, wait for many results at once, and read the audit.
 
 python -m examples.results_and_progress
 """
@@ -25,7 +25,7 @@ class Report:
 
 @app.job(retry=Retry(attempts=3, first="10ms"), result_ttl="1h")
 def report(step: Step, month: str) -> Report:
-    """Fails once, and says how far it is."""
+    """Fails once, and reports its progress."""
     step.log(f"reading {month}, try {step.attempt}")
     for percent in (30, 60):
         step.progress(percent, f"{percent // 3} rows")
@@ -63,7 +63,7 @@ def main() -> int:
         total = asyncio.run(sum_of_squares(100))
         print(f"the sum of 100 squares is {total}")
 
-    # An operator steps in; whoever waits is told why, and the audit knows who it was.
+    # An operator cancels a job: the wait raises with the reason, and the audit has the name.
     job = report.enqueue(month="July")
     app.operator.by("alice", reason="July is not over").cancel(job.id)
     try:

@@ -1,7 +1,6 @@
-"""A report every second, fired by three workers of which none is special: every tick becomes one job.
+"""A report every second, fired by three workers: every tick becomes one job.
 
 python -m examples.schedules
-
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def main() -> int:
             if len(ticks) >= 3:
                 enough.set()
 
-        # In code: workers write it down when they start.
+        # In code: a worker that starts writes it into the table.
         app.schedule("every-second", report, every="1s", tick_as="at")
 
         with ExitStack() as workers:
@@ -39,7 +38,7 @@ def main() -> int:
                 workers.enter_context(app.worker())
             enough.wait(30)
 
-            # At run time: pause it, add another one, try that one out.
+            # At run time: pause it, add another one, trigger that one.
             app.schedules.pause("every-second", "that is enough")
             app.schedules.add(
                 "nightly",
@@ -55,7 +54,7 @@ def main() -> int:
         for line in app.schedules.all():
             print(f"{line.name}: {line.when} ({line.tz}), {line.state}")
         for tick in app.schedules.show("nightly").ahead[:2]:
-            print(f"nightly comes at {tick.local:%H:%M} in Paris, {tick.utc:%H:%M} UTC")
+            print(f"nightly fires at {tick.local:%H:%M} in Paris, {tick.utc:%H:%M} UTC")
         doubled = [at for at, count in Counter(ticks).items() if count > 1]
         print(f"{len(set(ticks))} ticks, {len(doubled)} of them twice")
         early = [at for at in ticks if at > datetime.now(UTC)]

@@ -1,6 +1,6 @@
 """A catalogue of 95 rows is copied page by page; each page is a step with a transaction of its own.
 
-One page meets a shop that does not answer, and its step alone is tried again.
+At one page the shop does not answer; only the step of that page is tried again.
 
     python -m examples.steps_and_effects
 """
@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
-import time
 
 from stepfast import Continue, Done, Reject, Retry, Step, Stepfast
-from stepfast.jobs.state import LIVE
 
 CATALOGUE = [{"sku": f"S-{n:03}", "price": n} for n in range(95)]
 PAGE = 30
@@ -37,19 +35,19 @@ async def copy_catalogue(step: Step, shop: str) -> Continue | Done | Reject:
 def main() -> int:
     with app.transaction() as tx:
         tx.execute("CREATE TABLE product (sku TEXT PRIMARY KEY, price INTEGER)")
-    good, bad = copy_catalogue.enqueue(shop="corner-shop").id, copy_catalogue.enqueue(shop="nowhere").id
+    good, bad = copy_catalogue.enqueue(shop="corner-shop"), copy_catalogue.enqueue(shop="nowhere")
 
     with app.worker():
-        while app.operator.jobs(LIVE):
-            time.sleep(0.02)
+        good.wait(timeout="30s")
+        bad.wait(timeout="30s")
 
-    detail = app.operator.job(good)
+    detail = app.operator.job(good.id)
     for line in detail.logs:
         print(f"step {line.step}  {line.level:5}  {line.message.splitlines()[0]}")
     print(f"{detail.job.state} after {detail.job.step + 1} steps, result {detail.result}")
     with app.transaction() as tx:
         rows = tx.query("SELECT count(*) AS n FROM product")[0]["n"]
-    print(f"{rows} products; the other job is {app.operator.job(bad).job.state}")
+    print(f"{rows} products; the other job is {app.operator.job(bad.id).job.state}")
     return 0 if rows == len(CATALOGUE) else 1
 
 

@@ -24,7 +24,7 @@ def ship(step: Step, order_id: str) -> None:
 
 
 def place_order(tx: Transaction, order_id: str, amount: int) -> None:
-    """Business code: it is given a transaction and knows nothing of commits."""
+    """Business code: it gets a transaction and never commits."""
     tx.execute("INSERT INTO orders (id, amount) VALUES (:id, :amount)", {"id": order_id, "amount": amount})
     ship.enqueue(order_id=order_id, tx=tx, key=f"ship:{order_id}")
     if amount > 1_000:

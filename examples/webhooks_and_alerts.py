@@ -1,4 +1,4 @@
-"""Webhooks that are staged with a step, verified by their receiver, and retried; and an alert for a job that dies.
+"""Webhooks that are staged with a step, verified by the receiver, and retried; and an alert about a dead job.
 
 python -m examples.webhooks_and_alerts
 """
@@ -25,7 +25,7 @@ closed = threading.Event()
 
 
 class Receiver(BaseHTTPRequestHandler):
-    """Another system: it verifies, says 410 while it is closed, and takes alerts as well."""
+    """Another system: it verifies webhooks, answers 410 while it is closed, and receives alerts as well."""
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
@@ -69,7 +69,7 @@ def main() -> int:
     with app.worker():
         for order in ("A-1", "A-2", "A-3"):
             ship.enqueue(order=order)
-        wait(lambda: len(received) == 2 and bool(alerts))  # A-2 was rejected, and its webhook with it
+        wait(lambda: len(received) == 2 and bool(alerts))  # A-2 was rejected, so its webhook was never staged
         print(f"alert: {alerts}")
 
         closed.set()
@@ -86,9 +86,9 @@ def main() -> int:
     return 0 if sorted(received) == ["order.shipped A-1", "order.shipped A-3", "order.shipped A-4"] else 1
 
 
-def wait(look: Callable[[], bool]) -> None:
+def wait(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
-    while not look() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
 
 

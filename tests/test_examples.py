@@ -92,7 +92,7 @@ def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
             ["report of", "for France", "every-second: every 1s (UTC), paused", "0 of them twice"],
         ),
         (
-            "isolated",
+            "isolation",
             [
                 "scan: dead: StepCrashed: its process was killed by SIGSEGV; it crashed 2 times",
                 "convert: dead: StepTimeout: did not finish within 0.5 s",
@@ -102,16 +102,16 @@ def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
             ],
         ),
         (
-            "waiting",
+            "events_and_callbacks",
             [
                 "kept: True",
-                "told twice: True",
+                "sent twice: True",
                 "order 2 was never paid",
                 "approved by Ada; answered [200, 200], and 404",
             ],
         ),
         (
-            "encrypted",
+            "encryption",
             [
                 "the card is in the database: False",
                 "a report shows: encrypted",
@@ -127,7 +127,7 @@ def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
             ["try 2", "328350", "has no result: Cancelled: July", "alice did job.cancel"],
         ),
         (
-            "observed",
+            "observability",
             [
                 "'errorMessage': 'the bank refused password=***'",
                 'stepfast_jobs_total{kind="take_order",outcome="dead"} 1.0',
@@ -136,7 +136,7 @@ def test_a_proof_that_fails_is_a_failure(tmp_path: Path) -> None:
                 "a secret was seen: False",
             ],
         ),
-        ("queue_tasks", ["task 3: page 7 is missing", "Each task was done once, and each end was told."]),
+        ("queue_tasks", ["task 3: page 7 is missing", "Each task ran once, and each end was reported."]),
         (
             "webhooks_and_alerts",
             [

@@ -1,1 +1,1 @@
-"""A shop's catalogue, synced into a table while everything goes wrong."""
+"""A shop's catalogue, synced into a table in spite of failures."""

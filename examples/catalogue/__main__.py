@@ -1,4 +1,4 @@
-"""A catalogue of 1,000 items is synced while it is sold, throttled, broken and repaired; in the end the table is right.
+"""A catalogue of 1,000 items is synced while items are sold and requests are throttled or fail; in the end the table is right.
 
 python -m examples.catalogue
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TABLE = "CREATE TABLE item (id VARCHAR(20) NOT NULL PRIMARY KEY, price INTEGER NOT NULL, gone_at BIGINT)"
 
-logging.getLogger("stepfast").setLevel(logging.CRITICAL)  # we tell it ourselves
+logging.getLogger("stepfast").setLevel(logging.CRITICAL)  # this program prints its own report
 
 shop = Shop(1_000)
 app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/catalogue.db")
@@ -29,10 +29,10 @@ app.feed(Catalogue(shop))
 def main() -> int:
     with app.transaction() as tx:
         tx.execute(TABLE)
-    shop.put("A-0007", None, OPENED)  # a row that nobody can use
+    shop.put("A-0007", None, OPENED)  # a row that cannot be mapped
 
     with app.worker():
-        say("The first run reads everything, and one part of the shop answers nonsense.")
+        heading("The first run reads everything, and one part of the shop answers nonsense.")
         first = wait(app.runs.start("catalogue").id)
         for partition in app.runs.partitions(first.id, failed=True):
             print(
@@ -40,7 +40,7 @@ def main() -> int:
             )
         print(f"   published: {len(table())} items; watermark: {first.watermark_after}")
 
-        say("The shop is repaired. A retry goes on where each partition stopped.")
+        heading("The shop is repaired. A retry goes on where each partition stopped.")
         shop.broken = False
         again = app.runs.retry(first.id)
         print(f"   read again: {', '.join(f'partition {it}' for it in again.partitions)}")
@@ -52,19 +52,19 @@ def main() -> int:
         missed = set(shop.prices()) - set(table())
         print(f"   items that the shop has and we do not: {len(missed)}")
 
-        say("Three prices change. The next run reads what changed since the watermark.")
+        heading("Three prices change. The next run reads what changed since the watermark.")
         for number in (100, 200, 300):
             shop.put(f"A-{number:04}", 1)
         requests = shop.requests
         second = wait(app.runs.start("catalogue").id)
         print(f"   {second.kind}: {second.seen} rows in {shop.requests - requests} pages")
 
-        say("What was sold can be seen by a full run only. It marks what is gone.")
+        heading("Only a full run notices sold items. It marks them as gone.")
         third = wait(app.runs.start("catalogue", "full").id)
         print(f"   gone: {third.gone}, the shop sold {shop.sold}")
 
     right = table() == shop.prices()
-    say(f"The table and the shop are {'the same' if right else 'DIFFERENT'}: {len(table())} items.")
+    heading(f"The table and the shop are {'the same' if right else 'DIFFERENT'}: {len(table())} items.")
     for row in query(
         "SELECT run_type, completed_workers, expected_workers, failed_workers FROM run_metadata"
     ):
@@ -75,7 +75,7 @@ def main() -> int:
 
 
 def wait(run_id: str) -> RunReport:
-    """Until the run has ended, however."""
+    """Wait until the run has ended, and print how."""
     for _ in app.runs.watch(run_id):
         pass
     run = app.runs.show(run_id).run
@@ -93,8 +93,8 @@ def query(text: str) -> list[dict[str, Any]]:
         return tx.query(text)
 
 
-def say(words: str) -> None:
-    print(f"\n{words}")
+def heading(text: str) -> None:
+    print(f"\n{text}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""The feed: how the shop is asked, and what becomes of an item. There is no queue, progress or recovery code."""
+"""The feed: how to request pages of the shop and how to map an item. No queue, progress or recovery code is needed."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from examples.catalogue.shop import HIGHEST, Asked, Shop
+from examples.catalogue.shop import HIGHEST, Query, Shop
 from stepfast import Bounds, Cursor, Feed, Fixed, Page, Range, Sweep, Window
 
 
@@ -17,17 +17,17 @@ class Catalogue(Feed):
         domain=Range.of(price=Bounds(0, HIGHEST)),
     )
     settle, lookback = "0s", "0s"  # this shop shows a change at once
-    attempts_page = 2  # no patience: this is a demonstration
+    attempts_page = 2  # fails soon: this is a demonstration
     sweep = Sweep(column="gone_at", strikes=1, fuse=0.5)
 
     def __init__(self, shop: Shop) -> None:
         self.shop = shop
 
     async def count(self, part: Range, window: Window, /) -> int:
-        return self.shop.count(_asked(part, window))
+        return self.shop.count(_query(part, window))
 
     async def fetch(self, part: Range, window: Window, cursor: Cursor, /) -> Page:
-        return Page(self.shop.page(_asked(part, window), cursor.offset, cursor.limit))
+        return Page(self.shop.page(_query(part, window), cursor.offset, cursor.limit))
 
     def identify(self, item: Any, /) -> str:
         return str(item["id"])
@@ -38,6 +38,6 @@ class Catalogue(Feed):
         return {"id": item["id"], "price": item["price"]}
 
 
-def _asked(part: Range, window: Window) -> Asked:
+def _query(part: Range, window: Window) -> Query:
     price: Any = part.bounds("price")
-    return Asked(price.from_, price.to, window.from_)
+    return Query(price.from_, price.to, window.from_)

@@ -10,7 +10,7 @@ STEPFAST_DATABASE_URL = os.environ.get("STEPFAST_DATABASE_URL", "sqlite:///shop.
 
 
 def database(url: str) -> dict[str, Any]:
-    """The same place, as Django names it."""
+    """The same database in Django's settings."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         # BEGIN IMMEDIATE: a transaction that begins by reading may not be able to write any more.

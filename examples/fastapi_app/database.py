@@ -1,4 +1,4 @@
-"""The shop's own tables, as SQLAlchemy knows them, in the database where the jobs are."""
+"""The shop's own tables, with SQLAlchemy, in the same database as the jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Order(Base):
 
 
 class Parcel(Base):
-    """What came of an order. Written by the job's commit, exactly once."""
+    """The parcel of an order, written by the commit of its job."""
 
     __tablename__ = "shop_parcel"
 
@@ -39,10 +39,10 @@ def create_tables() -> None:
 
 
 def session() -> Iterator[Session]:
-    """One transaction for each request: committed when it was answered, rolled back when it failed."""
+    """One transaction for each request: committed when it succeeds, rolled back when it fails."""
     with Session(engine) as opened, opened.begin():
         yield opened
 
 
-# Closed before the answer is sent: who reads "201 Created" finds the order.
+# Closed before the answer is sent: a client that reads "201 Created" finds the order.
 InTransaction = Annotated[Session, Depends(session, scope="function")]

@@ -1,4 +1,4 @@
-"""What happens after the request."""
+"""Jobs of the shop."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ async def ship(step: Step, order_id: str) -> str:
 
 
 async def label_of(order_id: str, idempotency_key: str) -> str:
-    """The carrier's service: told the same key again, it gives the same label."""
+    """The carrier's service: the same key gives the same label."""
     await asyncio.sleep(0.01)
     return f"label of {order_id} ({idempotency_key[-1]})"

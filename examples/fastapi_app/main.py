@@ -1,4 +1,4 @@
-"""The web application; its worker lives with it.
+"""The web application, with a worker inside.
 
     uvicorn examples.fastapi_app.main:web
 
@@ -43,7 +43,7 @@ class NewOrder(BaseModel):
 
 
 class Shipment(BaseModel):
-    """Where the job of an order stands."""
+    """The state of the job of an order."""
 
     job_id: str
     state: str
@@ -54,20 +54,20 @@ class Shipment(BaseModel):
 
 @web.post("/orders", status_code=status.HTTP_201_CREATED)
 def place_order(order: NewOrder, session: InTransaction) -> Shipment:
-    """Store the order and ask for its shipping: both exist when this transaction commits, or neither does."""
+    """Store the order and enqueue its shipping: both exist when this transaction commits, or neither does."""
     if session.get(Order, order.id) is not None:
         raise HTTPException(status.HTTP_409_CONFLICT, f"there is an order {order.id} already")
     session.add(Order(id=order.id, item=order.item))
     session.flush()
     job = jobs.ship.with_options(tx=session, key=f"ship:{order.id}").enqueue(order_id=order.id)
-    if order.item == "nothing":  # the order is refused after its job was asked for: it leaves no job behind
+    if order.item == "nothing":  # refused after its job was enqueued: the rollback removes the job
         raise HTTPException(status.HTTP_422_UNPROCESSABLE_CONTENT, "nothing cannot be shipped")
     return Shipment(job_id=job.id, state="ready")
 
 
 @web.get("/shipments/{job_id}")
 def shipment(job_id: str) -> Shipment:
-    """Where it stands now."""
+    """The state of the job now."""
     try:
         found = jobs.app.result_of(job_id)
     except NotFoundError:
@@ -83,6 +83,6 @@ def shipment(job_id: str) -> Shipment:
 
 @web.get("/shipments/{job_id}/label")
 async def wait_for_label(job_id: str) -> str:
-    """Wait for it, without a thread that waits with us."""
+    """Wait for the result without blocking a thread."""
     label: str = await jobs.app.enqueued(job_id).result(timeout="10s")
     return label

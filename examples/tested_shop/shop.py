@@ -1,4 +1,4 @@
-"""A shop whose orders are paid in the background. `test_shop.py` beside it shows how such a thing is tested.
+"""A shop whose orders are paid in the background. `test_shop.py` shows how to test it.
 
 pytest examples/tested_shop
 """

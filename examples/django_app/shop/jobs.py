@@ -1,4 +1,4 @@
-"""What happens after the request."""
+"""Jobs of the shop."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ app = Stepfast(settings.STEPFAST_DATABASE_URL)
 
 @app.job(queue="shipping", timeout="30s")
 def ship(step: Step, order_id: str) -> str:
-    """Read with Django as everywhere; write with the step, so that the parcel and the job's end commit together."""
+    """Read with Django's ORM; write with the step, so that the parcel and the end of the job commit together."""
     with as_in_a_request():
         order = Order.objects.get(id=order_id)
     label = f"{order.item} for {order_id}"
@@ -26,7 +26,7 @@ def ship(step: Step, order_id: str) -> str:
 
 @contextmanager
 def as_in_a_request() -> Iterator[None]:
-    """Django has a connection for each thread, and looks after it between requests. A worker's threads have none."""
+    """Check Django's connection of this thread, as Django does between requests; a worker has no requests."""
     close_old_connections()  # one that broke meanwhile
     try:
         yield

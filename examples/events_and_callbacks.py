@@ -1,6 +1,6 @@
 """An order that is paid, one that is not, and a callback that is called twice.
 
-python -m examples.waiting
+python -m examples.events_and_callbacks
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ addresses: list[str] = []
 
 @app.job()
 def deliver(step: Step, order: int, patience: str) -> Wait | str:
-    """Ships when the bank says so."""
+    """Ship the order when the event of the bank has come."""
     if step.number == 0:
         return Wait(f"payment:{order}", timeout=patience)
     return f"order {order} is shipped" if step.event else f"order {order} was never paid"
@@ -30,7 +30,7 @@ def deliver(step: Step, order: int, patience: str) -> Wait | str:
 
 @app.job()
 def approve(step: Step, document: str) -> Wait | str:
-    """Asks a person, who answers at an address that is good for once."""
+    """Ask a person, who answers by a callback that can be used once."""
     if step.number == 0:
         addresses.append(step.callback_url(expires="1h"))
         return Wait(timeout="1h", cursor=document)
@@ -38,7 +38,7 @@ def approve(step: Step, document: str) -> Wait | str:
 
 
 async def post(url: str, body: bytes) -> int:
-    """What a web server does with a request; here without one."""
+    """Call the ASGI application directly, without a web server."""
     status: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -52,9 +52,9 @@ async def post(url: str, body: bytes) -> int:
 
 
 def main() -> int:
-    # The bank is faster than we are: its event is kept until somebody waits for it.
+    # The event comes before the job: it is kept until a job waits for it.
     print("kept:", app.events.send("payment:1", {"amount": 3}, id="bank-1").kept)
-    print("told twice:", app.events.send("payment:1", {"amount": 3}, id="bank-1").repeated)
+    print("sent twice:", app.events.send("payment:1", {"amount": 3}, id="bank-1").repeated)
 
     with app.worker():
         paid = deliver.enqueue(order=1, patience="1h")

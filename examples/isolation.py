@@ -1,7 +1,6 @@
-"""A library that crashes, one that hangs and one that eats memory: each costs its own step, and nobody else's.
+"""A handler that crashes, one that hangs and one that needs too much memory: each fails alone, no other step is affected.
 
-python -m examples.isolated
-
+python -m examples.isolation
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import time
 from pathlib import Path
 
 from stepfast import Retry, Step, Stepfast
-from stepfast.config import spoken_size
 
 app = Stepfast()
 SOON = Retry(attempts=1, first="10ms")
@@ -21,25 +19,26 @@ SOON = Retry(attempts=1, first="10ms")
 
 @app.job(isolation="process", retry=SOON)
 def scan(path: str) -> bytes:
-    """A parser written in C meets a file that it does not understand."""
+    """A parser written in C that crashes on a broken file."""
     return ctypes.string_at(0 * len(path))
 
 
 @app.job(isolation="process", timeout="500ms", retry=SOON)
 def convert(path: str) -> str:
-    """Asked to stop it would not hear; after some seconds its process is killed."""
+    """It ignores the request to stop, so its process is killed after some seconds."""
     time.sleep(3600)
     return path
 
 
 @app.job(isolation="process", memory="300MB", retry=SOON)
 def unpack(path: str, megabytes: int) -> str:
-    return f"{path}: {spoken_size(len(bytearray(megabytes * 1_000_000)))} in process {os.getpid()}"
+    content = bytearray(megabytes * 1_000_000)
+    return f"{path}: {len(content) // 1_000_000} MB in process {os.getpid()}"
 
 
 @app.job()
 async def greet(step: Step, name: str) -> str:
-    """This one runs in the worker's own process, beside all that."""
+    """This one runs in the worker's own process."""
     return f"hello {name}, try {step.attempt}, process {os.getpid()}"
 
 
@@ -56,9 +55,9 @@ def main() -> None:
         with app.worker(concurrency=3, crash_limit=2):
             for name, job in jobs.items():
                 outcome = job.wait(timeout="30s")
-                said = outcome.result if outcome.state == "done" else outcome.error
-                print(f"{name}: {outcome.state}: {said}")
-        print(f"the worker, process {os.getpid()}, is as well as before")
+                answer = outcome.result if outcome.state == "done" else outcome.error
+                print(f"{name}: {outcome.state}: {answer}")
+        print(f"the worker, process {os.getpid()}, is not affected")
         app.close()
 
 

@@ -1,6 +1,6 @@
-"""Look for a card number in the whole database file, and change the key.
+"""Show that a card number is nowhere in the database file, and rotate the key.
 
-python -m examples.encrypted
+python -m examples.encryption
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from stepfast import Stepfast
 from stepfast.admin.encryption import keys_in_use, rotate
-from stepfast.encryption import SECRET_KEY
 
+VARIABLE = "STEPFAST_SECRET_KEY"
 OLD, NEW = "only for this example: an old key of 40+", "only for this example: the new key of 40+"
 CARD = "4111-1111-1111-1111"
 
-os.environ[SECRET_KEY] = OLD
+os.environ[VARIABLE] = OLD
 folder = Path(tempfile.mkdtemp())
 app = Stepfast(f"sqlite:///{folder}/work.db", mask=["card"])
 
@@ -30,7 +30,7 @@ def charge(card: str) -> str:
 
 @app.job()
 def greet(card: str) -> None:
-    """Its arguments are not, but nobody sees them."""
+    """Its arguments are not encrypted, but masked wherever they are shown."""
     raise PermissionError(f"no such customer: {card}")
 
 
@@ -47,14 +47,14 @@ def main() -> int:
     print(f"the card is in the database: {found}")
     print(f"a report shows: {app.operator.job(job.id).payload}")
 
-    # A new key in front; the old one opens what is there until everything is under the new one.
-    os.environ[SECRET_KEY] = f"{NEW},{OLD}"
+    # The new key first: it encrypts. The old key still decrypts until all rows use the new one.
+    os.environ[VARIABLE] = f"{NEW},{OLD}"
     print(f"rows encrypted anew: {rotate(app.database).renewed}")
-    os.environ[SECRET_KEY] = NEW
-    print(f"keys that are needed now: {len(keys_in_use(app.database))}")
+    os.environ[VARIABLE] = NEW
+    print(f"keys: {len(keys_in_use(app.database))}")
     still = app.result_of(job.id).result == result
 
-    # Without encryption the rules still hide it wherever it is shown.
+    # Without encryption, masking rules hide it wherever it is shown.
     plain = greet.enqueue(card=CARD)
     detail = app.operator.job(plain.id)
     print(f"another report shows: {detail.payload}")

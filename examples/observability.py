@@ -1,6 +1,6 @@
-"""What you see of your jobs: a log of JSON, metrics, and one trace over an order, its two steps and its child.
+"""Logs as JSON, metrics, and one trace over an order, its two steps and the job that it enqueues.
 
-python -m examples.observed
+python -m examples.observability
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 import tempfile
-import time
+import threading
 
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -19,16 +19,17 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 
 from stepfast import Continue, Done, Reject, Step, Stepfast
-from stepfast.jobs.state import LIVE
 from stepfast.telemetry.logs import Lines, formatter
 
 app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/orders.db")
 log = logging.getLogger("shop")
+mails = threading.Event()
 
 
 @app.job()
 async def send_mail(to: str) -> None:
     log.info("mail to %s", to)
+    mails.set()
 
 
 @app.job()
@@ -55,11 +56,12 @@ def main() -> int:
     metrics.register(app.metrics())
 
     with trace.get_tracer("shop").start_as_current_span("POST /orders"):
-        good = take_order.enqueue(order="A-1", password="hunter2")  # noqa: S106 - to be seen nowhere
-    take_order.enqueue(order="A-2", password="hunter2")  # noqa: S106
+        good = take_order.enqueue(order="A-1", password="hunter2")  # noqa: S106 - must not appear in any output
+    bad = take_order.enqueue(order="A-2", password="hunter2")  # noqa: S106
     with app.worker():
-        while app.operator.jobs(LIVE):
-            time.sleep(0.02)
+        good.wait(timeout="30s")
+        bad.wait(timeout="30s")
+        mails.wait(30)
 
     print("— the log")
     for line in map(json.loads, lines.getvalue().splitlines()):
