@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from stepfast.admin.schedules import Schedules
     from stepfast.callbacks import Callbacks
     from stepfast.database.connection import Transaction
-    from stepfast.events import Events
     from stepfast.group import Group, GroupOptions
     from stepfast.job import Job, JobOptions, Prepared
+    from stepfast.jobs.events import Events
     from stepfast.jobs.manual_lease import ManualLease, ReleaseAs
     from stepfast.notifications.alert import Severity
     from stepfast.notifications.settings import NotificationSettings
@@ -234,7 +234,7 @@ class Stepfast:
     @property
     def events(self) -> Events:
         """Events that jobs wait for: send them, and look at what is kept."""
-        from stepfast.events import Events
+        from stepfast.jobs.events import Events
 
         return Events(self.database, encrypted=self.encrypted)
 

@@ -1,7 +1,7 @@
-"""Signed addresses: whoever has one may send one event, once, until it expires, and nothing else.
+"""Signed addresses: each sends one event, once, until it expires, and nothing else.
 
-The token says which event and until when, and is signed under STEPFAST_SECRET_KEY. So nothing is stored when an
-address is made, and nobody can make another. That it is good for once is the business of the event's id.
+The token names the event and its expiry, and is signed under STEPFAST_SECRET_KEY. So nothing is stored when an address
+is made, and no one else can make one. That it works only once is the business of the event's id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PURPOSE: Final = "callback"
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What a token says."""
+    """What a token says: the event, and until when it may be sent."""
 
     event: str = msgspec.field(name="e")
     until: int = msgspec.field(name="x")  # microseconds
@@ -40,8 +40,8 @@ class Claim(msgspec.Struct, frozen=True):
 def sign(event: str, lasts: timedelta) -> str:
     """A token for one event, good for so long by the clock of this process."""
     claim = Claim(checked_event(event), time.time_ns() // 1_000 + micros(lasts), micros(lasts))
-    said = _text(msgspec.json.encode(claim))
-    return f"{said}.{_text(keyring().sign(said, _PURPOSE))}"
+    text = _text(msgspec.json.encode(claim))
+    return f"{text}.{_text(keyring().sign(text, _PURPOSE))}"
 
 
 def url_of(event: str, lasts: timedelta) -> str:
@@ -56,11 +56,11 @@ def url_of(event: str, lasts: timedelta) -> str:
 
 def read(token: str) -> Claim:
     """What the token says, if it was signed by us; when it ends is for the database's clock to judge."""
-    said, _, signature = token.partition(".")
+    text, _, signature = token.partition(".")
     try:
-        if len(token) > LONGEST_TOKEN or not keyring().signed(said, _bytes(signature), _PURPOSE):
+        if len(token) > LONGEST_TOKEN or not keyring().signed(text, _bytes(signature), _PURPOSE):
             raise SignatureError("this callback was not signed by us")
-        return msgspec.json.decode(_bytes(said), type=Claim)
+        return msgspec.json.decode(_bytes(text), type=Claim)
     except ValueError:  # neither base64 nor JSON
         raise SignatureError("this callback was not signed by us") from None
 

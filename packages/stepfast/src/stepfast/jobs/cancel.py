@@ -1,4 +1,4 @@
-"""Stop jobs that nobody wants any more: those that wait end at once, those that run are asked to stop."""
+"""Cancel jobs: those that wait end at once, those that run are asked to stop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CANCELLED_GROUP: Final = "Cancelled"
 
 LOCK_JOBS_TO_CANCEL = sql("SELECT id, state FROM stepfast_job WHERE id {any_of:ids} ORDER BY id {for_update}")
 
-# A new fence, so that nobody who held it before takes the ending for its own.
+# A new fence, so that an earlier owner does not take this ending for its own.
 CANCEL_WAITING = sql("""
     UPDATE stepfast_job SET fence = :fence, error_group = :error_group, last_error = :reason, updated_at = {now}
      WHERE id {any_of:ids} AND state IN ('scheduled', 'ready', 'suspect', 'held', 'waiting')

@@ -1,4 +1,7 @@
-"""Jobs that gave up. They wait here for an operator, whatever their age."""
+"""Dead letters: jobs that gave up wait for an operator, whatever their age, who revives or purges them.
+
+One by one, all that match a filter, or a job with its whole tree: the jobs that come after it, and those after them.
+"""
 
 from __future__ import annotations
 
@@ -40,10 +43,9 @@ COUNT_DEAD = sql("""
 LOCK_ENDED_JOB = sql(f"SELECT state, queue, {OWN_KEY} FROM stepfast_archive WHERE id = :id {{for_update}}")
 KEY_HOLDER = sql("SELECT id FROM stepfast_job WHERE unique_key = :key")
 
-# A new fence, so that nobody who held the job before its death can end it again. A letter whose key an
-# unfinished job holds stays where it is.
-# Who died of crashes comes back as a suspect: its neighbours must not pay for the next one. Who comes after jobs that
-# are not done waits for them.
+# A new fence, so that no owner from before its death can end the job again. A letter whose key an unfinished job
+# holds stays where it is. A job that died of crashes comes back as a suspect: its neighbours must not pay for the next
+# one. A job that comes after others which are not done waits for them.
 _REVIVE = """
     INSERT INTO stepfast_job (id, queue, kind, state, priority, ready_at, created_at, updated_at, unique_key,
                               step, failures, crashes, trace, fence, progress, progress_note, last_error, error_group, cursor_json,
@@ -107,7 +109,7 @@ class Filter:
 
 @dataclass(frozen=True)
 class ChosenLetter:
-    """A dead letter that the caller has locked, and its place in the order."""
+    """An ended job that the caller has locked, and its place in the order."""
 
     id: str
     queue: str
@@ -135,7 +137,7 @@ def choose_dead(
 
 
 def count_dead(tx: Transaction, which: Filter, until: int) -> int:
-    """How many `choose` would find in the end."""
+    """How many `choose_dead` would find in the end."""
     return int(tx.first(COUNT_DEAD, **filter_parameters(which), until=until))
 
 
@@ -157,24 +159,24 @@ def revive(tx: Transaction, job_id: str) -> None:
 
 
 def revive_many(tx: Transaction, letters: Sequence[ChosenLetter]) -> int:
-    """Revive what the caller has locked; returns how many. The keys of the others are held by unfinished jobs."""
+    """Revive ended jobs that the caller has locked; returns how many. Unfinished jobs hold the keys of the others."""
     if not letters:
         return 0
-    ids, fence = [it.id for it in letters], new_fence()
+    ids, fence = [letter.id for letter in letters], new_fence()
     tx.run(REVIVE_JOBS, ids=ids, fence=fence)
-    tx.wakes.update(it.queue for it in letters)
+    tx.wakes.update(letter.queue for letter in letters)
     left = tx.run(LEAVE_ARCHIVE, ids=ids, fence=fence)
     wait_again(tx, ids)
     return left
 
 
 def mark_answered(tx: Transaction, ids: list[str]) -> int:
-    """Their work is done by other jobs now: they wait for nobody, and are kept as long as any ended job."""
+    """Mark dead letters as cancelled, because other jobs do their work now: they are kept as long as any ended job."""
     return tx.run(CANCEL_DEAD, ids=ids) if ids else 0
 
 
 def purge(tx: Transaction, ids: list[str]) -> int:
-    """Delete ended jobs and their logs for good; returns how many. Whoever waits for one of them dies of it."""
+    """Delete ended jobs and their logs for good; returns how many. Jobs that wait for one of them die of it."""
     if not ids:
         return 0
     if awaited := [str(row[0]) for row in tx.rows(AWAITED_PARENTS, ids=ids)]:
@@ -206,9 +208,9 @@ def filter_parameters(which: Filter) -> dict[str, Any]:
     }
 
 
-# A job and all that hangs on it: those that come after it, and those that come after them.
+# --- A job and its tree: the jobs that come after it, and those that come after them.
 #
-# Of the completion job of a group, its members belong to the tree as well: they are what it is about.
+# Of the completion job of a group, the members belong to the tree as well: they are what it is about.
 
 LOOKS: Final = 5
 
@@ -225,7 +227,7 @@ LOCK_ENDED_TREE = sql("""
      ORDER BY id {for_update}
 """)
 
-# What ended with its tree comes back with it.
+# A job that ended with its tree comes back with it.
 BREAK_TREE_EDGES = sql("""
     UPDATE stepfast_dependency SET state = 'broken'
      WHERE child_id {any_of:ids} AND parent_id {any_of:parents} AND state = 'open'
@@ -233,29 +235,29 @@ BREAK_TREE_EDGES = sql("""
 
 
 def cancel_tree(tx: Transaction, job_id: str, reason: str) -> Stopped:
-    """End those of the tree that wait, and ask those that run to stop."""
-    ids = _locked(tx, job_id)
+    """End the jobs of the tree that wait, and ask those that run to stop."""
+    ids = _lock_tree(tx, job_id)
     tx.run(BREAK_TREE_EDGES, ids=ids, parents=ids)
     return cancel_jobs(tx, ids, reason)
 
 
 def revive_tree(tx: Transaction, job_id: str) -> tuple[int, int]:
-    """Revive a job, if it is dead or cancelled, and all that ended because of it.
+    """Revive a job, if it is dead or cancelled, and all jobs that ended because of it.
 
     Returns how many were revived, and how many could not be, because unfinished jobs hold their keys.
     """
-    ids = _followed(tx, _with_members(tx, job_id), FAILED_CHILDREN)
+    ids = _with_children(tx, _with_members(tx, job_id), FAILED_CHILDREN)
     letters = tx.all(LOCK_ENDED_TREE, ChosenLetter, ids=ids)
     revived = revive_many(tx, letters)
     return revived, len(letters) - revived
 
 
-def _locked(tx: Transaction, job_id: str) -> list[str]:
-    """The whole tree, with its live rows locked: from then on nobody can add to it."""
+def _lock_tree(tx: Transaction, job_id: str) -> list[str]:
+    """The whole tree, with its live rows locked: from then on nothing can be added to it."""
     for _ in range(LOOKS):
-        ids = _followed(tx, _with_members(tx, job_id), TREE_CHILDREN)
+        ids = _with_children(tx, _with_members(tx, job_id), TREE_CHILDREN)
         tx.rows(LOCK_LIVE_TREE, ids=ids)
-        if _followed(tx, _with_members(tx, job_id), TREE_CHILDREN) == ids:
+        if _with_children(tx, _with_members(tx, job_id), TREE_CHILDREN) == ids:
             return ids
     raise ContentionError(f"the tree of job {job_id} grew {LOOKS} times while we looked; try again")
 
@@ -270,8 +272,8 @@ def _with_members(tx: Transaction, job_id: str) -> list[str]:
     return sorted(found)
 
 
-def _followed(tx: Transaction, roots: list[str], along: Statement) -> list[str]:
-    """These, and whoever comes after them."""
+def _with_children(tx: Transaction, roots: list[str], along: Statement) -> list[str]:
+    """These jobs, and all that come after them."""
     found, frontier = set(roots), roots
     while frontier:
         children = {str(row[0]) for row in tx.rows(along, ids=frontier)}

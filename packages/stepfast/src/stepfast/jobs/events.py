@@ -1,9 +1,9 @@
 """Events from outside, and the jobs that wait for them.
 
-An event is delivered to one wait, the oldest of its name. One that nobody waits for is kept for a while, for whoever
-comes. Both sides lock the name first, so that an event and a wait that begin in the same moment cannot miss each
-other. Nobody who holds a job asks for a name: the fence of the wait tells whether its job still waits, so a job that
-was cancelled, replaced or went on by itself just leaves a row behind.
+An event is delivered to one wait, the oldest of its name. Without a wait it is kept for a while, for the next one. Both
+sides lock the name first, so that an event and a wait that begin in the same moment cannot miss each other. A transaction
+that holds a job never asks for a name: the fence of the wait tells whether its job still waits, so a job that was
+cancelled, replaced or went on by itself just leaves a row behind.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from stepfast.clock import Duration, duration, micros, new_id
+from stepfast.database.lending import within
 from stepfast.database.statement import sql
 from stepfast.encryption import keyring
 from stepfast.errors import ConfigurationError, ContentionError
@@ -22,6 +23,8 @@ from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
     from stepfast.database.connection import Transaction
+    from stepfast.database.database import Database
+    from stepfast.database.lending import Lent
 
 
 TRIES: Final = 5
@@ -52,7 +55,7 @@ OLDEST_WAITS = sql(
 )
 END_WAIT = sql("DELETE FROM stepfast_wait WHERE id = :id")
 
-# Whoever still waits is scheduled under the fence of its wait. (Each claim, replacement and end writes a new one.)
+# A job that still waits is scheduled under the fence of its wait. (Each claim, replacement and end writes a new one.)
 LOCK_WAITING_JOB = sql("""
     SELECT cursor_json, queue, {now} FROM stepfast_job
      WHERE id = :id AND fence = :fence AND state = 'scheduled' {for_update}
@@ -91,8 +94,8 @@ ANY_OLD_EVENTS = sql("""
 """)
 
 
-class _Told(NamedTuple):
-    """What a job is told."""
+class _Delivery(NamedTuple):
+    """An event on its way to a job."""
 
     event_id: str
     payload: str
@@ -101,10 +104,10 @@ class _Told(NamedTuple):
 
 @dataclass(frozen=True)
 class Sent:
-    """What became of an event: it went to a job, is kept for one, or both are None."""
+    """What happened to an event: it woke a job, is kept for the next one, or was lost (`keep=0`)."""
 
     id: str
-    job_id: str | None = None  # whom it woke
+    job_id: str | None = None  # of the job that it woke
     kept: bool = False
     repeated: bool = False  # an event of this id was sent before: nothing happened now
 
@@ -117,12 +120,12 @@ def send(
     With an id of the caller's own, the same id again changes nothing for `remembered` microseconds.
     """
     if event_id is not None:
-        mine = new_id()  # the event's id would be the same for all who send it
+        mine = new_id()  # the event's id is the same in all calls, and could not tell which came first
         if remember_key(tx, SCOPE, event_id, mine, remembered) != mine:
             return Sent(event_id, repeated=True)
     known = event_id or new_id()
     _lock(tx, name)
-    if (job_id := _deliver(tx, name, _Told(known, payload))) is not None:
+    if (job_id := _deliver(tx, name, _Delivery(known, payload))) is not None:
         happened("event.delivered", job_id=job_id)
         return Sent(known, job_id=job_id)
     if keep <= 0:
@@ -136,8 +139,8 @@ def await_event(tx: Transaction, job_id: str, fence: int, name: str, patience: i
     """Let a job that is scheduled under `fence` wait; an event that is kept wakes it at once."""
     _lock(tx, name)
     if rows := tx.rows(OLDEST_KEPT_EVENT, name=name):
-        kept, *told = rows[0]
-        if _wake(tx, job_id, fence, _Told(*told)):
+        kept, *event = rows[0]
+        if _wake(tx, job_id, fence, _Delivery(*event)):
             tx.run(TAKE_EVENT, id=kept)
             happened("event.delivered", job_id=job_id)
             return
@@ -145,11 +148,12 @@ def await_event(tx: Transaction, job_id: str, fence: int, name: str, patience: i
 
 
 def any_old_events(tx: Transaction) -> bool:
+    """Whether there is something to forget; a look, so that an idle worker takes no lock."""
     return bool(tx.rows(ANY_OLD_EVENTS, stale=STALE_AFTER, age=NAMES_KEPT))
 
 
 def forget_old_events(tx: Transaction, limit: int) -> int:
-    """Forget events that were kept long enough, waits that are over, and names that nobody uses; returns how many."""
+    """Forget events that were kept long enough, waits that are over, and unused names; returns how many."""
     removed = 0
     for old, forget, age in (
         (OLD_EVENTS, FORGET_EVENT, 0),
@@ -163,26 +167,26 @@ def forget_old_events(tx: Transaction, limit: int) -> int:
 
 
 def missed_events(tx: Transaction) -> list[str]:
-    """Events that are kept although somebody waits for them."""
+    """Names of events that are kept although a job waits for them."""
     return [str(row[0]) for row in tx.rows(MISSED_EVENTS, limit=BATCH)]
 
 
 def deliver_kept(tx: Transaction, name: str) -> int:
-    """Give what is kept of this name to those who wait for it; returns how many got something."""
+    """Deliver the kept events of this name to the jobs that wait for it; returns how many were delivered."""
     _lock(tx, name)
-    brought = 0
+    delivered = 0
     while rows := tx.rows(OLDEST_KEPT_EVENT, name=name):
-        kept, *told = rows[0]
-        if (job_id := _deliver(tx, name, _Told(*told))) is None:
+        kept, *event = rows[0]
+        if (job_id := _deliver(tx, name, _Delivery(*event))) is None:
             break
         tx.run(TAKE_EVENT, id=kept)
         happened("event.delivered", job_id=job_id)
-        brought += 1
-    return brought
+        delivered += 1
+    return delivered
 
 
 def _lock(tx: Transaction, name: str) -> None:
-    """Let nobody else send or await this event until we are done."""
+    """Lock the name: no other transaction sends or awaits this event until we are done."""
     for _ in range(TRIES):
         tx.run(KNOW_EVENT_NAME, id=name)
         if tx.rows(LOCK_EVENT_NAME, id=name):
@@ -191,30 +195,30 @@ def _lock(tx: Transaction, name: str) -> None:
     raise ContentionError(f"event {name!r} was forgotten {TRIES} times while we looked; try again")
 
 
-def _deliver(tx: Transaction, name: str, told: _Told) -> str | None:
-    """Wake the oldest that still waits; rows of those that do not are removed on the way."""
+def _deliver(tx: Transaction, name: str, delivery: _Delivery) -> str | None:
+    """Wake the oldest job that still waits; rows of jobs that do not are removed on the way."""
     while rows := tx.rows(OLDEST_WAITS, name=name, limit=BATCH):
         for wait, job_id, fence in rows:
             tx.run(END_WAIT, id=wait)
-            if _wake(tx, job_id, fence, told):
+            if _wake(tx, job_id, fence, delivery):
                 return str(job_id)
     return None
 
 
-def _wake(tx: Transaction, job_id: str, fence: int, told: _Told) -> bool:
+def _wake(tx: Transaction, job_id: str, fence: int, delivery: _Delivery) -> bool:
     rows = tx.rows(LOCK_WAITING_JOB, id=job_id, fence=fence)
     if not rows:
         return False
     stored, queue, now = rows[0]
     cursor = arrived_cursor(
-        stored, told.event_id, now if told.sent_at is None else told.sent_at, told.payload
+        stored, delivery.event_id, now if delivery.sent_at is None else delivery.sent_at, delivery.payload
     )
     tx.run(WAKE_JOB, id=job_id, fence=fence, cursor=cursor)
     tx.wakes.add(queue)
     return True
 
 
-# An event that is sent with the commit of a step, or in somebody's own transaction.
+# --- An event that is sent with the commit of a step, or in a transaction of the caller's.
 
 LONGEST_ID: Final = 180
 REMEMBERED: Final = micros(duration("15d"))  # ids of events, as those of jobs
@@ -223,13 +227,13 @@ FOREVER: Final = micros(duration("3650d"))
 
 @dataclass(frozen=True)
 class SendEvent:
-    """Gives an event to the oldest wait for it, or keeps it for the next."""
+    """The effect that delivers an event to the oldest wait for it, or keeps it for the next."""
 
     name: str
     payload: str
     keep: int
     event_id: str | None
-    remembered: int = REMEMBERED  # for how long the id is, in microseconds
+    remembered: int = REMEMBERED  # how long the id is remembered, in microseconds
 
     by_key = True  # each of its statements names its rows
 
@@ -237,7 +241,7 @@ class SendEvent:
     def of(
         name: str, payload: Any, keep: Duration, event_id: str | None = None, *, encrypted: bool = False
     ) -> SendEvent:
-        """Checked here, where it is asked for, and not when it is too late."""
+        """Check the event where it is asked for, before anything is stored."""
         text = encode(payload, "payload of the event")
         if encrypted:
             text = keyring().seal(text, f"event {name}")
@@ -259,4 +263,39 @@ class SendEvent:
     def send(self, tx: Transaction) -> Sent:
         return send(
             tx, self.name, self.payload, self.keep, event_id=self.event_id, remembered=self.remembered
+        )
+
+
+class Events:
+    """`app.events`: send events by name. Each goes to the oldest wait for it, or is kept for the next."""
+
+    def __init__(self, database: Database, *, encrypted: bool = False) -> None:
+        self._database = database
+        self._encrypted = encrypted
+
+    def send(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        keep: Duration = "1d",
+        id: str | None = None,  # noqa: A002 - the word users know
+        encrypted: bool | None = None,
+        tx: Lent = None,
+    ) -> Sent:
+        """Wake the job that has waited longest for `name`, or keep the event for the next that waits.
+
+        With `tx` it happens when that transaction commits. The same `id` again changes nothing. With `keep=0` the event
+        is lost if no job waits.
+        """
+        sealed = self._encrypted if encrypted is None else encrypted
+        event = SendEvent.of(name, payload, keep, id, encrypted=sealed)
+        return within(self._database, tx, event.send)
+
+    async def send_async(self, name: str, payload: Any = None, *, tx: Any = None, **options: Any) -> Sent:
+        """`send`, awaited: `tx` may be an async connection, and the event loop is not held up."""
+        from stepfast.database.lending_async import within_async  # asyncio: not for programs without a loop
+
+        return await within_async(
+            self._database, tx, lambda inner: self.send(name, payload, tx=inner, **options)
         )

@@ -1,10 +1,12 @@
-"""Own steps for a while.
+"""Claim ready jobs: own their steps for a while.
 
 A claim takes ready jobs of one queue in the exact order of its index, under a fence: a random token that
-nobody else holds. Whoever writes must show it, so a worker that was replaced can change nothing.
+no other claim has. Every write must name it, so a worker that was replaced can change nothing.
 
 A foreign transaction that stays open pins dead index entries, and every claim would walk over them. So a
 worker remembers the lowest time it saw (`hint`) and starts there, with a claim without it in between.
+
+Also here: which queues have work, and the ageing of priorities.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ MANUAL_OWNER = 0  # leases taken by hand, which carry a duration of their own
 
 
 class Lease(NamedTuple):
-    """A step that somebody owns. A tuple, because thousands are made in a second."""
+    """A step that one worker owns. A tuple, because thousands are made in a second."""
 
     job_id: str
     kind: str
@@ -46,7 +48,7 @@ class Lease(NamedTuple):
         return self.failures + self.crashes + 1
 
     def facts(self) -> dict[str, Fact]:
-        """What every event about this step tells."""
+        """The fields of every event about this step."""
         return {
             "job_id": self.job_id,
             "kind": self.kind,
@@ -60,7 +62,7 @@ class Lease(NamedTuple):
 # On PostgreSQL one statement picks and takes: the row addresses of the pick feed the update (28,900 jobs/s
 # against 23,700 for a join on id). The pick holds the rows, so the update asks for nothing else: `state = 'ready'`
 # beside the addresses would offer the planner a second way, over the whole ready index (245 ms a claim when
-# vacuum had found the table empty). Elsewhere the pick locks and TAKE follows in the same transaction.
+# vacuum had found the table empty). Elsewhere the pick locks and TAKE_JOBS follows.
 _CLAIM = """
     UPDATE stepfast_job
        SET state = 'leased', owner = :owner, fence = :fence, leased_at = {{now}}, updated_at = {{now}}
@@ -129,8 +131,8 @@ TAKE_SUSPECT = sql("""
      WHERE id = :id AND state = 'suspect'
 """)
 
-# Jobs that a message named. They are found by their ids, whatever their time: nobody else may have them yet. A row that
-# somebody holds is waited for, not skipped: MariaDB's claims hold rows they only look at, and nobody comes again for it.
+# Jobs that a broker's message named. They are found by their ids, whatever their time: they are reserved for its worker.
+# A row that is locked is waited for, not skipped: MariaDB's claims lock rows they only look at, and no second message comes.
 PICK_NAMED = sql("""
     SELECT id, kind, queue, priority, ready_at, step, failures, crashes, cursor_json, trace, payload
       FROM stepfast_job
@@ -139,7 +141,7 @@ PICK_NAMED = sql("""
      ORDER BY id
     {for_update}
 """)
-# The head start is over: if it is given back, nobody is told of it again, and anybody may take it.
+# Ends the reservation: no second message will be sent, so any worker may take it from now on.
 TAKE_NAMED = sql("""
     UPDATE stepfast_job
        SET state = 'leased', owner = :owner, fence = :fence, leased_at = {now}, updated_at = {now},
@@ -175,7 +177,7 @@ def claim(
 
 
 def claim_named(tx: Transaction, ids: list[str], owner: int) -> list[Lease]:
-    """Take those of these jobs that are ready; the others are held by somebody, wait for their time, or have ended."""
+    """Take the ready ones of these jobs; the others are leased, wait for their time, or have ended."""
     rows = tx.rows(PICK_NAMED, ids=ids) if ids else []
     if not rows:
         return []
@@ -198,7 +200,7 @@ def _order(lease: Lease) -> tuple[int, int, str]:
     return (-lease.priority, lease.ready_at, lease.job_id)
 
 
-# Which queues have work: one probe of an index per queue, and not one per job.
+# --- Which queues have work: one probe of an index per queue, and not one per job.
 
 # A loose scan of the ready index. MariaDB cannot: there a correlated `>` reads everything (0.5 s with 90,000 jobs), so
 # it is asked step by step, with constants.
@@ -237,10 +239,10 @@ def queues_with_work(tx: Transaction) -> list[str]:
     return found
 
 
-# Nobody waits for ever behind more urgent work: a job that has waited long enough rises by one priority.
+# --- Ageing: a job that has waited long enough behind more urgent work rises by one priority.
 #
-# Only where there is somebody more urgent in its queue: in a queue of one priority the order of age holds anyway,
-# and nothing is written. A job keeps the priority it has risen to until it ends.
+# Only where its queue has more urgent jobs: in a queue of one priority the order of age holds anyway, and nothing is
+# written. A job keeps the priority it has risen to until it ends.
 
 AGEING_BATCH: Final = 500
 
@@ -270,15 +272,14 @@ RAISE_PRIORITY = sql("""
 
 
 def raise_overdue(tx: Transaction, queue: str, after: int, limit: int = AGEING_BATCH) -> int:
-    """Let one batch of those who have waited `after` microseconds at their priority rise; returns how many."""
+    """Raise the priority of one batch of jobs that waited longer than `after` microseconds at theirs; returns how many."""
     lowest, highest = tx.rows(PRIORITY_SPREAD, queue=queue)[0]
     risen = 0
-    priority = highest
     levels = []
     while lowest is not None and lowest < highest:
         levels.append(lowest)
         lowest = tx.first(NEXT_PRIORITY, queue=queue, priority=lowest)
-    for priority in reversed(levels):  # from the top: nobody rises twice in one pass
+    for priority in reversed(levels):  # from the top: no job rises twice in one pass
         ids = [
             row[0] for row in tx.rows(OVERDUE_JOBS, queue=queue, priority=priority, age=after, limit=limit)
         ]

@@ -101,7 +101,7 @@ def acquire(tx: Transaction, worker_id: str, duration: timedelta, queue: str) ->
 
 
 def extend(tx: Transaction, held: ManualLease, duration: timedelta) -> ManualLease:
-    """Own it for `duration` from now; refused to anyone but the owner."""
+    """Own the job for `duration` from now; raises `LeaseLostError` unless this lease is still the owner."""
     mine = {"id": held.job_id, "fence": held.lease.fence}
     if tx.run(EXTEND_LEASE, **mine, owner=MANUAL_OWNER, duration=micros(duration)) != 1:
         raise LeaseLostError(held.job_id, held.lease.fence)

@@ -33,10 +33,10 @@ class Call:
 
 
 def effects_of(outcome: Done | Continue | Snooze | Wait) -> list[Effect]:
-    """What an outcome brings along; a function of the transaction is an effect, too."""
+    """The effects of an outcome; a function of the transaction is an effect, too."""
     given = outcome.effects
     if callable(given) or hasattr(given, "apply"):
-        given = [given]  # one, forgotten to be put into a list
+        given = [given]  # one, without its list
     return [as_effect(it) for it in given]
 
 
@@ -137,14 +137,14 @@ class Bury:
 
 @dataclass(frozen=True)
 class Stop:
-    """Somebody asked the job to stop, and it has."""
+    """The job was asked to stop, and it has."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class GiveBack:
-    """Unfinished, through no fault of the job: it keeps its place and its attempts."""
+    """The step did not finish, through no fault of the job: it keeps its place and its attempts."""
 
 
 Ending = Done | Continue | Snooze | Wait | Reject | Again | Bury | Stop | GiveBack

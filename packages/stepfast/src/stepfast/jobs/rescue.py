@@ -1,4 +1,4 @@
-"""Take back the work of processes that died, and convict only the guilty.
+"""Rescue jobs whose worker died, and charge only the job that killed it.
 
 A job found on board of a dead process is a suspect: from then on it runs alone. It is charged with the
 crash only if it was the only one on board. So a job that kills its worker is convicted by its second
@@ -26,52 +26,6 @@ if TYPE_CHECKING:
 
     from stepfast.database.connection import Transaction
     from stepfast.telemetry import Fact
-
-
-# Which process this is, so that another one on the same machine can see that it is gone.
-#
-# A process is named by the machine's boot, its PID namespace, its PID and its start time. Only a process
-# in the same namespace of the same boot can judge; everybody else waits for the lease to run out.
-
-
-def this_process() -> str:
-    return f"{_machine()}/{os.getpid()}/{_started(os.getpid())}"
-
-
-def process_is_gone(process: str) -> bool:
-    """True only if that process certainly runs no more."""
-    machine, _, rest = process.partition("/")
-    pid, _, started = rest.partition("/")
-    if not machine or machine != _machine() or not pid.isdigit() or not started:
-        return False
-    return _started(int(pid)) != started
-
-
-def process_age() -> float:
-    """For how many seconds this process has been there; 0 where the system does not tell."""
-    started = _started(os.getpid())
-    if not started:
-        return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
-
-
-def _machine() -> str:
-    """The boot and the PID namespace; empty where the system does not tell."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot}:{Path('/proc/self/ns/pid').stat().st_ino}"
-    except OSError:
-        return ""
-
-
-def _started(pid: int) -> str:
-    """When the process started, in ticks since boot; empty if there is none, or only its shell."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    fields = text.rpartition(")")[2].split()  # the name in front may contain anything
-    return "" if fields[0] in {"Z", "X"} else fields[19]
 
 
 BATCH: Final = 200
@@ -127,7 +81,7 @@ CLEAR_ABANDONED = sql(
     "UPDATE stepfast_worker SET abandoned = 0 WHERE incarnation = :incarnation AND state = 'dead'"
 )
 
-_SUSPECT = """
+_TAKE_BACK = """
     UPDATE stepfast_job
        SET state = :state, owner = NULL, leased_by = NULL, lease_until = NULL, fence = :fence,
            crashes = crashes + :charge, ready_at = {{now}}, updated_at = {{now}}, error_group = :error_group,
@@ -136,9 +90,9 @@ _SUSPECT = """
      WHERE id {{any_of:ids}} AND state = 'leased'
 """
 TAKE_BACK_JOBS = sql(
-    _SUSPECT.format(joined="last_error || '; ' || :note"),
-    mariadb=_SUSPECT.format(joined="CONCAT(last_error, '; ', :note)"),
-    postgresql=_SUSPECT.format(joined="last_error || '; ' || CAST(:note AS TEXT)").replace(
+    _TAKE_BACK.format(joined="last_error || '; ' || :note"),
+    mariadb=_TAKE_BACK.format(joined="CONCAT(last_error, '; ', :note)"),
+    postgresql=_TAKE_BACK.format(joined="last_error || '; ' || CAST(:note AS TEXT)").replace(
         "THEN :note", "THEN CAST(:note AS TEXT)"
     ),
 )
@@ -156,14 +110,14 @@ class AbandonedJob:
     trace: str | None
 
     def facts(self) -> dict[str, Fact]:
-        """What an event about it tells."""
+        """The fields of an event about this job."""
         trace_id = trace_id_of(self.id, self.trace)
         return {"job_id": self.id, "kind": self.kind, "queue": self.queue, "trace_id": trace_id}
 
 
 @dataclass(frozen=True)
 class Rescued:
-    """What one sweep gave back."""
+    """What one rescue gave back."""
 
     workers: int = 0
     jobs: int = 0
@@ -174,7 +128,7 @@ class Rescued:
 
 
 def late_workers(tx: Transaction, me: int) -> set[tuple[int, int]]:
-    """Whose lease ran out, and when."""
+    """The workers whose lease ran out, by incarnation, and when."""
     return {(row[0], row[1]) for row in tx.rows(LATE_WORKERS, me=me)}
 
 
@@ -186,9 +140,9 @@ def declare_dead(
     trust_machine: bool = True,
     only: Container[int] | None = None,
 ) -> int:
-    """Mark the dead: whose lease ran out (`trust_clock`), whom this machine knows to be gone (`trust_machine`).
+    """Declare workers dead whose lease ran out (`trust_clock`), or whose process is gone (`trust_machine`).
 
-    With `only`, the clock convicts nobody else.
+    With `only`, the clock convicts no other incarnation. Returns how many.
     """
     dead = 0
     for incarnation, worker_id, process, expired in tx.rows(LIVE_WORKERS, me=me):
@@ -207,7 +161,7 @@ def rescue(tx: Transaction, crash_limit: int) -> Rescued:
     total = Rescued()
     for incarnation, worker_id, state, abandoned in tx.rows(ENDED_WORKERS_WITH_JOBS, limit=10):
         jobs = tx.all(ABANDONED_JOBS, AbandonedJob, owner=incarnation, limit=BATCH)
-        # Who left in good order gave its work back; what is left was claimed in the same moment.
+        # A worker that stopped in good order gave its work back; what is left was claimed in the same moment.
         charged = state == "dead" and abandoned == 1 and len(jobs) == 1
         total += _take_back(tx, jobs, worker_id, crash_limit, charge=int(charged), proven=state == "dead")
         if charged:
@@ -229,22 +183,22 @@ def _take_back(
 ) -> Rescued:
     if not jobs:
         return Rescued()
-    cancelled = [it.id for it in jobs if it.cancel_at is not None]
-    died = [it for it in jobs if it.cancel_at is None and charge and it.crashes + charge >= crash_limit]
-    dead = [it.id for it in died]
+    cancelled = [job.id for job in jobs if job.cancel_at is not None]
+    died = [job for job in jobs if job.cancel_at is None and charge and job.crashes + charge >= crash_limit]
+    dead = [job.id for job in died]
     ended = {*cancelled, *dead}
-    rest = [it.id for it in jobs if it.id not in ended]
-    # A manual lease that ran out killed nobody: its job goes back among the others.
+    rest = [job.id for job in jobs if job.id not in ended]
+    # A manual lease that ran out killed no worker: its job goes back among the others.
     _mark(tx, rest, "suspect" if proven else "ready", charge, CRASH_NOTE)
     _mark(tx, dead, "leased", charge, f"{CRASH_NOTE}; killed its worker {crash_limit} times")
     _mark(tx, cancelled, "leased", 0, CRASH_NOTE)
-    look_at_limits_of_jobs(tx, [it.id for it in jobs])
+    look_at_limits_of_jobs(tx, [job.id for job in jobs])
     if dead:
         end_jobs(tx, dead, "dead")
     if cancelled:
         end_jobs(tx, cancelled, "cancelled")
-    for it in died:
-        happened("job.died", it, error=f"killed its worker {crash_limit} times")
+    for job in died:
+        happened("job.died", job, error=f"killed its worker {crash_limit} times")
     charged = charge * (len(jobs) - len(cancelled))
     happened("jobs.rescued", dead_worker_id=worker_id, jobs=len(jobs), died=len(dead), charged=charged)
     return Rescued(1, len(jobs), len(dead))
@@ -261,3 +215,50 @@ def _mark(tx: Transaction, ids: list[str], state: str, charge: int, note: str) -
             error_group=None if state == "ready" else CRASH_GROUP,
             fence=new_fence(),
         )
+
+
+# --- The identity of a process, so that another one on the same machine can see that it is gone.
+#
+# A process is named by the machine's boot, its PID namespace, its PID and its start time. Only a process
+# in the same namespace of the same boot can judge; all others wait for the lease to run out.
+
+
+def this_process() -> str:
+    """The name of this process, as `process_is_gone` reads it."""
+    return f"{_machine()}/{os.getpid()}/{_started(os.getpid())}"
+
+
+def process_is_gone(process: str) -> bool:
+    """True only if that process certainly runs no more."""
+    machine, _, rest = process.partition("/")
+    pid, _, started = rest.partition("/")
+    if not machine or machine != _machine() or not pid.isdigit() or not started:
+        return False
+    return _started(int(pid)) != started
+
+
+def process_age() -> float:
+    """For how many seconds this process has been running; 0 where the system does not tell."""
+    started = _started(os.getpid())
+    if not started:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
+
+
+def _machine() -> str:
+    """The boot and the PID namespace; empty where the system does not tell."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot}:{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When the process started, in ticks since boot; empty if there is none, or only its shell."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    fields = text.rpartition(")")[2].split()  # the name in front may contain anything
+    return "" if fields[0] in {"Z", "X"} else fields[19]

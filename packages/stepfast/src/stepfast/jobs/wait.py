@@ -1,4 +1,4 @@
-"""How a job waits: the cursor of its next step says for what, and gets the event when it comes.
+"""A job that waits for an event: the cursor of its next step names the event, and receives it.
 
 So the step that goes on finds everything in its own row, however often it is tried, and a job that waits costs
 nothing but that row.
@@ -54,7 +54,7 @@ class _Envelope(msgspec.Struct):
 
 
 def checked_event(name: object) -> str:
-    """The name of an event; whatever no database could find again is refused."""
+    """The name of an event; a name that no database could find again is refused."""
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST_NAME:
         raise ConfigurationError(f"event {name!r:.60}: a text of 1 to {LONGEST_NAME} characters")
     if name != name.rstrip() or name != storable(name):
@@ -73,14 +73,14 @@ def waiting_cursor(cursor: str, name: str) -> str:
 
 
 def arrived_cursor(stored: str, event_id: str, at: int, payload: str) -> str:
-    """The same, now that the event is there."""
+    """The stored cursor of a job whose event has arrived."""
     envelope = _read(stored)
     envelope.wait.event = _Arrived(event_id, at, msgspec.Raw(payload.encode()))
     return _text(envelope)
 
 
 def cursor_in(stored: str | None) -> str | None:
-    """Where the step before said to go on, as a text of JSON."""
+    """The cursor that the step before answered with, as a text of JSON."""
     if stored is None or not stored.startswith(MARK):
         return stored
     return bytes(_read(stored).cursor).decode()
@@ -92,6 +92,7 @@ def waited_for(stored: str | None) -> str | None:
 
 
 def has_arrived(stored: str | None) -> bool:
+    """Whether the event that the job waits for is in its cursor."""
     return stored is not None and stored.startswith(MARK) and _read(stored).wait.event is not None
 
 
@@ -100,22 +101,22 @@ def event_in(stored: str | None) -> Event | None:
     if stored is None or not stored.startswith(MARK):
         return None
     wait = _read(stored).wait
-    if (it := wait.event) is None:
+    if (event := wait.event) is None:
         return None
-    payload = opened(bytes(it.payload).decode(), f"event {wait.name}")
-    return Event(wait.name, it.id, decode(payload), moment(it.at))
+    payload = opened(bytes(event.payload).decode(), f"event {wait.name}")
+    return Event(wait.name, event.id, decode(payload), moment(event.at))
 
 
 def reencrypt_cursor(stored: str, keys: Keyring, purpose: str) -> str:
-    """A stored cursor with everything in it that is sealed under the first key."""
+    """A stored cursor, its encrypted parts encrypted with the current key."""
     if not stored.startswith(MARK):
         return keys.reencrypt(stored, purpose) if is_sealed(stored) else stored
     envelope = _read(stored)
     cursor = bytes(envelope.cursor).decode()
     if is_sealed(cursor):
         envelope.cursor = msgspec.Raw(keys.reencrypt(cursor, purpose).encode())
-    if (it := envelope.wait.event) is not None and is_sealed(payload := bytes(it.payload).decode()):
-        it.payload = msgspec.Raw(keys.reencrypt(payload, f"event {envelope.wait.name}").encode())
+    if (event := envelope.wait.event) is not None and is_sealed(payload := bytes(event.payload).decode()):
+        event.payload = msgspec.Raw(keys.reencrypt(payload, f"event {envelope.wait.name}").encode())
     return _text(envelope)
 
 
