@@ -34,9 +34,7 @@ def backlog(bench: Bench) -> Section:
     at_short, at_burst, at_long = [], [], []
     for _ in range(bench.rounds):
         at_short.append(bench.quietest(partial(_short, bench, system), _foreign))
-        at_burst.append(
-            _burst(bench, system, burst)
-        )  # never repeated: a stall is what we look for, not noise
+        at_burst.append(_burst(bench, system, burst))  # never repeated: this section looks for stalls
     with bench.databases.place("postgresql") as place:
         bench.say(f"loading {long:,} jobs")
         load(bench, system, place, long)

@@ -1,4 +1,4 @@
-"""What every measurement needs: databases, children, how often to repeat, and a place to say what is going on."""
+"""What every measurement needs: databases, child processes, repetitions, and progress output."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Bench:
         return 1 if self.quick else 3
 
     def rounds_of(self, product: Product) -> int:
-        """SQLite has no server beside it: one core's mood decides, and a round is short."""
+        """More rounds on SQLite: without a server one noisy core decides, and a round is short."""
         return 5 if product == "sqlite" and not self.quick else self.rounds
 
     def size(self, full: int, quick: int) -> int:
@@ -87,7 +87,7 @@ class Bench:
 def wait_until(
     true: Callable[[], object], subject: Subject | None = None, patience: float = PATIENCE
 ) -> float:
-    """Look every other millisecond; the moment at which it was so."""
+    """Wait until the condition holds, checked every other millisecond; returns the moment."""
     deadline = time.monotonic() + patience
     while not true():
         if subject is not None:

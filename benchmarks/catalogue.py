@@ -36,7 +36,7 @@ MEGABYTES = 250
 
 @dataclass(frozen=True)
 class Sync:
-    """One full run, and what it took."""
+    """One full run: its requests, times, CPU and memory."""
 
     stones: int
     page_size: int
@@ -46,7 +46,7 @@ class Sync:
     plan: float  # seconds
     fetch: float
     apply: float
-    spent: dict[str, float]  # seconds of CPU, by whom
+    spent: dict[str, float]  # seconds of CPU, by process
     memory: float  # megabytes of the larger worker process, at most
     foreign: float
     bare: float  # pages per second of the bare client
@@ -197,7 +197,7 @@ def _simulator(bench: Bench, place: Place, stones: int) -> Iterator[Source]:
 def _watch(
     place: Place, worker: Subject, source: Source
 ) -> tuple[tuple[float, float, float, float], float, int]:
-    """Until the run has ended: when its stages began, the worker's memory at most, and the counts until it was planned."""
+    """Wait for the end of the run; returns when its stages began, the highest memory of the worker, and the counts of its planning."""
     memory, planning, deadline = 0.0, None, time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         worker.check()
@@ -215,7 +215,7 @@ def _watch(
 
 
 def _peak(pid: int) -> float:
-    """The megabytes that a process had at most."""
+    """The highest memory of a process, in megabytes."""
     with suppress(OSError):  # it has ended
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

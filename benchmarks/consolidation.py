@@ -1,4 +1,4 @@
-"""Sections: what consolidation reaches of the database's own INSERT … SELECT, and whether it stays so with many rows."""
+"""Sections: consolidation compared with the database's own INSERT … SELECT, with few and with many rows."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Place:
     server: int | None  # the server's process; SQLite has none
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
-        """Look, or write and commit, with the bare driver."""
+        """Run a statement with the bare driver, and commit."""
         with self.connection() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall()) if cursor.description else []
@@ -62,7 +62,7 @@ class Place:
         self.rows(EFFECTS)
 
     def rest(self) -> None:
-        """Fresh statistics and nothing left to write: every run starts alike."""
+        """Refresh statistics and flush: every run starts from the same state."""
         match self.product:
             case "postgresql":
                 self.rows("VACUUM ANALYZE")
@@ -91,7 +91,7 @@ class Place:
 
 
 class Databases:
-    """Starts a server when it is first asked for; leaves nothing behind."""
+    """Start each server when it is first needed; remove everything at the end."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="stepfast-bench-", dir="/var/tmp"))

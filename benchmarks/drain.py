@@ -97,7 +97,7 @@ def work(bench: Bench, system: System, place: Place, count: int) -> Run:
         wait_until(lambda: tally.count, worker)
         meter, used, served = Meter(), worker.cpu_seconds(), _served(place)
         wait_until(lambda: tally.count >= count, worker)
-        started = worker.cpu_seconds()  # the raw limit ends by itself: afterwards nobody can tell
+        started = worker.cpu_seconds()  # the raw limit ends by itself: its CPU time cannot be read afterwards
         end = wait_until(finished, worker)
         elapsed = end - tally.first
         return Run(

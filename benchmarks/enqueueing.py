@@ -1,4 +1,4 @@
-"""Section: asking for jobs, in bulk and one by one."""
+"""Section: enqueue, in bulk and one by one."""
 
 from __future__ import annotations
 

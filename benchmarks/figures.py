@@ -1,4 +1,4 @@
-"""What a measurement answers: several runs of the same thing, and how they stand to what was promised."""
+"""The result of a measurement: several runs of the same thing, compared with the targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Sample:
-    """The same thing measured several times; the median speaks for it."""
+    """The same thing measured several times; the median is its value."""
 
     values: tuple[float, ...]
     unit: str
@@ -39,7 +39,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Goal:
-    """A promise: `value` must reach `bound`, from below or from above."""
+    """A target: `value` must reach `bound`, from below or from above."""
 
     words: str
     value: float

@@ -1,4 +1,4 @@
-"""Section: what Stepfast weighs before it does anything."""
+"""Section: installed size, import time and memory."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _start_of_task() -> float:
 
 
 def _megabytes(folder: Path) -> float:
-    """Of all that pip put there but itself; byte code counts, because it is written at the first import."""
+    """The size of all installed packages except pip; byte code counts, because it is written at the first import."""
     ours = [it for it in folder.iterdir() if not it.name.startswith(NOT_OURS)]
     files = [file for top in ours for file in ([top] if top.is_file() else top.rglob("*")) if file.is_file()]
     return sum(file.stat().st_size for file in files) / 1e6

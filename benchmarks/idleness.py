@@ -1,4 +1,4 @@
-"""Section: what a worker costs that has nothing to do."""
+"""Section: CPU and memory of an idle worker."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from benchmarks.systems import MODULE, System, pgqueuer, stepfast
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
 
-SETTLING = 3.0  # seconds an idle worker gets to come to rest
+SETTLING = 3.0  # seconds until a worker counts as idle
 
 
 @dataclass(frozen=True)

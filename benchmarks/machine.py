@@ -1,4 +1,4 @@
-"""The machine that the figures belong to."""
+"""The machine on which the figures were measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRIVERS = ("psycopg", "PyMySQL", "msgspec")
 
 @dataclass(frozen=True)
 class Machine:
-    """As it was when the run began."""
+    """The machine at the beginning of the run."""
 
     processor: str
     cores: int
@@ -67,7 +67,7 @@ def machine(databases: Databases) -> Machine:
 
 
 def fsync_milliseconds(folder: Path, times: int = 40) -> float:
-    """What a durable commit waits for at least."""
+    """The time of one fdatasync, which every durable commit waits for."""
     waits = []
     with (folder / "fsync").open("wb") as file:
         for _ in range(times):

@@ -1,4 +1,4 @@
-"""Sections: what a page costs beside its statements, and whether it costs more where many rows are."""
+"""Sections: the cost of a page compared with its bare statements, with few and with many raw rows."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def pages_among_many(bench: Bench) -> Section:
         "Pages of a run, among many raw rows",
         f"{pages:,} pages of {PAGE} rows that were there with another content. The rows of a page are neighbours in the table, as "
         f"from a source that is read by key; or scattered over all of it, as from one that sorts by price: {FEW:,} of them, "
-        "again and again. How a database itself takes scattered rows is told by the bare driver, which sends the same statements.",
+        "again and again. The bare driver with the same statements shows what scattered rows cost the database itself.",
         figures,
     )
 

@@ -1,4 +1,4 @@
-"""The processes that are measured: what they use, and what others use meanwhile."""
+"""The processes that are measured: their CPU and memory, and the load of other programs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class SubjectError(Exception):
 
 
 class Meter:
-    """How busy the machine was between two moments, and how much of that was not ours."""
+    """How busy the machine was between two moments, and how much of it was the load of other programs."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -99,7 +99,7 @@ class Meter:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a server and its processes, those that have ended included."""
+    """CPU time of a server and its processes, including those that have ended."""
     return sum(_seconds(member) for member in family(pid))
 
 
@@ -108,7 +108,7 @@ def _our_seconds() -> float:
 
 
 def _seconds(pid: int) -> float:
-    with suppress(OSError):  # ended while we were looking; its parent knows its time
+    with suppress(OSError):  # ended meanwhile; its time is counted in its parent
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(int(it) for it in fields[11:15]) / TICK
     return 0.0

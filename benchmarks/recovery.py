@@ -15,7 +15,7 @@ from benchmarks.systems import MODULE, stepfast
 if TYPE_CHECKING:
     from benchmarks.bench import Bench
 
-OBSERVING = 12.0  # seconds: who has not watched for a whole lease may not call others dead
+OBSERVING = 12.0  # seconds: a worker declares others dead only after it has run for a whole lease
 ELSEWHERE = "UPDATE stepfast_worker SET process = 'another machine' WHERE state = 'alive'"
 
 

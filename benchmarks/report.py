@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 HEAD = """\
 # Benchmarks
 
-For those who want to know how fast Stepfast is, and how we know. Written by `{command}` on {day}; do not edit.
+For readers who want to know how fast Stepfast is, and how it was measured. Written by `{command}` on {day}; do not edit.
 
 Figures are medians with [lowest to highest]. Each system ran in a process of its own and the peers in environments of
 their own, in turns, on one machine in one run, on durable servers (fsync on, flush at every commit) that the

@@ -1,4 +1,4 @@
-"""What is measured: how each system is loaded, how its worker is started, and how one sees that it has finished."""
+"""The systems that are measured: how to enqueue, how to start the worker, and how to see that it has finished."""
 
 from __future__ import annotations
 

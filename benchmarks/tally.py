@@ -28,13 +28,13 @@ class Tally:
         return cls(path)
 
     def start(self) -> None:
-        """A job starts."""
+        """Count a job that starts."""
         now = time.monotonic()
         count, first, _ = _HEAD.unpack_from(self._memory)
         _HEAD.pack_into(self._memory, 0, count + 1, first or now, now)
 
     def note(self, number: int) -> None:
-        """Something numbered happens now."""
+        """Record the moment of a numbered event."""
         _MOMENT.pack_into(self._memory, _HEAD.size + number * _MOMENT.size, time.monotonic())
 
     @property
@@ -50,6 +50,6 @@ class Tally:
         return float(_HEAD.unpack_from(self._memory)[2])
 
     def moments(self) -> list[float]:
-        """Zero where nothing was noted."""
+        """The recorded moments; zero where there is none."""
         tail = self._memory[_HEAD.size :]
         return [float(it[0]) for it in _MOMENT.iter_unpack(tail)]

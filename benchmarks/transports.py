@@ -82,7 +82,7 @@ def _figures(name: str, runs: Mapping[str, list[Rates]]) -> list[Figure]:
 
 @contextmanager
 def _broker(bench: Bench, name: str) -> Iterator[dict[str, str]]:
-    """The environment in which a subject finds it."""
+    """The environment variables of a measured program."""
     if name == "database":
         with bench.databases.place("sqlite") as place:
             place.prepare()

@@ -1,4 +1,4 @@
-"""The limit of asking: the same pages by the bare HTTP client, whose answers nobody reads.
+"""The limit of requests: the same pages by the bare HTTP client, which discards the answers.
 
 `catalogue_bare PAGES LIMIT`; NIVODA_URL, NIVODA_USERNAME and NIVODA_PASSWORD say whom to ask. Prints pages per second.
 """
@@ -17,7 +17,7 @@ import httpx
 from stepfast_diamonds.query import BASE, LOGIN, OLDEST_FIRST, SEARCH
 
 LANES = 10  # requests under way
-PRICES = [(at, at + 20) for at in range(500, 5_000, 20)]  # where stones are many
+PRICES = [(at, at + 20) for at in range(500, 5_000, 20)]  # where there are many stones
 
 
 async def ask(pages: int, limit: int) -> float:

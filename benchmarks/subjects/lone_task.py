@@ -1,4 +1,4 @@
-"""A user's module: a task that only tells when it began."""
+"""A user's module: a task that only reports when it began."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from stepfast import Stepfast
 
-app = Stepfast()  # no variable says where: a file in the working folder
+app = Stepfast()  # without a variable: a file in the working folder
 
 
 @app.task("note")

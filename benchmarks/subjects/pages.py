@@ -1,4 +1,4 @@
-"""What the subjects of the page benchmark read: numbered rows, so that any of them can be asked for.
+"""The source of the page benchmark: numbered rows, each of which can be requested.
 
 With `BENCH_DOMAIN` there are only so many different ones, `BENCH_STRIDE` apart, and partitions read them again, each
 with a content of its own and from another place on. The rows of a page are neighbours, as a source tells them that is

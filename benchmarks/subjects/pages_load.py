@@ -1,4 +1,4 @@
-"""`pages_load ROWS`: so many raw rows that are there already, and a run whose partitions nobody has begun to read."""
+"""`pages_load ROWS`: store this many raw rows, and a run whose partitions have not been read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fill(rows: int) -> None:
 
 
 def begin() -> None:
-    """As planning does it, without a worker."""
+    """Write the partitions as planning does, without a worker."""
     declared = app.feeds.get("pages")
     clock = asyncio.run(source_clock(app.database, declared))
     plan = Fixed(declared.feed.plan(None)).start().plan()  # type: ignore[arg-type]

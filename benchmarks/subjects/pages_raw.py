@@ -142,7 +142,7 @@ def main() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    sys.stdin.read()  # until somebody has seen how much time it took
+    sys.stdin.read()  # until the parent has read its CPU time
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Ask PgQueuer for jobs: `pgqueuer_enqueue MODE KIND COUNT [BATCH]`; the modes of `stepfast_enqueue`."""
+"""Enqueue with PgQueuer: `pgqueuer_enqueue MODE KIND COUNT [BATCH]`; the modes of `stepfast_enqueue`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask for jobs: `stepfast_enqueue MODE KIND COUNT [BATCH]`. Prints the seconds it took.
+"""Enqueue: `stepfast_enqueue MODE KIND COUNT [BATCH]`. Prints the seconds it took.
 
 bulk: so many to a call; single: one by one; paced: one every 20 ms, noting when each call began;
 steady: keep a queue of COUNT ahead of the worker until standard input closes.

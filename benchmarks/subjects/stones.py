@@ -71,7 +71,7 @@ def mapped(item: dict[str, Any]) -> dict[str, Any]:
 
 
 class Stones(Feed):
-    """Its rows have been read; only its mapper works."""
+    """A feed whose rows have been read; only its mapper is used."""
 
     name = FEED
     paging = Keyset()
@@ -96,7 +96,7 @@ FETCHED = sql(
 
 
 def begin(app: Stepfast, rows: int) -> None:
-    """A run that has read so many rows; its consolidation begins."""
+    """Start the consolidation of a run that has read this many rows."""
     app.feed(Stones())
     with app.transaction() as tx:
         run = create_run(tx, FEED, "full", Window(None, datetime.now(UTC)), watermark=None)

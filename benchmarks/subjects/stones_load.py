@@ -1,4 +1,4 @@
-"""`stones_load ROWS VERSION`: so many raw rows that wait, each with a new content."""
+"""`stones_load ROWS VERSION`: store this many pending raw rows, each with a new content."""
 
 from __future__ import annotations
 
