@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client import CollectorRegistry, generate_latest
 
 from stepfast import Continue, Done, Reject, Step, Stepfast
-from stepfast.telemetry.logs import Lines, formatter
+from stepfast.applications import LogLines, log_formatter
 
 app = Stepfast(f"sqlite:///{tempfile.mkdtemp()}/orders.db")
 log = logging.getLogger("shop")
@@ -46,7 +46,7 @@ async def take_order(step: Step, order: str, password: str) -> Continue | Done |
 def main() -> int:
     lines = io.StringIO()  # `stepfast worker --log-format json` prints the same to stderr
     handler = logging.StreamHandler(lines)
-    handler.setFormatter(formatter("json", Lines()))
+    handler.setFormatter(log_formatter("json", LogLines()))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     spans = InMemorySpanExporter()
     provider = TracerProvider()

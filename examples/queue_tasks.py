@@ -15,11 +15,9 @@ from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stepfast import PermanentError, Stepfast
-from stepfast.notifications.settings import NotificationSettings
-from stepfast.notifications.webhook import new_secret, verify
-from stepfast.tasks.intake import Intake, IntakeSettings
-from stepfast.transports.contract import Outgoing
-from stepfast.transports.memory import MemoryTransport
+from stepfast.tasks import Intake, IntakeSettings
+from stepfast.transports import MemoryTransport, Outgoing
+from stepfast.webhooks import NotificationSettings, new_secret, verify
 
 SECRET = new_secret()
 reported: dict[str, str] = {}

@@ -14,9 +14,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from stepfast import Reject, Step, Stepfast
-from stepfast.notifications.settings import NotificationSettings
-from stepfast.notifications.webhook import new_secret, verify
 from stepfast.outbox.messages import MessageState
+from stepfast.webhooks import NotificationSettings, new_secret, verify
 
 SECRET = new_secret()
 received: list[str] = []

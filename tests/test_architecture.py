@@ -1,4 +1,7 @@
-"""Rules that the code keeps: which modules write, which words events and statements have, what is public."""
+"""The code keeps its rules: what is public, which modules write, which words events and statements have.
+
+Layers and cycles are import-linter's (`make layers`), types are mypy's and pyright's (`make types`).
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pytest
 import stepfast
 import stepfast_diamonds
 import stepfast_emulators
-from stepfast import applications
+from stepfast import applications, tasks, testing, transports, webhooks
 from stepfast.applications import commands
 from stepfast.database.dialects import DIALECTS, Dialect
 from stepfast.jobs.state import TRANSITIONS, JobState
@@ -22,6 +25,7 @@ from tests.support.statements import statements
 
 SOURCE = Path(stepfast.__file__).parent
 PACKAGES = [SOURCE, Path(stepfast_diamonds.__file__).parent, Path(stepfast_emulators.__file__).parent]
+ROOT = Path(__file__).parents[1]
 FILES = sorted(file for package in PACKAGES for file in package.rglob("*.py"))
 
 # The rows were chosen and locked by the statement before it, or by its own inner SELECT.
@@ -85,11 +89,12 @@ PUBLIC = [
     "with_retry",
 ]
 
-# What an application may import; pyproject.toml holds its run-time imports to the same list.
+# What applications and examples may import; pyproject.toml holds run-time imports of applications to the same list.
 PUBLIC_MODULES = {
     "stepfast",
     "stepfast.applications",
     "stepfast.applications.commands",
+    "stepfast.callbacks",
     "stepfast.errors",
     "stepfast.reports",
     "stepfast.tasks",
@@ -109,7 +114,9 @@ def test_the_public_names_are_these() -> None:
     assert all(hasattr(stepfast, name) for name in PUBLIC)
 
 
-@pytest.mark.parametrize("module", [applications, commands], ids=lambda it: it.__name__)
+@pytest.mark.parametrize(
+    "module", [applications, commands, tasks, testing, transports, webhooks], ids=lambda it: it.__name__
+)
 def test_the_names_for_applications_are_there(module: ModuleType) -> None:
     assert module.__all__ == sorted(module.__all__, key=_as_ruff_sorts)
     assert all(hasattr(module, name) for name in module.__all__)
@@ -122,15 +129,23 @@ def _as_ruff_sorts(name: str) -> tuple[int, str]:
 
 def test_applications_import_public_names_only() -> None:
     """Also for annotations, and inside functions."""
-    offenders = [
-        f"{relative(path)}: {module}"
-        for path in FILES
-        if path.is_relative_to(Path(stepfast_diamonds.__file__).parent)
+    assert _private_imports(Path(stepfast_diamonds.__file__).parent) == []
+
+
+def test_examples_import_public_names_only() -> None:
+    waiting = ("stepfast.admin.encryption", "stepfast.outbox.messages", "stepfast.results.watch")
+    offenders = [it for it in _private_imports(ROOT / "examples") if not it.endswith(waiting)]
+
+    assert offenders == []
+
+
+def _private_imports(folder: Path) -> list[str]:
+    return [
+        f"{path.relative_to(folder.parent)}: {module}"
+        for path in sorted(folder.rglob("*.py"))
         for module in _imported(ast.parse(path.read_text()))
         if module.split(".")[0] == "stepfast" and module not in PUBLIC_MODULES
     ]
-
-    assert offenders == []
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
@@ -288,6 +303,16 @@ def test_no_type_is_ignored() -> None:
 
 def test_the_package_says_that_it_is_typed() -> None:
     assert all((package / "py.typed").exists() for package in PACKAGES)
+
+
+@pytest.mark.parametrize("kind", ["unit", "contract"])
+def test_folders_of_tests_are_those_of_the_source(kind: str) -> None:
+    """A test of `stepfast/runs/paging` is under `tests/unit/runs/paging`, and nowhere else."""
+    folder = ROOT / "tests" / kind
+    folders = {it.relative_to(folder) for it in folder.rglob("*") if it.is_dir() and it.name != "__pycache__"}
+    packages = {it.parent.relative_to(SOURCE) for it in SOURCE.rglob("__init__.py")} | {Path("emulators")}
+
+    assert folders <= packages
 
 
 def test_every_module_opens_with_its_idea() -> None:

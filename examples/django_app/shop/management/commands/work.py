@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from stepfast.worker.process import run_worker
+from stepfast.applications import run_worker
 
 
 class Command(BaseCommand):

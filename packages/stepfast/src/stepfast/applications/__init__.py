@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from stepfast.runs.partitioning.heatmap import draw
     from stepfast.runs.run import RunState
     from stepfast.telemetry import happened
+    from stepfast.telemetry.logs import Lines as LogLines
+    from stepfast.telemetry.logs import formatter as log_formatter
     from stepfast.worker.children import worker_command
-    from stepfast.worker.process import on_parent_gone
+    from stepfast.worker.process import on_parent_gone, run_worker
 
 T = TypeVar("T")
 
@@ -41,6 +43,7 @@ __all__ = [
     "Duration",
     "Frontier",
     "Keyring",
+    "LogLines",
     "NotificationSettings",
     "Plan",
     "RunObserver",
@@ -52,6 +55,7 @@ __all__ = [
     "duration",
     "happened",
     "instant",
+    "log_formatter",
     "masked_url",
     "micros",
     "migrate",
@@ -60,6 +64,7 @@ __all__ = [
     "persist",
     "record_audit",
     "reserve_starts",
+    "run_worker",
     "sqlite_path",
     "table_names",
     "watch_run",
@@ -73,6 +78,7 @@ _LATER = {
     "Duration": "stepfast.clock:Duration",
     "Frontier": "stepfast.runs.partitioning.contract:Frontier",
     "Keyring": "stepfast.encryption:Keyring",
+    "LogLines": "stepfast.telemetry.logs:Lines",
     "NotificationSettings": "stepfast.notifications.settings:NotificationSettings",
     "Plan": "stepfast.runs.partitioning.contract:Plan",
     "RunObserver": "stepfast.admin.run_status:RunObserver",
@@ -84,12 +90,14 @@ _LATER = {
     "duration": "stepfast.clock:duration",
     "happened": "stepfast.telemetry:happened",
     "instant": "stepfast.clock:instant",
+    "log_formatter": "stepfast.telemetry.logs:formatter",
     "masked_url": "stepfast.database.drivers:masked",
     "micros": "stepfast.clock:micros",
     "moment": "stepfast.clock:moment",
     "on_parent_gone": "stepfast.worker.process:on_parent_gone",
     "record_audit": "stepfast.admin.audit:record",
     "reserve_starts": "stepfast.limits.slots:reserve_starts",
+    "run_worker": "stepfast.worker.process:run_worker",
     "sqlite_path": "stepfast.database.drivers:sqlite_path",
     "worker_command": "stepfast.worker.children:worker_command",
 }
