@@ -38,7 +38,7 @@ def test_a_worker_may_die_at_any_point_of_a_run(
     """(T1, F1, F27, F41)"""
     # Every step looks for itself, as in a process that has just started: the points must not differ.
     monkeypatch.setattr(breaker, "BELIEVED", 0.0)
-    monkeypatch.setattr(place, "MOST", 0)
+    monkeypatch.setattr(place, "MOST_POSITIONS", 0)
     sweeps_and_replays.in_small_pieces(monkeypatch)
     with closing(Stepfast(database_url)) as app, closing(Stepfast(database_url)) as observer:
         recording = RecordedRun.of(RUN_CASES[name], app, observer)

@@ -1671,14 +1671,6 @@ SELECT g.seq FROM stepfast_partition p
  WHERE p.id = %(id)s AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + %(margin)s
  LIMIT 1
 
--- runs.consolidation.FIND_ALIKE_ITEMS
-SELECT min(item_id), max(item_id) FROM stepfast_raw WHERE feed = %(feed)s AND gone_at IS NULL
- GROUP BY item_id COLLATE utf8mb4_unicode_ci HAVING count(*) > 1 LIMIT 1
-
--- runs.consolidation.ANY_FOLDABLE_ITEMS
-SELECT EXISTS (SELECT 1 FROM stepfast_raw WHERE feed = %(feed)s AND item_id NOT REGEXP '^[0-9a-z_.:-]*$')
-   AND EXISTS (SELECT 1 FROM stepfast_raw WHERE feed = %(feed)s AND item_id NOT REGEXP '^[0-9A-Z_.:-]*$')
-
 -- runs.consolidation.BEGIN_ROUND
 UPDATE stepfast_run SET rounds = rounds + 1, shards = %(shards)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND state IN ('applying', 'stalled')
@@ -1688,6 +1680,14 @@ UPDATE stepfast_run
    SET applied = applied + %(applied)s, quarantined = quarantined + %(refused)s, differences = differences + %(differing)s,
        shards = shards - %(ended)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND epoch = %(epoch)s AND rounds = %(round)s AND shards > 0 AND state IN ('applying', 'stalled')
+
+-- runs.consolidation.FIND_ALIKE_ITEMS
+SELECT min(item_id), max(item_id) FROM stepfast_raw WHERE feed = %(feed)s AND gone_at IS NULL
+ GROUP BY item_id COLLATE utf8mb4_unicode_ci HAVING count(*) > 1 LIMIT 1
+
+-- runs.consolidation.ANY_FOLDABLE_ITEMS
+SELECT EXISTS (SELECT 1 FROM stepfast_raw WHERE feed = %(feed)s AND item_id NOT REGEXP '^[0-9a-z_.:-]*$')
+   AND EXISTS (SELECT 1 FROM stepfast_raw WHERE feed = %(feed)s AND item_id NOT REGEXP '^[0-9A-Z_.:-]*$')
 
 -- runs.debts.OPEN_DEBT
    INSERT INTO stepfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
@@ -1783,6 +1783,18 @@ INSERT INTO stepfast_seen (partition_id, item_id, pass)
 SELECT %(partition_id)s, seen.id, %(pass)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS seen
 ON DUPLICATE KEY UPDATE pass = VALUES(pass)
 
+-- runs.page.FIND_POSITION
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+       p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+       p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+       r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+       r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+       r.ended_at, r.job_id, r.frontier, r.reason, r.trace, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + COALESCE(f.skew, 0)
+  FROM stepfast_partition p
+  JOIN stepfast_run r ON r.id = p.run_id
+  LEFT JOIN stepfast_feed f ON f.id = r.feed
+ WHERE p.id = %(id)s
+
 -- runs.page.INSERT_PAGE
 INSERT INTO stepfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
                            decision, worker_id, fence, at)
@@ -1798,18 +1810,6 @@ UPDATE stepfast_partition
 -- runs.page.UNCOUNT_DIVIDED
 UPDATE stepfast_run SET partitions = partitions - 1, estimate = estimate - %(estimate)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND ended_at IS NULL
-
--- runs.page.FIND_POSITION
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-       p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-       p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
-       r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
-       r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
-       r.ended_at, r.job_id, r.frontier, r.reason, r.trace, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) + COALESCE(f.skew, 0)
-  FROM stepfast_partition p
-  JOIN stepfast_run r ON r.id = p.run_id
-  LEFT JOIN stepfast_feed f ON f.id = r.feed
- WHERE p.id = %(id)s
 
 -- runs.partition.INSERT_PARTITION
 INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
@@ -1844,9 +1844,13 @@ UPDATE stepfast_partition
    SET state = %(target)s, last_error = %(error)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), ended_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), epoch = epoch + %(restarts)s
  WHERE id = %(id)s AND epoch = %(epoch)s AND state IN ('ready', 'running')
 
--- runs.plan.COUNT_NEW_PARTITIONS
-UPDATE stepfast_run SET partitions = partitions + %(more)s, estimate = estimate + %(rows)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
- WHERE id = %(id)s AND ended_at IS NULL
+-- runs.plan.FIND_PRIOR_RANGES
+SELECT span FROM stepfast_partition
+ WHERE debt_id IS NULL AND state <> 'split'
+   AND run_id = (SELECT r.id FROM stepfast_run r
+                  WHERE r.feed = %(feed)s AND r.kind = %(kind)s AND r.state = 'completed' AND r.scope = 'complete'
+                  ORDER BY r.started_at DESC LIMIT 1)
+ ORDER BY number
 
 -- runs.plan.KEEP_FRONTIER
 UPDATE stepfast_run SET frontier = %(frontier)s, requests = requests + %(requests)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
@@ -1857,13 +1861,9 @@ UPDATE stepfast_run
    SET scope = %(scope)s, baseline = %(baseline)s, requests = requests + %(requests)s, frontier = NULL, planned_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id = %(id)s AND epoch = %(epoch)s AND ended_at IS NULL
 
--- runs.plan.FIND_PRIOR_RANGES
-SELECT span FROM stepfast_partition
- WHERE debt_id IS NULL AND state <> 'split'
-   AND run_id = (SELECT r.id FROM stepfast_run r
-                  WHERE r.feed = %(feed)s AND r.kind = %(kind)s AND r.state = 'completed' AND r.scope = 'complete'
-                  ORDER BY r.started_at DESC LIMIT 1)
- ORDER BY number
+-- runs.plan.COUNT_NEW_PARTITIONS
+UPDATE stepfast_run SET partitions = partitions + %(more)s, estimate = estimate + %(rows)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE id = %(id)s AND ended_at IS NULL
 
 -- runs.quarantine.PUT_INTO_QUARANTINE
 INSERT INTO stepfast_quarantine (feed, item_id, stage, code, message, content_hash, payload, mapper_version, run_id,
@@ -2061,13 +2061,13 @@ SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_i
  WHERE q.feed = %(feed)s AND q.state = 'replaying' AND q.item_id > %(after)s
  ORDER BY q.item_id, q.stage LIMIT %(limit)s
 
+-- runs.replay.FIND_SKEW
+SELECT skew FROM stepfast_feed WHERE id = %(feed)s
+
 -- runs.replay.MAKE_PENDING
 UPDATE stepfast_raw SET pending = 1
  WHERE feed = %(feed)s AND item_id IN %(ids)s AND content_hash IN %(hashes)s AND pending = 2
    AND gone_at IS NULL
-
--- runs.replay.FIND_SKEW
-SELECT skew FROM stepfast_feed WHERE id = %(feed)s
 
 -- runs.run.INSERT_RUN
 INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,

@@ -1682,12 +1682,6 @@ SELECT g.seq FROM stepfast_partition p
  WHERE p.id = :id AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + :margin
  LIMIT 1
 
--- runs.consolidation.FIND_ALIKE_ITEMS
--- (done by the statement before it)
-
--- runs.consolidation.ANY_FOLDABLE_ITEMS
--- (done by the statement before it)
-
 -- runs.consolidation.BEGIN_ROUND
 UPDATE stepfast_run SET rounds = rounds + 1, shards = :shards, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
@@ -1697,6 +1691,12 @@ UPDATE stepfast_run
    SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
        shards = shards - :ended, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
+
+-- runs.consolidation.FIND_ALIKE_ITEMS
+-- (done by the statement before it)
+
+-- runs.consolidation.ANY_FOLDABLE_ITEMS
+-- (done by the statement before it)
 
 -- runs.debts.OPEN_DEBT
 INSERT INTO stepfast_debt (digest, feed, name, span, window_from, window_to, run_id, opened_at, tries)
@@ -1791,6 +1791,18 @@ INSERT INTO stepfast_seen (partition_id, item_id, pass)
 SELECT :partition_id, value, :pass FROM json_each(:rows) WHERE true
 ON CONFLICT (partition_id, item_id) DO UPDATE SET pass = excluded.pass
 
+-- runs.page.FIND_POSITION
+SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
+       p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
+       p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
+       r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
+       r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
+       r.ended_at, r.job_id, r.frontier, r.reason, r.trace, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + COALESCE(f.skew, 0)
+  FROM stepfast_partition p
+  JOIN stepfast_run r ON r.id = p.run_id
+  LEFT JOIN stepfast_feed f ON f.id = r.feed
+ WHERE p.id = :id
+
 -- runs.page.INSERT_PAGE
 INSERT INTO stepfast_page (partition_id, epoch, seq, pass, request_offset, got, fresh, rejected, milliseconds,
                            decision, worker_id, fence, at)
@@ -1806,18 +1818,6 @@ UPDATE stepfast_partition
 -- runs.page.UNCOUNT_DIVIDED
 UPDATE stepfast_run SET partitions = partitions - 1, estimate = estimate - :estimate, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND ended_at IS NULL
-
--- runs.page.FIND_POSITION
-SELECT p.id, p.run_id, p.number, p.name, p.parent, p.span, p.window_from, p.window_to, p.debt_id, p.estimate, p.state,
-       p.epoch, p.seq, p.paging, p.frontier, p.next_offset, p.seen, p.rejected, p.requests, p.counted, p.job_id, p.worker_id,
-       p.last_error, p.started_at, p.updated_at, p.ended_at, r.id, r.feed, r.kind, r.scope, r.state, r.stalled_in, r.epoch, r.window_from, r.window_to, r.partitions,
-       r.completed, r.failed, r.unverified, r.estimate, r.seen, r.rejected, r.applied, r.quarantined, r.gone, r.most_rows,
-       r.priority, r.rounds, r.shards, r.forced, r.watermark_before, r.watermark_after, r.started_at, r.updated_at,
-       r.ended_at, r.job_id, r.frontier, r.reason, r.trace, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) + COALESCE(f.skew, 0)
-  FROM stepfast_partition p
-  JOIN stepfast_run r ON r.id = p.run_id
-  LEFT JOIN stepfast_feed f ON f.id = r.feed
- WHERE p.id = :id
 
 -- runs.partition.INSERT_PARTITION
 INSERT INTO stepfast_partition (id, run_id, number, name, parent, span, window_from, window_to, debt_id, estimate, job_id,
@@ -1852,9 +1852,13 @@ UPDATE stepfast_partition
    SET state = :target, last_error = :error, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), ended_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), epoch = epoch + :restarts
  WHERE id = :id AND epoch = :epoch AND state IN ('ready', 'running')
 
--- runs.plan.COUNT_NEW_PARTITIONS
-UPDATE stepfast_run SET partitions = partitions + :more, estimate = estimate + :rows, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE id = :id AND ended_at IS NULL
+-- runs.plan.FIND_PRIOR_RANGES
+SELECT span FROM stepfast_partition
+ WHERE debt_id IS NULL AND state <> 'split'
+   AND run_id = (SELECT r.id FROM stepfast_run r
+                  WHERE r.feed = :feed AND r.kind = :kind AND r.state = 'completed' AND r.scope = 'complete'
+                  ORDER BY r.started_at DESC LIMIT 1)
+ ORDER BY number
 
 -- runs.plan.KEEP_FRONTIER
 UPDATE stepfast_run SET frontier = :frontier, requests = requests + :requests, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
@@ -1865,13 +1869,9 @@ UPDATE stepfast_run
    SET scope = :scope, baseline = :baseline, requests = requests + :requests, frontier = NULL, planned_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
 
--- runs.plan.FIND_PRIOR_RANGES
-SELECT span FROM stepfast_partition
- WHERE debt_id IS NULL AND state <> 'split'
-   AND run_id = (SELECT r.id FROM stepfast_run r
-                  WHERE r.feed = :feed AND r.kind = :kind AND r.state = 'completed' AND r.scope = 'complete'
-                  ORDER BY r.started_at DESC LIMIT 1)
- ORDER BY number
+-- runs.plan.COUNT_NEW_PARTITIONS
+UPDATE stepfast_run SET partitions = partitions + :more, estimate = estimate + :rows, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE id = :id AND ended_at IS NULL
 
 -- runs.quarantine.PUT_INTO_QUARANTINE
 INSERT INTO stepfast_quarantine (feed, item_id, stage, code, message, content_hash, payload, mapper_version, run_id,
@@ -2068,13 +2068,13 @@ SELECT q.item_id, q.stage, q.code, q.message, q.content_hash, q.payload, q.run_i
  WHERE q.feed = :feed AND q.state = 'replaying' AND q.item_id > :after
  ORDER BY q.item_id, q.stage LIMIT :limit
 
+-- runs.replay.FIND_SKEW
+SELECT skew FROM stepfast_feed WHERE id = :feed
+
 -- runs.replay.MAKE_PENDING
 UPDATE stepfast_raw SET pending = 1
  WHERE feed = :feed AND item_id IN (SELECT value FROM json_each(:ids)) AND content_hash IN (SELECT value FROM json_each(:hashes)) AND pending = 2
    AND gone_at IS NULL
-
--- runs.replay.FIND_SKEW
-SELECT skew FROM stepfast_feed WHERE id = :feed
 
 -- runs.run.INSERT_RUN
 INSERT INTO stepfast_run (id, feed, kind, state, active_feed, window_from, window_to, mapper_version,

@@ -279,7 +279,8 @@ MUTATIONS = [
     Mutation(
         "one full run that misses a stone is enough",
         replacing(
-            "stepfast.runs.sweep_step:_unseen", lambda run, state: UnseenBy(run.feed, run.id, state.before, 1)
+            "stepfast.runs.sweep_step:_unseen_by",
+            lambda run, state: UnseenBy(run.feed, run.id, state.before, 1),
         ),
         in_a_world(test_incidents.test_a_stone_that_was_sold_does_not_stay_on_sale),
         only_on=("sqlite",),
@@ -342,7 +343,7 @@ MUTATIONS = [
         "a stone that one full run has not met is gone",
         both(
             replacing(
-                "stepfast.runs.sweep_step:_unseen",
+                "stepfast.runs.sweep_step:_unseen_by",
                 lambda run, state: UnseenBy(run.feed, run.id, state.before, 1),
             ),
             replacing("stepfast_diamonds.feed:NivodaFeed.confirm_gone", value=False),

@@ -27,7 +27,7 @@ async def remembers(
     self: page.PagePositions, _step: Any, database: Any, partition_id: str, _epoch: int
 ) -> page.PagePosition | None:
     _, kept = self._kept.get(partition_id, (0, None))
-    return kept or page._look(database, partition_id)
+    return kept or page._find_position(database, partition_id)
 
 
 MUTATIONS = [

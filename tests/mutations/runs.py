@@ -72,7 +72,7 @@ MUTATIONS = [
     ),
     Mutation(
         "whatever keeps a tick from starting is taken for an active run",
-        replacing("stepfast.runs.feeds:StateError", Exception),
+        replacing("stepfast.runs.start:StateError", Exception),
         test_start.test_a_tick_that_fails_is_not_taken_for_an_active_run,
     ),
     Mutation(

@@ -12,16 +12,18 @@ from tests.mutations.mutation import Mutation, both, replacing, without
 from tests.support.feeds import Confirming
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from stepfast.jobs.outcome import Outcome
-    from stepfast.runs.breaker import Breaker, Work
+    from stepfast.runs.breaker import Breaker
 
 
 async def _nobody(*_: object) -> frozenset[str]:
     return frozenset()
 
 
-async def _unguarded(_: Breaker, __: object, ___: object, work: Work) -> Outcome:
-    return await work()
+async def _unguarded(_: Breaker, __: object, ___: object, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+    return await work
 
 
 def _whoever_has_enough_strikes(*given: Any) -> sweep.StrikeCounts:
@@ -80,7 +82,7 @@ MUTATIONS = [
     ),
     Mutation(
         "who was not counted goes with those who were",
-        replacing("stepfast.runs.sweep_step:_counted_anew", lambda it: it.then(unseen=2**60)),
+        replacing("stepfast.runs.sweep_step:_counting_anew", lambda it: it.then(unseen=2**60)),
         test_sweep.test_more_rows_than_were_counted_are_counted_again_and_held_again,
     ),
     Mutation(

@@ -10,10 +10,10 @@ from stepfast.database.statement import sql
 from stepfast.jobs.outcome import Continue, Done, effects_of
 from stepfast.jobs.payload import decode
 from stepfast.jobs.step import Step
-from stepfast.runs.consolidation import consolidate
+from stepfast.runs.consolidation import ConsolidateJob
 from stepfast.runs.lifecycle import end_fetching
 from stepfast.runs.raw_rows import observe, observed
-from stepfast.runs.replay import replay
+from stepfast.runs.replay import ReplayJob
 from stepfast.runs.run import Run, create_run, find_run
 from stepfast.runs.window import Window
 from tests.support import rows
@@ -101,8 +101,10 @@ def play(app: Stepfast, declared: Declaration, *, between: Callable[[], object] 
     """Run and commit one step; `between` is called after it has read and before it commits."""
     taken = take(app)
     step = Step(taken, NoReports(), "tester")
-    act = replay if taken.kind.endswith(".replay") else consolidate
-    outcome = asyncio.run(act(step, app.database, declared, **decode(taken.payload)))
+    is_replay = taken.kind.endswith(".replay")
+    consolidate = ConsolidateJob(declared, lambda: app.database).consolidate
+    handler = ReplayJob(declared, lambda: app.database).replay if is_replay else consolidate
+    outcome = asyncio.run(handler(step, **decode(taken.payload)))
     assert isinstance(outcome, Done | Continue)
     if between is not None:
         between()

@@ -159,7 +159,11 @@ def test_rows_without_identity_count_against_the_budget(app: Stepfast) -> None:
         for n in range(12)
     ]
     run = fetched(
-        app, declared, items(10), rejected=12, between=lambda tx, run: put_aside(tx, run, strangers)
+        app,
+        declared,
+        items(10),
+        rejected=12,
+        between=lambda tx, run: put_aside(tx, run.feed, run.id, strangers),
     )
 
     drain(app)
@@ -428,7 +432,13 @@ def test_a_row_without_identity_gets_one_with_the_fix_and_is_applied(app: Stepfa
     stranger = RefusedRow(
         "?x", "identify", "no identity", "identify() answered None", "x", '{"name":"d00007","price":70}'
     )
-    fetched(app, declared, items(1), rejected=1, between=lambda tx, run: put_aside(tx, run, [stranger]))
+    fetched(
+        app,
+        declared,
+        items(1),
+        rejected=1,
+        between=lambda tx, run: put_aside(tx, run.feed, run.id, [stranger]),
+    )
     drain(app)
     app.operator.quarantine.replay()
     drain(app)

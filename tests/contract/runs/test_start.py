@@ -10,7 +10,7 @@ import pytest
 
 from stepfast.clock import instant, moment
 from stepfast.errors import ConfigurationError, OutageError, StateError, StepfastError
-from stepfast.runs import feeds
+from stepfast.runs import start
 from stepfast.runs.feed import Page
 from stepfast.runs.partitioning.partitioners import Fixed
 from stepfast.testing import crash_at, drain
@@ -92,7 +92,7 @@ def test_a_tick_that_fails_is_not_taken_for_an_active_run(
     def broken(*_: object) -> None:
         raise ConfigurationError("no such column")
 
-    monkeypatch.setattr(feeds, "start_run", broken)
+    monkeypatch.setattr(start, "start_run", broken)
     tick(app)
     report = drain(app, raise_errors=False)
 

@@ -48,7 +48,7 @@ def test_a_row_that_cannot_be_identified_is_put_aside_with_the_reason() -> None:
     )
 
     assert page.ids == ["a", None, None, None, None]
-    assert [it.reason for it in page.strangers] == [
+    assert [it.reason for it in page.unidentified] == [
         "identify() raised KeyError: 'id'",
         "identify() answered 5; a row's identity is a text",
         "identify() answered ''; a row's identity is a text",
@@ -62,7 +62,7 @@ def test_identities_that_a_database_could_confuse_or_refuse_are_put_aside() -> N
     page = page_contents([{"id": "a"}, {"id": "a "}, {"id": "a\0"}, {"id": " a"}], by_id)
 
     assert page.ids == ["a", None, None, " a"]
-    assert all("no identity ends with a space or has a NUL in it" in it.reason for it in page.strangers)
+    assert all("no identity ends with a space or has a NUL in it" in it.reason for it in page.unidentified)
 
 
 @given(st.lists(st.one_of(st.none(), st.fixed_dictionaries({"id": st.sampled_from(["a", "b", "c", ""])}))))

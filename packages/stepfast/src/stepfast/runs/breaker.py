@@ -1,15 +1,15 @@
-"""A source in trouble pauses its feed, for all workers, and spends nobody's attempts.
+"""The circuit breaker of a feed: a source in trouble pauses the feed, for all workers, and costs no attempts.
 
 Every step that may ask the source goes through the breaker of its feed:
 
     breaker = Breaker(declared, database)  # one per feed and process
-    return await breaker.guard(step, Waiter("partition", partition_id), lambda: read_page(step, …))
+    return await breaker.guard(step, Waiter("partition", partition_id), read_page(step, …))
 
 A step that meets a throttle, an outage or a refusal answers Snooze, and its commit pauses the feed: twice as long each
-time, or as long as the source asks. Whoever comes during the pause waits as well. When it is over one of them asks
-first, the others a little later: a good answer ends the pause. It is not the one who met the trouble: a question that
-the source cannot answer must not keep the others from asking. Who has waited for too long fails, with that reason.
-No call is ever repeated inside a step: the step is the one who tries again.
+time, or as long as the source asks. Steps that begin during the pause wait as well. When the pause is over one of them,
+the probe, asks first, the others a little later: a good answer ends the pause. The probe is not the step that met the
+trouble: a question that the source cannot answer must not keep the others from asking. A step that has waited for too
+long fails, with that reason. No call is ever repeated inside a step: the step as a whole is tried again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import errno
 import random
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -27,6 +27,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Literal, assert_never
 
 from stepfast.clock import duration, micros, moment, spoken
+from stepfast.coroutines import StartedCoroutine
 from stepfast.database.statement import sql
 from stepfast.errors import (
     AuthError,
@@ -41,21 +42,345 @@ from stepfast.errors import (
 from stepfast.jobs.outcome import Outcome, Reject, Snooze
 from stepfast.jobs.retry import describe
 from stepfast.runs import alerts
-from stepfast.runs.calls import Begun
 from stepfast.runs.run import FeedRow, find_feed, lock_feed
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.jobs.step import Step
     from stepfast.runs.declaration import Declaration
 
 
-# What an exception of the source means: wait, or try again as often as the policy allows. Pure.
-#
-# Who waits for a source that is busy, away or locked spends no attempt; who brought a bad page or has a bug does.
-# Exceptions of HTTP libraries are told apart by what they carry, so that none of them has to be installed.
+# The flow: look, wait or work, judge what the work met.
+
+OWN_OUTAGE: Final = timedelta(minutes=15)  # after which a partition that alone meets outages fails
+BELIEVED: Final = 0.25  # seconds for which a process believes that the source is well
+HELD: Final = timedelta(milliseconds=500)  # in which the pause that a process asked for is committed
+SPARE: Final = 0.9  # of the step's timeout: a source that hangs is an outage, not a bug
+DATABASE_DELAY: Final = timedelta(seconds=2)
+LONGEST_REASON: Final = 500
+
+
+class Breaker:
+    """Stands between the steps of one feed and its source."""
+
+    def __init__(self, declared: Declaration, database: Callable[[], Database]) -> None:
+        self._declared = declared
+        self._database = database
+        self._well_until = 0.0  # until when this process need not look
+        self._held_until = 0.0  # until when a pause that was asked for here may not be committed yet
+        self._row_before: FeedRow | None = None  # the feed's row when that trouble was met
+
+    async def guard(self, step: Step, waiter: Waiter, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Do the work of a step, unless the feed is paused; what it meets decides when it is done again."""
+        try:
+            row = await self._look()
+            delay = pause_left(row, step.job_id)
+            if delay:
+                return await self._wait(row, step, waiter, delay)
+            try:
+                outcome = await self._in_time(work)
+            except (UnreachableError, ContentionError):
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever the source or the feed raised is judged
+                return await self._met(row, step, waiter, error)
+        except (UnreachableError, ContentionError) as error:
+            # Our own database, or too few connections to it: the source is not to blame, and no attempt is spent.
+            raise TransientError(f"waits for the database: {error}", delay=DATABASE_DELAY) from error
+        finally:
+            work.close()  # it was perhaps never begun
+        return self._recovered(row, outcome)
+
+    async def _in_time(self, work: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """A source that answers at once needs no timer, which would take longer than the rest of this."""
+        began = time.monotonic()
+        started = StartedCoroutine(work)
+        if not started.waits:
+            return started.answer
+        left = self._declared.timeout.total_seconds() * SPARE - (time.monotonic() - began)
+        async with asyncio.timeout(left):
+            return await started
+
+    async def _look(self) -> FeedRow:
+        if time.monotonic() < self._well_until:
+            return FeedRow(self._declared.name)
+        row = await asyncio.to_thread(self._read)
+        if time.monotonic() < self._held_until and self._unwritten(row):
+            return replace(row, paused_until=max(row.paused_until or 0, row.now + micros(HELD)))
+        if not row.troubles:
+            self._well_until = time.monotonic() + BELIEVED
+        return row
+
+    def _unwritten(self, row: FeedRow) -> bool:
+        """Whether the pause that this process asked for is not committed yet."""
+        before = self._row_before
+        return before is not None and (row.troubles, row.paused_until) == (
+            before.troubles,
+            before.paused_until,
+        )
+
+    def _read(self) -> FeedRow:
+        with self._database().looking() as tx:
+            return find_feed(tx, self._declared.name)
+
+    async def _wait(self, row: FeedRow, step: Step, waiter: Waiter, delay: timedelta) -> Outcome:
+        """The feed is paused: come back a little after the probe."""
+        reason = row.pause_reason or "the source is in trouble"
+        waited = await asyncio.to_thread(self._waited, row, waiter)
+        if waited >= self._declared.wait_at_most:
+            return self._give_up(waited, reason)
+        if step.job_id != row.probe:
+            delay += timedelta(seconds=random.random())
+        return Snooze(delay, effects=[lambda tx: mark_waiting(tx, waiter, reason)])
+
+    async def _met(self, row: FeedRow, step: Step, waiter: Waiter, error: Exception) -> Outcome:
+        """The source, or the feed's code, raised: pause the feed, or let the exception cost an attempt."""
+        declared = self._declared
+        now = moment(row.now) if row.now else moment(time.time_ns() // 1000)
+        source_error = classify(error, now)
+        if not source_error.waits:
+            raise error
+        waited = await asyncio.to_thread(self._waited, row, waiter)
+        suspicious = source_error.kind is SourceErrorKind.OUTAGE and waited >= OWN_OUTAGE
+        if suspicious and await asyncio.to_thread(self._others_are_answered, waiter):
+            raise error  # the source answers the others: it is this question that it cannot answer
+        reason = f"{source_error.kind.value}: {describe(error)}"[:LONGEST_REASON]
+        if waited >= declared.wait_at_most:
+            return self._give_up(waited, reason)
+        self._well_until, self._held_until = 0.0, time.monotonic() + HELD.total_seconds()
+        self._row_before = row
+        pause = pause_for(source_error, row.troubles, random.random())
+        happened(
+            "source.troubled",
+            feed=declared.name,
+            trouble=source_error.kind.value,
+            error=error,
+            retry_in_s=pause.total_seconds(),
+        )
+        begin_pause = BeginPause(
+            feed=declared.name,
+            job_id=step.job_id,
+            waiter=waiter,
+            source_error=source_error,
+            pause=pause,
+            reason=reason,
+        )
+        return Snooze(own_wait(pause, waited), effects=[begin_pause])
+
+    def _waited(self, row: FeedRow, waiter: Waiter) -> timedelta:
+        if waiter.what == "start":
+            return timedelta(microseconds=row.now - (row.troubled_at or row.now))
+        with self._database().looking() as tx:
+            return waited_for(tx, waiter)
+
+    def _others_are_answered(self, waiter: Waiter) -> bool:
+        with self._database().looking() as tx:
+            return others_are_answered(tx, waiter)
+
+    def _give_up(self, waited: timedelta, reason: str) -> Reject:
+        """A wait costs no attempt, but it ends after `wait_at_most`."""
+        return Reject(f"waited for the source for {spoken(waited)}, in vain; {reason}")
+
+    def _recovered(self, row: FeedRow, outcome: Outcome) -> Outcome:
+        """The outcome of good work; after trouble, its commit ends the pause."""
+        # A step that found itself stale has nothing to write, and has not asked the source.
+        if not row.troubles or isinstance(outcome, Snooze | Reject) or not outcome.effects:
+            return outcome
+        happened("source.recovered", feed=self._declared.name, troubles=row.troubles)
+        return replace(outcome, effects=[*outcome.effects, EndPause(row)])
+
+
+# The pause of a feed, as its row has it: pure decisions, and the effects that write them.
+
+
+class SourceErrorKind(StrEnum):
+    THROTTLE = "throttle"  # the source wants fewer requests
+    OUTAGE = "outage"  # it does not answer, or not as it should
+    AUTH = "auth"  # it does not let us in
+    DATA = "data"  # it answered something that cannot be right
+    BUG = "bug"  # our code, or the feed's
+
+
+WAITS: Final = (SourceErrorKind.THROTTLE, SourceErrorKind.OUTAGE, SourceErrorKind.AUTH)
+
+
+@dataclass(frozen=True)
+class SourceError:
+    """What an exception of the source means."""
+
+    kind: SourceErrorKind
+    retry_after: timedelta | None = None  # what the source itself asks for
+
+    @property
+    def waits(self) -> bool:
+        """Whether waiting may help: then the feed pauses, and no attempt is spent."""
+        return self.kind in WAITS
+
+
+FIRST_PAUSE: Final = {
+    SourceErrorKind.THROTTLE: timedelta(seconds=1),
+    SourceErrorKind.OUTAGE: timedelta(seconds=1),
+    SourceErrorKind.AUTH: timedelta(seconds=30),  # a password does not change in a second; it may lock us out
+}
+LONGEST_PAUSE: Final = timedelta(minutes=5)
+LONGEST_LEAD: Final = timedelta(seconds=5)  # of the probe before the others
+MARGIN: Final = timedelta(seconds=10)  # that a commit may come after its answer
+ALERT_AFTER: Final = timedelta(minutes=5)
+
+# Of steps that meet trouble at the same time the first begins the pause; the others find it begun.
+BEGIN_PAUSE = sql("""
+    UPDATE stepfast_feed
+       SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, {now}), paused_until = {now} + :pause,
+           pause_reason = :reason, probe = :job_id, updated_at = {now}
+     WHERE id = :feed AND (paused_until IS NULL OR paused_until <= {now})
+""")
+LENGTHEN_PAUSE = sql("""
+    UPDATE stepfast_feed SET paused_until = {now} + :pause, updated_at = {now}
+     WHERE id = :feed AND paused_until < {now} + :pause
+""")
+# Only if no step has met trouble since this one looked.
+END_PAUSE = sql("""
+    UPDATE stepfast_feed
+       SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = {now}
+     WHERE id = :feed AND troubles = :troubles AND paused_until = :paused_until
+""")
+
+# Since when a partition or a run waits: trouble that is older than its last movement is over.
+PARTITION_WAITS = sql("""
+    UPDATE stepfast_partition
+       SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE {now} END, last_error = :error
+     WHERE id = :id AND state IN ('ready', 'running')
+""")
+RUN_WAITS = sql("""
+    UPDATE stepfast_run SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE {now} END
+     WHERE id = :id AND ended_at IS NULL
+""")
+PARTITION_WAITED = sql(
+    "SELECT {now} - troubled_at FROM stepfast_partition WHERE id = :id AND troubled_at >= updated_at"
+)
+RUN_WAITED = sql("SELECT {now} - troubled_at FROM stepfast_run WHERE id = :id AND troubled_at >= updated_at")
+
+# Another partition of the run, so that all of them get their turn.
+NEXT_PROBE = sql("""
+    SELECT job_id FROM stepfast_partition
+     WHERE run_id = (SELECT m.run_id FROM stepfast_partition m WHERE m.id = :id)
+       AND id <> :id AND state IN ('ready', 'running')
+     ORDER BY CASE WHEN id > :id THEN 0 ELSE 1 END, id LIMIT 1
+""")
+# A page of another partition that was asked for after the trouble began, and answered.
+OTHERS_ARE_ANSWERED = sql("""
+    SELECT g.seq FROM stepfast_partition p
+      JOIN stepfast_partition o ON o.run_id = p.run_id AND o.id <> p.id AND o.updated_at > p.troubled_at
+      JOIN stepfast_page g ON g.partition_id = o.id
+     WHERE p.id = :id AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + :margin
+     LIMIT 1
+""")
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """What waits for the source: a partition, the plan or the sweep of a run, or a run that has not begun."""
+
+    what: Literal["partition", "run", "start"]
+    id: str = ""
+
+
+def pause_left(feed: FeedRow, job_id: str) -> timedelta:
+    """How long this job must not ask the source; zero: it may."""
+    if feed.paused_until is None:
+        return timedelta(0)
+    lead = 0 if job_id == feed.probe else micros(_lead(feed.troubles))
+    return timedelta(microseconds=max(0, feed.paused_until + lead - feed.now))
+
+
+def pause_for(source_error: SourceError, troubles: int, dice: float) -> timedelta:
+    """How long to leave the source alone after `troubles` earlier errors in a row; `dice` is uniform in [0, 1)."""
+    ceiling = min(FIRST_PAUSE[source_error.kind] * (1 << min(troubles, 20)), LONGEST_PAUSE)
+    return max(ceiling * (0.75 + 0.25 * dice), (source_error.retry_after or timedelta(0)) * (1 + 0.05 * dice))
+
+
+def own_wait(pause: timedelta, waited: timedelta) -> timedelta:
+    """How long the step that met the error waits: one that keeps meeting it asks more and more seldom."""
+    return max(pause, min(waited / 2, LONGEST_PAUSE))
+
+
+def _lead(troubles: int) -> timedelta:
+    return min(LONGEST_LEAD, timedelta(seconds=1 << min(max(0, troubles - 1), 10)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeginPause:
+    """Effect of a step that met an error of the source: its partition waits, and so does the feed."""
+
+    feed: str
+    job_id: str
+    waiter: Waiter
+    source_error: SourceError
+    pause: timedelta
+    reason: str
+
+    def apply(self, tx: Transaction, /) -> None:
+        mark_waiting(tx, self.waiter, self.reason)
+        row = lock_feed(tx, self.feed)
+        span = {"feed": self.feed, "pause": micros(self.pause)}
+        begun = tx.run(BEGIN_PAUSE, **span, reason=self.reason, job_id=self._probe(tx))
+        if begun != 1 and self.source_error.retry_after:
+            tx.run(LENGTHEN_PAUSE, **span)
+        since = row.troubled_at or row.now
+        if self.source_error.kind is SourceErrorKind.AUTH or row.now - since >= micros(ALERT_AFTER):
+            alerts.source_in_trouble(tx, self.feed, self.source_error.kind.value, self.reason, moment(since))
+
+    def _probe(self, tx: Transaction) -> str:
+        if self.waiter.what != "partition":
+            return self.job_id
+        return str(tx.first(NEXT_PROBE, id=self.waiter.id) or self.job_id)
+
+
+@dataclass(frozen=True)
+class EndPause:
+    """Effect of a good answer after errors. Last in a commit: the feed's row is the last to be locked."""
+
+    row: FeedRow
+
+    def apply(self, tx: Transaction, /) -> None:
+        tx.run(
+            END_PAUSE,
+            feed=self.row.feed,
+            troubles=self.row.troubles,
+            paused_until=self.row.paused_until,
+        )
+
+
+def mark_waiting(tx: Transaction, waiter: Waiter, reason: str) -> None:
+    """Store since when the partition or the run waits, and for what."""
+    match waiter.what:
+        case "partition":
+            tx.run(PARTITION_WAITS, id=waiter.id, error=reason)
+        case "run":
+            tx.run(RUN_WAITS, id=waiter.id)
+        case "start":
+            pass  # the feed's own row says since when
+        case _:
+            assert_never(waiter.what)
+
+
+def others_are_answered(tx: Transaction, waiter: Waiter) -> bool:
+    """Whether the source answers other partitions of the run, while this one waits for it."""
+    if waiter.what != "partition":
+        return False
+    return bool(tx.rows(OTHERS_ARE_ANSWERED, id=waiter.id, margin=micros(MARGIN)))
+
+
+def waited_for(tx: Transaction, waiter: Waiter) -> timedelta:
+    """For how long the partition or the run has waited without a movement in between."""
+    statement = PARTITION_WAITED if waiter.what == "partition" else RUN_WAITED
+    return timedelta(microseconds=int(tx.first(statement, id=waiter.id) or 0))
+
+
+# What an exception of the source means: wait, or try again as often as the retry policy allows.
 
 LONGEST_RETRY_AFTER: Final = timedelta(hours=24)
 DEEPEST_CAUSE: Final = 5
@@ -66,7 +391,7 @@ TRY_LATER: Final = 503
 AWAY: Final = (408, 425, 500, 502, 503, 504)
 GATEWAYS: Final = range(
     506, 600
-)  # such as 520 to 527 of content networks; 501 and 505 will not change by waiting
+)  # such as 520 to 527 of content networks; 501 and 505 do not change by waiting
 
 NETWORK_LIBRARIES: Final = ("httpx", "httpcore", "aiohttp", "requests", "urllib3", "urllib", "http", "anyio")
 NETWORK_ERRORS: Final = (
@@ -97,36 +422,17 @@ NETWORK_CODES: Final = {
 }
 
 
-class SourceErrorKind(StrEnum):
-    THROTTLE = "throttle"  # the source wants fewer requests
-    OUTAGE = "outage"  # it does not answer, or not as it should
-    AUTH = "auth"  # it does not let us in
-    DATA = "data"  # it answered something that cannot be right
-    BUG = "bug"  # our code, or the feed's
-
-
-WAITS: Final = (SourceErrorKind.THROTTLE, SourceErrorKind.OUTAGE, SourceErrorKind.AUTH)
-
-
-@dataclass(frozen=True)
-class SourceError:
-    kind: SourceErrorKind
-    retry_after: timedelta | None = None  # what the source itself asks for
-
-    @property
-    def waits(self) -> bool:
-        """Whether waiting may cure it: then the feed pauses, and no attempt is spent."""
-        return self.kind in WAITS
-
-
 def classify(error: BaseException, now: datetime) -> SourceError:
-    """Judge what a call to the source raised; `now` is for a Retry-After that names a date."""
+    """What an exception that a call to the source raised means; `now` is for a Retry-After that names a date. Pure.
+
+    Exceptions of HTTP libraries are told apart by what they carry, so that none of them has to be installed.
+    """
     seen: BaseException | None = error
     for _ in range(DEEPEST_CAUSE):
         if seen is None:
             break
-        if (trouble := _recognised(seen, now)) is not None:
-            return trouble
+        if (recognised := _recognised(seen, now)) is not None:
+            return recognised
         seen = seen.__cause__  # a feed that wraps an error in its own has not changed what happened
     return SourceError(
         SourceErrorKind.DATA if isinstance(error, ValueError | StepfastError) else SourceErrorKind.BUG
@@ -197,7 +503,7 @@ def _date(text: str) -> datetime | None:
 def _span(delay: timedelta | float | str | None) -> timedelta | None:
     try:
         return None if delay is None else _bounded(duration(delay))
-    except ConfigurationError:  # a wait that nobody can read is no wait
+    except ConfigurationError:  # a wait that cannot be read is no wait
         return None
 
 
@@ -215,301 +521,3 @@ def _is_network(error: BaseException) -> bool:
         or (it.__module__.partition(".")[0] in NETWORK_LIBRARIES and it.__name__ in NETWORK_ERRORS)
         for it in type(error).__mro__
     )
-
-
-# The pause of a feed, as its row has it: who begins it, how long it lasts, who asks first after it, who ends it.
-#
-# Pure decisions, and the effects that write them. `breaker` is who uses them.
-
-FIRST_PAUSE: Final = {
-    SourceErrorKind.THROTTLE: timedelta(seconds=1),
-    SourceErrorKind.OUTAGE: timedelta(seconds=1),
-    SourceErrorKind.AUTH: timedelta(
-        seconds=30
-    ),  # a password does not change in a second; an account may be locked
-}
-LONGEST_PAUSE: Final = timedelta(minutes=5)
-LONGEST_LEAD: Final = timedelta(seconds=5)  # of the one who asks first
-MARGIN: Final = timedelta(seconds=10)  # that a commit may come after its answer
-TOLD_AFTER: Final = timedelta(minutes=5)
-
-# The first of those who meet trouble at the same time begins the pause; the others find it begun.
-BEGIN_PAUSE = sql("""
-    UPDATE stepfast_feed
-       SET troubles = troubles + 1, troubled_at = COALESCE(troubled_at, {now}), paused_until = {now} + :pause,
-           pause_reason = :reason, probe = :job_id, updated_at = {now}
-     WHERE id = :feed AND (paused_until IS NULL OR paused_until <= {now})
-""")
-LENGTHEN_PAUSE = sql("""
-    UPDATE stepfast_feed SET paused_until = {now} + :pause, updated_at = {now}
-     WHERE id = :feed AND paused_until < {now} + :pause
-""")
-# Only if nobody has met trouble since this step looked.
-END_PAUSE = sql("""
-    UPDATE stepfast_feed
-       SET troubles = 0, troubled_at = NULL, paused_until = NULL, pause_reason = NULL, probe = NULL, updated_at = {now}
-     WHERE id = :feed AND troubles = :troubles AND paused_until = :paused_until
-""")
-
-# Since when a partition or a plan waits: trouble that is older than its last movement is over.
-PARTITION_WAITS = sql("""
-    UPDATE stepfast_partition
-       SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE {now} END, last_error = :error
-     WHERE id = :id AND state IN ('ready', 'running')
-""")
-RUN_WAITS = sql("""
-    UPDATE stepfast_run SET troubled_at = CASE WHEN troubled_at >= updated_at THEN troubled_at ELSE {now} END
-     WHERE id = :id AND ended_at IS NULL
-""")
-PARTITION_WAITED = sql(
-    "SELECT {now} - troubled_at FROM stepfast_partition WHERE id = :id AND troubled_at >= updated_at"
-)
-RUN_WAITED = sql("SELECT {now} - troubled_at FROM stepfast_run WHERE id = :id AND troubled_at >= updated_at")
-
-# Another partition of the run, so that all of them get their turn.
-NEXT_PROBE = sql("""
-    SELECT job_id FROM stepfast_partition
-     WHERE run_id = (SELECT m.run_id FROM stepfast_partition m WHERE m.id = :id)
-       AND id <> :id AND state IN ('ready', 'running')
-     ORDER BY CASE WHEN id > :id THEN 0 ELSE 1 END, id LIMIT 1
-""")
-# A page of another partition that was asked for after the trouble began, and answered.
-OTHERS_ARE_ANSWERED = sql("""
-    SELECT g.seq FROM stepfast_partition p
-      JOIN stepfast_partition o ON o.run_id = p.run_id AND o.id <> p.id AND o.updated_at > p.troubled_at
-      JOIN stepfast_page g ON g.partition_id = o.id
-     WHERE p.id = :id AND g.request_offset IS NOT NULL AND g.at - 1000 * g.milliseconds > p.troubled_at + :margin
-     LIMIT 1
-""")
-
-
-@dataclass(frozen=True)
-class Waiter:
-    """On whose behalf the source is asked: a partition, the plan of a run, or a run that has not begun."""
-
-    what: Literal["partition", "run", "start"]
-    id: str = ""
-
-
-def pause_left(feed: FeedRow, job_id: str) -> timedelta:
-    """How long this job must not ask the source; zero: it may."""
-    if feed.paused_until is None:
-        return timedelta(0)
-    lead = 0 if job_id == feed.probe else micros(_lead(feed.troubles))
-    return timedelta(microseconds=max(0, feed.paused_until + lead - feed.now))
-
-
-def pause_for(trouble: SourceError, troubles: int, dice: float) -> timedelta:
-    """How long to leave the source alone after `troubles` earlier ones in a row; `dice` is uniform in [0, 1)."""
-    ceiling = min(FIRST_PAUSE[trouble.kind] * (1 << min(troubles, 20)), LONGEST_PAUSE)
-    return max(ceiling * (0.75 + 0.25 * dice), (trouble.retry_after or timedelta(0)) * (1 + 0.05 * dice))
-
-
-def own_wait(pause: timedelta, waited: timedelta) -> timedelta:
-    """How long the one who met it waits: who keeps meeting it while others do not asks more and more seldom."""
-    return max(pause, min(waited / 2, LONGEST_PAUSE))
-
-
-def _lead(troubles: int) -> timedelta:
-    return min(LONGEST_LEAD, timedelta(seconds=1 << min(max(0, troubles - 1), 10)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class BeginPause:
-    """The effect of a step that met trouble: its partition waits, and so does the feed."""
-
-    feed: str
-    job_id: str
-    waiter: Waiter
-    trouble: SourceError
-    pause: timedelta
-    reason: str
-
-    def apply(self, tx: Transaction, /) -> None:
-        mark_waiting(tx, self.waiter, self.reason)
-        row = lock_feed(tx, self.feed)
-        span = {"feed": self.feed, "pause": micros(self.pause)}
-        begun = tx.run(BEGIN_PAUSE, **span, reason=self.reason, job_id=self._probe(tx))
-        if begun != 1 and self.trouble.retry_after:
-            tx.run(LENGTHEN_PAUSE, **span)
-        since = row.troubled_at or row.now
-        if self.trouble.kind is SourceErrorKind.AUTH or row.now - since >= micros(TOLD_AFTER):
-            alerts.source_in_trouble(tx, self.feed, self.trouble.kind.value, self.reason, moment(since))
-
-    def _probe(self, tx: Transaction) -> str:
-        if self.waiter.what != "partition":
-            return self.job_id
-        return str(tx.first(NEXT_PROBE, id=self.waiter.id) or self.job_id)
-
-
-@dataclass(frozen=True)
-class EndPause:
-    """The effect of a good answer after trouble. Last in a commit: the feed's row is the last to be locked."""
-
-    row: FeedRow
-
-    def apply(self, tx: Transaction, /) -> None:
-        tx.run(
-            END_PAUSE,
-            feed=self.row.feed,
-            troubles=self.row.troubles,
-            paused_until=self.row.paused_until,
-        )
-
-
-def mark_waiting(tx: Transaction, waiter: Waiter, reason: str) -> None:
-    """Remember since when it waits, and for what."""
-    match waiter.what:
-        case "partition":
-            tx.run(PARTITION_WAITS, id=waiter.id, error=reason)
-        case "run":
-            tx.run(RUN_WAITS, id=waiter.id)
-        case "start":
-            pass  # the feed's own row says it
-        case _:
-            assert_never(waiter.what)
-
-
-def others_are_answered(tx: Transaction, waiter: Waiter) -> bool:
-    """Whether the source answers the others, while this one waits for it."""
-    if waiter.what != "partition":
-        return False
-    return bool(tx.rows(OTHERS_ARE_ANSWERED, id=waiter.id, margin=micros(MARGIN)))
-
-
-def waited_for(tx: Transaction, waiter: Waiter) -> timedelta:
-    """For how long it has waited without a movement in between."""
-    statement = PARTITION_WAITED if waiter.what == "partition" else RUN_WAITED
-    return timedelta(microseconds=int(tx.first(statement, id=waiter.id) or 0))
-
-
-OWN_TROUBLE: Final = timedelta(minutes=15)  # who alone meets outages so long does not wait for the source
-BELIEVED: Final = 0.25  # seconds for which a process believes that all is well
-HELD: Final = timedelta(milliseconds=500)  # for which it waits until the pause it asked for is committed
-SPARE: Final = 0.9  # of the step's timeout: a source that hangs is an outage, not a bug
-DATABASE_DELAY: Final = timedelta(seconds=2)
-LONGEST_REASON: Final = 500
-
-Work = Callable[[], Coroutine[Any, Any, Outcome]]
-
-
-class Breaker:
-    """Stands between the steps of one feed and its source."""
-
-    def __init__(self, declared: Declaration, database: Callable[[], Database]) -> None:
-        self._declared = declared
-        self._database = database
-        self._well_until = 0.0  # until when this process need not look
-        self._held_until = 0.0  # until when trouble that was met here may not be written yet
-        self._met_by: FeedRow | None = None  # what was known when it was met
-
-    async def guard(self, step: Step, waiter: Waiter, work: Work) -> Outcome:
-        """Do the work of a step, unless the source is to be left alone; what it meets decides when it is done again."""
-        try:
-            row = await self._look()
-            delay = pause_left(row, step.job_id)
-            if delay:
-                return await self._wait(row, step, waiter, delay)
-            try:
-                began = time.monotonic()
-                outcome = await self._in_time(began, Begun(work()))
-            except (UnreachableError, ContentionError):
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever the source or the feed raised is judged
-                return await self._met(row, step, waiter, error)
-        except (UnreachableError, ContentionError) as error:
-            # Our own database, or too few connections to it: nobody's fault, and no attempt.
-            raise TransientError(f"waits for the database: {error}", delay=DATABASE_DELAY) from error
-        return self._well(row, outcome)
-
-    async def _in_time(self, began: float, begun: Begun[Outcome]) -> Outcome:
-        """A source that answers at once needs no timer, which would take longer than the rest of this."""
-        if begun.waits:
-            left = self._declared.timeout.total_seconds() * SPARE - (time.monotonic() - began)
-            async with asyncio.timeout(left):
-                return await begun
-        return begun.answer
-
-    async def _look(self) -> FeedRow:
-        if time.monotonic() < self._well_until:
-            return FeedRow(self._declared.name)
-        row = await asyncio.to_thread(self._read)
-        if time.monotonic() < self._held_until and self._unwritten(row):
-            return replace(row, paused_until=max(row.paused_until or 0, row.now + micros(HELD)))
-        if not row.troubles:
-            self._well_until = time.monotonic() + BELIEVED
-        return row
-
-    def _unwritten(self, row: FeedRow) -> bool:
-        """Whether the row is still as it was when trouble was met here."""
-        met = self._met_by
-        return met is not None and (row.troubles, row.paused_until) == (met.troubles, met.paused_until)
-
-    def _read(self) -> FeedRow:
-        with self._database().looking() as tx:
-            return find_feed(tx, self._declared.name)
-
-    async def _wait(self, row: FeedRow, step: Step, waiter: Waiter, delay: timedelta) -> Outcome:
-        """The feed is paused. Come back a little after the one who asks first."""
-        reason = row.pause_reason or "the source is in trouble"
-        waited = await asyncio.to_thread(self._waited, row, waiter)
-        if waited >= self._declared.wait_at_most:
-            return self._give_up(waited, reason)
-        if step.job_id != row.probe:
-            delay += timedelta(seconds=random.random())
-        return Snooze(delay, effects=[lambda tx: mark_waiting(tx, waiter, reason)])
-
-    async def _met(self, row: FeedRow, step: Step, waiter: Waiter, error: Exception) -> Outcome:
-        """The source, or the feed's code, raised."""
-        declared = self._declared
-        now = moment(row.now) if row.now else moment(time.time_ns() // 1000)
-        trouble = classify(error, now)
-        if not trouble.waits:
-            raise error
-        waited = await asyncio.to_thread(self._waited, row, waiter)
-        suspicious = trouble.kind is SourceErrorKind.OUTAGE and waited >= OWN_TROUBLE
-        if suspicious and await asyncio.to_thread(self._is_alone, waiter):
-            raise error  # the source answers the others: it is this question that it cannot answer
-        reason = f"{trouble.kind.value}: {describe(error)}"[:LONGEST_REASON]
-        if waited >= declared.wait_at_most:
-            return self._give_up(waited, reason)
-        self._well_until, self._held_until = 0.0, time.monotonic() + HELD.total_seconds()
-        self._met_by = row
-        pause = pause_for(trouble, row.troubles, random.random())
-        happened(
-            "source.troubled",
-            feed=declared.name,
-            trouble=trouble.kind.value,
-            error=error,
-            retry_in_s=pause.total_seconds(),
-        )
-        met = BeginPause(
-            feed=declared.name,
-            job_id=step.job_id,
-            waiter=waiter,
-            trouble=trouble,
-            pause=pause,
-            reason=reason,
-        )
-        return Snooze(own_wait(pause, waited), effects=[met])
-
-    def _waited(self, row: FeedRow, waiter: Waiter) -> timedelta:
-        if waiter.what == "start":
-            return timedelta(microseconds=row.now - (row.troubled_at or row.now))
-        with self._database().looking() as tx:
-            return waited_for(tx, waiter)
-
-    def _is_alone(self, waiter: Waiter) -> bool:
-        with self._database().looking() as tx:
-            return others_are_answered(tx, waiter)
-
-    def _give_up(self, waited: timedelta, reason: str) -> Reject:
-        """A wait costs no attempt, but it has an end."""
-        return Reject(f"waited for the source for {spoken(waited)}, in vain; {reason}")
-
-    def _well(self, row: FeedRow, outcome: Outcome) -> Outcome:
-        # Who found itself unwanted has nothing to write, and has not asked.
-        if not row.troubles or isinstance(outcome, Snooze | Reject) or not outcome.effects:
-            return outcome
-        happened("source.recovered", feed=self._declared.name, troubles=row.troubles)
-        return replace(outcome, effects=[*outcome.effects, EndPause(row)])

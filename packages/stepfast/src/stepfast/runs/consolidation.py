@@ -1,10 +1,12 @@
-"""Raw rows become target rows: in rounds, each divided into shards, each a chain of short steps.
+"""Consolidation makes target rows of raw rows: in rounds, each divided into shards, each a chain of short steps.
 
-A round begins with one job that divides what waits into ranges of ids. Each range is a shard: a job whose steps read a
-batch, map it, and write it in their commit. The last shard of a round looks, under the run's row, whether anything
-waits again; if so there is another round, if not the run is finished. A short batch proves nothing.
+    begin_consolidation ──► round: divide ──► shards: batch, batch, … ──► round_ended ──► another round, or finish
 
-All rows of the feed are taken, whichever run observed them: one that is cancelled may have observed an item last.
+A round begins with one job that divides the rows that wait into ranges of ids. Each range is a shard: a job whose steps
+read a batch, map it, and write it in their commit. The last shard of a round looks, under the run's row, whether rows
+wait again; if so there is another round, if not the run is finished. A short batch proves nothing.
+
+All rows of the feed are taken, whichever run observed them: a run that was cancelled may have observed an item last.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from stepfast.database.tables import blurred
 from stepfast.database.upsert import SortedRows
 from stepfast.errors import ConfigurationError, NotFoundError, TransientError
 from stepfast.jobs.outcome import Continue, Done, Outcome, Reject
+from stepfast.jobs.step import Step  # noqa: TC001 - a handler's hints are read at run time
 from stepfast.runs import alerts
 from stepfast.runs.lifecycle import round_ended, shard_id, stop_if_overspent
 from stepfast.runs.quarantine import items_with_open_entries
@@ -28,72 +31,17 @@ from stepfast.telemetry import happened
 from stepfast.threads import in_own_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
     from stepfast.database.dialects import Dialect
     from stepfast.jobs.state import NewJob
-    from stepfast.jobs.step import Step
     from stepfast.runs.declaration import Declaration
     from stepfast.runs.target import MappedBatch
 
 
-# Items that differ, and are one for the target: MariaDB compares texts by a column's collation, which may ignore case
-# and accents. The later one would replace the other without a trace.
-
-# The collation that takes most texts for equal: whichever the column has, it finds what that one would.
-FIND_ALIKE_ITEMS = sql(
-    "",
-    mariadb="""
-    SELECT min(item_id), max(item_id) FROM stepfast_raw WHERE feed = :feed AND gone_at IS NULL
-     GROUP BY item_id COLLATE utf8mb4_unicode_ci HAVING count(*) > 1 LIMIT 1
-    """,
-)
-# Texts of one case with nothing that a collation folds cannot collide. Looking for one that is not so takes a tenth of
-# the time, and stops at the first.
-ANY_FOLDABLE_ITEMS = sql(
-    "",
-    mariadb="""
-    SELECT EXISTS (SELECT 1 FROM stepfast_raw WHERE feed = :feed AND item_id NOT REGEXP '^[0-9a-z_.:-]*$')
-       AND EXISTS (SELECT 1 FROM stepfast_raw WHERE feed = :feed AND item_id NOT REGEXP '^[0-9A-Z_.:-]*$')
-    """,
-)
-
-
-class AlikeItems(NamedTuple):
-    """Two of the items, and the column that cannot tell them apart."""
-
-    one: str
-    other: str
-    column: str
-    collation: str
-
-
-def items_alike(tx: Transaction, declared: Declaration) -> AlikeItems | None:
-    """An example, if the feed has any. Of items that are not found by their identity nobody can tell."""
-    column = declared.item_column
-    if declared.stores or column is None or tx.dialect.name != "mariadb":
-        return None
-    collation = blurred(tx, declared.table).get(column)
-    if collation is None or not tx.first(ANY_FOLDABLE_ITEMS, feed=declared.name):
-        return None
-    found = tx.rows(FIND_ALIKE_ITEMS, feed=declared.name)
-    return AlikeItems(str(found[0][0]), str(found[0][1]), column, str(collation)) if found else None
-
-
 STALE_JOB = "this run is no longer consolidated by this job"
-
-BEGIN_ROUND = sql("""
-    UPDATE stepfast_run SET rounds = rounds + 1, shards = :shards, updated_at = {now}
-     WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
-""")
-COUNT_BATCH = sql("""
-    UPDATE stepfast_run
-       SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
-           shards = shards - :ended, updated_at = {now}
-     WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
-""")
 
 
 class RunRound(NamedTuple):
@@ -104,82 +52,97 @@ class RunRound(NamedTuple):
     round: int
 
 
-async def consolidate(
-    step: Step,
-    database: Database,
-    declared: Declaration,
-    run_id: str,
-    epoch: int,
-    *,
-    round: int = 0,  # noqa: A002 - the word of the run
-    after: str | None = None,
-    until: str | None = None,
-    shard: int | None = None,
-) -> Outcome:
-    """One step: divide a round, or take one batch of a shard."""
-    step.annotate(run_id=run_id)
-    turn = RunRound(run_id, epoch, round)
-    try:
-        if shard is None or until is None:
-            return await asyncio.to_thread(_divide, database, declared, turn, step.cursor)
-        span = IdSpan(step.cursor if step.cursor is not None else after, until)
-        return await in_own_thread(_take, database, declared, turn, span)
-    except (NotFoundError, ConfigurationError) as error:  # trying again would mend neither
-        return Reject(str(error))
+class ConsolidateJob:
+    """The job that divides a round of a consolidation, and the jobs that consolidate its shards."""
+
+    def __init__(self, declared: Declaration, database: Callable[[], Database]) -> None:
+        self._declared = declared
+        self._database = database
+
+    async def consolidate(  # noqa: PLR0917 - the arguments of a job
+        self,
+        step: Step,
+        run_id: str,
+        epoch: int,
+        round: int = 0,  # noqa: A002 - the word of the run
+        after: str | None = None,
+        until: str | None = None,
+        shard: int | None = None,
+    ) -> Outcome:
+        """One step: divide a round, or take one batch of a shard."""
+        step.annotate(run_id=run_id)
+        wanted = RunRound(run_id, epoch, round)
+        try:
+            if shard is None or until is None:
+                return await asyncio.to_thread(self._divide, wanted, step.cursor)
+            span = IdSpan(step.cursor if step.cursor is not None else after, until)
+            return await in_own_thread(self._take_batch, wanted, span)
+        except (NotFoundError, ConfigurationError) as error:  # trying again would mend neither
+            return Reject(str(error))
+
+    def _divide(self, wanted: RunRound, after: str | None) -> Outcome:
+        declared = self._declared
+        with self._database().reading() as tx:
+            run = _run_in_round(tx, wanted)
+            if run is None:
+                return Done(STALE_JOB)
+            if run.kind == "remap" and run.rounds == 0:
+                lot = next_lot_to_remap(tx, run, after)
+                if lot is not None:
+                    return Continue(lot.until, effects=[lot])
+            spans = divide_pending(tx, declared.name, declared.shards, declared.batch)
+            alike = items_alike(tx, declared) if spans and run.kind == "full" and run.rounds == 0 else None
+        return Done({"shards": len(spans)}, effects=[BeginRound(declared, run, spans, alike)])
+
+    def _take_batch(self, wanted: RunRound, span: IdSpan) -> Outcome:
+        """Read the next rows of a shard and map them; they are written in the step's commit."""
+        declared, database = self._declared, self._database()
+        with database.reading() as tx:
+            run = _run_in_round(tx, wanted)
+            if run is None:
+                return Done(STALE_JOB)
+            pending = read_pending(tx, declared.name, span, declared.batch)
+            ids = pending.ids
+            columns = target_columns(tx, declared) if ids else {}
+            to_row = declared.feed.mapping(tx, run.id)
+            entries = items_with_open_entries(tx, declared.name, ids[0], ids[-1]) if ids else set()
+        write = TargetWrite(
+            declared=declared,
+            run_id=run.id,
+            batch=_sorted(declared, map_rows(declared, pending, columns, to_row), database.dialect),
+            columns=columns,
+            entries=entries,
+            compares=run.kind == "verify" and not declared.stores,
+        )
+        ends = len(ids) < declared.batch or ids[-1] == span.until
+        effects = [BatchCommit(write, run, ends=ends)]
+        if ends:
+            return Done("nothing is left in this range", effects=effects)
+        return Continue(ids[-1], effects=effects)
 
 
-def _divide(database: Database, declared: Declaration, turn: RunRound, after: str | None) -> Outcome:
-    with database.reading() as tx:
-        run = _wanted(tx, turn)
-        if run is None:
-            return Done(STALE_JOB)
-        if run.kind == "remap" and run.rounds == 0 and (lot := next_lot_to_remap(tx, run, after)) is not None:
-            return Continue(lot.until, effects=[lot])
-        spans = divide_pending(tx, declared.name, declared.shards, declared.batch)
-        alike = items_alike(tx, declared) if spans and run.kind == "full" and run.rounds == 0 else None
-    return Done({"shards": len(spans)}, effects=[BeginRound(declared, run, spans, alike)])
-
-
-def _take(database: Database, declared: Declaration, turn: RunRound, span: IdSpan) -> Outcome:
-    with database.reading() as tx:
-        run = _wanted(tx, turn)
-        if run is None:
-            return Done(STALE_JOB)
-        waiting = read_pending(tx, declared.name, span, declared.batch)
-        ids = waiting.ids
-        columns = target_columns(tx, declared) if ids else {}
-        to_row = declared.feed.mapping(tx, run.id)
-        entries = items_with_open_entries(tx, declared.name, ids[0], ids[-1]) if ids else set()
-    batch = _sorted(declared, map_rows(declared, waiting, columns, to_row), database.dialect)
-    application = TargetWrite(
-        declared=declared,
-        run_id=run.id,
-        batch=batch,
-        columns=columns,
-        entries=entries,
-        compares=run.kind == "verify" and not declared.stores,
-    )
-    ends = len(ids) < declared.batch or ids[-1] == span.until
-    effects = [BatchCommit(application, run, ends=ends)]
-    return (
-        Done("nothing is left in this range", effects=effects) if ends else Continue(ids[-1], effects=effects)
-    )
+def _run_in_round(tx: Transaction, wanted: RunRound) -> Run | None:
+    """The run, if it is being consolidated and this is its round."""
+    run = find_run(tx, wanted.run_id)
+    return run if run.at is RunState.APPLYING and (run.epoch, run.rounds) == wanted[1:] else None
 
 
 def _sorted(declared: Declaration, batch: MappedBatch, dialect: Dialect) -> MappedBatch:
-    """Ready to be written, before the commit: SQLite has one writer at a time, and the others wait for it."""
+    """The batch ready to be written, before the commit: SQLite has one writer at a time, and the others wait for it."""
     if declared.stores or not batch.rows:
         return batch
     try:
         return replace(batch, rows=SortedRows(declared.table, declared.key, batch.rows, dialect))
-    except Exception:  # noqa: BLE001 - who is to blame is found when they are stored
+    except Exception:  # noqa: BLE001 - the row to blame is found when they are stored
         return batch
 
 
-def _wanted(tx: Transaction, turn: RunRound) -> Run | None:
-    """The run, if it is consolidated and this is its round."""
-    run = find_run(tx, turn.run_id)
-    return run if run.at is RunState.APPLYING and (run.epoch, run.rounds) == turn[1:] else None
+# A round begins.
+
+BEGIN_ROUND = sql("""
+    UPDATE stepfast_run SET rounds = rounds + 1, shards = :shards, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND rounds = :round AND state IN ('applying', 'stalled')
+""")
 
 
 @dataclass(frozen=True)
@@ -189,7 +152,7 @@ class BeginRound:
     declared: Declaration
     run: Run  # as the step saw it
     spans: Sequence[IdSpan]
-    alike: AlikeItems | None = None  # two items that are one for the target
+    alike: AlikeItems | None = None
 
     def apply(self, tx: Transaction, /) -> None:
         run = self.run
@@ -215,22 +178,32 @@ class BeginRound:
         return replace(new_job(self.declared, run, "consolidate", **arguments), id=shard_id(run, number))
 
 
+# A batch is written, and perhaps ends its shard and its round.
+
+COUNT_BATCH = sql("""
+    UPDATE stepfast_run
+       SET applied = applied + :applied, quarantined = quarantined + :refused, differences = differences + :differing,
+           shards = shards - :ended, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND rounds = :round AND shards > 0 AND state IN ('applying', 'stalled')
+""")
+
+
 @dataclass(frozen=True)
 class BatchCommit:
     """Writes one batch, and ends the shard if it was its last."""
 
-    application: TargetWrite
+    write: TargetWrite
     run: Run  # as the step saw it
     ends: bool
 
     @property
     def by_key(self) -> bool:
         """How the transaction is planned: all rows are found by their keys, unless the feed's own code looks for some."""
-        return not self.application.declared.stores
+        return not self.write.declared.stores
 
     def apply(self, tx: Transaction, /) -> None:
-        run, declared = self.run, self.application.declared
-        done = self.application.write(tx)
+        run, declared = self.run, self.write.declared
+        done = self.write.apply(tx)
         self._count(tx, done)
         if done.refused:
             happened("rows.quarantined", feed=declared.name, run_id=run.id, rows=done.refused)
@@ -260,3 +233,46 @@ def _moved_on(run: Run) -> TransientError:
     return TransientError(
         f"run {run.id} was moved on by somebody else; nothing of this batch is written", delay=0
     )
+
+
+# Items that differ, and are one for the target: MariaDB compares texts by a column's collation, which may ignore case
+# and accents. The later one would replace the other without a trace.
+
+# The collation that takes most texts for equal: whichever the column has, it finds what that one would.
+FIND_ALIKE_ITEMS = sql(
+    "",
+    mariadb="""
+    SELECT min(item_id), max(item_id) FROM stepfast_raw WHERE feed = :feed AND gone_at IS NULL
+     GROUP BY item_id COLLATE utf8mb4_unicode_ci HAVING count(*) > 1 LIMIT 1
+    """,
+)
+# Texts of one case with nothing that a collation folds cannot collide. Looking for one that is not so takes a tenth of
+# the time, and stops at the first.
+ANY_FOLDABLE_ITEMS = sql(
+    "",
+    mariadb="""
+    SELECT EXISTS (SELECT 1 FROM stepfast_raw WHERE feed = :feed AND item_id NOT REGEXP '^[0-9a-z_.:-]*$')
+       AND EXISTS (SELECT 1 FROM stepfast_raw WHERE feed = :feed AND item_id NOT REGEXP '^[0-9A-Z_.:-]*$')
+    """,
+)
+
+
+class AlikeItems(NamedTuple):
+    """Two items of a feed that a column of the target cannot tell apart."""
+
+    one: str
+    other: str
+    column: str
+    collation: str
+
+
+def items_alike(tx: Transaction, declared: Declaration) -> AlikeItems | None:
+    """An example, if the feed has any. Only where target rows are found by the identity of their items."""
+    column = declared.item_column
+    if declared.stores or column is None or tx.dialect.name != "mariadb":
+        return None
+    collation = blurred(tx, declared.table).get(column)
+    if collation is None or not tx.first(ANY_FOLDABLE_ITEMS, feed=declared.name):
+        return None
+    found = tx.rows(FIND_ALIKE_ITEMS, feed=declared.name)
+    return AlikeItems(str(found[0][0]), str(found[0][1]), column, str(collation)) if found else None

@@ -1,6 +1,6 @@
-"""Planning is a chain of steps: each asks for a few counts and stores what is known, so that a crash costs one of them.
+"""Planning a run: a chain of steps, each of which counts a few ranges and stores the frontier.
 
-The last step writes all partitions and their jobs, and moves the run on, in one commit.
+A crash costs one step. The last step writes all partitions and their jobs, and moves the run on, in one commit.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from stepfast.database.database import persist
 from stepfast.database.statement import sql
 from stepfast.errors import AnswerError, TransientError
 from stepfast.jobs.outcome import Continue, Done, Outcome
+from stepfast.jobs.step import Step  # noqa: TC001 - a handler's hints are read at run time
 from stepfast.limits.slots import reserve_starts
 from stepfast.runs import alerts
+from stepfast.runs.breaker import Waiter
 from stepfast.runs.calls import answer_of
 from stepfast.runs.debts import Debt, debts_to_read
 from stepfast.runs.lifecycle import end_fetching
@@ -40,185 +42,63 @@ from stepfast.runs.run import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
-    from stepfast.jobs.step import Step
+    from stepfast.runs.breaker import Breaker
     from stepfast.runs.declaration import Declaration
     from stepfast.runs.partitioning.contract import Frontier
     from stepfast.runs.window import Window
 
 
-# Count what a frontier asks for, a few ranges at the same time.
-#
-# A step of a limited feed was let in for one request. For the others it takes the next places of the same limits, and
-# asks when their time has come. If one of them fails, all of the step has failed: nothing is learned from the others. So
-# while a source is in trouble it is asked for one after the other: of six counts one fails six times as often.
+class PlanJob:
+    """The job that plans one run: its partitions, and the jobs that read them."""
 
-LONGEST_WAIT: Final = timedelta(seconds=1)  # of a step for its places
+    def __init__(self, declared: Declaration, database: Callable[[], Database], breaker: Breaker) -> None:
+        self._declared = declared
+        self._database = database
+        self._breaker = breaker
 
+    async def plan(self, step: Step, run_id: str, epoch: int) -> Outcome:
+        """One step, unless the feed is paused."""
+        return await self._breaker.guard(step, Waiter("run", run_id), self._plan(step, run_id, epoch))
 
-async def count_next(
-    database: Database,
-    declared: Declaration,
-    window: Window,
-    frontier: Frontier,
-    *,
-    admitted: int = 1,
-    troubled: bool = False,
-) -> tuple[Frontier, int]:
-    """The frontier with the answers, and how many requests that took. `admitted`: those that need no place any more."""
-    asked = frontier.ask()[: 1 if troubled else None]
-    waits = [0.0] * len(asked)
-    if declared.limits and len(asked) > admitted:
-        further = await asyncio.to_thread(_places, database, declared, len(asked) - admitted)
-        waits = [*waits[:admitted], *further]
-    if asked and not waits:
-        await asyncio.sleep(LONGEST_WAIT.total_seconds())
-    counts = await _counted(declared, window, asked[: len(waits)], waits)
-    return frontier.learn(counts), len(counts)
-
-
-def _places(database: Database, declared: Declaration, most: int) -> list[float]:
-    return persist(
-        database, lambda tx: reserve_starts(tx, declared.limits, declared.name, most, LONGEST_WAIT)
-    )
+    async def _plan(self, step: Step, run_id: str, epoch: int) -> Outcome:
+        """Count a few ranges and store the frontier; once planning is finished, write the partitions."""
+        declared, database = self._declared, self._database()
+        run, prior, debts, troubles = await asyncio.to_thread(_look, database, run_id)
+        if run.at is not RunState.PLANNING or run.epoch != epoch:
+            return Done("this run is no longer planned by this job")
+        step.annotate(run_id=run.id)
+        if run.window.is_empty:
+            return Done("the window is empty", effects=[FanOut(declared, run, NOTHING, debts)])
+        frontier = await _frontier_of(declared, run, prior)
+        asked = 0
+        if not frontier.finished:
+            troubled = bool(troubles) or step.attempt > 1
+            frontier, asked = await count_next(database, declared, run.window, frontier, troubled=troubled)
+        if not frontier.finished:
+            return Continue(step.number + 1, effects=[KeepFrontier(run, frontier, asked)])
+        plan = plan_of(frontier, run.window, run.most_rows)
+        effect = FanOut(declared, run, plan, debts, asked)
+        return Done({"partitions": len(plan.partitions), "rows": plan.rows}, effects=[effect])
 
 
-async def _counted(
-    declared: Declaration, window: Window, asked: Sequence[Range], waits: Sequence[float]
-) -> dict[str, int]:
-    """All of them, in their order, or the first failure. Whoever still asks then is stopped, and waited for."""
-
-    async def count(part: Range, wait: float) -> Any:
-        if wait:
-            await asyncio.sleep(wait)
-        return await answer_of(declared.feed.count, part, window)
-
-    tasks = [asyncio.ensure_future(count(*it)) for it in zip(asked, waits, strict=True)]
-    try:
-        if tasks:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    finally:
-        for it in tasks:
-            it.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for it in tasks:  # in their order: the same trouble is told the same way each time
-        if not it.cancelled() and (error := it.exception()) is not None:
-            raise error
-    return {part.name: it.result() for part, it in zip(asked, tasks, strict=True)}
+def _look(database: Database, run_id: str) -> tuple[Run, list[Range], list[Debt], int]:
+    with database.reading() as tx:
+        run = find_run(tx, run_id)
+        pays = run.kind in ("full", "incremental")
+        debts = debts_to_read(tx, run) if pays else []
+        return run, prior_ranges(tx, run.feed, run.kind), debts, find_feed(tx, run.feed).troubles
 
 
-# Partitions and the jobs that read them, written in one transaction: nobody can lose a partition between the two.
-
-COUNT_NEW_PARTITIONS = sql("""
-    UPDATE stepfast_run SET partitions = partitions + :more, estimate = estimate + :rows, updated_at = {now}
-     WHERE id = :id AND ended_at IS NULL
-""")
-
-
-@dataclass(frozen=True, kw_only=True)
-class WantedPartition:
-    """A partition to be read."""
-
-    range: Range
-    window: Window
-    name: str
-    estimate: int | None = None
-    parent: str | None = None
-    debt_id: int | None = None
-
-
-def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[WantedPartition]) -> None:
-    """Write them and their jobs. The caller holds the run's row."""
-    if not wanted:
-        return
-    asked = [(it, new_id()) for it in wanted]
-    jobs = [
-        reserved_job(declared, run, "page", partition_id=partition_id, epoch=0) for _, partition_id in asked
-    ]
-    enqueue_jobs(tx, jobs)
-    first = insert_partitions(
-        tx,
-        run.id,
-        [
-            NewPartition(
-                id=partition_id,
-                job_id=job.id,
-                range=it.range,
-                window=it.window,
-                name=it.name,
-                estimate=it.estimate,
-                parent=it.parent,
-                debt_id=it.debt_id,
-            )
-            for (it, partition_id), job in zip(asked, jobs, strict=True)
-        ],
-    )
-    tx.run(COUNT_NEW_PARTITIONS, id=run.id, more=len(wanted), rows=sum(it.estimate or 0 for it in wanted))
-    if declared.broker is not None:
-        pages = [
-            NextPage(first + place, it.range, 0, 0, 0, it.estimate, job.id)
-            for place, (it, job) in enumerate(zip(wanted, jobs, strict=True))
-        ]
-        announce_pages(tx, declared, run, pages)
-
-
-KEEP_FRONTIER = sql("""
-    UPDATE stepfast_run SET frontier = :frontier, requests = requests + :requests, updated_at = {now}
-     WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
-""")
-END_PLANNING = sql("""
-    UPDATE stepfast_run
-       SET scope = :scope, baseline = :baseline, requests = requests + :requests, frontier = NULL, planned_at = {now}
-     WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
-""")
-# What the last run of the same kind was divided into: recounting that is cheaper than looking again.
-FIND_PRIOR_RANGES = sql("""
-    SELECT span FROM stepfast_partition
-     WHERE debt_id IS NULL AND state <> 'split'
-       AND run_id = (SELECT r.id FROM stepfast_run r
-                      WHERE r.feed = :feed AND r.kind = :kind AND r.state = 'completed' AND r.scope = 'complete'
-                      ORDER BY r.started_at DESC LIMIT 1)
-     ORDER BY number
-""")
-
-
-async def plan_step(
-    step: Step, database: Database, declared: Declaration, run_id: str, epoch: int
-) -> Outcome:
-    """One step of a run's plan."""
-    run, prior, debts, troubles = await asyncio.to_thread(_look, database, run_id)
-    if run.at is not RunState.PLANNING or run.epoch != epoch:
-        return Done("this run is no longer planned by this job")
-    step.annotate(run_id=run.id)
-    if run.window.is_empty:
-        return Done("the window is empty", effects=[FanOut(declared, run, _nothing(), debts)])
-    frontier = await begin(declared, run, prior)
-    asked = 0
-    if not frontier.finished:
-        troubled = bool(troubles) or step.attempt > 1
-        frontier, asked = await count_next(database, declared, run.window, frontier, troubled=troubled)
-    if not frontier.finished:
-        return Continue(step.number + 1, effects=[KeepFrontier(run, frontier, asked)])
-    plan = plan_of(frontier, run.window, run.most_rows)
-    effect = FanOut(declared, run, plan, debts, asked)
-    return Done({"partitions": len(plan.partitions), "rows": plan.rows}, effects=[effect])
-
-
-async def begin(declared: Declaration, run: Run, prior: list[Range]) -> Frontier:
+async def _frontier_of(declared: Declaration, run: Run, prior: list[Range]) -> Frontier:
     """Where planning stands: as it was stored, or at its beginning."""
     if run.frontier is not None:
         stored = msgspec.json.decode(run.frontier)
         return restore(stored) if declared.partitioner is None else declared.partitioner.restore(stored)
     return await first_frontier(declared, run.window, prior)
-
-
-def plan_of(frontier: Frontier, window: Window, most_rows: int | None) -> Plan:
-    """What a run reads of it. A window in which there is something to read is not read by nobody."""
-    plan = frontier.plan()
-    if not plan.partitions:
-        raise _empty(window)
-    return plan if most_rows is None else capped(plan, most_rows)
 
 
 async def first_frontier(declared: Declaration, window: Window, prior: list[Range]) -> Frontier:
@@ -233,6 +113,17 @@ async def first_frontier(declared: Declaration, window: Window, prior: list[Rang
     return Fixed(ranges, counted=False).start(window)
 
 
+# What the last run of the same kind was divided into: recounting that is cheaper than looking again.
+FIND_PRIOR_RANGES = sql("""
+    SELECT span FROM stepfast_partition
+     WHERE debt_id IS NULL AND state <> 'split'
+       AND run_id = (SELECT r.id FROM stepfast_run r
+                      WHERE r.feed = :feed AND r.kind = :kind AND r.state = 'completed' AND r.scope = 'complete'
+                      ORDER BY r.started_at DESC LIMIT 1)
+     ORDER BY number
+""")
+
+
 def prior_ranges(tx: Transaction, feed: str, kind: str) -> list[Range]:
     return [
         Range.from_json(msgspec.json.decode(str(row[0])))
@@ -240,12 +131,12 @@ def prior_ranges(tx: Transaction, feed: str, kind: str) -> list[Range]:
     ]
 
 
-def _look(database: Database, run_id: str) -> tuple[Run, list[Range], list[Debt], int]:
-    with database.reading() as tx:
-        run = find_run(tx, run_id)
-        pays = run.kind in ("full", "incremental")
-        debts = debts_to_read(tx, run) if pays else []
-        return run, prior_ranges(tx, run.feed, run.kind), debts, find_feed(tx, run.feed).troubles
+def plan_of(frontier: Frontier, window: Window, most_rows: int | None) -> Plan:
+    """What a run reads. A plan without partitions is refused: its window would pass for read."""
+    plan = frontier.plan()
+    if not plan.partitions:
+        raise _empty(window)
+    return plan if most_rows is None else capped(plan, most_rows)
 
 
 def _empty(window: Window) -> AnswerError:
@@ -257,12 +148,86 @@ def _empty(window: Window) -> AnswerError:
     )
 
 
-def _nothing() -> Plan:
-    return Plan(partitions=(), domain=None)
+NOTHING: Final = Plan(partitions=(), domain=None)  # of an empty window
+
+
+# Counting what a frontier asks for, a few ranges at the same time.
+#
+# The limits of a feed let a step in for one request. For the others it reserves the next slots of the same limits, and
+# asks when their time has come. If one request fails, the whole step has failed: nothing is learned from the others. So
+# while a source is in trouble it is asked one after the other: of six counts one fails six times as often.
+
+LONGEST_WAIT: Final = timedelta(seconds=1)  # of a step for its turn under the limits
+
+
+async def count_next(
+    database: Database,
+    declared: Declaration,
+    window: Window,
+    frontier: Frontier,
+    *,
+    admitted: int = 1,
+    troubled: bool = False,
+) -> tuple[Frontier, int]:
+    """The frontier with the answers, and how many requests that took. `admitted`: requests that the limits let in already."""
+    asked = frontier.ask()[: 1 if troubled else None]
+    waits = [0.0] * len(asked)
+    if declared.limits and len(asked) > admitted:
+        further = await asyncio.to_thread(_reserve, database, declared, len(asked) - admitted)
+        waits = [*waits[:admitted], *further]
+    if asked and not waits:
+        await asyncio.sleep(LONGEST_WAIT.total_seconds())
+    counts = await _counted(declared, window, asked[: len(waits)], waits)
+    return frontier.learn(counts), len(counts)
+
+
+def _reserve(database: Database, declared: Declaration, most: int) -> list[float]:
+    return persist(
+        database, lambda tx: reserve_starts(tx, declared.limits, declared.name, most, LONGEST_WAIT)
+    )
+
+
+async def _counted(
+    declared: Declaration, window: Window, asked: Sequence[Range], waits: Sequence[float]
+) -> dict[str, int]:
+    """All counts, in their order, or the first failure: then the other requests are cancelled, and waited for."""
+
+    async def count(part: Range, wait: float) -> Any:
+        if wait:
+            await asyncio.sleep(wait)
+        return await answer_of(declared.feed.count, part, window)
+
+    tasks = [asyncio.ensure_future(count(*it)) for it in zip(asked, waits, strict=True)]
+    try:
+        if tasks:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for it in tasks:
+            it.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for it in tasks:  # in their order: the same failure is reported the same way each time
+        if not it.cancelled() and (error := it.exception()) is not None:
+            raise error
+    return {part.name: it.result() for part, it in zip(asked, tasks, strict=True)}
+
+
+# The effects of a planning step.
+
+KEEP_FRONTIER = sql("""
+    UPDATE stepfast_run SET frontier = :frontier, requests = requests + :requests, updated_at = {now}
+     WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
+""")
+END_PLANNING = sql("""
+    UPDATE stepfast_run
+       SET scope = :scope, baseline = :baseline, requests = requests + :requests, frontier = NULL, planned_at = {now}
+     WHERE id = :id AND epoch = :epoch AND ended_at IS NULL
+""")
 
 
 @dataclass(frozen=True)
 class KeepFrontier:
+    """Stores how far planning is."""
+
     run: Run
     frontier: Frontier
     requests: int
@@ -322,3 +287,56 @@ class FanOut:
 
 def _moved_on(run: Run) -> TransientError:
     return TransientError(f"run {run.id} was moved on by somebody else; this plan is not written", delay=0)
+
+
+COUNT_NEW_PARTITIONS = sql("""
+    UPDATE stepfast_run SET partitions = partitions + :more, estimate = estimate + :rows, updated_at = {now}
+     WHERE id = :id AND ended_at IS NULL
+""")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WantedPartition:
+    """A partition that is to be written."""
+
+    range: Range
+    window: Window
+    name: str
+    estimate: int | None = None
+    parent: str | None = None
+    debt_id: int | None = None
+
+
+def fan_out(tx: Transaction, declared: Declaration, run: Run, wanted: Sequence[WantedPartition]) -> None:
+    """Write partitions and the jobs that read them, in one transaction. The caller holds the run's row."""
+    if not wanted:
+        return
+    named = [(it, new_id()) for it in wanted]
+    jobs = [
+        reserved_job(declared, run, "page", partition_id=partition_id, epoch=0) for _, partition_id in named
+    ]
+    enqueue_jobs(tx, jobs)
+    first = insert_partitions(
+        tx,
+        run.id,
+        [
+            NewPartition(
+                id=partition_id,
+                job_id=job.id,
+                range=it.range,
+                window=it.window,
+                name=it.name,
+                estimate=it.estimate,
+                parent=it.parent,
+                debt_id=it.debt_id,
+            )
+            for (it, partition_id), job in zip(named, jobs, strict=True)
+        ],
+    )
+    tx.run(COUNT_NEW_PARTITIONS, id=run.id, more=len(wanted), rows=sum(it.estimate or 0 for it in wanted))
+    if declared.broker is not None:
+        pages = [
+            NextPage(first + index, it.range, 0, 0, 0, it.estimate, job.id)
+            for index, (it, job) in enumerate(zip(wanted, jobs, strict=True))
+        ]
+        announce_pages(tx, declared, run, pages)

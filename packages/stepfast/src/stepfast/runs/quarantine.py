@@ -126,15 +126,10 @@ class RefusalSample(NamedTuple):
     rows: int
 
 
-def put_aside(tx: Transaction, run: Run, refused: Sequence[RefusedRow]) -> None:
-    """Write them in the order of their ids."""
-    put_aside_for(tx, run.feed, run.id, refused)
-
-
-def put_aside_for(tx: Transaction, feed: str, run_id: str, refused: Sequence[RefusedRow]) -> None:
-    """The same for rows of several runs."""
+def put_aside(tx: Transaction, feed: str, run_id: str, refused: Sequence[RefusedRow]) -> None:
+    """Put rows into quarantine, in the order of their ids; `run_id` is for those that name no run."""
     if refused:
-        rows = [it if it.run_id else it._replace(run_id=run_id) for it in sorted(refused, key=_order)]
+        rows = [row if row.run_id else row._replace(run_id=run_id) for row in sorted(refused, key=_order)]
         tx.run(PUT_INTO_QUARANTINE, feed=feed, rows=as_document(rows))
 
 

@@ -1,4 +1,4 @@
-"""Begin a run: its window is fixed, and its plan is asked for, in one transaction under the feed's row."""
+"""Start a run: its window is fixed and its planning job is enqueued, in one transaction under the feed's row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, get_args
 
 from stepfast.clock import instant, moment, spoken
 from stepfast.database.statement import sql
-from stepfast.errors import AnswerError, ConfigurationError, OutageError
+from stepfast.errors import AnswerError, ConfigurationError, OutageError, StateError
+from stepfast.jobs.outcome import Done, Outcome
+from stepfast.jobs.step import Step  # noqa: TC001 - a handler's hints are read at run time
+from stepfast.runs.breaker import Waiter
 from stepfast.runs.calls import answer_of
 from stepfast.runs.lifecycle import begin_consolidation, refuse_active_run
 from stepfast.runs.run import (
@@ -25,11 +28,46 @@ from stepfast.runs.run import (
     watch_job,
 )
 from stepfast.runs.window import Window, backfill_window, next_window
+from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
+    from stepfast.runs.breaker import Breaker
     from stepfast.runs.declaration import Declaration
+
+
+class StartJob:
+    """The job that starts a run by the calendar. While another run is active, the tick is skipped."""
+
+    def __init__(self, declared: Declaration, database: Callable[[], Database], breaker: Breaker) -> None:
+        self._declared = declared
+        self._database = database
+        self._breaker = breaker
+
+    async def start(self, step: Step, kind: RunKind | None = None) -> Outcome:
+        return await self._breaker.guard(step, Waiter("start"), self._start(kind))
+
+    async def _start(self, kind: RunKind | None) -> Outcome:
+        clock = await source_clock(self._database(), self._declared)
+        return Done(effects=[StartRun(self._declared, kind, clock)])
+
+
+@dataclass(frozen=True)
+class StartRun:
+    """Starts a run in the step's own commit, unless one is active."""
+
+    declared: Declaration
+    kind: RunKind | None
+    clock: SourceClock
+
+    def apply(self, tx: Transaction, /) -> None:
+        try:
+            start_run(tx, self.declared, RunRequest(kind=self.kind), self.clock)
+        except StateError as active:
+            happened("run.skipped", feed=self.declared.name, note=str(active))
 
 
 DATABASE_CLOCK = sql("SELECT {now}")
@@ -56,7 +94,7 @@ class SourceClock:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """What somebody wants to be read. `kind` None: everything the first time, then what has changed."""
+    """What a run is to read. `kind` None: everything the first time, then what has changed."""
 
     kind: RunKind | None = None
     from_: datetime | None = None  # of a backfill
@@ -82,7 +120,7 @@ class RunRequest:
 
 
 async def source_clock(database: Database, declared: Declaration) -> SourceClock:
-    """Ask the source for its time; one that does not tell it is taken to go like ours."""
+    """Ask the source for its time; if it does not say, its clock is taken to go like ours."""
     shown = await answer_of(declared.feed.now)
     ours = await asyncio.to_thread(_database_clock, database)
     if shown is None:
@@ -95,9 +133,10 @@ async def source_clock(database: Database, declared: Declaration) -> SourceClock
 
 
 def refuse_ahead(declared: Declaration, ahead: timedelta) -> None:
-    """A watermark in the future passes over all that changes until then. Nobody knows which clock is wrong: so we wait.
+    """Refuse to start while the source's clock is far ahead: a watermark in the future passes over all that changes.
 
-    One that is behind loses nothing: its window ends early, and the next run reads the rest.
+    Which of the two clocks is wrong cannot be known, so the run waits. A clock that is behind loses nothing: the window
+    ends early, and the next run reads the rest.
     """
     if ahead > declared.ahead_at_most:
         raise OutageError(
@@ -130,7 +169,7 @@ def start_run(tx: Transaction, declared: Declaration, request: RunRequest, clock
 
 
 def start_remap(tx: Transaction, declared: Declaration) -> Run:
-    """A run that reads nothing: all rows that are known are mapped and written once more. Refused while one is active."""
+    """A run that reads nothing: all known rows are mapped and written once more. Refused while another run is active."""
     row = lock_feed(tx, declared.name)
     at = moment(int(tx.first(DATABASE_CLOCK)) if row.watermark is None else row.watermark)
     run = create_run(

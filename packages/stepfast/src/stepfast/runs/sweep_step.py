@@ -1,8 +1,14 @@
 """One step of a sweep: count a part of the feed, or strike a batch of rows. The last one completes the run.
 
-Who is struck is looked for outside of any transaction, in stretches, so that no statement takes long on a large feed.
-The commit looks again at the few that were found, and locks them: what was observed meanwhile is left alone. If the
-feed can be asked whether the source still has them, it is, before anybody goes (see `confirming`).
+    counting ──► held (a person decides) ──► striking ──► done ──► complete
+
+The rows to strike are looked for outside of any transaction, in stretches, so that no statement takes long on a large
+feed. The commit looks again at the few that were found, and locks them: a row that was observed meanwhile is left alone.
+
+Before rows go, the source is asked whether it still has them, if the feed can (`still_there`). A full run may miss a row
+that is there: one that moves to a partition which has been read already. If that happens in several full runs in a row,
+the row would go. The source is asked about those that would go with this strike, and about no others. A row that the
+source still has is not struck.
 """
 
 from __future__ import annotations
@@ -17,7 +23,9 @@ from stepfast.clock import micros
 from stepfast.database.tables import columns_of
 from stepfast.errors import AnswerError, ConfigurationError
 from stepfast.jobs.outcome import Continue, Done, Outcome, Snooze
+from stepfast.jobs.step import Step  # noqa: TC001 - a handler's hints are read at run time
 from stepfast.runs import alerts
+from stepfast.runs.breaker import Waiter
 from stepfast.runs.calls import answer_of
 from stepfast.runs.lifecycle import complete
 from stepfast.runs.run import Run, RunState, find_run, lock_run
@@ -38,107 +46,81 @@ from stepfast.runs.sweep import (
 from stepfast.telemetry import happened
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from stepfast.database.connection import Transaction
     from stepfast.database.database import Database
-    from stepfast.jobs.step import Step
+    from stepfast.runs.breaker import Breaker
     from stepfast.runs.declaration import Declaration
     from stepfast.runs.sweep import UnseenRow
 
 
-# Before rows go, the source is asked whether it still has them.
-#
-# A full run may miss a row that is there: one that moves to a partition which has been read already. If that happens to
-# it in several full runs in a row, it would go. A feed that can ask for rows by their identity (`still_there`) is asked
-# about those that would go with this strike, and about no others. Whom the source still has is not struck.
-
-
-def first_to_confirm(declared: Declaration, found: list[UnseenRow]) -> list[UnseenRow]:
-    """As many of them, from the first on, as one question is about; all, if nobody is asked."""
-    if not declared.confirms:
-        return found
-    going = 0
-    for place, row in enumerate(found):
-        going += row.goes
-        if going == declared.confirm_lot:
-            return found[: place + 1]
-    return found
-
-
-async def still_at_source(declared: Declaration, ids: Sequence[str]) -> frozenset[str]:
-    """Which of them the source still has."""
-    answer = await answer_of(declared.feed.still_there, list(ids))
-    if isinstance(answer, str | bytes) or not isinstance(answer, Collection):
-        raise _wrong(f"is {type(answer).__name__}; answer a list of those ids that the source still has")
-    strangers = [it for it in answer if it not in ids]
-    if strangers:
-        raise _wrong(f"names {strangers[0]!r:.80}, which nobody asked about; ids are what identify() answers")
-    return frozenset(answer)
-
-
-def note_still_there(number: int) -> str:
-    """For people who look at the sweep."""
-    rows = "1 row that was not seen is" if number == 1 else f"{number:,} rows that were not seen are"
-    return f"{rows} still at the source"
-
-
-def _wrong(problem: str) -> AnswerError:
-    return AnswerError("answer of still_there()", problem)
-
-
 STRETCHES: Final = 20  # that one step walks over
-LOOK_AGAIN: Final = timedelta(minutes=5)  # a held sweep; whoever approves it wakes it up
+LOOK_AGAIN: Final = timedelta(minutes=5)  # at a held sweep; approving it wakes its job up
 
 
-async def sweep_step(
-    step: Step, database: Database, declared: Declaration, run_id: str, epoch: int
-) -> Outcome | GoingRows:
-    """Do the next part of a run's sweep, or say about whom the source must be asked first."""
-    step.annotate(run_id=run_id)
-    return await asyncio.to_thread(_step, database, declared, run_id, epoch)
+class SweepJob:
+    """The job that sweeps for one run."""
+
+    def __init__(self, declared: Declaration, database: Callable[[], Database], breaker: Breaker) -> None:
+        self._declared = declared
+        self._database = database
+        self._breaker = breaker
+
+    async def sweep(self, step: Step, run_id: str, epoch: int) -> Outcome:
+        """One step. If rows would go that the source may still have, it is asked first, outside of any transaction."""
+        step.annotate(run_id=run_id)
+        found = await asyncio.to_thread(self._next, run_id, epoch)
+        if not isinstance(found, GoingRows):
+            return found
+        return await self._breaker.guard(step, Waiter("run", run_id), self._confirm(found))
+
+    def _next(self, run_id: str, epoch: int) -> Outcome | GoingRows:
+        """What this step does, or the rows about which the source must be asked first."""
+        declared = self._declared
+        with self._database().looking() as tx:
+            run = find_run(tx, run_id)
+            state = sweep_state(run)
+            if run.at is not RunState.SWEEPING or run.epoch != epoch or state is None:
+                return Done("this run is no longer swept by this job")
+            match state.phase:
+                case "counting":
+                    return _count(tx, declared, run, state)
+                case "striking":
+                    return _strike(tx, declared, run, state)
+                case "held":
+                    # The commit moves the run, so that it does not pass for stalled: it waits for a person.
+                    pause = min(LOOK_AGAIN, declared.stall_after / 2)
+                    return Snooze(pause, effects=[KeepSweep(run, state, state)])
+                case "declined" | "skipped" | "done":
+                    return Done({"sweep": state.phase, "note": state.note}, effects=[EndSweep(declared, run)])
+
+    async def _confirm(self, going: GoingRows) -> Outcome:
+        """Ask the source, and strike the rows that are really gone."""
+        return going.confirmed(await still_at_source(self._declared, going.ids))
 
 
-async def settle(declared: Declaration, doubt: GoingRows) -> Outcome:
-    """Ask the source, outside of any transaction, and strike who is really gone."""
-    return doubt.settled(await still_at_source(declared, doubt.going))
-
-
-def _step(database: Database, declared: Declaration, run_id: str, epoch: int) -> Outcome | GoingRows:
-    with database.looking() as tx:
-        run = find_run(tx, run_id)
-        state = sweep_state(run)
-        if run.at is not RunState.SWEEPING or run.epoch != epoch or state is None:
-            return Done("this run is no longer swept by this job")
-        match state.phase:
-            case "counting":
-                return _count(tx, declared, run, state)
-            case "striking":
-                return _strike(tx, declared, run, state)
-            case "held":
-                # It moves, so that nobody takes it for stalled: everybody knows what it waits for.
-                pause = min(LOOK_AGAIN, declared.stall_after / 2)
-                return Snooze(pause, effects=[KeepSweep(run, state, state)])
-            case "declined" | "skipped" | "done":
-                return Done({"sweep": state.phase, "note": state.note}, effects=[EndSweep(declared, run)])
+# Counting: how many rows would go, and whether a person must decide about it.
 
 
 def _count(tx: Transaction, declared: Declaration, run: Run, state: SweepState) -> Outcome:
-    found, now = _unseen(run, state), state
+    by, now = _unseen_by(run, state), state
     for _ in range(STRETCHES):
-        part = count_stretch(tx, found, now.after)
+        stretch = count_stretch(tx, by, now.after)
         now = now.then(
-            after=part.last or now.after,
-            living=now.living + part.living,
-            unseen=now.unseen + part.unseen,
-            going=now.going + part.going,
+            after=stretch.last or now.after,
+            living=now.living + stretch.living,
+            unseen=now.unseen + stretch.unseen,
+            going=now.going + stretch.going,
         )
-        if part.rows < STRETCH:
+        if stretch.rows < STRETCH:
             now = _decided(declared, run, now)
             break
     return Continue(now.steps, effects=[KeepSweep(run, state, now)])
 
 
 def _decided(declared: Declaration, run: Run, state: SweepState) -> SweepState:
-    """All rows are counted: may those go that would?"""
+    """All rows are counted: strike them, or hold the sweep if too many would go."""
     sweep = declared.sweep
     if sweep is None:
         return state.then(phase="skipped", note="the feed does not sweep any more")
@@ -150,8 +132,30 @@ def _decided(declared: Declaration, run: Run, state: SweepState) -> SweepState:
     return state.then(phase="striking", after="")
 
 
+def _unseen_by(run: Run, state: SweepState) -> UnseenBy:
+    return UnseenBy(run.feed, run.id, state.before, state.strikes)
+
+
+@dataclass(frozen=True)
+class KeepSweep:
+    """Moves the sweep from one state to the next; a sweep that is held raises an alert."""
+
+    run: Run
+    was: SweepState
+    now: SweepState
+
+    def apply(self, tx: Transaction, /) -> None:
+        keep_sweep(tx, self.run, self.was, self.now)
+        if self.now.phase == "held" and self.was.phase != "held":
+            alerts.sweep_held(tx, self.run, self.now.note or "")
+            happened("sweep.held", feed=self.run.feed, run_id=self.run.id, note=self.now.note)
+
+
+# Striking: a batch of rows gets its strikes, and those that have enough go.
+
+
 def _strike(tx: Transaction, declared: Declaration, run: Run, state: SweepState) -> Outcome | GoingRows:
-    it, after = _unseen(run, state), state.after
+    by, after = _unseen_by(run, state), state.after
     kept = None if declared.sweep is None or declared.sweep.keeps is None else micros(declared.sweep.keeps)
     found: list[UnseenRow] = []
     old: list[str] = []
@@ -159,7 +163,7 @@ def _strike(tx: Transaction, declared: Declaration, run: Run, state: SweepState)
     for _ in range(STRETCHES):
         until, is_last = end_of_stretch(tx, run.feed, after)
         if until is not None:
-            every = unseen_rows(tx, it, after, until)
+            every = unseen_rows(tx, by, after, until)
             found = first_to_confirm(declared, every)
             if len(found) < len(every) or len(every) == BATCH:
                 is_last, until = False, found[-1].item_id
@@ -168,24 +172,35 @@ def _strike(tx: Transaction, declared: Declaration, run: Run, state: SweepState)
         if found or old or is_last:
             break
     if state.struck + state.still_there + len(found) > state.unseen:
-        return Continue(state.steps, effects=[KeepSweep(run, state, _counted_anew(state))])
-    ids = [row.item_id for row in found]
+        return Continue(state.steps, effects=[KeepSweep(run, state, _counting_anew(state))])
     going = [row.item_id for row in found if row.goes]
-    strikes = StrikeBatch(
+    batch = StrikeBatch(
         run,
         state,
         state.then(after=after, phase=phase),
-        ids,
+        [row.item_id for row in found],
         old,
         kept or 0,
         _column_type(tx, state),
         may_go=frozenset() if declared.confirms else None,
     )
-    return GoingRows(strikes, going) if declared.confirms and going else strikes.outcome
+    return GoingRows(batch, going) if declared.confirms and going else batch.outcome
 
 
-def _counted_anew(state: SweepState) -> SweepState:
-    """There are more than were counted, for an earlier sweep was undone meanwhile: nobody has allowed these to go."""
+def first_to_confirm(declared: Declaration, found: list[UnseenRow]) -> list[UnseenRow]:
+    """As many of the rows, from the first on, as the source is asked about at once; all, if it is not asked."""
+    if not declared.confirms:
+        return found
+    going = 0
+    for index, row in enumerate(found):
+        going += row.goes
+        if going == declared.confirm_lot:
+            return found[: index + 1]
+    return found
+
+
+def _counting_anew(state: SweepState) -> SweepState:
+    """There are more rows than were counted, for an earlier sweep was undone meanwhile: these were not allowed to go."""
     return state.then(
         phase="counting", after="", living=0, unseen=0, going=0, struck=0, still_there=0, note=None
     )
@@ -201,28 +216,9 @@ def _column_type(tx: Transaction, state: SweepState) -> str:
     return found[column]
 
 
-def _unseen(run: Run, state: SweepState) -> UnseenBy:
-    return UnseenBy(run.feed, run.id, state.before, state.strikes)
-
-
-@dataclass(frozen=True)
-class KeepSweep:
-    """From one state to the next, in the step's commit; whoever has to decide is told."""
-
-    run: Run
-    was: SweepState
-    now: SweepState
-
-    def apply(self, tx: Transaction, /) -> None:
-        keep_sweep(tx, self.run, self.was, self.now)
-        if self.now.phase == "held" and self.was.phase != "held":
-            alerts.sweep_held(tx, self.run, self.now.note or "")
-            happened("sweep.held", feed=self.run.feed, run_id=self.run.id, note=self.now.note)
-
-
 @dataclass(frozen=True)
 class StrikeBatch:
-    """A batch of strikes, with the target rows of those who are gone, and the run's counters."""
+    """A batch of strikes, with the target rows of those that are gone, and the run's counters."""
 
     run: Run
     was: SweepState
@@ -231,7 +227,7 @@ class StrikeBatch:
     old: Sequence[str]  # gone for long enough to be forgotten
     kept: int
     column_type: str
-    may_go: frozenset[str] | None  # None: everybody, for nobody can be asked
+    may_go: frozenset[str] | None  # None: all of them, for the source cannot be asked
 
     @property
     def outcome(self) -> Outcome:
@@ -240,32 +236,63 @@ class StrikeBatch:
     def apply(self, tx: Transaction, /) -> None:
         struck, gone = 0, 0
         if self.ids:
-            it = _unseen(self.run, self.was)
-            struck, gone = strike_rows(tx, it, self.ids, self.was.target, self.column_type, self.may_go)
+            by = _unseen_by(self.run, self.was)
+            struck, gone = strike_rows(tx, by, self.ids, self.was.target, self.column_type, self.may_go)
         if self.old:
             forget_gone(tx, self.run.feed, self.old, self.kept)
         keep_sweep(tx, self.run, self.was, self.now.then(struck=self.was.struck + struck), gone=gone)
 
 
+# Asking the source.
+
+
 @dataclass(frozen=True)
 class GoingRows:
-    """A batch of strikes that would let rows go: does the source still have them?"""
+    """A batch of strikes that would let rows go: the source is asked whether it still has them."""
 
-    strikes: StrikeBatch
-    going: Sequence[str]
+    batch: StrikeBatch
+    ids: Sequence[str]
 
-    def settled(self, there: frozenset[str]) -> Outcome:
-        """Whom the source still has is not struck, and a candidate again in the next sweep that misses it."""
-        now = self.strikes.now
-        if there:
-            number = now.still_there + len(there)
+    def confirmed(self, still_there: frozenset[str]) -> Outcome:
+        """A row that the source still has is not struck; the next sweep that misses it may strike it."""
+        now = self.batch.now
+        if still_there:
+            number = now.still_there + len(still_there)
             now = now.then(still_there=number, note=note_still_there(number))
-        return replace(self.strikes, now=now, may_go=frozenset(self.going) - there).outcome
+        return replace(self.batch, now=now, may_go=frozenset(self.ids) - still_there).outcome
+
+
+async def still_at_source(declared: Declaration, ids: Sequence[str]) -> frozenset[str]:
+    """Which of these rows the source still has."""
+    answer = await answer_of(declared.feed.still_there, list(ids))
+    if isinstance(answer, str | bytes) or not isinstance(answer, Collection):
+        raise _wrong_answer(
+            f"is {type(answer).__name__}; answer a list of those ids that the source still has"
+        )
+    unasked = [item_id for item_id in answer if item_id not in ids]
+    if unasked:
+        raise _wrong_answer(
+            f"names {unasked[0]!r:.80}, which nobody asked about; ids are what identify() answers"
+        )
+    return frozenset(answer)
+
+
+def _wrong_answer(problem: str) -> AnswerError:
+    return AnswerError("answer of still_there()", problem)
+
+
+def note_still_there(number: int) -> str:
+    """What operators read about rows that the source still has."""
+    rows = "1 row that was not seen is" if number == 1 else f"{number:,} rows that were not seen are"
+    return f"{rows} still at the source"
+
+
+# The end of the sweep.
 
 
 @dataclass(frozen=True)
 class EndSweep:
-    """The run is complete, whoever is gone."""
+    """Completes the run, whether rows are gone or not."""
 
     declared: Declaration
     run: Run

@@ -16,7 +16,7 @@ from stepfast.database.statement import sql
 from stepfast.database.tables import as_instant, columns_of, is_unique, types_of
 from stepfast.database.upsert import plain, quoted
 from stepfast.errors import ConfigurationError, DatabaseError
-from stepfast.runs.quarantine import QuarantineState, RefusedRow, put_aside_for, settle_entries
+from stepfast.runs.quarantine import QuarantineState, RefusedRow, put_aside, settle_entries
 from stepfast.runs.raw_rows import mark_applied, put_applied_aside
 from stepfast.telemetry.masking import without_secrets
 from stepfast.telemetry.sinks import message_of
@@ -322,7 +322,7 @@ class TargetWrite:
     settled_as: QuarantineState = QuarantineState.SUPERSEDED
     compares: bool = False  # whether rows that differ from what was in the target are counted
 
-    def write(self, tx: Transaction) -> Applied:
+    def apply(self, tx: Transaction) -> Applied:
         batch = self._current(tx)
         feed, bad = self.declared.name, batch.refused
         before = stored_rows(tx, self.declared, batch.rows) if self.compares else {}
@@ -337,7 +337,7 @@ class TargetWrite:
             # All entries of these items are answered; those of rows that are refused again are opened again below.
             touched = {*batch.raw.ids, *(it.item_id for it in bad)}
             settle_entries(tx, feed, sorted(touched.intersection(self.entries)), self.settled_as)
-        put_aside_for(tx, feed, self.run_id, bad)
+        put_aside(tx, feed, self.run_id, bad)
         self._mark_stale(tx, sorted(it.item_id for it in bad))
         return Applied(len(batch.rows) - len(guilty), len(bad), differing)
 

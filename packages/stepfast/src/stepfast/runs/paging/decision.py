@@ -352,7 +352,6 @@ class UnidentifiedItem:
 
     item: Any
     reason: str
-    unfit: bool = False  # it has an identity, but cannot be kept
 
 
 @dataclass(frozen=True)
@@ -361,41 +360,41 @@ class PageContents:
     rows: dict[str, Any] = field(default_factory=dict)  # of several with one identity the last
     duplicates: int = 0
     holes: int = 0  # places where the source gave nothing
-    strangers: list[UnidentifiedItem] = field(default_factory=list)
+    unidentified: list[UnidentifiedItem] = field(default_factory=list)
 
     @property
     def rejected(self) -> int:
-        return self.holes + len(self.strangers)
+        return self.holes + len(self.unidentified)
 
     def without(self, unfit: Mapping[str, str]) -> PageContents:
-        """The same page where these rows, which cannot be kept for a reason, are strangers."""
-        others = [UnidentifiedItem(self.rows[it], reason, unfit=True) for it, reason in unfit.items()]
+        """The page where these rows, which cannot be kept for a reason, count as unidentified."""
         return PageContents(
-            [None if it in unfit else it for it in self.ids],
-            {it: item for it, item in self.rows.items() if it not in unfit},
+            [None if item_id in unfit else item_id for item_id in self.ids],
+            {item_id: item for item_id, item in self.rows.items() if item_id not in unfit},
             self.duplicates,
             self.holes,
-            self.strangers + others,
+            self.unidentified
+            + [UnidentifiedItem(self.rows[item_id], reason) for item_id, reason in unfit.items()],
         )
 
 
 def page_contents(items: Sequence[Any], identify: Callable[[Any], object]) -> PageContents:
     ids: list[str | None] = []
     rows: dict[str, Any] = {}
-    strangers: list[UnidentifiedItem] = []
+    unidentified: list[UnidentifiedItem] = []
     holes = 0
     for item in items:
         if item is None:
             holes += 1
             ids.append(None)
         elif isinstance(found := identity(item, identify), UnidentifiedItem):
-            strangers.append(found)
+            unidentified.append(found)
             ids.append(None)
         else:
             ids.append(found)
             rows[found] = item
-    duplicates = len(items) - holes - len(strangers) - len(rows)
-    return PageContents(ids, rows, duplicates, holes, strangers)
+    duplicates = len(items) - holes - len(unidentified) - len(rows)
+    return PageContents(ids, rows, duplicates, holes, unidentified)
 
 
 def identity(item: Any, identify: Callable[[Any], object]) -> str | UnidentifiedItem:
