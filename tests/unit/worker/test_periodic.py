@@ -74,6 +74,15 @@ def test_duties_have_pauses_of_their_own_and_are_called_in_their_order(run: Call
     assert often.calls[0] <= rarely.calls[0]
 
 
+def test_the_first_duty_sets_the_beat_of_the_others(run: Callable[..., Periodic]) -> None:
+    beat, restless = Script(0.1), Script(0.0)
+
+    run(beat, restless)
+
+    rows.eventually(lambda: len(restless.calls) == 3)
+    assert len(beat.calls) == 3
+
+
 @pytest.mark.usefixtures("impatient")
 def test_an_outage_is_reported_once_and_its_end_as_well(run: Callable[..., Periodic]) -> None:
     duty = Script(UnreachableError("gone"), UnreachableError("gone"), UnreachableError("gone"), 0.01)

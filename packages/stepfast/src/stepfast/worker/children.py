@@ -35,7 +35,7 @@ _NOT_INHERITED: Final = frozenset({"metrics_port", "metrics_host", "uplink"})
 
 class ChildProcess(NamedTuple):
     process: subprocess.Popen[bytes]
-    downlink: Downlink | None  # None: nobody asks what it counts
+    downlink: Downlink | None  # None: its counts are not wanted
 
 
 def worker_command(target: str, options: dict[str, Any], *, lone: bool = False) -> list[str]:

@@ -89,6 +89,7 @@ class Maintenance:
 
         self._old_rows = Periodic("pruning", settings.worker_id)
         stopping = self._old_rows.stopping
+        phase = random.uniform(0, PRUNING_EVERY)  # not all workers of a deployment at once
         for duty in (
             Pruning(database, settings, stopping),
             ResultExpiry(database, kinds, settings, stopping),
@@ -96,7 +97,7 @@ class Maintenance:
             AuditPruning(database, settings, stopping),
             MaskRules(database),
         ):
-            self._old_rows.add(duty.work, first=random.uniform(0, PRUNING_EVERY))
+            self._old_rows.add(duty.work, first=phase)
 
     def start(self) -> None:
         """Rescue at once what is certainly abandoned, then keep looking."""

@@ -230,7 +230,7 @@ def _gauges(found: Gauges) -> Iterator[Any]:
         ("queue",),
         oldest,
     )
-    yield _labelled("stepfast_queue_paused", "Whether nobody may take from it.", ("queue",), paused)
+    yield _labelled("stepfast_queue_paused", "Whether the queue is paused.", ("queue",), paused)
     yield _labelled("stepfast_dead_letters", "Jobs that wait for an operator.", ("queue",), dead)
     yield _gauge("stepfast_workers_alive", "Workers heard of within their lease.", found.workers)
     messages: dict[tuple[str, ...], float] = {(state,): count for state, count in found.outbox.items()}

@@ -1,8 +1,9 @@
 """Work that a worker repeats: a thread, its duties, and what they do while the database is away.
 
-A duty is a function that returns the pause until its next call, in seconds; `NEVER` waits for `wake()`. Duties of one
-thread are called in their order, so the most important one comes first. When the database does not answer, all of
-them wait for it, and two events say so: `database.lost` when it begins, `database.recovered` when it is over.
+A duty is a function that returns the pause until its next call, in seconds; `NEVER` waits for `wake()`. The first duty
+of a thread sets its beat: the others are called after it, in their order, when their own pauses are over by then. So an
+idle worker wakes up rarely, and the most important duty comes first. When the database does not answer, all duties wait
+for it, and two events say so: `database.lost` when that begins, `database.recovered` when it is over.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Duty:
 
 
 class Periodic:
-    """A thread that calls each of its duties when it is due, until it is stopped.
+    """A thread that calls its duties until it is stopped.
 
     With `last_call`, the first duty is called once more then.
     """
@@ -108,8 +109,7 @@ class Periodic:
             self._call(self._duties[0])
 
     def _until_next(self) -> float:
-        soonest = min(duty.due_at for duty in self._duties) - time.monotonic()
-        return min(max(0.0, soonest), threading.TIMEOUT_MAX)
+        return min(max(0.0, self._duties[0].due_at - time.monotonic()), threading.TIMEOUT_MAX)
 
     def _hasten(self) -> None:
         """Make the first duty due. While it rests, further wake-ups are not even heard."""

@@ -1,6 +1,6 @@
-"""Hear that there is work: from this process at once, from PostgreSQL by LISTEN, from SQLite by its file.
+"""Wake-ups of the claimer when there is work: from this process at once, from PostgreSQL by LISTEN, from SQLite by its file.
 
-Hearing nothing is never trusted: the worker also looks every poll interval.
+A wake-up may get lost: the claimer also looks every poll interval. On MariaDB only this process wakes it.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from stepfast.database.database import Database
 
 
-FILE_LOOK: Final = (
-    0.006  # seconds between looks at SQLite's change counter while idle, and between two wake-ups
-)
+FILE_LOOK: Final = 0.006  # seconds between looks at SQLite's file while idle, and between two wake-ups
+RECONNECT: Final = 0.5  # seconds before LISTEN is tried again ...
+AWAY: Final = 1.0  # ... and before a database that is away is tried again
 
 
 class Wakeups:
-    """An event the claimer waits on, and the names of the queues that raised it."""
+    """An event that the claimer waits for, and the names of the queues that raised it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.heard = False  # whether other processes are heard; if not, the poll interval must be short
         self.cancelled = threading.Event()  # a running job was asked to stop: the heartbeat waits for it
         self._event = threading.Event()
         self._stop = threading.Event()
-        self._idle = threading.Event()
-        self._bell: tuple[socket.socket, socket.socket] | None = None  # wakes the listener up to stop
+        self._idle = threading.Event()  # the claimer waits
+        self._bell: tuple[socket.socket, socket.socket] | None = None  # ends the wait of our thread
         self._names: set[str] = set()
         self._thread: threading.Thread | None = None
-        self.heard = False  # whether somebody will tell us; else the poll interval must be short
 
     def start(self) -> None:
         self._bell = socket.socketpair()
@@ -61,6 +61,7 @@ class Wakeups:
             end.close()
 
     def wake(self, queues: set[str]) -> None:
+        """There is work in these queues, or one of the names that are no queue happened."""
         if CANCEL in queues:
             self.cancelled.set()
         if queues := queues - {CANCEL, MESSAGES, OUTBOX}:
@@ -68,6 +69,7 @@ class Wakeups:
             self._event.set()
 
     def nudge(self) -> None:
+        """Let the claimer look now."""
         if not self._event.is_set():
             self._event.set()
 
@@ -82,13 +84,15 @@ class Wakeups:
         names, self._names = self._names, set()
         return woken, names
 
+    # PostgreSQL.
+
     def _listen(self) -> None:
         assert self._bell is not None  # noqa: S101 - made by `start`
         while not self._stop.is_set():
             try:
                 connection = self._database.connect_to_listen()
             except DatabaseError:
-                self._stop.wait(1.0)
+                self._stop.wait(AWAY)
                 continue
             except StepfastError as error:  # a URL that cannot work
                 happened("wakeups.unheard", error=error)
@@ -98,22 +102,22 @@ class Wakeups:
                     happened("wakeups.unheard", note="a pooler stands before the database")
                     return
                 connection.execute(f"LISTEN {CHANNEL}")
-                self.nudge()  # what came while we were deaf
+                self.nudge()  # for work that came before
                 self._hear(connection.raw, self._bell[0])
             except Exception as error:  # noqa: BLE001 - whatever broke it, we reconnect
                 happened("wakeups.lost", error=error)
             finally:
                 self.heard = False
                 connection.close()
-            self._stop.wait(0.5)
+            self._stop.wait(RECONNECT)
 
     def _hear(self, raw: Any, bell: socket.socket) -> None:
-        """Sleep until the server or `stop` has something to say; no waking up to ask.
+        """Sleep until a notification comes, or `stop` is called; no waking up to ask.
 
-        Where we listen at another URL than the one that notifies, that is believed only when we have heard ourselves.
+        A URL for LISTEN that differs from the database's own is trusted only when our own greeting was heard there.
         """
-        said = greet(self._database) if self._database.listen_elsewhere else None
-        self.heard = said is None
+        greeting = greet(self._database) if self._database.listen_elsewhere else None
+        self.heard = greeting is None
         patience: float | None = None if self.heard else GREETING_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(raw.fileno(), selectors.EVENT_READ)
@@ -126,9 +130,13 @@ class Wakeups:
                 while (notice := raw.pgconn.notifies()) is not None:
                     word = notice.extra.decode()
                     if not word.startswith(GREETING):
-                        self._database.tell({word})  # to ourselves, and to the relay
-                    elif word == said:
+                        self._database.tell(
+                            {word}
+                        )  # all listeners of this process: also the relay and transports
+                    elif word == greeting:
                         self.heard, patience = True, None
+
+    # SQLite.
 
     def _watch_file(self) -> None:
         assert self._bell is not None  # noqa: S101 - made by `start`
@@ -140,12 +148,10 @@ class Wakeups:
         with watch:
             while watch.wait(self._bell[0]):
                 self._event.set()
-                self._stop.wait(
-                    FILE_LOOK
-                )  # what we write ourselves is heard here, too: a burst is one wake-up
+                self._stop.wait(FILE_LOOK)  # our own writes are heard here, too: a burst is one wake-up
 
     def _look_at_file(self) -> None:
-        """Where the system does not tell: ask SQLite's change counter, while somebody waits."""
+        """Where the system cannot watch a file: ask SQLite's change counter, while the claimer waits."""
         connection = self._database.connect()
         seen = None
         while not self._stop.is_set():
