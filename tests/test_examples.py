@@ -1,4 +1,4 @@
-"""The examples run, and say what they prove."""
+"""Every example runs, and prints what it proves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pytest plugin, as a user's test suite meets it: each of these runs one."""
+"""The pytest plugin, in test suites as users write them: each test runs one."""
 
 from __future__ import annotations
 

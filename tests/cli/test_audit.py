@@ -1,4 +1,4 @@
-"""`stepfast audit`, and what the other commands leave there."""
+"""`stepfast audit`, and the entries that other commands write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stepfast migrate` and `doctor`, and which database a command means."""
+"""`stepfast migrate` and `doctor`, and which database a command uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real program: exit codes, streams, signals, and no word too much."""
+"""The `stepfast` program as a process: exit codes, output streams, signals, and imports that stay small."""
 
 from __future__ import annotations
 

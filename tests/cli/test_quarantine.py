@@ -1,4 +1,4 @@
-"""`stepfast quarantine`: what was refused, why, and what an operator can do about it."""
+"""`stepfast quarantine`: list entries with their reasons, replay and discard them."""
 
 from __future__ import annotations
 

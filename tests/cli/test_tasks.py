@@ -1,4 +1,4 @@
-"""`stepfast tasks` and `stepfast config`: hand a task in, see what became of it, know what is in force."""
+"""`stepfast tasks` and `stepfast config`: send a task, follow it, show the settings in force."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The real worker, as those see it who watch it: its log, its metrics, its health, its spans."""
+"""A real worker process as an operator sees it: its log, metrics, health and spans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the crash tests share."""
+"""Fixtures of the crash tests: the sample of crash points, and worker processes."""
 
 from __future__ import annotations
 

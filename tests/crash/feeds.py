@@ -1,7 +1,7 @@
-"""The application that worker processes run which read a feed: `tests.crash.feeds:app`.
+"""The application with a feed that worker processes of the crash tests run: `tests.crash.feeds:app`.
 
 The source is the same in every process, because it follows from a number. A test may hold the first request or the
-first row that comes to a place, in whichever process it comes there, until it opens the gate.
+first row that reaches a place, in whichever process, until it opens the gate.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Wherever an operator's command is killed, the audit says exactly what it has done by then.
+"""Wherever an operator's command is killed, the audit log says exactly what it has done so far.
 
-`test_points` proves that each transaction is whole; this one, that an action and its record share one.
+`test_points` proves that each transaction is whole; this one, that an action and its audit entry share one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The processes of isolated handlers: they die with their worker, however it dies, and with its program's old life."""
+"""Processes of isolated handlers end with their worker, however it ends, and with its incarnation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wherever a rotation of keys is killed, everything can be opened, and the next rotation brings it to its end."""
+"""Wherever a rotation of encryption keys is killed, every document can be decrypted, and the next rotation completes it."""
 
 from __future__ import annotations
 

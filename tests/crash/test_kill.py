@@ -1,4 +1,4 @@
-"""A worker gets SIGKILL: its job runs again soon, and its effect is there once."""
+"""A worker gets SIGKILL: its job soon runs again, and its effect is there once."""
 
 from __future__ import annotations
 

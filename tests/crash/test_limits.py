@@ -1,4 +1,4 @@
-"""A worker that holds the slots of a limit gets SIGKILL: they come back with it, and no more than before."""
+"""A worker that holds the slots of a limit gets SIGKILL: the slots become free again, and no more than those."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The database goes away and comes back: nobody is charged, nothing runs twice, no worker needs a restart."""
+"""The database goes away and comes back: no attempt is charged, nothing runs twice, no worker needs a restart."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A process is killed before every statement, and after every COMMIT, of everything the engine writes.
 
-Afterwards the rows are exactly those of the last COMMIT that returned, and whoever is left brings all jobs to their
-end: none lost, none doubled, every counter as the rules say. SQLite is tried at every point; the servers at a
-sample that changes daily, and with --chaos at every point too.
+Afterwards the rows are exactly those of the last COMMIT that returned, and another worker brings all jobs to their end:
+none lost, none doubled, every counter as the rules say. SQLite is tried at every point; the servers at a sample that
+changes daily, and with --chaos at every point too.
 """
 
 from __future__ import annotations

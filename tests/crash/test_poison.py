@@ -1,4 +1,4 @@
-"""A job that kills its worker is convicted; the two hundred on board with it are not."""
+"""A job that kills its worker becomes a dead letter; the two hundred jobs beside it are not charged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker dies or freezes while it sends: everything arrives at least once, under one id, in order."""
+"""A worker dies or freezes while it sends: every message arrives at least once, under one id, in order."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An operator's process is killed before every statement, and after every COMMIT, of everything he does to runs.
+"""An operator's process is killed before every statement, and after every COMMIT, of every repair of a run.
 
-Afterwards it is done as a whole, with its audit row, or not at all. If not, he does it again. Then the run comes to its
-end, with the right rows and exact counters.
+Afterwards the repair is done as a whole, with its audit entry, or not at all. If not, the operator repeats it. Then the
+run comes to its end, with the right rows and exact counters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whoever fires a tick may die at any point: it becomes one job all the same, and so does every other."""
+"""A worker may die at any point while it fires ticks: every tick becomes one job all the same."""
 
 from __future__ import annotations
 

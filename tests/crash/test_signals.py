@@ -1,4 +1,4 @@
-"""A worker ends in good order: it stops taking, finishes or gives back, and burns no attempt of anybody."""
+"""A worker stops in good order on a signal: it claims no more, finishes or gives back its steps, and charges no attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who waits for a job, or watches it, hears of its end although the database went away meanwhile."""
+"""Waiting for a job, or watching it, survives an outage of the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process stops in the middle of a transaction, and its session keeps its locks: survivors wait or skip.
+"""A process stops in the middle of a transaction, and its session keeps its locks: other workers wait or skip.
 
 (On SQLite such a process holds the only write lock, and everybody waits until it goes on or dies.)
 """

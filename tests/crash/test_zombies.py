@@ -1,4 +1,4 @@
-"""A worker is paused past its lease, another one takes over, and the first one wakes up: one effect, and it is told."""
+"""A worker is paused past its lease, another one takes over, and the first one wakes up: one effect, and it notices."""
 
 from __future__ import annotations
 

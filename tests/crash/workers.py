@@ -1,4 +1,4 @@
-"""Real worker processes, as `stepfast worker` starts them, and what their handlers wrote down."""
+"""Real worker processes, as `stepfast worker` starts them, and the journal of their handlers."""
 
 from __future__ import annotations
 

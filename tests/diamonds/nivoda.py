@@ -1,4 +1,4 @@
-"""A client of the simulated API that hides nothing: it sends what it is told and returns what came."""
+"""A plain client of the simulated API: it sends any request and returns the raw answer."""
 
 from __future__ import annotations
 

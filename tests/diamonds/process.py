@@ -1,4 +1,4 @@
-"""An application with both feeds, as a worker process of its own imports it. Who it asks is in its environment."""
+"""An application with both feeds, for worker processes; the address of its source is in the environment."""
 
 from __future__ import annotations
 

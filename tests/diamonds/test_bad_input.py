@@ -1,4 +1,4 @@
-"""What no run can cure by itself: each ends in one clear sentence, in the right state, with the watermark where it was."""
+"""Input that no run can cure: each case ends with one clear sentence, in the right state, with the watermark unmoved."""
 
 from __future__ import annotations
 

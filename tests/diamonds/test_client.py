@@ -1,4 +1,4 @@
-"""One question, one answer: each that went wrong is an error of the class that says what to do about it."""
+"""The client of Nivoda: every failed answer becomes an error whose class says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo calls missing, doubled, stale, made up and left; and what it says about it."""
+"""The comparison at the end of the demo: rows that are missing, doubled, stale, made up or left."""
 
 from __future__ import annotations
 

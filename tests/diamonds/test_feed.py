@@ -1,4 +1,4 @@
-"""Whole runs against the simulator, over real HTTP: what is in the table afterwards is what was there."""
+"""Whole runs against the simulator over HTTP: afterwards the table holds what the source held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the property has found, each in its smallest form."""
+"""Bugs that the property test has found, each in its smallest form."""
 
 from __future__ import annotations
 

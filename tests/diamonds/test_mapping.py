@@ -1,4 +1,4 @@
-"""What Nivoda says becomes a stone, or is rejected with the reason: every dirty value by its name (B16, B18)."""
+"""An offer of Nivoda becomes a stone, or is rejected with a reason: every kind of dirty value (B16, B18)."""
 
 from __future__ import annotations
 

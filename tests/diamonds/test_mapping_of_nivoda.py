@@ -1,4 +1,4 @@
-"""The mapping against what the simulated API really answers, with all the dirt that it has."""
+"""The mapping of everything that the simulated API answers, dirty values included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stones are sold for, and how they are rated. Pure."""
+"""Prices and ratings of stones. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stones get the prices of the rule set that counts, whoever is interrupted on the way. (T14)"""
+"""Stones get the prices of the active rule set, also if a repricing is interrupted. (T14)"""
 
 from __future__ import annotations
 

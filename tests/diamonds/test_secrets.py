@@ -1,4 +1,4 @@
-"""Credentials and tokens are in no log, error, row, audit entry or output, also where the source repeats them."""
+"""Credentials and tokens appear in no log, error, row, audit entry or output, even if the source repeats them."""
 
 from __future__ import annotations
 

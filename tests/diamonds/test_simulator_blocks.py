@@ -1,4 +1,4 @@
-"""The blocks count what a plain list would count, whatever comes and goes."""
+"""The blocks of the index count what a plain list would count, after any changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stepfast diamonds simulate`: a process of its own that says where it is and ends when it is told to."""
+"""`stepfast diamonds simulate`: a process that prints its address and ends on a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents: what clients of this API write is understood, and everything else is refused in GraphQL's own words."""
+"""GraphQL documents: those that clients of this API write are understood, all others are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each way in which an answer can go wrong, as a client meets it."""
+"""Faults of the simulated API, as a client meets them."""
 
 from __future__ import annotations
 

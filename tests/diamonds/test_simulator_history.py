@@ -1,4 +1,4 @@
-"""Time and truth: what happened when, what searches knew of it, and what the oracle says about any instant."""
+"""The history of the simulator: what changed when, when searches see it, and what the oracle says about any instant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue is spread as the published figures say."""
+"""The simulated catalogue has the published distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Half a million stones are counted without a walk over them, also while they change. Measured in time of this thread."""
+"""Half a million stones are counted without a walk over them, also while they change; measured in CPU time of this thread."""
 
 from __future__ import annotations
 

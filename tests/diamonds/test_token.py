@@ -1,4 +1,4 @@
-"""One token for all who ask, and one login at a time: in a process, and between processes."""
+"""One token is shared by all requests, and one login runs at a time: in a process, and between processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a receiver of messages asks all the time walks along an index, however many were ended before."""
+"""The frequent statements of a database queue use an index, however many messages have ended before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a relay asks all the time walks along an index, however much was sent before and however long a line is."""
+"""The frequent statements of the relay use an index, however much was sent before and however long a line is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The indexes are used: what is asked all the time must not walk over the whole table."""
+"""The frequent statements of the engine use their indexes instead of walking over the whole table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQL that each database is sent, kept for a database administrator to review."""
+"""The rendered SQL of every statement for each database, kept in files for a database administrator to review."""
 
 from __future__ import annotations
 

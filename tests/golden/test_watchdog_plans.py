@@ -1,4 +1,4 @@
-"""The vigil costs next to nothing: what it asks every two seconds is answered by indexes, however many runs there were."""
+"""The watchdog is cheap: the statements that it runs every two seconds use indexes, however many runs there were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`stepfast tasks …` as a container runs it: the real program, and nothing but its environment."""
+"""`stepfast tasks …` as a container runs it: the real program, configured by its environment alone."""
 
 from __future__ import annotations
 

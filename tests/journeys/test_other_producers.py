@@ -1,4 +1,4 @@
-"""Tasks that others hand in, without a line of our code: in JavaScript, by curl, with Azure's own library."""
+"""Tasks that other programs send, without our code: in JavaScript, by curl, with Azure's own library."""
 
 from __future__ import annotations
 

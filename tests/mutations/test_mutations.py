@@ -1,4 +1,7 @@
-"""The tests bite: with any guard taken out of the code, the test that a mutation names fails, on every database that has the guard."""
+"""Tests notice broken guards: with any guard taken out of the code, the test that a mutation names fails.
+
+Each mutation runs on every database that has the guard; every day a third of them, with --chaos all.
+"""
 
 from __future__ import annotations
 

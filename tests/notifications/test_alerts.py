@@ -1,4 +1,4 @@
-"""One try to deliver an alert, against real servers; and no word of a secret anywhere."""
+"""One attempt to deliver an alert, against real servers, without a secret in any message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One try to deliver a webhook, against real servers: signed, guarded, limited in time and size."""
+"""One attempt to deliver a webhook, against real servers: signed, guarded, limited in time and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run whose pages have been read: raw rows wait, and its consolidation begins. Tests play its source."""
+"""A run whose pages have been read: raw rows are pending, and its consolidation begins."""
 
 from __future__ import annotations
 

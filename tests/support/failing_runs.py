@@ -1,4 +1,4 @@
-"""Runs that fail in the ways that operators repair, and a look at what is left of them."""
+"""Runs that fail in the ways that operators repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handlers for processes of their own: another process imports them by their names."""
+"""Handlers for isolation tests: another process imports them by name."""
 
 from __future__ import annotations
 

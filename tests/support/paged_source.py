@@ -1,7 +1,7 @@
-"""A source that changes while it is read, and a reader that asks it for what the page decisions say.
+"""A source that changes while it is read, and a reader that sends the requests that the page decisions ask for.
 
 The source keeps its rows in the order of their keys; rows that share a key come in any order. Between two requests
-anything may happen to it. The rows that were there all the time are those that a reader may not miss.
+anything may happen to it. The rows that were there all the time are those that a reader must not miss.
 """
 
 from __future__ import annotations

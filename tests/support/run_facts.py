@@ -1,4 +1,4 @@
-"""What is known of a run, and what must be true of it at any time: every counter is the sum of what it counts."""
+"""What a test reads about a run, and what must be true of it at any time: every counter is the sum of what it counts."""
 
 from __future__ import annotations
 

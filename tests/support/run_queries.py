@@ -1,6 +1,6 @@
-"""What operators type at a SQL prompt about runs, as their documents have it: letter by letter, literals included.
+"""Queries about runs from the operators' documents, letter by letter, literals included.
 
-`ABC123` and `YOUR_RUN_ID` are ids of nobody; a test that wants an answer gives a run that name.
+`ABC123` and `YOUR_RUN_ID` are ids of no run; a test that wants an answer gives a run that name.
 """
 
 from __future__ import annotations

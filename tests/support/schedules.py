@@ -1,4 +1,4 @@
-"""Schedules for tests, at moments of the test's own choosing."""
+"""Schedules for tests, at instants that the test chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every statement of the package, found where it stands."""
+"""Every SQL statement of the packages, by module and name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The brokers that the conformance suite runs on, and what a test may do to them behind the transport's back.
+"""The brokers that the conformance suite runs on, with what a test may do to them from outside.
 
 To add one: a class here (or in a file of its own), and a line in BROKERS.
 """

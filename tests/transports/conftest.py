@@ -1,4 +1,4 @@
-"""Async tests, and one broker after the other for whoever asks for `broker`.
+"""Async tests, and the fixture `broker`: a test that asks for it runs on each broker.
 
 A broker and its links are opened once per module: opening a link to Service Bus takes half a second. Each test makes
 queues of its own.

@@ -1,4 +1,4 @@
-"""What is peculiar to queues in the database: many ends in one transaction, waiting without asking, a database away."""
+"""Queues in the database beyond conformance: many ends in one transaction, waiting without polling, outages."""
 
 from __future__ import annotations
 

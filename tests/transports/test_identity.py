@@ -1,6 +1,6 @@
-"""Without a key: the machine's identity gets a token from the place where Azure gives them out, and storage takes it.
+"""Azure without a key: the machine's managed identity gets a token, and storage accepts it.
 
-The place is a loopback server that answers as Azure's does; Azurite takes tokens over TLS and looks into them.
+The identity endpoint is a loopback server that answers as Azure's does; Azurite takes tokens over TLS and checks them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A receiver that is killed in the middle of its work: another gets the message, and knows that it is the second."""
+"""A receiver is killed while it works: another one gets the message, counted as the second delivery."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From threads to a transport."""
+"""A link: using an async transport from threads."""
 
 from __future__ import annotations
 

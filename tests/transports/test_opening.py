@@ -1,4 +1,4 @@
-"""From a URL and an environment to a transport."""
+"""Opening a transport from a URL and the environment."""
 
 from __future__ import annotations
 

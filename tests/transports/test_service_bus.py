@@ -1,4 +1,4 @@
-"""Service Bus has traps of its own; each has a test here. What all transports promise is in test_conformance.py."""
+"""Traps of Service Bus, each with a test. What all transports promise is in test_conformance.py."""
 
 from __future__ import annotations
 

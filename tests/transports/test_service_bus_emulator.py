@@ -1,4 +1,4 @@
-"""The emulator of Service Bus, talked to by Azure's own SDK: what our transport relies on, and what it does not use."""
+"""The emulator of Service Bus answers Azure's own SDK: what our transport relies on, and what it does not use."""
 
 from __future__ import annotations
 

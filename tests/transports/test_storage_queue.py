@@ -1,4 +1,4 @@
-"""What is peculiar to Storage Queue: its receipts, its texts, its missing dead letters. By the real SDK on Azurite."""
+"""Storage Queue beyond conformance: its receipts, its texts, its missing dead letters. With the real SDK on Azurite."""
 
 from __future__ import annotations
 

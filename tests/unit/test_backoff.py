@@ -1,4 +1,4 @@
-"""Pauses that grow."""
+"""A backoff: pauses that grow."""
 
 from __future__ import annotations
 

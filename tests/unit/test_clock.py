@@ -1,3 +1,5 @@
+"""Durations and instants: reading, refusing, and converting them."""
+
 from __future__ import annotations
 
 import threading

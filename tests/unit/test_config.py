@@ -1,3 +1,5 @@
+"""Settings of programs and workers: defaults, the environment, and what is refused."""
+
 from __future__ import annotations
 
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Texts under a key: they open with it, for their purpose, and never otherwise."""
+"""Encrypted texts open with their key and for their purpose only."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""The exception tree: documented, with facts as attributes, and with a remedy."""
+
 from __future__ import annotations
 
 import inspect

@@ -1,4 +1,4 @@
-"""Trying again on the spot: how often, how long in between, and when not at all."""
+"""`with_retry`: how often it retries, how long it waits, and which errors it raises at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that may hang have threads of their own."""
+"""Calls that may hang run in threads of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator does to one job, or to a queue."""
+"""Actions of operators on one job or one queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operator's action says who, what and why, in the transaction of the action: both or neither."""
+"""Every action of an operator writes an audit entry (who, what, why) in its own transaction: both are there, or neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator does to many rows: in bounded batches, and only to what was meant."""
+"""Actions of operators on many rows work in bounded batches, and touch only the rows that match."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor sees what is wrong with a real database, and says what to do."""
+"""The doctor finds the problems of a real database, and names the remedy."""
 
 from __future__ import annotations
 

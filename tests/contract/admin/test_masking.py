@@ -1,4 +1,4 @@
-"""What an application hides is shown nowhere: not by commands, reports, logs, errors, spans, nor kept in the tables."""
+"""Masked fields appear nowhere: not in commands, reports, logs, errors, spans or tables."""
 
 from __future__ import annotations
 

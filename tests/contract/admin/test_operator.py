@@ -1,4 +1,4 @@
-"""What the command line can do, Python code can do with the same words."""
+"""`app.operator` offers what the command line does, under the same names."""
 
 from __future__ import annotations
 

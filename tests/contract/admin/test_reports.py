@@ -1,4 +1,4 @@
-"""What an operator sees is what the tables say."""
+"""Reports for operators agree with the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators see of runs: which one they mean, what is stuck, why it does not advance, and how far it is."""
+"""Reports about runs: finding a run, stuck partitions, why a run does not advance, its progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`run_metadata`, `worker_runs` and `partition_progress`: runs in the words and the queries of the operators' documents."""
+"""The views `run_metadata`, `worker_runs` and `partition_progress` answer the queries of the operators' documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules from Python: who changes what is written down, and arguments are checked where the job is known."""
+"""`app.schedules`: changes are audited, and arguments are checked where the job is registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`processing_jobs`, the view for a person at a SQL prompt: the words and the queries of the operators' documents."""
+"""The view `processing_jobs` answers the queries of the operators' documents."""
 
 from __future__ import annotations
 

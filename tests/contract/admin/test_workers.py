@@ -1,4 +1,4 @@
-"""Queues, workers and leases as an operator sees them."""
+"""Reports about queues, workers and leases."""
 
 from __future__ import annotations
 

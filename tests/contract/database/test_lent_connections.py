@@ -1,4 +1,4 @@
-"""Enqueue on a connection of the caller's own: one transaction, and a refusal where there is none."""
+"""Enqueue on the caller's connection: one transaction, and an error where that is impossible."""
 
 from __future__ import annotations
 

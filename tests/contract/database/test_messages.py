@@ -1,6 +1,6 @@
-"""Queues of messages in the database: who holds what, for how long, and which ids are remembered.
+"""Queues in the database: leases of messages, and message ids that are remembered.
 
-What every transport promises is tested in tests/transports; here is what rests on the rows. Time is moved by writing it
+What every transport promises is tested in tests/transports; here is what depends on the rows. Time is moved by writing it
 into them.
 """
 

@@ -1,4 +1,4 @@
-"""Migrations: once each, also if many try at once; after a cut, again; and no work on tables this code does not know."""
+"""Each migration is applied once, also by many processes at once; an interrupted one is repeated; newer tables are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PostgreSQL behind a real PgBouncer: in transaction mode nothing outlives its transaction, and nothing relies on it."""
+"""PostgreSQL behind PgBouncer in transaction mode: no session state outlives its transaction, and none is relied on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every session of ours says of itself: a host that vanishes must not hold rows, and a commit is on disk."""
+"""Settings of every session: locks of a vanished host are released, and a commit is on disk."""
 
 from __future__ import annotations
 

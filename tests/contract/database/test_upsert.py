@@ -1,4 +1,4 @@
-"""Rows written with a step: inserted, replaced, and of the types that people have."""
+"""Upserts in a step's commit: insert, replace, and all common column types."""
 
 from __future__ import annotations
 

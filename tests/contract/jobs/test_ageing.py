@@ -1,4 +1,4 @@
-"""Who waits long behind more urgent work rises, and reaches its turn."""
+"""Jobs that wait long behind more urgent ones rise in priority until they run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is given by position, with options or for later is stored as what the handler takes by name."""
+"""Arguments given by position, with options or for later are stored under the handler's parameter names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed addresses: whoever has one sends one event, once, until it expires."""
+"""A callback address sends one event, once, until it expires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one transaction a step ends in: effects, outcome and continuation are all there, or none of them."""
+"""A step's commit is one transaction: effects, outcome and continuation are all there, or none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dead letters wait for an operator, whatever their age; what finished is forgotten in time."""
+"""Dead letters are kept until an operator decides; finished jobs are pruned after their retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that share a key and become one job: merged, debounced, or the successor of the one that runs."""
+"""Calls with the same key become one job: merged, debounced, or the successor of the running one."""
 
 from __future__ import annotations
 

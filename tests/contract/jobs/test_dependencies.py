@@ -1,4 +1,4 @@
-"""Jobs that come after others: they start once, when all of these are done; what happens to them otherwise is chosen."""
+"""A job with `after=` starts once, when all of its parents are done; `on_dead` decides what happens otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Encrypted jobs: no table holds their contents in the clear, and whoever has the key notices nothing."""
+"""Encrypted jobs: no table holds their contents in the clear, and handlers see no difference."""
 
 from __future__ import annotations
 

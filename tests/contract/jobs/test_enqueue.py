@@ -1,4 +1,4 @@
-"""Asking for work: all of it or none, in the order it was asked for, from any language."""
+"""Enqueue: all jobs or none, claimed in the order of enqueueing, also from plain SQL."""
 
 from __future__ import annotations
 

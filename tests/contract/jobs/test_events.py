@@ -1,4 +1,4 @@
-"""A job waits for something outside without a worker; the event or the end of its patience wakes it, exactly once."""
+"""A job waits for an event without a worker; the event, or the timeout, resumes it exactly once."""
 
 from __future__ import annotations
 

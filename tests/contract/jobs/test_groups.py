@@ -1,4 +1,4 @@
-"""A group's completion job starts once, with the end of its last member, whatever happens to them."""
+"""The completion job of a group starts once, after its last member, however the members end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unique keys: while a job is unfinished, for a period, and for ids, whoever else is writing at the time."""
+"""Unique keys and ids: one job for each, while it is unfinished or for a period, also under concurrent enqueues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who owns a step: one at a time; whoever was replaced can do nothing; whoever is merely late may finish."""
+"""A step has one owner at a time: a replaced owner can write nothing, a late one may finish."""
 
 from __future__ import annotations
 

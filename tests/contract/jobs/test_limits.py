@@ -1,4 +1,4 @@
-"""Limits hold across all who ask, and what they hold goes on when there is room."""
+"""Limits hold across all workers, and held jobs are released when there is room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a handler answers, raises or attaches: its own job fails with a reason, and the worker goes on."""
+"""Whatever a handler returns, raises or attaches, at most its own job fails, with a reason; the worker goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job that is replaced while it runs, and runs again in the same worker: two steps of one job, side by side."""
+"""A job that is replaced while it runs, and claimed again by the same worker: two steps of one job side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What dead processes leave behind: taken back, and charged to the guilty only."""
+"""Jobs of dead workers are rescued; a crash is charged only to a job that was alone in its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Results are kept for a while, the rest of their jobs for longer."""
+"""Results expire earlier than the rest of their jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for the end of a job: what comes back, whoever did it; and what waiting costs."""
+"""Waiting for a result: what it returns, whichever process ran the job, and what waiting costs."""
 
 from __future__ import annotations
 

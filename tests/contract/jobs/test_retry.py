@@ -1,4 +1,4 @@
-"""Attempts are exact: what counts as one, what does not, and what happens after the last."""
+"""Attempts are counted exactly: which failures count, and what happens after the last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watching a job: every log line once, states and progress as they change, and its end."""
+"""Watching a job: every log line once, changes of state and progress, and its end."""
 
 from __future__ import annotations
 

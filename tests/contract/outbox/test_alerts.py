@@ -1,4 +1,4 @@
-"""Alerts: one per cause and quiet time, counted meanwhile, visible whatever becomes of them; and deaths are noticed."""
+"""Alerts: one notification per cause and quiet time, repetitions are counted, and dead jobs raise them."""
 
 from __future__ import annotations
 

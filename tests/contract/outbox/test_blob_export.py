@@ -1,4 +1,4 @@
-"""The watermark for others in Blob Storage: after the run's commit, whatever the account does meanwhile."""
+"""The watermark export to Blob Storage follows the run's commit, whatever the storage account does meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages for a broker: in their order, up to a hundred in one call, and never lost between the outbox and the queue."""
+"""Broker messages of the outbox are sent in order, up to a hundred per call, and none is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages are staged in somebody's transaction, or not at all; the same cause once; and nothing secret is stored."""
+"""Messages are staged in the caller's transaction, once per key, and without secrets."""
 
 from __future__ import annotations
 

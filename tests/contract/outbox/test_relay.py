@@ -1,4 +1,4 @@
-"""The relay: at least once under one id, in order per destination, by whoever is there; what failed stays visible."""
+"""The relay sends each message at least once under one id, in order per destination; failures stay visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told about runs: the words, and how often."""
+"""Alerts about runs: their texts, and how often they are sent."""
 
 from __future__ import annotations
 

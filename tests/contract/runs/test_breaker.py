@@ -1,4 +1,4 @@
-"""A source in trouble: its feed waits, for everybody, and spends no attempt; when it answers again, the run goes on."""
+"""A failing source pauses its feed for all workers without spending attempts; the run goes on when the source answers."""
 
 from __future__ import annotations
 

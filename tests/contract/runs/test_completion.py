@@ -1,4 +1,4 @@
-"""Whoever ends last decides for the whole run, exactly once."""
+"""The last partition that ends decides about the run, exactly once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw rows become target rows, each once, however many work on it and whatever arrives meanwhile."""
+"""Every raw row becomes a target row once, with any number of workers and rows that arrive meanwhile."""
 
 from __future__ import annotations
 

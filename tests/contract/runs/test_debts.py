@@ -1,4 +1,4 @@
-"""Debts: what could not be verified is read again in its own window, until it is, or a person decides."""
+"""Debts: a range that was not verified is read again in its own window, until it is, or an operator closes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition that holds far more than was planned is divided, and somebody reads its rows at any time."""
+"""A partition with far more rows than planned is divided, and each of its rows stays covered by a partition."""
 
 from __future__ import annotations
 

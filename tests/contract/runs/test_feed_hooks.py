@@ -1,4 +1,4 @@
-"""What a feed may do of its own when a run begins, when a batch is mapped, and when the rows are published."""
+"""Hooks of a feed: when a run begins, when a batch is mapped, and when rows are published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources that are not what they seem: each of these lost rows, or never ended, where pages were simply added up."""
+"""Sources with paging flaws: each of these lost rows, or never ended, with naive offset paging."""
 
 from __future__ import annotations
 

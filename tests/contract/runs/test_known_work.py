@@ -1,4 +1,4 @@
-"""Letters about work that the database knows are told from others by one statement, however many came together."""
+"""One statement tells which of many dead letters are about work that the database knows."""
 
 from __future__ import annotations
 

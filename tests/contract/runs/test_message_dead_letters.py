@@ -1,4 +1,4 @@
-"""Messages that are not understood are put aside with the reason; what a broker puts aside is in our list of dead letters."""
+"""Messages that cannot be understood become dead letters with a reason; dead letters of the broker are listed with ours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the messages of a run say, field by field, and what becomes of a message that says something else."""
+"""The fields of messages about runs, and what happens to a message with other fields."""
 
 from __future__ import annotations
 

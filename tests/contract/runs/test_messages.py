@@ -1,4 +1,4 @@
-"""Whoever makes a page or a consolidation ready stages a message about it in the same transaction; its job waits for those who are told."""
+"""A page or consolidation that becomes ready stages its message in the same transaction; its job is reserved for the receiver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that cannot be kept as they are, and rows without identity: put aside, counted once, in nobody's way."""
+"""Rows that cannot be stored, or have no identity, are quarantined and counted once; other rows go on."""
 
 from __future__ import annotations
 

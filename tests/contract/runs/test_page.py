@@ -1,4 +1,4 @@
-"""A page, its rows, its ledger entry, the cursor and the next step are one commit, by whoever holds the step's lease."""
+"""A page commits its rows, its ledger entry, the cursor and the next step in one transaction, under the fence of the step."""
 
 from __future__ import annotations
 

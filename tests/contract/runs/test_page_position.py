@@ -1,4 +1,4 @@
-"""A chain of pages remembers where it stands, and believes that only if its own commit was the last one."""
+"""A chain of pages remembers its position in memory, and uses it only if its own commit was the last one."""
 
 from __future__ import annotations
 

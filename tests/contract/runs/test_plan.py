@@ -1,4 +1,4 @@
-"""Planning is a chain of steps; at its end all partitions and their jobs are there, or none."""
+"""Planning is a chain of steps; its last one writes all partitions and their jobs, or none."""
 
 from __future__ import annotations
 

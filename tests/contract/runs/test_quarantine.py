@@ -1,4 +1,4 @@
-"""Rows that cannot be mapped or stored stand in nobody's way, and are applied after a fix."""
+"""Rows that cannot be mapped or stored are quarantined; other rows go on, and a replay applies them after a fix."""
 
 from __future__ import annotations
 

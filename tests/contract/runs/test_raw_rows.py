@@ -1,4 +1,4 @@
-"""The newest observation of an item wins, whichever is written last."""
+"""The newest observation of an item wins, in whichever order they are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A mended map() reaches the rows that were applied before, and the source is not asked."""
+"""A remap applies a corrected `map()` to rows that were applied before, without asking the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do to runs: each move once, whoever else moves, and nothing that was read is lost or counted twice."""
+"""Operators repair runs: each action takes effect once, and no row that was read is lost or counted twice."""
 
 from __future__ import annotations
 

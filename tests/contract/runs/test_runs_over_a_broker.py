@@ -1,6 +1,6 @@
 """Whatever a broker does to its messages, the run ends right: nothing is read twice, nothing is missing.
 
-With a head start of an hour nobody takes a page of whom no message told; with a short one, lost messages cost that long.
+With a head start of an hour a page is taken only after its message; with a short one, a lost message costs that long.
 """
 
 from __future__ import annotations

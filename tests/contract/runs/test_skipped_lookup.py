@@ -1,4 +1,4 @@
-"""Where pages do not overlap their rows pass for new, and the commit finds out if one of them was not."""
+"""Where pages do not overlap, the look for known rows is skipped, and the commit notices if a row was known."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run begins once, with a window that never changes, and with the job that plans it."""
+"""A run is started once, with a fixed window and the job that plans it."""
 
 from __future__ import annotations
 

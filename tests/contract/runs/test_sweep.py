@@ -1,4 +1,4 @@
-"""The sweep: rows that are gone at the source are marked, only if that is shown, and it can be undone."""
+"""The sweep marks rows that are gone at the source, only if the run proves it; it can be undone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Before rows go, the source is asked whether it still has them: nothing is deleted that still exists."""
+"""Before the sweep marks rows as gone, it asks the source whether it still has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows replace each other by the feed's key: a target or a mapper that cannot tell rows apart is found out."""
+"""A target table or a mapper that cannot tell rows apart by the feed's key is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Somebody notices whatever would keep a run from moving: jobs that died or vanished, ends that nobody saw, standstill."""
+"""The watchdog notices what keeps a run from moving: dead or vanished jobs, missed ends, standstill."""
 
 from __future__ import annotations
 

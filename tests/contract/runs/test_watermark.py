@@ -1,4 +1,4 @@
-"""The watermark: where it moves, who moves it, and that nothing lies between two windows."""
+"""The watermark: when it moves, which run moves it, and that no gap lies between two windows."""
 
 from __future__ import annotations
 

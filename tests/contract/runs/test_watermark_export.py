@@ -1,4 +1,4 @@
-"""The watermark for others: a document that follows it, at least once and never backwards."""
+"""The exported watermark follows the watermark, at least once and never backwards."""
 
 from __future__ import annotations
 

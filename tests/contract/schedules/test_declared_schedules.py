@@ -1,4 +1,4 @@
-"""Schedules that the code declares: a worker writes them down, and an operator's word wins until it is reset."""
+"""Schedules that the code declares are stored by workers; an operator's change wins until it is reset."""
 
 from __future__ import annotations
 

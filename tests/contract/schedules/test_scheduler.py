@@ -1,4 +1,4 @@
-"""The part of a worker that fires ticks: what it costs while idle, what it tells, and what cannot stop it."""
+"""The scheduler of a worker: its cost while idle, its events, and what does not stop it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedules: every tick becomes one job, whoever fires it and whatever happens meanwhile."""
+"""Every tick of a schedule becomes one job, whichever worker fires it and whatever happens meanwhile."""
 
 from __future__ import annotations
 

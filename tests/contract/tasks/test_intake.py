@@ -1,4 +1,4 @@
-"""Messages are let go when the database has what they say, never before; and one that is no task blocks nobody."""
+"""The intake acknowledges a message only after the database has its task; a message that is no task blocks no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that was put aside takes room from tasks that wait; and an intake that takes no more says why."""
+"""Refused messages take no capacity from waiting tasks; a full intake says why it takes no more."""
 
 from __future__ import annotations
 

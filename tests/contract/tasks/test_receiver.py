@@ -1,4 +1,4 @@
-"""The receiver believes only who knows the secret, and saves each webhook once."""
+"""The task receiver accepts only signed webhooks, and saves each once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever started a single task stays with it, also while the database does not answer."""
+"""A single task is waited for until its end, also while the database is away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task is one job, whoever says it and how often; and there is no end of it that nobody is told of."""
+"""A task becomes one job however often it is sent, and every end of it is reported by a webhook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has been enqueued can be asserted; a failure shows what is there instead."""
+"""`assert_enqueued` and its failure message, which lists the most similar jobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A test moves the clock of its application: every statement sees it, and nobody else does."""
+"""`clock()` moves the time of one application: all of its statements see it, others do not."""
 
 from __future__ import annotations
 

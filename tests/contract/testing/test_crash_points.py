@@ -1,4 +1,4 @@
-"""A test lets its process die at a point of its choice; the effects are there once all the same."""
+"""`crash_at` and `kill_worker`: a process dies at a chosen point, and each effect is there once all the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run until idle: the real worker, and a report that tells what it did."""
+"""`drain()` runs jobs with the real worker until none is ready, and reports what it did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker does besides running steps, under a test's clock: schedules, limits, and what leaves the database."""
+"""What `drain()` does besides running steps: schedules, limits and the relay, on the test's clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs run where they are enqueued: after the commit, through the real worker, before the enqueue returns."""
+"""`inline()` runs jobs after the commit that enqueued them, before the enqueue returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker keeps to the number of connections that the documentation tells people to count."""
+"""A worker opens no more connections than the documentation says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handler in a process of its own does what it does at home, and can do nobody else any harm."""
+"""An isolated handler behaves like one in the worker's process, and can harm no other step."""
 
 from __future__ import annotations
 

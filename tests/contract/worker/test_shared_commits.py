@@ -1,4 +1,4 @@
-"""Steps that continue share a transaction; if it is refused, each of them is written alone, and only the guilty one fails."""
+"""Steps that continue share a transaction; if it is refused, each is committed alone, and only the faulty one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of the work, and what a scrape shows of it."""
+"""The events that a worker reports, and the metrics that a scrape shows."""
 
 from __future__ import annotations
 

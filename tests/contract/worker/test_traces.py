@@ -1,4 +1,4 @@
-"""One trace over everything that a job causes: its steps, its children, its messages."""
+"""One trace covers everything that a job causes: steps, child jobs and messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker inside this process: it runs handlers, tells them what they must know, and leaves in good order."""
+"""A worker in this process runs handlers, cancels them when it must, and stops in good order."""
 
 from __future__ import annotations
 

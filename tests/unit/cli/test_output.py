@@ -1,4 +1,4 @@
-"""How values are said to people."""
+"""How values are printed for people."""
 
 from __future__ import annotations
 

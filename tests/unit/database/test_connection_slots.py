@@ -1,3 +1,5 @@
+"""Connection slots: at most so many connections, with a fair wait and a clear error."""
+
 from __future__ import annotations
 
 import threading

@@ -1,3 +1,5 @@
+"""Transactions of a database: the writer queue, retries after contention, the pool of connections."""
+
 from __future__ import annotations
 
 import os

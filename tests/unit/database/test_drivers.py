@@ -1,3 +1,5 @@
+"""Opening a database by its URL: what is refused, with the remedy."""
+
 from __future__ import annotations
 
 import re

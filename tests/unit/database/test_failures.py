@@ -1,3 +1,5 @@
+"""Errors of drivers are translated into ours."""
+
 from __future__ import annotations
 
 import sqlite3

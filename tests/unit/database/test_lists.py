@@ -1,4 +1,4 @@
-"""Lists as one parameter."""
+"""Lists as one parameter of a statement."""
 
 from __future__ import annotations
 

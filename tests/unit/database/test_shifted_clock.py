@@ -1,3 +1,5 @@
+"""Statements are rendered for a clock that a test has moved."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""Statements are rendered for each dialect."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,3 +1,5 @@
+"""An upsert becomes statements: keys, chunks, and what is refused."""
+
 from __future__ import annotations
 
 import enum

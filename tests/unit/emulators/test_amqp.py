@@ -1,4 +1,4 @@
-"""AMQP 1.0 values, and the tokens that open a door: what the Service Bus emulator reads and writes."""
+"""AMQP 1.0 values and access tokens, as the Service Bus emulator reads and writes them."""
 
 from __future__ import annotations
 

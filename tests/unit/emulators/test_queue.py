@@ -1,4 +1,4 @@
-"""A queue of the Service Bus emulator, without a network: who gets which message when, and how it ends."""
+"""A queue of the Service Bus emulator, without a network: delivery, locks and ends of messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the edges of a new job begin, by where its parents stand."""
+"""How the edges of a new job begin, by the states of its parents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be said about isolation, sizes, and the wear of a process."""
+"""The options of isolated handlers: which are refused, memory sizes, and when a process is replaced."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""What an exception of a handler means for its step."""
+
 from __future__ import annotations
 
 import time

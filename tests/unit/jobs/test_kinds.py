@@ -1,3 +1,5 @@
+"""Registering kinds of jobs: names, options, and what is refused."""
+
 from __future__ import annotations
 
 import functools

@@ -1,3 +1,5 @@
+"""Arguments of jobs to JSON and back."""
+
 from __future__ import annotations
 
 import enum

@@ -1,3 +1,5 @@
+"""The retry policy: attempts and waits."""
+
 from __future__ import annotations
 
 from datetime import timedelta

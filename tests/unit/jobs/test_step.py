@@ -1,3 +1,5 @@
+"""The step that a handler gets: what it knows, reports and raises."""
+
 from __future__ import annotations
 
 import threading

@@ -1,4 +1,4 @@
-"""The cursor of a job that waits: it says for what, and holds the event when that has come."""
+"""The cursor of a waiting job names its event, and holds the event once it has come."""
 
 from __future__ import annotations
 

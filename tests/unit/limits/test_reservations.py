@@ -1,4 +1,4 @@
-"""Places in the stream of a rate that are taken ahead of time."""
+"""Reserving future starts of a rate."""
 
 from __future__ import annotations
 

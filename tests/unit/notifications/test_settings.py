@@ -1,4 +1,4 @@
-"""Settings of notifications: read from the environment, refused in words, and silent about secrets."""
+"""Settings of notifications: read from the environment, refused with a sentence, silent about secrets."""
 
 from __future__ import annotations
 

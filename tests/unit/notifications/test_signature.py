@@ -1,4 +1,4 @@
-"""Signatures: as Standard Webhooks publishes them, and refused in words when anything is off."""
+"""Signatures of webhooks follow Standard Webhooks; a wrong one is refused with a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""After a failed try: again, when, or never."""
+"""After a failed delivery: when to try again, and when to give up."""
 
 from __future__ import annotations
 

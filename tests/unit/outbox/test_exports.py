@@ -1,4 +1,4 @@
-"""Files that are replaced by newer ones: whole, in order, and by their owner only."""
+"""Exported files are replaced whole, in order, and by their owner only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bad rows are too many."""
+"""The error budget: how many bad rows fail a run."""
 
 from __future__ import annotations
 

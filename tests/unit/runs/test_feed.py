@@ -1,4 +1,4 @@
-"""Feeds: what they say by default, and that a wrong one is refused with a sentence before anything runs."""
+"""Feeds: their defaults, and the sentence with which a wrong one is refused before anything runs."""
 
 from __future__ import annotations
 

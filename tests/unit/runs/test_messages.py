@@ -1,4 +1,4 @@
-"""What a message about a run says: understood, or refused with the reason; never guessed."""
+"""Messages about runs are read, or refused with a reason; never guessed."""
 
 from __future__ import annotations
 

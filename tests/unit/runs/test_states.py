@@ -1,4 +1,4 @@
-"""States of runs and partitions: every one is written down, and every move has an arrow."""
+"""Every state of runs and partitions is documented, and every change of state is an arrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of a sweep: what is refused, and when a fuse holds."""
+"""The settings of a sweep: which are refused, and when the fuse holds it."""
 
 from __future__ import annotations
 

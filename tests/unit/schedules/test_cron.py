@@ -1,4 +1,4 @@
-"""Cron expressions: what they name, and what is wrong with those that name nothing."""
+"""Cron expressions: their ticks, and why a wrong one is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a schedule may say, and what is refused in words."""
+"""The definition of a schedule: which options are allowed, and how others are refused."""
 
 from __future__ import annotations
 

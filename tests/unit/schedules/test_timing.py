@@ -1,4 +1,4 @@
-"""When schedules tick: time zones whose clocks jump, steady beats, one-offs."""
+"""When schedules tick: time zones with clock changes, intervals, one-offs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is worn out gets its second chance, however much of what we refused lies in front of it."""
+"""Worn-out messages are received again from the dead-letter queue, however many refused ones lie before them."""
 
 from __future__ import annotations
 

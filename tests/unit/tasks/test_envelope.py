@@ -1,4 +1,4 @@
-"""What a message must say to be a task, and what is said to one that does not."""
+"""The envelope of a task: what a message must contain, and how others are refused."""
 
 from __future__ import annotations
 

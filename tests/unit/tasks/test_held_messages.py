@@ -1,4 +1,4 @@
-"""What we give back in good order goes as a new message only while it is surely ours, and only once."""
+"""A held message is given back as a new message only while it is surely ours, and only once."""
 
 from __future__ import annotations
 

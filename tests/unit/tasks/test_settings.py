@@ -1,4 +1,4 @@
-"""The environment of `stepfast tasks`: what is wrong is said at once, what is secret is not said at all."""
+"""The environment of `stepfast tasks`: problems are reported at once, secrets never."""
 
 from __future__ import annotations
 

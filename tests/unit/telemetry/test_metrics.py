@@ -1,4 +1,4 @@
-"""Counts and times, as Prometheus gets to read them."""
+"""Counters and histograms, as Prometheus reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events: who hears of them, and what it costs when nobody does."""
+"""Events reach their listeners, and cost little without any."""
 
 from __future__ import annotations
 

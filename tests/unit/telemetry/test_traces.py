@@ -1,4 +1,4 @@
-"""The id that follows a job, with and without OpenTelemetry."""
+"""The trace id that follows a job, with and without OpenTelemetry."""
 
 from __future__ import annotations
 

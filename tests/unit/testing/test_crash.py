@@ -1,3 +1,5 @@
+"""Crash points: how they are written, and which statements, handlers and effects they are."""
+
 from __future__ import annotations
 
 import threading

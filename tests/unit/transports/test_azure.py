@@ -1,4 +1,4 @@
-"""What Azure's libraries raise: what a person has to mend is told apart from what passes."""
+"""Errors of Azure's libraries: those that need a person are told apart from those that pass."""
 
 from __future__ import annotations
 

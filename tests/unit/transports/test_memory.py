@@ -1,4 +1,4 @@
-"""A receive that is cancelled ends, in whatever moment: a worker that stops waits for it."""
+"""A receive that is cancelled ends at any moment, so that a stopping worker does not hang."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making and counting queues of Service Bus: with the right to it, without, and when the service is away."""
+"""Creating and counting queues of Service Bus: with the right to do it, without it, and during an outage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a message looks in Storage Queue: whatever it holds, it comes out as it went in, and others can read it."""
+"""The format of messages in Storage Queue: every content survives, and other programs can read it."""
 
 from __future__ import annotations
 

@@ -1,3 +1,5 @@
+"""How many jobs a worker claims, and how often it asks."""
+
 from __future__ import annotations
 
 import pytest

@@ -1,4 +1,4 @@
-"""Several threads work off one line; what may be worked off together is."""
+"""Threads that commit: several work off one line, and take together what may share a transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two pages that a worker serves."""
+"""The pages /metrics and /healthz of a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that repeats its duties: when it calls them, what it reports, and that it stops at once."""
+"""A periodic thread: when it calls its duties, what it reports, and that it stops at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session is named without what its statements carry."""
+"""A session of a server is described without the values in its statements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings of a server keep what was committed."""
+"""Which settings of a server risk losing committed data."""
 
 from __future__ import annotations
 

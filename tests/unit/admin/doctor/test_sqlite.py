@@ -1,4 +1,4 @@
-"""What Linux tells about a file's disk and its locks."""
+"""What the doctor reads from Linux about a file's disk and its locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor makes of what the tables say."""
+"""The findings of the doctor, from the facts in the tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a page, each once, whatever the source put on it."""
+"""The rows of a page, each once, whatever the source answered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dimensions as rows of ticks: what lies between two of them, and where to look first."""
+"""Dimensions as rows of ticks: what lies between two ticks, and where to look first."""
 
 from __future__ import annotations
 

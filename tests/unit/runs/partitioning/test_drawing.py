@@ -1,4 +1,4 @@
-"""The drawing of a plan: every partition is on a line, and what is wrong is said."""
+"""The drawing of a plan shows every partition, and every problem."""
 
 from __future__ import annotations
 

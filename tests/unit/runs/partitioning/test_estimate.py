@@ -1,4 +1,4 @@
-"""What a plan costs, and when a partition has outgrown it."""
+"""The estimated cost of a plan, and when a partition has outgrown it."""
 
 from __future__ import annotations
 
