@@ -74,6 +74,21 @@ def test_duties_have_pauses_of_their_own_and_are_called_in_their_order(run: Call
     assert often.calls[0] <= rarely.calls[0]
 
 
+def test_duties_with_the_pause_of_the_first_one_are_called_at_every_beat(
+    run: Callable[..., Periodic],
+) -> None:
+    def slow() -> float:
+        time.sleep(0.02)
+        return 0.05
+
+    beat, last = Script(0.05), Script(0.05)
+
+    run(beat, slow, last)
+
+    rows.eventually(lambda: len(last.calls) >= 4)
+    assert len(beat.calls) - len(last.calls) <= 1
+
+
 def test_the_first_duty_sets_the_beat_of_the_others(run: Callable[..., Periodic]) -> None:
     beat, restless = Script(0.1), Script(0.0)
 

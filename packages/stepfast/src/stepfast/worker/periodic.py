@@ -106,7 +106,7 @@ class Periodic:
                 self._hasten()
             self._call_due()
         if self._last_call:
-            self._call(self._duties[0])
+            self._call(self._duties[0], time.monotonic())
 
     def _until_next(self) -> float:
         return min(max(0.0, self._duties[0].due_at - time.monotonic()), threading.TIMEOUT_MAX)
@@ -118,13 +118,14 @@ class Periodic:
         self.stopping.wait(max(0.0, first.due_at - time.monotonic()))
 
     def _call_due(self) -> None:
+        beat = time.monotonic()
         for duty in self._duties:
             if self.stopping.is_set():
                 return
             if time.monotonic() >= duty.due_at:
-                self._call(duty)
+                self._call(duty, beat)
 
-    def _call(self, duty: Duty) -> None:
+    def _call(self, duty: Duty, beat: float) -> None:
         try:
             pause, rest = duty.work(), self.rest
         except DatabaseError as error:
@@ -138,7 +139,9 @@ class Periodic:
             if not any(other.misses_database for other in self._duties):
                 self._outage.end()
         now = time.monotonic()
-        duty.due_at, duty.rests_until = now + pause, now + rest
+        # Pauses of other duties count from the beat: with the pause of the first one, they are over at the next beat.
+        duty.due_at = pause + (now if duty is self._duties[0] else beat)
+        duty.rests_until = now + rest
 
     def _wait_for_database(self, duty: Duty, error: Exception) -> None:
         """Let all duties wait: while one of them gets no answer, the others would get none."""
