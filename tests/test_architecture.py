@@ -286,7 +286,7 @@ def test_every_event_of_the_list_is_reported_somewhere() -> None:
 
 
 def test_an_error_is_reported_as_it_is() -> None:
-    """So that its type is told apart from its message, and both are masked in one place."""
+    """So that its type is kept apart from its message, and both are masked in one place."""
     offenders = [
         place
         for place, call in _reports()

@@ -156,7 +156,7 @@ def test_every_promise_of_the_readme_names_its_proof() -> None:
 
 
 def _commands_in(page: Path) -> Iterator[str]:
-    """What a reader is told to type."""
+    """The commands that a page tells its reader to type."""
     for block in blocks(page, "console"):
         yield from re.findall(r"(?:^|[;&] *)(stepfast [^;&\n]*)", block.text, re.MULTILINE)
     yield from re.findall(r"`(stepfast [^`]+)`", prose(page))

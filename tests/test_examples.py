@@ -254,7 +254,7 @@ def test_their_tests_notice_a_job_outside_the_transaction(
 
 
 def test_its_tests_notice_an_effect_that_is_none(tmp_path: Path) -> None:
-    """Whoever writes in the handler instead of in the step's commit is told by the crash tests."""
+    """The crash tests of the example notice a write in the handler instead of in the step's commit."""
     copy = tmp_path / "examples"
     shutil.copytree(ROOT / "examples" / "tested_shop", copy / "tested_shop")
     (copy / "__init__.py").touch()

@@ -57,7 +57,7 @@ app.feeds.get("catalogue").feed.shop.before = broken_at(("page", "price 250..500
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An app of the user's, whose feed sells the same as that of the test."""
+    """A module with an application whose feed reads the same source as the test."""
     name = f"shop_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(MODULE)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -379,7 +379,7 @@ def test_whoever_watches_a_run_that_does_not_move_is_told_why_once(
 def test_a_worker_of_the_command_line_watches_over_runs(
     cli: Cli, app: Stepfast, module: str, tmp_path: Path
 ) -> None:
-    """A partition whose job died is failed by whoever is there, and the run ends."""
+    """Any worker fails a partition whose job died, and the run ends."""
     (tmp_path / f"{module.partition(':')[0]}.py").write_text(MODULE + REFUSING)
     prepare(app)
     run_id = cli.json("runs", "start", "catalogue", "--app", module)["id"]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def finished(app: Stepfast) -> str:
-    """A job that said something, came half way, and is done."""
+    """A done job with a log line and progress of one half."""
     job_id = greeting(app).enqueue().id
     (lease,) = leased(app)
     with app.transaction() as tx:

@@ -28,7 +28,7 @@ def fleet(database_url: str, tmp_path: Path) -> Iterator[Fleet]:
 
 
 def fleet_on(app: Stepfast, folder: Path, url: str) -> Iterator[Fleet]:
-    """A fleet and its end; what its workers said is shown when the test failed."""
+    """A fleet until the test ends; the logs of its workers are shown if the test failed."""
     make_effect_table(app)
     fleet = Fleet(app, folder, url)
     try:

@@ -13,7 +13,7 @@ app = Stepfast()
 
 @app.job(isolation="process")
 def hold_apart(step: Step, gate: str, busy: bool = False) -> None:  # noqa: FBT001, FBT002 - a payload field
-    """Work until the file `gate` is there; a busy one lets nobody else in its process do anything."""
+    """Work until the file `gate` exists; a busy one blocks its whole process."""
     tool = subprocess.Popen(["sleep", "60"])
     note("started", step, tool=tool.pid)
     leave_effect(step)

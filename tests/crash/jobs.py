@@ -80,7 +80,7 @@ async def plain(n: int = 0) -> int:
 
 @app.job()
 async def hold(step: Step, gate: str, stubborn: bool = False) -> None:  # noqa: FBT001, FBT002 - a payload field
-    """Work until the file `gate` is there; a stubborn one goes on when told to stop."""
+    """Work until the file `gate` exists; a stubborn one ignores its cancellation."""
     note("started", step)
     try:
         await _pass(gate, step)
@@ -103,7 +103,7 @@ async def narrow(step: Step, gate: str) -> None:
 
 @app.job()
 def hold_in_thread(step: Step, gate: str) -> None:
-    """The same as plain code, which is told by `step.wait`."""
+    """Like `hold`, as plain code that is cancelled through `step.wait`."""
     note("started", step)
     try:
         while not is_open(gate, step):
@@ -141,7 +141,7 @@ async def hang_elsewhere(step: Step) -> None:
 
 @app.job(timeout="200ms", retry=Retry(attempts=1))
 async def block(step: Step, gate: str) -> None:
-    """Hangs the event loop, and everybody on it."""
+    """Blocks the event loop, and all handlers on it."""
     note("started", step)
     while not is_open(gate, step):
         time.sleep(LOOK)  # noqa: ASYNC251 - the mistake that this job is about

@@ -47,7 +47,7 @@ def start_behind(proxy: Proxy, fleet: Fleet, constants: Mapping[str, float] | No
 def test_a_connection_that_breaks_while_it_is_opened_is_an_outage(
     proxy: Proxy, database_url: str, database_kind: str
 ) -> None:
-    """And no error of whoever asked for it: a step's commit may be the first to open one."""
+    """It is no error of the caller: the commit of a step may be the first to open a connection."""
     words = FIRST_WORDS[database_kind]
     with closing(open_database(through(database_url, proxy.port))) as database:
         proxy.cut(Cut(after=words, at=words, answered=False))

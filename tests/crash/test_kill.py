@@ -63,7 +63,7 @@ def test_where_nobody_can_see_the_process_its_lease_decides(fleet: Fleet) -> Non
 
 
 def test_the_default_lease_and_all_that_follows_it_take_less_than_15_seconds(fleet: Fleet) -> None:
-    """Nobody waits here: when the victim is dead, the rest of its lease is taken from its row."""
+    """The test does not wait: after the kill, the rest of the lease is taken from the worker's row."""
     fleet.enqueue("hold", gate="open")
     victim = fleet.worker()
     fleet.wait_for("started")

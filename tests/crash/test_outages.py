@@ -106,7 +106,7 @@ def test_a_killed_server_loses_nothing_that_was_committed(fleet: Fleet, own_serv
 def test_a_server_that_hangs_longer_than_the_lease_makes_nobody_look_dead(
     fleet: Fleet, own_server: Server
 ) -> None:
-    """Whoever was asking for the dead when it began must not believe the answer."""
+    """A worker that was looking for dead ones when it began must not believe the answer."""
     restless = {
         "stepfast.worker.maintenance.RESCUE_EVERY": 0.001,
         "stepfast.worker.maintenance.PROMOTION_EVERY": 0.001,

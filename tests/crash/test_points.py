@@ -46,7 +46,7 @@ class CaseRunner:
             self.observer.database.close()
 
     def finish(self, act: Action, case: Case) -> None:
-        """Let the caller ask again, and somebody else do the work."""
+        """Let the caller repeat its call, and another worker finish the jobs."""
         if case.repeated:
             act()
         expected = expected_ends(self.observer)

@@ -32,7 +32,7 @@ def messages(fleet: Fleet) -> list[tuple[str, int]]:
 
 
 def expire(fleet: Fleet) -> None:
-    """Let the time of whoever serves the destination be over."""
+    """Let the lease of the destination run out."""
     assert rows.change(fleet.app, "UPDATE stepfast_destination SET leased_until = 1")
 
 

@@ -56,7 +56,7 @@ def test_eight_workers_in_four_processes_read_every_page_once(fleet: Fleet, shop
 
 
 def begin_held(fleet: Fleet, where: str) -> Run:
-    """A run of which the first who comes there is held; returns when somebody is."""
+    """Begin a run whose first worker at this place is held; returns when one is."""
     (fleet.folder / f"hold-{where}").touch()
     run = begin(fleet.app)
     rows.eventually(lambda: fleet.folder.joinpath(f"held-{where}").exists(), PATIENCE)
@@ -78,7 +78,7 @@ def test_a_worker_that_wakes_up_with_a_page_in_its_hands_writes_nothing(fleet: F
 
 @pytest.mark.only_on("postgresql")
 def test_a_worker_that_wakes_up_with_rows_in_its_hands_writes_nothing(fleet: Fleet, shop: Shop) -> None:
-    """The same while it maps them. (F30, T3)"""
+    """As above, while the worker maps the rows. (F30, T3)"""
     zombie, run, before = finished_without(fleet, "map")
 
     fleet.open("open")

@@ -34,7 +34,7 @@ def deadly(point: str, place: Place, *, whole_group: bool = False) -> Trail:
 
 
 def check(place: Place, receiver: HttpReceiver, where: str, tasks: tuple[str, ...]) -> None:
-    """Whatever happened: each end was told under one id, each effect is there once, nothing is left lying about."""
+    """Each end was reported under one id, each effect is there once, and no work remains."""
     ends: dict[str, set[tuple[str, str]]] = {}
     for it in receiver.received:
         ends.setdefault(it.json["task_id"], set()).add((it.id, it.json["status"]))

@@ -60,7 +60,7 @@ def test_a_claim_that_stopped_before_its_commit_does_not_keep_others_from_claimi
 
 
 def test_a_claim_that_commits_after_its_owner_was_buried_charges_nobody(app: Stepfast) -> None:
-    """One step was on board when the owner was declared dead. Those it claimed in the same moment never ran."""
+    """One step was running when its owner was declared dead. Those claimed in the same moment never ran."""
     setup = Setup(app, app.job()(work))
     (guilty,) = setup.leased()
     innocent = setup.enqueue(2)

@@ -78,7 +78,7 @@ def test_a_zombie_that_nobody_replaced_may_still_commit(fleet: Fleet) -> None:
 
 
 def pause(fleet: Fleet, worker: WorkerProcess) -> None:
-    """SIGSTOP; but not while it holds SQLite's only write lock, with which it would stop everybody else too."""
+    """Send SIGSTOP, but not while it holds SQLite's only write lock, which would stop all others."""
     if fleet.app.database.dialect.name != "sqlite":
         worker.signal(signal.SIGSTOP)
         return

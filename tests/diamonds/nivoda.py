@@ -34,7 +34,7 @@ BY_AGE = {"type": "createdAt", "direction": "ASC"}
 
 
 class Client:
-    """Logged in from the start, unless it is told not to."""
+    """A client that logs in at the start, unless `login` is false."""
 
     def __init__(self, sim: Simulator, *, login: bool = True) -> None:
         self.sim = sim

@@ -34,7 +34,7 @@ PROGRAM = str(Path(sys.executable).with_name("stepfast"))
 
 
 def surroundings(**more: str) -> dict[str, str]:
-    """Of somebody who works with Stepfast for real: nothing of it may be touched."""
+    """The environment of a user who works with Stepfast for real: the demo must not touch it."""
     path = f"{Path(PROGRAM).parent}{os.pathsep}{os.environ['PATH']}"
     real = {
         "STEPFAST_DATABASE_URL": "sqlite:////no/such/folder/real.db",
@@ -99,7 +99,7 @@ def test_a_killed_worker_is_replaced_and_the_table_equals_the_source(tmp_path: P
 
 
 def check_the_last_words(said: str, folder: Path) -> None:
-    """Every command that the newcomer is told to type works; the last one removes it all."""
+    """Every command that the demo suggests at its end works; the last one removes everything."""
     export, *typed = [it.strip() for it in said.partition("Where to look next")[2].splitlines() if it.strip()]
     environment = dict([export.removeprefix("export ").split("=", 1)])
     assert len(typed) >= 7
@@ -202,7 +202,7 @@ def test_a_database_that_holds_something_is_refused(app: Stepfast) -> None:
 def test_the_database_of_the_surroundings_is_not_the_one_to_fill(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that is typed is taken, if it is empty; what is in the environment may be somebody's real one."""
+    """A database on the command line is used if it is empty; one in the environment may hold real data."""
     told: list[str | None] = []
 
     def note(story: demo_story.Story) -> bool:

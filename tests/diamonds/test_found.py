@@ -25,7 +25,7 @@ def world(database_url: str) -> Iterator[World]:
 
 
 def test_a_run_begins_at_the_time_that_a_test_has_set(world: World) -> None:
-    """Its beginning was left to the default of a column, which no moved clock moves: its sweep saw nobody go."""
+    """Its start was the default of a column, which a moved clock does not move: its sweep saw no row go."""
     world.let_pass(86_400)
     run = world.start()
 
@@ -83,7 +83,7 @@ def dearest(world: World) -> str:
 def test_a_stone_that_moves_into_a_range_that_was_read_is_missed_once_and_not_taken_for_gone(
     world: World,
 ) -> None:
-    """Every partition is verified, and none has seen it: so one full run is not enough to let anybody go. (F37)"""
+    """Every partition is verified, and none has seen it: so one full run is not enough to mark a row as gone. (F37)"""
     world.sync()
     world.let_pass(60)
     stone = dearest(world)

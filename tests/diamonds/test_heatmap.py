@@ -275,7 +275,7 @@ def test_beside_an_application_that_leaves_the_source_alone_it_is_not_asked(
 
 
 def test_a_firewall_that_stops_it_stops_nobody_else(app: Stepfast, database_url: str) -> None:
-    """It is somebody who only looks: a sentence for him, and no pause for the feeds."""
+    """A look at the heatmap gets an error, and the feeds get no pause."""
     prepare(app)
     with Simulator("100", seed=7, faults="none,requests_per_s=0.01,burst=1,limit_answer=waf", speed=0) as sim:
         for key in (KEY, KEY[::-1]):  # first at a count; then at the login, with nobody's token

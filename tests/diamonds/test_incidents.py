@@ -69,7 +69,7 @@ def held_page(process: Process) -> list[str]:
 
 
 def fail_one_partition(world: World) -> tuple[RunReport, int]:
-    """A run of which one partition failed after its first page, and all others were read. Its number is told, too."""
+    """A run with one partition that failed after its first page, and its number; all others were read."""
     run = begin_fetching(world)
     broken = next(it for it in partitions(world.app, run) if it["seen"])
     with world.trouble(partial_prob=1):
@@ -220,7 +220,7 @@ def _bounds(span: str) -> list[float | None]:
 
 
 def test_a_price_whose_counts_are_wrong_is_noticed_and_the_other_one_is_not(database_url: str) -> None:
-    """Of 437,849 stones the ranges of `dollar_value` counted 428,771, and nobody was told. (F24)"""
+    """Of 437,849 stones the ranges of `dollar_value` counted 428,771, and no alert was raised. (F24)"""
     by_value = {"partitioner": small_heatmap("dollar_value")}
     with World(database_url, faults="none,index_lag_s=0,dollar_value_loss=0.1", feed=by_value) as world:
         world.sync()
@@ -453,7 +453,7 @@ def test_a_run_logs_in_once_however_many_pages_it_reads(database_url: str) -> No
 
 
 def test_both_feeds_with_many_workers_stay_below_the_limit_of_the_source(app: Stepfast) -> None:
-    """Thirty workers, then two feeds at once: the firewall answered 403 to everybody. (F44)"""
+    """Thirty workers, then two feeds at once: the firewall answered 403 to all. (F44)"""
     faults = "none,requests_per_s=200,burst=40,limit_answer=waf,concurrency=10"
     with Simulator("150+150-labgrown", seed=7, faults=faults) as sim:
         prepare(app)

@@ -119,7 +119,7 @@ def test_the_first_rule_by_priority_decides() -> None:
 
 
 def test_a_stone_that_no_rule_is_for_is_rejected() -> None:
-    """F35: it would be sold at a margin that nobody has chosen."""
+    """F35: it would be sold at a margin that was never chosen."""
     with pytest.raises(RejectedError, match="no pricing rule is for natural stones of feed nivoda-natural"):
         RuleSet(pricing=(tier("0", "500"),)).quote(stone(500_00))
 
@@ -162,7 +162,7 @@ def test_a_gap_is_found_wherever_it_is() -> None:
 
 
 def test_the_old_inclusive_tiers_are_gaps() -> None:
-    """F35: 0 to 499.99 and 500 to … leave 499.995 to nobody."""
+    """F35: 0 to 499.99 and 500 to … have no rule for 499.995."""
     assert any("from 499.99 to 500" in it for it in problems_of(tier("0", "499.99"), tier("500", None)))
 
 

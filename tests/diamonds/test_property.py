@@ -252,7 +252,7 @@ class CatalogueLife(RuleBasedStateMachine):
                 self._calm_down()
 
     def _calm_down(self) -> None:
-        """The source is well again. Whoever was told to goes on; then everything is read until nobody is left to go."""
+        """The source works again, and paused processes go on; then runs follow until no row is to go."""
         world = self.world
         world.sim.turn(requests_per_s=0)
         world.let_pass(120)
@@ -297,7 +297,7 @@ class CatalogueLife(RuleBasedStateMachine):
 
 
 class HangingLife(CatalogueLife):
-    """The same with a source that says nothing: whoever asks it waits for a real second."""
+    """Like the other one, with a source that does not answer: each request waits for a real second."""
 
     @rule(steps=st.integers(1, 4))
     def hang(self, steps: int) -> None:

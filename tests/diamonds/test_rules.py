@@ -292,7 +292,7 @@ def test_a_dataset_gets_a_new_number_with_every_run_that_publishes(app: Stepfast
 
 
 def test_a_rejected_stone_waits_in_quarantine_and_its_old_row_says_that_it_is_stale(app: Stepfast) -> None:
-    """F56: an old price stayed on sale, and nobody could tell that it was old."""
+    """F56: an old price stayed on sale, and nothing showed that it was old."""
     feed, _ = catalogue(app, [offer("a"), offer("b")], needs=frozenset({"image"}))
     sync(app)
     feed.offers = [offer("a", diamond={"image": None}, product_images=[]), offer("b", 222_200)]

@@ -133,7 +133,7 @@ class World:
     # Time
 
     def let_pass(self, seconds: float) -> None:
-        """For everybody."""
+        """Let time pass for all processes."""
         self.at += int(seconds * SECOND)
         for it in self.processes:
             it.app.database.shift_clock(self.shift)
@@ -142,7 +142,7 @@ class World:
     # Work
 
     def work(self, steps: int) -> None:
-        """So many steps, by whoever is next; scheduled ones come when their time has come."""
+        """Do so many steps in the process that is next; scheduled jobs run when they are due."""
         for number in range(steps):
             if not self.processes[number % len(self.processes)].step() and not self._wake():
                 return
@@ -199,7 +199,7 @@ class World:
         return crash.happened
 
     def bury(self, process: Process) -> None:
-        """Its lease has run out: others take its work. It may still hold something, which nobody wants any more."""
+        """Let the lease of a process run out, so that others rescue its jobs. It may still hold an answer."""
         app = next(it.app for it in self.processes if it is not process)
         rows.change(
             app,
@@ -309,7 +309,7 @@ class World:
         )
 
     def _unpublished(self) -> dict[str, set[int]]:
-        """Rules of runs that have written stones, perhaps, and have not said that they are done."""
+        """Rules of runs that may have written stones, and have not completed."""
         pins = rows.query(
             self.app,
             "SELECT p.feed, p.version FROM pricing_pins p JOIN stepfast_run r ON r.id = p.run_id"
@@ -325,7 +325,7 @@ class World:
         return {it["supplier_stone_id"]: it for it in found}
 
     def shown(self, feed: str = NATURAL) -> dict[str, rows.Row]:
-        """Without those that are gone."""
+        """The stones of the target, without those that are gone."""
         return {it: row for it, row in self.table(feed).items() if row["deleted_at"] is None}
 
     def difference(self, stone: str, row: rows.Row | None, truth: Truth) -> str | None:
@@ -372,7 +372,7 @@ class World:
                         self.check_covered(feed, micros_of(run.window_to), f"{run.kind} run {run.id}")
 
     def check_gone(self, feed: str) -> None:
-        """Nobody is marked as gone who is there all the time: he left, and came back after the last look."""
+        """No stone is marked as gone that was there all the time, unless it left and came back after the last look."""
         truth = self.truth(feed)
         base = {**BASE, "labgrown": feed == LABGROWN}
         gone = rows.query(

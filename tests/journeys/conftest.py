@@ -38,7 +38,7 @@ PATIENCE = 60.0
 
 
 class Running:
-    """A process under way: the real program, or, to save its second of imports, a fork of this one that does the same."""
+    """A process of the real program, or a fork of this one that does the same and saves a second of imports."""
 
     def __init__(
         self, words: list[str], folder: Path, environment: dict[str, str], place: Path, *, real: bool
@@ -179,7 +179,7 @@ class Container:
         return self.notes_file.read_text().splitlines()
 
     def noted(self, text: str) -> None:
-        """Wait until a handler has said it."""
+        """Wait until a handler has written this line."""
         rows.eventually(lambda: any(it.startswith(text) for it in self.notes()), PATIENCE)
 
     def query(self, text: str) -> list[tuple[Any, ...]]:

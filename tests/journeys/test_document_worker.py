@@ -98,7 +98,7 @@ class TestWorkerQueueConsumer:
         assert worker.stop() == 0
 
     def test_a_task_type_that_nobody_handles(self, container: Container) -> None:
-        """It is refused: whoever asked is told, and the message is among the dead letters."""
+        """It is refused: its webhook says so, and the message is among the dead letters."""
         assert container.run(container.task("translate", filename="b")).code == 1
 
         (body,) = container.told()
@@ -157,7 +157,7 @@ class TestWorkerConfiguration:
         assert worker.stop() == 0
 
     def test_what_is_wrong_is_said_at_once_and_nothing_starts(self, container: Container) -> None:
-        """It uses the same variables as the frontend; an https SUPABASE_URL is told which variable is meant."""
+        """It uses the same variables as the frontend; the error for an https SUPABASE_URL names the right variable."""
         worker = container.run(
             container.task("summarize", filename="b"),
             CLIENT_ID="South Haven",
@@ -204,7 +204,7 @@ class TestWorkerLifecycle:
         assert body["error"]["message"].startswith("did not finish within 1 s")
 
     def test_single_task_timeout_by_force(self, container: Container) -> None:
-        """What does not listen is ended all the same."""
+        """A handler that ignores its timeout is killed."""
         began = time.monotonic()
         worker = container.run(container.task("deaf", seconds=60), WORKER_TASK_TIMEOUT="1s")
 
@@ -315,7 +315,7 @@ class TestErrorHandlingAndRetry:
     def test_a_task_that_kills_polling_workers_is_told_of_and_the_others_live(
         self, container: Container
     ) -> None:
-        """After the first death it runs alone, in a process that nobody else needs."""
+        """After the first death it runs alone, in a process of its own."""
         send = ("tasks", "send", "abort", "--id", "t-1", "--webhook-url", container.receiver.url())
         container.start(*send).ended()
         first = container.start("tasks", "work", TARGET, real=True)
@@ -328,7 +328,7 @@ class TestErrorHandlingAndRetry:
         assert second.stop() == 0
 
     def test_a_task_that_kills_its_process_is_told_of(self, container: Container) -> None:
-        """The container is not restarted: so whoever asked must hear it from this one."""
+        """The container is not restarted, so this one must send the webhook."""
         assert container.run(container.task("abort")).code == 1
 
         assert container.notes() == ["abort"] * 3
@@ -336,7 +336,7 @@ class TestErrorHandlingAndRetry:
 
 
 class TestOneMessage:
-    """`--once`: what a container takes itself, because nobody handed it a task."""
+    """`--once`: the container receives one task by itself instead of getting it in its environment."""
 
     @pytest.mark.parametrize(("retries", "left"), [("0", ["second"]), ("3", ["first, held", "second"])])
     def test_a_handler_that_cannot_be_stopped(

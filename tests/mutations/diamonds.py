@@ -41,7 +41,7 @@ _gaps = rules._gaps
 
 
 def in_a_world(test: Callable[[World], None]) -> Callable[..., None]:
-    """A test of a small world, on the database that it is given."""
+    """Run a test of a small world on the given database."""
 
     def run(app: Stepfast) -> None:
         with World(app.database.url) as world:
@@ -51,7 +51,7 @@ def in_a_world(test: Callable[[World], None]) -> Callable[..., None]:
 
 
 def in_a_world_with_patches(test: Callable[[World, pytest.MonkeyPatch], None]) -> Callable[..., None]:
-    """The same for a test that also patches something."""
+    """Like `in_a_world`, for a test that also patches something."""
 
     def run(app: Stepfast, monkeypatch: pytest.MonkeyPatch) -> None:
         with World(app.database.url) as world:
@@ -61,7 +61,7 @@ def in_a_world_with_patches(test: Callable[[World, pytest.MonkeyPatch], None]) -
 
 
 def on_its_database(test: Callable[..., None], **given: Any) -> Callable[..., None]:
-    """The same for a test that makes its world itself."""
+    """Run a test that makes its own world on the given database."""
 
     def run(app: Stepfast) -> None:
         test(database_url=app.database.url, **given)

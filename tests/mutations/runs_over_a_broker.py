@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def _nothing(*_: Any, **__: Any) -> None:
-    """Nobody is told."""
+    """Announce nothing."""
 
 
 def _at_once(self: HintListener, heard: Any, why: str) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def over_a_broker(test: Callable[..., None], **arguments: Any) -> Callable[..., None]:
-    """A test of the intake, with a broker of its own."""
+    """Run a test of the intake with a broker of its own."""
 
     def run(app: Stepfast) -> None:
         test(app, TaskQueue(MemoryBroker()), **arguments)
@@ -35,7 +35,7 @@ def over_a_broker(test: Callable[..., None], **arguments: Any) -> Callable[..., 
 
 
 def telling(test: Callable[..., None]) -> Callable[..., None]:
-    """The same, with an application whose webhooks arrive."""
+    """Like `over_a_broker`, with an application whose webhooks arrive."""
 
     def run(app: Stepfast, receiver: HttpReceiver) -> None:
         mine = Stepfast(database=app.database, notifications=SETTINGS)
@@ -45,7 +45,7 @@ def telling(test: Callable[..., None]) -> Callable[..., None]:
 
 
 def of_a_single_task(test: Callable[..., None]) -> Callable[..., None]:
-    """A test of its parent, which soon asks again."""
+    """Run a test of the parent of a single task, with a short pause between its looks."""
 
     def run(app: Stepfast, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(single_task, "AWAY", 0.01)

@@ -82,7 +82,7 @@ def _connect(server: Server, name: str) -> pymysql.Connection[Cursor]:
 
 
 def _alone(cursor: Cursor, name: str) -> bool:
-    """Send everybody else away, and wait until they have gone: what they had not committed goes with them."""
+    """End all other sessions, and wait until they are gone, with what they had not committed."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         cursor.execute(
@@ -115,7 +115,7 @@ def _made(cursor: Cursor, table: str) -> str:
 
 
 def _used(cursor: Cursor, tables: list[str]) -> list[str]:
-    """Those that have rows, or have given out numbers."""
+    """The tables that have rows, or have given out numbers."""
     cursor.execute(
         " UNION ALL ".join(f"SELECT '{it}' FROM DUAL WHERE EXISTS (SELECT 1 FROM `{it}`)" for it in tables)
     )

@@ -128,7 +128,7 @@ def crashes(how: str) -> None:
 
 
 def splits(gate: str, how: str) -> int:
-    """Forks; the copy comes back from here as well, when somebody lets it."""
+    """Fork; the copy returns from here as well, when the gate is opened."""
     if (copy := os.fork()) == 0:
         wait_for(gate)
         match how:
@@ -185,7 +185,7 @@ def tells_its_secret(step: Step, pin: str) -> Reject:
 
 
 def deaf(step: Step) -> None:
-    """Starts somebody, then listens to nobody, nor lets anybody in its process do so."""
+    """Start a child process, then ignore all signals and block the whole process."""
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     step.log(f"{os.getpid()} {child.pid}")
     stubborn()

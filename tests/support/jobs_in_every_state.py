@@ -13,7 +13,7 @@ Greeting = Job[..., None]
 
 
 def greeting(app: Stepfast, *, name: str = "greet", queue: str = "default") -> Greeting:
-    """A kind of job to make rows with; nobody runs it."""
+    """Register a kind whose jobs are never run."""
 
     @app.job(name=name, queue=queue)
     def greet(name: str = "you") -> None:
@@ -34,7 +34,7 @@ def leased(
 
 
 def ended(app: Stepfast, ending: Ending | None = None, *, queue: str = "default") -> str:
-    """The next job of `queue`, ended: done unless said otherwise."""
+    """End the next job of `queue`: done, unless another ending is given."""
     (lease,) = leased(app, queue=queue)
     with app.transaction() as tx:
         commit(tx, lease, Done() if ending is None else ending)

@@ -26,7 +26,7 @@ NOON = instant(datetime(2026, 11, 15, 12, 0, tzinfo=UTC))
 def schedule(
     app: Stepfast, name: str = "beat", *, now: int = NOON - 1, **options: Unpack[ScheduleOptions]
 ) -> Schedule:
-    """One that ticks every minute from noon on, unless told otherwise."""
+    """Add a schedule that ticks every minute from noon on, unless other options are given."""
     if not {"cron", "every", "at"} & options.keys():
         options["every"] = "1m"
     definition = define("work", work_on(app).kind, options)

@@ -92,7 +92,7 @@ class Broker(ABC):
         return await self._stack.enter_async_context(self.connect())
 
     async def new_queue(self, hold: timedelta = HOLD) -> str:
-        """`hold` is for those where the queue says how long a message is held."""
+        """`hold` is for brokers whose queue says how long a message is held."""
         del hold  # elsewhere each receive says it
         name = f"q{next(self._numbers)}-{new_id()[-12:]}"
         await self.transport.ensure(name)
@@ -104,7 +104,7 @@ class Broker(ABC):
         await asyncio.sleep(max(0.0, left) + 0.05)
 
     async def vanish(self) -> None:
-        """Nobody reaches it any more; nothing it stored is lost."""
+        """Make the broker unreachable; it loses nothing."""
         raise NotImplementedError
 
     async def come_back(self) -> None:
@@ -198,7 +198,7 @@ class StorageQueue(Broker):
 
 
 class AzureStorageQueue(Broker):
-    """A real account, for who asks for it: STEPFAST_AZURE_STORAGE_CONNECTION_STRING, or …_ACCOUNT and an identity."""
+    """A real account, if STEPFAST_AZURE_STORAGE_CONNECTION_STRING is set, or …_ACCOUNT and an identity."""
 
     can_vanish = False
 
@@ -255,7 +255,7 @@ class ServiceBus(Broker):
 
 
 class AzureServiceBus(Broker):
-    """A real namespace, for who asks for it by STEPFAST_AZURE_SERVICE_BUS_CONNECTION_STRING; with the Manage right."""
+    """A real namespace, if STEPFAST_AZURE_SERVICE_BUS_CONNECTION_STRING is set; with the Manage right."""
 
     can_vanish = False
 

@@ -31,7 +31,7 @@ OWNER = "feed catalogue ☃"
 
 
 def accounts() -> list[str]:
-    """Azurite, and a real account for who asks for it."""
+    """Azurite, and a real account if the environment names one."""
     return (
         ["azurite", "azure"] if os.environ.get(REAL_STORAGE) or os.environ.get(REAL_ACCOUNT) else ["azurite"]
     )

@@ -345,7 +345,7 @@ async def test_a_dead_letter_says_why(broker: Broker) -> None:
 
 
 async def test_a_message_that_nobody_ends_is_put_aside(broker: Broker) -> None:
-    """So that one that kills whoever receives it does not go round for ever."""
+    """So that a message that kills its receivers does not go round for ever."""
     queue = await broker.new_queue()
     most = broker.transport.abilities.most_deliveries or MOST_DELIVERIES
     sent = message()

@@ -47,7 +47,7 @@ def holding(transport: Transport, hold: timedelta = HOLD) -> HeldMessages:
 async def delivered_twice(
     broker: Broker, transport: Transport, sent: Outgoing, queue: str, hold: timedelta = HOLD
 ) -> Delivery:
-    """Somebody gave it back before."""
+    """A message that was given back once before."""
     await broker.transport.send(queue, [sent])
     await transport.release(await one(transport, queue))
     found = await one(transport, queue, hold)
@@ -133,7 +133,7 @@ async def test_who_comes_late_gives_back_nothing(broker: Broker) -> None:
 async def test_who_is_killed_in_between_leaves_the_same_task_twice_and_loses_nothing(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever takes both finds one task: see test_what_a_killed_worker_doubled_is_done_once of test_intake."""
+    """Both messages become one task: see test_what_a_killed_worker_doubled_is_done_once of test_intake."""
     queue, other, dying = await broker.new_queue(), await broker.another(), await broker.another()
     sent = message(TASK)
     held = await delivered_twice(broker, dying, sent, queue)

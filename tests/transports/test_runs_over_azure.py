@@ -74,7 +74,7 @@ def work(emulator: ServiceBusEmulator, monkeypatch: pytest.MonkeyPatch) -> Broke
 def with_stranger(
     emulator: ServiceBusEmulator, act: Callable[[ServiceBusTransport], Coroutine[Any, Any, T]]
 ) -> T:
-    """Somebody else who uses the same queues."""
+    """Another client of the same queues."""
 
     async def work() -> T:
         transport = ServiceBusTransport(connection_string=emulator.connection_string)

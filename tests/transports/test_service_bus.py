@@ -150,7 +150,7 @@ async def test_closing_does_not_wait_for_what_is_released_later(bus: Bus) -> Non
 
 
 async def test_a_search_through_dead_letters_holds_what_it_passes(bus: Bus) -> None:
-    """What is given back stands in front again: so whoever looks for one gives back only when it has found it."""
+    """Messages that are given back stand in front again: a search gives back only when it has found its message."""
     queue = bus.new_queue()
     await bus.transport.send(queue, [message(f"m{n}") for n in range(4)])
     for _ in range(4):
@@ -185,7 +185,7 @@ async def test_a_link_that_opens_slowly_is_not_taken_for_an_empty_queue(bus: Bus
 
 
 async def test_a_receiver_that_does_not_look_takes_no_messages(bus: Bus) -> None:
-    """The broker would send to it what it once asked for, and everybody would wait until the SDK gives it back."""
+    """The broker would send it what it once asked for, and those messages would wait until the SDK gives them back."""
     queue = bus.new_queue()
     async with bus.another() as idle:
         assert await idle.receive(queue, at_most=32, wait=A_MOMENT, hold=HOLD) == []
@@ -219,7 +219,7 @@ async def test_links_that_were_cut_while_nobody_spoke_are_made_again_without_an_
 
 
 async def test_whoever_is_cancelled_in_the_middle_of_a_word_breaks_no_link(bus: Bus) -> None:
-    """A frame that is read by half would leave the rest to the next one who listens."""
+    """A frame that is half read would leave its rest to the next reader."""
     queue = bus.new_queue()
     for n in range(10):
         sending = asyncio.create_task(bus.transport.send(queue, [message(f"m{n}")]))
@@ -293,7 +293,7 @@ async def test_a_settlement_that_is_lost_is_made_over_another_link(bus: Bus) -> 
 
 
 async def test_a_settlement_whose_confirmation_is_lost_is_reported_as_lost(bus: Bus) -> None:
-    """It was done; nobody can know. Whoever hears this goes on, since the database decides."""
+    """It was done, but that cannot be known. The caller goes on, since the database decides."""
     queue = bus.new_queue()
     await bus.transport.send(queue, [message()])
     held = await one(bus.transport, queue)

@@ -168,7 +168,7 @@ async def test_a_hold_of_months_is_cut_to_what_the_service_allows(account: Accou
     ],
 )
 async def test_what_a_stranger_sends_is_taken_as_it_is(account: Account, text: str, body: str) -> None:
-    """The decoders of the SDK raise on what they cannot read, when the message is already hidden from everybody."""
+    """The SDK's decoders raise on texts that they cannot read, when the message is already hidden."""
     queue = await account.queue()
     await account.strangers_text(queue, text)
 
@@ -214,7 +214,7 @@ async def test_a_stranger_reads_our_task_as_the_object_that_it_is(account: Accou
 
 
 async def test_a_message_does_not_vanish_after_a_week(account: Account) -> None:
-    """Which is what the service does with a message that nobody gave a life of its own."""
+    """As the service does with a message without a time to live."""
     queue = await account.queue()
     await account.transport.send(queue, [message()])
 
@@ -315,7 +315,7 @@ async def test_a_long_complaint_is_cut_to_what_fits(account: Account) -> None:
 
 
 async def test_what_was_received_too_often_is_put_aside_before_anybody_works_on_it(account: Account) -> None:
-    """By whoever receives it next, whatever killed the ones before."""
+    """By the next receiver, whatever killed the earlier ones."""
     queue = await account.queue()
     await account.strangers_text(queue, "kills")
     client = account.bare.get_queue_client(queue)

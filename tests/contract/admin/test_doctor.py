@@ -28,7 +28,7 @@ def findings(app: Stepfast) -> dict[str, Finding]:
 
 @contextmanager
 def open_transaction(app: Stepfast, statement: str | None) -> Iterator[Connection]:
-    """Somebody else's transaction that does not end."""
+    """A transaction of another session that does not end."""
     connection = app.database.connect()
     connection.begin(
         {"sqlite": "BEGIN", "postgresql": "BEGIN", "mariadb": "START TRANSACTION"}[app.database.dialect.name]

@@ -75,13 +75,13 @@ FROM, TO = datetime(2024, 1, 15, 2, tzinfo=UTC), datetime(2024, 1, 16, 2, tzinfo
 
 @dataclass(frozen=True)
 class Story:
-    """A run told by its rows, from its beginning to wherever a test looks."""
+    """Writes the rows of a run, from its beginning to the point that a test looks at."""
 
     app: Stepfast
     id: str
 
     def plan(self, partitions: int, job_id: str | None = None) -> Story:
-        """Its partitions are there, and nobody has read any of them."""
+        """Write the partitions; none of them has been read."""
         new = [
             NewPartition(
                 id=new_id(),

@@ -177,7 +177,7 @@ if sys.version_info >= (3, 12):  # where `autocommit=` came with
 
 @pytest.mark.only_on("sqlite")
 def test_a_transaction_that_can_no_longer_write_is_told_so(app: Stepfast) -> None:
-    """It began by reading, and somebody else has written since: only its owner can begin again."""
+    """It began by reading, and another session has written since: only its owner can begin again."""
     work = work_on(app)
     connection = app.database.connect()
     connection.begin("BEGIN")
@@ -340,7 +340,7 @@ def test_a_transaction_that_the_enqueue_opened_is_closed_when_it_raises_or_only_
 
 @pytest.mark.only_on("postgresql")
 def test_a_worker_hears_of_the_job_when_its_lender_commits(app: Stepfast) -> None:
-    """Also if another transaction that told of one a moment ago was rolled back."""
+    """Also if another transaction with an enqueue was rolled back a moment before."""
     done = threading.Event()
     job = app.job()(setting(done))
     first, second = begun(app), begun(app)

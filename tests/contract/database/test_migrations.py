@@ -220,7 +220,7 @@ def test_the_printed_schema_has_nothing_left_to_fill_in(dialect: object) -> None
 
 
 def _fill_the_library(app: Stepfast) -> None:
-    """Its tables are those of version 2, with the first row once."""
+    """Use the tables of version 2; the first migration wrote its row once."""
     rows.change(app, "INSERT INTO library_book (shelf_id, title) VALUES ('first', 'Persuasion')")
     assert rows.query(app, "SELECT title FROM library_stock") == [{"title": "Persuasion"}]
     assert rows.query(app, "SELECT id, books FROM library_shelf") == [{"id": "first", "books": 0}]

@@ -42,7 +42,7 @@ SESSION = (
 
 
 def direct(server: Server, url: str) -> str:
-    """The same database, without the pooler."""
+    """The URL of the database without the pooler."""
     return server.url(urlsplit(url).path.removeprefix("/"))
 
 
@@ -71,7 +71,7 @@ def test_a_worker_needs_not_be_told_of_the_pooler(app: Stepfast) -> None:
 
 @pytest.mark.usefixtures("ledger")
 def test_nothing_is_left_behind_in_the_sessions_of_the_server(app: Stepfast, server: Server) -> None:
-    """Somebody else gets them next."""
+    """Another client gets these sessions next."""
     booking(app).enqueue_many([{"n": n} for n in range(30)])
     drain(app)
     app.runs.list()

@@ -23,7 +23,7 @@ def let_rise(app: Stepfast, after: int = MINUTE, limit: int = 500) -> int:
 
 
 def wait(app: Stepfast, seconds: int) -> None:
-    """Let everybody have waited so much longer."""
+    """Make all jobs look as if they had waited this much longer."""
     span = seconds * rows.SECOND
     rows.change(
         app, "UPDATE stepfast_job SET ready_at = ready_at - :span, updated_at = updated_at - :span", span=span

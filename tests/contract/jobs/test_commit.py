@@ -618,7 +618,7 @@ def test_no_savepoint_heals_a_deadlock(app: Stepfast) -> None:
 
 @pytest.mark.only_on("mariadb")
 def test_a_swallowed_deadlock_asks_for_the_whole_transaction_again(app: Stepfast) -> None:
-    """It is nobody's failure: who sees it as contention applies the effects again and charges no attempt."""
+    """A deadlock is no failure of the job: the effects are applied again, and no attempt is charged."""
     rows.change(app, INSERT, id="a", amount=0)
     rows.change(app, INSERT, id="b", amount=0)
 
@@ -709,7 +709,7 @@ def test_the_archive_tolerates_an_id_that_is_there(app: Stepfast) -> None:
 
 
 def break_commit(monkeypatch: pytest.MonkeyPatch, when: str) -> None:
-    """The connection breaks before or after the server has heard the next COMMIT; either way nobody answers."""
+    """Break the connection before or after the server gets the next COMMIT; either way no answer comes."""
     left = [1]
 
     def cut(moment: str, text: str) -> None:

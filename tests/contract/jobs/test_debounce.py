@@ -193,7 +193,7 @@ def test_a_job_in_the_middle_of_its_steps_has_begun(app: Stepfast) -> None:
 
 
 def test_a_job_that_waits_for_its_next_try_keeps_its_key(app: Stepfast) -> None:
-    """Nobody can take it meanwhile, so the retry can collide with nobody."""
+    """No other job can take the key meanwhile, so the retry cannot collide."""
     work = collecting(app)
     first = work.enqueue(ids=[1], key="k")
     running = take(app)
@@ -289,7 +289,7 @@ def test_a_key_that_was_taken_meanwhile_is_left_to_its_holder(app: Stepfast) -> 
 
 
 def test_what_is_asked_last_is_done_last(app: Stepfast) -> None:
-    """The job has ended, and its successor has not yet been told: a new job would overtake it."""
+    """The job has ended, and its successor is not promoted yet: a new job would overtake it."""
     work = work_on(app)
     work.enqueue(n=1, key="k")
     running = take(app)
@@ -318,7 +318,7 @@ def test_what_is_asked_last_is_done_last_although_the_job_is_tried_again(app: St
 
 
 def waiting_for_its_turn(app: Stepfast) -> tuple[Job[..., None], str]:
-    """A successor whose job has ended, and who has not yet been told."""
+    """A successor that is not promoted yet although its job has ended."""
     work = collecting(app)
     work.enqueue(ids=[1], key="k")
     running = take(app)

@@ -31,7 +31,7 @@ NAME = "payment:42"
 
 
 def paying(app: Stepfast, seen: list[Any], *, name: str = NAME) -> Job[..., Any]:
-    """A job that waits once, and notes what it was told."""
+    """A job that waits once, and keeps the event that it gets."""
 
     @app.job(retry=Retry(attempts=2, first="0ms"))
     def pay(step: Step) -> Wait | str:

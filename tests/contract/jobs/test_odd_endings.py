@@ -191,7 +191,7 @@ def test_a_stop_that_runs_out_of_time_lets_the_handlers_go_on(app: Stepfast) -> 
 
 
 def test_suspects_of_a_paused_or_foreign_queue_leave_a_worker_alone(app: Stepfast) -> None:
-    """Nobody may take them here: the worker must not clear itself out for them."""
+    """No worker here may claim them, so it must not empty itself for them."""
     from stepfast.admin.workers import pause_queue
 
     hold = threading.Event()

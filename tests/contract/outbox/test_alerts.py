@@ -44,7 +44,7 @@ def relayed(app: Stepfast, *boxes: MailReceiver) -> None:
 
 
 def let_pass(app: Stepfast, span: int) -> None:
-    """Move the clock on, as the alerts see it: every instant of theirs lies further back."""
+    """Let time pass for alerts: move all of their instants into the past."""
     rows.change(
         app,
         "UPDATE stepfast_alert SET quiet_until = quiet_until - :span, notify_at = notify_at - :span,"

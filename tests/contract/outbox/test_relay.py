@@ -69,7 +69,7 @@ def taken(app: Stepfast) -> tuple[ServedDestination, DueMessage]:
 
 
 def expire(app: Stepfast) -> None:
-    """Let whoever serves a destination have been silent for too long."""
+    """Let the lease of a destination run out."""
     assert rows.change(app, "UPDATE stepfast_destination SET leased_until = 1")
 
 
@@ -402,7 +402,7 @@ def test_nothing_is_sent_inside_a_transaction(
     observer = another_app()
 
     def look() -> None:
-        """Whoever holds a lock, or SQLite's one writer, would be in the way here."""
+        """A lock, or SQLite's one writer, that is held while a message is sent would block here."""
         rows.change(observer, "UPDATE stepfast_outbox SET headers = '{}'")
         rows.change(observer, "UPDATE stepfast_destination SET leased_until = leased_until + 1")
 

@@ -360,7 +360,7 @@ def test_a_plan_does_not_wait_for_ever_either(app: Stepfast) -> None:
 
 
 def test_a_page_that_the_source_cannot_answer_fails_while_the_others_are_read(app: Stepfast) -> None:
-    """An answer of 500 to one question is no outage, once everybody else is answered."""
+    """A 500 for one request is no outage if the source answers all others."""
     shop = reading(app, Shop.with_items(400), limits=[Rate(1, per="1s", name="source")])
     run = begin(app)
     bad = price_ranges(250, 500, 750)[1].name
@@ -399,7 +399,7 @@ def test_a_source_that_hangs_is_away(app: Stepfast) -> None:
 
 
 def test_plain_functions_that_hang_hold_up_neither_the_worker_nor_other_feeds(app: Stepfast) -> None:
-    """More of them than asyncio has threads: each keeps its thread, and nobody waits for it."""
+    """More of them than asyncio has threads: each has a thread of its own, and no other call waits for it."""
     released, stuck = threading.Event(), threading.Semaphore(0)
 
     def hang(*_: object) -> Page:

@@ -115,7 +115,7 @@ def test_partitions_that_end_at_the_same_moment_begin_one_consolidation(
 
 
 def replace_app(worker: SingleThreadedWorker, app: Stepfast) -> SingleThreadedWorker:
-    """The same worker with connections of its own."""
+    """The worker, with connections of its own."""
     other = SingleThreadedWorker.__new__(SingleThreadedWorker)
     other.app, other.name, other.incarnation = app, worker.name, worker.incarnation
     other.app.kinds = worker.app.kinds
@@ -155,7 +155,7 @@ def test_the_second_to_end_waits_for_the_first_and_sees_it(
 
 
 class Gate:
-    """Lets one connection pass so many statements, then holds it until told to go on."""
+    """Lets one connection pass so many statements, then holds it until it is opened."""
 
     def __init__(self, stop: int) -> None:
         self.stop = stop

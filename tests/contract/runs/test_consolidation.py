@@ -184,7 +184,7 @@ def test_an_older_observation_is_ignored(app: Stepfast) -> None:
 
 
 def test_a_change_that_only_this_version_knows_is_applied(app: Stepfast) -> None:
-    """Whatever changes in an item makes it new, not only what somebody thought of. (F34)"""
+    """Any changed field makes a new version of an item, known to the mapper or not. (F34)"""
     declared = catalogue(app, map=lambda it: {"id": it["id"], "price": len(it.get("media", ""))})
     fetched(app, declared, [item(1, 5, media="a")])
     drain(app)
@@ -404,7 +404,7 @@ def test_a_store_that_is_a_coroutine_is_refused(app: Stepfast) -> None:
 
 
 def test_pages_of_another_run_do_not_wait_for_a_consolidation(app: Stepfast) -> None:
-    """Rows come in while the batch is mapped, from a thread of its own: nobody waits for the mapper."""
+    """Another thread writes rows while a batch is mapped: it does not wait for the mapper."""
     written = threading.Event()
 
     def slow(it: Any) -> Row:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Doubtful(Catalogue):
-    """A source that counts rows which it never shows, as long as it is told to."""
+    """A source that counts rows which it never shows, as long as a flag is set."""
 
     def __init__(self, shop: Shop, **settings: Any) -> None:
         super().__init__(shop, **settings)

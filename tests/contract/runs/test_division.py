@@ -30,7 +30,7 @@ HEATMAP = Heatmap(Dimension("price", 0, 1_000, 1, above=True), target=600, least
 
 
 def planned(app: Stepfast, **settings: Any) -> tuple[Shop, Run]:
-    """A run that is planned; then more rows than anybody expected come into one of its partitions."""
+    """A run is planned; then one of its partitions gets more rows than expected."""
     shop = Shop.with_items(20)
     app.feed(Catalogue(shop, **({"partitioner": HEATMAP, "page_size": 400} | settings)))
     prepare(app)

@@ -56,7 +56,7 @@ SECOND = timedelta(seconds=1)
 
 
 class Taker:
-    """Takes for nobody: what a worker would claim is only looked up."""
+    """Claims nothing: it only looks up the jobs that a worker would claim."""
 
     def __init__(self, app: Stepfast, *, away: int = 0) -> None:
         self.app = app

@@ -166,7 +166,7 @@ def test_a_consolidation_of_an_unknown_run_is_put_aside_with_the_reason(app: Ste
 def test_a_queue_is_replaced_by_another_in_the_middle_of_a_run(
     app: Stepfast, another_app: Callable[[], Stepfast]
 ) -> None:
-    """What is still in the old one are hints: nobody has to wait until it is empty, and nothing is lost with it."""
+    """The old queue holds only hints: it need not be emptied, and nothing is lost with it."""
     shop = brokered(app, head_start=SHORT)
     run = app.runs.start("catalogue")
     with app.worker(concurrency=2, poll_interval="20ms"):

@@ -90,7 +90,7 @@ def taken(worker: SingleThreadedWorker, kind: str = PAGE) -> Lease:
     ],
 )
 def test_a_page_without_its_continuation_cannot_be(app: Stepfast, point: str, nth: int) -> None:
-    """Nor a continuation without its page: wherever the process dies, somebody reads the next page. (F1, T1)"""
+    """Nor a continuation without its page: wherever the process dies, the next page will be read. (F1, T1)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
 
@@ -304,7 +304,7 @@ def test_the_ledger_says_who_read_each_page(app: Stepfast, another_app: Callable
 
 
 def test_tries_are_kept_when_a_partition_is_read_again(app: Stepfast) -> None:
-    """The ledger's key has the epoch: nobody deletes what happened. (F46, F6)"""
+    """The key of the ledger includes the epoch, so earlier entries stay. (F46, F6)"""
     shop = reading(app, partitioner=ONE)
     run = begin(app)
     worker = SingleThreadedWorker(app)
@@ -330,7 +330,7 @@ def test_tries_are_kept_when_a_partition_is_read_again(app: Stepfast) -> None:
 
 
 def test_a_page_of_a_partition_that_does_not_exist_is_a_dead_letter_with_its_reason(app: Stepfast) -> None:
-    """It is not acknowledged: somebody meant something by it. (F48)"""
+    """It is not acknowledged as done: its sender meant something by it. (F48)"""
     reading(app)
     rows.change(
         app,

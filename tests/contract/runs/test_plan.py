@@ -150,7 +150,7 @@ def test_a_plan_whose_end_was_not_committed_left_nothing(app: Stepfast) -> None:
 
 
 def test_every_partition_is_there_with_its_job_before_a_page_is_read(app: Stepfast) -> None:
-    """So none can be lost before somebody has heard of it. (F27)"""
+    """So no partition can be lost before a worker knows of it. (F27)"""
     shop = reading(app)
     run = begin(app)
     worker = SingleThreadedWorker(app)
@@ -252,7 +252,7 @@ def test_an_empty_window_is_a_run_that_completes_and_asks_for_nothing(app: Stepf
 
 
 def test_a_plan_without_partitions_fails_and_the_feed_is_free(app: Stepfast) -> None:
-    """Nobody waits for partitions that will never end, and nobody takes it for a reading of everything. (F15)"""
+    """The run does not wait for partitions that will never end, nor count as a reading of everything. (F15)"""
 
     class Nothing(Catalogue):
         partitioner = None
@@ -304,7 +304,7 @@ def span(partition: rows.Row) -> Range:
 
 
 def heavy_shop() -> Shop:
-    """Half of the items have one price; some lie outside of what anybody expected."""
+    """Half of the items have one price; some have prices outside of the expected bounds."""
     shop = Shop()
     for number in range(120):
         price = 100 if number % 2 else number * 7
@@ -386,7 +386,7 @@ def test_a_capped_run_is_partial_and_moves_no_watermark(app: Stepfast, partition
     "partitioner", [COUNTED, Fixed(price_ranges(250, 500, 750))], ids=["counted", "plain"]
 )
 def test_a_trial_reads_what_its_plan_says(app: Stepfast, partitioner: Fixed) -> None:
-    """A partition that nobody has counted may hold any number of rows: it is the last of the trial."""
+    """A partition without a count may hold any number of rows: it is the last of the trial."""
     reading(app, partitioner=partitioner)
 
     plan = app.runs.plan("catalogue", max_rows=30)

@@ -92,7 +92,7 @@ def test_a_row_that_cannot_be_mapped_is_put_aside_with_its_reason_and_the_others
 
 
 def test_more_bad_rows_than_a_batch_holds_do_not_keep_the_others_waiting(app: Stepfast) -> None:
-    """2,500 rows at the head that nobody can map: the rest is applied, and the run ends. (F33, T8)"""
+    """2,500 rows at the head that cannot be mapped: the rest is applied, and the run ends. (F33, T8)"""
     declared = catalogue(app, map=strict, error_budget=0.7)
     run = fetched(app, declared, [item(n, poison=n < 2_500) for n in range(4_000)])
 
@@ -341,7 +341,7 @@ def test_the_same_row_refused_again_is_one_entry_with_its_newest_reason(app: Ste
 
 
 def test_a_target_row_says_since_when_its_newest_version_is_refused(app: Stepfast) -> None:
-    """Otherwise the old price stays on sale, and nobody can tell. (F56)"""
+    """Otherwise the old price stays on sale, and nothing shows that it is old. (F56)"""
     declared = catalogue(app, map=strict, error_budget=1, stale="stale_since")
     before = rows.now(app)
     fetched(app, declared, [item(1), item(2)])

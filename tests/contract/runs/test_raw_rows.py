@@ -50,7 +50,7 @@ def apply(app: Stepfast) -> None:
 
 
 def test_an_older_observation_after_a_newer_one_is_ignored(app: Stepfast) -> None:
-    """Somebody was paused for an hour with a page in his hands. (F34, T13)"""
+    """A worker was paused for an hour before it wrote its page. (F34, T13)"""
     see(app, 2_000, 20, run=LATER)
     apply(app)
     before = row(app)
@@ -108,7 +108,7 @@ def test_what_was_changed_and_changed_back_before_anybody_looked_is_consolidated
 
 @pytest.mark.parametrize("change", [{"stock": 0}, {"media": ["x"]}, {"certificate": None}])
 def test_any_field_that_changes_makes_a_new_version(app: Stepfast, change: dict[str, object]) -> None:
-    """Not only those that somebody thought of. (F34)"""
+    """Not only fields that the feed names. (F34)"""
     see(app, 1_000, 10, more={"stock": 1})
     apply(app)
 

@@ -109,7 +109,7 @@ def test_a_remap_that_was_cancelled_goes_on(app: Stepfast) -> None:
 
 
 def test_a_failed_run_can_go_on_after_a_remap(app: Stepfast) -> None:
-    """It asked the source for nothing: nobody has read what the failed run lacks."""
+    """A remap asks the source for nothing: the ranges that the failed run lacks are still unread."""
     declared = catalogue(app)
     fetched(app, declared, items(2))
     drain(app)

@@ -70,7 +70,7 @@ def test_a_retry_goes_on_where_the_partition_stopped(app: Stepfast) -> None:
 
 
 def test_the_job_of_a_retry_is_another_one(app: Stepfast) -> None:
-    """A broker that knows the old id would drop it silently. The dead letter waits for nobody any more. (F21, F46)"""
+    """A broker that knows the old id would drop it silently. The dead letter no longer waits for an operator. (F21, F46)"""
     shop = catalogue(app)
     run = failed_run(app, shop, SECOND)
     old = partition(app, run.id, 1)["job_id"]
@@ -268,7 +268,7 @@ def test_of_two_operators_who_retry_at_once_one_does(
 def test_a_cancel_meets_the_commit_of_a_page(
     app: Stepfast, another_app: Callable[[], Stepfast], turn: int
 ) -> None:
-    """Whichever comes first, the page is there as a whole or not at all, and nobody waits for ever. (F3)"""
+    """Whichever comes first, the page is there as a whole or not at all, and neither waits for ever. (F3)"""
     shop = catalogue(app, items=60 + turn)
     run = app.runs.start("catalogue")
     run_steps(app, 1)
@@ -606,7 +606,7 @@ def test_a_cancelled_run_is_retried_as_a_whole(app: Stepfast) -> None:
 
 
 def test_a_stalled_run_goes_on_with_other_jobs_for_those_it_has_lost(app: Stepfast) -> None:
-    """As after a restored backup: partitions are open, and nobody has a job for them. (F1, F47)"""
+    """As after a restored backup: partitions are open and have no jobs. (F1, F47)"""
     shop = catalogue(app)
     run = app.runs.start("catalogue")
     run_steps(app, 1)

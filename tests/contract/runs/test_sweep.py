@@ -202,7 +202,7 @@ def test_a_run_that_is_not_verified_strikes_nobody(app: Stepfast) -> None:
 
 
 def test_nobody_is_struck_while_a_debt_is_open_that_the_run_does_not_cover(app: Stepfast) -> None:
-    """What it did not see may be what nobody could verify."""
+    """The rows that it did not see may be those of the unverified range."""
     shop = shop_with(app, sweep=Sweep(strikes=1, fuse=1))
     lose(shop, range(3))
     rows.change(
@@ -306,7 +306,7 @@ def test_what_is_declined_stays_and_the_run_completes(app: Stepfast) -> None:
 
 
 def test_more_rows_than_were_counted_are_counted_again_and_held_again(app: Stepfast) -> None:
-    """An earlier sweep may be undone between the count and the strikes: nobody approved of those rows."""
+    """An earlier sweep may be undone between the count and the strikes: those rows were not approved."""
     shop, run = held_run(app)
     was = sweep_of(app, run)
     one = was.then(phase="striking", after="", unseen=1, going=1, note=None)

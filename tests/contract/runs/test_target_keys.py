@@ -154,7 +154,7 @@ def test_of_items_that_are_mapped_to_one_key_all_but_the_last_are_put_aside(app:
 
 @pytest.mark.parametrize("collation", ["utf8mb4_general_ci", "utf8mb4_bin"])
 def test_items_that_are_one_for_the_collation_of_the_target_are_told(app: Stepfast, collation: str) -> None:
-    """Only MariaDB compares texts so; on the others both rows are there, and nobody is told."""
+    """Only MariaDB compares texts so; the other databases keep both rows, without an alert."""
     blurs = app.database.dialect.name == "mariadb" and collation != "utf8mb4_bin"
     named = f"CHARACTER SET utf8mb4 COLLATE {collation}" if app.database.dialect.name == "mariadb" else ""
     declared = catalogue(

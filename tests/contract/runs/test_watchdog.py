@@ -84,14 +84,14 @@ def lose(app: Stepfast, where: str = "1 = 1") -> int:
 
 
 def end(app: Stepfast, job_id: str, state: str, error: str | None = None) -> None:
-    """The job ended so, and nobody has noticed."""
+    """End the job without telling the run."""
     text = "UPDATE stepfast_job SET last_error = :error WHERE id = :id"
     assert rows.change(app, text, id=job_id, error=error) == 1
     persist(app.database, lambda tx: archive(tx, [job_id], state))
 
 
 def consolidating(app: Stepfast) -> Run:
-    """A run whose consolidation was divided into shards, and nobody has begun one."""
+    """A run whose consolidation was divided into shards, none of them begun."""
     run = begin(app)
     worker = SingleThreadedWorker(app)
     while run_of(app, run.id).shards == 0:
@@ -121,7 +121,7 @@ def test_a_partition_whose_job_gave_up_fails_and_so_does_its_run(app: Stepfast) 
 
 
 def test_a_page_that_fails_and_is_tried_again_never_counts_as_failed(app: Stepfast) -> None:
-    """An attempt is no verdict: nobody declares a partition failed that may still succeed. (F38, F3)"""
+    """A partition that may still succeed is not declared failed after one attempt. (F38, F3)"""
     shop = reading(app)
     shop.before = fails(ValueError("not a page"), times=4)
     run = begin(app)
@@ -135,7 +135,7 @@ def test_a_page_that_fails_and_is_tried_again_never_counts_as_failed(app: Stepfa
 
 
 def test_an_open_partition_whose_job_vanished_gets_another_one_at_its_cursor(app: Stepfast) -> None:
-    """A lost continuation is found, whoever lost it. (F1, F41)"""
+    """A lost continuation is found, however it was lost. (F1, F41)"""
     shop = reading(app)
     run = begin(app)
     worker = SingleThreadedWorker(app)
@@ -361,7 +361,7 @@ def test_a_division_that_vanished_is_asked_for_again(app: Stepfast) -> None:
 
 
 def sweeping(app: Stepfast) -> Run:
-    """A run that has come to its sweep, which nobody has begun."""
+    """A run whose sweep is ready and has not begun."""
     run = begin(app)
     worker = SingleThreadedWorker(app)
     while run_of(app, run.id).state != "sweeping":
@@ -587,7 +587,7 @@ def test_what_a_completed_run_has_seen_is_forgotten(app: Stepfast) -> None:
 
 
 def test_what_a_failed_partition_has_seen_is_kept_until_it_cannot_be_read_on(app: Stepfast) -> None:
-    """Its pages are anchored by it when somebody retries it."""
+    """A retry of the partition anchors its pages by these rows."""
     shop = reading(app, 100)
     shop.before = _after_the_first_page
     run = begin(app)

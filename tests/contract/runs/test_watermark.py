@@ -217,7 +217,7 @@ def test_the_window_is_cut_on_the_clock_of_the_source(app: Stepfast, ahead: int)
 
 
 def test_every_request_of_a_run_asks_for_the_same_window(app: Stepfast) -> None:
-    """A window that moves with the clock reads what nobody asked for, and skips what somebody did. (F14)"""
+    """A window that moves with the clock reads rows outside of it, and skips rows inside. (F14)"""
     asked = []
 
     class Watched(Catalogue):

@@ -604,7 +604,7 @@ def stop_six_times(app: Stepfast, broker: Broker, most_deliveries: int | None = 
 
 
 def test_a_worker_that_stops_in_good_order_is_no_death(app: Stepfast, broker: Broker) -> None:
-    """However often: a task that nobody could finish, or even begin, has not killed anybody."""
+    """However often: a task that was never finished, or even begun, has killed no worker."""
     assert stop_six_times(app, broker).runs == 1
     assert not broker.dead()
 
@@ -662,7 +662,7 @@ def test_who_is_stopped_before_the_end_of_the_one_task_has_failed(app: Stepfast,
 
 
 def test_who_loses_the_message_of_the_one_task_has_failed(app: Stepfast, broker: Broker) -> None:
-    """Another has it by now: nobody here can say that it ended well."""
+    """Another worker has the message by now: this one cannot say that its task ended well."""
     Gate(app)
     broker.task("gate")
     intake = waiting(app, broker, once=True, hold=timedelta(seconds=1))
@@ -740,7 +740,7 @@ def test_what_a_killed_container_left_behind_is_done_at_once_when_it_is_asked_fo
 def test_the_last_delivery_is_used_to_tell_of_it(
     telling: Stepfast, broker: Broker, receiver: HttpReceiver
 ) -> None:
-    """Whoever had it before us died with his database: nobody would be left to tell."""
+    """The worker before this one died with its database: no other delivery would report the failure."""
     ran: list[int] = []
 
     @telling.task("deadly")

@@ -38,7 +38,7 @@ def telling(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Step
 
 
 def do(app: Stepfast, text: str, timeout: timedelta | None = None) -> tuple[int, list[str]]:
-    """The exit code, and what was said. Whoever waits for signals here waits for them again afterwards."""
+    """Run a single task; returns the exit code and the output. Signal handlers are restored afterwards."""
     words: list[str] = []
     before = {it: signal.getsignal(it) for it in (signal.SIGTERM, signal.SIGINT)}
     task = SingleTask(text=text, client=CLIENT, timeout=timeout, budget=timedelta(seconds=10))
@@ -56,7 +56,7 @@ def in_parent() -> Callable[[], bool]:
 
 
 def watch(app: Stepfast, look: Callable[[str, str], None]) -> None:
-    """Let somebody look at each statement, before and after it."""
+    """Call `look` before and after each statement."""
     database = app.database
     connect = database._connect
 
@@ -90,7 +90,7 @@ def fail_each_once(app: Stepfast) -> list[str]:
 
 
 class Outage:
-    """The database is away for everybody, from when a file is there until the parent has met it."""
+    """The database is away for all processes, from when a file exists until the parent has noticed."""
 
     def __init__(self, app: Stepfast, folder: Path) -> None:
         self._file = folder / "away"
@@ -197,7 +197,7 @@ def test_what_no_database_takes_is_not_tried_for_minutes(
 
 @pytest.mark.parametrize("task_type", ["bad", "unknown"])
 def test_a_retry_of_a_single_task_is_for_any_worker_of_its_client(app: Stepfast, task_type: str) -> None:
-    """Nobody serves the queue in which it stood alone."""
+    """No worker serves the queue that belonged to this task alone."""
     works: list[bool] = []
 
     @app.task("bad", retry=ONCE)

@@ -423,7 +423,7 @@ def test_an_end_can_be_told_again_under_the_same_id(app: Stepfast) -> None:
 
 
 def told_again(app: Stepfast, job_id: str) -> Any:
-    """What is told of an end whose first webhook is no longer kept."""
+    """The webhook that reports an end again after its first one was pruned."""
     rows.change(app, "DELETE FROM stepfast_outbox")
     with app.database.reading() as tx:
         end = task_ends(tx, [job_id])[job_id]

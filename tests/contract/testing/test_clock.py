@@ -324,7 +324,7 @@ def test_the_defaults_of_columns_outlive_it(empty_database_url: str) -> None:
 
 
 def test_a_worker_that_lives_survives_a_jump(app: Stepfast) -> None:
-    """Its heartbeat would have renewed all the while: nobody may declare it dead for time that was skipped."""
+    """Its heartbeat would have renewed all the while: it must not be declared dead for skipped time."""
 
     @app.job()
     def work() -> None: ...

@@ -145,7 +145,7 @@ def test_a_failure_can_be_left_alone(app: Stepfast) -> None:
 
 
 def test_a_handler_that_meets_a_deadlock_is_not_enqueued_again(app: Stepfast) -> None:
-    """Whoever enqueues repeats its own transaction after a deadlock; this one is the job's."""
+    """An enqueue repeats its own transaction after a deadlock; this deadlock is the job's."""
     seen: list[int] = []
 
     @app.job(retry=ONCE)

@@ -42,7 +42,7 @@ def result_of(app: Stepfast, job_id: str) -> Any:
 
 
 def first_line(app: Stepfast, job_id: str) -> str:
-    """What the job said first, as soon as it has."""
+    """Wait for the first line of the job's log."""
     return rows.eventually(lambda: rows.logs(app, job_id))[0]
 
 

@@ -289,7 +289,7 @@ def test_those_that_have_stayed_long_enough_leave_in_the_same_transaction(app: S
 def test_one_that_cannot_be_handed_over_does_not_take_the_others_along(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is committed is not written again, and nobody is told that it was refused."""
+    """Committed steps are not written again, and none is reported as refused."""
     worker, run, _ = reading(app)
     group = worker.run_handlers(worker.take_pages(PARTS))
     go_on = worker.leases.resume
@@ -427,7 +427,7 @@ def test_one_that_has_to_wait_does_not_hold_up_the_others(
 def break_commit(
     monkeypatch: pytest.MonkeyPatch, when: str, then: Callable[[], object] = lambda: None
 ) -> None:
-    """The connection breaks before or after the server has heard the next COMMIT; either way nobody answers."""
+    """Break the connection before or after the server gets the next COMMIT; either way no answer comes."""
     left = [1]
 
     def cut(moment: str, text: str) -> None:
@@ -461,7 +461,7 @@ def test_a_commit_whose_answer_was_lost_is_decided_for_all_of_the_group(
 def test_a_group_that_may_not_stay_when_it_is_written_again_does_not(
     app: Stepfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fences of the attempt that was lost belong to nobody."""
+    """The fences of the lost attempt are not used."""
     worker, run, _ = reading(app)
     group = worker.first_pages(PARTS)
 

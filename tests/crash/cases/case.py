@@ -24,7 +24,7 @@ class Case:
 class Cases(dict[str, Case]):
     """The cases of one module, by name, in their order.
 
-    `@CASES.once` registers a call that nobody repeats after a crash, `@CASES.repeated` one that its caller makes again.
+    `@CASES.once` registers a call that is not repeated after a crash, `@CASES.repeated` one that its caller makes again.
     """
 
     def once(self, prepare: Prepare) -> Prepare:

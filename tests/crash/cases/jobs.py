@@ -180,7 +180,7 @@ def done_beside_others(setup: Setup) -> Action:
 
 @CASES.once
 def done_with_last_words(setup: Setup) -> Action:
-    """As the worker ends a step that said something which nobody wrote yet."""
+    """End a step with reports that are not written yet, as the worker does."""
     (lease,) = setup.leased()
     said = [Report(lease, None, None, "info", "almost"), Report(lease, 99, "there", None, None)]
 

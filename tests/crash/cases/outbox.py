@@ -50,7 +50,7 @@ CASES = Cases()
 
 
 def relay_everything(app: Stepfast) -> None:
-    """Who is left sends what waits; afterwards nothing does, and each line came in its order."""
+    """Send all waiting messages; afterwards none waits, and each destination got its own in order."""
     with app.transaction() as tx:
         tx.execute("UPDATE stepfast_destination SET leased_until = 1")
         tx.execute("UPDATE stepfast_outbox SET due_at = 1 WHERE state = 'waiting'")

@@ -65,7 +65,7 @@ class Dense(Catalogue):
 
 
 class Past(Broker):
-    """Whose head starts are over when they begin: a worker that nobody tells takes what is ready."""
+    """Head starts end at once: a worker without a message takes ready jobs."""
 
     @property
     def head_start_micros(self) -> int:
@@ -78,7 +78,7 @@ class Announced(Catalogue):
 
 
 def begin_and_grow(app: Stepfast, shop: Shop) -> Run:
-    """The run is planned; then more rows come than anybody expected."""
+    """Plan a run; then let the source get more rows than expected."""
     run = begin(app)
     lease = SingleThreadedWorker(app).until(kind="catalogue.page")
     rows.change(app, "UPDATE stepfast_job SET state = 'ready', owner = NULL WHERE id = :id", id=lease.job_id)
@@ -88,7 +88,7 @@ def begin_and_grow(app: Stepfast, shop: Shop) -> Run:
 
 
 def announced(app: Stepfast, run: Run, shop: Shop) -> None:
-    """Every page and the consolidation were told of, each once: with the commit that made it ready, or not at all."""
+    """Every page and the consolidation were announced once: with the commit that made them ready, or not at all."""
     check_complete(app, run.id, shop)
     ids = [it["id"] for it in staged(app)]
     requests = sum(it["requests"] for it in partitions(app, run.id))

@@ -116,7 +116,7 @@ def begin_after_a_loss(app: Stepfast, shop: Shop) -> Run:
 
 
 def begin_after_a_strike(app: Stepfast, shop: Shop) -> Run:
-    """... and a run has missed them before. One was gone so long ago that it is time to forget it."""
+    """Like `begin_after_a_loss`, after one strike; one more row was gone so long ago that it is forgotten."""
     synced(app)
     lose(shop)
     shop.remove(GONE_BEFORE)
@@ -130,7 +130,7 @@ def begin_after_a_strike(app: Stepfast, shop: Shop) -> Run:
 
 
 def begin_after_a_strike_and_a_move(app: Stepfast, shop: Shop) -> Run:
-    """... and one of those that it has missed, and that this one will miss, is there."""
+    """Like `begin_after_a_strike`, and one of the missed rows still exists at the source."""
     synced(app)
     shop.hidden.add(MOVING)
     return begin_after_a_strike(app, shop)
@@ -156,7 +156,7 @@ def begin_replay(app: Stepfast, shop: Shop) -> Run:
 
 
 def struck(app: Stepfast, run: Run, shop: Shop) -> None:
-    """Once each, and nobody is gone."""
+    """Each lost row has one strike, and none is gone."""
     check_swept(app, run, struck=len(LOST))
     assert rows.count(app, "stepfast_raw", "strikes = 1 AND gone_at IS NULL") == len(LOST)
     assert rows.count(app, "stepfast_raw", "strikes <> 0") == len(LOST)
@@ -180,7 +180,7 @@ def gone_unless_still_there(app: Stepfast, run: Run, shop: Shop) -> None:
 
 
 def held(app: Stepfast, run: Run, _: Shop) -> None:
-    """Nobody is struck, and one person is told once."""
+    """No row has a strike, and one alert was raised."""
     found = run_of(app, run.id)
     assert is_held(found)
     assert (found.gone, found.watermark_after, found.reason) == (

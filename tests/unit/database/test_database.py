@@ -195,7 +195,7 @@ def test_who_forgets_tx_inside_a_transaction_is_told_at_once(file: str) -> None:
 
 
 def test_a_child_is_not_born_in_the_middle_of_a_write(file: str) -> None:
-    """It would inherit the lock of a transaction that nobody ends."""
+    """It would inherit the lock of a transaction that never ends."""
     with closing(Stepfast(file)) as app:
         work = app.job(name="work")(lambda: None)
         work.enqueue()

@@ -41,7 +41,7 @@ def test_everything_else_is_as_it_was(dialect: Dialect) -> None:
 
 
 def test_what_is_rendered_for_a_moved_clock_is_not_kept() -> None:
-    """Each move would leave a text of every statement behind; and nobody may find one who did not move his clock."""
+    """Each move would leave a text of every statement, and other applications must not find one."""
     statement = sql("SELECT {now}")
     texts = {name: statement.render(dialect) for name, dialect in DIALECTS.items()}
 

@@ -64,7 +64,7 @@ def arguments(handler: Callable[..., Any]) -> Arguments:
 
 
 def there_and_back(hint: Any, value: Any) -> Any:
-    """What a handler whose parameter has this hint gets when somebody enqueues this value."""
+    """The value that a handler with this hint gets when this value is enqueued."""
 
     def handler(value: Any) -> None: ...
 

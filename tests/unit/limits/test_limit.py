@@ -18,7 +18,7 @@ many = settings(max_examples=150, deadline=None, database=None)
 
 
 def starts(rate: Rate, asked_at: list[int], each_time: int) -> list[int]:
-    """When jobs start if at each of these moments so many ask, and those without room go away."""
+    """When jobs start if so many ask at each of these instants; those without room do not ask again."""
     arrival, found = 0, []
     for now in asked_at:
         started = min(each_time, room_in_rate(now, arrival, rate.gap, rate.tolerance))

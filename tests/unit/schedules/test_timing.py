@@ -161,7 +161,7 @@ moments = st.one_of(near_jumps, anywhere)
 
 
 def scanned(text: str, where: str, start: int, minutes: int) -> list[int]:
-    """The same rule, told minute by minute: what the clock shows, what it shows anew, and what it jumped over."""
+    """The rule of ticks, computed minute by minute: what the clock shows, repeats, and skips."""
     cron, here = parse(text), zone(where)
     found = []
     first = start // MINUTE * MINUTE

@@ -238,7 +238,7 @@ def test_a_count_that_nobody_could_have_written_counts_nothing(value: Any) -> No
 
 
 def test_a_new_message_has_an_id_of_its_own_each_time() -> None:
-    """Where duplicates are detected, the same id again would be swallowed without a word."""
+    """Where duplicates are detected, the same id again would be dropped silently."""
     seen: list[Delivery] = []
 
     async def look(held: HeldMessage) -> bool:

@@ -97,7 +97,7 @@ def test_what_is_hidden_of_a_step_is_hidden_however_it_is_quoted(
 
 
 def bare(text: str) -> str:
-    """Without quotes and their marks: those around a value depend on what is in it."""
+    """The text without quotes and escapes, which depend on its content."""
     return re.sub(r"['\"\\]", "", text)
 
 

@@ -30,7 +30,7 @@ class Subject:
 
 @pytest.fixture(autouse=True)
 def _quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nobody listens, and nobody logs below a warning, whatever ran before."""
+    """Remove all listeners, and log warnings only, whatever ran before."""
     monkeypatch.setattr(sinks, "_sinks", {})
     log = logging.getLogger("stepfast")
     before = log.level

@@ -199,7 +199,7 @@ def test_a_third_dimension_divides_what_the_second_cannot() -> None:
 
 
 def test_a_second_dimension_that_loses_rows_is_not_used() -> None:
-    """A tenth of the stones has no shape, or one that nobody listed: no list of shapes would read them."""
+    """A tenth of the stones has no shape, or an unlisted one: a list of shapes would not read them."""
     at_one_price = stones(*["100.5"] * 90, shape="ROUND") + stones(*["100.5"] * 90, shape="OVAL")
     unknown = stones(*["100.5"] * 10, shape="KITE") + stones(*["100.5"] * 10)
     source = Items([*at_one_price, *unknown])
@@ -451,7 +451,7 @@ def test_a_cap_that_leaves_nothing_out_changes_nothing() -> None:
 
 
 def test_a_plan_that_lost_a_partition_cannot_call_itself_complete() -> None:
-    """The scope is proven from the ranges: nobody can forget to set a flag."""
+    """The scope is proven from the ranges; there is no flag that could be forgotten."""
     plan = planned(Heatmap(prices(PRICE)), Density(NATURAL))
 
     holey = replace(plan, partitions=plan.partitions[:40] + plan.partitions[41:])

@@ -217,7 +217,7 @@ def test_parts_that_cannot_be_are_refused(parts: dict[str, Any], problem: str) -
 
 
 def test_the_proof_for_a_thousand_partitions_is_quick() -> None:
-    """It is made whenever somebody asks a plan whether it is complete."""
+    """It is made whenever a plan is asked whether it is complete."""
     columns = [
         Range.of(price=Bounds(it, it + 1), carats=Bounds(part, part + 1))
         for it in range(200)
