@@ -10,13 +10,14 @@ from contextvars import copy_context
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from stepfast.coroutines import StartedCoroutine
 from stepfast.errors import UnknownKindError
 from stepfast.jobs.outcome import Again, Ending, GiveBack
 from stepfast.jobs.retry import Retry, describe, judge
 from stepfast.jobs.step import Halt, Step
 from stepfast.telemetry import happened
 from stepfast.worker.isolation.step import IsolatedRunning
-from stepfast.worker.running import Ended, InContext, LoopPulse, Running, Watch
+from stepfast.worker.running import Ended, LoopPulse, Running, Watch
 
 if TYPE_CHECKING:
     from stepfast.config import WorkerSettings
@@ -145,7 +146,8 @@ class Execution:
         while running is not None:
             running.task = task
             try:
-                run = InContext(running.begin())
+                # In a context of its own: context variables that one handler sets are not there for the next.
+                run = StartedCoroutine(running.begin(), copy_context())
                 ending = running.answered(await run if run.waits else run.answer)
             except asyncio.CancelledError as error:
                 ending = running.interrupted(error, self._reporter)

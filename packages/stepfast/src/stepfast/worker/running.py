@@ -9,10 +9,8 @@ from __future__ import annotations
 import random
 import time
 import traceback
-from asyncio import CancelledError
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Generator, Sequence
-from contextvars import Context, copy_context
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, assert_never
 
@@ -369,66 +367,6 @@ def _parts(described: str) -> tuple[str | None, str]:
     """The type and the message of an error, as `describe` joined them."""
     kind, _, message = described.partition(": ")
     return (None, described) if " " in kind else (kind, message)
-
-
-class InContext:
-    """Awaits a coroutine in a context of its own, without a task of its own.
-
-    One task drives many short handlers in a row, which saves making a task for each (a fifth of the event
-    loop's time); what a handler puts into context variables must not be there for the next one.
-    """
-
-    __slots__ = ("_context", "_coroutine", "_future", "answer", "waits")
-
-    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
-        """Run it up to its first wait. Most never wait: their `answer` is there, and there is nothing to await."""
-        context: Context = copy_context()
-        try:
-            self._future: Any = context.run(coroutine.send, None)
-        except StopIteration as stop:
-            self.answer: Any = stop.value
-            self.waits = False
-        except (Exception, CancelledError):
-            raise
-        except BaseException as error:
-            raise _exit(error) from error
-        else:
-            self.waits = True
-            self._coroutine, self._context = coroutine, context
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        """The rest of it."""
-        future = self._future
-        try:
-            while True:
-                try:
-                    value = yield future
-                except GeneratorExit:
-                    self._context.run(self._coroutine.close)
-                    raise
-                except BaseException as error:  # noqa: BLE001 - a cancellation belongs to the handler
-                    future = self._resume(self._coroutine.throw, error)
-                else:
-                    future = self._resume(self._coroutine.send, value)
-        except StopIteration as stop:
-            return stop.value
-
-    def _resume(self, step: Callable[[Any], Any], value: Any) -> Any:
-        try:
-            return self._context.run(step, value)
-        except (Exception, CancelledError):
-            raise
-        except BaseException as error:
-            raise _exit(error) from error
-
-
-def _exit(error: BaseException) -> HandlerExit:
-    """SystemExit and its like must not reach the event loop, which would end."""
-    return HandlerExit(f"the handler raised {type(error).__name__}")
-
-
-class HandlerExit(Exception):  # noqa: N818 - what happened
-    """A handler tried to leave with something that is no error: SystemExit, GeneratorExit, KeyboardInterrupt."""
 
 
 class LoopPulse:

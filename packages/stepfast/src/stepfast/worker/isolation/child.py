@@ -29,6 +29,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
+from stepfast.coroutines import HandlerExit
 from stepfast.database.drivers import open_database
 from stepfast.errors import AnswerError, ConfigurationError, LeaseLostError, StepCancelled
 from stepfast.jobs.dependencies import results_of_parents
@@ -58,7 +59,7 @@ from stepfast.worker.isolation.protocol import (
     send,
 )
 from stepfast.worker.memory import held, limited_memory
-from stepfast.worker.running import DONE, OUTCOMES, HandlerExit, hide_arguments, logged_error
+from stepfast.worker.running import DONE, OUTCOMES, hide_arguments, logged_error
 
 if TYPE_CHECKING:
     from stepfast.app_protocol import WholeApp
