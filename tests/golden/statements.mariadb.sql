@@ -1387,55 +1387,15 @@ INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)), %(level)s, step, %(message)s FROM stepfast_job
  WHERE id = %(id)s AND fence = %(fence)s
 
--- limits.slots.ENSURE_LIMITS
-INSERT INTO stepfast_limit (id) SELECT given.id FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS given ON DUPLICATE KEY UPDATE id = stepfast_limit.id
+-- limits.slots.ADMISSION_TIME
+SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
 
--- limits.slots.LOCK_LIMITS
-SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id IN %(ids)s ORDER BY id FOR UPDATE
-
--- limits.slots.WRITE_LIMITS
-INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$[0]', arrival_at BIGINT PATH '$[1]', gap BIGINT PATH '$[2]', tolerance BIGINT PATH '$[3]', slots BIGINT PATH '$[4]', due_at BIGINT PATH '$[5]')) AS given ON DUPLICATE KEY UPDATE arrival_at = VALUES(arrival_at), gap = VALUES(gap), tolerance = VALUES(tolerance), slots = VALUES(slots), due_at = VALUES(due_at)
-
--- limits.slots.COUNT_SLOTS
-SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id IN %(limits)s GROUP BY limit_id
-
--- limits.slots.TAKE_SLOTS
-INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT taken.job_id, taken.limit_id, %(fence)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (job_id VARCHAR(128) PATH '$[0]', limit_id VARCHAR(200) PATH '$[1]')) AS taken ON DUPLICATE KEY UPDATE fence = VALUES(fence)
-
--- limits.slots.FREE_SLOTS
-DELETE FROM stepfast_slot WHERE job_id IN %(ids)s AND fence = %(fence)s
-
--- limits.slots.DROP_STALE_SLOTS
-DELETE FROM stepfast_slot
- WHERE limit_id IN %(limits)s
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job
-                    WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
-
--- limits.slots.DUE_LIMITS
-SELECT id, arrival_at, gap, tolerance, slots, due_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM stepfast_limit
- WHERE due_at IS NOT NULL AND due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
- ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- limits.slots.RECORD_LOOK
-UPDATE stepfast_limit
-   SET due_at = %(due_at)s, arrival_at = %(arrival_at)s, gap = %(gap)s, tolerance = %(tolerance)s, slots = %(slots)s
- WHERE id = %(id)s
-
--- limits.slots.LOOK_AT_ALL_LIMITS
-UPDATE stepfast_limit SET due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE due_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
-
--- limits.slots.LOOK_AT_LIMITS_OF_JOBS
-UPDATE stepfast_limit SET due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
- WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id IN %(ids)s)
-
--- limits.slots.IDLE_LIMITS
-SELECT id FROM stepfast_limit
- WHERE due_at IS NULL AND arrival_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
-   AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
- LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- limits.slots.FORGET_LIMITS
-DELETE FROM stepfast_limit WHERE id IN %(ids)s
+-- limits.slots.HOLD_JOBS
+UPDATE JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(128) PATH '$[0]', held_by VARCHAR(200) PATH '$[1]')) AS given
+       STRAIGHT_JOIN stepfast_job ON stepfast_job.id = given.id
+   SET stepfast_job.state = 'held', stepfast_job.held_by = given.held_by, owner = NULL, leased_by = NULL,
+       lease_until = NULL, fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE fence = %(fence)s AND cancel_at IS NULL
 
 -- limits.slots.LIMITS_WAITED_FOR
 SELECT DISTINCT held_by FROM stepfast_job WHERE held_by IN %(limits)s AND state = 'held'
@@ -1456,18 +1416,58 @@ UPDATE stepfast_job
        held_by = NULL, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
  WHERE id IN %(ids)s AND state = 'held'
 
--- limits.slots.ADMISSION_TIME
-SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+-- limits.slots.DUE_LIMITS
+SELECT id, arrival_at, gap, tolerance, slots, due_at, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) FROM stepfast_limit
+ WHERE due_at IS NOT NULL AND due_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- limits.slots.HOLD_JOBS
-UPDATE JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(128) PATH '$[0]', held_by VARCHAR(200) PATH '$[1]')) AS given
-       STRAIGHT_JOIN stepfast_job ON stepfast_job.id = given.id
-   SET stepfast_job.state = 'held', stepfast_job.held_by = given.held_by, owner = NULL, leased_by = NULL,
-       lease_until = NULL, fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
- WHERE fence = %(fence)s AND cancel_at IS NULL
+-- limits.slots.RECORD_LOOK
+UPDATE stepfast_limit
+   SET due_at = %(due_at)s, arrival_at = %(arrival_at)s, gap = %(gap)s, tolerance = %(tolerance)s, slots = %(slots)s
+ WHERE id = %(id)s
+
+-- limits.slots.LOOK_AT_ALL_LIMITS
+UPDATE stepfast_limit SET due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) WHERE due_at > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- limits.slots.LOOK_AT_LIMITS_OF_JOBS
+UPDATE stepfast_limit SET due_at = TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+ WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id IN %(ids)s)
 
 -- limits.slots.RESERVATION_TIME
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))
+
+-- limits.slots.ENSURE_LIMITS
+INSERT INTO stepfast_limit (id) SELECT given.id FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$')) AS given ON DUPLICATE KEY UPDATE id = stepfast_limit.id
+
+-- limits.slots.LOCK_LIMITS
+SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id IN %(ids)s ORDER BY id FOR UPDATE
+
+-- limits.slots.WRITE_LIMITS
+INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id VARCHAR(200) PATH '$[0]', arrival_at BIGINT PATH '$[1]', gap BIGINT PATH '$[2]', tolerance BIGINT PATH '$[3]', slots BIGINT PATH '$[4]', due_at BIGINT PATH '$[5]')) AS given ON DUPLICATE KEY UPDATE arrival_at = VALUES(arrival_at), gap = VALUES(gap), tolerance = VALUES(tolerance), slots = VALUES(slots), due_at = VALUES(due_at)
+
+-- limits.slots.IDLE_LIMITS
+SELECT id FROM stepfast_limit
+ WHERE due_at IS NULL AND arrival_at < TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) - %(age)s
+   AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
+ LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- limits.slots.FORGET_LIMITS
+DELETE FROM stepfast_limit WHERE id IN %(ids)s
+
+-- limits.slots.COUNT_SLOTS
+SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id IN %(limits)s GROUP BY limit_id
+
+-- limits.slots.TAKE_SLOTS
+INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT taken.job_id, taken.limit_id, %(fence)s FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (job_id VARCHAR(128) PATH '$[0]', limit_id VARCHAR(200) PATH '$[1]')) AS taken ON DUPLICATE KEY UPDATE fence = VALUES(fence)
+
+-- limits.slots.FREE_SLOTS
+DELETE FROM stepfast_slot WHERE job_id IN %(ids)s AND fence = %(fence)s
+
+-- limits.slots.DROP_STALE_SLOTS
+DELETE FROM stepfast_slot
+ WHERE limit_id IN %(limits)s
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job
+                    WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
 
 -- outbox.alerts.ADD_ALERT
 INSERT INTO stepfast_alert (id, severity, title, body, first_at, last_at)

@@ -1430,55 +1430,14 @@ INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT), %(level)s, step, %(message)s FROM stepfast_job
  WHERE id = %(id)s AND fence = %(fence)s
 
--- limits.slots.ENSURE_LIMITS
-INSERT INTO stepfast_limit (id) SELECT unnest(CAST(%(ids)s AS TEXT[])) ON CONFLICT DO NOTHING
+-- limits.slots.ADMISSION_TIME
+SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
 
--- limits.slots.LOCK_LIMITS
-SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
-
--- limits.slots.WRITE_LIMITS
-INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(arrival_at)s AS BIGINT[]), CAST(%(gap)s AS BIGINT[]), CAST(%(tolerance)s AS BIGINT[]), CAST(%(slots)s AS INTEGER[]), CAST(%(due_at)s AS BIGINT[])) ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
-
--- limits.slots.COUNT_SLOTS
-SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[])) GROUP BY limit_id
-
--- limits.slots.TAKE_SLOTS
-INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT job_id, limit_id, CAST(%(fence)s AS BIGINT) FROM unnest(CAST(%(jobs)s AS TEXT[]), CAST(%(limits)s AS TEXT[])) AS taken (job_id, limit_id) ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
-
--- limits.slots.FREE_SLOTS
-DELETE FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
-
--- limits.slots.DROP_STALE_SLOTS
-DELETE FROM stepfast_slot
- WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[]))
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job
-                    WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
-
--- limits.slots.DUE_LIMITS
-SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_limit
- WHERE due_at IS NOT NULL AND due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- limits.slots.RECORD_LOOK
-UPDATE stepfast_limit
-   SET due_at = %(due_at)s, arrival_at = %(arrival_at)s, gap = %(gap)s, tolerance = %(tolerance)s, slots = %(slots)s
- WHERE id = %(id)s
-
--- limits.slots.LOOK_AT_ALL_LIMITS
-UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-
--- limits.slots.LOOK_AT_LIMITS_OF_JOBS
-UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
- WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])))
-
--- limits.slots.IDLE_LIMITS
-SELECT id FROM stepfast_limit
- WHERE due_at IS NULL AND arrival_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
-   AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
- LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-
--- limits.slots.FORGET_LIMITS
-DELETE FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+-- limits.slots.HOLD_JOBS
+   UPDATE stepfast_job 
+      SET state = 'held', held_by = CAST(%(limits)s AS JSONB) ->> id, owner = NULL, leased_by = NULL, lease_until = NULL,
+          fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
 
 -- limits.slots.LIMITS_WAITED_FOR
 SELECT DISTINCT held_by FROM stepfast_job WHERE held_by = ANY(CAST(%(limits)s AS TEXT[])) AND state = 'held'
@@ -1499,17 +1458,58 @@ UPDATE stepfast_job
        held_by = NULL, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
  WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND state = 'held'
 
--- limits.slots.ADMISSION_TIME
-SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+-- limits.slots.DUE_LIMITS
+SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) FROM stepfast_limit
+ WHERE due_at IS NOT NULL AND due_at <= CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ ORDER BY due_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 
--- limits.slots.HOLD_JOBS
-   UPDATE stepfast_job 
-      SET state = 'held', held_by = CAST(%(limits)s AS JSONB) ->> id, owner = NULL, leased_by = NULL, lease_until = NULL,
-          fence = %(new_fence)s, committed_fence = %(fence)s, updated_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
-WHERE id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s AND cancel_at IS NULL
+-- limits.slots.RECORD_LOOK
+UPDATE stepfast_limit
+   SET due_at = %(due_at)s, arrival_at = %(arrival_at)s, gap = %(gap)s, tolerance = %(tolerance)s, slots = %(slots)s
+ WHERE id = %(id)s
+
+-- limits.slots.LOOK_AT_ALL_LIMITS
+UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) WHERE due_at > CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- limits.slots.LOOK_AT_LIMITS_OF_JOBS
+UPDATE stepfast_limit SET due_at = CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+ WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])))
 
 -- limits.slots.RESERVATION_TIME
 SELECT CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)
+
+-- limits.slots.ENSURE_LIMITS
+INSERT INTO stepfast_limit (id) SELECT unnest(CAST(%(ids)s AS TEXT[])) ON CONFLICT DO NOTHING
+
+-- limits.slots.LOCK_LIMITS
+SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[])) ORDER BY id FOR UPDATE
+
+-- limits.slots.WRITE_LIMITS
+INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT * FROM unnest(CAST(%(ids)s AS TEXT[]), CAST(%(arrival_at)s AS BIGINT[]), CAST(%(gap)s AS BIGINT[]), CAST(%(tolerance)s AS BIGINT[]), CAST(%(slots)s AS INTEGER[]), CAST(%(due_at)s AS BIGINT[])) ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
+
+-- limits.slots.IDLE_LIMITS
+SELECT id FROM stepfast_limit
+ WHERE due_at IS NULL AND arrival_at < CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT) - %(age)s
+   AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
+ LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+
+-- limits.slots.FORGET_LIMITS
+DELETE FROM stepfast_limit WHERE id = ANY(CAST(%(ids)s AS TEXT[]))
+
+-- limits.slots.COUNT_SLOTS
+SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[])) GROUP BY limit_id
+
+-- limits.slots.TAKE_SLOTS
+INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT job_id, limit_id, CAST(%(fence)s AS BIGINT) FROM unnest(CAST(%(jobs)s AS TEXT[]), CAST(%(limits)s AS TEXT[])) AS taken (job_id, limit_id) ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
+
+-- limits.slots.FREE_SLOTS
+DELETE FROM stepfast_slot WHERE job_id = ANY(CAST(%(ids)s AS TEXT[])) AND fence = %(fence)s
+
+-- limits.slots.DROP_STALE_SLOTS
+DELETE FROM stepfast_slot
+ WHERE limit_id = ANY(CAST(%(limits)s AS TEXT[]))
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job
+                    WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
 
 -- outbox.alerts.ADD_ALERT
 INSERT INTO stepfast_alert (id, severity, title, body, first_at, last_at)

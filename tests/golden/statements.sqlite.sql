@@ -1392,55 +1392,15 @@ INSERT INTO stepfast_log (job_id, at, level, step, message)
 SELECT id, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER), :level, step, :message FROM stepfast_job
  WHERE id = :id AND fence = :fence
 
--- limits.slots.ENSURE_LIMITS
-INSERT INTO stepfast_limit (id) SELECT value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
+-- limits.slots.ADMISSION_TIME
+SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
 
--- limits.slots.LOCK_LIMITS
-SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
-
--- limits.slots.WRITE_LIMITS
-INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]') FROM json_each(:rows) WHERE true ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
-
--- limits.slots.COUNT_SLOTS
-SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id IN (SELECT value FROM json_each(:limits)) GROUP BY limit_id
-
--- limits.slots.TAKE_SLOTS
-INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), :fence FROM json_each(:rows) WHERE true ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
-
--- limits.slots.FREE_SLOTS
-DELETE FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
-
--- limits.slots.DROP_STALE_SLOTS
-DELETE FROM stepfast_slot
- WHERE limit_id IN (SELECT value FROM json_each(:limits))
-   AND NOT EXISTS (SELECT 1 FROM stepfast_job
-                    WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
-
--- limits.slots.DUE_LIMITS
-SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_limit
- WHERE due_at IS NOT NULL AND due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- ORDER BY due_at LIMIT :limit
-
--- limits.slots.RECORD_LOOK
-UPDATE stepfast_limit
-   SET due_at = :due_at, arrival_at = :arrival_at, gap = :gap, tolerance = :tolerance, slots = :slots
- WHERE id = :id
-
--- limits.slots.LOOK_AT_ALL_LIMITS
-UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-
--- limits.slots.LOOK_AT_LIMITS_OF_JOBS
-UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
- WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)))
-
--- limits.slots.IDLE_LIMITS
-SELECT id FROM stepfast_limit
- WHERE due_at IS NULL AND arrival_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
-   AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
- LIMIT :limit
-
--- limits.slots.FORGET_LIMITS
-DELETE FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids))
+-- limits.slots.HOLD_JOBS
+   UPDATE stepfast_job 
+      SET state = 'held', held_by = json_extract(given.value, '$[1]'), owner = NULL, leased_by = NULL, lease_until = NULL,
+          fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+FROM json_each(:rows) AS given
+    WHERE stepfast_job.id = json_extract(given.value, '$[0]') AND fence = :fence AND cancel_at IS NULL
 
 -- limits.slots.LIMITS_WAITED_FOR
 SELECT DISTINCT held_by FROM stepfast_job WHERE held_by IN (SELECT value FROM json_each(:limits)) AND state = 'held'
@@ -1460,18 +1420,58 @@ UPDATE stepfast_job
        held_by = NULL, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
  WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'held'
 
--- limits.slots.ADMISSION_TIME
-SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+-- limits.slots.DUE_LIMITS
+SELECT id, arrival_at, gap, tolerance, slots, due_at, CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) FROM stepfast_limit
+ WHERE due_at IS NOT NULL AND due_at <= CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ ORDER BY due_at LIMIT :limit
 
--- limits.slots.HOLD_JOBS
-   UPDATE stepfast_job 
-      SET state = 'held', held_by = json_extract(given.value, '$[1]'), owner = NULL, leased_by = NULL, lease_until = NULL,
-          fence = :new_fence, committed_fence = :fence, updated_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
-FROM json_each(:rows) AS given
-    WHERE stepfast_job.id = json_extract(given.value, '$[0]') AND fence = :fence AND cancel_at IS NULL
+-- limits.slots.RECORD_LOOK
+UPDATE stepfast_limit
+   SET due_at = :due_at, arrival_at = :arrival_at, gap = :gap, tolerance = :tolerance, slots = :slots
+ WHERE id = :id
+
+-- limits.slots.LOOK_AT_ALL_LIMITS
+UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) WHERE due_at > CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- limits.slots.LOOK_AT_LIMITS_OF_JOBS
+UPDATE stepfast_limit SET due_at = CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+ WHERE due_at IS NOT NULL AND id IN (SELECT limit_id FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)))
 
 -- limits.slots.RESERVATION_TIME
 SELECT CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER)
+
+-- limits.slots.ENSURE_LIMITS
+INSERT INTO stepfast_limit (id) SELECT value FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
+
+-- limits.slots.LOCK_LIMITS
+SELECT id, arrival_at, gap, tolerance, slots, due_at FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- limits.slots.WRITE_LIMITS
+INSERT INTO stepfast_limit (id, arrival_at, gap, tolerance, slots, due_at) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]') FROM json_each(:rows) WHERE true ON CONFLICT (id) DO UPDATE SET arrival_at = excluded.arrival_at, gap = excluded.gap, tolerance = excluded.tolerance, slots = excluded.slots, due_at = excluded.due_at
+
+-- limits.slots.IDLE_LIMITS
+SELECT id FROM stepfast_limit
+ WHERE due_at IS NULL AND arrival_at < CAST(ROUND((julianday('now') - 2440587.5) * 86400000) * 1000 AS INTEGER) - :age
+   AND NOT EXISTS (SELECT 1 FROM stepfast_slot WHERE limit_id = stepfast_limit.id)
+ LIMIT :limit
+
+-- limits.slots.FORGET_LIMITS
+DELETE FROM stepfast_limit WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- limits.slots.COUNT_SLOTS
+SELECT limit_id, count(*) FROM stepfast_slot WHERE limit_id IN (SELECT value FROM json_each(:limits)) GROUP BY limit_id
+
+-- limits.slots.TAKE_SLOTS
+INSERT INTO stepfast_slot (job_id, limit_id, fence) SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), :fence FROM json_each(:rows) WHERE true ON CONFLICT (job_id, limit_id) DO UPDATE SET fence = excluded.fence
+
+-- limits.slots.FREE_SLOTS
+DELETE FROM stepfast_slot WHERE job_id IN (SELECT value FROM json_each(:ids)) AND fence = :fence
+
+-- limits.slots.DROP_STALE_SLOTS
+DELETE FROM stepfast_slot
+ WHERE limit_id IN (SELECT value FROM json_each(:limits))
+   AND NOT EXISTS (SELECT 1 FROM stepfast_job
+                    WHERE stepfast_job.id = stepfast_slot.job_id AND stepfast_job.fence = stepfast_slot.fence)
 
 -- outbox.alerts.ADD_ALERT
 INSERT INTO stepfast_alert (id, severity, title, body, first_at, last_at)

@@ -93,7 +93,7 @@ MUTATIONS = [
     ),
     Mutation(
         "a callback is good for ever",
-        with_keys(replacing("stepfast.callbacks:_used", lambda *_: None)),
+        with_keys(replacing("stepfast.callbacks:_single_use_id", lambda *_: None)),
         test_callbacks.test_two_addresses_of_one_event_are_good_for_one_time_each,
         only_on=("sqlite",),
     ),

@@ -87,7 +87,7 @@ class Stepfast:
 
     @property
     def notifications(self) -> NotificationSettings:
-        """How webhooks and alerts are sent: as given, else as the environment says."""
+        """How webhooks and alerts are sent: as given, else from the environment."""
         from stepfast.notifications.settings import from_environment
 
         self._notifications = self._notifications or from_environment()
@@ -163,7 +163,7 @@ class Stepfast:
         return Runs(self.database, self.feeds)
 
     def limit_queue(self, queue: str, *limits: Limit) -> None:
-        """Limit everything that runs from this queue, whatever its kind. Say it before the worker starts."""
+        """Limit all jobs of this queue, whatever their kind. Call it before the worker starts."""
         if not limits:
             raise ConfigurationError(f"limit_queue({queue!r}): give at least one Rate(…) or Concurrency(…)")
         self.kinds.limit_queue(checked_name("queue", queue), checked_limits(f"queue {queue}", limits, None))
@@ -224,7 +224,7 @@ class Stepfast:
         cooldown: Duration | None = None,
         tx: Lent = None,
     ) -> None:
-        """Tell a person: once per `cause`, and not again for a while. With `tx`, when that transaction commits."""
+        """Alert a person: once per `cause`, and not again for a while. With `tx`, when that transaction commits."""
         from stepfast.outbox.alerts import alert, raise_alert
 
         quiet = None if cooldown is None else duration(cooldown, "cooldown")
@@ -233,20 +233,20 @@ class Stepfast:
 
     @property
     def events(self) -> Events:
-        """Events that jobs wait for: send them, and look at what is kept."""
+        """Events that jobs wait for."""
         from stepfast.jobs.events import Events
 
         return Events(self.database, encrypted=self.encrypted)
 
     @property
     def callbacks(self) -> Callbacks:
-        """Signed addresses at which others send one event, without knowing anything else."""
+        """Signed addresses: each sends one event, for services that know nothing else of this system."""
         from stepfast.callbacks import Callbacks
 
         return Callbacks(self.database, encrypted=self.encrypted)
 
     def enqueued(self, job_id: str) -> EnqueuedJob[Any]:
-        """The job with this id, as `enqueue` returned it: to wait for it or to watch it. Asks nobody."""
+        """The job with this id, as `enqueue` returned it: to wait for it or to watch it. Does not ask the database."""
         return EnqueuedJob(job_id, created=False, app=self)
 
     def result_of(self, job_id: str, *, tx: Lent = None) -> JobOutcome[Any]:
@@ -275,7 +275,7 @@ class Stepfast:
         return persist(self.database, lambda tx: acquire(tx, worker_id, duration(lease, "lease"), queue))
 
     def extend(self, held: ManualLease, lease: Duration = 300) -> ManualLease:
-        """Keep it for `lease` from now; raises `LeaseLostError` if it is no longer yours."""
+        """Keep the job for `lease` from now; raises `LeaseLostError` if it is no longer yours."""
         from stepfast.jobs.manual_lease import extend
 
         return persist(self.database, lambda tx: extend(tx, held, duration(lease, "lease")))
@@ -303,6 +303,7 @@ class Stepfast:
         return before
 
     def close(self) -> None:
+        """Close all connections, and end waits for results."""
         from stepfast.results.watch import close
 
         close(self._database)

@@ -2,7 +2,7 @@
 
     application.mount("/callbacks", stepfast.callbacks.asgi(app))
 
-It needs nothing but what Stepfast needs. Who posts the same thing twice is answered twice, and the event is sent once.
+It needs no further package. A callback that is posted twice is answered twice, and the event is sent once.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ CALLBACK_TIME = sql("SELECT {now}")
 
 
 class Received(StrEnum):
-    """What became of a callback."""
+    """The answer to a callback."""
 
     ACCEPTED = "accepted"
-    REPEATED = "received before"  # as good as accepted: whoever sends it again may stop
+    REPEATED = "received before"  # as good as accepted: the sender may stop
     EXPIRED = "expired"
 
 
@@ -67,10 +67,10 @@ class Callbacks:
     def receive(self, token: str, payload: Any = None) -> Received:
         """Send the event of this token; raises `SignatureError` if it is none of ours.
 
-        That it was used is remembered for longer than it lasts, or another that a try of the same step signed for as long.
+        Its use is remembered for longer than it lasts, and than a token lasts that another try of the same step signed.
         """
         claim = callbacks.read(token)
-        used = _used(claim.event, token)
+        used = _single_use_id(claim.event, token)
         event = SendEvent.of(claim.event, payload, "30d", used, encrypted=self._encrypted)
 
         def take(tx: Transaction) -> Received:
@@ -88,8 +88,8 @@ class Callbacks:
         return answer
 
 
-def _used(event: str, token: str) -> str:
-    """What is good for once, whatever is posted the second time: the callback of a step, or else the token."""
+def _single_use_id(event: str, token: str) -> str:
+    """The id under which this callback is remembered as used: that of its step, or else of the token."""
     if event.startswith("callback:"):
         return event
     return f"callback:{hashlib.sha256(token.partition('.')[0].encode()).hexdigest()}"
@@ -106,27 +106,27 @@ def asgi(
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _live(receive, send)
+            await _serve_lifespan(receive, send)
         elif scope["type"] == "http":
-            status, said = await _answer(app, scope, receive, most_bytes)
-            await _respond(send, status, said)
+            status, sentence = await _answer(app, scope, receive, most_bytes)
+            await _respond(send, status, sentence)
 
     return application
 
 
 class _RefusedError(Exception):
-    """What is posted cannot be taken: the status that says so, and a sentence."""
+    """A request that cannot be taken: its status and a sentence."""
 
 
 async def _answer(app: WholeApp, scope: Scope, receive: Receive, most: int) -> tuple[int, str]:
     try:
-        token, payload = await _asked(scope, receive, most)
+        token, payload = await _read_request(scope, receive, most)
         received = await asyncio.to_thread(lambda: app.callbacks.receive(token, payload))
     except _RefusedError as refused:
-        status, said = refused.args
-        return status, said
+        status, sentence = refused.args
+        return status, sentence
     except SignatureError:
-        return 404, "there is no such callback"  # whoever guesses learns nothing
+        return 404, "there is no such callback"  # a guess learns nothing
     except PermanentError:
         return 400, "the body cannot be stored"
     except DatabaseError:
@@ -134,12 +134,12 @@ async def _answer(app: WholeApp, scope: Scope, receive: Receive, most: int) -> t
     return (410 if received is Received.EXPIRED else 200), received.value
 
 
-async def _asked(scope: Scope, receive: Receive, most: int) -> tuple[str, Any]:
-    """The token and what was posted."""
+async def _read_request(scope: Scope, receive: Receive, most: int) -> tuple[str, Any]:
+    """The token and the payload of a request."""
     if scope["method"] != "POST":
         raise _RefusedError(405, "post to this address")
     token = str(scope["path"]).rstrip("/").rpartition("/")[2]
-    callbacks.read(token)  # nobody else's body is looked at
+    callbacks.read(token)  # a body is read only for a token of ours
     body = await _body(receive, most)
     try:
         payload = msgspec.json.decode(body) if body.strip() else None
@@ -151,7 +151,7 @@ async def _asked(scope: Scope, receive: Receive, most: int) -> tuple[str, Any]:
 
 
 async def _body(receive: Receive, most: int) -> bytes:
-    """What was posted. One that is too large is refused before it is all here, and half of one is not taken."""
+    """The body of a request. One that is too large is refused before it is all here, and half of one is not taken."""
     parts: list[bytes] = []
     while True:
         message = await receive()
@@ -164,8 +164,8 @@ async def _body(receive: Receive, most: int) -> bytes:
             return b"".join(parts)
 
 
-async def _respond(send: Send, status: int, said: str) -> None:
-    body = msgspec.json.encode({"status": said})
+async def _respond(send: Send, status: int, sentence: str) -> None:
+    body = msgspec.json.encode({"status": sentence})
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),
@@ -177,8 +177,8 @@ async def _respond(send: Send, status: int, said: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-async def _live(receive: Receive, send: Send) -> None:
-    """Nothing to open and nothing to close: the application that holds the database does."""
+async def _serve_lifespan(receive: Receive, send: Send) -> None:
+    """Answer the server's start and stop: there is nothing to open or to close here."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

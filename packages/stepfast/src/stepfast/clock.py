@@ -64,7 +64,7 @@ def micros(span: timedelta) -> Micros:
 
 
 def instant(at: datetime, what: str = "run_at") -> Micros:
-    """Cross from a datetime to a stored instant; a naive one is refused, because nobody knows what it means."""
+    """Cross from a datetime to a stored instant; a naive one is refused, because its time zone is unknown."""
     if not isinstance(at, datetime):
         raise ConfigurationError(f"{what}: {at!r} is not a datetime; use one such as datetime.now(UTC)")
     if at.tzinfo is None:
@@ -87,7 +87,7 @@ def boot_time() -> float:
 
 
 def spoken(span: timedelta) -> str:
-    """A span as a person says it: 450 ms, 12 s, 3 min, 2 h, 5 d."""
+    """A span as a person writes it: 450 ms, 12 s, 3 min, 2 h, 5 d."""
     seconds = span.total_seconds()
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
@@ -143,18 +143,16 @@ def new_ids(count: int) -> list[str]:
 
 
 def new_fence() -> int:
-    """A token that nobody else holds: 63 random bits, never zero."""
+    """A new token: 63 random bits, never zero."""
     return int.from_bytes(os.urandom(8), "big") >> 1 or 1
 
 
 def utc(at: datetime, what: str) -> datetime:
+    """The same instant in UTC; a naive datetime is refused."""
     instant(at, what)
     return at.astimezone(UTC)
 
 
-# Numbers in sentences.
-
-
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """ "1 job", "3 jobs"."""
+    """A number with its noun: "1 job", "3 jobs"."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

@@ -1,4 +1,4 @@
-"""Where settings come from, and what they mean when nobody sets them."""
+"""Settings of programs and workers: where they come from, and their defaults."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def listen_url() -> str | None:
 def max_connections() -> int:
     """How many connections a process may use at once: STEPFAST_MAX_CONNECTIONS."""
     given = os.environ.get("STEPFAST_MAX_CONNECTIONS") or str(MAX_CONNECTIONS)
-    if not given.isdecimal() or not 1 <= int(given) <= 1_000:  # noqa: PLR2004 - said in the sentence
+    if not given.isdecimal() or not 1 <= int(given) <= 1_000:  # noqa: PLR2004 - as the sentence says
         raise ConfigurationError(f"STEPFAST_MAX_CONNECTIONS={given!r}: a whole number from 1 to 1000")
     return int(given)
 
@@ -60,7 +60,7 @@ class WorkerSettings:
     grace: timedelta = timedelta(seconds=30)  # how long a stopping worker lets its steps finish
     batch: int = 1_000  # the most jobs one claim may take, when they are fast
     crash_limit: int = 3  # how many times a job may kill its worker
-    ageing: timedelta | None = None  # who waits so long at a priority rises by one; None: never
+    ageing: timedelta | None = None  # a job that waits so long at a priority rises by one; None: never
     retention: timedelta = timedelta(days=7)  # how long finished jobs stay in the archive
     results_kept: timedelta = timedelta(days=1)  # how long results are kept, where their kind does not say
     audit_kept: timedelta = timedelta(days=400)  # how long what operators did is remembered
@@ -93,7 +93,7 @@ class WorkerSettings:
 
 
 class WorkerOptions(TypedDict, total=False):
-    """The same as a caller may write them: durations as text, queues separated by commas, None for the default."""
+    """`WorkerSettings` as a caller may write them: durations as text, queues separated by commas, None for the default."""
 
     queues: Sequence[str] | str | None
     concurrency: int | None
@@ -169,6 +169,6 @@ def size(value: Size, what: str = "size") -> int:
 
 
 def spoken_size(count: int) -> str:
-    """As a person writes it: 512 MB, 1.5 GB."""
+    """A size as a person writes it: 512 MB, 1.5 GB."""
     unit, one = next((it for it in (("GB", 10**9), ("MB", 10**6), ("kB", 1000)) if count >= it[1]), ("B", 1))
     return f"{count / one:.3g} {unit}"

@@ -1,4 +1,4 @@
-"""Texts sealed for the database: who reads the row without STEPFAST_SECRET_KEY has nothing.
+"""Texts sealed for the database: without STEPFAST_SECRET_KEY the row is unreadable.
 
 The variable holds one key or several, separated by commas: the first one seals and signs, all of them open. A sealed
 text is a JSON document that names its key, so that it fits wherever JSON is stored and says which key it needs. The
@@ -59,7 +59,7 @@ class Keyring:
         return cls(split(text))
 
     def require(self) -> None:
-        """Refuse at once, and not in the middle of something, where sealing cannot work."""
+        """Raise now if sealing cannot work here, and not in the middle of something."""
         self._cipher(self.current)
 
     def seal(self, text: str, purpose: str) -> str:
@@ -100,7 +100,7 @@ class Keyring:
         return self._signed(self.current, text, purpose)
 
     def signed(self, text: str, signature: bytes, purpose: str) -> bool:
-        """Whether any key here signed it, in a time that tells nothing."""
+        """Whether any key here signed the text; takes the same time for right and wrong signatures."""
         found = [hmac.compare_digest(self._signed(it, text, purpose), signature) for it in self._secrets]
         return any(found)
 
@@ -136,7 +136,7 @@ def _read(text: str) -> Keyring:
 
 
 def check(secrets: Sequence[str]) -> None:
-    """Refuse keys that somebody could guess."""
+    """Refuse keys that could be guessed."""
     shortest = min(map(len, secrets), default=None)
     if shortest is None or shortest < SHORTEST_KEY:
         problem = "is not set" if shortest is None else f"has a key of {shortest} characters"
@@ -152,7 +152,7 @@ def split(text: str) -> list[str]:
 
 
 def key_id(secret: str) -> str:
-    """The name of a key, which does not give it away."""
+    """The name of a key, which does not reveal it."""
     return hmac.new(secret.encode(), b"stepfast key id", hashlib.sha256).hexdigest()[:8]
 
 

@@ -6,7 +6,7 @@ StepfastError
 ├── ArgumentsError              arguments do not fit the handler; nothing was stored
 ├── DuplicateKeyError           an unfinished job already holds this key
 ├── CycleError                  jobs would wait for each other; nothing was stored
-├── UnknownKindError            nobody registered a handler under this name
+├── UnknownKindError            no handler is registered under this name
 ├── NotFoundError               there is no such job, queue or worker
 ├── StateError                  the job is in a state that does not allow this
 ├── WaitTimeoutError            the job had not ended when the wait was over; it goes on (also a TimeoutError)
@@ -17,7 +17,7 @@ StepfastError
 ├── LeaseLostError              the fence moved on: this step now belongs to another worker
 ├── DestinationLostError        another relay serves this destination: nothing was recorded
 ├── ReplacedError               this process was declared dead: its leases were given to others
-├── StepCancelled               somebody asked this job to stop
+├── StepCancelled               this job was asked to stop
 ├── StepTimeout                 the step ran longer than its timeout
 ├── StepCrashed                 the process of an isolated step died under it
 ├── MemoryLimitError            an isolated step wanted more memory than its kind allows
@@ -26,12 +26,12 @@ StepfastError
 ├── TransientError              raise it in a handler: try again, no attempt is charged
 │   ├── ThrottledError          raise it in a feed: the source wants fewer requests, and perhaps says until when
 │   ├── OutageError             raise it in a feed: the source does not answer, nothing is wrong with the request
-│   ├── AuthError               raise it in a feed: the source does not let us in; somebody is told at once
+│   ├── AuthError               raise it in a feed: the source does not let us in; an alert is raised at once
 │   └── SealedError             something is stored encrypted, and its key is not here
 ├── CursorExpiredError          raise it in fetch(): the source no longer knows the token
 ├── SignatureError              a webhook was not signed with our secret, or too long ago
 ├── AddressRefusedError         a webhook's host leads behind our own walls
-└── DatabaseError               the database said no
+└── DatabaseError               the database refused or did not answer
     ├── UnreachableError        no connection, or it broke before anything was committed
     ├── UnknownCommitError      the connection broke during COMMIT; the fences know what happened
     ├── ContentionError         deadlock, lock timeout, serialization: run the whole transaction again
@@ -59,7 +59,7 @@ def install_hint(extra: str = "", *, package: str = "stepfast") -> str:
 
 
 class StepfastError(Exception):
-    """Base of all of them."""
+    """Base of all errors of Stepfast."""
 
 
 class ConfigurationError(StepfastError):
@@ -99,7 +99,7 @@ class CycleError(StepfastError):
 
 
 class UnknownKindError(StepfastError):
-    """Nobody registered a handler under this name in this process."""
+    """No handler is registered under this name in this process."""
 
     def __init__(self, kind: str, known: list[str]) -> None:
         names = ", ".join(known) or "none"
@@ -138,7 +138,7 @@ class JobFailedError(StepfastError):
 
 
 class JobCancelledError(StepfastError):
-    """Somebody cancelled the job that was waited for: it has no result."""
+    """The job that was waited for was cancelled: it has no result."""
 
     def __init__(self, job_id: str, kind: str, reason: str | None) -> None:
         super().__init__(f"job {job_id} ({kind}) has no result: {reason or 'Cancelled'}")
@@ -194,7 +194,7 @@ class ReplacedError(StepfastError):
 
 
 class StepCancelled(StepfastError):  # noqa: N818 - reads as what happened, like asyncio.CancelledError
-    """Somebody asked this job to stop; clean up and return."""
+    """This job was asked to stop; clean up and return."""
 
 
 class StepTimeout(StepfastError):  # noqa: N818 - reads as what happened
@@ -251,7 +251,7 @@ class OutageError(TransientError):
 
 
 class AuthError(TransientError):
-    """Raise it in a feed when the source does not let us in. The feed pauses, and somebody is told at once."""
+    """Raise it in a feed when the source does not let us in. The feed pauses, and an alert is raised at once."""
 
 
 class SealedError(TransientError):
@@ -270,7 +270,7 @@ class SignatureError(StepfastError):
 
 
 class AddressRefusedError(StepfastError):
-    """A webhook's host leads to an address that is not public, and nobody allowed it."""
+    """A webhook's host leads to an address that is not public, and is not allowed."""
 
     def __init__(self, host: str, addresses: list[str]) -> None:
         super().__init__(
@@ -281,7 +281,7 @@ class AddressRefusedError(StepfastError):
 
 
 class DatabaseError(StepfastError):
-    """The database said no."""
+    """The database refused, or did not answer."""
 
 
 class UnreachableError(DatabaseError):

@@ -1,4 +1,4 @@
-"""A group, as a program makes one: jobs that are enqueued in its block are its members, and exist with it or not at all."""
+"""`app.group()`: jobs that are enqueued in its block are its members, and exist with it or not at all."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class GroupOptions(TypedDict, total=False):
-    """What may be said about a group."""
+    """The options of `app.group(…)`."""
 
     on_dead: OnDead  # what happens to the completion job when a member dies or is cancelled
     id: str | None  # of the completion job, and so of the group
-    tx: Lent  # whose transaction the group and its members are stored in
+    tx: Lent  # the transaction in which the group and its members are stored
 
 
 class Group:
@@ -59,7 +59,7 @@ class Group:
 
     @property
     def id(self) -> str:
-        """That of its completion job."""
+        """The id of the group: that of its completion job."""
         if self._joining is None:
             raise ConfigurationError("a group has its id inside its block: `with app.group(…) as group:`")
         return self._joining.group_id
@@ -97,7 +97,7 @@ class Group:
         self._stack.__exit__(kind, error, trace)
 
     def _transaction(self) -> AbstractContextManager[Transaction]:
-        """The one of the block around us, the caller's, or one of our own."""
+        """The transaction of the block around us, the caller's, or one of our own."""
         database = self._app.database
         if (around := open_group(database)) is not None:
             return nullcontext(around.checked(self._lent))

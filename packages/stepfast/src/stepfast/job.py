@@ -140,7 +140,7 @@ class Job(Generic[P, R]):
         call with the key, and `at_most` so long after the first.
         `id` makes the call idempotent: the same id again is the same job, also after it ended.
         `after`: run when these jobs are done. If one of them dies or is cancelled: "wait" until it is revived and
-        done, "fail" with it, or "run" all the same.
+        done, "fail" with it, or "run" anyway.
         """
         return self._enqueue(**self._by_name(args, given))
 

@@ -1,4 +1,4 @@
-"""Try again, here and now: for connecting to something and for storage, where waiting a few seconds is no harm.
+"""`with_retry`: try again, here and now, for connections and storage, where waiting a few seconds does no harm.
 
 Inside a step, a call to a source is never repeated like this: the step itself is what is tried again, by one policy,
 so that an outage is not met with every attempt times every other.
@@ -51,7 +51,7 @@ def with_retry(
 ) -> Any:
     """Call `fn` up to `attempts` times, waiting `delay`, then `factor` times as long, and so on; `await` a coroutine's.
 
-    `on_retry(error, attempt)` is told before each wait which attempt failed, from 1. The last error is raised as it is.
+    `on_retry(error, attempt)` is called before each wait with the attempt that failed, from 1. The last error is raised as it is.
     `only`: errors that are worth another try. A `PermanentError` never is.
     """
     waits = list(_waits(attempts, delay, factor))
@@ -61,7 +61,7 @@ def with_retry(
         try:
             answer = fn()
         except only as error:
-            _tell(error, attempt, wait, on_retry)
+            _before_wait(error, attempt, wait, on_retry)
             time.sleep(cast("float", wait))
         else:
             return _awaited(fn, waits, on_retry, only, answer) if inspect.isawaitable(answer) else answer
@@ -79,13 +79,13 @@ async def _awaited(
         try:
             return await (first if first is not None and attempt == 1 else fn())
         except only as error:
-            _tell(error, attempt, wait, on_retry)
+            _before_wait(error, attempt, wait, on_retry)
             await asyncio.sleep(cast("float", wait))
     raise AssertionError("the last attempt answers or raises")
 
 
-def _tell(error: Exception, attempt: int, wait: float | None, on_retry: OnRetry | None) -> None:
-    """Say that there will be another attempt, or raise: this was the last, or none can help."""
+def _before_wait(error: Exception, attempt: int, wait: float | None, on_retry: OnRetry | None) -> None:
+    """Report that there will be another attempt, or raise: this was the last, or none can help."""
     if wait is None or isinstance(error, PermanentError):
         raise error
     if on_retry is not None:

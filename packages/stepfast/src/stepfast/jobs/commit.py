@@ -259,7 +259,7 @@ _CONTINUE = """
      WHERE id = :id AND fence = :fence AND cancel_at IS NULL
 """
 CONTINUE_JOB = sql(_CONTINUE.format(state="CASE WHEN :delay > 0 THEN 'scheduled' ELSE 'ready' END"))
-# Ready at once for workers that a message told its id; a claim looks at `ready_at`, and finds it after the head start.
+# Ready at once for the worker that gets its message; a claim looks at `ready_at`, and finds it after the head start.
 CONTINUE_RESERVED_JOB = sql(_CONTINUE.format(state="'ready'"))
 
 # The next step stays with this worker, unless the queue was paused, the job was cancelled, or more urgent work is ready.

@@ -1,8 +1,9 @@
-"""Whoever handed in a task is told of its end, by a webhook that is staged in the transaction of that end.
+"""The webhook that reports the end of a task, staged in the transaction of that end.
 
-A task that is done brings its webhook along, as an effect. All other ends come by `archive`, whoever wrote them: a step
-that gave up, a rescue that convicted, an operator who cancelled. So there is no end without its webhook, and one webhook
-per end: a task that is revived and ends again is told of again.
+A task that is done stages it as an effect of its step. All other ends come through `archive`: a step that gave up, a
+rescue that convicted, an operator who cancelled. So there is no end without its webhook, and one webhook per end: a task
+that is revived and ends again is reported again. (The engine knows the table of `tasks/` here, because any process may end
+the job of a task.)
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class TaskTimeoutError(StepfastError):
 
 @dataclass(frozen=True)
 class FailedTask:
-    """A task that ended without a result, and whom to tell."""
+    """A task that ended without a result, and the URL to which that is reported."""
 
     job_id: str
     client: str
@@ -74,8 +75,8 @@ class FailedTask:
     trace: str | None
 
     def body(self) -> str:
-        told = _about(self.client, self.task_id, self.task_type, moment(self.finished_at), self.attempts)
-        return to_json(told | {"status": "failed", "error": error_of(self)})
+        about = _about(self.client, self.task_id, self.task_type, moment(self.finished_at), self.attempts)
+        return to_json(about | {"status": "failed", "error": error_of(self)})
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class DoneWebhook:
     attempts: int
     result: Any
     finished_at: int | None = None  # None: in this very transaction
-    omitted: str | None = None  # why the result is not told
+    omitted: str | None = None  # why the result is left out
     by_key: ClassVar = True
     turn: ClassVar = (1, "")  # with the messages, behind all other effects
 
@@ -96,30 +97,30 @@ class DoneWebhook:
         if rows:
             client, task_id, task_type, url, now = rows[0]
             at = moment(now if self.finished_at is None else self.finished_at)
-            told = _about(client, task_id, task_type, at, self.attempts)
-            body = done_body(told, self.result, self.omitted)
+            about = _about(client, task_id, task_type, at, self.attempts)
+            body = done_body(about, self.result, self.omitted)
             _stage(tx, url, body, job_id=self.job_id, fence=self.fence)
 
 
 def stage_failure_webhooks(tx: Transaction, ids: Sequence[str]) -> None:
-    """Stage the webhooks of those of these jobs that are tasks, and have just ended without a result."""
-    for it in tx.all(FAILED_TASKS, FailedTask, ids=list(ids)):
-        _stage(tx, it.url, it.body(), job_id=it.job_id, fence=it.fence, trace=it.trace)
+    """Stage the webhooks of the tasks among these jobs, which have just ended without a result."""
+    for task in tx.all(FAILED_TASKS, FailedTask, ids=list(ids)):
+        _stage(tx, task.url, task.body(), job_id=task.job_id, fence=task.fence, trace=task.trace)
 
 
 def end_key(job_id: str, fence: int) -> str:
-    """Under what a webhook is staged once. Jobs that are claimed together share a fence, lives of one job never do."""
+    """The key under which a webhook is staged once. Jobs that are claimed together share a fence, lives of one job never do."""
     return f"task-end:{job_id}:{fence}"
 
 
-def done_body(told: dict[str, Any], result: Any, omitted: str | None = None) -> str:
-    """What a webhook says of a task that is done. A result that is too large for it stays in the database."""
+def done_body(about: dict[str, Any], result: Any, omitted: str | None = None) -> str:
+    """The webhook of a task that is done. A result that is too large for it stays in the database."""
     text = encode(result)
     if (size := len(text.encode())) > LARGEST_RESULT:
         omitted = f"it takes {size:,} bytes, more than a webhook carries; stepfast tasks show has it"
     if omitted is not None:
-        return to_json(told | {"status": "completed", "result": None, "result_omitted": omitted})
-    head = to_json(told | {"status": "completed"})
+        return to_json(about | {"status": "completed", "result": None, "result_omitted": omitted})
+    head = to_json(about | {"status": "completed"})
     return f'{head[:-1]},"result":{text}}}'
 
 
@@ -150,7 +151,7 @@ def _about(client: str, task_id: str, task_type: str, finished_at: datetime, att
 def _stage(
     tx: Transaction, url: str, body: str, *, job_id: str, fence: int, trace: str | None = None
 ) -> None:
-    """Write it down. A URL that cannot be used must not keep the task from ending."""
+    """Stage the webhook. A URL that cannot be used must not keep the task from ending."""
     from stepfast.outbox.messages import stage, webhook
 
     try:

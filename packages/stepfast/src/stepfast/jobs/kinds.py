@@ -1,4 +1,4 @@
-"""What a worker can do: the registered kinds of jobs, each with its handler and its rules."""
+"""The registered kinds of jobs, each with its handler and its rules; and the checks of their options."""
 
 from __future__ import annotations
 
@@ -22,47 +22,22 @@ if TYPE_CHECKING:
     from stepfast.limits.limit import Limit
 
 
-# Two calls in one job: what becomes of their arguments.
-
 Given = dict[str, Any]  # arguments as they are stored: plain JSON values
 Merge = Literal["update", "append"] | Callable[[Given, Given], Mapping[str, Any]]
-
-
-def update(waiting: Given, new: Given) -> Given:
-    """What the new call gives wins; what only the waiting one gave stays."""
-    return waiting | new
-
-
-def append(waiting: Given, new: Given) -> Given:
-    """Lists grow, in the order of the calls; of everything else the new value wins."""
-    grown = {
-        name: [*waiting[name], *value]
-        for name, value in new.items()
-        if isinstance(value, list) and isinstance(waiting.get(name), list)
-    }
-    return waiting | new | grown
-
-
-BUILT_IN: Mapping[str, Callable[[Given, Given], Given]] = {"update": update, "append": append}
-
-
-def checked_merge(kind: str, merge: object) -> Callable[[Given, Given], Mapping[str, Any]]:
-    """The function that merges the calls of this kind."""
-    if callable(merge):
-        return merge
-    if isinstance(merge, str) and merge in BUILT_IN:
-        return BUILT_IN[merge]
-    raise ConfigurationError(
-        f"job {kind!r}: merge={merge!r}: use 'update', 'append' or a function of (waiting, new) that returns the arguments"
-    )
-
 
 NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,119}")
 PRIORITIES: Final = range(-32_768, 32_768)
 
 
+def merge_update(waiting: Given, new: Given) -> Given:
+    """Arguments of the new call win; those that only the waiting one has stay."""
+    return waiting | new
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
+    """A registered handler and its rules."""
+
     name: str
     handler: Callable[..., Any]
     arguments: Arguments
@@ -76,14 +51,16 @@ class Kind:
     time_limit: timedelta | None = None  # of all tries together, if this one's timeout is their end
     isolation: Isolation | None = None  # None: the handler runs in the worker's own process
     encrypted: bool = False  # payload, cursor and result are stored sealed
-    merge: Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any]] = update  # two calls in one job
+    merge: Callable[[dict[str, Any], dict[str, Any]], Mapping[str, Any]] = (
+        merge_update  # two calls in one job
+    )
 
     def stored(self, payload: str) -> str:
         """The payload as it is stored."""
         return keyring().seal(payload, f"payload of {self.name}") if self.encrypted else payload
 
     def read(self, payload: str) -> dict[str, Any]:
-        """The arguments of a stored payload; sealed or not, whatever is said about this kind now."""
+        """The arguments of a stored payload, sealed or not, whether this kind is encrypted now or not."""
         if payload.startswith(MARK):
             payload = opened(payload, f"payload of {self.name}")
         return self.arguments.decode(payload)
@@ -94,7 +71,7 @@ class Kind:
             return answer
         try:
             return Sealed(keyring().seal(encode(answer, what), f"{what} of {self.name}"))
-        except ConfigurationError as error:  # the key is gone: whoever has it may take this step
+        except ConfigurationError as error:  # the key is gone: a worker that has it may take this step
             raise SealedError(f"{what} of {self.name}", str(error)) from error
 
     @property
@@ -132,8 +109,8 @@ class Kinds:
     def limits_of(self, kind: str, queue: str) -> list[tuple[str, Limit]]:
         """The limits of a job, each with what it is counted for."""
         known = self._kinds.get(kind)
-        own = [(f"kind:{kind}", it) for it in known.limits] if known else []
-        return own + [(f"queue:{queue}", it) for it in self._of_queues.get(queue, ())]
+        own = [(f"kind:{kind}", limit) for limit in known.limits] if known else []
+        return own + [(f"queue:{queue}", limit) for limit in self._of_queues.get(queue, ())]
 
     def families(self, kind: str, queue: str) -> list[tuple[str, Limit]] | None:
         """The limits of a job by what they are counted by; None for a kind that this process does not know."""
@@ -142,7 +119,7 @@ class Kinds:
         return [(family_of(limit, scope), limit) for scope, limit in self.limits_of(kind, queue)]
 
     def _check_names(self, limits: tuple[Limit, ...]) -> None:
-        """Those who share a limit must mean the same."""
+        """Limits of one name must have the same numbers."""
         for limit in limits:
             if limit.name is None:
                 continue
@@ -170,8 +147,8 @@ class Kinds:
         return sorted(self._kinds)
 
     def isolated_modules(self) -> list[str]:
-        """Where the handlers are that run in a process of their own."""
-        return sorted({it.isolation.module for it in self._kinds.values() if it.isolation is not None})
+        """The modules of the handlers that run in a process of their own."""
+        return sorted({kind.isolation.module for kind in self._kinds.values() if kind.isolation is not None})
 
     def queues(self) -> list[str]:
         return sorted({kind.queue for kind in self._kinds.values()})
@@ -201,7 +178,34 @@ def _place(handler: Callable[..., Any]) -> str:
     return f"{getattr(handler, '__module__', '?')}.{getattr(handler, '__qualname__', '?')}"
 
 
-# A handler that runs in a process of its own is found there by its name: what that asks of it, and of its limits.
+# --- Two calls in one job: how their arguments are merged.
+
+
+def merge_append(waiting: Given, new: Given) -> Given:
+    """Lists grow, in the order of the calls; of all other arguments the new value wins."""
+    grown = {
+        name: [*waiting[name], *value]
+        for name, value in new.items()
+        if isinstance(value, list) and isinstance(waiting.get(name), list)
+    }
+    return waiting | new | grown
+
+
+BUILT_IN: Mapping[str, Callable[[Given, Given], Given]] = {"update": merge_update, "append": merge_append}
+
+
+def checked_merge(kind: str, merge: object) -> Callable[[Given, Given], Mapping[str, Any]]:
+    """The function that merges the calls of this kind."""
+    if callable(merge):
+        return merge
+    if isinstance(merge, str) and merge in BUILT_IN:
+        return BUILT_IN[merge]
+    raise ConfigurationError(
+        f"job {kind!r}: merge={merge!r}: use 'update', 'append' or a function of (waiting, new) that returns the arguments"
+    )
+
+
+# --- Isolation: a handler that runs in a process of its own is found there by its name.
 
 
 @dataclass(frozen=True)

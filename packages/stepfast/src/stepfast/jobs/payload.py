@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _to_builtin(value: Any) -> Any:
-    if hasattr(type(value), "model_dump"):  # pydantic; a mock would have every attribute, and no end
+    if hasattr(type(value), "model_dump"):  # pydantic; asked of the type: a mock has every attribute
         return value.model_dump(mode="json")
     raise TypeError(f"{type(value).__name__} has no JSON form; pass its id, or a dataclass")
 
@@ -46,7 +46,7 @@ def to_json(value: Any) -> str:
 
 
 def _encoded(value: Any) -> bytes:
-    """As JSON, which knows no NaN and no infinity: those would be written as null, and be lost."""
+    """The value as JSON, which has no NaN and no infinity: those would be written as null, and be lost."""
     text = _encoder.encode(value)
     if b"null" in text and not is_finite(msgspec.to_builtins(value, enc_hook=_to_builtin)):
         raise ValueError("it holds NaN or an infinity, which JSON has no word for; use None or a text")
@@ -54,7 +54,7 @@ def _encoded(value: Any) -> bytes:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether no number in it is NaN or infinite; of builtins only."""
+    """Whether no number in a value of builtins is NaN or infinite."""
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, dict):
@@ -65,15 +65,15 @@ def is_finite(value: Any) -> bool:
 def _are_finite(values: Collection[Any]) -> bool:
     if _WHOLE.issuperset(map(type, values)):  # most: a fifth of the time that asking each takes
         return True
-    for it in values:  # a generator would take half as long again
-        kind = type(it)
-        if kind not in _WHOLE and not (math.isfinite(it) if kind is float else is_finite(it)):
+    for value in values:  # a generator would take half as long again
+        kind = type(value)
+        if kind not in _WHOLE and not (math.isfinite(value) if kind is float else is_finite(value)):
             return False
     return True
 
 
 def sendable(value: Any) -> str:
-    """What a webhook says, as it is posted."""
+    """The data of a webhook, as it is posted."""
     try:
         return to_json(value)
     except Exception as error:
@@ -154,13 +154,13 @@ class Arguments:
         return text.decode()
 
     def encode_many(self, calls: Iterable[Mapping[str, Any]]) -> list[str]:
-        """The same for each of them; checked all at once, 0.3 µs a call. If anything is odd, they are asked singly."""
+        """`encode` for each call; all are checked at once, 0.3 µs a call. If anything is odd, they are checked one by one."""
         asked = list(calls)
         try:
             texts = [_encoder.encode(values) for values in asked]
             together = b"[" + b",".join(texts) + b"]"
             self._decoder_of_many.decode(together)
-        except Exception:  # noqa: BLE001 - whatever it is, below it is raised about the one that is wrong
+        except Exception:  # noqa: BLE001 - below it is raised about the call that is wrong
             return [self.encode(values) for values in asked]
         if b"null" in together or max(map(len, texts), default=0) > MAX_PAYLOAD:
             return [self.encode(values) for values in asked]
@@ -194,7 +194,7 @@ def _is_step(parameter: inspect.Parameter) -> bool:
 def _refuse_another_step(
     kind: str, handler: Callable[..., Any], parameter: inspect.Parameter, place: int
 ) -> None:
-    """What is called `step` is ours to give: an argument of that name would never arrive."""
+    """Refuse a parameter called `step` that is no Step: an argument of that name would never arrive."""
     if place > 0:
         raise ConfigurationError(
             f"job {kind!r}: the step comes first; make {parameter.name!r} the first parameter, or rename it"
@@ -229,7 +229,7 @@ def _field(kind: str, handler: Callable[..., Any], parameter: inspect.Parameter)
 
 
 def _resolved(kind: str, handler: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    """The parameter's type, alone: a `Step` imported for type checking only must not get in the way."""
+    """The type of this parameter alone: a `Step` that is imported for type checking only must not get in the way."""
     note = parameter.annotation
     if note is parameter.empty:
         return Any

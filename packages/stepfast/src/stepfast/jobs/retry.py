@@ -1,4 +1,4 @@
-"""After a failure: again, when, or never. Pure; the dice come in as an argument."""
+"""The retry policy, and what an exception means for its step: again, when, or never. Pure; the dice are an argument."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Retry:
         duration(self.longest, "Retry(longest=…)")
 
     def exhausted(self, failures: int) -> bool:
+        """Whether so many failures of a step are the last."""
         return failures >= self.attempts
 
     def delay(self, failures: int, dice: float) -> timedelta:
@@ -53,7 +54,7 @@ class Retry:
         return timedelta(seconds=ceiling * (0.5 + 0.5 * dice))
 
 
-# What an exception means for its step: again, not charged, or dead. Pure.
+# --- What an exception means for its step.
 
 LONGEST_ERROR: Final = 4_000
 LONGEST_GROUP: Final = 200
@@ -93,7 +94,7 @@ def judge_crash(
 def _wait(error: TransientError) -> timedelta:
     try:
         return TRANSIENT_DELAY if error.delay is None else duration(error.delay)
-    except ConfigurationError:  # a delay nobody can read must not cost the attempt that it was meant to save
+    except ConfigurationError:  # an unreadable delay must not cost the attempt that it was meant to save
         return TRANSIENT_DELAY
 
 
@@ -106,10 +107,11 @@ def describe(error: BaseException) -> str:
 
 
 def fingerprint(error: BaseException) -> str:
-    """What failures of one cause have in common: the type, and the message without its values."""
+    """The error group: what failures of one cause have in common, the type and the message without its values."""
     message = message_of(error).partition("\n")[0]
     return grouped(f"{type(error).__qualname__}: {message}" if message else type(error).__qualname__)
 
 
 def grouped(text: str) -> str:
+    """The error group of this text: without its values, and without what looks like a secret."""
     return _VARIABLE.sub("…", without_secrets(text[:LONGEST_ERROR]))[:LONGEST_GROUP]

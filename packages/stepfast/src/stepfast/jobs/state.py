@@ -16,7 +16,7 @@ class JobState(StrEnum):
     WAITING = "waiting"  # comes after other jobs, which are not done
     DONE = "done"  # its effects are committed
     DEAD = "dead"  # out of attempts, rejected, or killed its workers; waits for an operator
-    CANCELLED = "cancelled"  # somebody asked it to stop
+    CANCELLED = "cancelled"  # it was asked to stop
 
 
 LIVE = (
@@ -90,7 +90,7 @@ TRANSITIONS: dict[JobState, dict[JobState, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """A job somebody asks for."""
+    """A job to be stored."""
 
     id: str
     queue: str
@@ -103,12 +103,12 @@ class NewJob:
     trace: str | None = None  # what this job belongs to; None: a trace of its own
     waits: bool = False  # for other jobs
     key_until: int | None = None  # remember the key for so many microseconds, also after the job has ended
-    head_start: int = 0  # microseconds in which only those may take it who were told of it by name
-    key_window: int = 1  # ... counted from the beginning of the window of so many that it is now
+    key_window: int = 1  # ... counted from the beginning of the current window of so many microseconds
+    head_start: int = 0  # microseconds in which it is reserved for the worker that gets a broker's message
 
 
 class Enqueued(NamedTuple):
-    """The answer to an enqueue: which job will do it, and whether this call created it."""
+    """The answer of the database to an enqueue: which job will do it, and whether this call created it."""
 
     id: str
     created: bool

@@ -1,4 +1,4 @@
-"""What a handler holds in its hands while it runs: where it stands, and how it speaks to the outside."""
+"""The step, as its handler sees it: where it stands, its effects, its progress and its log."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOST_ANNOTATIONS: Final = 20
 class Halt(StrEnum):
     """Why a running step should stop."""
 
-    CANCELLED = "cancelled"  # somebody asked
+    CANCELLED = "cancelled"  # the job was asked to stop
     REPLACED = "replaced"  # another worker has it now: nothing written here will count
     TIMED_OUT = "timed out"
     SHUTDOWN = "shutdown"  # the worker is stopping and its grace is over
@@ -45,7 +45,7 @@ class Halt(StrEnum):
 
 @dataclass(frozen=True)
 class Report:
-    """Something the handler said while it ran: progress, or a line of its log."""
+    """Progress, or a line of the log, that the handler reported while it ran."""
 
     lease: Lease
     percent: int | None
@@ -55,7 +55,7 @@ class Report:
 
 
 class Reports(Protocol):
-    """Where reports go: written soon, under the fence, without making the handler wait. And what it may ask for."""
+    """Writes reports soon, under the fence, without making the handler wait; and reads the results of parents."""
 
     def put(self, report: Report, /) -> None: ...
     def results_of_parents(self, job_id: str, /) -> dict[str, Any]: ...
@@ -101,13 +101,13 @@ class Step:
 
     @property
     def cursor(self) -> Any:
-        """Where the step before this one said to go on; None in the first."""
+        """The cursor that the step before this one answered with; None in the first."""
         found = cursor_in(self._lease.cursor)
         return None if found is None else decode(opened(found, f"cursor of {self._lease.kind}"))
 
     @property
     def event(self) -> Event | None:
-        """What the step before waited for; None: it did not wait, or its time was over first."""
+        """The event that the step before waited for; None: it did not wait, or its time was over first."""
         return event_in(self._lease.cursor)
 
     @property
@@ -118,7 +118,7 @@ class Step:
     def callback_url(self, expires: Duration = "1d") -> str:
         """An address that sends the event for which `Wait(timeout=…)` of this step waits: signed, and good for once.
 
-        Each try of this step makes the same one: whichever is called first counts.
+        Each try of this step makes the same one; the first call counts.
         """
         from stepfast.jobs.callbacks import url_of
         from stepfast.jobs.wait import callback_event
@@ -140,7 +140,7 @@ class Step:
 
     @cached_property
     def parents(self) -> dict[str, Any]:
-        """What the jobs that this one comes after have answered, by their ids. Those that died are not among them."""
+        """The results of the jobs that this one comes after, by their ids. Those that died are not among them."""
         return self._reports.results_of_parents(self._lease.job_id)
 
     @property
@@ -150,12 +150,12 @@ class Step:
 
     @property
     def idempotency_key(self) -> str:
-        """The same for every try of this step: hand it to services outside the database."""
+        """A key that all tries of this step share: hand it to services outside the database."""
         return f"{self._lease.job_id}:{self._lease.step}"
 
     @property
     def trace_id(self) -> str:
-        """The trace this job belongs to, in 32 digits: its own, or that of whoever enqueued it."""
+        """The trace this job belongs to, in 32 digits: its own, or that of the code that enqueued it."""
         return trace_id_of(self._lease.job_id, self._lease.trace)
 
     def annotate(self, **ids: str | float) -> None:
@@ -240,7 +240,7 @@ class Step:
 
     @property
     def lease_uncertain(self) -> bool:
-        """The database has been silent for a whole lease: somebody else may start this step. Not yet known."""
+        """Whether the database has been silent for a whole lease, so that another worker may start this step."""
         return self._uncertain
 
     def check(self) -> None:
@@ -265,6 +265,7 @@ class Step:
                 self._halt.set()
 
     def doubt(self, *, uncertain: bool) -> None:
+        """Set `lease_uncertain`. Called by the worker."""
         self._uncertain = uncertain
 
 
@@ -272,7 +273,7 @@ def _cleaned(value: str | float) -> str | float:
     return without_rules(value) if isinstance(value, str) else value
 
 
-# Progress and log lines, written under the fence while the step runs.
+# --- Progress and log lines, written under the fence while the step runs.
 
 WRITE_PROGRESS = sql("""
     UPDATE stepfast_job
@@ -288,28 +289,28 @@ WRITE_LOG = sql("""
 
 
 def write_reports(tx: Transaction, reports: Sequence[Report]) -> set[tuple[str, int]]:
-    """Write what still may be written; returns the jobs and fences that have moved on."""
+    """Write the reports whose fence is still current; returns the jobs and fences that have moved on."""
     lost: set[tuple[str, int]] = set()
     latest: dict[tuple[str, int], Report] = {}
     for report in reports:
-        whose = report.lease.job_id, report.lease.fence
+        held = report.lease.job_id, report.lease.fence
         mine = {"id": report.lease.job_id, "fence": report.lease.fence}
         if report.message is not None:
-            said = {"level": storable(report.level or "info"), "message": storable(report.message)}
-            if tx.run(WRITE_LOG, **mine, **said) != 1:
-                lost.add(whose)
+            line = {"level": storable(report.level or "info"), "message": storable(report.message)}
+            if tx.run(WRITE_LOG, **mine, **line) != 1:
+                lost.add(held)
         else:
-            latest[whose] = _newest(latest.get(whose), report)
-    for whose, report in latest.items():
-        mine = {"id": whose[0], "fence": whose[1]}
+            latest[held] = _newest(latest.get(held), report)
+    for held, report in latest.items():
+        mine = {"id": held[0], "fence": held[1]}
         note = None if report.note is None else storable(report.note)[:LONGEST_NOTE]
         if tx.run(WRITE_PROGRESS, **mine, percent=report.percent, note=note) != 1:
-            lost.add(whose)
+            lost.add(held)
     return lost
 
 
 def _newest(before: Report | None, report: Report) -> Report:
-    """Only the newest progress is worth a write; a note holds until there is another."""
+    """The newest progress alone is written; a note holds until there is another."""
     if before is None or report.note is not None:
         return report
     return replace(report, note=before.note)

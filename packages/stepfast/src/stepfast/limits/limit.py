@@ -102,7 +102,7 @@ def limit_id(limit: Limit, scope: str, arguments: dict[str, Any] | None) -> str:
         whole += f"={value if isinstance(value, str) else _text(value)}"
     if len(whole) <= LONGEST_ID and whole == whole.rstrip():
         return whole
-    # What does not fit, or ends in a space that MariaDB would not see, is told apart by its hash.
+    # What does not fit, or ends in a space that MariaDB would not see, is identified by its hash.
     return whole[: LONGEST_ID - 33] + "#" + hashlib.blake2b(whole.encode(), digest_size=16).hexdigest()
 
 
@@ -116,7 +116,7 @@ def is_of(limit_id: str, family: str) -> bool:
 
 
 def check_together(where: str, limits: Sequence[Limit]) -> None:
-    """Refuse two limits of one job that would be counted in one row: nobody could say what they mean together."""
+    """Refuse two limits of one job that would be counted in one row: together they would mean nothing."""
     families = [_family(it, it.name or "") for it in limits]
     for limit, family in zip(limits, families, strict=True):
         if families.count(family) > 1:
@@ -166,7 +166,7 @@ def _check_names(limit: Limit) -> None:
 
 
 def checked_limits(where: str, limits: Sequence[Limit], names: Collection[str] | None) -> tuple[Limit, ...]:
-    """What somebody declared, or a sentence about it; `names` are the arguments that limits may be by."""
+    """The declared limits, or a sentence about what is wrong with them; `names` are the arguments that limits may be by."""
     if isinstance(limits, Limit):
         raise ConfigurationError(f"{where}: give a list of limits, [{type(limits).__name__}(…)], not one")
     for limit in limits:

@@ -1,1 +1,1 @@
-"""How jobs end: what they answered, who waits for it, and how they come along until then."""
+"""The ends of jobs: their results, and how to wait for them or watch until then."""

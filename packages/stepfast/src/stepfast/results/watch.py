@@ -153,7 +153,7 @@ class Waits:
     def __init__(self, database: Database) -> None:
         self._database = weakref.ref(database)
         self._changed = threading.Condition()
-        self._line: list[tuple[float, int, Waiter]] = []  # by due time; who left or was moved is skipped
+        self._line: list[tuple[float, int, Waiter]] = []  # by due time; one that left or was moved is skipped
         self._waiters: dict[str, set[Waiter]] = {}
         self._thread: threading.Thread | None = None
         self._closed = False
@@ -172,7 +172,7 @@ class Waits:
         return waiter
 
     def leave(self, waiter: Waiter) -> bool:
-        """Stop waiting; returns whether it did. The one who takes a waiter out of the line resolves its future."""
+        """Stop waiting; returns whether it did. The caller that takes a waiter out of the line resolves its future."""
         with self._changed:
             mine = self._waiters.get(waiter.job_id, set())
             waited = waiter in mine
