@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from stepfast.telemetry import happened
     from stepfast.telemetry.logs import Lines as LogLines
     from stepfast.telemetry.logs import formatter as log_formatter
+    from stepfast.telemetry.masking import without_secrets
     from stepfast.worker.children import worker_command
     from stepfast.worker.process import on_parent_gone, run_worker
 
@@ -68,6 +69,7 @@ __all__ = [
     "sqlite_path",
     "table_names",
     "watch_run",
+    "without_secrets",
     "worker_command",
 ]
 
@@ -99,6 +101,7 @@ _LATER = {
     "reserve_starts": "stepfast.limits.slots:reserve_starts",
     "run_worker": "stepfast.worker.process:run_worker",
     "sqlite_path": "stepfast.database.drivers:sqlite_path",
+    "without_secrets": "stepfast.telemetry.masking:without_secrets",
     "worker_command": "stepfast.worker.children:worker_command",
 }
 
