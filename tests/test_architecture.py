@@ -21,6 +21,7 @@ from stepfast.applications import commands
 from stepfast.database.dialects import DIALECTS, Dialect
 from stepfast.jobs.state import TRANSITIONS, JobState
 from stepfast.telemetry.events import EVENTS, STEP_FIELDS
+from tests.support.public_modules import private_imports
 from tests.support.statements import statements
 
 SOURCE = Path(stepfast.__file__).parent
@@ -89,20 +90,6 @@ PUBLIC = [
     "with_retry",
 ]
 
-# What applications and examples may import; pyproject.toml holds run-time imports of applications to the same list.
-PUBLIC_MODULES = {
-    "stepfast",
-    "stepfast.applications",
-    "stepfast.applications.commands",
-    "stepfast.callbacks",
-    "stepfast.errors",
-    "stepfast.reports",
-    "stepfast.tasks",
-    "stepfast.testing",
-    "stepfast.transports",
-    "stepfast.webhooks",
-}
-
 
 def relative(path: Path) -> str:
     package = next(it for it in PACKAGES if path.is_relative_to(it))
@@ -143,17 +130,8 @@ def _private_imports(folder: Path) -> list[str]:
     return [
         f"{path.relative_to(folder.parent)}: {module}"
         for path in sorted(folder.rglob("*.py"))
-        for module in _imported(ast.parse(path.read_text()))
-        if module.split(".")[0] == "stepfast" and module not in PUBLIC_MODULES
+        for module in private_imports(path.read_text())
     ]
-
-
-def _imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (it.name for it in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            yield node.module
 
 
 def test_transactions_are_opened_in_few_places_only() -> None:

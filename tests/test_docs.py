@@ -27,6 +27,7 @@ from stepfast.job import OPTIONS
 from stepfast.jobs.state import JobState
 from stepfast.runs.feed import Feed
 from tests.support.markdown import PAGES, REPOSITORY, ROOT, anchors, blocks, links, named, prose
+from tests.support.public_modules import DOCUMENTED, private_imports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +81,16 @@ def _surroundings() -> dict[str, str]:
 def test_every_block_of_python_is_python(page: Path) -> None:
     for block in blocks(page, "python"):
         ast.parse(block.text, f"{named(page)}:{block.line}")
+
+
+WAITING = ("stepfast.admin.quarantine", "stepfast.results.watch")  # for a public home
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_the_code_of_a_page_imports_public_modules_only(page: Path) -> None:
+    for block in blocks(page, "python"):
+        private = [it for it in private_imports(block.text, DOCUMENTED) if it not in WAITING]
+        assert private == [], f"{named(page)}:{block.line} imports {private}, which users must not rely on"
 
 
 def test_the_quickstart_is_the_example() -> None:
